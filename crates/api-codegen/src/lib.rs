@@ -1,0 +1,1 @@
+//! Generates Rust from the API model.

@@ -1,0 +1,1 @@
+//! Reads the API spec files into a checked model.

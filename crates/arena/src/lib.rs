@@ -1,0 +1,1 @@
+//! The address map that program and worker share.

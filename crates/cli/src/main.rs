@@ -1,0 +1,3 @@
+//! The katydid command.
+
+fn main() {}

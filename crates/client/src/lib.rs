@@ -1,0 +1,1 @@
+//! The program side of a session, shared by the shims.

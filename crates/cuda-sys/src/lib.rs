@@ -1,0 +1,1 @@
+//! C types and constants of the CUDA driver ABI.

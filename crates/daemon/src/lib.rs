@@ -1,0 +1,1 @@
+//! Accepts programs, starts and reaps workers.

@@ -1,0 +1,1 @@
+//! Opens a CUDA driver library and its table of functions.

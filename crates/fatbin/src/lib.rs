@@ -1,0 +1,1 @@
+//! Reads module images: fatbin containers, cubins and PTX.

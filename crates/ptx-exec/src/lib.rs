@@ -1,0 +1,1 @@
+//! Runs decoded PTX 32 lanes at a time.

@@ -1,0 +1,1 @@
+//! One program state in the worker: handles and dispatch.

@@ -1,0 +1,1 @@
+//! Shared-memory and stream links that carry frames.

@@ -1,0 +1,1 @@
+//! The process that owns the GPU for one program.

@@ -1,0 +1,1 @@
+//! The whole system under test: apps, transports, drivers, kills.
