@@ -1,1 +1,12 @@
 //! Opens a CUDA driver library and its table of functions.
+//!
+//! The worker calls whatever library is opened here, NVIDIA's or softcuda, through one table; nothing above this
+//! crate knows which of the two it is.
+
+mod choice;
+mod error;
+mod open;
+
+pub use choice::DriverChoice;
+pub use error::DriverError;
+pub use open::{OpenLibrary, open};

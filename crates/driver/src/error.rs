@@ -1,0 +1,61 @@
+//! Why no driver library could be opened. Every text names the file and says what to do.
+
+use std::path::PathBuf;
+
+/// What stood between a [`crate::DriverChoice`] and a working library.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverError {
+    /// The dynamic loader refused the file.
+    #[error("{path}: cannot be loaded as a driver library ({reason}); give --driver the path of a libcuda.so.1")]
+    Load {
+        /// The name or path given to the loader.
+        path: PathBuf,
+        /// The loader's own words.
+        reason: String,
+    },
+    /// Katydid's program side was about to be opened as the driver: calls would go round in a circle.
+    #[error(
+        "{path}: this is Katydid's own libcuda.so.1 for programs, not a driver; \
+         take its folder out of LD_LIBRARY_PATH of the server, or give --driver another path"
+    )]
+    OwnShim {
+        /// The library that showed the marker.
+        path: PathBuf,
+    },
+    /// The library lacks a function without which nothing works.
+    #[error("{path}: has no function {function}, so it is no CUDA driver library; give --driver another path")]
+    NotADriver {
+        /// The library.
+        path: PathBuf,
+        /// The symbol it lacks.
+        function: &'static str,
+    },
+    /// The library was loaded, but its `cuInit` or device count failed.
+    #[error("{path}: {function} returned {code}; check the GPU with nvidia-smi, or use --driver soft")]
+    Init {
+        /// The library.
+        path: PathBuf,
+        /// The call that failed.
+        function: &'static str,
+        /// Its `CUresult`.
+        code: u32,
+    },
+    /// The library works, but shows no GPU.
+    #[error("{path}: shows no device; check CUDA_VISIBLE_DEVICES and nvidia-smi, or use --driver soft")]
+    NoDevice {
+        /// The library.
+        path: PathBuf,
+    },
+    /// `auto` was asked, NVIDIA's library does not work here, and softcuda is not installed.
+    #[error("no GPU driver works here ({gpu}), and softcuda does not either ({soft})")]
+    Neither {
+        /// What NVIDIA's library said.
+        gpu: Box<DriverError>,
+        /// What softcuda said.
+        soft: Box<DriverError>,
+    },
+    /// softcuda was asked, but the caller knows no place where it is installed.
+    #[error("softcuda is not installed; run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds soft/libcuda.so.1")]
+    NoSoft,
+}
