@@ -1,1 +1,3 @@
 //! Messages and frames between program and worker.
+
+pub mod facts;
