@@ -1,0 +1,194 @@
+//! The types that softcuda works with: load a program, look up its kernels and globals, run launches.
+
+use crate::fault::Fault;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// The device that programs are loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// Compute capability, the part before the dot.
+    pub major: u32,
+    /// Compute capability, the part after the dot.
+    pub minor: u32,
+}
+
+/// Where a program's `.global` and `.const` variables are put while it is loaded.
+pub trait GlobalMemory {
+    /// Zeroed memory of `size` bytes at a multiple of `align`; `None` when there is none left. What a failed load
+    /// allocated is the caller's to free.
+    fn allocate(&mut self, size: u64, align: u64) -> Option<u64>;
+    /// Copies `bytes` to `address`, which lies in memory that `allocate` returned.
+    fn write(&mut self, address: u64, bytes: &[u8]);
+}
+
+/// A stretch of memory that device code may touch: `start..end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// Whether stores and atomics are allowed.
+    pub writable: bool,
+}
+
+/// What running code needs of its surroundings; called from every interpreter thread.
+pub trait Host: Sync {
+    /// The allocation that holds `address`. It must stay mapped, readable (and writable when it says so) until the
+    /// launch is done.
+    fn range_of(&self, address: u64) -> Option<AddressRange>;
+    /// One device `printf`, formatted.
+    fn print(&self, text: &[u8]);
+    /// A failed device `assert`, as one line of text with its line feed; the launch then faults.
+    fn assert_failed(&self, text: &str);
+}
+
+/// One kernel parameter in the parameter buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Param {
+    /// Byte offset in the buffer.
+    pub offset: u32,
+    /// Size in bytes.
+    pub size: u32,
+}
+
+/// A kernel, decoded and ready to run.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its (mangled) name.
+    pub name: String,
+    /// Its parameters in order.
+    pub params: Vec<Param>,
+    /// Bytes of the parameter buffer.
+    pub param_bytes: u32,
+    /// Bytes of shared memory that its code declares.
+    pub static_shared: u32,
+    /// Bytes of local memory a thread.
+    pub local_bytes: u32,
+    /// Bytes of `.const` variables of its program.
+    pub const_bytes: u32,
+    /// An estimate of what ptxas would give: 32-bit registers a thread, 16 to 255.
+    pub registers: u32,
+    /// Most threads a block may have (`.maxntid`, `.reqntid`, else 1024).
+    pub max_threads: u32,
+    /// The block dimensions it insists on (`.reqntid`).
+    pub required_block: Option<[u32; 3]>,
+    /// PTX version times ten, e.g. 90.
+    pub ptx_version: u32,
+    /// `.target` of its PTX, e.g. 75.
+    pub target: u32,
+}
+
+/// Why a program was refused. `Display` is the log for the user: line and token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// `CUDA_ERROR_INVALID_PTX` (218): the text is not PTX.
+    #[error("ptx error: line {line}: {message}")]
+    InvalidPtx { line: u32, message: String },
+    /// Valid PTX, but an instruction (or its form) that this interpreter does not have.
+    #[error("ptx error: line {line}: {name} is not supported by the software device")]
+    Unsupported { line: u32, name: String },
+    /// `CUDA_ERROR_NO_BINARY_FOR_GPU` (209): the text asks for a newer device.
+    #[error("no kernel image for this device: the PTX is for sm_{wanted}, the device is sm_{device}")]
+    NoKernelImage { wanted: u32, device: u32 },
+    /// `CUDA_ERROR_OUT_OF_MEMORY` (2): `GlobalMemory` had no room for a variable.
+    #[error("out of memory: {size} bytes for {name}")]
+    OutOfMemory { name: String, size: u64 },
+    /// A name is declared or used and nothing defines it.
+    #[error("ptx error: line {line}: unresolved symbol {name}")]
+    UnresolvedSymbol { line: u32, name: String },
+    /// Two texts define the same name.
+    #[error("ptx error: line {line}: {name} is defined twice")]
+    DuplicateSymbol { line: u32, name: String },
+}
+
+/// A linked and decoded program.
+#[derive(Debug)]
+pub struct Program {}
+
+impl Program {
+    /// Links and decodes PTX texts; variables are placed in `memory`.
+    pub fn load(_sources: &[&str], _memory: &mut dyn GlobalMemory, _target: Target) -> Result<Self, LoadError> {
+        Err(LoadError::InvalidPtx { line: 0, message: "not built yet".to_owned() })
+    }
+
+    /// All kernels, in the order of the text.
+    pub fn kernels(&self) -> &[Arc<Kernel>] {
+        &[]
+    }
+
+    /// The kernel called `name`.
+    pub fn kernel(&self, _name: &str) -> Option<Arc<Kernel>> {
+        None
+    }
+
+    /// Address and size of the `.global` or `.const` variable `name`.
+    pub fn global(&self, _name: &str) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Names of all variables that `global` finds, in the order of the text.
+    pub fn global_names(&self) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+/// Everything about one launch.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// What to run.
+    pub kernel: Arc<Kernel>,
+    /// Blocks in the grid.
+    pub grid: [u32; 3],
+    /// Threads in a block.
+    pub block: [u32; 3],
+    /// Bytes of shared memory besides the kernel's own.
+    pub dynamic_shared: u32,
+    /// The parameter buffer: at least `Kernel::param_bytes`.
+    pub params: Vec<u8>,
+    /// All blocks are resident at once, so that they may wait for each other.
+    pub cooperative: bool,
+}
+
+/// How much of a grid to run before pausing.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Interpreter threads; at least 1 is used.
+    pub threads: usize,
+    /// Warp instructions that each thread may run before it pauses.
+    pub budget: u64,
+}
+
+/// What `Grid::run` came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// The budget is used up; call `run` again.
+    Paused,
+    /// Every block has finished.
+    Done,
+}
+
+/// A launch in progress.
+#[derive(Debug)]
+pub struct Grid {}
+
+impl Grid {
+    /// Prepares a launch; faults with `BadLaunch` when it cannot be.
+    pub fn new(_launch: Launch) -> Result<Self, Fault> {
+        Ok(Self {})
+    }
+
+    /// Runs until done, the budget is used up, `cancel` is set, or a fault.
+    pub fn run(&mut self, _host: &dyn Host, _limits: Limits, _cancel: &AtomicBool) -> Result<Progress, Fault> {
+        Ok(Progress::Done)
+    }
+}
+
+/// Runs a launch to its end on `threads` threads.
+pub fn run(launch: &Launch, host: &dyn Host, threads: usize, cancel: &AtomicBool) -> Result<(), Fault> {
+    let mut grid = Grid::new(launch.clone())?;
+    while grid.run(host, Limits { threads, budget: u64::MAX }, cancel)? == Progress::Paused {}
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! What device code did wrong: one fault stops its kernel, and the process goes on.
+
+use std::fmt;
+
+/// The first fault of a launch, as precise as the interpreter knows it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("kernel {kernel}, line {line} of its PTX, block {block:?}, thread {thread:?}: {kind}")]
+pub struct Fault {
+    /// What happened.
+    pub kind: FaultKind,
+    /// Name of the kernel that was launched.
+    pub kernel: String,
+    /// Line of the PTX text, from 1; 0 when the fault has no place.
+    pub line: u32,
+    /// Index of the block in the grid.
+    pub block: [u32; 3],
+    /// Index of the thread in the block (the first lane that faulted).
+    pub thread: [u32; 3],
+}
+
+/// Kinds of faults, named after the `CUresult` each becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS` (700): an access outside every allocation.
+    IllegalAddress(u64),
+    /// `CUDA_ERROR_MISALIGNED_ADDRESS` (716): an address that is no multiple of the access size.
+    MisalignedAddress(u64),
+    /// `CUDA_ERROR_INVALID_ADDRESS_SPACE` (717): e.g. an atomic operation on local memory.
+    InvalidAddressSpace(u64),
+    /// `CUDA_ERROR_INVALID_PC` (718): an indirect call of something that is no function.
+    InvalidPc(u64),
+    /// `CUDA_ERROR_ASSERT` (710): `__assertfail` was called.
+    Assert,
+    /// `trap` was executed (`CUDA_ERROR_LAUNCH_FAILED`, 719).
+    Trap,
+    /// Calls are nested deeper than a thread's stack (`CUDA_ERROR_LAUNCH_FAILED`, 719).
+    StackOverflow,
+    /// No warp of the block can go on: its barriers wait for each other (`CUDA_ERROR_LAUNCH_TIMEOUT`, 702).
+    Deadlock,
+    /// The launch itself is impossible: block, shared memory or parameter sizes (`CUDA_ERROR_INVALID_VALUE`, 1).
+    BadLaunch,
+    /// The cancel flag was set.
+    Cancelled,
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IllegalAddress(address) => write!(f, "illegal address {address:#x}"),
+            Self::MisalignedAddress(address) => write!(f, "misaligned address {address:#x}"),
+            Self::InvalidAddressSpace(address) => write!(f, "address {address:#x} is in the wrong address space"),
+            Self::InvalidPc(address) => write!(f, "call of {address:#x}, which is no function"),
+            Self::Assert => f.write_str("assertion failed"),
+            Self::Trap => f.write_str("trap"),
+            Self::StackOverflow => f.write_str("stack overflow"),
+            Self::Deadlock => f.write_str("deadlock: every thread of the block waits"),
+            Self::BadLaunch => f.write_str("launch dimensions, shared memory or parameters do not fit the kernel"),
+            Self::Cancelled => f.write_str("cancelled"),
+        }
+    }
+}
