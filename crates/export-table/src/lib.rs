@@ -1,1 +1,30 @@
-//! The private tables behind cuGetExportTable.
+//! The private tables behind `cuGetExportTable`, shared by the shim and by softcuda.
+//!
+//! NVIDIA's runtime and libraries reach parts of the driver through tables of unnamed function pointers. This crate
+//! holds those that have to exist, and answers every slot in the calling process: from the facts that the embedding
+//! library supplies through [`DriverFacts`], and from the context-local storage kept here.
+//!
+//! The rule: a table is static data. Its address and the addresses in it enter the integrity digest, so nothing here
+//! may be built at run time, and a known id gives the same pointer every time, before `cuInit` too.
+
+mod border;
+mod catalogue;
+mod checks;
+mod context_storage;
+mod cudart;
+mod digest;
+mod facts;
+mod hooks;
+mod integrity;
+mod md2;
+mod storage;
+mod table;
+mod thread_context;
+mod tools_context;
+
+pub use border::Status;
+pub use border::status;
+pub use catalogue::{Id, get, lookup};
+pub use digest::{Header, digest};
+pub use facts::{ContextState, DeviceIdentity, DriverFacts, Handle, install};
+pub use storage::context_gone;

@@ -1,0 +1,45 @@
+//! The C border of every slot: status numbers, and panics stopped before they reach foreign frames.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A `CUresult` as it crosses the border. A plain number, because a caller may hand any value back.
+pub type Status = u32;
+
+/// The few results that slots give of their own.
+pub mod status {
+    use super::Status;
+
+    /// Done.
+    pub const SUCCESS: Status = 0;
+    /// A null output, or an id nobody knows.
+    pub const INVALID_VALUE: Status = 1;
+    /// No library has installed its facts yet.
+    pub const NOT_INITIALIZED: Status = 3;
+    /// There is no current context, or it is not active.
+    pub const INVALID_CONTEXT: Status = 201;
+    /// The key, wrapper or object is not there (or, for a put, already is).
+    pub const INVALID_HANDLE: Status = 400;
+    /// A defect of ours: the slot panicked.
+    pub const UNKNOWN: Status = 999;
+}
+
+/// Runs a slot's body and turns its outcome into a status; a panic becomes `UNKNOWN` instead of unwinding into C.
+pub(crate) fn guard(body: impl FnOnce() -> Result<(), Status>) -> Status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => status::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => status::UNKNOWN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_status() {
+        assert_eq!(guard(|| panic!("on purpose")), status::UNKNOWN);
+        assert_eq!(guard(|| Err(status::INVALID_HANDLE)), status::INVALID_HANDLE);
+        assert_eq!(guard(|| Ok(())), status::SUCCESS);
+    }
+}

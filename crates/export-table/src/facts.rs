@@ -1,0 +1,94 @@
+//! What the embedding library tells the tables: its version, devices, contexts and streams.
+//!
+//! Set once, by the first call of the library. Everything must be the library's *own* answer, the one a program also
+//! gets through the public functions: the integrity digest is computed by both sides and compared.
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+use crate::border::{Status, status};
+
+/// An opaque driver handle (context, stream, module) as a number; 0 is none.
+pub type Handle = usize;
+
+/// Who a device is, as the program sees it. It must not change while the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceIdentity {
+    /// The bytes of `cuDeviceGetUuid`.
+    pub uuid: [u8; 16],
+    /// Device attribute 50.
+    pub pci_domain: u32,
+    /// Device attribute 33.
+    pub pci_bus: u32,
+    /// Device attribute 34.
+    pub pci_device: u32,
+}
+
+/// How far a context handle is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContextState {
+    /// A context in use.
+    Active,
+    /// The handle of a primary context that nobody has retained.
+    Inactive,
+    /// Not a context of this library.
+    Unknown,
+}
+
+/// The answers of the library that embeds the tables. Errors are `CUresult` numbers.
+pub trait DriverFacts: Sync {
+    /// The number `cuDriverGetVersion` gives.
+    fn driver_version(&self) -> u32;
+
+    /// All visible devices, in ordinal order.
+    fn devices(&self) -> Vec<DeviceIdentity>;
+
+    /// Fails once the library cannot serve contexts any more: 4 after process exit began, 3 in a forked child.
+    fn alive(&self) -> Result<(), Status>;
+
+    /// The calling thread's current context, 0 if none.
+    fn current_context(&self) -> Handle;
+
+    /// How far `context` is in its life.
+    fn context_state(&self, context: Handle) -> ContextState;
+
+    /// The handle that a retain of the primary context would give, without retaining or activating it; 101 for a
+    /// device that does not exist.
+    fn primary_context(&self, device: i32) -> Result<Handle, Status>;
+
+    /// The ordinal of the device of `context` (0 means the current one).
+    fn context_device(&self, context: Handle) -> Result<i32, Status>;
+
+    /// What `cuCtxGetId` says of `context`, which is not 0.
+    fn context_id(&self, context: Handle) -> Result<u64, Status>;
+
+    /// An address that stands for the stream behind `stream`, never equal to the handle. `per_thread` says which
+    /// default stream a null handle means.
+    fn stream_object(&self, context: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status>;
+
+    /// What `cuStreamGetId` says of the stream that `object` (of [`Self::stream_object`]) stands for.
+    fn stream_id(&self, context: Handle, object: Handle) -> Result<u64, Status>;
+
+    /// Loads the image at `image` into the current context, as `cuModuleLoadData` does.
+    ///
+    /// # Safety
+    ///
+    /// `image` must point to a complete image: a fatbin wrapper, a container, a cubin or a NUL-terminated text.
+    #[expect(unsafe_code, reason = "an image has no length of its own: only the caller knows that it is complete")]
+    unsafe fn load_image(&self, image: *const c_void) -> Result<Handle, Status>;
+
+    /// Unloads a module of [`Self::load_image`].
+    fn unload_module(&self, module: Handle) -> Result<(), Status>;
+}
+
+static FACTS: OnceLock<&'static dyn DriverFacts> = OnceLock::new();
+
+/// Installs the answers of the embedding library. The first one stays; later calls change nothing.
+pub fn install(facts: &'static dyn DriverFacts) {
+    FACTS.get_or_init(|| facts);
+}
+
+/// The installed answers, or `NOT_INITIALIZED`.
+pub(crate) fn facts() -> Result<&'static dyn DriverFacts, Status> {
+    FACTS.get().copied().ok_or(status::NOT_INITIALIZED)
+}

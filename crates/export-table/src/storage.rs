@@ -1,0 +1,131 @@
+//! Context-local storage: values a library keeps with a context, by a key of its own, with a destructor.
+//!
+//! A read is on the way of nearly every runtime call, so readers share a lock and look up one small list. Destructors
+//! run with no lock held: they call back into the driver.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use crate::border::{Status, status};
+use crate::facts::Handle;
+
+/// Called with (context, key, value) when the context goes.
+pub(crate) type Destructor = unsafe extern "C" fn(Handle, usize, usize);
+
+struct Entry {
+    key: usize,
+    value: usize,
+    destructor: Option<Destructor>,
+}
+
+/// The values of all contexts, oldest first in each.
+#[derive(Default)]
+pub(crate) struct Storage {
+    contexts: RwLock<Option<HashMap<Handle, Vec<Entry>>>>,
+}
+
+/// The storage of this process.
+pub(crate) static STORAGE: Storage = Storage { contexts: RwLock::new(None) };
+
+impl Storage {
+    /// Keeps `value`; a key that is already there keeps its old value and gives `INVALID_HANDLE`.
+    pub(crate) fn put(
+        &self,
+        context: Handle,
+        key: usize,
+        value: usize,
+        destructor: Option<Destructor>,
+    ) -> Result<(), Status> {
+        let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
+        let entries = contexts.get_or_insert_default().entry(context).or_default();
+        if entries.iter().any(|entry| entry.key == key) {
+            return Err(status::INVALID_HANDLE);
+        }
+        entries.push(Entry { key, value, destructor });
+        Ok(())
+    }
+
+    /// Forgets a value without running its destructor.
+    pub(crate) fn delete(&self, context: Handle, key: usize) -> Result<(), Status> {
+        let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
+        let entries = contexts.get_or_insert_default().get_mut(&context).ok_or(status::INVALID_HANDLE)?;
+        let at = entries.iter().position(|entry| entry.key == key).ok_or(status::INVALID_HANDLE)?;
+        entries.remove(at);
+        Ok(())
+    }
+
+    /// The value kept under `key`.
+    pub(crate) fn get(&self, context: Handle, key: usize) -> Result<usize, Status> {
+        let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = contexts.as_ref().and_then(|all| all.get(&context)).ok_or(status::INVALID_HANDLE)?;
+        entries.iter().find(|entry| entry.key == key).map(|entry| entry.value).ok_or(status::INVALID_HANDLE)
+    }
+
+    /// Takes the newest entry of a context.
+    fn pop(&self, context: Handle) -> Option<Entry> {
+        let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
+        let all = contexts.as_mut()?;
+        let entry = all.get_mut(&context)?.pop();
+        if entry.is_none() {
+            all.remove(&context);
+        }
+        entry
+    }
+
+    /// Empties a context, newest entry first. What a destructor puts back is taken as well.
+    fn clear(&self, context: Handle) {
+        while let Some(entry) = self.pop(context) {
+            if let Some(destructor) = entry.destructor {
+                #[expect(unsafe_code, reason = "calls the destructor of a C caller")]
+                // SAFETY: whoever put the entry gave this function for exactly these arguments.
+                unsafe {
+                    destructor(context, entry.key, entry.value)
+                };
+            }
+        }
+    }
+}
+
+/// Runs the destructors of everything kept with `context`. To be called by the embedding library when a context is
+/// destroyed, at the last release of a primary context and at its reset, with no lock of its own held.
+pub fn context_gone(context: Handle) {
+    STORAGE.clear(context);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    static DESTROYED: Mutex<Vec<(Handle, usize, usize)>> = Mutex::new(Vec::new());
+
+    extern "C" fn note(context: Handle, key: usize, value: usize) {
+        DESTROYED.lock().unwrap().push((context, key, value));
+    }
+
+    #[test]
+    fn a_key_can_be_put_once_and_found_until_deleted() {
+        let storage = Storage::default();
+        assert_eq!(storage.put(1, 10, 100, None), Ok(()));
+        assert_eq!(storage.put(1, 10, 101, None), Err(status::INVALID_HANDLE));
+        assert_eq!(storage.get(1, 10), Ok(100));
+        assert_eq!(storage.get(2, 10), Err(status::INVALID_HANDLE));
+        assert_eq!(storage.delete(1, 10), Ok(()));
+        assert_eq!(storage.delete(1, 10), Err(status::INVALID_HANDLE));
+        assert_eq!(storage.get(1, 10), Err(status::INVALID_HANDLE));
+    }
+
+    #[test]
+    fn destructors_run_newest_first_and_not_for_what_was_deleted() {
+        let storage = Storage::default();
+        for key in 1..=3 {
+            storage.put(7, key, key * 10, Some(note)).unwrap();
+        }
+        storage.put(8, 1, 1, Some(note)).unwrap();
+        storage.delete(7, 2).unwrap();
+        storage.clear(7);
+        assert_eq!(*DESTROYED.lock().unwrap(), [(7, 3, 30), (7, 1, 10)]);
+        assert_eq!(storage.get(7, 1), Err(status::INVALID_HANDLE));
+        assert_eq!(storage.get(8, 1), Ok(1));
+    }
+}
