@@ -1,0 +1,224 @@
+//! Kernel parameters: from the program's array of pointers, or its packed buffer, to one block of bytes.
+//!
+//! The driver's `kernelParams` carries no sizes; they come with the facts of the function when its handle is made.
+//! The block has each parameter at the offset the compiler gave it, with zeros between, and is what the worker hands
+//! to the driver as it is. No parameter is read beyond its size.
+#![expect(unsafe_code, reason = "parameters are read through pointers of the program")]
+
+use std::ffi::c_void;
+use std::ptr;
+
+/// Where one parameter lies in the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Bytes from the start of the block.
+    pub offset: u32,
+    /// Bytes of the parameter.
+    pub size: u32,
+}
+
+/// The most bytes a kernel's parameters take (CUDA 12.1 on sm_70 and later).
+pub const MAX_BLOCK: usize = 32764;
+
+/// Why a launch's parameters were refused; both are `CUDA_ERROR_INVALID_VALUE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParamError {
+    /// Both forms were given, or the one the kernel needs is missing.
+    #[error("the launch gives both kernelParams and extra, or neither where the kernel has parameters")]
+    Form,
+    /// A pointer in the array is null, or the packed buffer is too small or too large.
+    #[error("the launch gives a null parameter, or a packed buffer of the wrong size")]
+    Content,
+}
+
+/// The parameters of one kernel, in order.
+#[derive(Clone, Debug, Default)]
+pub struct ParamLayout {
+    params: Vec<Param>,
+    total: usize,
+}
+
+impl ParamLayout {
+    /// From the facts of the function. None when they describe a block larger than any kernel has.
+    pub fn new(params: Vec<Param>) -> Option<Self> {
+        let ends = params.iter().map(|param| param.offset as usize + param.size as usize);
+        let total = ends.max().unwrap_or(0);
+        (total <= MAX_BLOCK).then_some(Self { params, total })
+    }
+
+    /// Number of parameters.
+    pub fn count(&self) -> usize {
+        self.params.len()
+    }
+
+    /// One parameter by number.
+    pub fn get(&self, index: usize) -> Option<Param> {
+        self.params.get(index).copied()
+    }
+
+    /// Bytes of the block.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Appends the block to `block`, read from whichever form the program used.
+    ///
+    /// # Safety
+    ///
+    /// `array`, when not null, points to one pointer a parameter, each valid for reading the parameter's size.
+    /// `extra`, when not null, is a list as `cuLaunchKernel` documents it.
+    pub unsafe fn pack(
+        &self,
+        array: *const *mut c_void,
+        extra: *const *mut c_void,
+        block: &mut Vec<u8>,
+    ) -> Result<(), ParamError> {
+        match (array.is_null(), extra.is_null()) {
+            (false, false) => Err(ParamError::Form),
+            // SAFETY: forwarded from this function's own contract.
+            (false, true) => unsafe { self.pack_array(array, block) },
+            // SAFETY: as above.
+            (true, false) => unsafe { self.pack_extra(extra, block) },
+            (true, true) if self.params.is_empty() => Ok(()),
+            (true, true) => Err(ParamError::Form),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As `pack` says of `array`.
+    unsafe fn pack_array(&self, array: *const *mut c_void, block: &mut Vec<u8>) -> Result<(), ParamError> {
+        let start = block.len();
+        block.resize(start + self.total, 0);
+        for (index, param) in self.params.iter().enumerate() {
+            // SAFETY: the caller gives one pointer a parameter.
+            let source = unsafe { array.add(index).read() };
+            if source.is_null() {
+                return Err(ParamError::Content);
+            }
+            let at = start + param.offset as usize;
+            let target = &mut block[at..at + param.size as usize];
+            // SAFETY: the caller's pointer is valid for the parameter's size; the target is our own vector.
+            unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), target.as_mut_ptr(), target.len()) };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As `pack` says of `extra`.
+    unsafe fn pack_extra(&self, extra: *const *mut c_void, block: &mut Vec<u8>) -> Result<(), ParamError> {
+        // SAFETY: the caller's list ends with CU_LAUNCH_PARAM_END.
+        let (buffer, size) = unsafe { read_extra(extra) }?;
+        if size > MAX_BLOCK || size < self.total || (buffer.is_null() && size > 0) {
+            return Err(ParamError::Content);
+        }
+        if size > 0 {
+            // SAFETY: the list says that the buffer holds `size` bytes.
+            block.extend_from_slice(unsafe { std::slice::from_raw_parts(buffer, size) });
+        }
+        Ok(())
+    }
+}
+
+/// The buffer and its size out of an `extra` list: pairs of a key (0 end, 1 buffer, 2 pointer to its size) and a value.
+///
+/// # Safety
+///
+/// `extra` is such a list; the pointer after key 2 is valid for reading a `usize`.
+unsafe fn read_extra(extra: *const *mut c_void) -> Result<(*const u8, usize), ParamError> {
+    let (mut buffer, mut size) = (ptr::null::<u8>(), 0);
+    // A list has two pairs; a few more are tolerated, an endless one is not.
+    for pair in 0..8 {
+        // SAFETY: no pair before this one was the end, so this key belongs to the list.
+        let key = unsafe { extra.add(pair * 2).read() }.addr();
+        if key == 0 {
+            return Ok((buffer, size));
+        }
+        // SAFETY: every key but the end is followed by its value.
+        let value = unsafe { extra.add(pair * 2 + 1).read() };
+        match key {
+            1 => buffer = value.cast_const().cast(),
+            2 if value.is_null() => return Err(ParamError::Content),
+            // SAFETY: not null, and by the contract valid for reading the size.
+            2 => size = unsafe { value.cast::<usize>().read_unaligned() },
+            _ => return Err(ParamError::Form),
+        }
+    }
+    Err(ParamError::Form)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> ParamLayout {
+        // float*, int, a 16-byte struct, char, short, double: the offsets that nvcc gives them.
+        let params = [(0, 8), (8, 4), (16, 16), (32, 1), (34, 2), (40, 8)];
+        ParamLayout::new(params.map(|(offset, size)| Param { offset, size }).to_vec()).unwrap()
+    }
+
+    fn address<T>(value: &T) -> *mut c_void {
+        ptr::from_ref(value).cast_mut().cast()
+    }
+
+    #[test]
+    fn an_array_of_pointers_is_packed_at_the_compilers_offsets() {
+        let (p, n, s, c, h, d) = (0x1122_u64, 7_u32, [9_u64, 10], 3_u8, 4_u16, 1.5_f64);
+        let array = [address(&p), address(&n), address(&s), address(&c), address(&h), address(&d)];
+        let mut block = vec![0xff];
+        // SAFETY: one valid pointer for each of the six parameters.
+        unsafe { layout().pack(array.as_ptr(), ptr::null(), &mut block) }.unwrap();
+        let mut expected = vec![0xff];
+        expected.extend([0x22, 0x11, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 10]);
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 3, 0, 4, 0, 0, 0, 0, 0]);
+        expected.extend(1.5_f64.to_le_bytes());
+        assert_eq!(block, expected);
+    }
+
+    #[test]
+    fn a_packed_buffer_is_taken_as_it_is() {
+        let bytes = [5u8; 48];
+        let size = 48_usize;
+        let list = [ptr::without_provenance_mut(1), address(&bytes), ptr::without_provenance_mut(2), address(&size)];
+        let list = [&list[..], &[ptr::null_mut()]].concat();
+        let mut block = Vec::new();
+        // SAFETY: a complete list; the buffer is as long as the size says.
+        unsafe { layout().pack(ptr::null(), list.as_ptr(), &mut block) }.unwrap();
+        assert_eq!(block, bytes);
+    }
+
+    #[test]
+    fn wrong_forms_are_refused() {
+        let short = 40_usize;
+        let bytes = [0u8; 48];
+        let key = ptr::without_provenance_mut::<c_void>;
+        let small = [key(1), address(&bytes), key(2), address(&short), key(0)];
+        let unknown = [key(9), address(&bytes), key(0)];
+        let nulls = [ptr::null_mut::<c_void>(); 6];
+        let layout = layout();
+        let try_pack = |array: *const *mut c_void, extra: *const *mut c_void| {
+            // SAFETY: each list above is complete, and the arrays hold six (null) pointers.
+            unsafe { layout.pack(array, extra, &mut Vec::new()) }
+        };
+        assert_eq!(try_pack(nulls.as_ptr(), small.as_ptr()), Err(ParamError::Form));
+        assert_eq!(try_pack(ptr::null(), ptr::null()), Err(ParamError::Form));
+        assert_eq!(try_pack(nulls.as_ptr(), ptr::null()), Err(ParamError::Content));
+        assert_eq!(try_pack(ptr::null(), small.as_ptr()), Err(ParamError::Content));
+        assert_eq!(try_pack(ptr::null(), unknown.as_ptr()), Err(ParamError::Form));
+    }
+
+    #[test]
+    fn a_kernel_without_parameters_needs_neither_form() {
+        let none = ParamLayout::new(Vec::new()).unwrap();
+        // SAFETY: both null, nothing is read.
+        unsafe { none.pack(ptr::null(), ptr::null(), &mut Vec::new()) }.unwrap();
+        assert_eq!((none.count(), none.total()), (0, 0));
+    }
+
+    #[test]
+    fn a_block_beyond_the_limit_is_no_layout() {
+        assert!(ParamLayout::new(vec![Param { offset: 32760, size: 8 }]).is_none());
+        assert!(ParamLayout::new(vec![Param { offset: u32::MAX, size: u32::MAX }]).is_none());
+    }
+}

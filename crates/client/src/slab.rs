@@ -1,0 +1,206 @@
+//! Handle slabs: a handle of ours is the address of a record, and can be proved to be one.
+//!
+//! A CUDA program treats a `CUstream` as an opaque pointer, and may hand in anything: a destroyed one, one of
+//! another kind, garbage. So each kind of handle has a reserved range of addresses of its own, cut into records of
+//! one size; a value is a handle exactly when it falls on a record of the range that is alive. Nothing is ever read
+//! through the value before that is known, and records are never unmapped, so a stale handle is only ever refused.
+//!
+//! The index of a record is what crosses the wire. Freed records are used again in the order they were freed, which
+//! keeps a stale handle recognisable as long as possible.
+#![expect(unsafe_code, reason = "records live in a reserved range outside Rust's allocator")]
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::io;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+/// One record: its address is the handle. Aligned to a cache line, so that two handles never share one.
+#[repr(align(64))]
+struct Record<T> {
+    value: RwLock<Option<Arc<T>>>,
+}
+
+/// Where a new object will live: the value that the program sees, and the number that the wire sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Address of the record.
+    pub handle: usize,
+    /// Index of the record, from 0.
+    pub index: u32,
+}
+
+/// A range of records for the handles of one kind.
+#[derive(Debug)]
+pub struct Slab<T> {
+    base: usize,
+    capacity: u32,
+    /// Records below this index are initialised; written under `free`, published with `Release`.
+    high: AtomicU32,
+    free: Mutex<VecDeque<u32>>,
+    owns: PhantomData<Record<T>>,
+}
+
+// SAFETY: records are only reached as `&Record<T>`, whose `RwLock` guards the value; the base never changes.
+unsafe impl<T: Send + Sync> Send for Slab<T> {}
+// SAFETY: as above; `high` and `free` are synchronised types themselves.
+unsafe impl<T: Send + Sync> Sync for Slab<T> {}
+
+impl<T> Slab<T> {
+    const STRIDE: usize = size_of::<Record<T>>();
+
+    /// Reserves room for `capacity` records. Only addresses are taken: a page costs memory when first used.
+    pub fn reserve(capacity: u32) -> io::Result<Self> {
+        let length = capacity as usize * Self::STRIDE;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut::<c_void>(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let free = Mutex::new(VecDeque::new());
+        Ok(Self { base: base.addr(), capacity, high: AtomicU32::new(0), free, owns: PhantomData })
+    }
+
+    /// Makes a record for what `make` returns, which is told its own place. None when the slab is full.
+    pub fn insert(&self, make: impl FnOnce(Slot) -> T) -> Option<Arc<T>> {
+        let slot = self.take_slot()?;
+        let value = Arc::new(make(slot));
+        *self.record(slot.index)?.value.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&value));
+        Some(value)
+    }
+
+    /// The live object behind a handle; None for anything else.
+    pub fn get(&self, handle: usize) -> Option<Arc<T>> {
+        let record = self.record(self.index_of(handle)?)?;
+        record.value.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The live object with a wire index; None for anything else.
+    pub fn get_index(&self, index: u32) -> Option<Arc<T>> {
+        self.record(index)?.value.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends a handle: later look-ups refuse it. Returns the object to the one caller that ended it.
+    pub fn remove(&self, handle: usize) -> Option<Arc<T>> {
+        let index = self.index_of(handle)?;
+        let taken = self.record(index)?.value.write().unwrap_or_else(PoisonError::into_inner).take()?;
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
+        Some(taken)
+    }
+
+    /// Every live object, in the order of their records.
+    pub fn live(&self) -> Vec<Arc<T>> {
+        (0..self.high.load(Ordering::Acquire)).filter_map(|index| self.get_index(index)).collect()
+    }
+
+    /// Whether the value points into this slab's range at all, alive or not: says which kind a wrong handle is of.
+    pub fn covers(&self, handle: usize) -> bool {
+        handle.wrapping_sub(self.base) < self.capacity as usize * Self::STRIDE
+    }
+
+    fn take_slot(&self) -> Option<Slot> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let high = self.high.load(Ordering::Relaxed);
+        // A freed record is left alone for a while when there are fresh ones: stale handles stay recognisable.
+        let reusable = free.len() > 64 || high == self.capacity;
+        let index = match reusable.then(|| free.pop_front()).flatten() {
+            Some(index) => index,
+            None if high < self.capacity => {
+                // SAFETY: `high` < capacity, so the record lies inside the mapping; indices from `high` up are not
+                // read by anyone before the store below, and `free` is locked, so nobody else initialises it.
+                unsafe { self.address(high).write(Record { value: RwLock::new(None) }) };
+                self.high.store(high + 1, Ordering::Release);
+                high
+            }
+            None => return None,
+        };
+        Some(Slot { handle: self.address(index).addr(), index })
+    }
+
+    fn index_of(&self, handle: usize) -> Option<u32> {
+        let offset = handle.wrapping_sub(self.base);
+        let index = u32::try_from(offset / Self::STRIDE).ok()?;
+        (offset.is_multiple_of(Self::STRIDE) && index < self.capacity).then_some(index)
+    }
+
+    fn address(&self, index: u32) -> *mut Record<T> {
+        ptr::with_exposed_provenance_mut(self.base + index as usize * Self::STRIDE)
+    }
+
+    fn record(&self, index: u32) -> Option<&Record<T>> {
+        if index >= self.high.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: below `high`, so it was initialised by `take_slot` before the `Acquire` load saw it, and it is
+        // never unmapped or written again except through its lock.
+        Some(unsafe { &*self.address(index) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_finds_its_object_until_it_is_removed() {
+        let slab = Slab::reserve(100).unwrap();
+        let first = slab.insert(|slot| (slot, "first")).unwrap();
+        let second = slab.insert(|slot| (slot, "second")).unwrap();
+        assert_eq!(slab.get(first.0.handle).unwrap().1, "first");
+        assert_eq!(slab.get_index(second.0.index).unwrap().1, "second");
+        assert_eq!(slab.remove(first.0.handle).unwrap().1, "first");
+        assert!(slab.get(first.0.handle).is_none());
+        assert!(slab.remove(first.0.handle).is_none());
+        assert_eq!(slab.live().len(), 1);
+    }
+
+    #[test]
+    fn garbage_is_no_handle() {
+        let slab = Slab::reserve(100).unwrap();
+        let one = slab.insert(|slot| slot).unwrap();
+        for wrong in [0, 1, 2, one.handle + 1, one.handle + 8, one.handle + 64, one.handle - 64, usize::MAX] {
+            assert!(slab.get(wrong).is_none(), "{wrong:#x} was taken for a handle");
+        }
+        assert!(slab.covers(one.handle + 1));
+        assert!(!slab.covers(1));
+    }
+
+    #[test]
+    fn a_full_slab_refuses_and_reuses_the_oldest_free_record() {
+        let slab = Slab::reserve(4).unwrap();
+        let made: Vec<_> = (0..4).map(|n| slab.insert(|slot| (slot, n)).unwrap()).collect();
+        assert!(slab.insert(|slot| (slot, 9)).is_none());
+        slab.remove(made[2].0.handle);
+        slab.remove(made[0].0.handle);
+        assert_eq!(slab.insert(|slot| (slot, 10)).unwrap().0, made[2].0);
+        assert_eq!(slab.insert(|slot| (slot, 11)).unwrap().0, made[0].0);
+    }
+
+    #[test]
+    fn objects_outlive_their_handle_while_someone_holds_them() {
+        let slab = Slab::reserve(4).unwrap();
+        let held = slab.insert(|slot| (slot, String::from("kept"))).unwrap();
+        slab.remove(held.0.handle);
+        assert_eq!(held.1, "kept");
+    }
+
+    #[test]
+    fn many_threads_get_distinct_records() {
+        let slab = Slab::reserve(10_000).unwrap();
+        let handles = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| (0..500).map(|_| slab.insert(|s| s).unwrap().handle).collect::<Vec<_>>()))
+                .collect();
+            workers.into_iter().flat_map(|w| w.join().unwrap()).collect::<std::collections::HashSet<_>>()
+        });
+        assert_eq!(handles.len(), 4000);
+    }
+}

@@ -1,0 +1,331 @@
+//! The trace file: one record a call, written so that a killed program still leaves usable data.
+//!
+//! The file is mapped shared and records are stored straight into it: whatever happens to the process, the kernel
+//! keeps what was stored. It grows by whole chunks of zeros, so a reader stops at the first run of empty records; a
+//! record is empty until its last field, `function`, is stored. All numbers are little endian.
+//!
+//! | offset | bytes | header (64 bytes)                                                    |
+//! |-------:|------:|----------------------------------------------------------------------|
+//! |      0 |     8 | magic `KDTRACE1`                                                     |
+//! |      8 |     4 | process id                                                           |
+//! |     12 |     4 | bytes of one record, 32                                              |
+//! |     16 |     8 | start of the trace, nanoseconds since 1970                           |
+//! |     24 |     8 | start of the trace, nanoseconds of the monotonic clock               |
+//! |     32 |    32 | program name, padded with zeros                                      |
+//!
+//! | offset | bytes | record (32 bytes)                                                    |
+//! |-------:|------:|----------------------------------------------------------------------|
+//! |      0 |     2 | function id + 1 (0: empty); ids are those of `cuda_sys::Function`    |
+//! |      2 |     2 | zero                                                                 |
+//! |      4 |     4 | kernel thread id                                                     |
+//! |      8 |     8 | start, nanoseconds of the monotonic clock                            |
+//! |     16 |     8 | duration, nanoseconds                                                |
+//! |     24 |     4 | result, a `CUresult`                                                 |
+//! |     28 |     4 | zero                                                                 |
+//!
+//! A process that finds its file taken (a child of the traced program) writes to `<file>.<pid>` beside it.
+#![expect(unsafe_code, reason = "records are stored into a shared file mapping")]
+
+use std::ffi::c_void;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::time::{ClockId, clock_gettime};
+
+const MAGIC: [u8; 8] = *b"KDTRACE1";
+const HEADER: usize = 64;
+const RECORD: usize = 32;
+/// Bytes of one mapped piece of the file.
+const CHUNK: usize = 1 << 20;
+/// Pieces at most: 4 GiB, 134 million calls. Later calls are not recorded.
+const CHUNKS: usize = 4096;
+const PER_CHUNK: u64 = (CHUNK / RECORD) as u64;
+/// The header takes the room of the first records.
+const FIRST: u64 = (HEADER / RECORD) as u64;
+
+/// One call of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Which function: `cuda_sys::Function as u16`.
+    pub function: u16,
+    /// Kernel thread id of the caller.
+    pub thread: u32,
+    /// Nanoseconds of the monotonic clock at entry.
+    pub start: u64,
+    /// Nanoseconds inside the call.
+    pub duration: u64,
+    /// The `CUresult` returned.
+    pub result: u32,
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Appends calls to a trace file; shared by all threads, without a lock but when the file grows.
+#[derive(Debug)]
+pub struct TraceWriter {
+    file: File,
+    next: AtomicU64,
+    chunks: Vec<AtomicPtr<u8>>,
+    growing: Mutex<()>,
+}
+
+impl TraceWriter {
+    /// Creates the file, or `<file>.<pid>` when another process has it already.
+    pub fn create(path: &Path, program: &str) -> io::Result<Self> {
+        let pid = std::process::id();
+        let file = match create_new(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let mut other = path.as_os_str().to_owned();
+                other.push(format!(".{pid}"));
+                create_new(Path::new(&other))?
+            }
+            other => other?,
+        };
+        let chunks = (0..CHUNKS).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
+        let writer = Self { file, next: AtomicU64::new(FIRST), chunks, growing: Mutex::new(()) };
+        let chunk = writer.chunk(0).ok_or_else(|| io::Error::other("the trace file cannot be mapped"))?;
+        let header = header_bytes(pid, program);
+        // SAFETY: `chunk` is a mapping of CHUNK >= HEADER bytes, and no other thread has the writer yet.
+        unsafe { ptr::copy_nonoverlapping(header.as_ptr(), chunk, HEADER) };
+        Ok(writer)
+    }
+
+    /// Stores one call. Never fails: a call that finds no room is left out.
+    pub fn record(&self, call: &Call) {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let Some(chunk) = self.chunk((index / PER_CHUNK) as usize) else { return };
+        let mut bytes = [0u8; RECORD];
+        bytes[4..8].copy_from_slice(&call.thread.to_le_bytes());
+        bytes[8..16].copy_from_slice(&call.start.to_le_bytes());
+        bytes[16..24].copy_from_slice(&call.duration.to_le_bytes());
+        bytes[24..28].copy_from_slice(&call.result.to_le_bytes());
+        // SAFETY: `chunk` maps CHUNK bytes and the offset is that of a whole record inside it; `fetch_add` gave this
+        // record to this thread alone. Records are 32-byte aligned, so the u16 at the start is aligned.
+        unsafe {
+            let record = chunk.add((index % PER_CHUNK) as usize * RECORD);
+            ptr::copy_nonoverlapping(bytes.as_ptr().add(2), record.add(2), RECORD - 2);
+            AtomicU16::from_ptr(record.cast()).store((call.function + 1).to_le(), Ordering::Release);
+        }
+    }
+
+    /// Cuts the zeros off the end. Calls recorded afterwards are lost; for the exit of the program.
+    pub fn finish(&self) {
+        let records = self.next.swap(u64::MAX / 2, Ordering::Relaxed);
+        // Nothing is left to do when this fails: the file is merely longer than it need be.
+        let _ = self.file.set_len(records * RECORD as u64);
+    }
+
+    fn chunk(&self, number: usize) -> Option<*mut u8> {
+        let slot = self.chunks.get(number)?;
+        let mapped = slot.load(Ordering::Acquire);
+        if mapped.is_null() { self.grow(number) } else { Some(mapped) }
+    }
+
+    /// Maps one more piece; lets go of the pages of an older one, whose records are in the file by now.
+    #[cold]
+    fn grow(&self, number: usize) -> Option<*mut u8> {
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = self.chunks.get(number)?;
+        let mapped = slot.load(Ordering::Acquire);
+        if !mapped.is_null() {
+            return Some(mapped);
+        }
+        let end = ((number + 1) * CHUNK) as u64;
+        if self.file.metadata().ok()?.len() < end {
+            self.file.set_len(end).ok()?;
+        }
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the file was just made long enough.
+        let fresh = unsafe {
+            mmap(
+                ptr::null_mut::<c_void>(),
+                CHUNK,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &self.file,
+                (number * CHUNK) as u64,
+            )
+        }
+        .ok()?
+        .cast::<u8>();
+        slot.store(fresh, Ordering::Release);
+        if let Some(old) = number.checked_sub(4).map(|old| self.chunks[old].load(Ordering::Acquire)) {
+            // SAFETY: a shared file mapping of ours: dropping its pages loses nothing, later stores fault them back.
+            let _ = unsafe { madvise(old.cast(), CHUNK, Advice::LinuxDontNeed) };
+        }
+        Some(fresh)
+    }
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).open(path)
+}
+
+fn header_bytes(pid: u32, program: &str) -> [u8; HEADER] {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    let mut bytes = [0u8; HEADER];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..12].copy_from_slice(&pid.to_le_bytes());
+    bytes[12..16].copy_from_slice(&(RECORD as u32).to_le_bytes());
+    bytes[16..24].copy_from_slice(&wall.to_le_bytes());
+    bytes[24..32].copy_from_slice(&now().to_le_bytes());
+    let name = &program.as_bytes()[..program.len().min(32)];
+    bytes[32..32 + name.len()].copy_from_slice(name);
+    bytes
+}
+
+/// Why a trace file was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The operating system could not read it.
+    #[error("{path}: cannot read the trace")]
+    Read {
+        /// The file asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It does not start as a trace does.
+    #[error("{path}: not a trace of Katydid, or one of another version: record it again")]
+    NotATrace {
+        /// The file asked for.
+        path: PathBuf,
+    },
+}
+
+/// A trace read back.
+#[derive(Debug)]
+pub struct Trace {
+    /// Process id of the traced program.
+    pub pid: u32,
+    /// Its name.
+    pub program: String,
+    /// When the trace began, nanoseconds since 1970.
+    pub wall_start: u64,
+    /// The same moment on the monotonic clock that the calls use.
+    pub start: u64,
+    /// Its calls, in the order in which they ended.
+    pub calls: Vec<Call>,
+}
+
+impl Trace {
+    /// Reads a trace, of a program that ended, runs, or was killed.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
+        let read_error = |source| TraceError::Read { path: path.to_owned(), source };
+        let mut bytes = Vec::new();
+        File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(read_error)?;
+        Self::parse(&bytes).ok_or_else(|| TraceError::NotATrace { path: path.to_owned() })
+    }
+
+    /// The same from bytes; None when they are no trace of this version.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (header, records) = bytes.split_at_checked(HEADER)?;
+        if header[..8] != MAGIC || u32_at(header, 12)? as usize != RECORD {
+            return None;
+        }
+        let name = header[32..].split(|&byte| byte == 0).next().unwrap_or_default();
+        Some(Self {
+            pid: u32_at(header, 8)?,
+            program: String::from_utf8_lossy(name).into_owned(),
+            wall_start: u64_at(header, 16)?,
+            start: u64_at(header, 24)?,
+            calls: records.chunks_exact(RECORD).filter_map(call_of).collect(),
+        })
+    }
+}
+
+fn call_of(record: &[u8]) -> Option<Call> {
+    let function = u16::from_le_bytes(record.get(..2)?.try_into().ok()?).checked_sub(1)?;
+    Some(Call {
+        function,
+        thread: u32_at(record, 4)?,
+        start: u64_at(record, 8)?,
+        duration: u64_at(record, 16)?,
+        result: u32_at(record, 24)?,
+    })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: u64) -> Call {
+        Call { function: (number % 600) as u16, thread: 7, start: number, duration: 3, result: (number % 5) as u32 }
+    }
+
+    #[test]
+    fn what_was_recorded_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let writer = TraceWriter::create(&path, "prog").unwrap();
+        (0..10).for_each(|n| writer.record(&call(n)));
+        writer.finish();
+        let trace = Trace::read(&path).unwrap();
+        assert_eq!((trace.pid, trace.program.as_str()), (std::process::id(), "prog"));
+        assert_eq!(trace.calls, (0..10).map(call).collect::<Vec<_>>());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), (HEADER + 10 * RECORD) as u64);
+    }
+
+    #[test]
+    fn an_unfinished_trace_of_several_chunks_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let writer = TraceWriter::create(&path, "a program with a name longer than the header holds").unwrap();
+        (0..200_000).for_each(|n| writer.record(&call(n)));
+        let trace = Trace::read(&path).unwrap();
+        assert_eq!(trace.calls.len(), 200_000);
+        assert_eq!(trace.calls[199_999], call(199_999));
+        assert_eq!(trace.program.len(), 32);
+    }
+
+    #[test]
+    fn a_child_of_the_traced_program_writes_its_own_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let _first = TraceWriter::create(&path, "one").unwrap();
+        let _second = TraceWriter::create(&path, "two").unwrap();
+        let beside = folder.path().join(format!("t.{}", std::process::id()));
+        assert_eq!(Trace::read(&beside).unwrap().program, "two");
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        assert!(Trace::parse(b"short").is_none());
+        assert!(Trace::parse(&[0; 4096]).is_none());
+        assert!(matches!(Trace::read(Path::new("/nonexistent/t")), Err(TraceError::Read { .. })));
+    }
+
+    #[test]
+    fn threads_do_not_overwrite_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let writer = TraceWriter::create(&path, "p").unwrap();
+        std::thread::scope(|scope| {
+            for t in 0..4 {
+                let writer = &writer;
+                scope.spawn(move || (0..20_000).for_each(|n| writer.record(&call(t * 20_000 + n))));
+            }
+        });
+        let mut starts: Vec<_> = Trace::read(&path).unwrap().calls.iter().map(|c| c.start).collect();
+        starts.sort_unstable();
+        assert_eq!(starts, (0..80_000).collect::<Vec<_>>());
+    }
+}
