@@ -1,0 +1,359 @@
+//! Frames: what travels between program and worker once the handshake is over.
+//!
+//! A frame is a 32-byte head and a payload; the head's first field counts both. Heads are little-endian:
+//!
+//! | offset | request head                   | reply head                                        |
+//! |-------:|--------------------------------|---------------------------------------------------|
+//! |      0 | `length` u32, head included    | `length` u32, head included                       |
+//! |      4 | `opcode` u16                   | `status` u32 (`CUresult` of the call)             |
+//! |      6 | `flags` u16, bit 0: reply due  |                                                   |
+//! |      8 | `thread` u32, from 1           | `deferred` u32 (`CUresult` of an earlier enqueue) |
+//! |     12 | `context` u32, 0: none         | `output` u32, bytes of device output at the end   |
+//! |     16 | `sequence` u64                 | `thread` u32, then 4 bytes zero                   |
+//! |     24 | 8 bytes zero                   | `sequence` u64 of the request                     |
+//!
+//! The rule kept here: a head is checked whole before any field of it is believed, so a length that leaves
+//! this module never exceeds [`MAX_PAYLOAD`]'s bound and may size a buffer. Layouts are drawn in `docs/wire-protocol.md`.
+
+use thiserror::Error;
+
+/// Bytes of a request head and of a reply head.
+pub const HEAD: usize = 32;
+/// Largest payload of a request, and of payload and output of a reply together.
+pub const MAX_PAYLOAD: usize = MAX_FRAME - HEAD;
+/// Largest frame, head included: 1 MiB of bulk data and room for what describes it.
+pub const MAX_FRAME: usize = (1 << 20) + 4096;
+/// Largest reply, head included.
+pub const MAX_REPLY: usize = MAX_FRAME;
+/// Bit 0 of a request's flags: the program waits for a reply.
+const WANTS_REPLY: u16 = 1;
+
+/// Why a head was refused. The peer is at fault, except in [`FrameError::TooLarge`] (the caller is).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// The peer's length field is below a head or above the limit.
+    #[error("a frame of {length} bytes was announced; frames have {HEAD} to {MAX_FRAME} bytes")]
+    Length {
+        /// What the head said.
+        length: u32,
+    },
+    /// A bit or byte that must be zero is not; a peer of another protocol version may have set it.
+    #[error("reserved bits {bits:#x} are set in the head of a frame; are both sides of one release?")]
+    Reserved {
+        /// The offending bits.
+        bits: u64,
+    },
+    /// Threads are numbered from 1, so a frame of thread 0 comes from a damaged peer.
+    #[error("a frame claims to come from thread 0; threads count from 1")]
+    Thread,
+    /// The reply's output is larger than what follows its head, or does not divide as it says.
+    #[error("a reply announces {output} bytes of device output within {available}")]
+    Output {
+        /// Bytes announced.
+        output: u32,
+        /// Bytes there.
+        available: usize,
+    },
+    /// The caller's payload does not fit a frame: it belongs into pieces, or into the staging area.
+    #[error("{payload} bytes do not fit one frame (at most {MAX_PAYLOAD}); split them or stage them")]
+    TooLarge {
+        /// Bytes of payload.
+        payload: usize,
+    },
+}
+
+/// The head of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHead {
+    /// Which message the payload is.
+    pub opcode: u16,
+    /// Whether the program waits for a reply.
+    pub wants_reply: bool,
+    /// The program's thread, from 1.
+    pub thread: u32,
+    /// Wire id of the thread's current context; 0: none.
+    pub context: u32,
+    /// Number of this frame in the session, from 0.
+    pub sequence: u64,
+}
+
+impl FrameHead {
+    /// The head of a frame with `payload` bytes after it.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`].
+    pub fn encode(&self, payload: usize) -> Result<[u8; HEAD], FrameError> {
+        let mut head = [0; HEAD];
+        head[0..4].copy_from_slice(&frame_length(payload)?.to_le_bytes());
+        head[4..6].copy_from_slice(&self.opcode.to_le_bytes());
+        head[6..8].copy_from_slice(&(if self.wants_reply { WANTS_REPLY } else { 0 }).to_le_bytes());
+        head[8..12].copy_from_slice(&self.thread.to_le_bytes());
+        head[12..16].copy_from_slice(&self.context.to_le_bytes());
+        head[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        Ok(head)
+    }
+
+    /// Reads a head; the second value is the number of payload bytes that follow, at most [`MAX_PAYLOAD`].
+    ///
+    /// # Errors
+    /// A [`FrameError`] that says which field the peer got wrong.
+    pub fn decode(head: &[u8; HEAD]) -> Result<(Self, usize), FrameError> {
+        let payload = payload_length(u32_at(head, 0))?;
+        let flags = u16_at(head, 6);
+        let unknown = u64::from(flags & !WANTS_REPLY) | u64_at(head, 24);
+        if unknown != 0 {
+            return Err(FrameError::Reserved { bits: unknown });
+        }
+        let thread = u32_at(head, 8);
+        if thread == 0 {
+            return Err(FrameError::Thread);
+        }
+        let opcode = u16_at(head, 4);
+        let (context, sequence) = (u32_at(head, 12), u64_at(head, 16));
+        Ok((Self { opcode, wants_reply: flags & WANTS_REPLY != 0, thread, context, sequence }, payload))
+    }
+}
+
+/// The head of a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyHead {
+    /// `CUresult` of the call; 0: success.
+    pub status: u32,
+    /// `CUresult` of an earlier enqueued call that failed and was not reported yet; 0: none.
+    pub deferred: u32,
+    /// Bytes of device output behind the payload, see [`Output`]; 0: none.
+    pub output: u32,
+    /// The program's thread that waits for this.
+    pub thread: u32,
+    /// The request's number.
+    pub sequence: u64,
+}
+
+impl ReplyHead {
+    /// The head of a reply with `body` bytes after it: payload and output.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`].
+    pub fn encode(&self, body: usize) -> Result<[u8; HEAD], FrameError> {
+        let mut head = [0; HEAD];
+        head[0..4].copy_from_slice(&frame_length(body)?.to_le_bytes());
+        head[4..8].copy_from_slice(&self.status.to_le_bytes());
+        head[8..12].copy_from_slice(&self.deferred.to_le_bytes());
+        head[12..16].copy_from_slice(&self.output.to_le_bytes());
+        head[16..20].copy_from_slice(&self.thread.to_le_bytes());
+        head[24..32].copy_from_slice(&self.sequence.to_le_bytes());
+        Ok(head)
+    }
+
+    /// Reads a head; the second value is the number of bytes that follow (payload and output), at most [`MAX_PAYLOAD`].
+    ///
+    /// # Errors
+    /// A [`FrameError`] that says which field the peer got wrong.
+    pub fn decode(head: &[u8; HEAD]) -> Result<(Self, usize), FrameError> {
+        let body = payload_length(u32_at(head, 0))?;
+        let reserved = u32_at(head, 20);
+        if reserved != 0 {
+            return Err(FrameError::Reserved { bits: reserved.into() });
+        }
+        let (output, thread) = (u32_at(head, 12), u32_at(head, 16));
+        if output as usize > body {
+            return Err(FrameError::Output { output, available: body });
+        }
+        if thread == 0 {
+            return Err(FrameError::Thread);
+        }
+        let (status, deferred, sequence) = (u32_at(head, 4), u32_at(head, 8), u64_at(head, 24));
+        Ok((Self { status, deferred, output, thread, sequence }, body))
+    }
+
+    /// Divides what followed the head into payload and device output.
+    ///
+    /// # Errors
+    /// [`FrameError::Output`] if the sizes disagree.
+    pub fn split<'a>(&self, body: &'a [u8]) -> Result<(&'a [u8], Output<'a>), FrameError> {
+        let wrong = FrameError::Output { output: self.output, available: body.len() };
+        let at = body.len().checked_sub(self.output as usize).ok_or(wrong)?;
+        let (payload, output) = body.split_at(at);
+        if output.is_empty() {
+            return Ok((payload, Output::default()));
+        }
+        let (stdout_len, texts) = output.split_first_chunk().ok_or(wrong)?;
+        let (stdout, stderr) = texts.split_at_checked(u32::from_le_bytes(*stdout_len) as usize).ok_or(wrong)?;
+        Ok((payload, Output { stdout, stderr }))
+    }
+}
+
+/// What device code printed, or the driver said, since the last reply: it follows a reply's payload as
+/// `stdout_len` u32, the bytes for stdout, the bytes for stderr; nothing at all if both are empty.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Output<'a> {
+    /// Bytes for the program's standard output.
+    pub stdout: &'a [u8],
+    /// Bytes for the program's standard error.
+    pub stderr: &'a [u8],
+}
+
+impl<'a> Output<'a> {
+    /// Bytes it takes in a reply; goes into [`ReplyHead::output`].
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        let texts = self.stdout.len() + self.stderr.len();
+        if texts == 0 { 0 } else { 4 + texts }
+    }
+
+    /// The length that stands before the two texts.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`]: such an output fits no reply.
+    pub fn prefix(&self) -> Result<[u8; 4], FrameError> {
+        let length = u32::try_from(self.stdout.len()).map_err(|_| FrameError::TooLarge { payload: self.stdout.len() })?;
+        Ok(length.to_le_bytes())
+    }
+
+    /// As much as fits a reply beside `payload` bytes, and what has to wait for the next one.
+    #[must_use]
+    pub fn cut(self, payload: usize) -> (Self, Self) {
+        let room = MAX_PAYLOAD.saturating_sub(payload).saturating_sub(4);
+        let (stdout, stdout_rest) = split_within(self.stdout, room);
+        let (stderr, stderr_rest) = split_within(self.stderr, room - stdout.len());
+        (Self { stdout, stderr }, Self { stdout: stdout_rest, stderr: stderr_rest })
+    }
+}
+
+/// Bytes a frame with this payload takes in a ring, whose frames start at multiples of 8.
+#[must_use]
+pub const fn padded(frame: usize) -> usize {
+    frame.next_multiple_of(8)
+}
+
+fn split_within(text: &[u8], room: usize) -> (&[u8], &[u8]) {
+    text.split_at(text.len().min(room))
+}
+
+fn frame_length(payload: usize) -> Result<u32, FrameError> {
+    if payload > MAX_PAYLOAD {
+        return Err(FrameError::TooLarge { payload });
+    }
+    u32::try_from(payload + HEAD).map_err(|_| FrameError::TooLarge { payload })
+}
+
+fn payload_length(length: u32) -> Result<usize, FrameError> {
+    let whole = length as usize;
+    if !(HEAD..=MAX_FRAME).contains(&whole) {
+        return Err(FrameError::Length { length });
+    }
+    Ok(whole - HEAD)
+}
+
+fn u16_at(head: &[u8; HEAD], at: usize) -> u16 {
+    u16::from_le_bytes([head[at], head[at + 1]])
+}
+
+fn u32_at(head: &[u8; HEAD], at: usize) -> u32 {
+    u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
+}
+
+fn u64_at(head: &[u8; HEAD], at: usize) -> u64 {
+    u64::from(u32_at(head, at)) | u64::from(u32_at(head, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD_OF_A_CALL: FrameHead =
+        FrameHead { opcode: 0x1234, wants_reply: true, thread: 7, context: 3, sequence: 0x0102_0304_0506_0708 };
+    const HEAD_OF_A_REPLY: ReplyHead = ReplyHead { status: 2, deferred: 700, output: 0, thread: 7, sequence: u64::MAX };
+
+    /// A small generator, so that a failure repeats.
+    fn random(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
+
+    #[test]
+    fn a_request_head_has_the_documented_bytes() {
+        let bytes = HEAD_OF_A_CALL.encode(8).unwrap();
+        assert_eq!(bytes[..8], [40, 0, 0, 0, 0x34, 0x12, 1, 0]);
+        assert_eq!(bytes[8..16], [7, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(bytes[16..], [8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(FrameHead::decode(&bytes), Ok((HEAD_OF_A_CALL, 8)));
+    }
+
+    #[test]
+    fn a_reply_head_has_the_documented_bytes() {
+        let bytes = HEAD_OF_A_REPLY.encode(0).unwrap();
+        assert_eq!(bytes[..16], [32, 0, 0, 0, 2, 0, 0, 0, 188, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[16..24], [7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ReplyHead::decode(&bytes), Ok((HEAD_OF_A_REPLY, 0)));
+    }
+
+    #[test]
+    fn lengths_outside_the_bounds_are_refused() {
+        let mut bytes = HEAD_OF_A_CALL.encode(0).unwrap();
+        for length in [0, 31, MAX_FRAME as u32 + 1, u32::MAX] {
+            bytes[..4].copy_from_slice(&length.to_le_bytes());
+            assert_eq!(FrameHead::decode(&bytes), Err(FrameError::Length { length }));
+        }
+        assert_eq!(
+            HEAD_OF_A_CALL.encode(MAX_PAYLOAD + 1),
+            Err(FrameError::TooLarge { payload: MAX_PAYLOAD + 1 })
+        );
+        assert!(HEAD_OF_A_CALL.encode(MAX_PAYLOAD).is_ok());
+    }
+
+    #[test]
+    fn bits_without_a_meaning_are_refused() {
+        let mut bytes = HEAD_OF_A_CALL.encode(0).unwrap();
+        bytes[7] = 0x80;
+        assert_eq!(FrameHead::decode(&bytes), Err(FrameError::Reserved { bits: 0x8000 }));
+        let mut reply = HEAD_OF_A_REPLY.encode(0).unwrap();
+        reply[20] = 1;
+        assert_eq!(ReplyHead::decode(&reply), Err(FrameError::Reserved { bits: 1 }));
+    }
+
+    #[test]
+    fn output_is_divided_from_the_payload() {
+        let output = Output { stdout: b"out", stderr: b"error" };
+        let head = ReplyHead { output: output.encoded_len() as u32, ..HEAD_OF_A_REPLY };
+        let body = [&b"payload"[..], &output.prefix().unwrap(), output.stdout, output.stderr].concat();
+        assert_eq!(head.split(&body), Ok((&b"payload"[..], output)));
+        let lying = ReplyHead { output: body.len() as u32 + 1, ..head };
+        assert!(lying.split(&body).is_err());
+        assert!(ReplyHead { output: 3, ..head }.split(&body).is_err());
+    }
+
+    #[test]
+    fn output_that_does_not_fit_waits_for_the_next_reply() {
+        let text = vec![b'x'; MAX_PAYLOAD];
+        let (now, later) = Output { stdout: &text, stderr: b"end" }.cut(100);
+        assert_eq!(100 + now.encoded_len(), MAX_PAYLOAD);
+        assert_eq!(now.stdout.len() + later.stdout.len(), text.len());
+        assert_eq!((now.stderr, later.stderr), (&b""[..], &b"end"[..]));
+        assert_eq!(Output { stdout: b"a", stderr: b"b" }.cut(MAX_PAYLOAD).0, Output::default());
+    }
+
+    #[test]
+    fn random_heads_never_panic_and_survive_a_round_trip() {
+        let mut state = 0x9e37_79b9_7f4a_7c15;
+        for round in 0..200_000 {
+            let mut bytes = [0; HEAD];
+            bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random(&mut state).to_le_bytes()));
+            if round % 2 == 0 {
+                bytes[2..4].fill(0);
+                bytes[7] = 0;
+                bytes[24..].fill(0);
+            }
+            if let Ok((head, payload)) = FrameHead::decode(&bytes) {
+                assert!(payload <= MAX_PAYLOAD);
+                assert_eq!(FrameHead::decode(&head.encode(payload).unwrap()), Ok((head, payload)));
+            }
+            if let Ok((head, body)) = ReplyHead::decode(&bytes) {
+                assert_eq!(ReplyHead::decode(&head.encode(body).unwrap()), Ok((head, body)));
+            }
+        }
+    }
+}

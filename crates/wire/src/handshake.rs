@@ -1,0 +1,619 @@
+//! The handshake: the program's [`Hello`], the worker's [`Ready`], or a [`Refused`] with a reason.
+//!
+//! Every message starts with the same 72 bytes, which no later version may change: that is how two builds that
+//! understand nothing else of each other still tell their users what to install. Little-endian:
+//!
+//! | offset | bytes | field                                                        |
+//! |-------:|------:|--------------------------------------------------------------|
+//! |      0 |     8 | magic, `KATYDID` and a zero byte                             |
+//! |      8 |     4 | `length` of the whole message, at most [`MAX_MESSAGE`]       |
+//! |     12 |     4 | `kind`: 1 hello, 2 ready, 3 refused                          |
+//! |     16 |     4 | `protocol` version                                           |
+//! |     20 |     4 | zero                                                         |
+//! |     24 |    32 | `spec_hash`, hash of the API description both were made from |
+//! |     56 |    16 | `release`, text padded with zeros                            |
+//!
+//! The bodies are drawn in `docs/wire-protocol.md`. The rule kept here: nothing is read past `length`, no count sizes
+//! a buffer before it is bounded, and a message with bytes left over is refused.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// First bytes of every handshake message.
+pub const MAGIC: [u8; 8] = *b"KATYDID\0";
+/// Version of frames, handshake bodies and shared-memory layout; any change of them increments it.
+pub const PROTOCOL: u32 = 1;
+/// Bytes common to all handshake messages.
+pub const PREFIX: usize = 72;
+/// Largest handshake message, prefix included.
+pub const MAX_MESSAGE: usize = 64 * 1024;
+/// Most arenas one message may name.
+pub const MAX_ARENAS: usize = 64;
+/// Longest text in a message, in bytes.
+pub const MAX_TEXT: usize = 4096;
+
+/// Why a handshake message was refused, sorted by who can do something about it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// The peer is no Katydid: somebody connected to a wrong address.
+    #[error("the peer does not speak Katydid's protocol (it began with {found:02x?}); is the address right?")]
+    NotKatydid {
+        /// Its first bytes.
+        found: [u8; 8],
+    },
+    /// Both are Katydid, of builds that do not fit each other.
+    #[error("this side is {ours}, the peer is {theirs}: use the same release on both sides")]
+    OtherBuild {
+        /// The build that refuses.
+        ours: Box<Build>,
+        /// The build that is refused.
+        theirs: Box<Build>,
+    },
+    /// The peer answered, and refused.
+    #[error(transparent)]
+    Refused(Refused),
+    /// The peer's message breaks the format.
+    #[error("damaged handshake: {what}")]
+    Damaged {
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The caller's own message is beyond a limit of the format.
+    #[error("{what} does not fit a handshake message (limit {limit})")]
+    TooLarge {
+        /// The field.
+        what: &'static str,
+        /// Its limit, in bytes or entries.
+        limit: usize,
+    },
+}
+
+/// What has to be equal on both sides, and what tells people which release a side is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Build {
+    /// Version of frames and layouts.
+    pub protocol: u32,
+    /// Hash of the API description that messages were generated from.
+    pub spec_hash: [u8; 32],
+    /// Release, such as `0.1.0`; for people only.
+    pub release: String,
+}
+
+impl Build {
+    /// This build, given the hash of its API description.
+    #[must_use]
+    pub fn current(spec_hash: [u8; 32]) -> Self {
+        Self { protocol: PROTOCOL, spec_hash, release: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+
+    fn understands(&self, other: &Self) -> bool {
+        self.protocol == other.protocol && self.spec_hash == other.spec_hash
+    }
+}
+
+impl fmt::Display for Build {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.spec_hash;
+        write!(out, "katydid {} (protocol {}, interface {a:02x}{b:02x}{c:02x}{d:02x})", self.release, self.protocol)
+    }
+}
+
+/// What a handshake message is; values without a name pass through and are refused by whoever reads on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageKind(pub u32);
+
+impl MessageKind {
+    /// Program to server: the wish for a session.
+    pub const HELLO: Self = Self(1);
+    /// Worker to program: the session begins.
+    pub const READY: Self = Self(2);
+    /// Server or worker to program: there will be no session.
+    pub const REFUSED: Self = Self(3);
+}
+
+/// How frames will travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkKind(pub u32);
+
+impl LinkKind {
+    /// Through shared memory, whose descriptors come with the hello.
+    pub const SHM: Self = Self(1);
+    /// Through the connection itself.
+    pub const STREAM: Self = Self(2);
+}
+
+/// What the program wants to be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionKind(pub u32);
+
+impl SessionKind {
+    /// The CUDA driver API.
+    pub const CUDA: Self = Self(1);
+}
+
+/// What an arena of the address map holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ArenaKind(pub u32);
+
+impl ArenaKind {
+    /// Device memory, 1 TiB for each GPU.
+    pub const DEVICE: Self = Self(1);
+    /// Pinned host memory.
+    pub const PINNED: Self = Self(2);
+    /// Managed memory.
+    pub const MANAGED: Self = Self(3);
+}
+
+/// A range of addresses that the program holds free for an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArenaRange {
+    /// What it is for.
+    pub kind: ArenaKind,
+    /// First address.
+    pub base: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// The program's wish for a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// What is to be served.
+    pub session: SessionKind,
+    /// How frames will travel.
+    pub link: LinkKind,
+    /// The program's process, as it sees itself.
+    pub pid: u32,
+    /// Device memory the session may use at most, in bytes; 0: no limit.
+    pub memory_quota: u64,
+    /// File name of the program.
+    pub program: String,
+    /// Name the user gave the session; empty: none.
+    pub name: String,
+    /// Ranges the program could reserve, best first for each kind.
+    pub arenas: Vec<ArenaRange>,
+}
+
+/// The worker's consent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    /// The worker's process.
+    pub worker_pid: u32,
+    /// What the driver calls itself, such as `NVIDIA 580.159.04` or `softcuda`.
+    pub driver: String,
+    /// One range of each kind, out of the hello's.
+    pub arenas: Vec<ArenaRange>,
+}
+
+/// Why there will be no session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusalCode(pub u32);
+
+impl RefusalCode {
+    /// The builds do not fit each other.
+    pub const OTHER_BUILD: Self = Self(1);
+    /// The hello broke the format.
+    pub const BAD_HELLO: Self = Self(2);
+    /// No worker could be had now: a limit of the server.
+    pub const BUSY: Self = Self(3);
+    /// The worker could not open its driver.
+    pub const DRIVER: Self = Self(4);
+    /// No range suits both sides.
+    pub const NO_ARENA: Self = Self(5);
+    /// The peer may not use this server.
+    pub const NOT_ALLOWED: Self = Self(6);
+    /// Something went wrong in the server itself.
+    pub const INTERNAL: Self = Self(7);
+}
+
+/// A refusal with its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the server refused the session: {text}")]
+pub struct Refused {
+    /// For programs.
+    pub code: RefusalCode,
+    /// For people: what is wrong, and what to do.
+    pub text: String,
+}
+
+/// The common start of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prefix {
+    /// Bytes of the whole message.
+    pub length: usize,
+    /// What it is.
+    pub kind: MessageKind,
+    /// Who wrote it.
+    pub build: Build,
+}
+
+impl Prefix {
+    /// Reads the common start of a message of any build.
+    ///
+    /// # Errors
+    /// [`HandshakeError::NotKatydid`], or [`HandshakeError::Damaged`] if the length is out of bounds.
+    pub fn decode(bytes: &[u8; PREFIX]) -> Result<Self, HandshakeError> {
+        let mut fields = Fields { rest: bytes };
+        let found = fields.array()?;
+        if found != MAGIC {
+            return Err(HandshakeError::NotKatydid { found });
+        }
+        let length = fields.u32()? as usize;
+        if !(PREFIX..=MAX_MESSAGE).contains(&length) {
+            return Err(HandshakeError::Damaged { what: "its length is out of bounds" });
+        }
+        let kind = MessageKind(fields.u32()?);
+        let protocol = fields.u32()?;
+        fields.u32()?;
+        let spec_hash = fields.array()?;
+        let release: [u8; 16] = fields.array()?;
+        Ok(Self { length, kind, build: Build { protocol, spec_hash, release: release_text(&release) } })
+    }
+}
+
+impl Hello {
+    /// The message, to be sent with the link's descriptors.
+    ///
+    /// # Errors
+    /// [`HandshakeError::TooLarge`].
+    pub fn encode(&self, build: &Build) -> Result<Vec<u8>, HandshakeError> {
+        let mut message = start(MessageKind::HELLO, build);
+        put_u32(&mut message, self.session.0);
+        put_u32(&mut message, self.link.0);
+        put_u32(&mut message, self.pid);
+        put_u32(&mut message, 0);
+        message.extend_from_slice(&self.memory_quota.to_le_bytes());
+        put_text(&mut message, "the program's name", &self.program)?;
+        put_text(&mut message, "the session's name", &self.name)?;
+        put_arenas(&mut message, &self.arenas)?;
+        finish(message)
+    }
+
+    /// Reads a hello of this very build.
+    ///
+    /// # Errors
+    /// [`HandshakeError::OtherBuild`], which is worth sending back, or what is wrong with the bytes.
+    pub fn decode(bytes: &[u8], build: &Build) -> Result<Self, HandshakeError> {
+        let mut fields = body(bytes, MessageKind::HELLO, build)?;
+        let session = SessionKind(fields.u32()?);
+        let link = LinkKind(fields.u32()?);
+        let pid = fields.u32()?;
+        fields.zero()?;
+        let memory_quota = fields.u64()?;
+        let (program, name) = (fields.text()?, fields.text()?);
+        let arenas = fields.arenas()?;
+        fields.end()?;
+        Ok(Self { session, link, pid, memory_quota, program, name, arenas })
+    }
+}
+
+impl Ready {
+    /// The message.
+    ///
+    /// # Errors
+    /// [`HandshakeError::TooLarge`].
+    pub fn encode(&self, build: &Build) -> Result<Vec<u8>, HandshakeError> {
+        let mut message = start(MessageKind::READY, build);
+        put_u32(&mut message, self.worker_pid);
+        put_u32(&mut message, 0);
+        put_text(&mut message, "the driver's name", &self.driver)?;
+        put_arenas(&mut message, &self.arenas)?;
+        finish(message)
+    }
+
+    /// Reads the answer to a hello.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Refused`] if that was the answer, or what is wrong with the bytes.
+    pub fn decode(bytes: &[u8], build: &Build) -> Result<Self, HandshakeError> {
+        if prefix_of(bytes)?.kind == MessageKind::REFUSED {
+            return Err(HandshakeError::Refused(Refused::decode(bytes)?));
+        }
+        let mut fields = body(bytes, MessageKind::READY, build)?;
+        let worker_pid = fields.u32()?;
+        fields.zero()?;
+        let driver = fields.text()?;
+        let arenas = fields.arenas()?;
+        fields.end()?;
+        Ok(Self { worker_pid, driver, arenas })
+    }
+}
+
+impl Refused {
+    /// A refusal; a text beyond the limit is cut.
+    #[must_use]
+    pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
+        let mut text: String = text.into();
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        Self { code, text }
+    }
+
+    /// The message. Its body never changes either, so every build can read it.
+    ///
+    /// # Errors
+    /// [`HandshakeError::TooLarge`], never for one made by [`Refused::new`].
+    pub fn encode(&self, build: &Build) -> Result<Vec<u8>, HandshakeError> {
+        let mut message = start(MessageKind::REFUSED, build);
+        put_u32(&mut message, self.code.0);
+        put_u32(&mut message, 0);
+        put_text(&mut message, "the reason", &self.text)?;
+        finish(message)
+    }
+
+    /// Reads a refusal of any build.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let prefix = prefix_of(bytes)?;
+        let mut fields = body(bytes, MessageKind::REFUSED, &prefix.build)?;
+        let code = RefusalCode(fields.u32()?);
+        fields.zero()?;
+        let text = fields.text()?;
+        Ok(Self { code, text })
+    }
+}
+
+impl From<&HandshakeError> for Refused {
+    /// The answer a peer deserves whose hello failed like this.
+    fn from(error: &HandshakeError) -> Self {
+        let code = match error {
+            HandshakeError::OtherBuild { .. } => RefusalCode::OTHER_BUILD,
+            _ => RefusalCode::BAD_HELLO,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// What is left to read of a message.
+struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], HandshakeError> {
+        let (field, rest) =
+            self.rest.split_at_checked(bytes).ok_or(HandshakeError::Damaged { what: "it ends within a field" })?;
+        self.rest = rest;
+        Ok(field)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], HandshakeError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    fn u32(&mut self) -> Result<u32, HandshakeError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, HandshakeError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn zero(&mut self) -> Result<(), HandshakeError> {
+        if self.u32()? == 0 { Ok(()) } else { Err(HandshakeError::Damaged { what: "a reserved field is not zero" }) }
+    }
+
+    fn text(&mut self) -> Result<String, HandshakeError> {
+        let length = self.u32()? as usize;
+        if length > MAX_TEXT {
+            return Err(HandshakeError::Damaged { what: "a text is longer than 4096 bytes" });
+        }
+        let text = str::from_utf8(self.take(length)?);
+        text.map(str::to_owned).map_err(|_| HandshakeError::Damaged { what: "a text is not UTF-8" })
+    }
+
+    fn arenas(&mut self) -> Result<Vec<ArenaRange>, HandshakeError> {
+        let count = self.u32()? as usize;
+        if count > MAX_ARENAS {
+            return Err(HandshakeError::Damaged { what: "it names more than 64 arenas" });
+        }
+        (0..count).map(|_| self.arena()).collect()
+    }
+
+    fn arena(&mut self) -> Result<ArenaRange, HandshakeError> {
+        let kind = ArenaKind(self.u32()?);
+        self.zero()?;
+        let (base, length) = (self.u64()?, self.u64()?);
+        if length == 0 || base.checked_add(length).is_none() {
+            return Err(HandshakeError::Damaged { what: "an arena is empty or passes the end of the address space" });
+        }
+        Ok(ArenaRange { kind, base, length })
+    }
+
+    fn end(&self) -> Result<(), HandshakeError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(HandshakeError::Damaged { what: "bytes are left over" }) }
+    }
+}
+
+fn prefix_of(bytes: &[u8]) -> Result<Prefix, HandshakeError> {
+    let prefix = bytes.first_chunk().ok_or(HandshakeError::Damaged { what: "it is shorter than its prefix" })?;
+    Prefix::decode(prefix)
+}
+
+/// The body of a message of the wanted kind and build; a build that does not fit is told before anything else.
+fn body<'a>(bytes: &'a [u8], kind: MessageKind, ours: &Build) -> Result<Fields<'a>, HandshakeError> {
+    let prefix = prefix_of(bytes)?;
+    if !ours.understands(&prefix.build) {
+        return Err(HandshakeError::OtherBuild { ours: Box::new(ours.clone()), theirs: Box::new(prefix.build) });
+    }
+    if prefix.kind != kind {
+        return Err(HandshakeError::Damaged { what: "it is not the message that is due now" });
+    }
+    if prefix.length != bytes.len() {
+        return Err(HandshakeError::Damaged { what: "its length field disagrees with its length" });
+    }
+    Ok(Fields { rest: &bytes[PREFIX..] })
+}
+
+/// Text of a release; a peer's control characters do not reach a terminal.
+fn release_text(padded: &[u8; 16]) -> String {
+    let text = padded.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect()
+}
+
+fn start(kind: MessageKind, build: &Build) -> Vec<u8> {
+    let mut message = MAGIC.to_vec();
+    put_u32(&mut message, 0);
+    put_u32(&mut message, kind.0);
+    put_u32(&mut message, build.protocol);
+    put_u32(&mut message, 0);
+    message.extend_from_slice(&build.spec_hash);
+    let release = &build.release.as_bytes()[..build.release.floor_char_boundary(16)];
+    message.extend_from_slice(release);
+    message.resize(PREFIX, 0);
+    message
+}
+
+fn finish(mut message: Vec<u8>) -> Result<Vec<u8>, HandshakeError> {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    if length as usize > MAX_MESSAGE {
+        return Err(HandshakeError::TooLarge { what: "the message", limit: MAX_MESSAGE });
+    }
+    message[8..12].copy_from_slice(&length.to_le_bytes());
+    Ok(message)
+}
+
+fn put_u32(message: &mut Vec<u8>, value: u32) {
+    message.extend_from_slice(&value.to_le_bytes());
+}
+
+fn put_text(message: &mut Vec<u8>, what: &'static str, text: &str) -> Result<(), HandshakeError> {
+    if text.len() > MAX_TEXT {
+        return Err(HandshakeError::TooLarge { what, limit: MAX_TEXT });
+    }
+    put_u32(message, u32::try_from(text.len()).unwrap_or(u32::MAX));
+    message.extend_from_slice(text.as_bytes());
+    Ok(())
+}
+
+fn put_arenas(message: &mut Vec<u8>, arenas: &[ArenaRange]) -> Result<(), HandshakeError> {
+    if arenas.len() > MAX_ARENAS {
+        return Err(HandshakeError::TooLarge { what: "the list of arenas", limit: MAX_ARENAS });
+    }
+    put_u32(message, u32::try_from(arenas.len()).unwrap_or(u32::MAX));
+    for arena in arenas {
+        put_u32(message, arena.kind.0);
+        put_u32(message, 0);
+        message.extend_from_slice(&arena.base.to_le_bytes());
+        message.extend_from_slice(&arena.length.to_le_bytes());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build() -> Build {
+        Build::current([0xab; 32])
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            session: SessionKind::CUDA,
+            link: LinkKind::SHM,
+            pid: 4711,
+            memory_quota: 1 << 30,
+            program: "train".into(),
+            name: "nächtlich".into(),
+            arenas: vec![ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: 1 << 40 }],
+        }
+    }
+
+    fn ready() -> Ready {
+        Ready { worker_pid: 12, driver: "softcuda".into(), arenas: hello().arenas }
+    }
+
+    /// Damaged in one place; every byte of a message has its turn.
+    fn damaged(message: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+        let flips = [0x01, 0x80, 0xff];
+        (0..message.len()).flat_map(move |at| {
+            flips.map(|flip| {
+                let mut copy = message.to_vec();
+                copy[at] ^= flip;
+                copy
+            })
+        })
+    }
+
+    #[test]
+    fn messages_survive_a_round_trip() {
+        assert_eq!(Hello::decode(&hello().encode(&build()).unwrap(), &build()), Ok(hello()));
+        assert_eq!(Ready::decode(&ready().encode(&build()).unwrap(), &build()), Ok(ready()));
+        let refused = Refused::new(RefusalCode::BUSY, "all 8 workers are taken");
+        assert_eq!(Refused::decode(&refused.encode(&build()).unwrap()), Ok(refused.clone()));
+        let answer = Ready::decode(&refused.encode(&build()).unwrap(), &build());
+        assert_eq!(answer, Err(HandshakeError::Refused(refused)));
+    }
+
+    #[test]
+    fn the_prefix_has_the_documented_bytes() {
+        let message = hello().encode(&build()).unwrap();
+        assert_eq!(message[..8], *b"KATYDID\0");
+        assert_eq!(message[8..12], (message.len() as u32).to_le_bytes());
+        assert_eq!(message[12..24], [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(message[24..56], [0xab; 32]);
+        assert_eq!(message[56..72], *b"0.1.0\0\0\0\0\0\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn two_builds_refuse_each_other_and_name_both() {
+        let theirs = Build { protocol: 9, spec_hash: [0xcd; 32], release: "2.0.0".into() };
+        let error = Hello::decode(&hello().encode(&theirs).unwrap(), &build()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("katydid 0.1.0 (protocol 1, interface abababab)"), "{text}");
+        assert!(text.contains("katydid 2.0.0 (protocol 9, interface cdcdcdcd)"), "{text}");
+        let answer = Refused::from(&error).encode(&build()).unwrap();
+        let Err(HandshakeError::Refused(refused)) = Ready::decode(&answer, &theirs) else { panic!("no refusal") };
+        assert_eq!((refused.code, refused.text), (RefusalCode::OTHER_BUILD, text));
+    }
+
+    #[test]
+    fn a_stranger_is_told_apart_from_a_damaged_peer() {
+        let mut http = b"GET / HTTP/1.1\r\n".to_vec();
+        http.resize(PREFIX, b'x');
+        let error = Hello::decode(&http, &build()).unwrap_err();
+        assert_eq!(error, HandshakeError::NotKatydid { found: *b"GET / HT" });
+    }
+
+    #[test]
+    fn limits_hold_when_writing() {
+        let long = Hello { program: "x".repeat(MAX_TEXT + 1), ..hello() };
+        assert!(matches!(long.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_TEXT, .. })));
+        let many = Hello { arenas: vec![hello().arenas[0]; MAX_ARENAS + 1], ..hello() };
+        assert!(matches!(many.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_ARENAS, .. })));
+        assert_eq!(Refused::new(RefusalCode::BUSY, "ü".repeat(MAX_TEXT)).text.len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn no_damage_panics_and_no_cut_is_accepted() {
+        let messages = [
+            hello().encode(&build()).unwrap(),
+            ready().encode(&build()).unwrap(),
+            Refused::new(RefusalCode::BUSY, "no").encode(&build()).unwrap(),
+        ];
+        for message in &messages {
+            for copy in damaged(message) {
+                let _ = (Hello::decode(&copy, &build()), Ready::decode(&copy, &build()), Refused::decode(&copy));
+            }
+            for end in 0..message.len() {
+                let cut = &message[..end];
+                assert!(Hello::decode(cut, &build()).is_err() && Ready::decode(cut, &build()).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_huge_count_is_refused_before_it_sizes_anything() {
+        let mut message = Hello { arenas: vec![], ..hello() }.encode(&build()).unwrap();
+        let at = message.len() - 4;
+        message[at..].copy_from_slice(&u32::MAX.to_le_bytes());
+        let error = Hello::decode(&message, &build()).unwrap_err();
+        assert_eq!(error, HandshakeError::Damaged { what: "it names more than 64 arenas" });
+    }
+}
