@@ -1,0 +1,106 @@
+//! The fields that facts are made of, written and read one after the other.
+//!
+//! A length is compared with its bound before it sizes anything, and every item costs input, so a false count ends as
+//! an error.
+
+use super::{Answer, FactsError};
+
+/// Bytes of a text: C++ kernels of templates have names of kilobytes.
+const MAX_TEXT: u32 = 64 * 1024;
+
+/// Reads `count` items; each costs input, so a false count ends as [`FactsError::Truncated`].
+pub(super) fn repeat<T>(count: usize, mut item: impl FnMut() -> Result<T, FactsError>) -> Result<Vec<T>, FactsError> {
+    (0..count).map(|_| item()).collect()
+}
+
+/// Appends fields in order.
+#[derive(Default)]
+pub(super) struct Writer {
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub(super) fn u32(&mut self, value: u32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(super) fn i32(&mut self, value: i32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(super) fn u64(&mut self, value: u64) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// A length; one that does not fit is written as the largest, which every reader refuses.
+    pub(super) fn count(&mut self, length: usize) {
+        self.u32(u32::try_from(length).unwrap_or(u32::MAX));
+    }
+
+    /// A text; its length is bounded by whoever reads it.
+    pub(super) fn text(&mut self, text: &str) {
+        self.count(text.len());
+        self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    pub(super) fn answer(&mut self, answer: Answer<i32>) {
+        self.u32(answer.code);
+        self.i32(answer.value);
+    }
+}
+
+/// Takes fields off the front.
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// From the first byte of `bytes`.
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], FactsError> {
+        let missing = length.saturating_sub(self.rest.len());
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(FactsError::Truncated { missing })?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], FactsError> {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(self.take(N)?);
+        Ok(bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, FactsError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn i32(&mut self) -> Result<i32, FactsError> {
+        Ok(i32::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, FactsError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn count(&mut self, what: &'static str, most: u32) -> Result<usize, FactsError> {
+        let found = self.u32()?;
+        if found > most { Err(FactsError::TooMany { what, found, most }) } else { Ok(found as usize) }
+    }
+
+    /// Names come from drivers and are ASCII; other bytes are shown as replacement characters.
+    pub(super) fn text(&mut self) -> Result<String, FactsError> {
+        let length = self.count("bytes of text", MAX_TEXT)?;
+        Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
+    }
+
+    pub(super) fn answer(&mut self) -> Result<Answer<i32>, FactsError> {
+        Ok(Answer { code: self.u32()?, value: self.i32()? })
+    }
+
+    pub(super) fn end(&self) -> Result<(), FactsError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(FactsError::Trailing { left: self.rest.len() }) }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a context answers when it becomes active: the reply of `kdContextRetain` and `kdContextCreate`.
+//!
+//! ```text
+//! id u64, api_version u32, flags u32, least_priority i32, greatest_priority i32,
+//! cache_config u32, shared_config u32, limits u32 (<= 64), then each: code u32, value u64 (ids from 0)
+//! ```
+
+use super::bytes::{Reader, Writer, repeat};
+use super::{Answer, FactsError};
+
+/// Limits of one context.
+const MAX_LIMITS: u32 = 64;
+
+/// What a context answered when it became active.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ContextFacts {
+    /// `cuCtxGetId`.
+    pub id: u64,
+    /// `cuCtxGetApiVersion`.
+    pub api_version: u32,
+    /// `cuCtxGetFlags`.
+    pub flags: u32,
+    /// `cuCtxGetStreamPriorityRange`, the lowest priority (numerically largest).
+    pub least_priority: i32,
+    /// The highest priority.
+    pub greatest_priority: i32,
+    /// `cuCtxGetCacheConfig`.
+    pub cache_config: u32,
+    /// `cuCtxGetSharedMemConfig`.
+    pub shared_config: u32,
+    /// `cuCtxGetLimit` of ids 0, 1, 2 and so on.
+    pub limits: Vec<Answer<u64>>,
+}
+
+impl ContextFacts {
+    /// The bytes described at the top of this file.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u64(self.id);
+        out.u32(self.api_version);
+        out.u32(self.flags);
+        out.i32(self.least_priority);
+        out.i32(self.greatest_priority);
+        out.u32(self.cache_config);
+        out.u32(self.shared_config);
+        out.count(self.limits.len());
+        for limit in &self.limits {
+            out.u32(limit.code);
+            out.u64(limit.value);
+        }
+        out.bytes
+    }
+
+    /// Reads what [`ContextFacts::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are too few, too many, or name a count beyond its bound.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FactsError> {
+        let mut input = Reader::new(bytes);
+        let facts = Self {
+            id: input.u64()?,
+            api_version: input.u32()?,
+            flags: input.u32()?,
+            least_priority: input.i32()?,
+            greatest_priority: input.i32()?,
+            cache_config: input.u32()?,
+            shared_config: input.u32()?,
+            limits: {
+                let count = input.count("limits", MAX_LIMITS)?;
+                repeat(count, || Ok(Answer { code: input.u32()?, value: input.u64()? }))?
+            },
+        };
+        input.end()?;
+        Ok(facts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> ContextFacts {
+        let limits = vec![Answer { code: 0, value: 1024 }, Answer { code: 215, value: 0 }];
+        ContextFacts { id: 7, greatest_priority: -5, limits, ..Default::default() }
+    }
+
+    #[test]
+    fn facts_survive_the_wire() {
+        assert_eq!(ContextFacts::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn every_cut_is_an_error() {
+        let bytes = sample().encode();
+        for cut in 0..bytes.len() {
+            assert!(matches!(ContextFacts::decode(&bytes[..cut]), Err(FactsError::Truncated { .. })), "cut at {cut}");
+        }
+    }
+}

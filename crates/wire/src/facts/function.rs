@@ -1,0 +1,122 @@
+//! What a kernel or function answers when its handle is made, and the names a module knows.
+//!
+//! ```text
+//! function   attributes u32 (<= 64), then each: code u32, value i32 (ids from 0),
+//!            parameters u32 (<= 32768), then each: offset u32, size u32 (bytes)
+//! names      count u32 (<= 65536), then each: text
+//! ```
+
+use super::bytes::{Reader, Writer, repeat};
+use super::{Answer, FactsError};
+
+/// Attributes of one function.
+const MAX_ATTRIBUTES: u32 = 64;
+/// Parameters of one function: CUDA allows 32764 bytes of them.
+const MAX_PARAMETERS: u32 = 32 * 1024;
+/// Functions of one module.
+const MAX_NAMES: u32 = 64 * 1024;
+
+/// Where a parameter lies in the packed block, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ParameterFacts {
+    /// From the start of the block.
+    pub offset: u32,
+    /// Its size.
+    pub size: u32,
+}
+
+/// What `cuFuncGetAttribute` and `cuFuncGetParamInfo` say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FunctionFacts {
+    /// Attributes of ids 0, 1, 2 and so on.
+    pub attributes: Vec<Answer<i32>>,
+    /// Parameters in order.
+    pub parameters: Vec<ParameterFacts>,
+}
+
+impl FunctionFacts {
+    /// The driver's answer about attribute `id`, `None` when the worker did not ask that far.
+    #[must_use]
+    pub fn attribute(&self, id: i32) -> Option<Answer<i32>> {
+        self.attributes.get(usize::try_from(id).ok()?).copied()
+    }
+
+    /// The bytes described at the top of this file.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.count(self.attributes.len());
+        self.attributes.iter().for_each(|answer| out.answer(*answer));
+        out.count(self.parameters.len());
+        for parameter in &self.parameters {
+            out.u32(parameter.offset);
+            out.u32(parameter.size);
+        }
+        out.bytes
+    }
+
+    /// Reads what [`FunctionFacts::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are too few, too many, or name a count beyond its bound.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FactsError> {
+        let mut input = Reader::new(bytes);
+        let count = input.count("attributes", MAX_ATTRIBUTES)?;
+        let attributes = repeat(count, || input.answer())?;
+        let count = input.count("parameters", MAX_PARAMETERS)?;
+        let parameters = repeat(count, || Ok(ParameterFacts { offset: input.u32()?, size: input.u32()? }))?;
+        input.end()?;
+        Ok(Self { attributes, parameters })
+    }
+}
+
+/// The bytes of a list of names.
+#[must_use]
+pub fn encode_names(names: &[String]) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.count(names.len());
+    names.iter().for_each(|name| out.text(name));
+    out.bytes
+}
+
+/// Reads what [`encode_names`] wrote.
+///
+/// # Errors
+///
+/// When the bytes are too few, too many, or name a count beyond its bound.
+pub fn decode_names(bytes: &[u8]) -> Result<Vec<String>, FactsError> {
+    let mut input = Reader::new(bytes);
+    let count = input.count("names", MAX_NAMES)?;
+    let names = repeat(count, || input.text())?;
+    input.end()?;
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn function_facts_survive_the_wire_and_no_cut_does() {
+        let facts = FunctionFacts {
+            attributes: vec![Answer { code: 0, value: 1024 }, Answer { code: 1, value: 0 }],
+            parameters: vec![ParameterFacts { offset: 8, size: 4 }],
+        };
+        let bytes = facts.encode();
+        for cut in 0..bytes.len() {
+            assert!(FunctionFacts::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        assert_eq!(FunctionFacts::decode(&bytes), Ok(facts));
+    }
+
+    #[test]
+    fn names_survive_the_wire_and_no_cut_does() {
+        let names = vec!["saxpy".to_owned(), String::new(), "_Z6reducePf".to_owned()];
+        let bytes = encode_names(&names);
+        for cut in 0..bytes.len() {
+            assert!(decode_names(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        assert_eq!(decode_names(&bytes), Ok(names));
+    }
+}

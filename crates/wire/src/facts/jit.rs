@@ -1,0 +1,64 @@
+//! The JIT options of a module load that are plain numbers; log buffers and outputs travel as message fields.
+//!
+//! ```text
+//! count u32 (<= 64), then each: id u32 (CUjit_option), value u64 (what the program stored in the pointer)
+//! ```
+
+use super::FactsError;
+use super::bytes::{Reader, Writer, repeat};
+
+/// Options of one load; CUDA 13 knows 35.
+const MAX_OPTIONS: u32 = 64;
+
+/// One `CUjit_option` and its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JitOption {
+    /// The `CUjit_option`.
+    pub id: u32,
+    /// What the program stored in the option's pointer.
+    pub value: u64,
+}
+
+/// The bytes of a list of options.
+#[must_use]
+pub fn encode_options(options: &[JitOption]) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.count(options.len());
+    for option in options {
+        out.u32(option.id);
+        out.u64(option.value);
+    }
+    out.bytes
+}
+
+/// Reads what [`encode_options`] wrote; no bytes at all are no options.
+///
+/// # Errors
+///
+/// When the bytes are too few, too many, or name a count beyond its bound.
+pub fn decode_options(bytes: &[u8]) -> Result<Vec<JitOption>, FactsError> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut input = Reader::new(bytes);
+    let count = input.count("JIT options", MAX_OPTIONS)?;
+    let options = repeat(count, || Ok(JitOption { id: input.u32()?, value: input.u64()? }))?;
+    input.end()?;
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_survive_the_wire_and_no_cut_does() {
+        let options = vec![JitOption { id: 0, value: 32 }, JitOption { id: 9, value: u64::MAX }];
+        let bytes = encode_options(&options);
+        for cut in 1..bytes.len() {
+            assert!(decode_options(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        assert_eq!(decode_options(&bytes), Ok(options));
+        assert_eq!(decode_options(&[]), Ok(Vec::new()));
+    }
+}
