@@ -1,0 +1,128 @@
+//! Which address ranges of an arena are backed, each with what backs it.
+//!
+//! The program names ranges; the rule kept here is that no range is backed twice, and that only whole backed ranges
+//! are taken away again. Addresses and sizes are bytes.
+
+use std::collections::BTreeMap;
+
+/// Backed ranges by their first address.
+#[derive(Debug)]
+pub struct Chunks<T> {
+    ranges: BTreeMap<u64, (u64, T)>,
+    total: u64,
+}
+
+impl<T> Default for Chunks<T> {
+    fn default() -> Self {
+        Self { ranges: BTreeMap::new(), total: 0 }
+    }
+}
+
+impl<T> Chunks<T> {
+    /// Bytes backed in all.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Whether `size` bytes from `address` touch no backed range. An overflowing range is never free.
+    pub fn is_free(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else { return false };
+        match self.ranges.range(..end).next_back() {
+            Some((base, (length, _))) => base + length <= address,
+            None => true,
+        }
+    }
+
+    /// Notes a backed range; `false`, and nothing noted, when it touches one already there or is empty.
+    pub fn insert(&mut self, address: u64, size: u64, backing: T) -> bool {
+        let fits = size > 0 && self.is_free(address, size);
+        if fits {
+            self.ranges.insert(address, (size, backing));
+            self.total += size;
+        }
+        fits
+    }
+
+    /// Takes away the ranges that fill `address .. address + size` exactly; `None` when gaps or cut ranges are in it.
+    pub fn remove(&mut self, address: u64, size: u64) -> Option<Vec<(u64, u64, T)>> {
+        let end = address.checked_add(size)?;
+        let mut expected = address;
+        for (base, (length, _)) in self.ranges.range(address..end) {
+            if *base != expected {
+                return None;
+            }
+            expected = base + length;
+        }
+        if expected != end || size == 0 {
+            return None;
+        }
+        let bases: Vec<u64> = self.ranges.range(address..end).map(|(base, _)| *base).collect();
+        self.total -= size;
+        Some(
+            bases
+                .iter()
+                .filter_map(|base| self.ranges.remove(base).map(|(length, backing)| (*base, length, backing)))
+                .collect(),
+        )
+    }
+
+    /// Whether every byte of the range is backed.
+    pub fn covers(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else { return false };
+        let mut at = address;
+        while at < end {
+            match self.ranges.range(..=at).next_back() {
+                Some((base, (length, _))) if base + length > at => at = base + length,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Every range, lowest first: address, size, backing.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
+        self.ranges.iter().map(|(base, (length, backing))| (*base, *length, backing))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled() -> Chunks<char> {
+        let mut chunks = Chunks::default();
+        assert!(chunks.insert(100, 50, 'a'));
+        assert!(chunks.insert(150, 50, 'b'));
+        assert!(chunks.insert(300, 10, 'c'));
+        chunks
+    }
+
+    #[test]
+    fn no_range_is_backed_twice() {
+        let mut chunks = filled();
+        for (address, size) in [(100, 50), (99, 2), (149, 1), (120, 500), (0, 101), (309, 1), (u64::MAX, 2), (500, 0)] {
+            assert!(!chunks.insert(address, size, 'x'), "{address} + {size}");
+        }
+        assert!(chunks.insert(200, 100, 'd'));
+        assert_eq!(chunks.total(), 210);
+    }
+
+    #[test]
+    fn only_whole_ranges_are_taken_away() {
+        let mut chunks = filled();
+        for (address, size) in [(100, 49), (101, 49), (100, 200), (150, 160), (200, 10), (100, 0), (u64::MAX, 2)] {
+            assert_eq!(chunks.remove(address, size), None, "{address} + {size}");
+        }
+        assert_eq!(chunks.remove(100, 100), Some(vec![(100, 50, 'a'), (150, 50, 'b')]));
+        assert_eq!(chunks.total(), 10);
+        assert!(chunks.is_free(100, 200));
+    }
+
+    #[test]
+    fn coverage_joins_neighbours_and_sees_gaps() {
+        let chunks = filled();
+        assert!(chunks.covers(100, 100) && chunks.covers(149, 2) && chunks.covers(300, 10));
+        assert!(!chunks.covers(199, 2) && !chunks.covers(99, 1) && !chunks.covers(u64::MAX, 2));
+        assert_eq!(chunks.iter().count(), 3);
+    }
+}

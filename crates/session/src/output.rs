@@ -1,0 +1,163 @@
+//! What the driver prints: device `printf`, asserts, messages of its own.
+//!
+//! A driver writes them to descriptors 1 and 2 of its process. A worker points both at memory files, and what was
+//! added since the last look travels with the next reply of a synchronising call; the program's side prints it.
+//! Consumed bytes are given back to the system, so a chatty kernel does not fill memory.
+
+#![expect(unsafe_code, reason = "flushing C's buffers and replacing descriptors 1 and 2 have no safe interface")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+
+/// Consumed bytes are given back in steps of this many.
+const GIVE_BACK: u64 = 1 << 20;
+
+/// Text taken for one reply.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Printed {
+    /// For the program's standard output.
+    pub stdout: Vec<u8>,
+    /// For its standard error.
+    pub stderr: Vec<u8>,
+}
+
+impl Printed {
+    /// Whether there is nothing to print.
+    pub fn is_empty(&self) -> bool {
+        self.stdout.is_empty() && self.stderr.is_empty()
+    }
+}
+
+/// A memory file, and how far it was read.
+#[derive(Debug)]
+struct Source {
+    file: File,
+    read: u64,
+    given_back: u64,
+}
+
+impl Source {
+    fn new(name: &str) -> io::Result<Self> {
+        let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+        Ok(Self { file, read: 0, given_back: 0 })
+    }
+
+    /// What was written since, at most `room` bytes; the rest waits.
+    fn take(&mut self, room: usize) -> Vec<u8> {
+        // A memory file always tells its size; if not, nothing is printed rather than anything lost.
+        let written = self.file.metadata().map_or(self.read, |data| data.len());
+        let length = usize::try_from(written.saturating_sub(self.read)).unwrap_or(room).min(room);
+        let mut text = vec![0; length];
+        if length == 0 || self.file.read_exact_at(&mut text, self.read).is_err() {
+            return Vec::new();
+        }
+        self.read += length as u64;
+        self.give_back();
+        text
+    }
+
+    /// Punches a hole over what was read, now and then.
+    fn give_back(&mut self) {
+        let whole = self.read - self.read % GIVE_BACK;
+        if whole > self.given_back {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Without the hole the bytes stay until the session ends: a cost, no error.
+            let _ = fallocate(&self.file, flags, self.given_back, whole - self.given_back);
+            self.given_back = whole;
+        }
+    }
+}
+
+/// Both streams of the driver, or nothing where output is not captured.
+#[derive(Debug, Default)]
+pub struct Capture {
+    sources: Option<(Source, Source)>,
+}
+
+impl Capture {
+    /// Points descriptors 1 and 2 of this process at memory. The second value is what was descriptor 2 before: the
+    /// worker's own way to say something.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no descriptor or memory file left.
+    pub fn start() -> io::Result<(Self, OwnedFd)> {
+        let real = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
+        let sources = (Source::new("device stdout")?, Source::new("device stderr")?);
+        redirect(&sources.0.file, 1)?;
+        redirect(&sources.1.file, 2)?;
+        Ok((Self { sources: Some(sources) }, real))
+    }
+
+    /// What was printed since the last time, at most `room` bytes in all; the rest waits for the next reply.
+    pub fn take(&mut self, room: usize) -> Printed {
+        let Some((stdout, stderr)) = &mut self.sources else { return Printed::default() };
+        // SAFETY: with a null argument `fflush` flushes every open stream of C and touches no memory of ours.
+        unsafe { libc::fflush(std::ptr::null_mut()) };
+        let stdout = stdout.take(room);
+        let stderr = stderr.take(room - stdout.len());
+        Printed { stdout, stderr }
+    }
+}
+
+/// Makes descriptor `number` another name of `file`.
+fn redirect(file: &File, number: i32) -> io::Result<()> {
+    // SAFETY: `dup2` works on descriptor numbers; 1 and 2 belong to this process as a whole, and nothing in it holds
+    // them as owned values.
+    let result = unsafe { libc::dup2(file.as_raw_fd(), number) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A capture of files that the test writes itself; the process's own descriptors stay.
+    fn capture() -> (Capture, File, File) {
+        let sources = (Source::new("out").unwrap(), Source::new("err").unwrap());
+        let (out, err) = (sources.0.file.try_clone().unwrap(), sources.1.file.try_clone().unwrap());
+        (Capture { sources: Some(sources) }, out, err)
+    }
+
+    #[test]
+    fn each_byte_is_taken_once_and_in_order() {
+        let (mut capture, mut out, mut err) = capture();
+        out.write_all(b"one ").unwrap();
+        err.write_all(b"assertion").unwrap();
+        assert_eq!(capture.take(100), Printed { stdout: b"one ".into(), stderr: b"assertion".into() });
+        out.write_all(b"two").unwrap();
+        assert_eq!(capture.take(100).stdout, b"two");
+        assert!(capture.take(100).is_empty());
+    }
+
+    #[test]
+    fn what_does_not_fit_waits() {
+        let (mut capture, mut out, mut err) = capture();
+        out.write_all(b"abcdef").unwrap();
+        err.write_all(b"xyz").unwrap();
+        assert_eq!(capture.take(4), Printed { stdout: b"abcd".into(), stderr: Vec::new() });
+        assert_eq!(capture.take(4), Printed { stdout: b"ef".into(), stderr: b"xy".into() });
+        assert_eq!(capture.take(4).stderr, b"z");
+    }
+
+    #[test]
+    fn consumed_bytes_are_given_back() {
+        let (mut capture, mut out, _err) = capture();
+        let text = vec![b'x'; 3 << 20];
+        out.write_all(&text).unwrap();
+        assert_eq!(capture.take(usize::MAX).stdout.len(), text.len());
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&out.metadata().unwrap());
+        assert_eq!(blocks, 0);
+    }
+
+    #[test]
+    fn without_a_capture_nothing_is_printed() {
+        assert!(Capture::default().take(100).is_empty());
+    }
+}
