@@ -1,0 +1,73 @@
+// What every program here shares, of the runtime API and of the driver API: exact expectations, a fixed number sequence, the closing line.
+//
+// The rule: what a program prints is the same on every driver and on every way through Katydid, so that one
+// expected text serves them all. Hence no addresses, names of devices, times or approximate digits in the output.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+// Expectations that did not hold so far; `finish` turns any into exit status 1.
+inline int failures = 0;
+
+// Notes when a call did not return exactly the code that NVIDIA's driver returns there, and goes on, so that one
+// run shows every difference.
+inline void expect_code(int wanted, int got, const char *call, const char *file, int line) {
+    if (got == wanted) return;
+    failures++;
+    printf("%s:%d: %s returned %d, wanted %d\n", file, line, call, got, wanted);
+}
+
+// Ends the program when a call that everything after it needs has failed.
+inline void require(int got, const char *call, const char *file, int line) {
+    if (got == 0) return;
+    expect_code(0, got, call, file, line);
+    fflush(stdout);
+    exit(1);
+}
+
+// Prints the closing line; the value to return from `main`.
+inline int finish(const char *name) {
+    if (failures == 0) printf("PASS %s\n", name);
+    return failures == 0 ? 0 : 1;
+}
+
+// A small generator with a fixed seed: the same numbers on every run (xorshift, 32 bits).
+struct Numbers {
+    uint32_t state;
+    explicit Numbers(uint32_t seed) : state(seed * 2654435769u + 1) {}
+    uint32_t next() {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        return state;
+    }
+    // Between 0 and `bound` - 1.
+    uint32_t below(uint32_t bound) { return next() % bound; }
+    // Between -1 and 1, in steps of 2^-15.
+    float unit() { return float(int(below(65536)) - 32768) / 32768.0f; }
+};
+
+#define EXPECT(wanted, call) expect_code(int(wanted), int(call), #call, __FILE__, __LINE__)
+#define OK(call) require(int(call), #call, __FILE__, __LINE__)
+
+// Notes a condition that did not hold, with the values that show why (a printf format and its arguments).
+#define CHECK(condition, ...)                                                \
+    do {                                                                     \
+        if (!(condition)) {                                                  \
+            failures++;                                                      \
+            printf("%s:%d: not so: %s: ", __FILE__, __LINE__, #condition);   \
+            printf(__VA_ARGS__);                                             \
+            printf("\n");                                                    \
+        }                                                                    \
+    } while (0)
+
+// As CHECK, for loops over many elements: says the first ten differences of a program and counts the rest.
+#define CHECK_QUIETLY(condition, ...)                    \
+    do {                                                 \
+        if (!(condition)) {                              \
+            if (failures < 10) CHECK(condition, __VA_ARGS__); \
+            else failures++;                             \
+        }                                                \
+    } while (0)

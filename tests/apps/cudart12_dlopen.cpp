@@ -1,0 +1,73 @@
+// The runtime of CUDA 12, opened at run time, on the same driver library: it starts, it copies, its errors are right.
+//
+// Its headers are another toolkit's, so the few functions used here are declared by hand.
+#include <dlfcn.h>
+
+#include <cstring>
+#include <vector>
+
+#include "check.h"
+
+static void *runtime;
+
+// The function of that name, or the end of the program.
+template <typename Function>
+static Function *get(const char *name) {
+    void *function = dlsym(runtime, name);
+    CHECK(function != nullptr, "%s is not there", name);
+    if (function == nullptr) exit(finish("cudart12_dlopen"));
+    return reinterpret_cast<Function *>(function);
+}
+
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, UP = 1, DOWN = 2 };
+
+int main() {
+    runtime = dlopen("libcudart.so.12", RTLD_NOW);
+    CHECK(runtime != nullptr, "%s", dlerror());
+    if (runtime == nullptr) return finish("cudart12_dlopen");
+    auto runtime_version = get<int(int *)>("cudaRuntimeGetVersion");
+    auto device_count = get<int(int *)>("cudaGetDeviceCount");
+    auto set_device = get<int(int)>("cudaSetDevice");
+    auto allocate = get<int(void **, size_t)>("cudaMalloc");
+    auto free_memory = get<int(void *)>("cudaFree");
+    auto allocate_host = get<int(void **, size_t)>("cudaMallocHost");
+    auto free_host = get<int(void *)>("cudaFreeHost");
+    auto copy = get<int(void *, const void *, size_t, int)>("cudaMemcpy");
+    auto copy_async = get<int(void *, const void *, size_t, int, void *)>("cudaMemcpyAsync");
+    auto fill = get<int(void *, int, size_t)>("cudaMemset");
+    auto create_stream = get<int(void **)>("cudaStreamCreate");
+    auto destroy_stream = get<int(void *)>("cudaStreamDestroy");
+    auto synchronize = get<int(void *)>("cudaStreamSynchronize");
+    auto last_error = get<int()>("cudaGetLastError");
+
+    int version = 0, count = 0;
+    OK(runtime_version(&version));
+    CHECK(version / 1000 == 12, "version %d", version);
+    OK(device_count(&count));
+    CHECK(count >= 1, "%d devices", count);
+    OK(set_device(0));
+    const size_t bytes = 100003;
+    std::vector<char> up(bytes), down(bytes, 0);
+    for (size_t i = 0; i < bytes; i++) up[i] = char(i * 13);
+    void *device, *pinned, *stream, *nothing;
+    OK(allocate(&device, bytes));
+    OK(allocate_host(&pinned, bytes));
+    OK(create_stream(&stream));
+    OK(copy(device, up.data(), bytes, UP));
+    OK(fill(static_cast<char *>(device) + 10, 0x5a, 90));
+    memset(&up[10], 0x5a, 90);
+    OK(copy_async(pinned, device, bytes, DOWN, stream));
+    OK(synchronize(stream));
+    CHECK(memcmp(pinned, up.data(), bytes) == 0, "the pinned copy differs");
+    OK(copy(down.data(), device, bytes, DOWN));
+    CHECK(down == up, "the copy differs");
+    EXPECT(OUT_OF_MEMORY, allocate(&nothing, size_t(1) << 50));
+    EXPECT(OUT_OF_MEMORY, last_error());
+    EXPECT(INVALID_VALUE, copy(device, up.data(), bytes + 1, UP));
+    EXPECT(INVALID_DEVICE, set_device(99));
+    OK(destroy_stream(stream));
+    OK(free_host(pinned));
+    OK(free_memory(device));
+    printf("CUDA 12's runtime starts and copies\n");
+    return finish("cudart12_dlopen");
+}

@@ -1,0 +1,96 @@
+// Not a test by itself: the program that the tests of the whole system kill, watch and disturb.
+//
+//   fixture idle          starts CUDA, says `ready`, waits for the end of its input, does one more thing, says `done`
+//   fixture endless       says `ready`, then launches and synchronises for ever, until a call fails: says the error
+//   fixture stuck         says `ready`, then synchronises with a kernel that never ends
+//   fixture hold BYTES    as `idle`, with that much device memory
+//   fixture count N       launches N kernels, says how many arrived
+//
+// The exit status is 0 when all went well, and 3 when a CUDA call failed, after `error N NAME` on a line of its own.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+
+__global__ void raise(int *cell) { atomicAdd(cell, 1); }
+
+__global__ void forever(volatile int *cell) {
+    while (*cell >= 0) *cell = *cell / 2;
+}
+
+static void need(cudaError_t got) {
+    if (got == cudaSuccess) return;
+    printf("error %d %s\n", int(got), cudaGetErrorName(got));
+    fflush(stdout);
+    exit(3);
+}
+
+static int *cell;
+
+static void say(const char *word) {
+    printf("%s\n", word);
+    fflush(stdout);
+}
+
+static void until_input_ends() {
+    char byte;
+    while (read(0, &byte, 1) > 0) {}
+}
+
+static int idle(size_t bytes) {
+    void *held = nullptr;
+    if (bytes > 0) {
+        need(cudaMalloc(&held, bytes));
+        need(cudaMemset(held, 1, bytes));
+        need(cudaDeviceSynchronize());
+    }
+    say("ready");
+    until_input_ends();
+    raise<<<1, 1>>>(cell);
+    need(cudaGetLastError());
+    need(cudaDeviceSynchronize());
+    say("done");
+    return 0;
+}
+
+static int endless() {
+    say("ready");
+    for (;;) {
+        raise<<<8, 32>>>(cell);
+        need(cudaGetLastError());
+        need(cudaDeviceSynchronize());
+    }
+}
+
+static int stuck() {
+    forever<<<1, 32>>>(cell);
+    need(cudaGetLastError());
+    say("ready");
+    need(cudaDeviceSynchronize());
+    return 0;
+}
+
+static int count(long n) {
+    int arrived = 0;
+    for (long i = 0; i < n; i++) raise<<<1, 1>>>(cell);
+    need(cudaGetLastError());
+    need(cudaMemcpy(&arrived, cell, sizeof arrived, cudaMemcpyDeviceToHost));
+    printf("%d\n", arrived);
+    return arrived == n ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    const char *number = argc > 2 ? argv[2] : "0";
+    need(cudaMalloc(&cell, sizeof(int)));
+    need(cudaMemset(cell, 0, sizeof(int)));
+    if (strcmp(what, "idle") == 0) return idle(0);
+    if (strcmp(what, "hold") == 0) return idle(strtoull(number, nullptr, 10));
+    if (strcmp(what, "endless") == 0) return endless();
+    if (strcmp(what, "stuck") == 0) return stuck();
+    if (strcmp(what, "count") == 0) return count(atol(number));
+    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | count N\n");
+    return 2;
+}
