@@ -1,1 +1,115 @@
-//! Shared-memory and stream links that carry frames.
+//! Links that carry frames between a program and its worker.
+//!
+//! ```text
+//! program                         daemon                         worker
+//! connect ── hello (+ memfds) ──▶ Pending::accept
+//!                                 Pending::hand_over ── hello, socket, memfds ──▶ Pending::receive
+//!         ◀───────────────────────── ready, or refused ────────────────────────── Pending::open
+//! ProgramLink ◀══════════ shared memory, or frames on the same socket ══════════▶ WorkerLink
+//! ```
+//!
+//! [`connect`] makes the shared memory (if the link is to have some), sends the hello and waits for the answer. The
+//! daemon reads the hello under a deadline, refuses what does not fit, and passes the rest on; it keeps nothing of the
+//! connection. The worker checks the shared memory, chooses the arenas, and answers. From then on the socket of a
+//! shared-memory link stays silent: it only tells each side when the other one is gone.
+//!
+//! Rules kept in this crate:
+//! - no thread is made in the program, and no signal can reach it from here (no `SIGPIPE`);
+//! - whatever a peer may write is bounded, copied out, and checked before it means anything ([`LinkError::Protocol`]);
+//! - memory shared with a peer is touched in the module `shared` alone, by atomics and by copies, never by reference.
+//!
+//! Every byte is specified in `docs/wire-protocol.md`.
+
+mod address;
+mod connect;
+mod error;
+mod pending;
+mod staging;
+
+use std::sync::Arc;
+
+use katydid_wire::frame::{FrameHead, Output, ReplyHead};
+
+pub use address::{Address, AddressError};
+pub use connect::{ConnectError, Connection, connect};
+pub use error::LinkError;
+pub use pending::{AcceptError, Hangup, Pending};
+pub use staging::{PIECE, PIECES, Piece, Staging};
+
+/// The program's end of a link, shared by all its threads.
+pub trait ProgramLink: Send + Sync {
+    /// Queues one frame whose payload is `parts`, one after the other; waits only for room.
+    ///
+    /// Frames are executed in the order in which these functions took them in.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] once the worker is gone; other variants are the caller's or the peer's fault.
+    fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError>;
+
+    /// Queues one frame and waits for its reply. What followed the reply's head replaces `reply`;
+    /// [`ReplyHead::split`] divides it into payload and device output.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`].
+    fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError>;
+
+    /// Memory that both sides see, for bulk copies; none on stream links.
+    fn staging(&self) -> Option<&Staging>;
+
+    /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
+    /// is [`LinkError::Forked`]; the parent's end lives on.
+    fn abandon(&self);
+}
+
+/// A frame as the worker gets it: copied out of what the program can write.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// Its head, checked.
+    pub head: FrameHead,
+    /// What followed it.
+    pub payload: &'a [u8],
+}
+
+/// The worker's end of a link; one thread reads it.
+pub trait WorkerLink: Send {
+    /// Waits for the next frame; none once the program has closed and everything it queued was handed out.
+    ///
+    /// # Errors
+    /// [`LinkError::Protocol`] or [`LinkError::Frame`]: the program broke the protocol, and the session must end.
+    fn next(&mut self) -> Result<Option<Frame<'_>>, LinkError>;
+
+    /// For replies, from any thread.
+    fn replier(&self) -> Arc<dyn Replier>;
+
+    /// Memory that both sides see; none on stream links.
+    fn staging(&self) -> Option<&Staging>;
+
+    /// For a thread that ends the process when the program is gone.
+    fn hangup(&self) -> Hangup;
+}
+
+/// Sends replies; shared by all threads of the worker.
+pub trait Replier: Send + Sync {
+    /// Answers frame `sequence` of the program's `thread`. Each frame that wants a reply gets exactly one.
+    ///
+    /// # Errors
+    /// [`LinkError::Frame`] if payload and output do not fit ([`Output::cut`] makes them), [`LinkError::Closed`].
+    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError>;
+}
+
+/// One reply.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    /// The thread of the request.
+    pub thread: u32,
+    /// The number of the request.
+    pub sequence: u64,
+    /// `CUresult` of the call.
+    pub status: u32,
+    /// `CUresult` of an earlier enqueued call that was not reported yet; 0: none.
+    pub deferred: u32,
+    /// The message.
+    pub payload: &'a [u8],
+    /// What device code printed.
+    pub output: Output<'a>,
+}

@@ -1,0 +1,48 @@
+//! Why a link could not carry a frame: sorted by who is at fault, because that decides what happens to the session.
+
+use std::io;
+
+use katydid_wire::frame::FrameError;
+use thiserror::Error;
+
+/// Why a frame could not be carried. Except for the caller's faults the link is useless afterwards.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The peer's process has ended or closed the connection; what was queued may or may not have been executed.
+    #[error("the other side has ended the session; look into the server's log for the reason")]
+    Closed,
+    /// The peer wrote what the protocol does not allow.
+    #[error("the other side broke the protocol: {what}")]
+    Protocol {
+        /// The rule it broke.
+        what: &'static str,
+    },
+    /// A head with a wrong field, from the peer; or a payload of the caller that fits no frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// More threads of the program use the link at once than there are places for replies.
+    #[error("more than {limit} threads use the GPU at once; let some of them end first")]
+    TooManyThreads {
+        /// How many may.
+        limit: usize,
+    },
+    /// This process is a fork of the one that made the link.
+    #[error("a forked process cannot use its parent's session; initialise the GPU after the fork")]
+    Forked,
+    /// The operating system refused.
+    #[error("the link failed while trying to {doing}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl LinkError {
+    /// For `map_err` on a system call.
+    pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { doing, source: source.into() }
+    }
+}
