@@ -1,1 +1,26 @@
-//! Generates Rust from the API model.
+//! Generates Rust from the API model: one module a product.
+//!
+//! | product | used by | holds |
+//! |---|---|---|
+//! | [`function`] | cuda-sys | names, classes, the table behind `cuGetProcAddress` |
+//! | [`message`] | wire | one structure a message, with its codec |
+//! | [`stub`] | shim-cuda | every exported symbol |
+//! | [`dispatch`] | session | decoding, handles, the driver call, the reply |
+//! | [`driver`] | driver | the table of functions of a driver library |
+//! | [`soft`] | softcuda | every exported symbol of the software driver |
+//! | [`coverage`] | documentation | `docs/api-coverage.md` |
+//!
+//! Output is text with one rule: it is written for readers of compiler errors, so each function stands in
+//! lines of its own under the vendor's names. Golden tests hold every product to kept output.
+
+pub mod coverage;
+pub mod dispatch;
+pub mod driver;
+pub mod function;
+pub mod message;
+pub mod soft;
+pub mod source;
+pub mod stub;
+mod text;
+
+pub use source::{Source, SourceError, build_script};

@@ -1,0 +1,75 @@
+//! Product `function.rs`: the functions as an enumeration, and the table behind `cuGetProcAddress`.
+
+use std::fmt::Write;
+
+use katydid_api_spec::{Api, Function, Journal};
+
+/// Generates the product.
+pub fn generate(api: &Api) -> String {
+    let mut out = String::new();
+    enumeration(&mut out, api);
+    tables(&mut out, api);
+    lookups(&mut out, api);
+    out
+}
+
+fn enumeration(out: &mut String, api: &Api) {
+    out.push_str("/// A function of the driver API; its number is its position in `spec/cuda.api`.\n");
+    out.push_str(
+        "#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]\n#[repr(u16)]\npub enum Function {\n",
+    );
+    for function in &api.functions {
+        let _ = writeln!(out, "    /// `{0}`: {1}.\n    {0},", function.name, function.class);
+    }
+    out.push_str("}\n\n");
+}
+
+fn tables(out: &mut String, api: &Api) {
+    out.push_str("impl Function {\n    /// All functions, in the order of their numbers.\n");
+    let _ = writeln!(out, "    pub const ALL: [Self; {}] = [", api.functions.len());
+    for function in &api.functions {
+        let _ = writeln!(out, "        Self::{},", function.name);
+    }
+    out.push_str("    ];\n\n    /// The number of the function.\n    pub fn number(self) -> u16 {\n        self as u16\n    }\n\n");
+    out.push_str("    /// The function of a number.\n    pub fn from_number(number: u16) -> Option<Self> {\n");
+    out.push_str("        Self::ALL.get(usize::from(number)).copied()\n    }\n\n");
+    out.push_str("    /// The exported symbol.\n    pub fn name(self) -> &'static str {\n        ROWS[self as usize].0\n    }\n\n");
+    out.push_str("    /// How a call travels.\n    pub fn class(self) -> FunctionClass {\n        ROWS[self as usize].1\n    }\n\n");
+    out.push_str("    /// What a call leaves behind.\n    pub fn journal(self) -> JournalClass {\n        ROWS[self as usize].2\n    }\n}\n\n");
+    out.push_str("static ROWS: &[(&str, FunctionClass, JournalClass)] = &[\n");
+    for function in &api.functions {
+        let (name, class) = (&function.name, format!("{:?}", function.class));
+        let _ = writeln!(out, "    (\"{name}\", FunctionClass::{class}, {}),", journal(function));
+    }
+    out.push_str("];\n\n");
+}
+
+fn journal(function: &Function) -> String {
+    let position = |name: &String| function.params.iter().position(|param| &param.name == name).unwrap_or_default();
+    match &function.journal {
+        Journal::None => "JournalClass::None".to_owned(),
+        Journal::Data => "JournalClass::Data".to_owned(),
+        Journal::Create(name) => format!("JournalClass::Create({})", position(name)),
+        Journal::Destroy(name) => format!("JournalClass::Destroy({})", position(name)),
+        Journal::Set(name) => format!("JournalClass::Set({})", position(name)),
+    }
+}
+
+/// Rows are sorted by name, variant and version, as the look-up expects.
+fn lookups(out: &mut String, api: &Api) {
+    let mut rows: Vec<_> = api
+        .functions
+        .iter()
+        .filter_map(|function| {
+            let version = function.version?.number();
+            Some((function.lookup_name(), function.alias.is_some(), version, &function.name))
+        })
+        .collect();
+    rows.sort();
+    out.push_str("/// Name without suffixes, first version, per-thread variant, function.\n");
+    out.push_str("static LOOKUPS: &[(&str, u32, bool, Function)] = &[\n");
+    for (name, variant, version, symbol) in rows {
+        let _ = writeln!(out, "    (\"{name}\", {version}, {variant}, Function::{symbol}),");
+    }
+    out.push_str("];\n");
+}

@@ -1,0 +1,105 @@
+//! Product `message.rs`: one structure a message and one a reply, with their codecs.
+
+use std::fmt::Write;
+
+use katydid_api_spec::{Class, Function, Kind};
+
+use crate::source::Source;
+use crate::text::{reply_field, request_field};
+
+/// Generates the product.
+pub fn generate(source: &Source) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "/// Hash of the spec files that these messages were generated from.");
+    let _ = writeln!(out, "pub const SPEC_HASH: [u8; 32] = {:?};\n", source.hash);
+    for (opcode, function) in source.messages() {
+        request(&mut out, opcode, function);
+        if function.class != Class::Enqueue {
+            reply(&mut out, function);
+        }
+    }
+    names(&mut out, source);
+    out
+}
+
+fn request(out: &mut String, opcode: u16, function: &Function) {
+    let name = &function.name;
+    let fields: Vec<_> = function.params.iter().filter_map(request_field).collect();
+    let tail = function.params.iter().find(|param| param.kind == Kind::InBytes);
+    let life = if tail.is_some() { "<'a>" } else { "" };
+    let _ = writeln!(out, "/// Message of `{name}`: {}, journal {}.", function.class, function.journal);
+    let _ = writeln!(out, "#[derive(Debug, Clone, Copy, PartialEq)]\npub struct {name}{life} {{");
+    for (field, ty) in &fields {
+        let _ = writeln!(out, "    /// `{field}` of the spec line.\n    pub {field}: {ty},");
+    }
+    let elided = if tail.is_some() { "<'_>" } else { "" };
+    let _ = writeln!(out, "}}\n\nimpl Message for {name}{elided} {{");
+    let _ = writeln!(out, "    const OPCODE: u16 = {opcode};\n    const NAME: &'static str = \"{name}\";");
+    let reply = if function.class == Class::Enqueue { "()".to_owned() } else { format!("{name}Reply") };
+    let _ =
+        writeln!(out, "    type Reply = {reply};\n\n    fn encode(&self, out: &mut Vec<u8>) {{\n        let _ = &out;");
+    for (field, _) in fields.iter().filter(|field| !field.1.starts_with('&')) {
+        let _ = writeln!(out, "        self.{field}.put(out);");
+    }
+    out.push_str("    }\n");
+    if let Some(param) = tail {
+        let _ = writeln!(out, "\n    fn tail(&self) -> &[u8] {{\n        self.{}\n    }}", param.name);
+    }
+    out.push_str("}\n\n");
+    decode_request(out, function, &fields, life);
+}
+
+fn decode_request(out: &mut String, function: &Function, fields: &[(&str, &str)], life: &str) {
+    let name = &function.name;
+    let payload = if life.is_empty() { "&[u8]" } else { "&'a [u8]" };
+    let _ =
+        writeln!(out, "impl{life} {name}{life} {{\n    /// Reads the payload of a frame.\n    ///\n    /// # Errors");
+    let _ = writeln!(out, "    ///\n    /// A payload that is too short or too long.");
+    let _ = writeln!(out, "    pub fn decode(payload: {payload}) -> Result<Self, CodecError> {{");
+    let rest = fields.iter().any(|field| field.1.starts_with('&'));
+    let mutable = if fields.is_empty() { "" } else { "mut " };
+    let _ =
+        writeln!(out, "        let {mutable}reader = Reader::new(Self::NAME, payload);\n        let message = Self {{");
+    for (field, ty) in fields {
+        let method = if ty.starts_with('&') { "rest()".to_owned() } else { "take()?".to_owned() };
+        let _ = writeln!(out, "            {field}: reader.{method},");
+    }
+    out.push_str("        };\n");
+    out.push_str(if rest { "        Ok(message)\n" } else { "        reader.finish(message)\n" });
+    out.push_str("    }\n}\n\n");
+}
+
+fn reply(out: &mut String, function: &Function) {
+    let name = format!("{}Reply", function.name);
+    let fields: Vec<_> = function.params.iter().filter_map(reply_field).collect();
+    let _ = writeln!(out, "/// Reply to `{}`.\n#[derive(Debug, Clone, PartialEq, Default)]", function.name);
+    let _ = writeln!(out, "pub struct {name} {{");
+    for (field, ty) in &fields {
+        let _ = writeln!(out, "    /// `{field}` of the spec line.\n    pub {field}: {ty},");
+    }
+    let _ = writeln!(
+        out,
+        "}}\n\nimpl Reply for {name} {{\n    fn encode(&self, out: &mut Vec<u8>) {{\n        let _ = &out;"
+    );
+    for (field, _) in &fields {
+        let _ = writeln!(out, "        self.{field}.put(out);");
+    }
+    let mutable = if fields.is_empty() { "" } else { "mut " };
+    let _ = writeln!(out, "    }}\n\n    fn decode(payload: &[u8]) -> Result<Self, CodecError> {{");
+    let _ =
+        writeln!(out, "        let {mutable}reader = Reader::new(\"{name}\", payload);\n        let reply = Self {{");
+    for (field, _) in &fields {
+        let _ = writeln!(out, "            {field}: reader.take()?,");
+    }
+    out.push_str("        };\n        reader.finish(reply)\n    }\n}\n\n");
+}
+
+fn names(out: &mut String, source: &Source) {
+    out.push_str("/// The name of a message, for logs.\npub fn message_name(opcode: u16) -> Option<&'static str> {\n");
+    out.push_str("    usize::from(opcode).checked_sub(1).and_then(|at| NAMES.get(at)).copied()\n}\n\n");
+    out.push_str("static NAMES: &[&str] = &[\n");
+    for (_, function) in source.messages() {
+        let _ = writeln!(out, "    \"{}\",", function.name);
+    }
+    out.push_str("];\n");
+}

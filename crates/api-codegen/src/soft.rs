@@ -1,0 +1,41 @@
+//! Product `soft_entry.rs`: every exported symbol of softcuda.
+//!
+//! Functions on its list call `crate::api::<name>` with the C arguments; the others refuse by name. softcuda
+//! supplies `crate::border` (entry, refused) and `crate::stream::with_per_thread_default`.
+
+use std::collections::HashSet;
+
+use katydid_api_spec::{Api, Function};
+
+use crate::stub::{addresses, symbol, variant};
+use crate::text::{function_path, names};
+
+/// Generates the product; `implemented` lists one name a line.
+pub fn generate(api: &Api, implemented: &str) -> String {
+    let implemented: HashSet<&str> = implemented.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let mut out = String::new();
+    for name in implemented.iter().filter(|name| !api.functions.iter().any(|f| f.name == **name)) {
+        out.push_str(&format!("compile_error!(\"implemented.txt: `{name}` is not in spec/cuda.api\");\n"));
+    }
+    for function in &api.functions {
+        symbol(&mut out, function, &body(function, &implemented));
+    }
+    addresses(&mut out, api);
+    out
+}
+
+fn body(function: &Function, implemented: &HashSet<&str>) -> String {
+    let (path, names) = (function_path(function), names(function));
+    match &function.alias {
+        Some(alias) if implemented.contains(alias.base.as_str()) => variant(&alias.base, &names),
+        None if implemented.contains(function.name.as_str()) => format!(
+            "    // SAFETY: the caller's promise, above, is handed on.\n    \
+             crate::border::entry({path}, || unsafe {{ crate::api::{}({names}) }})\n",
+            function.name
+        ),
+        _ => {
+            let unused = if names.is_empty() { String::new() } else { format!("    let _ = ({names},);\n") };
+            format!("{unused}    crate::border::refused({path})\n")
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Product `entry.rs`: every exported symbol of the shim.
+//!
+//! Each symbol is a border: panics stop there, and an error becomes the `CUresult` that the program sees. The
+//! shim supplies `crate::border` (entry, out, call, enqueue, refused), `crate::handle::wire` and
+//! `crate::stream::with_per_thread_default`, and the hand-written bodies that lines name.
+
+use std::fmt::Write;
+
+use katydid_api_spec::{Api, Body, Class, Function, Kind};
+
+use crate::text::{c_signature, c_type, function_path, names, wire_type};
+
+/// Generates the product.
+pub fn generate(api: &Api) -> String {
+    let mut out = String::new();
+    for function in &api.functions {
+        symbol(&mut out, function, &body(function));
+    }
+    addresses(&mut out, api);
+    out
+}
+
+/// The frame of one exported symbol around `body`.
+pub(crate) fn symbol(out: &mut String, function: &Function, body: &str) {
+    let name = &function.name;
+    let _ = writeln!(
+        out,
+        "/// `{name}` (spec/cuda.api:{}): {}; journal {}.",
+        function.line, function.class, function.journal
+    );
+    let _ = writeln!(
+        out,
+        "///\n/// # Safety\n///\n/// Pointers must be null or valid as the CUDA driver API demands of its callers."
+    );
+    let _ = writeln!(out, "#[unsafe(no_mangle)]");
+    let _ = writeln!(out, "pub unsafe extern \"C\" fn {name}({}) -> sys::CUresult {{", c_signature(function));
+    if function.class == Class::Refused && !function.params.is_empty() {
+        let _ = writeln!(out, "    let _ = ({},);", names(function));
+    }
+    out.push_str(body);
+    out.push_str("}\n\n");
+}
+
+/// `symbol`: the address of each exported function, by its number.
+pub(crate) fn addresses(out: &mut String, api: &Api) {
+    out.push_str("/// The address of an exported function, as `cuGetProcAddress` hands it out.\n");
+    out.push_str("pub(crate) fn symbol(function: sys::Function) -> *const sys::void {\n    match function {\n");
+    for function in &api.functions {
+        let _ = writeln!(out, "        {} => {} as *const sys::void,", function_path(function), function.name);
+    }
+    out.push_str("    }\n}\n");
+}
+
+fn body(function: &Function) -> String {
+    let path = function_path(function);
+    if function.class == Class::Refused {
+        return format!("    crate::border::refused({path})\n");
+    }
+    if let Some(alias) = &function.alias {
+        return variant(&alias.base, &names(function));
+    }
+    let inner = match &function.body {
+        Body::By(by) | Body::Via(by) => format!(
+            "        // SAFETY: the caller's promise, above, is handed on.\n        unsafe {{ crate::{by}({}) }}\n",
+            names(function)
+        ),
+        Body::Generated => generated(function),
+    };
+    format!("    crate::border::entry({path}, || {{\n{inner}    }})\n")
+}
+
+/// A per-thread variant is its base with another default stream.
+pub(crate) fn variant(base: &str, names: &str) -> String {
+    format!(
+        "    // SAFETY: the caller's promise, above, is handed on.\n    \
+         crate::stream::with_per_thread_default(|| unsafe {{ {base}({names}) }})\n"
+    )
+}
+
+fn generated(function: &Function) -> String {
+    let mut out = String::new();
+    for param in &function.params {
+        let name = &param.name;
+        match &param.kind {
+            Kind::Out(_) => {
+                let _ = writeln!(
+                    out,
+                    "        // SAFETY: null or writable for the whole call, by `# Safety`; `out` refuses null."
+                );
+                let _ = writeln!(out, "        let {name} = unsafe {{ crate::border::out({name}) }}?;");
+            }
+            Kind::Value(ty) if ty.is_handle() => {
+                let _ = writeln!(out, "        let {name} = crate::handle::wire({name})?;");
+            }
+            Kind::Value(ty) if c_type(ty) != wire_type(ty) && ty.0 == "usize" => {
+                let _ = writeln!(out, "        let {name} = {name} as u64;");
+            }
+            _ => {}
+        }
+    }
+    let fields: Vec<_> =
+        function.params.iter().filter(|param| matches!(param.kind, Kind::Value(_))).map(|p| p.name.as_str()).collect();
+    let message = format!("katydid_wire::message::{} {{ {} }}", function.name, fields.join(", "));
+    if function.class == Class::Enqueue {
+        let _ = writeln!(out, "        crate::border::enqueue(&{message})");
+        return out;
+    }
+    let outs: Vec<_> = function
+        .params
+        .iter()
+        .filter_map(|param| if let Kind::Out(ty) = &param.kind { Some((&param.name, ty)) } else { None })
+        .collect();
+    let reply = if outs.is_empty() { "" } else { "let reply = " };
+    let _ = writeln!(out, "        {reply}crate::border::call(&{message})?;");
+    for (name, ty) in outs {
+        let cast = if ty.0 == "usize" { " as usize" } else { "" };
+        let _ = writeln!(out, "        {name}.write(reply.{name}{cast});");
+    }
+    out.push_str("        Ok(())\n");
+    out
+}

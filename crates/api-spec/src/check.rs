@@ -1,0 +1,66 @@
+//! The rules that hold between the columns of a line and between lines.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::error::Fault;
+use crate::model::{Api, Body, Class, Function, Kind};
+
+/// Checks all rules and fills in what variants take from their bases.
+pub(crate) fn check(mut functions: Vec<Function>) -> Result<Api, (usize, Fault)> {
+    let index = index(&functions)?;
+    for function in &functions {
+        line_rules(function).map_err(|fault| (function.line, fault))?;
+    }
+    for i in 0..functions.len() {
+        if let Some(alias) = &functions[i].alias {
+            let base = index.get(alias.base.as_str()).map(|&at| functions[at].clone());
+            let base = base.filter(|base| base.alias.is_none());
+            let base = base.ok_or_else(|| (functions[i].line, Fault::Base(alias.base.clone())))?;
+            let variant = &mut functions[i];
+            (variant.params, variant.class, variant.journal) = (base.params, base.class, base.journal);
+        }
+    }
+    Ok(Api { functions })
+}
+
+fn index(functions: &[Function]) -> Result<HashMap<String, usize>, (usize, Fault)> {
+    let mut index: HashMap<String, usize> = HashMap::new();
+    for (at, function) in functions.iter().enumerate() {
+        if let Some(first) = index.insert(function.name.clone(), at) {
+            let first = functions[first].line;
+            return Err((function.line, Fault::Twice { name: function.name.clone(), first }));
+        }
+    }
+    Ok(index)
+}
+
+fn line_rules(function: &Function) -> Result<(), Fault> {
+    let mut names = HashSet::new();
+    if let Some(twice) = function.params.iter().find(|param| !names.insert(&param.name)) {
+        return Err(Fault::ParamTwice(twice.name.clone()));
+    }
+    if let Some(name) = function.journal.param()
+        && !function.params.iter().any(|param| param.name == name)
+    {
+        return Err(Fault::JournalParam(name.to_owned()));
+    }
+    if let Some((_, before_last)) = function.params.split_last()
+        && let Some(param) = before_last.iter().find(|param| param.kind == Kind::InBytes)
+    {
+        return Err(Fault::BytesNotLast(param.name.clone()));
+    }
+    needs_hand(function)
+}
+
+fn needs_hand(function: &Function) -> Result<(), Fault> {
+    if matches!(function.body, Body::By(_)) || function.alias.is_some() || function.class == Class::Refused {
+        return Ok(());
+    }
+    if matches!(function.class, Class::Local | Class::Upcall) {
+        return Err(Fault::NeedsPath(function.class));
+    }
+    match function.params.iter().find(|param| !param.kind.travels()) {
+        Some(param) => Err(Fault::NeedsHand(param.name.clone())),
+        None => Ok(()),
+    }
+}

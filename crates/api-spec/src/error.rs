@@ -1,0 +1,71 @@
+//! Why a spec was refused: one error type that carries file and line, one variant per cause.
+
+/// A fault of one line, as `file:line: fault`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {fault}")]
+pub struct SpecError {
+    /// Name of the spec file, as given to [`crate::parse`].
+    pub file: String,
+    /// Line number, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub fault: Fault,
+}
+
+/// What can be wrong with a line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The line has no parameter list in parentheses.
+    #[error("expected `name (parameters) class journal version`")]
+    Shape,
+    /// The parameter list is not closed.
+    #[error("`(` is never closed")]
+    Unclosed,
+    /// A name is not an identifier, or is a word that Rust reserves.
+    #[error("`{0}` cannot be a name")]
+    Name(String),
+    /// A parameter lacks its kind.
+    #[error("parameter `{0}` has no kind: write `name: kind`")]
+    ParamWithoutKind(String),
+    /// A kind is not in the grammar.
+    #[error("`{0}` is no kind")]
+    Kind(String),
+    /// A call class is not in the grammar.
+    #[error("`{0}` is no class (local, enqueue, call, blocking, upcall, refused)")]
+    Class(String),
+    /// A journal class is not in the grammar.
+    #[error("`{0}` is no journal class (none, create(x), destroy(x), set(x), data)")]
+    Journal(String),
+    /// The journal class names a parameter that the function lacks.
+    #[error("the journal class names `{0}`, which is no parameter")]
+    JournalParam(String),
+    /// A version is not `major.minor` or `-`.
+    #[error("`{0}` is no version (write 12.8, or - for none)")]
+    Version(String),
+    /// A function stands twice.
+    #[error("`{name}` stands already on line {first}")]
+    Twice {
+        /// The function.
+        name: String,
+        /// Its first line.
+        first: usize,
+    },
+    /// A parameter stands twice.
+    #[error("parameter `{0}` stands twice")]
+    ParamTwice(String),
+    /// The base of a per-thread variant is missing, or is itself a variant.
+    #[error("`{0}` is no function of this file that a variant could be of")]
+    Base(String),
+    /// A pointer that the generator cannot handle in a function without a hand-written body.
+    #[error("`{0}` is a pointer that only hand-written code understands: add `by path`")]
+    NeedsHand(String),
+    /// A local or upcall function without a hand-written body.
+    #[error("class `{0}` needs `by path`")]
+    NeedsPath(Class),
+    /// `in bytes` before the last parameter.
+    #[error("`{0}: in bytes` must be the last parameter")]
+    BytesNotLast(String),
+}
+
+use crate::model::Class;

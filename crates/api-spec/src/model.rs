@@ -1,0 +1,279 @@
+//! The model of an API: functions in the order of their lines, which is also the order of their opcodes.
+
+use std::fmt;
+
+/// One spec file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Api {
+    /// Functions in the order of their lines.
+    pub functions: Vec<Function>,
+}
+
+/// One line of a spec file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// The exported symbol, under the vendor's own name.
+    pub name: String,
+    /// Line number, from 1.
+    pub line: usize,
+    /// Parameters in the vendor's order, under the vendor's names.
+    pub params: Vec<Param>,
+    /// How a call travels. A variant has the class of its base.
+    pub class: Class,
+    /// Where the shim's body comes from.
+    pub body: Body,
+    /// What the call leaves behind for a checkpoint.
+    pub journal: Journal,
+    /// First version at which `cuGetProcAddress` answers with this symbol.
+    pub version: Option<ApiVersion>,
+    /// Set when this line declares a per-thread-default-stream variant.
+    pub alias: Option<Alias>,
+}
+
+/// A parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Param {
+    /// The vendor's name.
+    pub name: String,
+    /// What it is and which way it travels.
+    pub kind: Kind,
+}
+
+/// Where the shim's body of a function comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    /// Generated: checks, message, reply.
+    Generated,
+    /// Hand-written at this path below `crate::`, around the generated message.
+    Via(String),
+    /// Hand-written at this path below `crate::`; the function has no message.
+    By(String),
+}
+
+/// What a parameter is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A value.
+    Value(Type),
+    /// A pointer to one value that the function writes.
+    Out(Type),
+    /// A pointer to a handle that the function creates and the shim mints.
+    OutNew(Type),
+    /// The id of a handle that the worker is to fill (session messages).
+    New(Type),
+    /// A pointer that only hand-written code understands: `*const` or `*mut` levels, outermost first.
+    Pointer {
+        /// One entry a level, outermost first; true for `*mut`.
+        levels: Vec<bool>,
+        /// What the innermost pointer points to.
+        target: Type,
+    },
+    /// The rest of the frame.
+    InBytes,
+    /// Bytes of the reply.
+    OutBytes,
+}
+
+/// The name of a type.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Type(pub String);
+
+impl Type {
+    const SCALARS: [&'static str; 9] = ["u8", "u16", "u32", "u64", "usize", "i32", "i64", "f32", "f64"];
+
+    /// Types that the driver API hands out as opaque pointers; each names an object on the worker's side.
+    const HANDLES: [&'static str; 24] = [
+        "CUarray",
+        "CUasyncCallbackHandle",
+        "CUcontext",
+        "CUdevResourceDesc",
+        "CUevent",
+        "CUexternalMemory",
+        "CUexternalSemaphore",
+        "CUfunction",
+        "CUgraph",
+        "CUgraphExec",
+        "CUgraphNode",
+        "CUgraphicsResource",
+        "CUgreenCtx",
+        "CUkernel",
+        "CUlibrary",
+        "CUlinkState",
+        "CUlogsCallbackHandle",
+        "CUmemoryPool",
+        "CUmipmappedArray",
+        "CUmodule",
+        "CUstream",
+        "CUsurfref",
+        "CUtexref",
+        "CUuserObject",
+    ];
+
+    /// A number that Rust knows by the same name.
+    pub fn is_scalar(&self) -> bool {
+        Self::SCALARS.contains(&self.0.as_str())
+    }
+
+    /// An opaque pointer of the driver API: travels as an id.
+    pub fn is_handle(&self) -> bool {
+        Self::HANDLES.contains(&self.0.as_str())
+    }
+
+    /// A small structure passed or pointed to, whose bytes the generator does not know.
+    pub fn is_struct(&self) -> bool {
+        self.0.starts_with("CUDA_")
+            || matches!(
+                self.0.as_str(),
+                "CUuuid" | "CUdevprop" | "CUmemLocation" | "CUipcMemHandle" | "CUipcEventHandle"
+            )
+    }
+
+    /// All handle types, sorted.
+    pub fn handles() -> impl Iterator<Item = &'static str> {
+        Self::HANDLES.into_iter()
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How a call travels from program to worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// Answered in the program's process.
+    Local,
+    /// Queued; the caller does not wait.
+    Enqueue,
+    /// Waits for the reply.
+    Call,
+    /// Waits for the reply, which may have to wait for the GPU.
+    Blocking,
+    /// Registers a function of the program.
+    Upcall,
+    /// Returns `CUDA_ERROR_NOT_SUPPORTED` and says its name once.
+    Refused,
+}
+
+impl Class {
+    /// All classes, in the order of the coverage page.
+    pub const ALL: [Self; 6] = [Self::Local, Self::Enqueue, Self::Call, Self::Blocking, Self::Upcall, Self::Refused];
+
+    /// The word of the grammar.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Enqueue => "enqueue",
+            Self::Call => "call",
+            Self::Blocking => "blocking",
+            Self::Upcall => "upcall",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// What a call leaves behind for a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Journal {
+    /// Nothing.
+    None,
+    /// Makes the named parameter's object.
+    Create(String),
+    /// Ends the named parameter's object.
+    Destroy(String),
+    /// Changes a property of the named parameter's object; the last value is kept.
+    Set(String),
+    /// Its effect is in saved memory.
+    Data,
+}
+
+impl Journal {
+    /// The parameter that the class names, if any.
+    pub fn param(&self) -> Option<&str> {
+        match self {
+            Self::Create(name) | Self::Destroy(name) | Self::Set(name) => Some(name),
+            Self::None | Self::Data => None,
+        }
+    }
+}
+
+impl fmt::Display for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Create(name) => write!(f, "create({name})"),
+            Self::Destroy(name) => write!(f, "destroy({name})"),
+            Self::Set(name) => write!(f, "set({name})"),
+            Self::Data => f.write_str("data"),
+        }
+    }
+}
+
+/// A CUDA version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ApiVersion {
+    /// Major number.
+    pub major: u32,
+    /// Minor number, 0 to 9.
+    pub minor: u32,
+}
+
+impl ApiVersion {
+    /// As `cuGetProcAddress` takes it: 12080 for 12.8.
+    pub fn number(self) -> u32 {
+        self.major * 1000 + self.minor * 10
+    }
+}
+
+impl fmt::Display for ApiVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// A line that is the per-thread-default-stream variant of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alias {
+    /// The function it is a variant of.
+    pub base: String,
+    /// `ptsz` (has a stream parameter) or `ptds` (synchronous).
+    pub suffix: String,
+}
+
+impl Function {
+    /// The name that a program passes to `cuGetProcAddress`: no version, no per-thread suffix.
+    pub fn lookup_name(&self) -> &str {
+        let name = self.alias.as_ref().map_or(self.name.as_str(), |alias| &alias.base);
+        match name.rsplit_once("_v") {
+            Some((stem, digits)) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => stem,
+            _ => name,
+        }
+    }
+
+    /// True when a message of its own carries the call.
+    pub fn has_message(&self) -> bool {
+        matches!(self.class, Class::Enqueue | Class::Call | Class::Blocking)
+            && self.alias.is_none()
+            && !matches!(self.body, Body::By(_))
+    }
+}
+
+impl Kind {
+    /// True for what the generator can put into a message.
+    pub fn travels(&self) -> bool {
+        match self {
+            Self::Value(ty) | Self::Out(ty) => !ty.is_struct(),
+            Self::OutNew(ty) | Self::New(ty) => ty.is_handle(),
+            Self::Pointer { .. } => false,
+            Self::InBytes | Self::OutBytes => true,
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Text to model. One line is one function; nothing spans lines, so that a line can be read, grepped and
+//! moved alone.
+
+use crate::check::check;
+use crate::error::{Fault, SpecError};
+use crate::model::{Alias, Api, ApiVersion, Body, Class, Function, Journal, Kind, Param, Type};
+
+/// Parses and checks one spec file. `file` is its name as error messages show it.
+///
+/// # Errors
+///
+/// The first line that breaks the grammar or a rule of [`crate::Fault`].
+pub fn parse(file: &str, text: &str) -> Result<Api, SpecError> {
+    let mut functions = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let at = |fault| SpecError { file: file.to_owned(), line: index + 1, fault };
+        let line = line.trim();
+        if !line.is_empty() && !line.starts_with('#') {
+            functions.push(function(line, index + 1).map_err(at)?);
+        }
+    }
+    let api = check(functions).map_err(|(line, fault)| SpecError { file: file.to_owned(), line, fault })?;
+    Ok(api)
+}
+
+fn function(text: &str, line: usize) -> Result<Function, Fault> {
+    let (name, rest) = text.split_once(char::is_whitespace).ok_or(Fault::Shape)?;
+    let name = identifier(name)?;
+    let rest = rest.trim_start();
+    match rest.strip_prefix('=') {
+        Some(alias) => variant(name, alias.trim(), line),
+        None => plain(name, rest, line),
+    }
+}
+
+/// `ptsz of base version`; parameters and class are copied from the base when the file is checked.
+fn variant(name: String, text: &str, line: usize) -> Result<Function, Fault> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [suffix @ ("ptsz" | "ptds"), "of", base, version_word] = words[..] else { return Err(Fault::Shape) };
+    let alias = Some(Alias { base: base.to_owned(), suffix: suffix.to_owned() });
+    let version = version(version_word)?;
+    Ok(Function {
+        name,
+        line,
+        params: Vec::new(),
+        class: Class::Refused,
+        body: Body::Generated,
+        journal: Journal::None,
+        version,
+        alias,
+    })
+}
+
+/// `(parameters) class [by|via path] journal version`.
+fn plain(name: String, text: &str, line: usize) -> Result<Function, Fault> {
+    let inside = text.strip_prefix('(').ok_or(Fault::Shape)?;
+    let (params, rest) = inside.split_once(") ").ok_or(Fault::Unclosed)?;
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let (class_word, body, journal_word, version_word) = match words[..] {
+        [class, "by", path, journal, version] => (class, Body::By(path.to_owned()), journal, version),
+        [class, "via", path, journal, version] => (class, Body::Via(path.to_owned()), journal, version),
+        [class, journal, version] => (class, Body::Generated, journal, version),
+        _ => return Err(Fault::Shape),
+    };
+    Ok(Function {
+        name,
+        line,
+        params: self::params(params)?,
+        class: class(class_word)?,
+        body,
+        journal: journal(journal_word)?,
+        version: version(version_word)?,
+        alias: None,
+    })
+}
+
+fn params(text: &str) -> Result<Vec<Param>, Fault> {
+    text.split(',').map(str::trim).filter(|param| !param.is_empty()).map(param).collect()
+}
+
+fn param(text: &str) -> Result<Param, Fault> {
+    let (name, kind) = text.split_once(':').ok_or_else(|| Fault::ParamWithoutKind(text.to_owned()))?;
+    Ok(Param { name: identifier(name.trim())?, kind: self::kind(kind.trim())? })
+}
+
+fn kind(text: &str) -> Result<Kind, Fault> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        ["in", "bytes"] => Ok(Kind::InBytes),
+        ["out", "bytes"] => Ok(Kind::OutBytes),
+        ["out", "new", ty] => Ok(Kind::OutNew(self::ty(ty)?)),
+        ["out", ty] => Ok(Kind::Out(self::ty(ty)?)),
+        ["new", ty] => Ok(Kind::New(self::ty(ty)?)),
+        [value] if !value.starts_with('*') => Ok(Kind::Value(ty(value)?)),
+        [ref levels @ .., target] if !levels.is_empty() => pointer(levels, target),
+        _ => Err(Fault::Kind(text.to_owned())),
+    }
+}
+
+fn pointer(levels: &[&str], target: &str) -> Result<Kind, Fault> {
+    let levels = levels
+        .iter()
+        .map(|level| match *level {
+            "*mut" => Ok(true),
+            "*const" => Ok(false),
+            other => Err(Fault::Kind(other.to_owned())),
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Kind::Pointer { levels, target: ty(target)? })
+}
+
+fn ty(text: &str) -> Result<Type, Fault> {
+    identifier(text).map(Type).map_err(|_| Fault::Kind(text.to_owned()))
+}
+
+/// Names become Rust identifiers unchanged, so a word that Rust reserves is refused here.
+fn identifier(text: &str) -> Result<String, Fault> {
+    const RESERVED: [&str; 9] = ["type", "ref", "in", "fn", "mod", "match", "move", "self", "impl"];
+    let mut bytes = text.bytes();
+    let starts = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+    let goes_on = bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if starts && goes_on && !RESERVED.contains(&text) { Ok(text.to_owned()) } else { Err(Fault::Name(text.to_owned())) }
+}
+
+fn class(word: &str) -> Result<Class, Fault> {
+    Class::ALL.into_iter().find(|class| class.word() == word).ok_or_else(|| Fault::Class(word.to_owned()))
+}
+
+fn journal(word: &str) -> Result<Journal, Fault> {
+    let bad = || Fault::Journal(word.to_owned());
+    match word {
+        "none" => return Ok(Journal::None),
+        "data" => return Ok(Journal::Data),
+        _ => {}
+    }
+    let (verb, rest) = word.split_once('(').ok_or_else(bad)?;
+    let name = rest.strip_suffix(')').ok_or_else(bad)?.to_owned();
+    match verb {
+        "create" => Ok(Journal::Create(name)),
+        "destroy" => Ok(Journal::Destroy(name)),
+        "set" => Ok(Journal::Set(name)),
+        _ => Err(bad()),
+    }
+}
+
+fn version(word: &str) -> Result<Option<ApiVersion>, Fault> {
+    let bad = || Fault::Version(word.to_owned());
+    if word == "-" {
+        return Ok(None);
+    }
+    let (major, minor) = word.split_once('.').ok_or_else(bad)?;
+    let major = major.parse().map_err(|_| bad())?;
+    let minor = minor.parse().ok().filter(|minor| *minor < 10).ok_or_else(bad)?;
+    Ok(Some(ApiVersion { major, minor }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(text: &str) -> Function {
+        parse("test.api", text).unwrap().functions.remove(0)
+    }
+
+    fn fault(text: &str) -> Fault {
+        parse("test.api", text).unwrap_err().fault
+    }
+
+    #[test]
+    fn a_line_yields_every_column() {
+        let f = only(
+            "cuStreamCreate (phStream: out new CUstream, Flags: u32) enqueue via stream::create create(phStream) 2.0",
+        );
+        assert_eq!(f.name, "cuStreamCreate");
+        assert_eq!(f.class, Class::Enqueue);
+        assert_eq!(f.body, Body::Via("stream::create".into()));
+        assert_eq!(f.journal, Journal::Create("phStream".into()));
+        assert_eq!(f.version, Some(ApiVersion { major: 2, minor: 0 }));
+        assert_eq!(f.params[0].kind, Kind::OutNew(Type("CUstream".into())));
+        assert_eq!(f.params[1].kind, Kind::Value(Type("u32".into())));
+    }
+
+    #[test]
+    fn pointer_levels_are_kept_outermost_first() {
+        let f = only("f (p: *mut *const char) local by error::name none 6.0");
+        assert_eq!(f.params[0].kind, Kind::Pointer { levels: vec![true, false], target: Type("char".into()) });
+    }
+
+    #[test]
+    fn a_variant_takes_parameters_and_class_of_its_base() {
+        let api = parse("t", "f_v2 (s: CUstream) enqueue none 3.2\nf_v2_ptsz = ptsz of f_v2 7.0").unwrap();
+        assert_eq!(api.functions[1].params, api.functions[0].params);
+        assert_eq!(api.functions[1].class, Class::Enqueue);
+        assert_eq!(api.functions[1].lookup_name(), "f");
+    }
+
+    #[test]
+    fn errors_name_file_and_line() {
+        let error = parse("cuda.api", "# a comment\n\nf (x: u32) sometimes none 2.0").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cuda.api:3: `sometimes` is no class (local, enqueue, call, blocking, upcall, refused)"
+        );
+    }
+
+    #[test]
+    fn every_fault_is_found() {
+        assert_eq!(fault("f"), Fault::Shape);
+        assert_eq!(fault("f (x: u32"), Fault::Unclosed);
+        assert_eq!(fault("f (x) call none 2.0"), Fault::ParamWithoutKind("x".into()));
+        assert_eq!(fault("f (type: u32) call none 2.0"), Fault::Name("type".into()));
+        assert_eq!(fault("f (x: in out u32) call none 2.0"), Fault::Kind("in".into()));
+        assert_eq!(fault("f (x: u32) call maybe 2.0"), Fault::Journal("maybe".into()));
+        assert_eq!(fault("f (x: u32) call set(y) 2.0"), Fault::JournalParam("y".into()));
+        assert_eq!(fault("f (x: u32) call none 2"), Fault::Version("2".into()));
+        assert_eq!(fault("f (x: u32, x: u32) call none 2.0"), Fault::ParamTwice("x".into()));
+        assert_eq!(fault("f () call none 2.0\nf () call none 2.0"), Fault::Twice { name: "f".into(), first: 1 });
+        assert_eq!(fault("f_ptsz = ptsz of f 7.0"), Fault::Base("f".into()));
+        assert_eq!(fault("f (x: *const void) call none 2.0"), Fault::NeedsHand("x".into()));
+        assert_eq!(fault("f () local none 2.0"), Fault::NeedsPath(Class::Local));
+        assert_eq!(fault("f (x: in bytes, y: u32) call none -"), Fault::BytesNotLast("x".into()));
+    }
+}

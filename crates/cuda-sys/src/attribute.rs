@@ -1,0 +1,81 @@
+//! Constants of enumerations that somebody here compares with, grouped by enumeration.
+
+macro_rules! constants {
+    ($($(#[$doc:meta])* $ty:ident { $($name:ident = $value:literal),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[allow(missing_docs, reason = "the vendor's names say it")]
+        pub mod $ty {
+            $(pub const $name: u32 = $value;)*
+        }
+    )*};
+}
+
+constants! {
+    /// `CUdevice_attribute`.
+    device_attribute {
+        MAX_THREADS_PER_BLOCK = 1, MAX_BLOCK_DIM_X = 2, MAX_BLOCK_DIM_Y = 3, MAX_BLOCK_DIM_Z = 4, MAX_GRID_DIM_X = 5,
+        MAX_GRID_DIM_Y = 6, MAX_GRID_DIM_Z = 7, MAX_SHARED_MEMORY_PER_BLOCK = 8, TOTAL_CONSTANT_MEMORY = 9,
+        WARP_SIZE = 10, MAX_PITCH = 11, MAX_REGISTERS_PER_BLOCK = 12, CLOCK_RATE = 13, TEXTURE_ALIGNMENT = 14,
+        MULTIPROCESSOR_COUNT = 16, CAN_MAP_HOST_MEMORY = 19, PCI_BUS_ID = 33, PCI_DEVICE_ID = 34,
+        MAX_THREADS_PER_MULTIPROCESSOR = 39, UNIFIED_ADDRESSING = 41, PCI_DOMAIN_ID = 50,
+        COMPUTE_CAPABILITY_MAJOR = 75, COMPUTE_CAPABILITY_MINOR = 76, MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81,
+        MAX_REGISTERS_PER_MULTIPROCESSOR = 82, MANAGED_MEMORY = 83, COOPERATIVE_LAUNCH = 95,
+        MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97, MAX_BLOCKS_PER_MULTIPROCESSOR = 106, RESERVED_SHARED_MEMORY_PER_BLOCK = 111,
+        MEMORY_POOLS_SUPPORTED = 115,
+    }
+    /// `CUfunction_attribute`.
+    function_attribute {
+        MAX_THREADS_PER_BLOCK = 0, SHARED_SIZE_BYTES = 1, CONST_SIZE_BYTES = 2, LOCAL_SIZE_BYTES = 3, NUM_REGS = 4,
+        PTX_VERSION = 5, BINARY_VERSION = 6, CACHE_MODE_CA = 7, MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+        PREFERRED_SHARED_MEMORY_CARVEOUT = 9, CLUSTER_SIZE_MUST_BE_SET = 10, REQUIRED_CLUSTER_WIDTH = 11,
+        REQUIRED_CLUSTER_HEIGHT = 12, REQUIRED_CLUSTER_DEPTH = 13, NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
+        CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
+    }
+    /// `CUpointer_attribute`.
+    pointer_attribute {
+        CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, P2P_TOKENS = 5, SYNC_MEMOPS = 6,
+        BUFFER_ID = 7, IS_MANAGED = 8, DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10, RANGE_START_ADDR = 11,
+        RANGE_SIZE = 12, MAPPED = 13, ALLOWED_HANDLE_TYPES = 14, IS_GPU_DIRECT_RDMA_CAPABLE = 15, ACCESS_FLAGS = 16,
+        MEMPOOL_HANDLE = 17, MAPPING_SIZE = 18, MAPPING_BASE_ADDR = 19, MEMORY_BLOCK_ID = 20,
+        IS_HW_DECOMPRESS_CAPABLE = 21,
+    }
+    /// `CUmemorytype`.
+    memory_type { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4 }
+    /// `CUlimit`.
+    limit {
+        STACK_SIZE = 0, PRINTF_FIFO_SIZE = 1, MALLOC_HEAP_SIZE = 2, DEV_RUNTIME_SYNC_DEPTH = 3,
+        DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4, MAX_L2_FETCH_GRANULARITY = 5, PERSISTING_L2_CACHE_SIZE = 6,
+    }
+    /// `CUjit_option`.
+    jit_option {
+        MAX_REGISTERS = 0, THREADS_PER_BLOCK = 1, WALL_TIME = 2, INFO_LOG_BUFFER = 3, INFO_LOG_BUFFER_SIZE_BYTES = 4,
+        ERROR_LOG_BUFFER = 5, ERROR_LOG_BUFFER_SIZE_BYTES = 6, OPTIMIZATION_LEVEL = 7, TARGET_FROM_CUCONTEXT = 8,
+        TARGET = 9, FALLBACK_STRATEGY = 10, GENERATE_DEBUG_INFO = 11, LOG_VERBOSE = 12, GENERATE_LINE_INFO = 13,
+        CACHE_MODE = 14,
+    }
+    /// Flags of `cuStreamCreate`.
+    stream_flags { DEFAULT = 0, NON_BLOCKING = 1 }
+    /// Flags of `cuEventCreate`.
+    event_flags { DEFAULT = 0, BLOCKING_SYNC = 1, DISABLE_TIMING = 2, INTERPROCESS = 4 }
+    /// Flags of `cuMemHostAlloc`.
+    host_alloc_flags { PORTABLE = 1, DEVICEMAP = 2, WRITECOMBINED = 4 }
+    /// Flags of `cuMemHostRegister`.
+    host_register_flags { PORTABLE = 1, DEVICEMAP = 2, IOMEMORY = 4, READ_ONLY = 8 }
+    /// Markers of the `extra` parameter list of a launch.
+    launch_param { END = 0, BUFFER_POINTER = 1, BUFFER_SIZE = 2 }
+    /// `CUlaunchAttributeID`.
+    launch_attribute {
+        ACCESS_POLICY_WINDOW = 1, COOPERATIVE = 2, SYNCHRONIZATION_POLICY = 3, CLUSTER_DIMENSION = 4,
+        CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5, PROGRAMMATIC_STREAM_SERIALIZATION = 6, PROGRAMMATIC_EVENT = 7,
+        PRIORITY = 8, MEM_SYNC_DOMAIN_MAP = 9, MEM_SYNC_DOMAIN = 10, PREFERRED_CLUSTER_DIMENSION = 11,
+        LAUNCH_COMPLETION_EVENT = 12, DEVICE_UPDATABLE_KERNEL_NODE = 13, PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
+    }
+    /// `CUmemLocationType`.
+    location_type { DEVICE = 1, HOST = 2 }
+    /// `CUmemAllocationType`.
+    allocation_type { PINNED = 1 }
+    /// `CUmemAccess_flags`.
+    access_flags { NONE = 0, READ = 1, READ_WRITE = 3 }
+    /// `CUdriverProcAddressQueryResult`.
+    proc_address_result { SUCCESS = 0, SYMBOL_NOT_FOUND = 1, VERSION_NOT_SUFFICIENT = 2 }
+}

@@ -1,0 +1,157 @@
+//! Structures of the driver API. Sizes are those of the vendor's header for CUDA 13.0 and asserted below.
+
+#![expect(unsafe_code, reason = "asserts that structures are plain bytes")]
+
+use std::ffi::c_void;
+
+use crate::{CUarray, CUarray_format, CUcontext, CUdeviceptr, CUstream, Pod};
+
+/// Lays out structures, makes them zero by default and checks their sizes.
+macro_rules! structures {
+    ($($(#[$doc:meta])* $name:ident $size:literal { $($field:ident: $ty:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs, reason = "fields carry the vendor's names and meaning")]
+        pub struct $name {
+            $(pub $field: $ty,)*
+        }
+
+        const _: () = assert!(size_of::<$name>() == $size);
+
+        impl Default for $name {
+            fn default() -> Self {
+                // SAFETY: all fields are numbers, handles, pointers or arrays of them, for which zero is valid.
+                unsafe { std::mem::zeroed() }
+            }
+        }
+
+        // SAFETY: numbers, pointers and arrays of them: any bits are valid, and Rust relies on none of them.
+        unsafe impl Pod for $name {}
+    )*};
+}
+
+/// Structures that nobody looks into yet: a size, aligned to 8 bytes.
+macro_rules! opaque {
+    ($($name:ident $size:literal)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`: ", stringify!($size), " bytes that nothing here looks into.")]
+        #[repr(C, align(8))]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name(pub [u8; $size]);
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self([0; $size])
+            }
+        }
+
+        // SAFETY: an array of bytes.
+        unsafe impl Pod for $name {}
+    )*};
+}
+
+structures! {
+    /// 16 raw bytes naming a device or a table.
+    CUuuid 16 { bytes: [u8; 16] }
+    /// Legacy properties of a device (`cuDeviceGetProperties`).
+    CUdevprop 56 {
+        maxThreadsPerBlock: i32, maxThreadsDim: [i32; 3], maxGridSize: [i32; 3], sharedMemPerBlock: i32,
+        totalConstantMemory: i32, SIMDWidth: i32, memPitch: i32, regsPerBlock: i32, clockRate: i32, textureAlign: i32,
+    }
+    /// Two-dimensional copy: widths in bytes, heights in rows.
+    CUDA_MEMCPY2D 128 {
+        srcXInBytes: usize, srcY: usize, srcMemoryType: u32, srcHost: *const c_void, srcDevice: CUdeviceptr,
+        srcArray: CUarray, srcPitch: usize, dstXInBytes: usize, dstY: usize, dstMemoryType: u32,
+        dstHost: *mut c_void, dstDevice: CUdeviceptr, dstArray: CUarray, dstPitch: usize, WidthInBytes: usize,
+        Height: usize,
+    }
+    /// Three-dimensional copy: width in bytes, height in rows, depth in slices.
+    CUDA_MEMCPY3D 200 {
+        srcXInBytes: usize, srcY: usize, srcZ: usize, srcLOD: usize, srcMemoryType: u32, srcHost: *const c_void,
+        srcDevice: CUdeviceptr, srcArray: CUarray, reserved0: *mut c_void, srcPitch: usize, srcHeight: usize,
+        dstXInBytes: usize, dstY: usize, dstZ: usize, dstLOD: usize, dstMemoryType: u32, dstHost: *mut c_void,
+        dstDevice: CUdeviceptr, dstArray: CUarray, reserved1: *mut c_void, dstPitch: usize, dstHeight: usize,
+        WidthInBytes: usize, Height: usize, Depth: usize,
+    }
+    /// What kind of place memory lives in, and which one.
+    CUmemLocation 8 { type_: u32, id: i32 }
+    /// Access to a mapped range from a place.
+    CUmemAccessDesc 12 { location: CUmemLocation, flags: u32 }
+    /// Properties of a physical allocation.
+    CUmemAllocationProp 32 {
+        type_: u32, requestedHandleTypes: u32, location: CUmemLocation, win32HandleMetaData: *mut c_void,
+        compressionType: u8, gpuDirectRDMACapable: u8, usage: u16, reserved: [u8; 4],
+    }
+    /// Geometry and attributes of a launch.
+    CUlaunchConfig 56 {
+        gridDimX: u32, gridDimY: u32, gridDimZ: u32, blockDimX: u32, blockDimY: u32, blockDimZ: u32,
+        sharedMemBytes: u32, hStream: CUstream, attrs: *mut CUlaunchAttribute, numAttrs: u32,
+    }
+    /// One attribute of a launch.
+    CUlaunchAttribute 72 { id: u32, pad: [u8; 4], value: [u64; 8] }
+    /// Parameters of `cuCtxCreate_v4`.
+    CUctxCreateParams 24 { execAffinityParams: *mut c_void, numExecAffinityParams: i32, cigParams: *mut c_void }
+    /// Extent and format of an array.
+    CUDA_ARRAY_DESCRIPTOR 24 { Width: usize, Height: usize, Format: CUarray_format, NumChannels: u32 }
+    /// Peer copy in three dimensions.
+    CUDA_MEMCPY3D_PEER 200 {
+        srcXInBytes: usize, srcY: usize, srcZ: usize, srcLOD: usize, srcMemoryType: u32, srcHost: *const c_void,
+        srcDevice: CUdeviceptr, srcArray: CUarray, srcContext: CUcontext, srcPitch: usize, srcHeight: usize,
+        dstXInBytes: usize, dstY: usize, dstZ: usize, dstLOD: usize, dstMemoryType: u32, dstHost: *mut c_void,
+        dstDevice: CUdeviceptr, dstArray: CUarray, dstContext: CUcontext, dstPitch: usize, dstHeight: usize,
+        WidthInBytes: usize, Height: usize, Depth: usize,
+    }
+    /// Names memory of another process.
+    CUipcMemHandle 64 { reserved: [u8; 64] }
+    /// Names an event of another process.
+    CUipcEventHandle 64 { reserved: [u8; 64] }
+}
+
+opaque! {
+    CUDA_ARRAY3D_DESCRIPTOR 40
+    CUDA_ARRAY3D_DESCRIPTOR_v1 32
+    CUDA_ARRAY_DESCRIPTOR_v1 16
+    CUDA_ARRAY_MEMORY_REQUIREMENTS 32
+    CUDA_ARRAY_SPARSE_PROPERTIES 48
+    CUDA_BATCH_MEM_OP_NODE_PARAMS 32
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC 88
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC 104
+    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC 120
+    CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC 96
+    CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS 144
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS 144
+    CUDA_EXT_SEM_SIGNAL_NODE_PARAMS 24
+    CUDA_EXT_SEM_WAIT_NODE_PARAMS 24
+    CUDA_GRAPH_INSTANTIATE_PARAMS 32
+    CUDA_HOST_NODE_PARAMS 16
+    CUDA_KERNEL_NODE_PARAMS 72
+    CUDA_KERNEL_NODE_PARAMS_v1 56
+    CUDA_LAUNCH_PARAMS 56
+    CUDA_MEMCPY2D_v1 96
+    CUDA_MEMCPY3D_BATCH_OP 112
+    CUDA_MEMCPY3D_v1 144
+    CUDA_MEMSET_NODE_PARAMS 40
+    CUDA_MEM_ALLOC_NODE_PARAMS 120
+    CUDA_RESOURCE_DESC 144
+    CUDA_RESOURCE_VIEW_DESC 112
+    CUDA_TEXTURE_DESC 104
+    CUarrayMapInfo 96
+    CUcheckpointCheckpointArgs 64
+    CUcheckpointLockArgs 64
+    CUcheckpointRestoreArgs 64
+    CUcheckpointUnlockArgs 64
+    CUdevResource 144
+    CUexecAffinityParam 8
+    CUgraphEdgeData 8
+    CUgraphExecUpdateResultInfo 24
+    CUgraphNodeParams 256
+    CUkernelNodeAttrValue 64
+    CUmemDecompressParams 64
+    CUmemPoolProps 88
+    CUmemPoolPtrExportData 64
+    CUmemcpyAttributes 24
+    CUmulticastObjectProp 32
+    CUstreamAttrValue 64
+    CUstreamBatchMemOpParams 48
+    CUtensorMap 128
+}

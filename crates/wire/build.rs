@@ -1,0 +1,5 @@
+//! Generates `message.rs` from the spec files.
+
+fn main() {
+    katydid_api_codegen::build_script(&["message.rs"]);
+}
