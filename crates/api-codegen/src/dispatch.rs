@@ -15,14 +15,14 @@ use crate::text::c_type;
 pub fn generate(source: &Source) -> String {
     let mut out = String::new();
     out.push_str(
-        "/// Executes one frame.\n///\n/// # Errors\n///\n/// A breach of protocol, which ends the session.\n",
+        "/// Executes one frame.\n///\n/// # Errors\n///\n/// A breach of protocol, which ends the session, or the code that the program gets.\n",
     );
-    out.push_str("pub(crate) fn dispatch(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {\n");
+    out.push_str("pub(crate) fn dispatch(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), Fault> {\n");
     out.push_str("    match head.opcode {\n");
     for (opcode, function) in source.messages() {
         let _ = writeln!(out, "        {opcode} => {}(session, head, payload),", function.name);
     }
-    out.push_str("        opcode => Err(SessionError::UnknownOpcode { opcode }),\n    }\n}\n\n");
+    out.push_str("        opcode => Err(SessionError::UnknownOpcode { opcode }.into()),\n    }\n}\n\n");
     for (_, function) in source.messages() {
         let session_message = source.session.functions.iter().any(|f| f.name == function.name);
         handler(&mut out, function, if session_message { by_hand } else { complete });
@@ -34,7 +34,7 @@ fn handler(out: &mut String, function: &Function, body: fn(&Function) -> String)
     let name = &function.name;
     let _ = writeln!(
         out,
-        "fn {name}(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {{"
+        "fn {name}(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), Fault> {{"
     );
     let _ = writeln!(out, "    let message = message::{name}::decode(payload)?;\n    let _ = &message;");
     out.push_str(&body(function));

@@ -58,6 +58,6 @@ fn method(out: &mut String, function: &Function) {
     let _ = writeln!(out, "    pub unsafe fn {name}(&self{comma}{}) -> sys::CUresult {{", c_signature(function));
     let _ = writeln!(out, "        match self.functions.{name} {{");
     let _ = writeln!(out, "            // SAFETY: the caller's promise is handed on.");
-    let _ = writeln!(out, "            Some(function) => unsafe {{ function({}) }},", names(function));
+    let _ = writeln!(out, "            Some(entry_point) => unsafe {{ entry_point({}) }},", names(function));
     let _ = writeln!(out, "            None => self.missing(\"{name}\"),\n        }}\n    }}\n");
 }

@@ -56,6 +56,8 @@ pub enum DriverError {
         soft: Box<DriverError>,
     },
     /// softcuda was asked, but the caller knows no place where it is installed.
-    #[error("softcuda is not installed; run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds soft/libcuda.so.1")]
+    #[error(
+        "softcuda is not installed; run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds soft/libcuda.so.1"
+    )]
     NoSoft,
 }

@@ -6,7 +6,9 @@
 mod choice;
 mod error;
 mod open;
+mod table;
 
 pub use choice::DriverChoice;
 pub use error::DriverError;
 pub use open::{OpenLibrary, open};
+pub use table::Driver;

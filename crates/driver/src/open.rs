@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "loading a library and calling two functions of it is foreign code")]
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
@@ -55,9 +55,13 @@ impl OpenLibrary {
         self.devices
     }
 
-    /// The address of an exported function, `None` when this driver is too old to have it.
-    pub fn symbol(&self, name: &str) -> Option<*const ()> {
-        symbol(&self.library, name)
+    /// The address of an exported function, null when this driver does not have it.
+    pub(crate) fn symbol(&self, name: &CStr) -> *mut c_void {
+        name.to_str()
+            .ok()
+            .and_then(|name| symbol(&self.library, name))
+            .map_or(std::ptr::null_mut(), <*const ()>::cast_mut)
+            .cast()
     }
 }
 
@@ -71,8 +75,7 @@ pub fn open(choice: &DriverChoice, soft: Option<&Path>) -> Result<OpenLibrary, D
         DriverChoice::Path(path) => open_at(path),
         DriverChoice::Soft => open_soft(soft),
         DriverChoice::Auto => open_gpu().or_else(|gpu| {
-            open_soft(soft)
-                .map_err(|soft| DriverError::Neither { gpu: Box::new(gpu), soft: Box::new(soft) })
+            open_soft(soft).map_err(|soft| DriverError::Neither { gpu: Box::new(gpu), soft: Box::new(soft) })
         }),
     }
 }
@@ -83,7 +86,12 @@ fn open_gpu() -> Result<OpenLibrary, DriverError> {
     if first.is_ok() {
         return first;
     }
-    USUAL_PLACES.iter().map(Path::new).filter(|path| path.exists()).find_map(|path| open_real(path).ok()).map_or(first, Ok)
+    USUAL_PLACES
+        .iter()
+        .map(Path::new)
+        .filter(|path| path.exists())
+        .find_map(|path| open_real(path).ok())
+        .map_or(first, Ok)
 }
 
 /// Opens `path` unless it is softcuda, which `auto` must not take for a GPU.
