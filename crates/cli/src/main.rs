@@ -1,3 +1,71 @@
-//! The katydid command.
+//! The `katydid` command: parse, run the command, map its outcome to an exit code.
+//!
+//! | command  | file          | what it does                                      |
+//! |----------|---------------|---------------------------------------------------|
+//! | `run`    | `run.rs`      | a program on a GPU here or elsewhere              |
+//! | `serve`  | `serve.rs`    | the GPUs of this machine for programs             |
+//! | `ps`     | `ps.rs`       | who is served                                     |
+//! | `trace`  | `trace/`      | what CUDA calls a program makes                   |
+//! | `bench`  | `bench/`      | what a call costs, beside native                  |
+//! | `doctor` | `doctor/`     | what works here, and the remedy for what does not |
+//!
+//! Flags are declared in `flags.rs` and nowhere else. Nothing here is written to standard output but what was asked for.
 
-fn main() {}
+mod address;
+mod admin;
+mod bench;
+mod config;
+mod doctor;
+mod failure;
+mod flags;
+mod layout;
+mod manual;
+mod private;
+mod probe;
+mod run;
+mod serve;
+mod size;
+mod supervise;
+mod table;
+mod terminal;
+mod trace;
+
+mod ps;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::failure::{Failure, Outcome};
+use crate::flags::{Command, Flags};
+
+fn main() -> ExitCode {
+    let flags = match Flags::try_parse() {
+        Ok(flags) => flags,
+        Err(error) => return usage(&error),
+    };
+    dispatch(flags.command).unwrap_or_else(|failure| failure.report())
+}
+
+/// Help and version go to standard output with success; mistakes to standard error with 2.
+fn usage(error: &clap::Error) -> ExitCode {
+    // A closed pipe is success, and there is nobody else to tell.
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+fn dispatch(command: Command) -> Outcome {
+    match command {
+        Command::Run(flags) => run::main(&flags),
+        Command::Serve(flags) => serve::main(flags),
+        Command::Ps(flags) => ps::main(&flags),
+        Command::Trace(flags) => trace::main(&flags),
+        Command::Bench(flags) => bench::main(&flags),
+        Command::Doctor(flags) => doctor::main(&flags),
+        Command::Worker(flags) => worker(flags),
+        Command::BenchBody(flags) => bench::body(&flags),
+        Command::ProbeDriver(flags) => probe::main(&flags),
+        Command::Completions(flags) => manual::completions(&flags),
+        Command::Man(flags) => manual::man(&flags),
+    }
+}

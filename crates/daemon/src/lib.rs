@@ -1,1 +1,28 @@
-//! Accepts programs, starts and reaps workers.
+//! The server: accepts programs, gives each a worker process, and keeps the books.
+//!
+//! ```text
+//! program ── hello ──▶ accept ──▶ sessions (admission) ──▶ pool (a warm worker) ──▶ hand-over
+//!                                                            ▲
+//!                                  spawn ──▶ minder (reads what the worker says, reaps it)
+//! ```
+//!
+//! After the hand-over program and worker talk to each other alone; the server only notices when the worker ends. It
+//! keeps no state that a restart cannot rebuild, and trusts neither programs nor workers: what they say is bounded and
+//! made printable.
+
+mod accept;
+mod admin;
+mod control;
+mod listen;
+mod minder;
+mod pool;
+mod report;
+mod server;
+mod sessions;
+mod spawn;
+mod view;
+
+pub use listen::ListenError;
+pub use server::{Server, ServerConfig, StartError};
+pub use spawn::WorkerCommand;
+pub use view::{ServerView, SessionView, SessionsView, WorkersView};

@@ -1,0 +1,257 @@
+//! Which server a program uses, and where a server listens unless told.
+//!
+//! The order is that of `katydid --help`; the first source that says something decides, and a malformed address there
+//! is an error, never a reason to look further.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use katydid_transport::Address;
+
+use crate::config::{self, ConfigError};
+
+/// The variable programs and commands read the server from.
+pub(crate) const VARIABLE: &str = "KATYDID_SERVER";
+/// The variable of Cricket, whose users need not relearn it.
+const CRICKET_VARIABLE: &str = "REMOTE_GPU_ADDRESS";
+/// Our TCP port where none is given.
+const DEFAULT_PORT: u16 = 9923;
+/// How long a server may take to accept a connection.
+const REACH_LIMIT: Duration = Duration::from_secs(5);
+
+/// Who named the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag,
+    Variable(&'static str),
+    File(PathBuf),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => out.write_str("--server"),
+            Self::Variable(name) => out.write_str(name),
+            Self::File(path) => write!(out, "{}", path.display()),
+        }
+    }
+}
+
+/// A server that somebody named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) address: Address,
+    pub(crate) origin: Origin,
+}
+
+/// Why no address came out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AddressError {
+    /// A source says something that is no address.
+    #[error("{origin}: {text}: not a server address ({reason}); write unix:PATH or tcp://HOST:PORT")]
+    Malformed { origin: Origin, text: String, reason: String },
+    /// The config file is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Where the default socket should go belongs to somebody else.
+    #[error("{path}: {problem}; set XDG_RUNTIME_DIR, or say --listen")]
+    Folder { path: PathBuf, problem: String },
+}
+
+/// A server did not accept a connection.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot reach the server: {address} (from {origin}): {source}: start it with `katydid serve --listen {address}` on its machine, or correct the address")]
+pub(crate) struct ReachError {
+    address: Address,
+    origin: Origin,
+    source: io::Error,
+}
+
+/// The server this process is told to use, if any.
+pub(crate) fn resolve(flag: Option<&str>) -> Result<Option<Known>, AddressError> {
+    resolve_with(flag, |name| std::env::var_os(name))
+}
+
+fn resolve_with(
+    flag: Option<&str>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<Known>, AddressError> {
+    let set = |name| variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned());
+    if let Some(text) = flag {
+        return known(text, Origin::Flag).map(Some);
+    }
+    if let Some(text) = set(VARIABLE) {
+        return known(&text, Origin::Variable(VARIABLE)).map(Some);
+    }
+    if let Some(path) = config::path(&variable)
+        && let Some(text) = config::read(&path)?.server
+    {
+        return known(&text, Origin::File(path)).map(Some);
+    }
+    set(CRICKET_VARIABLE).map(|text| known(&cricket(&text), Origin::Variable(CRICKET_VARIABLE))).transpose()
+}
+
+fn known(text: &str, origin: Origin) -> Result<Known, AddressError> {
+    match text.parse::<Address>() {
+        Ok(address) => Ok(Known { address, origin }),
+        Err(error) => Err(AddressError::Malformed { origin, text: text.to_owned(), reason: error.to_string() }),
+    }
+}
+
+/// A Cricket address is a host, with our port unless it names one; an address of ours is taken as it is.
+fn cricket(text: &str) -> String {
+    let has_port = text.rsplit_once(':').is_some_and(|(host, port)| !host.ends_with(':') && port.parse::<u16>().is_ok());
+    match text {
+        ours if ours.starts_with("unix:") || ours.starts_with("tcp:") => ours.to_owned(),
+        with_port if has_port => format!("tcp://{with_port}"),
+        host => format!("tcp://{host}:{DEFAULT_PORT}"),
+    }
+}
+
+impl Known {
+    /// Checks that something accepts connections there, so that a wrong address costs one line and no hang.
+    pub(crate) fn reach(&self) -> Result<(), ReachError> {
+        connect(&self.address).map_err(|source| ReachError {
+            address: self.address.clone(),
+            origin: self.origin.clone(),
+            source,
+        })
+    }
+}
+
+fn connect(address: &Address) -> io::Result<()> {
+    match address {
+        Address::Unix(path) => UnixStream::connect(path).map(drop),
+        Address::Tcp { host, port } => {
+            let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+            for resolved in (host.as_str(), *port).to_socket_addrs()? {
+                match TcpStream::connect_timeout(&resolved, REACH_LIMIT) {
+                    Ok(_) => return Ok(()),
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
+        }
+    }
+}
+
+/// Where sockets go unless told: a folder only this user can write to.
+pub(crate) fn runtime_folder() -> PathBuf {
+    let uid = rustix::process::getuid();
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()) {
+        Some(folder) => folder.into(),
+        None if uid.is_root() => "/run".into(),
+        None => format!("/tmp/katydid-{}", uid.as_raw()).into(),
+    }
+}
+
+/// The address of `katydid serve` without `--listen`.
+pub(crate) fn default_listen() -> Address {
+    Address::Unix(runtime_folder().join("katydid.sock"))
+}
+
+/// Makes [`runtime_folder`] where it is ours to make, and refuses one that another user could have laid out.
+pub(crate) fn prepare_runtime_folder() -> Result<(), AddressError> {
+    let path = runtime_folder();
+    if !path.starts_with("/tmp") {
+        return Ok(());
+    }
+    let refuse = |problem: String| AddressError::Folder { path: path.clone(), problem };
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(refuse(error.to_string())),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path).map_err(|error| refuse(error.to_string()))?;
+    let private = found.is_dir() && found.uid() == rustix::process::getuid().as_raw() && found.mode() & 0o022 == 0;
+    if private { Ok(()) } else { Err(refuse("is not a folder that only you can write to".to_owned())) }
+}
+
+/// The admin socket of the server whose first address is `listen`.
+pub(crate) fn admin_path(listen: &Address) -> PathBuf {
+    match listen {
+        Address::Unix(path) => with_suffix(path, ".admin"),
+        Address::Tcp { port, .. } => runtime_folder().join(format!("katydid-{port}.admin")),
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An environment of the given variables, and a config file that names `unix:/file` if asked.
+    fn resolved(flag: Option<&str>, file: bool, variables: &[(&str, &str)]) -> Option<(String, Origin)> {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("katydid");
+        fs::create_dir(&folder).unwrap();
+        if file {
+            fs::write(folder.join("config.toml"), "server = \"unix:/file\"").unwrap();
+        }
+        let variable = |name: &str| match name {
+            "XDG_CONFIG_HOME" => Some(home.path().as_os_str().to_owned()),
+            _ => variables.iter().find(|(found, _)| *found == name).map(|(_, value)| OsString::from(value)),
+        };
+        let known = resolve_with(flag, variable).unwrap()?;
+        Some((known.address.to_string(), known.origin))
+    }
+
+    #[test]
+    fn the_first_source_that_says_something_decides() {
+        let all = [(VARIABLE, "unix:/variable"), (CRICKET_VARIABLE, "gpu-host")];
+        assert_eq!(resolved(Some("unix:/flag"), true, &all).unwrap(), ("unix:/flag".into(), Origin::Flag));
+        assert_eq!(resolved(None, true, &all).unwrap().0, "unix:/variable");
+        let (address, origin) = resolved(None, true, &all[1..]).unwrap();
+        assert!(address == "unix:/file" && matches!(origin, Origin::File(_)));
+        assert_eq!(resolved(None, false, &all[1..]).unwrap().0, "tcp://gpu-host:9923");
+        assert_eq!(resolved(None, false, &[]), None);
+    }
+
+    #[test]
+    fn an_empty_variable_says_nothing() {
+        assert_eq!(resolved(None, false, &[(VARIABLE, "")]), None);
+    }
+
+    #[test]
+    fn crickets_addresses_get_our_port_unless_they_name_one() {
+        for (text, address) in [
+            ("gpu-host", "tcp://gpu-host:9923"),
+            ("10.0.0.7:4000", "tcp://10.0.0.7:4000"),
+            ("unix:/a", "unix:/a"),
+            ("tcp://b:1", "tcp://b:1"),
+        ] {
+            assert_eq!(cricket(text), address);
+        }
+    }
+
+    #[test]
+    fn a_malformed_address_names_its_source() {
+        let error = resolve_with(None, |name| (name == VARIABLE).then(|| "ftp://x".into())).unwrap_err().to_string();
+        assert!(error.starts_with("KATYDID_SERVER: ftp://x: "), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_an_error_with_the_remedy() {
+        let known = Known { address: "unix:/no/such.sock".parse().unwrap(), origin: Origin::Flag };
+        let error = known.reach().unwrap_err().to_string();
+        assert!(error.contains("unix:/no/such.sock") && error.contains("katydid serve"), "{error}");
+    }
+
+    #[test]
+    fn the_admin_socket_lies_beside_the_servers() {
+        assert_eq!(admin_path(&Address::Unix("/x/a.sock".into())), Path::new("/x/a.sock.admin"));
+        let tcp = admin_path(&"tcp://127.0.0.1:9923".parse().unwrap());
+        assert!(tcp.ends_with("katydid-9923.admin"));
+    }
+}

@@ -1,0 +1,72 @@
+//! How a command ends: success, a status of its own, or one line on standard error and an exit code.
+//!
+//! A command returns its module's error; here it becomes a [`Failure`] of one of few kinds. The text of every error
+//! says what failed, on what, and what to do, so that nothing needs to be added here.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+use crate::run::RunError;
+
+/// What the shell learns from a command that did its work.
+pub(crate) type Outcome = Result<ExitCode, Failure>;
+
+/// Why a command did not do its work; the codes are those of `katydid --help`.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A check or a measurement failed.
+    #[error("{0}")]
+    Work(String),
+    /// The command line, the environment or the config file is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// A server cannot be reached or started.
+    #[error("{0}")]
+    Server(String),
+    /// The program of `run` or `trace` cannot be executed.
+    #[error(transparent)]
+    Program(#[from] RunError),
+    /// Our own output went nowhere.
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Failure {
+    /// A failure of a check or measurement.
+    pub(crate) fn work(error: impl Display) -> Self {
+        Self::Work(error.to_string())
+    }
+
+    /// A mistake of the caller.
+    pub(crate) fn usage(error: impl Display) -> Self {
+        Self::Usage(error.to_string())
+    }
+
+    /// No server.
+    pub(crate) fn server(error: impl Display) -> Self {
+        Self::Server(error.to_string())
+    }
+
+    /// Writes the line and gives the code. A reader that has read enough is no failure.
+    pub(crate) fn report(&self) -> ExitCode {
+        if let Self::Output(error) = self
+            && error.kind() == io::ErrorKind::BrokenPipe
+        {
+            return ExitCode::SUCCESS;
+        }
+        say(self);
+        ExitCode::from(match self {
+            Self::Work(_) | Self::Output(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Server(_) => 3,
+            Self::Program(error) => error.exit_code(),
+        })
+    }
+}
+
+/// Writes one line for the user; a closed standard error loses it.
+pub(crate) fn say(line: impl Display) {
+    use io::Write;
+    let _ = io::stderr().write_all(format!("katydid: {line}\n").as_bytes());
+}

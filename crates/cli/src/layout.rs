@@ -1,0 +1,96 @@
+//! Where the installed libraries are.
+//!
+//! ```text
+//! bin/katydid
+//! lib/katydid/shim/libcuda.so.1    what programs are given
+//! lib/katydid/soft/libcuda.so.1    softcuda
+//! ```
+//!
+//! `lib/katydid` is sought beside the executable's folder, or is what `KATYDID_LIB` says.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// The variable that overrides the place of the libraries.
+pub(crate) const VARIABLE: &str = "KATYDID_LIB";
+/// The file name every CUDA program asks for.
+pub(crate) const LIBRARY: &str = "libcuda.so.1";
+
+/// The folder of the libraries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// `lib/katydid`.
+    pub(crate) folder: PathBuf,
+}
+
+/// Why the libraries were not found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LayoutError {
+    /// No such file.
+    #[error("cannot find Katydid's library: {path}: run `cargo xtask dist`, or set KATYDID_LIB to the folder of shim/ and soft/")]
+    Missing { path: PathBuf },
+    /// The kernel does not say where this executable is.
+    #[error("cannot find Katydid's libraries: /proc is not mounted: set KATYDID_LIB to the folder of shim/ and soft/")]
+    NoExecutable,
+}
+
+impl Layout {
+    /// The layout this process belongs to; its files need not exist.
+    pub(crate) fn find() -> Result<Self, LayoutError> {
+        if let Some(folder) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+            return Ok(Self { folder: absolute(Path::new(&folder)) });
+        }
+        let executable = env::current_exe().map_err(|_| LayoutError::NoExecutable)?;
+        Ok(Self::beside(&executable))
+    }
+
+    /// The layout of an executable in `bin/`.
+    fn beside(executable: &Path) -> Self {
+        let root = executable.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+        Self { folder: root.join("lib/katydid") }
+    }
+
+    /// The folder that goes first into a program's `LD_LIBRARY_PATH`.
+    pub(crate) fn shim_folder(&self) -> PathBuf {
+        self.folder.join("shim")
+    }
+
+    /// The library given to programs.
+    pub(crate) fn shim(&self) -> PathBuf {
+        self.shim_folder().join(LIBRARY)
+    }
+
+    /// softcuda.
+    pub(crate) fn soft(&self) -> PathBuf {
+        self.folder.join("soft").join(LIBRARY)
+    }
+
+    /// The shim's folder, if the shim is there.
+    pub(crate) fn checked_shim_folder(&self) -> Result<PathBuf, LayoutError> {
+        let path = self.shim();
+        if path.is_file() { Ok(self.shim_folder()) } else { Err(LayoutError::Missing { path }) }
+    }
+}
+
+/// Programs change their folder before they load libraries, so a relative path would not do.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_lie_beside_the_executables_folder() {
+        let layout = Layout::beside(Path::new("/opt/katydid/bin/katydid"));
+        assert_eq!(layout.shim(), Path::new("/opt/katydid/lib/katydid/shim/libcuda.so.1"));
+        assert_eq!(layout.soft(), Path::new("/opt/katydid/lib/katydid/soft/libcuda.so.1"));
+    }
+
+    #[test]
+    fn a_missing_shim_is_named_with_the_remedy() {
+        let error = Layout { folder: "/no/such".into() }.checked_shim_folder().unwrap_err().to_string();
+        assert!(error.contains("/no/such/shim/libcuda.so.1") && error.contains("KATYDID_LIB"), "{error}");
+    }
+}

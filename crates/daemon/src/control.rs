@@ -1,0 +1,115 @@
+//! The socket between daemon and worker: small packets, one message each.
+//!
+//! A worker sends lines of text, read here:
+//!
+//! | message                   | when                                                       |
+//! |---------------------------|------------------------------------------------------------|
+//! | `warm DRIVER`             | the driver is up; a program may be handed over             |
+//! | `failed TEXT`             | before it exits because the driver would not start         |
+//! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
+//! | `refused TEXT`            | it turned the program away after the hand-over             |
+//!
+//! The daemon sends one message ever: the hand-over (`katydid_transport`). A worker that a program has subverted can
+//! write anything here, so messages are bounded and unknown ones are passed over.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+
+/// Longest message taken from a worker; the rest of a longer one is lost.
+const MAX_MESSAGE: usize = 4096;
+
+/// Something a worker said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Ready for a program, with the named driver.
+    Warm(String),
+    /// Will exit, for this reason.
+    Failed(String),
+    /// What its session uses.
+    Usage {
+        /// Bytes of device memory held.
+        device_memory: u64,
+        /// Calls executed since the session began.
+        calls: u64,
+    },
+    /// Turned its program away.
+    Refused(String),
+    /// Words of a newer worker.
+    Unknown,
+}
+
+/// Makes the two ends; both are closed on exec until the worker's is passed on purpose.
+pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// The next message; `None` when the worker closed its end.
+pub(crate) fn receive(control: &OwnedFd) -> Result<Option<Message>, Errno> {
+    let mut buffer = [0; MAX_MESSAGE];
+    let (_, length) = recv(control, &mut buffer, RecvFlags::DONTWAIT)?;
+    Ok(buffer.get(..length.min(MAX_MESSAGE)).filter(|bytes| !bytes.is_empty()).map(parse))
+}
+
+fn parse(bytes: &[u8]) -> Message {
+    let text = printable(bytes);
+    match text.split_once(' ').unwrap_or((&text, "")) {
+        ("warm", driver) => Message::Warm(driver.to_owned()),
+        ("failed", reason) => Message::Failed(reason.to_owned()),
+        ("refused", reason) => Message::Refused(reason.to_owned()),
+        ("usage", numbers) => usage(numbers).unwrap_or(Message::Unknown),
+        _ => Message::Unknown,
+    }
+}
+
+fn usage(numbers: &str) -> Option<Message> {
+    let (device_memory, calls) = numbers.split_once(' ')?;
+    Some(Message::Usage { device_memory: device_memory.parse().ok()?, calls: calls.parse().ok()? })
+}
+
+/// Text that can be shown on a terminal: control characters become spaces.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{SendFlags, send};
+
+    use super::*;
+
+    #[test]
+    fn each_message_is_read_back() {
+        assert_eq!(parse(b"warm softcuda\n"), Message::Warm("softcuda".into()));
+        assert_eq!(parse(b"failed no GPU here"), Message::Failed("no GPU here".into()));
+        assert_eq!(parse(b"usage 4096 17"), Message::Usage { device_memory: 4096, calls: 17 });
+        assert_eq!(parse(b"refused spec differs"), Message::Refused("spec differs".into()));
+    }
+
+    #[test]
+    fn hostile_messages_are_harmless() {
+        for bytes in
+            [&b"usage 1"[..], b"usage -1 x", b"", b"\xff\xfe", b"shutdown now", b"usage 99999999999999999999 1"]
+        {
+            assert_eq!(parse(bytes), Message::Unknown);
+        }
+        assert_eq!(parse(b"failed \x1b[2Jgone"), Message::Failed(" [2Jgone".into()));
+    }
+
+    #[test]
+    fn a_closed_end_is_the_end() {
+        let (ours, theirs) = pair().unwrap();
+        send(&theirs, b"warm x", SendFlags::empty()).unwrap();
+        drop(theirs);
+        assert_eq!(receive(&ours), Ok(Some(Message::Warm("x".into()))));
+        assert_eq!(receive(&ours), Ok(None));
+    }
+
+    #[test]
+    fn nothing_said_yet_is_no_end() {
+        let (ours, _theirs) = pair().unwrap();
+        assert_eq!(receive(&ours), Err(Errno::AGAIN));
+    }
+}

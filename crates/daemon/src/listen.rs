@@ -1,0 +1,323 @@
+//! Binds the sockets of a server.
+//!
+//! A unix socket is mode 0600 before anybody can connect to it. A socket file whose server is gone is replaced, one
+//! with a live server behind it is not. TCP reaches beyond this machine only when the operator insists.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use katydid_transport::Address;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::process::geteuid;
+
+/// Programs that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Why a server cannot listen on an address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another server answers there.
+    #[error("{path}: a server is listening there already; stop it, or give --listen (or --admin) another path")]
+    Live {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something that is not ours to remove lies at the path.
+    #[error("{path}: exists and is not a socket; remove it, or give another path")]
+    NotASocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The address would be reachable from other machines.
+    #[error(
+        "{address}: refused, because anyone who reaches {ip} could run code on the GPU and nothing is encrypted; \
+         listen on 127.0.0.1 (ssh -L brings it elsewhere), or say --insecure on a network you trust"
+    )]
+    BeyondLoopback {
+        /// As given.
+        address: Address,
+        /// What it stands for.
+        ip: IpAddr,
+    },
+    /// The host name stands for nothing.
+    #[error("{address}: cannot find the host ({source}); give an address of this machine")]
+    Resolve {
+        /// As given.
+        address: Address,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// The operating system refused.
+    #[error("{address}: cannot listen ({source}); {remedy}")]
+    Bind {
+        /// The address or path.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+/// A bound address.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Unix(UnixListener, SocketFile),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Binds `address`.
+    pub(crate) fn bind(address: &Address, insecure: bool) -> Result<Self, ListenError> {
+        let listener = match address {
+            Address::Unix(path) => bind_unix(path).map(|(listener, file)| Self::Unix(listener, file))?,
+            Address::Tcp { host, port } => bind_tcp(address, host, *port, insecure).map(Self::Tcp)?,
+        };
+        listener.set_nonblocking().map_err(|source| ListenError::Bind {
+            address: address.to_string(),
+            source,
+            remedy: "see ulimit -n",
+        })?;
+        Ok(listener)
+    }
+
+    /// A peer that is gone again when it is accepted must not hold up the others.
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Unix(listener, _) => listener.set_nonblocking(true),
+            Self::Tcp(listener) => listener.set_nonblocking(true),
+        }
+    }
+
+    /// The address programs use: a port of 0 has become the one that the system chose.
+    pub(crate) fn address(&self) -> io::Result<Address> {
+        match self {
+            Self::Unix(_, file) => Ok(Address::Unix(file.path.clone())),
+            Self::Tcp(listener) => {
+                let bound = listener.local_addr()?;
+                Ok(Address::Tcp { host: bound.ip().to_string(), port: bound.port() })
+            }
+        }
+    }
+}
+
+/// Who connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// `unix`, or address and port.
+    pub(crate) name: String,
+    /// Its process, where the system tells.
+    pub(crate) pid: Option<u32>,
+    /// Whether it may use this server.
+    pub(crate) allowed: bool,
+}
+
+impl Listener {
+    /// The next connection; `None` when it was gone before it was accepted.
+    pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, Peer)>> {
+        let accepted = match self {
+            Self::Unix(listener, _) => listener.accept().and_then(|(socket, _)| {
+                let peer = unix_peer(&socket)?;
+                Ok((socket.into(), peer))
+            }),
+            Self::Tcp(listener) => listener
+                .accept()
+                .map(|(socket, address)| (socket.into(), Peer { name: address.to_string(), pid: None, allowed: true })),
+        };
+        match accepted {
+            Ok(accepted) => Ok(Some(accepted)),
+            Err(error) if is_fleeting(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The kernel's word on who is at the other end: root and the server's own user are let in.
+fn unix_peer(socket: &UnixStream) -> io::Result<Peer> {
+    let credentials = socket_peercred(socket)?;
+    let allowed = credentials.uid.is_root() || credentials.uid == geteuid();
+    let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).ok();
+    Ok(Peer { name: "unix".to_owned(), pid, allowed })
+}
+
+/// The peer's doing, not the system's.
+fn is_fleeting(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// A socket in the file system; removed with this value, unless somebody put another file in its place.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    identity: Identity,
+}
+
+/// Tells a file from every other one: device, inode, and when the inode was last changed, since numbers are reused.
+type Identity = (u64, u64, i64, i64);
+
+impl SocketFile {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+            // Left behind it would only be recognised as stale by the next server.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<Identity> {
+    fs::symlink_metadata(path).map(|data| (data.dev(), data.ino(), data.ctime(), data.ctime_nsec()))
+}
+
+/// Binds a socket of mode 0600 at `path`, whose folder must exist.
+pub(crate) fn bind_unix(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
+    make_room(path)?;
+    let bound = bind_private(path).and_then(|listener| Ok((listener, identity(path)?)));
+    let (listener, identity) = bound.map_err(|source| unix_error(path, source))?;
+    Ok((listener, SocketFile { path: path.to_owned(), identity }))
+}
+
+/// Nobody can connect between the bind and the change of mode, because the socket does not listen yet.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}
+
+fn unix_error(path: &Path, source: io::Error) -> ListenError {
+    let remedy = match source.kind() {
+        io::ErrorKind::NotFound => "create the folder first",
+        io::ErrorKind::PermissionDenied => "choose a folder that you may write to",
+        io::ErrorKind::InvalidInput => "use a path of less than 108 bytes",
+        _ => "choose another path",
+    };
+    ListenError::Bind { address: path.display().to_string(), source, remedy }
+}
+
+/// Removes a socket that no server listens on any more.
+fn make_room(path: &Path) -> Result<(), ListenError> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(ListenError::NotASocket { path: path.to_owned() });
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(|source| unix_error(path, source))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(unix_error(path, error)),
+        Ok(_) => Err(ListenError::Live { path: path.to_owned() }),
+    }
+}
+
+fn bind_tcp(address: &Address, host: &str, port: u16, insecure: bool) -> Result<TcpListener, ListenError> {
+    let resolved: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .map_err(|source| ListenError::Resolve { address: address.clone(), source })?
+        .collect();
+    if let Some(beyond) = resolved.iter().find(|found| !insecure && !found.ip().is_loopback()) {
+        return Err(ListenError::BeyondLoopback { address: address.clone(), ip: beyond.ip() });
+    }
+    TcpListener::bind(resolved.as_slice()).map_err(|source| {
+        let remedy = match source.kind() {
+            io::ErrorKind::AddrInUse => "stop the other server, or choose another port",
+            io::ErrorKind::AddrNotAvailable => "give an address of this machine",
+            _ => "choose another port",
+        };
+        ListenError::Bind { address: address.to_string(), source, remedy }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str) -> Address {
+        Address::Tcp { host: host.into(), port: 0 }
+    }
+
+    #[test]
+    fn a_unix_socket_is_for_its_owner_only_and_removed_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let bound = bind_unix(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(bound);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let _live = bind_unix(&path).unwrap();
+        assert!(matches!(bind_unix(&path), Err(ListenError::Live { .. })));
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.txt");
+        fs::write(&path, "mine").unwrap();
+        assert!(matches!(bind_unix(&path), Err(ListenError::NotASocket { .. })));
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_socket_that_another_server_put_there_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let (first, file) = bind_unix(&path).unwrap();
+        drop(first);
+        let _second = bind_unix(&path).unwrap();
+        drop(file);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn tcp_beyond_loopback_needs_insistence() {
+        let error = Listener::bind(&tcp("0.0.0.0"), false).unwrap_err();
+        assert!(error.to_string().contains("--insecure"), "{error}");
+        assert!(Listener::bind(&tcp("0.0.0.0"), true).is_ok());
+        assert!(Listener::bind(&tcp("127.0.0.1"), false).is_ok());
+    }
+
+    #[test]
+    fn port_zero_becomes_a_real_port() {
+        let listener = Listener::bind(&tcp("127.0.0.1"), false).unwrap();
+        assert!(matches!(listener.address().unwrap(), Address::Tcp { port, .. } if port != 0));
+    }
+
+    #[test]
+    fn a_missing_folder_is_named_with_the_remedy() {
+        let error = bind_unix(Path::new("/no/such/folder/a.sock")).unwrap_err();
+        assert!(error.to_string().contains("create the folder first"), "{error}");
+    }
+}

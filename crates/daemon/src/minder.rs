@@ -1,0 +1,220 @@
+//! Minds one worker process from its start to its end, on a thread of its own.
+//!
+//! The minder alone waits for the process, so each is reaped exactly once. Whoever hands a program over holds a
+//! [`Mind`]; the assignment inside decides, under one lock, whether a program met a living worker or a dead one.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use katydid_transport::AcceptError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+
+use crate::control::{self, Message};
+use crate::server::Shared;
+use crate::sessions::SessionId;
+use crate::spawn::Worker;
+
+/// A driver that takes longer than this to start never will.
+const WARM_LIMIT: Duration = Duration::from_secs(120);
+/// How long a worker that closed its control socket may take to exit.
+const EXIT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Names a minded worker.
+#[derive(Debug, Clone)]
+pub(crate) struct Mind {
+    pid: u32,
+    control: Arc<OwnedFd>,
+    assignment: Arc<Mutex<Assignment>>,
+}
+
+/// What a worker is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Assignment {
+    Nobody,
+    Session(SessionId),
+    Dead,
+}
+
+impl Mind {
+    fn new(worker: &Worker) -> Self {
+        let assignment = Arc::new(Mutex::new(Assignment::Nobody));
+        Self { pid: worker.pid(), control: Arc::clone(&worker.control), assignment }
+    }
+
+    /// The worker's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Gives the worker to a session: `hand_over` sends the program on the control socket and must not wait.
+    ///
+    /// # Errors
+    ///
+    /// The worker is dead, or is of no use and will be soon; the session has no worker then.
+    pub(crate) fn assign(
+        &self,
+        id: SessionId,
+        hand_over: impl FnOnce(BorrowedFd<'_>) -> Result<(), AcceptError>,
+    ) -> Result<(), AssignError> {
+        let mut assignment = self.lock();
+        if *assignment == Assignment::Dead {
+            return Err(AssignError::Dead);
+        }
+        hand_over(self.control.as_fd()).map_err(|error| {
+            // The worker sees its end closed and exits; if not, its minder ends it.
+            let _ = shutdown(&self.control, Shutdown::Both);
+            AssignError::HandOver(error)
+        })?;
+        *assignment = Assignment::Session(id);
+        Ok(())
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        match *self.lock() {
+            Assignment::Session(id) => Some(id),
+            Assignment::Nobody | Assignment::Dead => None,
+        }
+    }
+
+    /// The worker is dead; says whom it served.
+    fn bury(&self) -> Option<SessionId> {
+        match std::mem::replace(&mut *self.lock(), Assignment::Dead) {
+            Assignment::Session(id) => Some(id),
+            Assignment::Nobody | Assignment::Dead => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Assignment> {
+        self.assignment.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a worker did not take a program.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AssignError {
+    /// It died before the program came.
+    #[error("the worker had died")]
+    Dead,
+    /// The program could not be sent to it.
+    #[error("the worker could not be reached: {0}")]
+    HandOver(AcceptError),
+}
+
+/// One worker under care.
+struct Minder<'a> {
+    shared: &'a Shared,
+    worker: Worker,
+    mind: Mind,
+    warm: bool,
+    /// Whether it has closed its control socket; only its exit is waited for then.
+    silent: bool,
+    /// When patience ends, if it is limited now.
+    deadline: Option<Instant>,
+    /// The worker's own last word on why it ends.
+    reason: Option<String>,
+}
+
+/// Minds `worker`, which counts as warming in the pool, until it is dead and reaped.
+pub(crate) fn mind(shared: &Shared, worker: Worker) {
+    let mind = Mind::new(&worker);
+    let deadline = Some(Instant::now() + WARM_LIMIT);
+    let mut minder = Minder { shared, worker, mind, warm: false, silent: false, deadline, reason: None };
+    while minder.step() {}
+    minder.finish();
+}
+
+impl Minder<'_> {
+    /// Waits for the next event and deals with it; false when the worker is to be reaped.
+    fn step(&mut self) -> bool {
+        let Some([control, exit, stop]) = self.wait() else {
+            self.reason.get_or_insert_with(|| "it took too long".to_owned());
+            return false;
+        };
+        if control {
+            self.listen();
+        }
+        !exit && !stop
+    }
+
+    /// Which of control socket, exit and the server's stop are due; `None` when patience is over.
+    fn wait(&self) -> Option<[bool; 3]> {
+        // A closed socket would be reported again and again, so the exit stands in for it.
+        let control = if self.silent { self.worker.pidfd.as_fd() } else { self.worker.control.as_fd() };
+        let mut events = [control, self.worker.pidfd.as_fd(), self.shared.stop.as_fd()]
+            .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut events, timeout.as_ref()) {
+            Ok(0) => None,
+            Ok(_) => Some(events.map(|event| !event.revents().is_empty())),
+            Err(_) => Some([false; 3]),
+        }
+    }
+
+    /// Reads all messages that have come.
+    fn listen(&mut self) {
+        while !self.silent {
+            match control::receive(&self.worker.control) {
+                Ok(Some(message)) => self.hear(message),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Ok(None) | Err(_) => {
+                    self.silent = true;
+                    self.deadline = Some(Instant::now() + EXIT_LIMIT);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Warm(driver) if !self.warm => {
+                self.warm = true;
+                self.deadline = None;
+                self.shared.pool.ready(self.mind.clone(), driver);
+            }
+            Message::Failed(reason) | Message::Refused(reason) => self.reason = Some(reason),
+            Message::Usage { device_memory, calls } => {
+                if let Some(id) = self.mind.session() {
+                    self.shared.sessions.usage(id, device_memory, calls);
+                }
+            }
+            Message::Warm(_) | Message::Unknown => {}
+        }
+    }
+
+    /// Reaps the process and tells whoever counts on it.
+    fn finish(mut self) {
+        self.listen();
+        let outcome = self.worker.outcome();
+        match self.mind.bury() {
+            Some(id) => self.end_session(id, &outcome),
+            None if self.shared.pool.is_stopping() => {}
+            None if self.warm => self.lose(&outcome),
+            None => self.shared.start_failed(&self.reason.unwrap_or(outcome)),
+        }
+    }
+
+    fn lose(&self, outcome: &str) {
+        self.shared.pool.lost(&self.mind);
+        let pid = self.mind.pid();
+        self.shared
+            .reporter
+            .problem(format_args!("the ready worker {pid} ended unused ({outcome}); another is started"));
+    }
+
+    /// A program that simply ends makes its worker exit with 0, which needs no mention of the worker.
+    fn end_session(&self, id: SessionId, outcome: &str) {
+        let Some(session) = self.shared.sessions.end(id) else { return };
+        let reason = match &self.reason {
+            Some(reason) => format!(": {reason}"),
+            None if outcome == "exit status: 0" || self.shared.pool.is_stopping() => String::new(),
+            None => format!(": its worker {} ended with {outcome}", session.worker_pid),
+        };
+        self.shared.reporter.note(format_args!("session {id} ({}) ended{reason}", session.name));
+    }
+}

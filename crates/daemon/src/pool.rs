@@ -1,0 +1,248 @@
+//! The pool of warm workers: their driver is up, so that a program need not wait for it.
+//!
+//! One thread of the pool starts workers (and lives as long as the server: see `spawn.rs`), one thread a worker minds
+//! it from start to end (`minder.rs`). A worker that dies before it was ready counts as a failure: the next start then
+//! waits, longer each time, so that a machine without a working driver is not kept busy by us. A program that comes in
+//! the meantime causes one attempt at once and learns of its outcome.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::minder::Mind;
+use crate::view::WorkersView;
+
+/// Wait after the first failure; doubles with each further one.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+/// Longest wait between attempts.
+const LAST_BACKOFF: Duration = Duration::from_secs(30);
+
+/// Why no worker could be had.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum PoolError {
+    /// A worker was started for the program and died.
+    #[error("no worker could be started: {0}")]
+    Failed(String),
+    /// The driver takes longer than any should.
+    #[error("no worker became ready within {} s; see the server's messages", .0.as_secs())]
+    Slow(Duration),
+    /// The server was told to stop.
+    #[error("the server is stopping; connect again when it is back")]
+    Stopping,
+}
+
+/// Workers that serve nobody yet.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    target: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ready: VecDeque<Mind>,
+    warming: usize,
+    /// Programs that wait for a worker: each raises the number of workers wanted.
+    waiting: usize,
+    failures: u64,
+    failures_in_a_row: u32,
+    last_failure: Option<String>,
+    /// No start before this, unless a program waits.
+    rest_until: Option<Instant>,
+    driver: Option<String>,
+    stopping: bool,
+}
+
+impl State {
+    fn wants_another(&self, target: usize) -> bool {
+        self.ready.len() + self.warming < target + self.waiting && self.rest().is_none()
+    }
+
+    /// How long the next start must wait yet.
+    fn rest(&self) -> Option<Duration> {
+        self.rest_until?.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
+    }
+}
+
+impl Pool {
+    /// A pool that keeps `target` workers ready.
+    pub(crate) fn new(target: usize) -> Self {
+        Self { target, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Waits until a worker should be started and counts it as warming; false when the server stops.
+    pub(crate) fn wait_for_need(&self) -> bool {
+        let mut state = self.lock();
+        loop {
+            if state.stopping {
+                return false;
+            }
+            if state.wants_another(self.target) {
+                state.warming += 1;
+                return true;
+            }
+            state = self.wait(state, state_rest);
+        }
+    }
+
+    /// A worker's driver is up.
+    pub(crate) fn ready(&self, worker: Mind, driver: String) {
+        let mut state = self.lock();
+        state.warming -= 1;
+        state.failures_in_a_row = 0;
+        (state.last_failure, state.rest_until) = (None, None);
+        state.driver = Some(driver);
+        state.ready.push_back(worker);
+        self.changed.notify_all();
+    }
+
+    /// A worker died, or could not be started, before it was ready. Says how long the next start will wait.
+    pub(crate) fn failed(&self, reason: &str) -> Duration {
+        let mut state = self.lock();
+        state.warming -= 1;
+        state.failures += 1;
+        let rest = LAST_BACKOFF.min(FIRST_BACKOFF * 2u32.saturating_pow(state.failures_in_a_row.min(16)));
+        state.failures_in_a_row += 1;
+        state.rest_until = Some(Instant::now() + rest);
+        state.last_failure = Some(reason.to_owned());
+        self.changed.notify_all();
+        rest
+    }
+
+    /// A worker that was ready died unused.
+    pub(crate) fn lost(&self, worker: &Mind) {
+        let mut state = self.lock();
+        state.ready.retain(|ready| ready.pid() != worker.pid());
+        self.changed.notify_all();
+    }
+
+    /// Takes a ready worker, or waits for one.
+    pub(crate) fn take(&self, patience: Duration) -> Result<Mind, PoolError> {
+        let deadline = Instant::now() + patience;
+        let mut state = self.lock();
+        state.waiting += 1;
+        state.rest_until = None;
+        let failures = state.failures;
+        self.changed.notify_all();
+        let outcome = loop {
+            if let Some(outcome) = outcome(&mut state, failures) {
+                break outcome;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break Err(PoolError::Slow(patience));
+            }
+            state = self.wait(state, |_| Some(left));
+        };
+        state.waiting -= 1;
+        self.changed.notify_all();
+        outcome
+    }
+
+    /// Gives up the ready workers and wakes everybody who waits.
+    pub(crate) fn stop(&self) -> Vec<Mind> {
+        let mut state = self.lock();
+        state.stopping = true;
+        self.changed.notify_all();
+        state.ready.drain(..).collect()
+    }
+
+    /// Whether the server stops: workers die then without being missed.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
+    /// What the admin API shows, and the driver found last.
+    pub(crate) fn view(&self) -> (WorkersView, Option<String>) {
+        let state = self.lock();
+        let last_failure = state.last_failure.clone();
+        (WorkersView { ready: state.ready.len(), warming: state.warming, last_failure }, state.driver.clone())
+    }
+
+    /// Waits for a change, at most as long as `limit` says.
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        limit: impl Fn(&State) -> Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        match limit(&state) {
+            Some(limit) => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// The counters are adjusted in single statements, so a panic elsewhere leaves them consistent.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn state_rest(state: &State) -> Option<Duration> {
+    state.rest()
+}
+
+/// What a program that waits learns now, if anything. `failures` is the count when it began to wait.
+fn outcome(state: &mut State, failures: u64) -> Option<Result<Mind, PoolError>> {
+    if state.stopping {
+        return Some(Err(PoolError::Stopping));
+    }
+    if let Some(worker) = state.ready.pop_front() {
+        return Some(Ok(worker));
+    }
+    let reason = state.last_failure.as_ref().filter(|_| state.failures > failures)?;
+    Some(Err(PoolError::Failed(reason.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn as_many_workers_are_started_as_are_wanted() {
+        let pool = Pool::new(2);
+        assert!(pool.wait_for_need() && pool.wait_for_need());
+        assert!(!pool.lock().wants_another(2));
+        pool.lock().waiting = 1;
+        assert!(pool.lock().wants_another(2));
+    }
+
+    #[test]
+    fn a_failure_makes_the_next_start_wait_longer_each_time() {
+        let pool = Pool::new(1);
+        let rests: Vec<_> = (0..8)
+            .map(|_| {
+                pool.lock().warming += 1;
+                pool.failed("no driver").as_millis()
+            })
+            .collect();
+        assert_eq!(rests, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
+        assert!(!pool.lock().wants_another(1));
+        assert_eq!(pool.view().0.last_failure.as_deref(), Some("no driver"));
+    }
+
+    #[test]
+    fn a_program_that_waits_learns_of_the_failure_of_its_own_attempt() {
+        let pool = Pool::new(0);
+        std::thread::scope(|scope| {
+            let program = scope.spawn(|| pool.take(PATIENCE).map(|_| ()));
+            assert!(pool.wait_for_need());
+            pool.failed("no driver");
+            assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
+        });
+    }
+
+    #[test]
+    fn stopping_wakes_everybody() {
+        let pool = Pool::new(0);
+        std::thread::scope(|scope| {
+            let program = scope.spawn(|| pool.take(PATIENCE).map(|_| ()));
+            assert!(pool.wait_for_need());
+            pool.stop();
+            assert_eq!(program.join().unwrap(), Err(PoolError::Stopping));
+            assert!(!pool.wait_for_need());
+        });
+    }
+}

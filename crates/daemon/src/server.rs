@@ -1,0 +1,209 @@
+//! The server as a whole: what its threads share, how it starts, how it stops.
+//!
+//! ```text
+//! accept thread ─ a short-lived thread a connection: hello, admission, hand-over
+//! pool thread   ─ a thread a worker: minds it until it is reaped
+//! admin thread  ─ HTTP on the admin socket
+//! ```
+//!
+//! Stopping makes [`Shared::stop`] readable, which every long wait also waits for.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle, Scope};
+use std::time::Duration;
+
+use katydid_transport::Address;
+use katydid_wire::handshake::Build;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::accept;
+use crate::admin::AdminServer;
+use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
+use crate::minder::mind;
+use crate::pool::Pool;
+use crate::report::Reporter;
+use crate::sessions::{Sessions, now};
+use crate::spawn::{Worker, WorkerCommand, spawn};
+
+/// What a server is to do.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Addresses for programs; at least one.
+    pub listen: Vec<Address>,
+    /// Where the admin socket goes.
+    pub admin: PathBuf,
+    /// Allow TCP beyond loopback.
+    pub insecure: bool,
+    /// How workers are started.
+    pub worker: WorkerCommand,
+    /// What workers were told to open, for the admin API.
+    pub driver: String,
+    /// Workers kept ready.
+    pub warm: usize,
+    /// Sessions at a time.
+    pub max_sessions: usize,
+    /// Most device memory of one session, in bytes.
+    pub session_memory: Option<u64>,
+    /// What programs must have been built from.
+    pub build: Build,
+    /// How long a program may take to say hello.
+    pub hello_patience: Duration,
+    /// Say nothing but problems.
+    pub quiet: bool,
+}
+
+/// Why a server could not start. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An address cannot be used.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system is out of something.
+    #[error("cannot {what}: {source}; see ulimit -n and ulimit -u")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What all threads of a server use.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) sessions: Sessions,
+    pub(crate) reporter: Reporter,
+    pub(crate) build: Build,
+    pub(crate) hello_patience: Duration,
+    pub(crate) session_memory: Option<u64>,
+    pub(crate) driver: String,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) started: u64,
+    pub(crate) worker: WorkerCommand,
+    /// Readable, for good, once the server stops.
+    pub(crate) stop: OwnedFd,
+}
+
+impl Shared {
+    /// A worker never became ready.
+    pub(crate) fn start_failed(&self, reason: &str) {
+        let rest = self.pool.failed(reason);
+        let rest = rest.as_secs_f32();
+        self.reporter.problem(format_args!("a worker could not be started: {reason} (next attempt in {rest} s)"));
+    }
+}
+
+/// A running server. Dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    admin: AdminServer,
+    /// Dropped after `admin`, which wakes its own thread through the socket.
+    admin_file: SocketFile,
+}
+
+impl Server {
+    /// Binds all addresses and begins to serve.
+    ///
+    /// # Errors
+    ///
+    /// See [`StartError`]. A driver that does not work is no error here: it is reported, and retried.
+    pub fn start(config: ServerConfig) -> Result<Self, StartError> {
+        let listeners: Vec<Listener> =
+            config.listen.iter().map(|address| Listener::bind(address, config.insecure)).collect::<Result<_, _>>()?;
+        let (admin_socket, admin_file) = bind_unix(&config.admin)?;
+        let shared = Arc::new(share(config, &listeners)?);
+        let admin = AdminServer::open(admin_socket)
+            .map_err(|source| StartError::System { what: "open the admin socket", source })?;
+        let mut server = Self { shared, threads: Vec::new(), admin, admin_file };
+        server.start_threads(listeners)?;
+        Ok(server)
+    }
+
+    fn start_threads(&mut self, listeners: Vec<Listener>) -> Result<(), StartError> {
+        self.start_thread("pool", |shared| fill_pool(&shared))?;
+        self.start_thread("accept", move |shared| accept::serve(&listeners, &shared))?;
+        let admin = self.admin.clone();
+        self.start_thread("admin", move |shared| admin.serve(&shared))
+    }
+
+    fn start_thread(&mut self, name: &str, body: impl FnOnce(Arc<Shared>) + Send + 'static) -> Result<(), StartError> {
+        let shared = Arc::clone(&self.shared);
+        let builder = thread::Builder::new().name(name.to_owned());
+        let started = builder.spawn(move || body(shared));
+        self.threads.push(started.map_err(|source| StartError::System { what: "start a thread", source })?);
+        Ok(())
+    }
+
+    /// The addresses programs can use now.
+    pub fn addresses(&self) -> &[Address] {
+        &self.shared.addresses
+    }
+
+    /// The admin socket.
+    pub fn admin(&self) -> &Path {
+        self.admin_file.path()
+    }
+
+    /// Ends all sessions, removes the sockets and returns when every worker is reaped.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.sessions.stop();
+        let idle = self.shared.pool.stop();
+        // The counter of a fresh eventfd has room for a one; the minders kill their workers now.
+        let _ = rustix::io::write(&self.shared.stop, &1u64.to_le_bytes());
+        drop(idle);
+        self.admin.unblock();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has ended too.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartError> {
+    let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|errno| StartError::System { what: "make an event descriptor", source: errno.into() })?;
+    let addresses = listeners.iter().map(Listener::address).collect::<io::Result<_>>();
+    Ok(Shared {
+        pool: Pool::new(config.warm),
+        sessions: Sessions::new(config.max_sessions),
+        reporter: Reporter::new(config.quiet),
+        build: config.build,
+        hello_patience: config.hello_patience,
+        session_memory: config.session_memory,
+        driver: config.driver,
+        addresses: addresses.map_err(|source| StartError::System { what: "read a socket's address", source })?,
+        started: now(),
+        worker: config.worker,
+        stop,
+    })
+}
+
+/// Keeps the pool filled. Workers die with this thread, which ends only after all of them.
+fn fill_pool(shared: &Shared) {
+    thread::scope(|scope| {
+        while shared.pool.wait_for_need() {
+            let started = spawn(&shared.worker).and_then(|worker| start_minder(scope, shared, worker));
+            if let Err(error) = started {
+                shared.start_failed(&format!("{}: {error}", shared.worker.program.display()));
+            }
+        }
+    });
+}
+
+fn start_minder<'scope>(scope: &'scope Scope<'scope, '_>, shared: &'scope Shared, worker: Worker) -> io::Result<()> {
+    let builder = thread::Builder::new().name(format!("minder-{}", worker.pid()));
+    builder.spawn_scoped(scope, move || mind(shared, worker)).map(drop)
+}

@@ -1,0 +1,168 @@
+//! Starts a worker process.
+//!
+//! A worker runs with address randomisation off, so that a driver places module globals at the same addresses each
+//! time; in a process group of its own, so that Ctrl-C on a terminal reaches the server and not the worker; and dies
+//! with the thread that started it, so that a killed server leaves nothing behind. That thread must therefore live as
+//! long as the server: only the pool's own thread calls [`spawn`].
+
+#![expect(unsafe_code, reason = "what a child does between fork and exec has no safe interface")]
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::control;
+
+/// How a worker is started: the daemon appends `--control-fd N`.
+#[derive(Debug, Clone)]
+pub struct WorkerCommand {
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments before `--control-fd N`.
+    pub arguments: Vec<OsString>,
+    /// Variables set for it.
+    pub set: Vec<(OsString, OsString)>,
+    /// Variables it must not inherit.
+    pub unset: Vec<OsString>,
+}
+
+/// A started worker. Dropping it kills the process and reaps it.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    child: Child,
+    /// Our end of its control socket; shared with whoever hands a program over.
+    pub(crate) control: Arc<OwnedFd>,
+    /// Readable once the process has ended.
+    pub(crate) pidfd: OwnedFd,
+}
+
+impl Worker {
+    /// Its process id, valid until this value is dropped.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the process whatever it is doing, reaps it, and says how it ended.
+    pub(crate) fn reap(&mut self) -> String {
+        // Fails only when the process was reaped already.
+        let _ = self.child.kill();
+        self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+
+    /// How the process ended by itself, once `pidfd` says that it did.
+    pub(crate) fn outcome(&mut self) -> String {
+        match self.child.try_wait() {
+            Ok(Some(status)) => status.to_string(),
+            _ => self.reap(),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.reap();
+    }
+}
+
+/// Starts a worker that will report on its control socket.
+///
+/// # Errors
+///
+/// What the operating system said about the socket pair, the fork or the exec.
+pub(crate) fn spawn(how: &WorkerCommand) -> io::Result<Worker> {
+    let (ours, theirs) = control::pair()?;
+    let number = theirs.as_raw_fd();
+    let mut command = Command::new(&how.program);
+    command.args(&how.arguments).arg("--control-fd").arg(number.to_string());
+    command.envs(how.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    how.unset.iter().for_each(|name| {
+        command.env_remove(name);
+    });
+    let parent = std::process::id();
+    // SAFETY: `prepare` makes only system calls that are safe between fork and exec: it takes no lock and allocates
+    // nothing.
+    unsafe { command.pre_exec(move || prepare(number, parent)) };
+    let child = command.spawn()?;
+    let pidfd = open_pidfd(&child)?;
+    Ok(Worker { child, control: Arc::new(ours), pidfd })
+}
+
+fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
+    let pid = Pid::from_child(child);
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Runs in the child, between fork and exec.
+fn prepare(control: RawFd, parent: u32) -> io::Result<()> {
+    // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` says so) the
+    // worker runs with randomisation on, which only restoring from an image will mind: so the result is not checked.
+    unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+    // SAFETY: this option takes one integer.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+    // The server may have died before the line above took effect.
+    if std::os::unix::process::parent_id() != parent {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: `control` is the worker's end of the pair, open in the child as in the parent; clearing its flags lets
+    // it pass the exec.
+    check(unsafe { libc::fcntl(control, libc::F_SETFD, 0) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+
+    fn shell(script: &str) -> WorkerCommand {
+        let arguments = vec!["-c".into(), script.into(), "worker".into()];
+        WorkerCommand { program: "/bin/sh".into(), arguments, set: Vec::new(), unset: vec!["HOME".into()] }
+    }
+
+    fn wait_for_end(worker: &Worker) {
+        poll(&mut [PollFd::from_borrowed_fd(worker.pidfd.as_fd(), PollFlags::IN)], None).unwrap();
+    }
+
+    /// `$2` is the number after `--control-fd`.
+    #[test]
+    fn a_worker_gets_its_control_socket_and_nothing_it_must_not_have() {
+        let mut worker = spawn(&shell("printf \"warm ${HOME:-none}\" >&$2")).unwrap();
+        wait_for_end(&worker);
+        assert_eq!(control::receive(&worker.control), Ok(Some(control::Message::Warm("none".into()))));
+        assert_eq!(worker.outcome(), "exit status: 0");
+    }
+
+    #[test]
+    fn a_worker_runs_in_its_own_group_without_randomisation() {
+        let mut worker =
+            spawn(&shell("read -r p _ < /proc/self/stat; [ \"$(cat /proc/$$/personality)\" = 00040000 ]")).unwrap();
+        wait_for_end(&worker);
+        assert_eq!(worker.outcome(), "exit status: 0");
+    }
+
+    #[test]
+    fn a_dropped_worker_is_killed_and_reaped() {
+        let worker = spawn(&shell("sleep 1000")).unwrap();
+        let pid = worker.pid();
+        drop(worker);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_missing_executable_is_an_error() {
+        let how = WorkerCommand { program: "/no/such/file".into(), ..shell("") };
+        assert_eq!(spawn(&how).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

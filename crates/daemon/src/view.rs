@@ -1,0 +1,73 @@
+//! What the admin API says, as JSON: the types both the daemon and `katydid ps` use.
+//!
+//! Fields are only ever added, so that an older `ps` reads a newer server. Times are seconds since 1970.
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/server`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerView {
+    /// Version of the `katydid` that serves.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it started.
+    pub started: u64,
+    /// Addresses it listens on, as programs name them.
+    pub listen: Vec<String>,
+    /// The driver its workers were told to open.
+    pub driver: String,
+    /// The driver a worker reported last; none before the first is warm.
+    pub driver_found: Option<String>,
+    /// Its workers that serve nobody yet.
+    pub workers: WorkersView,
+    /// Sessions at present.
+    pub sessions: usize,
+    /// Sessions it allows at a time.
+    pub max_sessions: usize,
+    /// Device memory it allows one session, in bytes; none is no limit.
+    pub session_memory: Option<u64>,
+}
+
+/// The warm pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkersView {
+    /// Ready for a program.
+    pub ready: usize,
+    /// Starting their driver.
+    pub warming: usize,
+    /// Why the last worker that died before it was ready did so; none after a success.
+    pub last_failure: Option<String>,
+}
+
+/// `GET /v1/sessions`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionsView {
+    /// Oldest first.
+    pub sessions: Vec<SessionView>,
+}
+
+/// One program that is being served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionView {
+    /// Counts from 1 since the server started.
+    pub id: u64,
+    /// As given by `--name`, else the program's name.
+    pub name: String,
+    /// Process of the program; on its own machine when the link is from elsewhere.
+    pub pid: u32,
+    /// Name of the program.
+    pub program: String,
+    /// Where it connects from: `unix` or an address and port.
+    pub peer: String,
+    /// `shm` or `stream`.
+    pub link: String,
+    /// When it was handed to its worker.
+    pub started: u64,
+    /// Process of its worker.
+    pub worker_pid: u32,
+    /// Device memory it holds, in bytes; none until the worker reports.
+    pub device_memory: Option<u64>,
+    /// CUDA calls that reached the worker; none until the worker reports.
+    pub calls: Option<u64>,
+}
