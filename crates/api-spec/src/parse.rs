@@ -220,4 +220,18 @@ mod tests {
         assert_eq!(fault("f () local none 2.0"), Fault::NeedsPath(Class::Local));
         assert_eq!(fault("f (x: in bytes, y: u32) call none -"), Fault::BytesNotLast("x".into()));
     }
+
+    /// Cuts and byte changes of a good file: each is a model or an error, never a panic.
+    #[test]
+    fn no_change_of_a_file_makes_the_parser_panic() {
+        let text = "f_v2 (s: CUstream, p: *mut *const char) enqueue by a::b set(s) 3.2\nf_v2_ptsz = ptsz of f_v2 7.0\n";
+        for at in 0..text.len() {
+            let _ = parse("t", &text[..at]);
+            for byte in [b' ', b'(', b')', b':', b',', b'*', b'=', b'.', b'x', b'\n'] {
+                let mut bytes = text.as_bytes().to_vec();
+                bytes[at] = byte;
+                let _ = parse("t", &String::from_utf8_lossy(&bytes));
+            }
+        }
+    }
 }
