@@ -1,1 +1,18 @@
-//! The address map that program and worker share.
+//! The address map that program and worker share, and the allocators that fill it.
+//!
+//! A device pointer and a pinned host pointer have one value in the program, in the worker, and after a restore. So
+//! both sides keep the same ranges free ([`Reservation`]), agree on one range for each kind of memory before any
+//! pointer is handed out ([`Offers`] in the program, [`choose`] in the worker), and the program hands out addresses
+//! itself ([`Suballocator`]), asking the worker only for growth. [`RangeMap`] finds what an address belongs to.
+
+mod map;
+mod negotiate;
+mod range_map;
+mod reservation;
+mod suballocator;
+
+pub use map::{AddressMap, DEVICE_STRIDE, MAX_DEVICES};
+pub use negotiate::{ArenaError, Offers, Settled, choose};
+pub use range_map::{Overlap, RangeMap};
+pub use reservation::{Reservation, ReserveError};
+pub use suballocator::{FreeError, GRANULARITY, MIN_GROWTH, Suballocator};

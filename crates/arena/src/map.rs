@@ -1,0 +1,81 @@
+//! Where the arenas lie in this session.
+
+use std::ops::Range;
+
+use katydid_wire::handshake::{ArenaKind, ArenaRange};
+
+/// Bytes of address space that each GPU has: GPU `g` starts at the device arena's base plus `g` times this.
+pub const DEVICE_STRIDE: u64 = 1 << 40;
+/// Most GPUs of a session: what fits between two bases.
+pub const MAX_DEVICES: u32 = 16;
+
+/// The ranges both sides agreed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressMap {
+    device: Range<u64>,
+    pinned: Option<Range<u64>>,
+}
+
+impl AddressMap {
+    /// The map that a worker's answer stands for; none if it lacks the device arena.
+    #[must_use]
+    pub fn from_arenas(arenas: &[ArenaRange]) -> Option<Self> {
+        let find = |kind| arenas.iter().find(|arena| arena.kind == kind).map(|arena| arena.base..arena.base + arena.length);
+        Some(Self { device: find(ArenaKind::DEVICE)?, pinned: find(ArenaKind::PINNED) })
+    }
+
+    /// Addresses of GPU `device`'s memory; none beyond the arena.
+    #[must_use]
+    pub fn device(&self, device: u32) -> Option<Range<u64>> {
+        let start = self.device.start + u64::from(device) * DEVICE_STRIDE;
+        let end = start + DEVICE_STRIDE;
+        (end <= self.device.end).then_some(start..end)
+    }
+
+    /// The GPU whose range holds `address`.
+    #[must_use]
+    pub fn device_of(&self, address: u64) -> Option<u32> {
+        let index = self.device.contains(&address).then(|| (address - self.device.start) / DEVICE_STRIDE)?;
+        u32::try_from(index).ok()
+    }
+
+    /// Addresses of pinned host memory; none if the sides agreed on none.
+    #[must_use]
+    pub fn pinned(&self) -> Option<Range<u64>> {
+        self.pinned.clone()
+    }
+
+    /// Whether `address` lies in the pinned arena.
+    #[must_use]
+    pub fn is_pinned(&self, address: u64) -> bool {
+        self.pinned.as_ref().is_some_and(|range| range.contains(&address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> AddressMap {
+        let device = ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: 2 * DEVICE_STRIDE };
+        let pinned = ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: 1 << 38 };
+        AddressMap::from_arenas(&[pinned, device]).unwrap()
+    }
+
+    #[test]
+    fn each_gpu_has_its_own_tebibyte() {
+        assert_eq!(map().device(1), Some(0x2100_0000_0000..0x2200_0000_0000));
+        assert_eq!(map().device(2), None);
+        assert_eq!(map().device_of(0x20ff_ffff_ffff), Some(0));
+        assert_eq!(map().device_of(0x2100_0000_0000), Some(1));
+        assert_eq!(map().device_of(0x2200_0000_0000), None);
+        assert_eq!(map().device_of(0x1fff_ffff_ffff), None);
+    }
+
+    #[test]
+    fn pinned_addresses_are_told_apart() {
+        assert!(map().is_pinned(0x3000_0000_0000) && !map().is_pinned(0x2000_0000_0000));
+        assert!(!map().is_pinned(0x3040_0000_0000));
+        assert_eq!(AddressMap::from_arenas(&[]), None);
+    }
+}
