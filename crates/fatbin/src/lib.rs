@@ -1,1 +1,27 @@
-//! Reads module images: fatbin containers, cubins and PTX.
+//! Module images, as programs hand them to the driver: PTX text, cubins, fatbin containers, and wrappers around those.
+//!
+//! ```text
+//! wrapper (24 bytes) ──▶ container ── entry (PTX | cubin | LTO), entry, …
+//!                   └──▶ NULL-ended array of further containers (version 2: separately compiled objects)
+//! ```
+//!
+//! An API call gives a bare pointer; [`image_at`] finds out what lies there and how long it is. An [`Image`] is a view
+//! of the parts, wherever they lie; it has a flat form for the wire ([`Image::table`], [`Image::decode`]) and can be
+//! built up again as a driver wants it ([`Image::rebuild`]). [`Image::ptx`] picks the text a software device runs.
+//!
+//! Apart from [`image_at`], which has to trust its caller, nothing here believes a length: damaged images are errors.
+
+mod container;
+mod elf;
+mod entry;
+mod error;
+mod extent;
+mod image;
+mod rebuild;
+
+pub use container::{Container, Entries};
+pub use entry::{Entry, EntryKind};
+pub use error::ImageError;
+pub use extent::image_at;
+pub use image::{Image, ImageKind, Ptx};
+pub use rebuild::OwnedImage;

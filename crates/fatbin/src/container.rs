@@ -1,0 +1,94 @@
+//! A fatbin container: a 16-byte header, then entries back to back.
+//!
+//! | offset | bytes | field                        |
+//! |-------:|------:|------------------------------|
+//! |      0 |     4 | magic, 0xBA55ED50            |
+//! |      4 |     2 | version, 1                   |
+//! |      6 |     2 | size of this header, 16      |
+//! |      8 |     8 | bytes of all entries         |
+
+use crate::entry::{Entry, EntryKind};
+use crate::error::{ImageError, check_limit, check_there};
+
+/// First word of a container.
+pub(crate) const CONTAINER_MAGIC: u32 = 0xba55_ed50;
+/// Bytes of the header that are always there.
+pub(crate) const CONTAINER_HEADER: usize = 16;
+/// Largest container believed; the largest in NVIDIA's libraries are below 1 GiB.
+pub(crate) const MAX_CONTAINER: u64 = 4 << 30;
+
+/// A container whose entries all lie within it; the entries themselves are checked as they are read.
+#[derive(Debug, Clone, Copy)]
+pub struct Container<'a> {
+    entries: &'a [u8],
+}
+
+impl<'a> Container<'a> {
+    /// The container at the start of `bytes`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, ImageError> {
+        let available = bytes.len() as u64;
+        let needed = CONTAINER_HEADER as u64;
+        let header = bytes.first_chunk().ok_or(ImageError::CutOff { what: "a container", needed, available })?;
+        let length = container_length(header)?;
+        check_there("a container", length, available)?;
+        let header_size = usize::from(u16::from_le_bytes([header[6], header[7]]));
+        Ok(Self { entries: &bytes[header_size..length as usize] })
+    }
+
+    /// Its entries in order; the last item is an error if they do not fill the container.
+    #[must_use]
+    pub fn entries(&self) -> Entries<'a> {
+        Entries { rest: self.entries }
+    }
+
+    /// The PTX that suits a device best: of the highest architecture not above `sm`. With no `sm`, of the highest.
+    ///
+    /// # Errors
+    /// An entry is damaged.
+    pub fn best_ptx(&self, sm: Option<u32>) -> Result<Option<Entry<'a>>, ImageError> {
+        let entries: Vec<Entry<'a>> = self.entries().collect::<Result<_, _>>()?;
+        let usable = |entry: &Entry<'_>| entry.kind == EntryKind::PTX && sm.is_none_or(|sm| entry.suits(sm));
+        Ok(entries.into_iter().filter(usable).max_by_key(|entry| entry.sm))
+    }
+}
+
+/// Iterator over the entries of a container.
+#[derive(Debug, Clone)]
+pub struct Entries<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Entry<'a>, ImageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let split = Entry::split_from(self.rest);
+        self.rest = split.as_ref().map_or(&[], |(_, rest)| rest);
+        Some(split.map(|(entry, _)| entry))
+    }
+}
+
+/// Bytes of the container that starts with this header.
+pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER]) -> Result<u64, ImageError> {
+    let [m0, m1, m2, m3, v0, v1, h0, h1, body @ ..] = *header;
+    let (magic, version) = (u32::from_le_bytes([m0, m1, m2, m3]), u16::from_le_bytes([v0, v1]));
+    let header_size = u16::from_le_bytes([h0, h1]);
+    if magic != CONTAINER_MAGIC {
+        return Err(ImageError::Field { field: "the first word of a container", value: magic.into() });
+    }
+    if version != 1 {
+        return Err(ImageError::Field { field: "the version of a container", value: version.into() });
+    }
+    if usize::from(header_size) < CONTAINER_HEADER {
+        return Err(ImageError::Field { field: "the header size of a container", value: header_size.into() });
+    }
+    let length = u64::from_le_bytes(body).saturating_add(header_size.into());
+    check_limit("a container", length, MAX_CONTAINER)?;
+    Ok(length)
+}

@@ -1,0 +1,130 @@
+//! How long a cubin is that was passed by bare pointer.
+//!
+//! Compilers put the program headers behind the section headers, and sections behind those, so the length is the
+//! maximum over both tables, every section with bytes in the file, and every segment.
+
+use crate::error::{ImageError, check_limit};
+
+/// First word of an ELF file.
+pub(crate) const ELF_MAGIC: u32 = 0x464c_457f;
+/// Largest cubin believed.
+const MAX_ELF: u64 = 4 << 30;
+/// A section without bytes in the file.
+const SHT_NOBITS: u32 = 8;
+/// Bytes of an ELF64 header, of a section header and of a program header.
+const HEADER: u64 = 64;
+const SECTION: u64 = 64;
+const SEGMENT: u64 = 56;
+
+/// The length of the ELF64 file whose bytes `read(offset, length)` gives.
+///
+/// Reads only tables that the header points to, so that a reader over bare memory touches nothing outside the file.
+pub(crate) fn elf_length<'a>(read: impl Fn(u64, u64) -> Result<&'a [u8], ImageError>) -> Result<u64, ImageError> {
+    let header = read(0, HEADER)?;
+    let class = u64::from(header[4]);
+    if class != 2 {
+        return Err(ImageError::Field { field: "the ELF class", value: class });
+    }
+    let segments = Table { start: u64_at(header, 32), entry: u16_at(header, 54), count: u16_at(header, 56) };
+    let sections = Table { start: u64_at(header, 40), entry: u16_at(header, 58), count: u16_at(header, 60) };
+    let mut length = HEADER.max(u16_at(header, 52));
+    for (table, least, end) in [(&segments, SEGMENT, segment_end as EndOf), (&sections, SECTION, section_end)] {
+        length = length.max(table.end(least)?);
+        check_limit("a cubin", length, MAX_ELF)?;
+        for index in 0..table.count {
+            let entry = read(table.start + index * table.entry, table.entry)?;
+            length = length.max(end(entry));
+        }
+    }
+    check_limit("a cubin", length, MAX_ELF)?;
+    Ok(length)
+}
+
+/// Where the bytes that a table entry describes end.
+type EndOf = fn(&[u8]) -> u64;
+
+/// A table that the ELF header points to.
+struct Table {
+    start: u64,
+    entry: u64,
+    count: u64,
+}
+
+impl Table {
+    /// Where it ends; 0 if it is empty.
+    fn end(&self, least: u64) -> Result<u64, ImageError> {
+        if self.count == 0 {
+            return Ok(0);
+        }
+        if self.entry < least {
+            return Err(ImageError::Field { field: "the size of an ELF table's entries", value: self.entry });
+        }
+        Ok(self.start.saturating_add(self.count * self.entry))
+    }
+}
+
+fn section_end(section: &[u8]) -> u64 {
+    let kind = u64_at(section, 0) >> 32;
+    if kind == u64::from(SHT_NOBITS) { 0 } else { u64_at(section, 24).saturating_add(u64_at(section, 32)) }
+}
+
+fn segment_end(segment: &[u8]) -> u64 {
+    u64_at(segment, 8).saturating_add(u64_at(segment, 32))
+}
+
+/// A field of a structure that the caller has got in whole; 0 beyond it.
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u64::from_le_bytes(*field))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u64 {
+    u64_at(bytes, at) & 0xffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn length_of(file: &[u8]) -> Result<u64, ImageError> {
+        elf_length(|offset, length| {
+            let found = file.get(offset as usize..).and_then(|rest| rest.get(..length as usize));
+            found.ok_or(ImageError::CutOff { what: "a cubin", needed: offset + length, available: file.len() as u64 })
+        })
+    }
+
+    /// Header, one section header at 64, one program header at 128: 184 bytes and what the tables point to.
+    fn file(section: (u32, u64, u64), segment: (u64, u64)) -> Vec<u8> {
+        let mut file = vec![0; 184];
+        let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &[0x7f, b'E', b'L', b'F', 2, 1]);
+        put(32, &128_u64.to_le_bytes());
+        put(40, &64_u64.to_le_bytes());
+        for (at, value) in [(52, 64_u16), (54, 56), (56, 1), (58, 64), (60, 1)] {
+            put(at, &value.to_le_bytes());
+        }
+        put(68, &section.0.to_le_bytes());
+        put(88, &section.1.to_le_bytes());
+        put(96, &section.2.to_le_bytes());
+        put(136, &segment.0.to_le_bytes());
+        put(160, &segment.1.to_le_bytes());
+        file
+    }
+
+    #[test]
+    fn each_of_the_four_terms_can_be_the_last() {
+        assert_eq!(length_of(&file((1, 0, 8), (0, 8))), Ok(184));
+        assert_eq!(length_of(&file((1, 1000, 8), (0, 8))), Ok(1008));
+        assert_eq!(length_of(&file((1, 1000, 8), (900, 109))), Ok(1009));
+        assert_eq!(length_of(&file((SHT_NOBITS, 1000, 8), (0, 8))), Ok(184));
+    }
+
+    #[test]
+    fn lengths_that_overflow_are_refused() {
+        assert!(matches!(length_of(&file((1, u64::MAX, 8), (0, 8))), Err(ImageError::TooLarge { .. })));
+        let mut far = file((1, 0, 0), (0, 0));
+        far[40..48].fill(0xff);
+        assert!(matches!(length_of(&far), Err(ImageError::TooLarge { .. })));
+        far[58] = 8;
+        assert!(matches!(length_of(&far), Err(ImageError::Field { .. })));
+    }
+}

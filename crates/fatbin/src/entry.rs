@@ -1,0 +1,183 @@
+//! One entry of a container: PTX or machine code for one architecture, perhaps compressed.
+//!
+//! | offset | bytes | field                                                             |
+//! |-------:|------:|-------------------------------------------------------------------|
+//! |   0x00 |     2 | kind: 1 PTX, 2 cubin, 8 LTO                                       |
+//! |   0x04 |     4 | size of this header, at least 64                                  |
+//! |   0x08 |     8 | size of what follows the header                                   |
+//! |   0x10 |     4 | exact compressed size, 0: not compressed                          |
+//! |   0x18 |     4 | minor (2 bytes) and major (2 bytes) version of PTX or cubin format|
+//! |   0x1c |     4 | architecture, such as 90                                          |
+//! |   0x20 |     8 | offset and length of a name within the header, 0: none            |
+//! |   0x28 |     8 | flags                                                             |
+//! |   0x38 |     8 | uncompressed size, 0: not compressed                              |
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use crate::error::{ImageError, check_limit, check_there};
+
+/// Smallest header of an entry.
+pub(crate) const ENTRY_HEADER: usize = 64;
+/// Largest text or code that an entry may unfold to: the same bound as for PTX passed by pointer.
+pub(crate) const MAX_UNCOMPRESSED: u64 = 1 << 30;
+/// Nothing known compresses better with LZ4, so a larger promise is damage.
+const MAX_LZ4_RATIO: u64 = 256;
+
+const FLAG_LZ4: u64 = 0x2000;
+const FLAG_ZSTD: u64 = 0x8000;
+const FLAG_THIS_ARCHITECTURE: u64 = 0x10_0000;
+const FLAG_THIS_FAMILY: u64 = 0x20_0000;
+
+/// What an entry holds; unknown kinds pass through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryKind(pub u16);
+
+impl EntryKind {
+    /// Text in NVIDIA's virtual instruction set.
+    pub const PTX: Self = Self(1);
+    /// Machine code: an ELF file.
+    pub const CUBIN: Self = Self(2);
+    /// Intermediate code for link-time optimisation.
+    pub const LTO: Self = Self(8);
+}
+
+/// An entry, its fields checked to lie within it.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// What it holds.
+    pub kind: EntryKind,
+    /// The architecture it was made for, such as 90 for compute capability 9.0.
+    pub sm: u32,
+    /// Major and minor version of the PTX language, or of the cubin format.
+    pub version: (u16, u16),
+    /// The flag word.
+    pub flags: u64,
+    name: &'a [u8],
+    stored: &'a [u8],
+    compressed: bool,
+    uncompressed: u64,
+}
+
+impl<'a> Entry<'a> {
+    /// Reads the entry at the start of `bytes`, and what follows it.
+    pub(crate) fn split_from(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ImageError> {
+        let there = bytes.len() as u64;
+        let cut_off = ImageError::CutOff { what: "the header of an entry", needed: ENTRY_HEADER as u64, available: there };
+        let fixed: &[u8; ENTRY_HEADER] = bytes.first_chunk().ok_or(cut_off)?;
+        let (header_size, payload_size) = (u32_at(fixed, 0x04), u64_at(fixed, 0x08));
+        if (header_size as usize) < ENTRY_HEADER {
+            return Err(ImageError::Field { field: "the header size of an entry", value: header_size.into() });
+        }
+        check_there("an entry", payload_size.saturating_add(header_size.into()), there)?;
+        let (header, rest) = bytes.split_at(header_size as usize);
+        let (payload, next) = rest.split_at(payload_size as usize);
+        Ok((Self::from_parts(fixed, header, payload)?, next))
+    }
+
+    fn from_parts(fixed: &[u8; ENTRY_HEADER], header: &'a [u8], payload: &'a [u8]) -> Result<Self, ImageError> {
+        let compressed_size = u32_at(fixed, 0x10);
+        check_there("the compressed data of an entry", compressed_size.into(), payload.len() as u64)?;
+        let compressed = compressed_size != 0;
+        let stored = if compressed { &payload[..compressed_size as usize] } else { payload };
+        let versions = u32_at(fixed, 0x18);
+        Ok(Self {
+            kind: EntryKind((u32_at(fixed, 0) & 0xffff) as u16),
+            sm: u32_at(fixed, 0x1c),
+            version: ((versions >> 16) as u16, (versions & 0xffff) as u16),
+            flags: u64_at(fixed, 0x28),
+            name: name(header, u32_at(fixed, 0x20), u32_at(fixed, 0x24)),
+            stored,
+            compressed,
+            uncompressed: u64_at(fixed, 0x38),
+        })
+    }
+
+    /// File name that the compiler noted, with `-lineinfo` or `-G`; else empty.
+    #[must_use]
+    pub fn name(&self) -> Cow<'a, str> {
+        String::from_utf8_lossy(self.name)
+    }
+
+    /// Whether a device of compute capability `sm / 10 . sm % 10` can use it, and of PTX also later ones.
+    #[must_use]
+    pub fn suits(&self, sm: u32) -> bool {
+        let family = self.sm / 10 == sm / 10;
+        match self.kind {
+            _ if self.flags & FLAG_THIS_ARCHITECTURE != 0 => self.sm == sm,
+            _ if self.flags & FLAG_THIS_FAMILY != 0 => family && self.sm <= sm,
+            EntryKind::CUBIN => family && self.sm <= sm,
+            _ => self.sm <= sm,
+        }
+    }
+
+    /// The contents, unfolded.
+    ///
+    /// # Errors
+    /// [`ImageError::Compressed`], [`ImageError::TooLarge`], [`ImageError::Field`].
+    pub fn contents(&self) -> Result<Cow<'a, [u8]>, ImageError> {
+        if !self.compressed {
+            return Ok(Cow::Borrowed(self.stored));
+        }
+        check_limit("an uncompressed entry", self.uncompressed, MAX_UNCOMPRESSED)?;
+        let contents = match self.flags & (FLAG_LZ4 | FLAG_ZSTD) {
+            FLAG_LZ4 => unfold_lz4(self.stored, self.uncompressed),
+            FLAG_ZSTD => unfold_zstd(self.stored, self.uncompressed),
+            value => Err(ImageError::Field { field: "the compression method", value }),
+        };
+        contents.map(Cow::Owned)
+    }
+
+    /// The contents of a PTX entry: the text up to its first NUL.
+    ///
+    /// # Errors
+    /// As [`Entry::contents`].
+    pub fn text(&self) -> Result<Cow<'a, str>, ImageError> {
+        Ok(match self.contents()? {
+            Cow::Borrowed(bytes) => String::from_utf8_lossy(until_nul(bytes)),
+            Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(until_nul(&bytes)).into_owned()),
+        })
+    }
+}
+
+/// The bytes before the first NUL.
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// A name outside the header is no reason to refuse the code: it is for people.
+fn name(header: &[u8], offset: u32, length: u32) -> &[u8] {
+    let name = header.get(offset as usize..).and_then(|rest| rest.get(..length as usize));
+    if offset == 0 { &[] } else { until_nul(name.unwrap_or_default()) }
+}
+
+fn unfold_lz4(block: &[u8], length: u64) -> Result<Vec<u8>, ImageError> {
+    check_limit("an LZ4 entry", length, (block.len() as u64).saturating_mul(MAX_LZ4_RATIO))?;
+    let mut contents = vec![0; length as usize];
+    let wrong = |reason| ImageError::Compressed { method: "LZ4", reason };
+    let written = lz4_flex::block::decompress_into(block, &mut contents).map_err(|error| wrong(error.to_string()))?;
+    if written as u64 != length {
+        return Err(wrong(format!("{written} bytes instead of {length}")));
+    }
+    Ok(contents)
+}
+
+/// Grows with what the decoder really gives, so that a false length costs nothing.
+fn unfold_zstd(frame: &[u8], length: u64) -> Result<Vec<u8>, ImageError> {
+    let wrong = |reason| ImageError::Compressed { method: "zstd", reason };
+    let decoder = ruzstd::decoding::StreamingDecoder::new(frame).map_err(|error| wrong(error.to_string()))?;
+    let mut contents = Vec::new();
+    decoder.take(length + 1).read_to_end(&mut contents).map_err(|error| wrong(error.to_string()))?;
+    if contents.len() as u64 != length {
+        return Err(wrong(format!("{} bytes instead of {length}", contents.len())));
+    }
+    Ok(contents)
+}
+
+fn u32_at(header: &[u8; ENTRY_HEADER], at: usize) -> u32 {
+    u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+}
+
+fn u64_at(header: &[u8; ENTRY_HEADER], at: usize) -> u64 {
+    u64::from(u32_at(header, at)) | u64::from(u32_at(header, at + 4)) << 32
+}

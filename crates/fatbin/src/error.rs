@@ -1,0 +1,78 @@
+//! Why bytes are no module image. A driver answers all of these with `CUDA_ERROR_INVALID_IMAGE` (200), except
+//! [`ImageError::NoPtx`] (209, `CUDA_ERROR_NO_BINARY_FOR_GPU`).
+
+use thiserror::Error;
+
+/// Why an image was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// The pointer is null.
+    #[error("the image is a null pointer")]
+    Null,
+    /// A structure ends after the bytes that are there.
+    #[error("the image is cut off: {what} needs {needed} bytes, {available} are there")]
+    CutOff {
+        /// The structure.
+        what: &'static str,
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes there.
+        available: u64,
+    },
+    /// Above what this reader takes for an image.
+    #[error("{what} of {length} bytes is beyond the limit of {limit}")]
+    TooLarge {
+        /// The structure.
+        what: &'static str,
+        /// Its length.
+        length: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A field has a value it cannot have.
+    #[error("{field} of the image is {value:#x}, which no known toolkit writes")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// A container of a toolkit before CUDA 4, which no driver of today reads.
+    #[error("the image has the form of toolkits before CUDA 4; build the program with a newer one")]
+    Ancient,
+    /// A file begins like a wrapper, which is made of pointers and means nothing in a file.
+    #[error("the file holds a fatbin wrapper, which has a meaning in a program's memory only")]
+    WrapperInFile,
+    /// A compressed entry does not give the bytes it announces.
+    #[error("{method} data of an entry is damaged: {reason}")]
+    Compressed {
+        /// LZ4 or zstd.
+        method: &'static str,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// Nothing in the image can be compiled for this device.
+    #[error(
+        "the image has no PTX that a device of compute capability {major}.{minor} can run{found}; \
+         build it with -gencode arch=compute_XX,code=compute_XX"
+    )]
+    NoPtx {
+        /// The device's capability.
+        major: u32,
+        /// The device's capability.
+        minor: u32,
+        /// What is there instead, as a list behind a colon, or empty.
+        found: String,
+    },
+}
+
+/// Whether `needed` bytes are there.
+pub(crate) fn check_there(what: &'static str, needed: u64, available: u64) -> Result<(), ImageError> {
+    if needed <= available { Ok(()) } else { Err(ImageError::CutOff { what, needed, available }) }
+}
+
+/// Whether a length is below a limit.
+pub(crate) fn check_limit(what: &'static str, length: u64, limit: u64) -> Result<(), ImageError> {
+    if length <= limit { Ok(()) } else { Err(ImageError::TooLarge { what, length, limit }) }
+}

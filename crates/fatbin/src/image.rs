@@ -1,0 +1,226 @@
+//! An image as parts, wherever they lie, and its flat form for the wire.
+//!
+//! The flat form, little-endian: `kind` u32, `count` u32, then the `count` lengths as u64 (the table), then the parts,
+//! each followed by zeros up to a multiple of 8.
+
+use std::borrow::Cow;
+
+use crate::container::{CONTAINER_MAGIC, Container};
+use crate::elf::{ELF_MAGIC, elf_length};
+use crate::entry::until_nul;
+use crate::error::{ImageError, check_limit, check_there};
+use crate::rebuild::OwnedImage;
+
+/// First word of a wrapper.
+pub(crate) const WRAPPER_MAGIC: u32 = 0x4662_43b1;
+/// First word of a container of toolkits before CUDA 4.
+pub(crate) const ANCIENT_MAGIC: u32 = 0x1ee5_5a01;
+/// Most parts of an image: one container for each object file of a program.
+pub(crate) const MAX_PARTS: usize = 1 << 16;
+
+/// What an image is; the numbers are those of the flat form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ImageKind {
+    /// Text, without a NUL at its end here.
+    Ptx = 1,
+    /// A cubin.
+    Elf = 2,
+    /// A container alone.
+    Container = 3,
+    /// A version 1 wrapper; its part is the container.
+    Wrapper = 4,
+    /// A version 2 wrapper; the first part is its own container, the others those of its array.
+    LinkedWrapper = 5,
+}
+
+impl ImageKind {
+    fn from_number(number: u32) -> Result<Self, ImageError> {
+        let kinds = [Self::Ptx, Self::Elf, Self::Container, Self::Wrapper, Self::LinkedWrapper];
+        let field = "the kind";
+        kinds.into_iter().find(|kind| *kind as u32 == number).ok_or(ImageError::Field { field, value: number.into() })
+    }
+}
+
+/// A module image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image<'a> {
+    kind: ImageKind,
+    parts: Vec<&'a [u8]>,
+}
+
+/// PTX text out of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ptx<'a> {
+    /// The architecture it was made for; 0 if only the text itself says so.
+    pub sm: u32,
+    /// The text.
+    pub text: Cow<'a, str>,
+}
+
+impl<'a> Image<'a> {
+    pub(crate) fn new(kind: ImageKind, parts: Vec<&'a [u8]>) -> Self {
+        Self { kind, parts }
+    }
+
+    /// The image in a file's bytes. What follows the image is left out.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, ImageError> {
+        match bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) {
+            Some(WRAPPER_MAGIC) => Err(ImageError::WrapperInFile),
+            Some(ANCIENT_MAGIC) => Err(ImageError::Ancient),
+            Some(CONTAINER_MAGIC) => Ok(Self::new(ImageKind::Container, vec![whole_container(bytes)?])),
+            Some(ELF_MAGIC) => Ok(Self::new(ImageKind::Elf, vec![whole_elf(bytes)?])),
+            _ => Ok(Self::new(ImageKind::Ptx, vec![until_nul(bytes)])),
+        }
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> ImageKind {
+        self.kind
+    }
+
+    /// Its parts, see [`ImageKind`].
+    #[must_use]
+    pub fn parts(&self) -> &[&'a [u8]] {
+        &self.parts
+    }
+
+    /// Its containers: none of PTX text and cubins.
+    ///
+    /// # Errors
+    /// One of them is damaged.
+    pub fn containers(&self) -> Result<Vec<Container<'a>>, ImageError> {
+        match self.kind {
+            ImageKind::Ptx | ImageKind::Elf => Ok(Vec::new()),
+            _ => self.parts.iter().map(|part| Container::new(part)).collect(),
+        }
+    }
+
+    /// The PTX for a device of architecture `sm` (such as 90), or, with none, of the highest there is: one text, or of
+    /// separately compiled programs one for each object file, to be linked.
+    ///
+    /// # Errors
+    /// [`ImageError::NoPtx`], or the image is damaged.
+    pub fn ptx(&self, sm: Option<u32>) -> Result<Vec<Ptx<'a>>, ImageError> {
+        if let (ImageKind::Ptx, [text, ..]) = (self.kind, &self.parts[..]) {
+            return Ok(vec![Ptx { sm: 0, text: String::from_utf8_lossy(text) }]);
+        }
+        let containers = self.containers()?;
+        // The first part of a linked program is what the array's parts were linked to: the same code again.
+        let objects = if containers.len() > 1 { &containers[1..] } else { &containers[..] };
+        let mut texts = Vec::new();
+        for container in objects {
+            if let Some(entry) = container.best_ptx(sm)? {
+                texts.push(Ptx { sm: entry.sm, text: entry.text()? });
+            }
+        }
+        if texts.is_empty() { Err(no_ptx(&containers, sm)) } else { Ok(texts) }
+    }
+
+    /// The head of the flat form, to be sent before [`Image::flat_parts`].
+    #[must_use]
+    pub fn table(&self) -> Vec<u8> {
+        let count = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
+        let mut table = [(self.kind as u32).to_le_bytes(), count.to_le_bytes()].concat();
+        self.parts.iter().for_each(|part| table.extend_from_slice(&(part.len() as u64).to_le_bytes()));
+        table
+    }
+
+    /// What follows the table: parts and the zeros between them, not copied.
+    pub fn flat_parts(&self) -> impl Iterator<Item = &'a [u8]> {
+        const ZEROS: &[u8] = &[0; 8];
+        self.parts.iter().flat_map(|part| [*part, &ZEROS[..part.len().next_multiple_of(8) - part.len()]])
+    }
+
+    /// The flat form in one piece.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut flat = self.table();
+        self.flat_parts().for_each(|part| flat.extend_from_slice(part));
+        flat
+    }
+
+    /// Reads the flat form. The parts are checked to be whole, not what is in them.
+    ///
+    /// # Errors
+    /// Why the bytes are no image.
+    pub fn decode(flat: &'a [u8]) -> Result<Self, ImageError> {
+        let mut rest = flat;
+        let kind = ImageKind::from_number(u32::from_le_bytes(take(&mut rest)?))?;
+        let count = u32::from_le_bytes(take(&mut rest)?) as usize;
+        let expected = if kind == ImageKind::LinkedWrapper { 1..=MAX_PARTS } else { 1..=1 };
+        if !expected.contains(&count) {
+            return Err(ImageError::Field { field: "the number of parts", value: count as u64 });
+        }
+        check_there("the table of parts", count as u64 * 8, rest.len() as u64)?;
+        let (table, mut rest) = rest.split_at(count * 8);
+        let mut parts = Vec::with_capacity(count);
+        for length in table.as_chunks().0 {
+            let length = u64::from_le_bytes(*length);
+            check_there("a part", length.saturating_add(7) & !7, rest.len() as u64)?;
+            let (padded, behind) = rest.split_at(length.next_multiple_of(8) as usize);
+            parts.push(&padded[..length as usize]);
+            rest = behind;
+        }
+        check_limit("what follows the parts", rest.len() as u64, 0)?;
+        Ok(Self { kind, parts })
+    }
+
+    /// A copy as a driver wants it, with wrapper and array built up again.
+    #[must_use]
+    pub fn rebuild(&self) -> OwnedImage {
+        OwnedImage::new(self.kind, &self.parts)
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ImageError> {
+    let (needed, available) = (N as u64, rest.len() as u64);
+    let (field, behind) =
+        rest.split_first_chunk().ok_or(ImageError::CutOff { what: "the flat form", needed, available })?;
+    *rest = behind;
+    Ok(*field)
+}
+
+fn whole_container(bytes: &[u8]) -> Result<&[u8], ImageError> {
+    let header = bytes.first_chunk().ok_or(ImageError::CutOff {
+        what: "a container",
+        needed: crate::container::CONTAINER_HEADER as u64,
+        available: bytes.len() as u64,
+    })?;
+    let length = crate::container::container_length(header)?;
+    slice_of(bytes, "a container", 0, length)
+}
+
+fn whole_elf(bytes: &[u8]) -> Result<&[u8], ImageError> {
+    let length = elf_length(|offset, length| slice_of(bytes, "a cubin", offset, length))?;
+    slice_of(bytes, "a cubin", 0, length)
+}
+
+fn slice_of<'a>(bytes: &'a [u8], what: &'static str, offset: u64, length: u64) -> Result<&'a [u8], ImageError> {
+    let end = offset.saturating_add(length);
+    check_there(what, end, bytes.len() as u64)?;
+    Ok(&bytes[offset as usize..end as usize])
+}
+
+fn no_ptx(containers: &[Container<'_>], sm: Option<u32>) -> ImageError {
+    let entries = containers.iter().flat_map(Container::entries).flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry_name(&entry)).collect();
+    names.sort();
+    names.dedup();
+    let found = if names.is_empty() { String::new() } else { format!(" (it has {})", names.join(", ")) };
+    let sm = sm.unwrap_or(0);
+    ImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
+}
+
+fn entry_name(entry: &crate::Entry<'_>) -> String {
+    match entry.kind {
+        crate::EntryKind::PTX => format!("PTX for {}", entry.sm),
+        crate::EntryKind::CUBIN => format!("machine code for {}", entry.sm),
+        crate::EntryKind::LTO => format!("LTO code for {}", entry.sm),
+        other => format!("kind {}", other.0),
+    }
+}

@@ -1,0 +1,70 @@
+//! An image in memory of its own, with the pointers that a driver follows.
+
+use crate::image::{ImageKind, WRAPPER_MAGIC};
+
+/// Unit of storage, so that parts start where any loader could want them to.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "read through the pointer only")] [u8; 64]);
+
+/// A copy of an image that can be handed to a driver. The pointer is valid as long as this value lives, wherever it
+/// is moved; a driver that was told that the image stays ("is preserved") needs it as long as the library.
+#[derive(Debug)]
+pub struct OwnedImage {
+    /// The copied parts.
+    parts: Vec<Vec<Line>>,
+    /// Addresses of the array's containers, ended by 0; empty without a wrapper.
+    array: Vec<u64>,
+    /// Magic and version, container, array; empty without a wrapper.
+    wrapper: Vec<u64>,
+}
+
+impl OwnedImage {
+    pub(crate) fn new(kind: ImageKind, parts: &[&[u8]]) -> Self {
+        let parts: Vec<Vec<Line>> = parts.iter().map(|part| copy(part, kind == ImageKind::Ptx)).collect();
+        let address = |part: &Vec<Line>| part.as_ptr().expose_provenance() as u64;
+        let mut addresses = parts.iter().map(address);
+        let (array, wrapper) = match (kind, addresses.next()) {
+            (ImageKind::Wrapper, Some(container)) => (Vec::new(), vec![magic_and_version(1), container, 0]),
+            (ImageKind::LinkedWrapper, Some(container)) => {
+                let array: Vec<u64> = addresses.chain([0]).collect();
+                let array_address = array.as_ptr().expose_provenance() as u64;
+                (array, vec![magic_and_version(2), container, array_address])
+            }
+            _ => (Vec::new(), Vec::new()),
+        };
+        Self { parts, array, wrapper }
+    }
+
+    /// What to pass as `image`: the wrapper, or the part itself. PTX ends with a NUL.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        if !self.wrapper.is_empty() {
+            return self.wrapper.as_ptr().cast();
+        }
+        self.parts.first().map_or(std::ptr::null(), |part| part.as_ptr().cast())
+    }
+
+    /// Number of objects in a linked wrapper's array.
+    #[must_use]
+    pub fn objects(&self) -> usize {
+        self.array.len().saturating_sub(1)
+    }
+}
+
+fn magic_and_version(version: u64) -> u64 {
+    u64::from(WRAPPER_MAGIC) | version << 32
+}
+
+/// Copies a part; what is left of the last unit is zero, and `with_nul` makes sure that something is left.
+fn copy(part: &[u8], with_nul: bool) -> Vec<Line> {
+    let (whole, rest) = part.as_chunks::<64>();
+    let mut lines: Vec<Line> = Vec::with_capacity(whole.len() + 1);
+    lines.extend(whole.iter().map(|chunk| Line(*chunk)));
+    if with_nul || !rest.is_empty() {
+        let mut last = [0; 64];
+        last[..rest.len()].copy_from_slice(rest);
+        lines.push(Line(last));
+    }
+    lines
+}
