@@ -1,0 +1,165 @@
+//! The list of programs under test, `tests/apps/catalog.txt`: what there is, how it is built, in which variants.
+//!
+//! A line that cannot be understood is an error that names it; nothing is skipped in silence.
+
+use std::fmt;
+
+/// How a program is built, and so which variants of it exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// By nvcc, with the static and with the shared CUDA runtime.
+    Runtime,
+    /// By g++, linked with `libcuda.so.1`.
+    Driver,
+    /// By g++, linked with no CUDA library.
+    Plain,
+    /// By nvcc with the static runtime; used by other tests, no test by itself.
+    Fixture,
+}
+
+/// Which CUDA runtime a built program uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// `-cudart static`, nvcc's default.
+    Static,
+    /// `-cudart shared`.
+    Shared,
+    /// None linked.
+    Plain,
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Static => "static",
+            Self::Shared => "shared",
+            Self::Plain => "plain",
+        })
+    }
+}
+
+/// One line of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct App {
+    /// Name of the program and of its expected output.
+    pub name: String,
+    /// How it is built.
+    pub kind: Kind,
+    /// Source files, relative to the list.
+    pub sources: Vec<String>,
+    /// Further options of the compiler.
+    pub options: Vec<String>,
+}
+
+impl App {
+    /// The variants that are built.
+    pub fn variants(&self) -> &'static [Variant] {
+        match self.kind {
+            Kind::Runtime => &[Variant::Static, Variant::Shared],
+            Kind::Driver | Kind::Plain => &[Variant::Plain],
+            Kind::Fixture => &[Variant::Static],
+        }
+    }
+
+    /// Whether the program is a test by itself.
+    pub fn is_test(&self) -> bool {
+        self.kind != Kind::Fixture
+    }
+}
+
+/// Why the list was refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum CatalogError {
+    /// A line without a name, a kind and a source.
+    #[error("catalog.txt:{line}: expected `name kind source... [| option...]`")]
+    Incomplete {
+        /// Counted from 1.
+        line: usize,
+    },
+    /// A kind that is none.
+    #[error("catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain and fixture")]
+    UnknownKind {
+        /// Counted from 1.
+        line: usize,
+        /// What stood there.
+        kind: String,
+    },
+    /// Two programs of one name.
+    #[error("catalog.txt:{line}: {name} stands there twice")]
+    Twice {
+        /// Of the second one, counted from 1.
+        line: usize,
+        /// The name.
+        name: String,
+    },
+}
+
+/// The programs of this checkout, in the order of the list.
+///
+/// # Errors
+///
+/// See [`CatalogError`].
+pub fn apps() -> Result<Vec<App>, CatalogError> {
+    parse(include_str!("../apps/catalog.txt"))
+}
+
+fn parse(text: &str) -> Result<Vec<App>, CatalogError> {
+    let mut apps: Vec<App> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let app = parse_line(index + 1, line)?;
+        if apps.iter().any(|other| other.name == app.name) {
+            return Err(CatalogError::Twice { line: index + 1, name: app.name });
+        }
+        apps.push(app);
+    }
+    Ok(apps)
+}
+
+fn parse_line(line: usize, text: &str) -> Result<App, CatalogError> {
+    let (what, options) = text.split_once('|').unwrap_or((text, ""));
+    let mut words = what.split_whitespace().map(str::to_owned);
+    let (Some(name), Some(kind)) = (words.next(), words.next()) else {
+        return Err(CatalogError::Incomplete { line });
+    };
+    let kind = match kind.as_str() {
+        "runtime" => Kind::Runtime,
+        "driver" => Kind::Driver,
+        "plain" => Kind::Plain,
+        "fixture" => Kind::Fixture,
+        _ => return Err(CatalogError::UnknownKind { line, kind }),
+    };
+    let sources: Vec<String> = words.collect();
+    if sources.is_empty() {
+        return Err(CatalogError::Incomplete { line });
+    }
+    Ok(App { name, kind, sources, options: options.split_whitespace().map(str::to_owned).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_this_checkout_is_understood() {
+        let apps = apps().unwrap();
+        assert!(apps.iter().filter(|app| app.is_test()).count() >= 16);
+    }
+
+    #[test]
+    fn options_stand_behind_the_bar() {
+        let apps = parse("# comment\n\na  runtime  a.cu b.cu | -rdc=true -x y\n").unwrap();
+        assert_eq!(apps[0].sources, ["a.cu", "b.cu"]);
+        assert_eq!(apps[0].options, ["-rdc=true", "-x", "y"]);
+        assert_eq!(apps[0].variants(), [Variant::Static, Variant::Shared]);
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_is_named() {
+        assert_eq!(parse("a runtime"), Err(CatalogError::Incomplete { line: 1 }));
+        assert_eq!(parse("\na b c"), Err(CatalogError::UnknownKind { line: 2, kind: "b".into() }));
+        assert_eq!(parse("a plain b\na plain b"), Err(CatalogError::Twice { line: 2, name: "a".into() }));
+    }
+}

@@ -1,0 +1,249 @@
+//! Running a program to its end, or to a time limit: a program that hangs is a failure, never a hang of the tests.
+//!
+//! Output goes to files without a name, not to pipes, so that a process that a program left behind cannot keep the
+//! reader waiting.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// How often an awaited process is looked at.
+const LOOK: Duration = Duration::from_millis(3);
+
+/// How a program ended and what it said.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its status.
+    pub status: ExitStatus,
+    /// Everything it wrote to standard output.
+    pub stdout: Vec<u8>,
+    /// Everything it wrote to standard error.
+    pub stderr: Vec<u8>,
+    /// From its start to its end.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// Standard output as text, for messages.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard error as text, for messages.
+    pub fn errors(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// How it ended, in words.
+    pub fn ending(&self) -> String {
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => format!("exit status {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => "an unknown ending".to_owned(),
+        }
+    }
+}
+
+/// Why a program has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// It could not be started.
+    #[error("cannot start {program}: {source}")]
+    Start {
+        /// As it was named.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It did not end in time and was killed, with all processes of its group.
+    #[error("{program} had not ended after {limit:?}\n--- stdout\n{stdout}--- stderr\n{stderr}")]
+    TooLong {
+        /// As it was named.
+        program: String,
+        /// The limit.
+        limit: Duration,
+        /// What it had said.
+        stdout: String,
+        /// What it had said.
+        stderr: String,
+    },
+    /// Waiting for it or reading its output failed.
+    #[error("lost sight of {program}: {source}")]
+    Lost {
+        /// As it was named.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A program that was started; killed with its group when it is dropped.
+#[derive(Debug)]
+pub struct Running {
+    name: String,
+    child: Child,
+    stdout: File,
+    stderr: File,
+    started: Instant,
+}
+
+impl Running {
+    /// Starts `command` as a process group of its own, without input unless the command has one set.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Start`].
+    pub fn start(command: &mut Command, stdin: Stdio) -> Result<Self, ProgramError> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let failed = |source| ProgramError::Start { program: name.clone(), source };
+        let (stdout, stderr) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
+        let (out, err) = (stdout.try_clone().map_err(failed)?, stderr.try_clone().map_err(failed)?);
+        let child = command.stdin(stdin).stdout(out).stderr(err).process_group(0).spawn().map_err(failed)?;
+        Ok(Self { name, child, stdout, stderr, started: Instant::now() })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The process itself, for its input.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// What it has written to standard output so far.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Lost`].
+    pub fn output_so_far(&self) -> Result<String, ProgramError> {
+        Ok(String::from_utf8_lossy(&self.contents(&self.stdout)?).into_owned())
+    }
+
+    /// Waits until its output contains `word`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::TooLong`] after `limit`, or when it ended without saying the word.
+    pub fn wait_for(&mut self, word: &str, limit: Duration) -> Result<(), ProgramError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let over = self.ended()?.is_some() || Instant::now() > deadline;
+            if self.output_so_far()?.contains(word) {
+                return Ok(());
+            }
+            if over {
+                return Err(self.too_long(limit));
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// Waits for its end, at most `limit` from its start.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::TooLong`]; the program is dead then.
+    pub fn finish(mut self, limit: Duration) -> Result<Outcome, ProgramError> {
+        loop {
+            if let Some(status) = self.ended()? {
+                let (stdout, stderr) = (self.contents(&self.stdout)?, self.contents(&self.stderr)?);
+                return Ok(Outcome { status, stdout, stderr, took: self.started.elapsed() });
+            }
+            if self.started.elapsed() > limit {
+                return Err(self.too_long(limit));
+            }
+            sleep(LOOK);
+        }
+    }
+
+    fn ended(&mut self) -> Result<Option<ExitStatus>, ProgramError> {
+        self.child.try_wait().map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
+    }
+
+    fn too_long(&self, limit: Duration) -> ProgramError {
+        let text = |file| self.contents(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        ProgramError::TooLong {
+            program: self.name.clone(),
+            limit,
+            stdout: text(&self.stdout).unwrap_or_default(),
+            stderr: text(&self.stderr).unwrap_or_default(),
+        }
+    }
+
+    /// All bytes of a file that the program writes to; the program's own place in it stays where it is.
+    fn contents(&self, file: &File) -> Result<Vec<u8>, ProgramError> {
+        let read = || -> io::Result<Vec<u8>> {
+            // A second opening has a place of its own; `/proc` gives one for a file without a name.
+            use std::os::fd::AsRawFd;
+            let mut again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+            again.rewind()?;
+            let mut bytes = Vec::new();
+            again.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        kill_group(&self.child);
+        // Reaps it; an error means that it has been reaped.
+        let _ = self.child.wait();
+    }
+}
+
+/// Kills what is left of a child's process group; a group that is gone is fine.
+fn kill_group(child: &Child) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
+
+/// Starts a program without input and waits for its end.
+///
+/// # Errors
+///
+/// See [`ProgramError`].
+pub fn run(command: &mut Command, limit: Duration) -> Result<Outcome, ProgramError> {
+    Running::start(command, Stdio::null())?.finish(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_tells_all_it_said() {
+        let outcome = run(Command::new("sh").args(["-c", "echo a; echo b >&2; exit 7"]), Duration::from_secs(20)).unwrap();
+        assert_eq!((outcome.status.code(), outcome.text(), outcome.errors()), (Some(7), "a\n".into(), "b\n".into()));
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_and_quoted() {
+        let error = run(Command::new("sh").args(["-c", "echo first; sleep 600"]), Duration::from_millis(100)).unwrap_err();
+        assert!(error.to_string().contains("first"), "{error}");
+    }
+
+    #[test]
+    fn a_process_left_behind_does_not_keep_the_outcome_back() {
+        let outcome = run(Command::new("sh").args(["-c", "sleep 600 & echo done"]), Duration::from_secs(20)).unwrap();
+        assert_eq!(outcome.text(), "done\n");
+    }
+
+    #[test]
+    fn output_can_be_read_while_the_program_writes_it() {
+        let mut running =
+            Running::start(Command::new("sh").args(["-c", "echo one; read x; echo two"]), Stdio::piped()).unwrap();
+        running.wait_for("one", Duration::from_secs(20)).unwrap();
+        drop(running.child().stdin.take());
+        assert_eq!(running.finish(Duration::from_secs(20)).unwrap().text(), "one\ntwo\n");
+    }
+}

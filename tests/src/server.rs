@@ -1,0 +1,189 @@
+//! A server for tests: `katydid serve` on a unix socket and on TCP of loopback, ended with the value that holds it.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::places::Places;
+
+/// How long a server may take to answer, and to end when told to. Much longer than it needs: a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// It could not be started or asked.
+    #[error("katydid serve: {what}: {source}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ended, or said nothing for a minute.
+    #[error("katydid serve does not answer; it said:\n{log}")]
+    Silent {
+        /// Its standard error.
+        log: String,
+    },
+    /// The admin API said something that is no answer.
+    #[error("the admin API answered {request} with: {answer}")]
+    Nonsense {
+        /// Path of the request.
+        request: String,
+        /// What came back.
+        answer: String,
+    },
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> ServerError {
+    move |source| ServerError::System { what, source }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    folder: TempDir,
+    tcp: String,
+}
+
+impl Server {
+    /// Starts a server whose workers open `driver` (`auto`, `soft` or a path), and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// See [`ServerError`].
+    pub fn start(places: &Places, driver: &str, further: &[&str]) -> Result<Self, ServerError> {
+        let folder = tempfile::Builder::new().prefix("katydid-test-").tempdir().map_err(system("make a folder"))?;
+        let log = fs::File::create(folder.path().join("log")).map_err(system("make a log"))?;
+        let mut command = Command::new(places.katydid());
+        command.args(["serve", "--listen", &unix_address(folder.path()), "--listen", "tcp://127.0.0.1:0"]);
+        command.arg("--admin").arg(admin_socket(folder.path())).args(["--driver", driver]).args(further);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
+        let mut server = Self { child, folder, tcp: String::new() };
+        server.tcp = server.wait_until_it_answers()?;
+        Ok(server)
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<String, ServerError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Ok(view) = self.admin("/v1/server")
+                && let Some(tcp) = tcp_address(&view)
+            {
+                return Ok(tcp);
+            }
+            if Instant::now() > deadline || self.child.try_wait().map_err(system("wait"))?.is_some() {
+                return Err(ServerError::Silent { log: self.log() });
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The address for shared memory.
+    pub fn unix(&self) -> String {
+        unix_address(self.folder.path())
+    }
+
+    /// The address on loopback.
+    pub fn tcp(&self) -> &str {
+        &self.tcp
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Path of the admin socket.
+    pub fn admin_socket(&self) -> PathBuf {
+        admin_socket(self.folder.path())
+    }
+
+    /// What it has said on standard error so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// The admin API's answer to `GET path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::System`] when nothing listens, [`ServerError::Nonsense`] for anything but JSON.
+    pub fn admin(&self, path: &str) -> Result<Value, ServerError> {
+        let mut socket = UnixStream::connect(self.admin_socket()).map_err(system("reach the admin socket"))?;
+        socket.set_read_timeout(Some(PATIENCE)).map_err(system("set a time limit"))?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        socket.write_all(request.as_bytes()).map_err(system("ask the admin socket"))?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).map_err(system("hear the admin socket"))?;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).map_err(|_| ServerError::Nonsense { request: path.to_owned(), answer })
+    }
+
+    /// Its sessions now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::admin`].
+    pub fn sessions(&self) -> Result<Vec<Value>, ServerError> {
+        let view = self.admin("/v1/sessions")?;
+        let sessions = view.get("sessions").and_then(Value::as_array).cloned();
+        sessions.ok_or_else(|| ServerError::Nonsense { request: "/v1/sessions".to_owned(), answer: view.to_string() })
+    }
+
+    /// Ends it as an operator does; whether it ended by itself within a minute.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::System`] when it cannot be waited for.
+    pub fn stop(&mut self) -> Result<bool, ServerError> {
+        self.signal(Signal::TERM);
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if self.child.try_wait().map_err(system("wait"))?.is_some() {
+                return Ok(true);
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Ok(false)
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // A server that is gone needs no signal.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) && !matches!(self.stop(), Ok(true)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn unix_address(folder: &Path) -> String {
+    format!("unix:{}", folder.join("katydid.sock").display())
+}
+
+fn admin_socket(folder: &Path) -> PathBuf {
+    folder.join("admin.sock")
+}
+
+fn tcp_address(view: &Value) -> Option<String> {
+    let listen = view.get("listen")?.as_array()?;
+    listen.iter().filter_map(Value::as_str).find(|address| address.starts_with("tcp://")).map(str::to_owned)
+}

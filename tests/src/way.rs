@@ -1,0 +1,80 @@
+//! The ways a program can reach a driver: directly, or through Katydid in one of several manners.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::places::Places;
+
+/// One way from a program to a driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// The program's runtime loads the driver library itself, from this folder or from where the system has it.
+    Direct {
+        /// Short name in reports.
+        name: &'static str,
+        /// None for the system's own.
+        folder: Option<PathBuf>,
+    },
+    /// `katydid run`, which starts a server for this program alone.
+    Private {
+        /// `auto`, `soft` or a path.
+        driver: String,
+    },
+    /// `katydid run --server`, with a server that others use too.
+    Served {
+        /// Short name in reports.
+        name: &'static str,
+        /// Where it listens.
+        address: String,
+    },
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Direct { name, .. } | Self::Served { name, .. } => name,
+            Self::Private { .. } => "private",
+        })
+    }
+}
+
+impl Way {
+    /// The command that runs `program` on this way; arguments can be added to it.
+    pub fn command(&self, places: &Places, program: &Path) -> Command {
+        match self {
+            Self::Direct { folder, .. } => {
+                let mut command = Command::new(program);
+                clean(&mut command, places, folder.as_deref());
+                command
+            }
+            Self::Private { driver } => katydid(places, &["--driver", driver], program),
+            Self::Served { address, .. } => katydid(places, &["--server", address], program),
+        }
+    }
+}
+
+fn katydid(places: &Places, options: &[&str], program: &Path) -> Command {
+    let mut command = Command::new(places.katydid());
+    command.arg("run").args(options).arg("--").arg(program);
+    clean(&mut command, places, None);
+    command
+}
+
+/// Leaves nothing of the caller's own Katydid settings, and lets shared runtimes be found.
+fn clean(command: &mut Command, places: &Places, first: Option<&Path>) {
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("KATYDID") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("REMOTE_GPU_ADDRESS").env("LD_LIBRARY_PATH", search_path(places, first));
+}
+
+fn search_path(places: &Places, first: Option<&Path>) -> OsString {
+    let folders = first.into_iter().chain(places.runtimes.iter().map(PathBuf::as_path));
+    // Only a folder with a colon in its name cannot be joined; the programs then say what they miss.
+    env::join_paths(folders).unwrap_or_default()
+}

@@ -1,0 +1,64 @@
+//! Every program under test, in every variant, on every way: directly on softcuda, through Katydid over shared memory,
+//! and through Katydid over TCP. A test a combination, named `way::variant::program`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use katydid_tests::catalog::{self, App, Variant};
+use katydid_tests::places::Places;
+use katydid_tests::program::run;
+use katydid_tests::server::Server;
+use katydid_tests::verdict::judge;
+use katydid_tests::way::Way;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Far more than any program needs, on a busy machine too; only a hang takes longer.
+const LIMIT: Duration = Duration::from_secs(180);
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let prepared = Places::of_this_test().map_err(|error| error.to_string()).and_then(|places| {
+        let server = Server::start(&places, "soft", &[]).map_err(|error| error.to_string())?;
+        let apps = catalog::apps().map_err(|error| error.to_string())?;
+        Ok((places, server, apps))
+    });
+    let (places, server, apps) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let trials = all_trials(&places, &ways(&places, &server), &apps);
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop(server);
+    conclusion.exit_code()
+}
+
+fn ways(places: &Places, server: &Server) -> [Way; 3] {
+    [
+        Way::Direct { name: "soft", folder: Some(places.soft()) },
+        Way::Served { name: "shm", address: server.unix() },
+        Way::Served { name: "tcp", address: server.tcp().to_owned() },
+    ]
+}
+
+fn all_trials(places: &Places, ways: &[Way], apps: &[App]) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for app in apps.iter().filter(|app| app.is_test()) {
+        for &variant in app.variants() {
+            for way in ways {
+                let (places, way, name) = (places.clone(), way.clone(), app.name.clone());
+                let title = format!("{way}::{variant}::{name}");
+                trials.push(Trial::test(title, move || one(&places, &way, &name, variant)));
+            }
+        }
+    }
+    trials
+}
+
+fn one(places: &Places, way: &Way, name: &str, variant: Variant) -> Result<(), Failed> {
+    let outcome = run(&mut way.command(places, &places.program(name, variant)), LIMIT)?;
+    judge(places, name, &outcome)?;
+    Ok(())
+}
