@@ -1,7 +1,18 @@
 //! The program's side of a session, shared by the shims: connection, handle records, cached facts, memory books.
+//!
+//! Nothing here knows a function of CUDA's; the shim composes those from these parts. [`session`] carries messages,
+//! [`connect`] opens it, [`life`] says what fork and exit allow. [`slab`] makes handles, [`stack`] keeps a thread's
+//! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches,
+//! [`trace`] records calls, and is read by `katydid trace`.
+
+pub mod connect;
 pub mod life;
+pub mod memory;
 pub mod output;
 pub mod params;
+pub mod regions;
+pub mod session;
 pub mod slab;
 pub mod stack;
 pub mod trace;
+pub mod visible;

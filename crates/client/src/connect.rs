@@ -1,0 +1,118 @@
+//! The way to a session: which server, what this program says of itself, which addresses it can spare.
+//!
+//! Every failure is one sentence with its remedy, because the program that gets only an error code cannot say more
+//! than "no CUDA-capable device is detected".
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use katydid_arena::{ArenaError, Offers, Settled};
+use katydid_cuda_sys::CUresult;
+use katydid_transport::{Address, AddressError, ConnectError, connect};
+use katydid_wire::SPEC_HASH;
+use katydid_wire::handshake::{Build, Hello, LinkKind, SessionKind};
+
+use crate::session::Session;
+
+/// A worker that has to start its driver first takes a second or two; more than this is a fault.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why this program has no session.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Nobody said where the server is.
+    #[error("no server is known: start the program with `katydid run`, or set KATYDID_SERVER to unix:/path or tcp://host:port")]
+    NoServer,
+    /// What was said is no address.
+    #[error("KATYDID_SERVER: {0}")]
+    Address(#[from] AddressError),
+    /// A setting of the session cannot be read.
+    #[error("{variable}={value:?} is not {expected}")]
+    Setting {
+        /// The environment variable.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        expected: &'static str,
+    },
+    /// The address ranges that device memory needs are taken.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The server could not be reached, or refused.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
+impl OpenError {
+    /// What `cuInit` returns: a program without a server has no device, one whose server fails has one that is not
+    /// ready.
+    pub fn code(&self) -> CUresult {
+        match self {
+            Self::NoServer => CUresult::ERROR_NO_DEVICE,
+            _ => CUresult::ERROR_SYSTEM_NOT_READY,
+        }
+    }
+}
+
+/// A session that has begun, and what was agreed on.
+pub struct Opened {
+    /// For calls.
+    pub session: Session,
+    /// The agreed address map, and the reservations that keep its ranges free.
+    pub arenas: Settled,
+    /// The memory of the pinned arena; none on stream links.
+    pub pinned: Option<OwnedFd>,
+}
+
+/// Connects to the server that the environment names.
+///
+/// # Errors
+///
+/// [`OpenError`], whose text says what to do.
+pub fn open() -> Result<Opened, OpenError> {
+    let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
+    let address: Address = server.parse()?;
+    let offers = Offers::reserve()?;
+    let hello = Hello {
+        session: SessionKind::CUDA,
+        link: link_kind(&address)?,
+        pid: std::process::id(),
+        memory_quota: memory_quota()?,
+        program: program_name(),
+        name: variable("KATYDID_NAME").unwrap_or_default(),
+        arenas: offers.arenas(),
+    };
+    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
+    let arenas = offers.settle(&connection.ready.arenas)?;
+    Ok(Opened { session: Session::new(connection.link), arenas, pinned: connection.pinned })
+}
+
+/// File name of the running program, bounded for the handshake.
+pub fn program_name() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.chars().take(64).collect()
+}
+
+/// An environment variable that is set and not empty.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn link_kind(address: &Address) -> Result<LinkKind, OpenError> {
+    match variable("KATYDID_LINK").as_deref() {
+        None => Ok(address.best_link()),
+        Some("shm") => Ok(LinkKind::SHM),
+        Some("stream") => Ok(LinkKind::STREAM),
+        Some(other) => {
+            Err(OpenError::Setting { variable: "KATYDID_LINK", value: other.to_owned(), expected: "shm or stream" })
+        }
+    }
+}
+
+fn memory_quota() -> Result<u64, OpenError> {
+    let Some(value) = variable("KATYDID_MEMORY") else { return Ok(0) };
+    value.parse().map_err(|_| OpenError::Setting { variable: "KATYDID_MEMORY", value, expected: "a number of bytes" })
+}

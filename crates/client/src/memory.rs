@@ -1,0 +1,321 @@
+//! Allocation on an arena: blocks come out of what the worker has backed, and only growth asks the worker.
+//!
+//! The rule: memory is not used twice before the GPU is done with it. NVIDIA's free waits for the GPU; ours does not,
+//! so a freed block is kept aside with the count of messages sent so far, and comes back once a synchronisation has
+//! passed that count. When freed blocks would serve an allocation, we wait for the GPU then, which is never later
+//! than the program would have waited natively.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_arena::{FreeError, GRANULARITY, RangeMap, Suballocator};
+use katydid_cuda_sys::CUresult;
+
+/// What an arena asks of the outside.
+pub trait Backing {
+    /// Puts memory behind a range of whole 2 MiB.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_OUT_OF_MEMORY` when there is none, exactly; any other ends the allocation too.
+    fn grow(&self, range: &Range<u64>) -> Result<(), CUresult>;
+
+    /// Takes the memory away again. The range is one that was grown.
+    ///
+    /// # Errors
+    ///
+    /// The range then stays backed and out of use.
+    fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult>;
+
+    /// Waits until the GPU has done everything sent so far; returns the count of [`crate::session::Session::enqueued`]
+    /// from before the wait.
+    ///
+    /// # Errors
+    ///
+    /// What the GPU's work ended with.
+    fn settle(&self) -> Result<u64, CUresult>;
+}
+
+/// One arena: the memory of a device, or pinned host memory.
+#[derive(Debug)]
+pub struct Arena {
+    state: Mutex<State>,
+    /// Bytes to grow by at least, where there is that much.
+    growth: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    free: Suballocator,
+    /// What was grown, piece by piece: memory goes back in the same pieces.
+    grown: RangeMap<()>,
+}
+
+/// How far an allocation has gone in search of memory.
+#[derive(Default)]
+struct Efforts {
+    settled: bool,
+    trimmed: bool,
+}
+
+impl Arena {
+    /// Nothing of `range` is backed yet.
+    pub fn new(range: Range<u64>, growth: u64) -> Self {
+        let state = State { free: Suballocator::new(range), grown: RangeMap::new() };
+        Self { state: Mutex::new(state), growth }
+    }
+
+    /// A block of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_OUT_OF_MEMORY` after everything was tried, or what the worker answered.
+    pub fn allocate(&self, size: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
+        let mut state = self.lock();
+        let mut efforts = Efforts::default();
+        loop {
+            if let Some(address) = state.free.allocate(size, 1) {
+                return Ok(address);
+            }
+            let waiting = state.free.quarantined_bytes();
+            if waiting >= size && state.settle(&mut efforts, backing)? {
+                continue;
+            }
+            if state.grow(size, self.growth, backing)? || state.settle(&mut efforts, backing)? {
+                continue;
+            }
+            if !std::mem::replace(&mut efforts.trimmed, true) && state.trim(backing) > 0 {
+                continue;
+            }
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+    }
+
+    /// Frees a block; it is used again after a synchronisation that began with `epoch` messages sent, or more.
+    ///
+    /// # Errors
+    ///
+    /// The address is no block's start.
+    pub fn free(&self, address: u64, epoch: u64) -> Result<u64, FreeError> {
+        self.lock().free.free(address, epoch)
+    }
+
+    /// The GPU has passed `epoch`: blocks freed until then are usable.
+    pub fn release_until(&self, epoch: u64) {
+        let mut state = self.lock();
+        if state.free.quarantined_bytes() > 0 {
+            state.free.release_until(epoch);
+        }
+    }
+
+    /// Gives memory that nothing uses back to the worker; returns how many bytes.
+    pub fn trim(&self, backing: &dyn Backing) -> u64 {
+        self.lock().trim(backing)
+    }
+
+    /// Bytes that are backed here and not in use, waiting ones included.
+    pub fn unused_bytes(&self) -> u64 {
+        let state = self.lock();
+        state.free.free_bytes() + state.free.quarantined_bytes()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Waits for the GPU and takes freed blocks back; false when that was done before or nothing waits.
+    fn settle(&mut self, efforts: &mut Efforts, backing: &dyn Backing) -> Result<bool, CUresult> {
+        if std::mem::replace(&mut efforts.settled, true) || self.free.quarantined_bytes() == 0 {
+            return Ok(false);
+        }
+        let epoch = backing.settle()?;
+        Ok(self.free.release_until(epoch) > 0)
+    }
+
+    /// Asks for more memory, generously first; false when there is none.
+    fn grow(&mut self, size: u64, growth: u64, backing: &dyn Backing) -> Result<bool, CUresult> {
+        for at_least in [growth, 0] {
+            let Some(range) = self.free.growth_for(size, 1, at_least) else { continue };
+            match backing.grow(&range) {
+                Ok(()) => {
+                    // The suballocator gives out ranges that were not grown yet, so this cannot overlap.
+                    let _ = self.grown.insert(range.start, range.end - range.start, ());
+                    self.free.grow(range);
+                    return Ok(true);
+                }
+                Err(CUresult::ERROR_OUT_OF_MEMORY) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives back every grown piece of which no block is in use; returns how many bytes.
+    fn trim(&mut self, backing: &dyn Backing) -> u64 {
+        let mut given = 0;
+        for unused in self.free.trim() {
+            given += self.give_back(unused, backing);
+        }
+        given
+    }
+
+    /// Gives back the grown pieces that lie inside `unused` as a whole; the rest of it stays here.
+    fn give_back(&mut self, unused: Range<u64>, backing: &dyn Backing) -> u64 {
+        let (mut given, mut kept_from) = (0, unused.start);
+        let pieces: Vec<_> = self.grown.overlapping(unused.start, unused.end).map(|(at, len, ())| at..at + len).collect();
+        for piece in pieces {
+            let whole = piece.start >= unused.start && piece.end <= unused.end;
+            if whole && backing.shrink(&piece).is_ok() {
+                self.grown.remove(piece.start);
+                self.keep(kept_from..piece.start);
+                kept_from = piece.end;
+                given += piece.end - piece.start;
+            }
+        }
+        self.keep(kept_from..unused.end);
+        given
+    }
+
+    fn keep(&mut self, range: Range<u64>) {
+        debug_assert!(range.start.is_multiple_of(GRANULARITY));
+        if !range.is_empty() {
+            self.free.grow(range);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    const MIB: u64 = 1 << 20;
+    const BASE: u64 = 0x2000_0000_0000;
+
+    /// A device with a limit, whose work is always done by the time of `epoch`.
+    #[derive(Default)]
+    struct Device {
+        limit: u64,
+        used: Cell<u64>,
+        epoch: Cell<u64>,
+        settled: Cell<u32>,
+        log: RefCell<Vec<String>>,
+    }
+
+    impl Device {
+        fn with(mib: u64) -> Self {
+            Self { limit: mib * MIB, ..Self::default() }
+        }
+
+        fn log(&self) -> Vec<String> {
+            self.log.take()
+        }
+    }
+
+    impl Backing for Device {
+        fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
+            let bytes = range.end - range.start;
+            if self.used.get() + bytes > self.limit {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
+            self.used.set(self.used.get() + bytes);
+            self.log.borrow_mut().push(format!("+{}", bytes / MIB));
+            Ok(())
+        }
+
+        fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
+            self.used.set(self.used.get() - (range.end - range.start));
+            self.log.borrow_mut().push(format!("-{}", (range.end - range.start) / MIB));
+            Ok(())
+        }
+
+        fn settle(&self) -> Result<u64, CUresult> {
+            self.settled.set(self.settled.get() + 1);
+            Ok(self.epoch.get())
+        }
+    }
+
+    fn arena() -> Arena {
+        Arena::new(BASE..BASE + (1 << 40), 32 * MIB)
+    }
+
+    #[test]
+    fn small_blocks_share_one_growth() {
+        let (arena, device) = (arena(), Device::with(1000));
+        let blocks: Vec<_> = (0..100).map(|_| arena.allocate(1000, &device).unwrap()).collect();
+        assert!(blocks.iter().all(|block| block % 256 == 0));
+        assert_eq!(device.log(), ["+32"]);
+    }
+
+    #[test]
+    fn a_freed_block_waits_for_the_gpu() {
+        let (arena, device) = (arena(), Device::with(1000));
+        let block = arena.allocate(20 * MIB, &device).unwrap();
+        arena.free(block, 7).unwrap();
+        device.epoch.set(7);
+        let again = arena.allocate(20 * MIB, &device).unwrap();
+        assert_eq!((again, device.settled.get()), (block, 1));
+        assert_eq!(device.log(), ["+32"]);
+    }
+
+    #[test]
+    fn what_the_gpu_may_still_use_is_not_given_out() {
+        let (arena, device) = (arena(), Device::with(1000));
+        let block = arena.allocate(20 * MIB, &device).unwrap();
+        arena.free(block, 7).unwrap();
+        device.epoch.set(6);
+        assert_ne!(arena.allocate(20 * MIB, &device).unwrap(), block);
+    }
+
+    #[test]
+    fn a_synchronisation_of_the_program_saves_ours() {
+        let (arena, device) = (arena(), Device::with(1000));
+        let block = arena.allocate(20 * MIB, &device).unwrap();
+        arena.free(block, 7).unwrap();
+        arena.release_until(9);
+        assert_eq!(arena.allocate(20 * MIB, &device).unwrap(), block);
+        assert_eq!(device.settled.get(), 0);
+    }
+
+    #[test]
+    fn the_last_bytes_of_a_device_are_had_and_no_more() {
+        let (arena, device) = (arena(), Device::with(40));
+        arena.allocate(30 * MIB, &device).unwrap();
+        arena.allocate(8 * MIB, &device).unwrap();
+        assert_eq!(device.log(), ["+32", "+8"]);
+        assert_eq!(arena.allocate(4 * MIB, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        arena.allocate(2 * MIB, &device).unwrap();
+    }
+
+    #[test]
+    fn under_pressure_unused_pieces_go_back_and_come_again_elsewhere() {
+        let (arena, device) = (arena(), Device::with(64));
+        let blocks = [0; 2].map(|_| arena.allocate(32 * MIB, &device).unwrap());
+        arena.free(blocks[0], 1).unwrap();
+        device.epoch.set(1);
+        assert_eq!(arena.allocate(40 * MIB, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        arena.free(blocks[1], 1).unwrap();
+        arena.allocate(64 * MIB, &device).unwrap();
+        assert!(device.used.get() <= 64 * MIB);
+    }
+
+    #[test]
+    fn freeing_what_is_no_block_is_refused() {
+        let (arena, device) = (arena(), Device::with(64));
+        let block = arena.allocate(1000, &device).unwrap();
+        assert!(arena.free(block + 256, 0).is_err());
+        arena.free(block, 0).unwrap();
+        assert!(arena.free(block, 0).is_err());
+    }
+
+    #[test]
+    fn unused_bytes_count_what_waits() {
+        let (arena, device) = (arena(), Device::with(64));
+        let block = arena.allocate(32 * MIB, &device).unwrap();
+        assert_eq!(arena.unused_bytes(), 0);
+        arena.free(block, 3).unwrap();
+        assert_eq!(arena.unused_bytes(), 32 * MIB);
+    }
+}

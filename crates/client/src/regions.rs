@@ -1,0 +1,141 @@
+//! What every address of the program's GPU memory belongs to.
+//!
+//! Copies choose their way by it, bad ranges are refused by it, and pointer attributes are answered from it, without a
+//! word to the worker. A region is as long as the program asked, so the byte after its end belongs to nothing, even
+//! where the block behind it is longer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use katydid_arena::RangeMap;
+
+/// What kind of memory a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Memory of a device, out of its arena.
+    Device,
+    /// A variable of a module; it goes with the module and cannot be freed.
+    Global {
+        /// The module's or library's handle.
+        owner: usize,
+    },
+    /// Pinned host memory, out of the pinned arena.
+    Host {
+        /// As given to `cuMemHostAlloc`, with the bits that the driver adds.
+        flags: u32,
+    },
+}
+
+/// What an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First address.
+    pub start: u64,
+    /// Bytes, as the program asked.
+    pub size: u64,
+    /// What kind of memory.
+    pub place: Place,
+    /// The program's ordinal of the device.
+    pub device: u32,
+    /// Handle of the context it was made in.
+    pub context: usize,
+    /// A number no other region of the process has had.
+    pub id: u64,
+}
+
+impl Region {
+    /// Whether the program's processor can reach it.
+    pub fn is_host(&self) -> bool {
+        matches!(self.place, Place::Host { .. })
+    }
+
+    /// Whether `size` bytes from `address`, which lies in the region, stay in it.
+    pub fn holds(&self, address: u64, size: u64) -> bool {
+        size <= self.size - (address - self.start)
+    }
+}
+
+/// All regions of the process.
+#[derive(Debug, Default)]
+pub struct Regions {
+    map: RwLock<RangeMap<Region>>,
+    ids: AtomicU64,
+}
+
+impl Regions {
+    /// Notes a region. False when it overlaps one that is there, which only a defect of ours could cause.
+    pub fn insert(&self, start: u64, size: u64, place: Place, device: u32, context: usize) -> bool {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
+        let region = Region { start, size, place, device, context, id };
+        self.map.write().unwrap_or_else(PoisonError::into_inner).insert(start, size, region).is_ok()
+    }
+
+    /// The region that holds an address.
+    pub fn find(&self, address: u64) -> Option<Region> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).find(address).map(|(.., region)| *region)
+    }
+
+    /// Forgets the region that starts at exactly this address, if `wanted` says so.
+    pub fn remove(&self, start: u64, wanted: impl FnOnce(&Region) -> bool) -> Option<Region> {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let (first, _, region) = map.find(start)?;
+        if first != start || !wanted(region) {
+            return None;
+        }
+        map.remove(start).map(|(_, region)| region)
+    }
+
+    /// Forgets every region that `gone` picks; returns them.
+    pub fn remove_all(&self, gone: impl Fn(&Region) -> bool) -> Vec<Region> {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let leaving: Vec<_> = map.iter().map(|(.., region)| *region).filter(|region| gone(region)).collect();
+        for region in &leaving {
+            map.remove(region.start);
+        }
+        leaving
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_ends_where_the_program_asked() {
+        let regions = Regions::default();
+        assert!(regions.insert(0x1000, 1000, Place::Device, 0, 7));
+        let region = regions.find(0x1000 + 999).unwrap();
+        assert!(region.holds(0x1000, 1000) && !region.holds(0x1000, 1001) && !region.holds(0x1001, 1000));
+        assert_eq!(regions.find(0x1000 + 1000), None);
+        assert_eq!(regions.find(0xfff), None);
+    }
+
+    #[test]
+    fn only_the_start_removes_and_only_when_wanted() {
+        let regions = Regions::default();
+        regions.insert(0x1000, 16, Place::Host { flags: 3 }, 0, 7);
+        assert!(regions.remove(0x1008, |_| true).is_none());
+        assert!(regions.remove(0x1000, |region| !region.is_host()).is_none());
+        assert!(regions.remove(0x1000, Region::is_host).is_some());
+        assert!(regions.remove(0x1000, Region::is_host).is_none());
+    }
+
+    #[test]
+    fn every_region_has_a_number_of_its_own() {
+        let regions = Regions::default();
+        regions.insert(0x1000, 16, Place::Device, 0, 7);
+        let first = regions.remove(0x1000, |_| true).unwrap().id;
+        regions.insert(0x1000, 16, Place::Device, 0, 7);
+        assert_ne!(regions.find(0x1000).unwrap().id, first);
+    }
+
+    #[test]
+    fn what_goes_together_is_removed_together() {
+        let regions = Regions::default();
+        regions.insert(0x1000, 16, Place::Global { owner: 1 }, 0, 7);
+        regions.insert(0x2000, 16, Place::Global { owner: 2 }, 0, 7);
+        let gone = regions.remove_all(|region| region.place == Place::Global { owner: 1 });
+        assert_eq!(gone.len(), 1);
+        assert!(regions.find(0x2000).is_some());
+    }
+}

@@ -1,0 +1,169 @@
+//! One session: the link to the worker, what is known of its health, and how messages become calls.
+//!
+//! The rule: a program is never left waiting and never told twice. The first sign that the worker is gone marks the
+//! session lost and says so in one line; every later call fails at once, without touching the link. Device output that
+//! a reply carries is written before the call returns.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use katydid_cuda_sys::CUresult;
+use katydid_transport::{LinkError, ProgramLink, Staging};
+use katydid_wire::codec::{Message, Reply};
+use katydid_wire::frame::ReplyHead;
+
+use crate::{life, output};
+
+/// What calls return once the worker is gone. The driver knows no "connection lost"; of the errors that programs
+/// treat as "this GPU cannot be used any more, by no fault of mine", this is the one that does not blame a kernel.
+pub const LOST: CUresult = CUresult::ERROR_DEVICE_UNAVAILABLE;
+
+/// The session of this process.
+pub struct Session {
+    link: Box<dyn ProgramLink>,
+    lost: AtomicBool,
+    /// An enqueued call's failure that came with a reply that was itself a failure; told to the next call.
+    deferred: AtomicU32,
+    /// Messages enqueued so far: what a synchronisation has to wait for.
+    enqueued: AtomicU64,
+}
+
+thread_local! {
+    /// The encoded message and the reply of the call in progress, kept for their memory.
+    static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+impl Session {
+    /// A session over a link that is up.
+    pub fn new(link: Box<dyn ProgramLink>) -> Self {
+        Self { link, lost: AtomicBool::new(false), deferred: AtomicU32::new(0), enqueued: AtomicU64::new(0) }
+    }
+
+    /// Sends a message nobody answers. It is executed after everything sent before it, by any thread.
+    ///
+    /// # Errors
+    ///
+    /// [`LOST`] when the worker is gone.
+    pub fn enqueue<M: Message>(&self, context: u32, message: &M) -> Result<(), CUresult> {
+        self.check()?;
+        with_buffers(|request, _| {
+            message.encode(request);
+            self.enqueued.fetch_add(1, Ordering::AcqRel);
+            self.link.enqueue(M::OPCODE, context, &[request, message.tail()])
+        })
+        .map_err(|error| self.fail(M::NAME, &error))
+    }
+
+    /// Sends a message and waits for its reply.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answered; an enqueued call's failure when the driver answered none; [`LOST`].
+    pub fn call<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, CUresult> {
+        match self.call_any(context, message)? {
+            (CUresult::SUCCESS, Some(reply)) => Ok(reply),
+            (CUresult::SUCCESS, None) => Err(self.broken(M::NAME)),
+            (status, _) => Err(status),
+        }
+    }
+
+    /// As [`Session::call`], for messages whose reply says something in failure too, such as a compiler's log.
+    ///
+    /// # Errors
+    ///
+    /// [`LOST`], and an enqueued call's failure when this one succeeded.
+    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<(CUresult, Option<M::Reply>), CUresult> {
+        self.check()?;
+        with_buffers(|request, reply| {
+            message.encode(request);
+            let head = self
+                .link
+                .call(M::OPCODE, context, &[request, message.tail()], reply)
+                .map_err(|error| self.fail(M::NAME, &error))?;
+            self.take_reply::<M>(&head, reply)
+        })
+    }
+
+    fn take_reply<M: Message>(&self, head: &ReplyHead, body: &[u8]) -> Result<(CUresult, Option<M::Reply>), CUresult> {
+        let Ok((payload, printed)) = head.split(body) else { return Err(self.broken(M::NAME)) };
+        output::write(printed.stdout, printed.stderr);
+        let status = CUresult(head.status);
+        let earlier = if head.deferred == 0 { self.deferred.swap(0, Ordering::Relaxed) } else { head.deferred };
+        if earlier != 0 {
+            // "Not ready" is an answer, not a failure; a failure of an earlier call outranks it.
+            if status == CUresult::SUCCESS || status == CUresult::ERROR_NOT_READY {
+                return Err(CUresult(earlier));
+            }
+            self.deferred.store(earlier, Ordering::Relaxed);
+        }
+        Ok((status, M::Reply::decode(payload).ok()))
+    }
+
+    /// Messages enqueued so far. What was freed at one count is out of use once a later synchronisation has ended.
+    pub fn enqueued(&self) -> u64 {
+        self.enqueued.load(Ordering::Acquire)
+    }
+
+    /// Memory that both sides see, for bulk copies.
+    pub fn staging(&self) -> Option<&Staging> {
+        self.link.staging()
+    }
+
+    /// Whether the worker is gone.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// In the child of a fork: lets go of the connection without a word to the worker.
+    pub fn abandon(&self) {
+        self.link.abandon();
+    }
+
+    fn check(&self) -> Result<(), CUresult> {
+        if self.is_lost() { Err(LOST) } else { Ok(()) }
+    }
+
+    /// A reply that does not fit its message: the two sides disagree, so the session is over.
+    #[cold]
+    pub fn broken(&self, what: &str) -> CUresult {
+        self.lose(&format!("the server's answer to {what} makes no sense; are both of the same release?"))
+    }
+
+    /// The error of a link that carried a message: a fault of the caller, or the end of the session.
+    #[cold]
+    pub fn fail(&self, what: &str, error: &LinkError) -> CUresult {
+        match error {
+            LinkError::TooManyThreads { .. } => {
+                eprintln!("katydid: {what}: {error}");
+                CUresult::ERROR_OUT_OF_MEMORY
+            }
+            LinkError::Forked => CUresult::ERROR_NOT_INITIALIZED,
+            _ => self.lose(&format!("the session ended during {what}: {error}")),
+        }
+    }
+
+    fn lose(&self, why: &str) -> CUresult {
+        // While the process exits, the worker may well go first; nobody wants to hear of it then.
+        if !self.lost.swap(true, Ordering::Relaxed) && life::is_running() {
+            eprintln!("katydid: {why}; every further CUDA call returns {LOST}");
+        }
+        LOST
+    }
+}
+
+/// Runs `body` with empty buffers of this thread. A call inside a call (an upcall's, or after the thread's locals are
+/// gone) gets fresh ones.
+fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
+    /// More than this is given back after use: a thread that loaded one large module keeps no megabyte for it.
+    const KEEP: usize = 64 << 10;
+    let (mut request, mut reply) = BUFFERS.try_with(RefCell::take).unwrap_or_default();
+    request.clear();
+    reply.clear();
+    let result = body(&mut request, &mut reply);
+    request.shrink_to(KEEP);
+    if reply.capacity() > KEEP {
+        reply = Vec::new();
+    }
+    let _ = BUFFERS.try_with(|buffers| buffers.replace((request, reply)));
+    result
+}
