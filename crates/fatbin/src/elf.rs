@@ -78,7 +78,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u64 {
-    u64_at(bytes, at) & 0xffff
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u16::from_le_bytes(*field).into())
 }
 
 #[cfg(test)]

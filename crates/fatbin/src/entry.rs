@@ -63,7 +63,8 @@ impl<'a> Entry<'a> {
     /// Reads the entry at the start of `bytes`, and what follows it.
     pub(crate) fn split_from(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ImageError> {
         let there = bytes.len() as u64;
-        let cut_off = ImageError::CutOff { what: "the header of an entry", needed: ENTRY_HEADER as u64, available: there };
+        let cut_off =
+            ImageError::CutOff { what: "the header of an entry", needed: ENTRY_HEADER as u64, available: there };
         let fixed: &[u8; ENTRY_HEADER] = bytes.first_chunk().ok_or(cut_off)?;
         let (header_size, payload_size) = (u32_at(fixed, 0x04), u64_at(fixed, 0x08));
         if (header_size as usize) < ENTRY_HEADER {

@@ -207,7 +207,8 @@ impl<'a> Output<'a> {
     /// # Errors
     /// [`FrameError::TooLarge`]: such an output fits no reply.
     pub fn prefix(&self) -> Result<[u8; 4], FrameError> {
-        let length = u32::try_from(self.stdout.len()).map_err(|_| FrameError::TooLarge { payload: self.stdout.len() })?;
+        let length =
+            u32::try_from(self.stdout.len()).map_err(|_| FrameError::TooLarge { payload: self.stdout.len() })?;
         Ok(length.to_le_bytes())
     }
 
@@ -298,10 +299,7 @@ mod tests {
             bytes[..4].copy_from_slice(&length.to_le_bytes());
             assert_eq!(FrameHead::decode(&bytes), Err(FrameError::Length { length }));
         }
-        assert_eq!(
-            HEAD_OF_A_CALL.encode(MAX_PAYLOAD + 1),
-            Err(FrameError::TooLarge { payload: MAX_PAYLOAD + 1 })
-        );
+        assert_eq!(HEAD_OF_A_CALL.encode(MAX_PAYLOAD + 1), Err(FrameError::TooLarge { payload: MAX_PAYLOAD + 1 }));
         assert!(HEAD_OF_A_CALL.encode(MAX_PAYLOAD).is_ok());
     }
 
