@@ -1,3 +1,101 @@
-//! The checks and chores of the project.
+//! The checks and chores of the project, one command each: `cargo xtask COMMAND`.
+//!
+//! Everything is built below cargo's target folder; nothing is installed elsewhere but Debian packages that are
+//! missing (g++, python3-pip), and each is named before it is installed.
 
-fn main() {}
+mod apps;
+mod bless;
+mod check;
+mod demo;
+mod dist;
+mod gpu;
+mod layers;
+mod output;
+mod setup;
+mod shell;
+mod style;
+mod test;
+mod tree;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::tree::Tree;
+
+/// The checks and chores of the project.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Flags {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What there is to do.
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a real CUDA program through Katydid on this machine, without a GPU; installs what is missing.
+    Demo,
+    /// Everything that must pass: the static checks, all tests, and every program on every way.
+    Test,
+    /// The static part of `test`: formatting, lints, layers, style, documentation.
+    Check,
+    /// Fetches the CUDA toolkit that builds the programs under test.
+    Setup,
+    /// Installs the binaries into target/dist, or target/dist-release.
+    Dist {
+        /// With optimisation, for measurements.
+        #[arg(long)]
+        release: bool,
+    },
+    /// Builds the programs under test into target/apps; only what changed.
+    Apps,
+    /// Checks that crates depend on each other in the allowed directions only.
+    Layers,
+    /// Measures the sources against the targets of style; fails at the hard limits.
+    Style,
+    /// Rewrites the texts that tests compare with, from what the code says now.
+    Bless,
+    /// The programs on a machine with a GPU: `--pack` here makes a folder, and its run.sh does the rest there.
+    GpuTest {
+        /// Makes the folder.
+        #[arg(long, value_name = "DIR", conflicts_with = "run")]
+        pack: Option<PathBuf>,
+        /// Runs everything in the folder DIR and writes the report to $OUT, or to DIR/report.
+        #[arg(long, value_name = "DIR", required_unless_present = "pack")]
+        run: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    match run(flags.command) {
+        Ok(code) => code,
+        Err(error) => {
+            output::problem(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    // The run on a GPU machine happens without a checkout.
+    if let Command::GpuTest { run: Some(folder), .. } = &command {
+        return gpu::run(folder);
+    }
+    let tree = Tree::find()?;
+    match command {
+        Command::Demo => demo::run(&tree)?,
+        Command::Test => return test::run(&tree),
+        Command::Check => check::run(&tree)?,
+        Command::Setup => setup::run(&tree)?,
+        Command::Dist { release } => dist::run(&tree, release)?,
+        Command::Apps => apps::run(&tree)?,
+        Command::Layers => layers::run(&tree)?,
+        Command::Style => style::run(&tree)?,
+        Command::Bless => bless::run(&tree)?,
+        Command::GpuTest { pack, .. } => gpu::pack(&tree, &pack.unwrap_or_default())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

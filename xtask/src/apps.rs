@@ -1,0 +1,166 @@
+//! Builds the programs under test: nvcc and g++ as a user would call them, only what changed, two at a time.
+//!
+//! A program is up to date when its stamp holds the hash of its command lines, of the toolkit's pins and of every file
+//! beside its sources that it could include.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use katydid_tests::catalog::{self, App, Kind, Variant};
+
+use crate::output::step;
+use crate::setup;
+use crate::shell;
+use crate::tree::Tree;
+
+/// One machine code for the H200 and the text for every other device, softcuda included.
+const CODE: &str = "arch=compute_90,code=[sm_90,compute_90]";
+
+/// Compilers at a time.
+const AT_A_TIME: usize = 2;
+
+/// Brings `target/apps` up to date.
+pub(crate) fn run(tree: &Tree) -> Result<()> {
+    bring_up_to_date(tree, |_| true)
+}
+
+/// Brings one program up to date.
+pub(crate) fn build_only(tree: &Tree, name: &str) -> Result<()> {
+    bring_up_to_date(tree, |app| app.name == name)
+}
+
+fn bring_up_to_date(tree: &Tree, wanted: impl Fn(&App) -> bool) -> Result<()> {
+    setup::run(tree)?;
+    let apps: Vec<App> = catalog::apps()?.into_iter().filter(wanted).collect();
+    let sources = read_sources(&tree.app_sources())?;
+    let old: Vec<&App> = apps.iter().filter(|app| !is_up_to_date(tree, app, &sources)).collect();
+    if old.is_empty() {
+        return Ok(());
+    }
+    if old.iter().any(|app| app.kind == Kind::Driver) && !tree.places().shim().join("libcuda.so").exists() {
+        bail!("programs link with the shim, which is not built; run `cargo xtask dist` first");
+    }
+    step(&format!("building {} of {} programs", old.len(), apps.len()));
+    let queue = Mutex::new(old.into_iter());
+    let results: Vec<Result<()>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(|| build_from(tree, &queue, &sources))).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| bail!("a build thread panicked"))).collect()
+    });
+    results.into_iter().collect()
+}
+
+/// Name and content of every source file; any of them may include any header.
+type Sources = BTreeMap<String, Vec<u8>>;
+
+fn read_sources(folder: &Path) -> Result<Sources> {
+    let mut sources = Sources::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_file() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            sources.insert(name, fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
+        }
+    }
+    Ok(sources)
+}
+
+fn build_from<'a>(tree: &Tree, queue: &Mutex<impl Iterator<Item = &'a App>>, sources: &Sources) -> Result<()> {
+    loop {
+        // A thread that panicked while it held the queue has failed the build by itself.
+        let next = queue.lock().map_or(None, |mut queue| queue.next());
+        let Some(app) = next else { return Ok(()) };
+        build(tree, app).with_context(|| format!("cannot build {}", app.name))?;
+        let stamp = stamp_path(tree, app);
+        fs::write(&stamp, fingerprint(tree, app, sources))
+            .with_context(|| format!("cannot write {}", stamp.display()))?;
+    }
+}
+
+fn is_up_to_date(tree: &Tree, app: &App, sources: &Sources) -> bool {
+    let built = app.variants().iter().all(|variant| tree.places().program(&app.name, *variant).exists());
+    built && fs::read_to_string(stamp_path(tree, app)).is_ok_and(|stamp| stamp == fingerprint(tree, app, sources))
+}
+
+fn stamp_path(tree: &Tree, app: &App) -> PathBuf {
+    tree.target.join("apps/stamps").join(&app.name)
+}
+
+fn fingerprint(tree: &Tree, app: &App, sources: &Sources) -> String {
+    let mut hash = blake3::Hasher::new();
+    for command in commands(tree, app) {
+        hash.update(shell::shown(&command).as_bytes());
+    }
+    hash.update(include_bytes!("../toolkit.txt"));
+    for (name, content) in sources {
+        if name.ends_with(".h") || app.sources.contains(name) {
+            hash.update(name.as_bytes()).update(&(content.len() as u64).to_le_bytes()).update(content);
+        }
+    }
+    hash.finalize().to_hex().to_string()
+}
+
+fn build(tree: &Tree, app: &App) -> Result<()> {
+    for folder in ["static", "shared", "plain", "objects", "stamps"] {
+        let folder = tree.target.join("apps").join(folder);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    commands(tree, app).iter_mut().try_for_each(|command| shell::read(command).map(drop))
+}
+
+/// Every command that makes the program, in order: an object file a source, then a link a variant.
+fn commands(tree: &Tree, app: &App) -> Vec<Command> {
+    let objects: Vec<PathBuf> = app.sources.iter().map(|source| object(tree, app, source)).collect();
+    let compile = app.sources.iter().zip(&objects).map(|(source, object)| {
+        let mut command = compiler(tree, app);
+        command.args(["-Wall", "-Wextra"].iter().flat_map(|flag| through(app, flag)));
+        command.args(["-c", source, "-o"]).arg(object);
+        command
+    });
+    let link = app.variants().iter().map(|variant| {
+        let mut command = compiler(tree, app);
+        command.args(&objects).arg("-o").arg(tree.places().program(&app.name, *variant));
+        match (app.kind, variant) {
+            (Kind::Driver, _) => command.arg("-L").arg(tree.places().shim()).arg("-lcuda"),
+            (Kind::Plain, _) => command.arg("-ldl"),
+            (_, Variant::Shared) => command.args(["-cudart", "shared"]),
+            _ => command.args(["-cudart", "static"]),
+        };
+        command
+    });
+    compile.chain(link).collect()
+}
+
+/// An option of the host's compiler, handed through nvcc where it is in between.
+fn through<'a>(app: &App, flag: &'a str) -> Vec<&'a str> {
+    match app.kind {
+        Kind::Runtime | Kind::Fixture => vec!["-Xcompiler", flag],
+        Kind::Driver | Kind::Plain => vec![flag],
+    }
+}
+
+fn object(tree: &Tree, app: &App, source: &str) -> PathBuf {
+    tree.target.join("apps/objects").join(format!("{}-{source}.o", app.name))
+}
+
+/// The compiler in the folder of the sources, so that device code knows its files by their bare names.
+fn compiler(tree: &Tree, app: &App) -> Command {
+    let mut command = match app.kind {
+        Kind::Runtime | Kind::Fixture => {
+            let mut nvcc = Command::new(tree.cuda().join("bin/nvcc"));
+            nvcc.args(["-O2", "-gencode", CODE]).args(&app.options);
+            nvcc
+        }
+        Kind::Driver | Kind::Plain => {
+            let mut gcc = Command::new("g++");
+            gcc.arg("-O2").arg("-I").arg(tree.cuda().join("include")).args(&app.options);
+            gcc
+        }
+    };
+    command.arg("-std=c++17").current_dir(tree.app_sources());
+    command
+}

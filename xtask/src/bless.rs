@@ -1,0 +1,51 @@
+//! Rewrites what tests compare with: the outputs of the programs under test, and the golden files of the crates.
+//!
+//! The outputs come from the programs run directly on softcuda, and only from a program whose own checks passed.
+//! Whoever blesses reads the difference in git before committing it.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use katydid_tests::catalog::{self, App};
+use katydid_tests::program;
+use katydid_tests::verdict::kept_path;
+use katydid_tests::way::Way;
+
+use crate::output::{line, step};
+use crate::tree::Tree;
+use crate::{apps, dist, shell};
+
+/// Longer than any program takes.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Rewrites all of it.
+pub(crate) fn run(tree: &Tree) -> Result<()> {
+    step("golden files of the crates");
+    let mut cargo = shell::cargo(&tree.root, &["test", "--quiet", "--package", "katydid-api-codegen"]);
+    shell::run(cargo.env("KATYDID_BLESS", "1"))?;
+    dist::run(tree, false)?;
+    apps::run(tree)?;
+    step("outputs of the programs under test");
+    fs::create_dir_all(tree.places().expected).context("cannot make the folder of the outputs")?;
+    for app in catalog::apps()?.iter().filter(|app| app.is_test()) {
+        output_of(tree, app).with_context(|| format!("{} cannot be blessed", app.name))?;
+    }
+    Ok(())
+}
+
+fn output_of(tree: &Tree, app: &App) -> Result<()> {
+    let places = tree.places();
+    let way = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let variant = app.variants().first().context("it has no variant")?;
+    let outcome = program::run(&mut way.command(&places, &places.program(&app.name, *variant)), LIMIT)?;
+    if !outcome.status.success() {
+        bail!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+    }
+    let path = kept_path(&places, &app.name);
+    if fs::read(&path).is_ok_and(|kept| kept == outcome.stdout) {
+        return Ok(());
+    }
+    line(&format!("    {}", path.display()));
+    fs::write(&path, &outcome.stdout).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,64 @@
+//! The first thing to try: a real CUDA program, built by NVIDIA's compiler, runs on a machine without a GPU.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use katydid_tests::catalog::Variant;
+use katydid_tests::program;
+use katydid_tests::way::Way;
+
+use crate::output::{line, step};
+use crate::tree::Tree;
+use crate::{apps, dist};
+
+/// The program that is shown.
+const PROGRAM: &str = "nbody";
+
+/// Far longer than it takes.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Installs and builds what is missing, then shows it.
+pub(crate) fn run(tree: &Tree) -> Result<()> {
+    dist::run(tree, false)?;
+    apps::build_only(tree, PROGRAM)?;
+    let places = tree.places();
+    let path = places.program(PROGRAM, Variant::Static);
+    line("");
+    line(&format!("tests/apps/{PROGRAM}.cu is an ordinary CUDA program: nvcc built it, it knows nothing of Katydid."));
+    line("Its CUDA runtime looks for libcuda.so.1 and finds Katydid's, which carries every call to a worker process.");
+    line("There is no GPU here, so the worker uses softcuda, which runs the program's PTX on the CPU.");
+    line("");
+    line(&format!("$ katydid run --driver soft -- {}", path.display()));
+    let outcome = program::run(&mut Way::Private { driver: "soft".to_owned() }.command(&places, &path), LIMIT)?;
+    line(outcome.text().trim_end());
+    if !outcome.status.success() {
+        bail!("{PROGRAM} did not succeed: {}\n{}", outcome.ending(), outcome.errors());
+    }
+    line("");
+    line(
+        "The program compared every body with the host's own computation. The CUDA calls it made, by `katydid trace`:",
+    );
+    line("");
+    trace(&places.katydid(), &path)?;
+    line("");
+    line(
+        "It worked. `katydid run -- YOUR-PROGRAM` does the same for any CUDA program; where there is a GPU, on the GPU.",
+    );
+    line(&format!("katydid lies in {}", places.dist.join("bin").display()));
+    Ok(())
+}
+
+fn trace(katydid: &std::path::Path, path: &std::path::Path) -> Result<()> {
+    let mut command = Command::new(katydid);
+    command.args(["trace", "--driver", "soft", "--"]).arg(path);
+    let outcome = program::run(&mut command, LIMIT).context("the trace did not end")?;
+    if !outcome.status.success() {
+        bail!("katydid trace did not succeed: {}\n{}", outcome.ending(), outcome.errors());
+    }
+    for row in outcome.errors().lines().take(16) {
+        line(row);
+    }
+    step("done");
+    Ok(())
+}

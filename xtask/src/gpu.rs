@@ -1,0 +1,238 @@
+//! The programs under test on a machine with a GPU: packed here, run there, reported as JSON and Markdown.
+//!
+//! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
+//! program; the machine needs no more than a driver and bash. Four ways are tried, one after the other, since some
+//! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
+//! and over TCP.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use katydid_tests::catalog::{self, App, Variant};
+use katydid_tests::places::Places;
+use katydid_tests::program::{self, Outcome};
+use katydid_tests::server::Server;
+use katydid_tests::verdict::judge;
+use katydid_tests::way::Way;
+use serde_json::{Value, json};
+
+use crate::output::{line, step};
+use crate::shell;
+use crate::tree::Tree;
+use crate::{apps, dist};
+
+/// A program that takes longer on a GPU hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Time for `katydid bench`.
+const BENCH_LIMIT: Duration = Duration::from_secs(240);
+/// The program whose calls are traced.
+const TRACED: &str = "streams_events";
+/// What the other side starts.
+const SCRIPT: &str = "#!/usr/bin/env bash\n\
+    # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.\n\
+    set -euo pipefail\n\
+    here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
+    exec \"$here/bin/xtask\" gpu-test --run \"$here\"\n";
+
+/// Makes the folder that travels.
+pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
+    dist::run(tree, false)?;
+    apps::run(tree)?;
+    dist::run(tree, true)?;
+    step(&format!("packing into {}", folder.display()));
+    let (from, to) = (tree.places(), Places::of_pack(folder));
+    for file in ["bin/katydid", "lib/katydid/shim/libcuda.so.1", "lib/katydid/soft/libcuda.so.1"] {
+        stripped(&tree.target.join("dist-release").join(file), &to.dist.join(file))?;
+    }
+    for app in catalog::apps()? {
+        for &variant in app.variants() {
+            stripped(&from.program(&app.name, variant), &to.program(&app.name, variant))?;
+        }
+    }
+    for (runtimes, file) in from.runtimes.iter().zip(["libcudart.so.13", "libcudart.so.12"]) {
+        stripped(&runtimes.join(file), &folder.join("runtimes").join(file))?;
+    }
+    for app in catalog::apps()?.iter().filter(|app| app.is_test()) {
+        let name = format!("{}.txt", app.name);
+        copy(&from.expected.join(&name), &to.expected.join(&name))?;
+    }
+    stripped(&env::current_exe()?, &folder.join("bin/xtask"))?;
+    let script = folder.join("run.sh");
+    fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
+    shell::run(Command::new("chmod").arg("+x").arg(&script))?;
+    line(shell::read(Command::new("du").arg("-sh").arg(folder))?.trim_end());
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().map_or_else(PathBuf::new, Path::to_owned);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
+    Ok(())
+}
+
+/// A copy without symbols for debuggers.
+fn stripped(from: &Path, to: &Path) -> Result<()> {
+    copy(from, to)?;
+    shell::run(Command::new("strip").arg("--strip-unneeded").arg(to))
+}
+
+/// One run of one program.
+struct Run {
+    way: String,
+    app: String,
+    variant: Variant,
+    milliseconds: u128,
+    fault: Option<String>,
+}
+
+/// Runs everything in the pack and writes the report.
+pub(crate) fn run(folder: &Path) -> Result<ExitCode> {
+    let folder = folder.canonicalize().with_context(|| format!("{} is no pack", folder.display()))?;
+    let places = Places::of_pack(&folder);
+    let report = env::var_os("OUT").map_or_else(|| folder.join("report"), PathBuf::from);
+    fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
+    let machine = machine();
+    step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
+    let server = Server::start(&places, "auto", &[])?;
+    let ways = [
+        Way::Direct { name: "native", folder: None },
+        Way::Private { driver: "auto".to_owned() },
+        Way::Served { name: "shm", address: server.unix() },
+        Way::Served { name: "tcp", address: server.tcp().to_owned() },
+    ];
+    let mut runs = Vec::new();
+    for way in &ways {
+        step(&way.to_string());
+        for app in catalog::apps()?.iter().filter(|app| app.is_test()) {
+            runs.extend(app.variants().iter().map(|variant| try_one(&places, way, app, *variant)));
+        }
+    }
+    let served = json!({ "server": server.admin("/v1/server")?, "sessions": server.admin("/v1/sessions")? });
+    fs::write(report.join("server.log"), server.log())?;
+    drop(server);
+    let bench = katydid(&places, &["bench", "--json"], BENCH_LIMIT);
+    let traced = trace(&places, &report);
+    write_report(&report, &machine, &runs, &served, bench.as_ref().ok(), traced.as_ref().ok())?;
+    let failed = runs.iter().filter(|run| run.fault.is_some()).count()
+        + [bench.map(drop), traced.map(drop)].iter().filter(|result| result.is_err()).count();
+    line(&format!("{} passed, {failed} failed", runs.len() + 2 - failed));
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn try_one(places: &Places, way: &Way, app: &App, variant: Variant) -> Run {
+    let outcome = program::run(&mut way.command(places, &places.program(&app.name, variant)), LIMIT);
+    let (milliseconds, fault) = match outcome {
+        Ok(outcome) => {
+            let fault = judge(places, &app.name, &outcome).err().map(|fault| fault.to_string());
+            (outcome.took.as_millis(), fault)
+        }
+        Err(error) => (LIMIT.as_millis(), Some(error.to_string())),
+    };
+    let verdict = fault.as_ref().map_or("ok".to_owned(), |fault| format!("FAILED: {fault}"));
+    line(&format!("{way}::{variant}::{} ({milliseconds} ms) ... {verdict}", app.name));
+    Run { way: way.to_string(), app: app.name.clone(), variant, milliseconds, fault }
+}
+
+/// A run of our own tool that must end well.
+fn katydid(places: &Places, arguments: &[&str], limit: Duration) -> Result<Outcome> {
+    step(&format!("katydid {}", arguments.join(" ")));
+    let mut command = Command::new(places.katydid());
+    let outcome = program::run(command.args(arguments), limit).inspect_err(|error| line(&error.to_string()))?;
+    if !outcome.status.success() {
+        line(&format!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors()));
+        anyhow::bail!("katydid {} did not succeed", arguments.join(" "));
+    }
+    Ok(outcome)
+}
+
+/// Traces one program; the table is the result, the timeline lies in the report.
+fn trace(places: &Places, report: &Path) -> Result<Outcome> {
+    let timeline = report.join("trace.json").to_string_lossy().into_owned();
+    let program = places.program(TRACED, Variant::Static).to_string_lossy().into_owned();
+    katydid(places, &["trace", "-o", &timeline, "--", &program], LIMIT)
+}
+
+/// What the machine says of itself; a question that it cannot answer stays open.
+fn machine() -> Value {
+    let ask = |program: &str, arguments: &[&str]| {
+        let answer = shell::read(Command::new(program).args(arguments)).unwrap_or_default();
+        answer.trim().to_owned()
+    };
+    let gpu = |what: &str| ask("nvidia-smi", &[&format!("--query-gpu={what}"), "--format=csv,noheader"]);
+    json!({
+        "gpu": gpu("name"),
+        "driver": gpu("driver_version"),
+        "date": ask("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+        "kernel": ask("uname", &["-r"]),
+        "processors": ask("nproc", &[]),
+    })
+}
+
+fn write_report(
+    report: &Path,
+    machine: &Value,
+    runs: &[Run],
+    served: &Value,
+    bench: Option<&Outcome>,
+    traced: Option<&Outcome>,
+) -> Result<()> {
+    let bench_text = bench.map(Outcome::text).unwrap_or_default();
+    let list: Vec<Value> = runs.iter().map(as_json).collect();
+    let bench: Value = serde_json::from_str(&bench_text).unwrap_or_default();
+    let whole = json!({ "machine": machine, "runs": list, "after": served, "bench": bench });
+    fs::write(report.join("report.json"), serde_json::to_vec_pretty(&whole)?).context("cannot write report.json")?;
+    let table = traced.map(Outcome::errors).unwrap_or_default();
+    fs::write(report.join("report.md"), as_markdown(machine, runs, &bench_text, &table))
+        .context("cannot write report.md")
+}
+
+fn as_json(run: &Run) -> Value {
+    json!({
+        "way": run.way,
+        "app": run.app,
+        "variant": run.variant.to_string(),
+        "milliseconds": u64::try_from(run.milliseconds).unwrap_or(u64::MAX),
+        "fault": run.fault,
+    })
+}
+
+/// A table with a row a program and a column a way, then the bench, the trace, and every fault in full.
+fn as_markdown(machine: &Value, runs: &[Run], bench: &str, trace: &str) -> String {
+    let mut ways: Vec<&str> = Vec::new();
+    let mut rows: Vec<(&str, Variant)> = Vec::new();
+    for run in runs {
+        if !ways.contains(&run.way.as_str()) {
+            ways.push(&run.way);
+        }
+        if !rows.contains(&(run.app.as_str(), run.variant)) {
+            rows.push((&run.app, run.variant));
+        }
+    }
+    let text = |key: &str| machine[key].as_str().unwrap_or("unknown").to_owned();
+    let mut out = format!("# {}, driver {}, {}\n\n", text("gpu"), text("driver"), text("date"));
+    out += &format!("| program | runtime | {} |\n|---|---|{}\n", ways.join(" | "), "---:|".repeat(ways.len()));
+    for (app, variant) in rows {
+        let cell = |way: &&str| {
+            let found = runs.iter().find(|run| run.way == **way && run.app == app && run.variant == variant);
+            found.map_or(String::new(), |run| match run.fault {
+                None => format!("{} ms", run.milliseconds),
+                Some(_) => "**failed**".to_owned(),
+            })
+        };
+        out += &format!("| {app} | {variant} | {} |\n", ways.iter().map(cell).collect::<Vec<_>>().join(" | "));
+    }
+    out += &format!(
+        "\n## katydid bench --json\n\n```json\n{bench}\n```\n\n## katydid trace {TRACED}\n\n```text\n{trace}\n```\n"
+    );
+    for run in runs {
+        if let Some(fault) = &run.fault {
+            out += &format!("\n## {}::{}::{}\n\n```text\n{fault}\n```\n", run.way, run.variant, run.app);
+        }
+    }
+    out
+}

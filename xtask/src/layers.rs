@@ -1,0 +1,131 @@
+//! Crates may depend on each other in one direction: program -> shim -> wire <- worker -> driver.
+//!
+//! A crate may use what its row names, and what those may use in turn. Every other edge between crates of the project
+//! is an error. Tests are free: only ordinary and build dependencies count, and every build script may generate code.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::output::step;
+use crate::shell;
+use crate::tree::Tree;
+
+/// What each crate may use, without the `katydid-` before the names.
+const ARROWS: [(&str, &[&str]); 20] = [
+    ("api-spec", &[]),
+    ("api-codegen", &["api-spec"]),
+    ("cuda-sys", &[]),
+    ("wire", &["cuda-sys"]),
+    ("transport", &["wire"]),
+    ("arena", &[]),
+    ("fatbin", &[]),
+    ("export-table", &["cuda-sys"]),
+    ("ptx", &[]),
+    ("ptx-exec", &["ptx"]),
+    ("client", &["wire", "transport", "arena", "fatbin", "export-table", "cuda-sys"]),
+    ("shim-cuda", &["client"]),
+    ("softcuda", &["ptx-exec", "fatbin", "export-table", "cuda-sys"]),
+    ("driver", &["cuda-sys"]),
+    ("session", &["driver", "wire", "transport", "arena", "fatbin"]),
+    ("worker", &["session"]),
+    ("daemon", &["transport"]),
+    ("cli", &["daemon", "worker"]),
+    ("tests", &[]),
+    ("xtask", &["tests"]),
+];
+
+/// Code generators, which any build script may use.
+const GENERATORS: [&str; 2] = ["api-codegen", "api-spec"];
+
+/// A dependency between two crates of the project.
+#[derive(Debug, PartialEq, Eq)]
+struct Edge {
+    from: String,
+    to: String,
+    in_build_script: bool,
+}
+
+/// Fails on every edge that is not allowed, and on every crate that is not listed.
+pub(crate) fn run(tree: &Tree) -> Result<()> {
+    step("layers: crates depend on each other in the allowed directions only");
+    let metadata = shell::read(&mut shell::cargo(&tree.root, &["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata is no JSON")?;
+    let (crates, edges) = read(&metadata)?;
+    let faults = faults(&crates, &edges);
+    if !faults.is_empty() {
+        bail!("{}\nThe allowed arrows are in xtask/src/layers.rs", faults.join("\n"));
+    }
+    Ok(())
+}
+
+fn short(name: &str) -> &str {
+    name.strip_prefix("katydid-").unwrap_or(name)
+}
+
+/// All crates, and all edges between them that count.
+fn read(metadata: &Value) -> Result<(BTreeSet<String>, Vec<Edge>)> {
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let name = |value: &Value| value["name"].as_str().map(|name| short(name).to_owned());
+    let crates: BTreeSet<String> = packages.iter().filter_map(name).collect();
+    let mut edges = Vec::new();
+    for package in packages {
+        let from = name(package).unwrap_or_default();
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let to = name(dependency).unwrap_or_default();
+            let kind = dependency["kind"].as_str();
+            if crates.contains(&to) && dependency["path"].is_string() && kind != Some("dev") {
+                edges.push(Edge { from: from.clone(), to, in_build_script: kind == Some("build") });
+            }
+        }
+    }
+    Ok((crates, edges))
+}
+
+fn faults(crates: &BTreeSet<String>, edges: &[Edge]) -> Vec<String> {
+    let arrows: BTreeMap<&str, &[&str]> = ARROWS.into_iter().collect();
+    let unlisted = crates.iter().filter(|name| !arrows.contains_key(name.as_str()));
+    let mut faults: Vec<String> = unlisted.map(|name| format!("{name} stands in no row of the arrows")).collect();
+    for edge in edges {
+        let generates = edge.in_build_script && GENERATORS.contains(&edge.to.as_str());
+        if !generates && !reaches(&arrows, &edge.from, &edge.to) {
+            faults.push(format!("{} may not depend on {}", edge.from, edge.to));
+        }
+    }
+    faults
+}
+
+/// Whether `to` is among what `from` may use, directly or through others.
+fn reaches(arrows: &BTreeMap<&str, &[&str]>, from: &str, to: &str) -> bool {
+    arrows.get(from).is_some_and(|next| next.iter().any(|next| *next == to || reaches(arrows, next, to)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(from: &str, to: &str, in_build_script: bool) -> Vec<String> {
+        let crates = [from, to].map(str::to_owned).into_iter().collect();
+        faults(&crates, &[Edge { from: from.into(), to: to.into(), in_build_script }])
+    }
+
+    #[test]
+    fn an_arrow_may_skip_a_layer_but_not_turn_round() {
+        assert!(fault("shim-cuda", "wire", false).is_empty());
+        assert_eq!(fault("wire", "shim-cuda", false), ["wire may not depend on shim-cuda"]);
+        assert_eq!(fault("client", "driver", false), ["client may not depend on driver"]);
+    }
+
+    #[test]
+    fn a_build_script_may_generate_code() {
+        assert!(fault("wire", "api-codegen", true).is_empty());
+        assert_eq!(fault("wire", "api-codegen", false).len(), 1);
+    }
+
+    #[test]
+    fn a_new_crate_must_be_given_its_place() {
+        let crates = ["stranger".to_owned()].into_iter().collect();
+        assert_eq!(faults(&crates, &[]), ["stranger stands in no row of the arrows"]);
+    }
+}

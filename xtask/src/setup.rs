@@ -1,0 +1,82 @@
+//! The CUDA toolkit for the programs under test: pinned wheels of PyPI, unpacked below the target folder.
+//!
+//! Nothing is done when the stamp names the very same pins. The new toolkit replaces the old one only when it is
+//! complete, so that an interrupted fetch leaves no half of one.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::output::step;
+use crate::shell;
+use crate::tree::Tree;
+
+/// The pins, with the content's hash of each wheel.
+const PINS: &str = include_str!("../toolkit.txt");
+
+/// Fetches what is missing.
+pub(crate) fn run(tree: &Tree) -> Result<()> {
+    need_program("g++", &["--version"], "g++")?;
+    let toolkit = tree.target.join("cuda-toolkit");
+    let stamp = toolkit.join("pins.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == PINS) {
+        return Ok(());
+    }
+    need_program("python3", &["--version"], "python3")?;
+    need_program("python3", &["-m", "pip", "--version"], "python3-pip")?;
+    step("fetching the CUDA toolkit (5 wheels of PyPI, 105 MB; the licence is NVIDIA's)");
+    let fresh = tree.target.join("cuda-toolkit.new");
+    remove(&fresh)?;
+    fs::create_dir_all(&tree.target).with_context(|| format!("cannot make {}", tree.target.display()))?;
+    shell::run(&mut pip(&fresh, &tree.root.join("xtask/toolkit.txt")))?;
+    complete(&fresh)?;
+    fs::write(fresh.join("pins.txt"), PINS).context("cannot write the stamp")?;
+    remove(&toolkit)?;
+    fs::rename(&fresh, &toolkit).with_context(|| format!("cannot put {} in place", toolkit.display()))
+}
+
+fn pip(target: &Path, pins: &Path) -> Command {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]);
+    pip.args(["--only-binary=:all:", "--root-user-action=ignore", "--target"]).arg(target).arg("-r").arg(pins);
+    pip
+}
+
+/// What nvcc expects beside the wheels' content: `lib64`, and the plain name of the shared runtime.
+fn complete(toolkit: &Path) -> Result<()> {
+    let cuda = toolkit.join("nvidia/cu13");
+    for (to, link) in [("lib", "lib64"), ("libcudart.so.13", "lib/libcudart.so")] {
+        symlink(to, cuda.join(link)).with_context(|| format!("cannot link {link}"))?;
+    }
+    Ok(())
+}
+
+/// Installs a Debian package when its program does not work.
+fn need_program(program: &str, arguments: &[&str], package: &str) -> Result<()> {
+    if shell::works(program, arguments) {
+        return Ok(());
+    }
+    if !shell::works("apt-get", &["--version"]) {
+        bail!("{program} {} does not work here; install {package}", arguments.join(" "));
+    }
+    step(&format!("installing the Debian package {package}"));
+    let result =
+        apt(&["update", "-qq"]).and_then(|()| apt(&["install", "-y", "-qq", "--no-install-recommends", package]));
+    result.with_context(|| format!("{program} is missing; install {package} as root and try again"))
+}
+
+fn apt(arguments: &[&str]) -> Result<()> {
+    shell::run(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}

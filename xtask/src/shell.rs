@@ -1,0 +1,47 @@
+//! Running other programs: their failure is an error that shows the command line.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// A command line as a person would type it.
+pub(crate) fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command with its output shown.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let line = shown(command);
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start: {line}"))?;
+    if !status.success() {
+        bail!("failed ({status}): {line}");
+    }
+    Ok(())
+}
+
+/// Runs a command and gives what it wrote to standard output; its errors are part of ours.
+pub(crate) fn read(command: &mut Command) -> Result<String> {
+    let line = shown(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {line}"))?;
+    if !output.status.success() {
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("failed ({}): {line}\n{out}{err}", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("no text came from: {line}"))
+}
+
+/// Whether a program exists and ends well with `arguments`.
+pub(crate) fn works(program: impl AsRef<OsStr>, arguments: &[&str]) -> bool {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// The cargo that runs us, in the checkout.
+pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root).args(arguments);
+    command
+}

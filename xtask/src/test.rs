@@ -1,0 +1,100 @@
+//! Everything that must pass, in one command; the last line counts: `N passed, N failed`.
+//!
+//! All parts run even when one fails, so that one run shows everything that is wrong.
+
+use std::io::{BufRead, BufReader};
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::check::CHECKS;
+use crate::output::{line, problem, step};
+use crate::tree::Tree;
+use crate::{apps, dist, shell};
+
+/// How many tests and checks did what.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Count {
+    passed: u64,
+    failed: u64,
+}
+
+impl Count {
+    /// One more; a failure is shown at once.
+    fn note(&mut self, name: &str, result: Result<()>) {
+        match result {
+            Ok(()) => self.passed += 1,
+            Err(error) => {
+                problem(&format!("{name}: {error:#}"));
+                self.failed += 1;
+            }
+        }
+    }
+
+    /// Adds what a closing line of a test binary says; other lines say nothing.
+    fn add_closing_line(&mut self, text: &str) {
+        if let Some(rest) = text.trim_start().strip_prefix("test result: ") {
+            self.passed += number_before(rest, " passed");
+            self.failed += number_before(rest, " failed");
+        }
+    }
+}
+
+/// The number that stands right before `word`.
+fn number_before(text: &str, word: &str) -> u64 {
+    let before = text.split(word).next().unwrap_or_default();
+    let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().unwrap_or(0)
+}
+
+/// Runs everything and counts.
+pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
+    let mut count = Count::default();
+    for (name, check) in CHECKS {
+        count.note(name, check(tree));
+    }
+    count.note("binaries", dist::run(tree, false));
+    count.note("programs under test", apps::run(tree));
+    if let Err(error) = cargo_test(tree, &mut count) {
+        // Failed tests have been counted one by one; anything else, such as code that does not compile, counts once.
+        if count.failed == 0 {
+            count.failed += 1;
+        }
+        problem(&format!("{error:#}"));
+    }
+    line("");
+    line(&format!("{} passed, {} failed", count.passed, count.failed));
+    Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All tests of the workspace; their output is shown as it comes.
+fn cargo_test(tree: &Tree, count: &mut Count) -> Result<()> {
+    step("tests of the workspace, and every program on every way");
+    let mut cargo = shell::cargo(&tree.root, &["test", "--workspace", "--no-fail-fast"]);
+    let mut child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start cargo test")?;
+    let output = child.stdout.take().context("cargo test has no output")?;
+    for text in BufReader::new(output).lines() {
+        let text = text.context("cannot read what cargo test says")?;
+        count.add_closing_line(&text);
+        line(&text);
+    }
+    let status = child.wait().context("cargo test was lost")?;
+    if !status.success() {
+        bail!("cargo test failed ({status})");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_of_test_binaries_are_added_up() {
+        let mut count = Count::default();
+        count.add_closing_line("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out");
+        count.add_closing_line("test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
+        count.add_closing_line("test a_test_about_3_passed_things ... ok");
+        assert_eq!(count, Count { passed: 19, failed: 2 });
+    }
+}

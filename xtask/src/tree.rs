@@ -1,0 +1,43 @@
+//! The checkout and its target folder.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use katydid_tests::places::Places;
+
+/// Where sources lie and where things are built.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    /// The checkout.
+    pub(crate) root: PathBuf,
+    /// Cargo's target folder.
+    pub(crate) target: PathBuf,
+}
+
+impl Tree {
+    /// The checkout this program was built from.
+    pub(crate) fn find() -> Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = manifest.parent().context("xtask lies in no checkout")?.to_owned();
+        // The running program is target/debug/xtask, wherever cargo was told to put its target folder.
+        let binary = env::current_exe().context("cannot tell where this program lies")?;
+        let target = binary.ancestors().nth(2).context("this program lies in no target folder")?.to_owned();
+        Ok(Self { root, target })
+    }
+
+    /// The CUDA toolkit of version 13, once `setup` has run.
+    pub(crate) fn cuda(&self) -> PathBuf {
+        self.target.join("cuda-toolkit/nvidia/cu13")
+    }
+
+    /// Sources of the programs under test.
+    pub(crate) fn app_sources(&self) -> PathBuf {
+        self.root.join("tests/apps")
+    }
+
+    /// The installed binaries and built programs.
+    pub(crate) fn places(&self) -> Places {
+        Places::of_checkout(&self.target)
+    }
+}
