@@ -7,7 +7,7 @@ __global__ void whole_numbers(int *returned) {
     returned[0] = printf("  decimal %d %i, unsigned %u, hex %x %X, octal %o, char %c\n", -7, 1 << 30, 4000000000u, 48879,
                          48879, 8, 'k');
     returned[1] = printf("  long %ld %lld %llu %llx\n", -5000000000l, -1ll, ~0ull, 0x123456789abcdefull);
-    returned[2] = printf("  short %hd %hhu, plain text, 100%%\n", short(-3), (unsigned char)200);
+    returned[2] = printf("  short %hd %hu, plain text, 100%%\n", short(-3), (unsigned short)200);
     returned[3] = printf("  widths [%5d] [%-5d] [%05d] [%+d] [%#x] [%*d]\n", 42, 42, 42, 42, 42, 7, 42);
     returned[4] = printf("  nothing to fill in\n");
 }

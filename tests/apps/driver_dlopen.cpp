@@ -140,7 +140,8 @@ static void dead_things() {
     OK(cuModuleLoadData(&module, MODULE_PTX));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(nullptr, module, "add"));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(&function, module, nullptr));
-    EXPECT(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&function, module, ""));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(&function, module, ""));
+    EXPECT(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&function, module, "nowhere"));
     OK(cuModuleUnload(module));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload(nullptr));
     int host = 0;

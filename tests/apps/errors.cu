@@ -17,19 +17,20 @@ static void last_error(cudaError_t wanted) {
     EXPECT(cudaSuccess, cudaGetLastError());
 }
 
+// The runtime of CUDA 12 and before checked the shape itself and said cudaErrorInvalidConfiguration.
 static void launches() {
     set<<<1, 2048>>>(device, 1);
-    last_error(cudaErrorInvalidConfiguration);
+    last_error(cudaErrorInvalidValue);
     set<<<1, dim3(1, 1, 128)>>>(device, 1);
-    last_error(cudaErrorInvalidConfiguration);
+    last_error(cudaErrorInvalidValue);
     set<<<1, dim3(32, 32, 2)>>>(device, 1);
-    last_error(cudaErrorInvalidConfiguration);
+    last_error(cudaErrorInvalidValue);
     set<<<0, 32>>>(device, 1);
-    last_error(cudaErrorInvalidConfiguration);
+    last_error(cudaErrorInvalidValue);
     set<<<1, 0>>>(device, 1);
-    last_error(cudaErrorInvalidConfiguration);
+    last_error(cudaErrorInvalidValue);
     set<<<dim3(1, 65536), 32>>>(device, 1);
-    last_error(cudaErrorInvalidConfiguration);
+    last_error(cudaErrorInvalidValue);
     set<<<1, 32, 1 << 20>>>(device, 1);
     last_error(cudaErrorInvalidValue);
     narrow<<<1, 128>>>(device);
@@ -137,8 +138,8 @@ static void functions() {
     int argument = 1, blocks = 0;
     void *arguments[] = {&argument};
     const void *stranger = reinterpret_cast<const void *>(not_a_kernel);
-    EXPECT(cudaErrorInvalidDeviceFunction, cudaFuncGetAttributes(&attributes, stranger));
-    EXPECT(cudaErrorInvalidDeviceFunction, cudaLaunchKernel(stranger, dim3(1), dim3(1), arguments, 0, nullptr));
+    EXPECT(cudaErrorInvalidResourceHandle, cudaFuncGetAttributes(&attributes, stranger));
+    EXPECT(cudaErrorInvalidResourceHandle, cudaLaunchKernel(stranger, dim3(1), dim3(1), arguments, 0, nullptr));
     EXPECT(cudaErrorInvalidValue, cudaFuncSetAttribute(set, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20));
     OK(cudaFuncGetAttributes(&attributes, narrow));
     CHECK(attributes.maxThreadsPerBlock == 64, "%d threads", attributes.maxThreadsPerBlock);
