@@ -19,7 +19,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("cuda-sys", &[]),
     ("wire", &["cuda-sys"]),
     ("transport", &["wire"]),
-    ("arena", &[]),
+    ("arena", &["wire"]),
     ("fatbin", &[]),
     ("export-table", &["cuda-sys"]),
     ("ptx", &[]),
