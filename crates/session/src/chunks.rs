@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Backed ranges by their first address.
 #[derive(Debug)]
-pub struct Chunks<T> {
+pub(crate) struct Chunks<T> {
     ranges: BTreeMap<u64, (u64, T)>,
     total: u64,
 }
@@ -20,12 +20,12 @@ impl<T> Default for Chunks<T> {
 
 impl<T> Chunks<T> {
     /// Bytes backed in all.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
     /// Whether `size` bytes from `address` touch no backed range. An overflowing range is never free.
-    pub fn is_free(&self, address: u64, size: u64) -> bool {
+    pub(crate) fn is_free(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else { return false };
         match self.ranges.range(..end).next_back() {
             Some((base, (length, _))) => base + length <= address,
@@ -34,7 +34,7 @@ impl<T> Chunks<T> {
     }
 
     /// Notes a backed range; `false`, and nothing noted, when it touches one already there or is empty.
-    pub fn insert(&mut self, address: u64, size: u64, backing: T) -> bool {
+    pub(crate) fn insert(&mut self, address: u64, size: u64, backing: T) -> bool {
         let fits = size > 0 && self.is_free(address, size);
         if fits {
             self.ranges.insert(address, (size, backing));
@@ -44,7 +44,7 @@ impl<T> Chunks<T> {
     }
 
     /// Takes away the ranges that fill `address .. address + size` exactly; `None` when gaps or cut ranges are in it.
-    pub fn remove(&mut self, address: u64, size: u64) -> Option<Vec<(u64, u64, T)>> {
+    pub(crate) fn remove(&mut self, address: u64, size: u64) -> Option<Vec<(u64, u64, T)>> {
         let end = address.checked_add(size)?;
         let mut expected = address;
         for (base, (length, _)) in self.ranges.range(address..end) {
@@ -67,7 +67,7 @@ impl<T> Chunks<T> {
     }
 
     /// Whether every byte of the range is backed.
-    pub fn covers(&self, address: u64, size: u64) -> bool {
+    pub(crate) fn covers(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else { return false };
         let mut at = address;
         while at < end {
@@ -80,7 +80,7 @@ impl<T> Chunks<T> {
     }
 
     /// Every range, lowest first: address, size, backing.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
         self.ranges.iter().map(|(base, (length, backing))| (*base, *length, backing))
     }
 }

@@ -1,6 +1,40 @@
-//! One program state in the worker: handles and dispatch.
+//! One program's state in the worker: what its messages mean to a driver.
+//!
+//! ```text
+//! frame ── Session::serve ── dispatch (generated) ─┬─ the driver's function
+//!                                                  └─ handlers (kd… messages) ─┬─ main loop
+//!                                                                              └─ executor of the thread
+//! ```
+//!
+//! Rules kept in this crate: the main loop never waits for the GPU; everything the program sends is bounded and
+//! checked before it is used; a code goes back to the program, a breach of protocol ends the session
+//! ([`SessionError`]); nothing panics.
 
-pub mod chunks;
-pub mod output;
-pub mod upcalls;
-pub mod uploads;
+mod ask;
+mod chunks;
+mod context;
+pub mod device_memory;
+mod dispatch;
+mod executor;
+mod fault;
+pub mod gather;
+mod handlers;
+mod handles;
+mod host_memory;
+mod images;
+mod output;
+mod reach;
+mod session;
+mod shared;
+mod staged;
+mod tables;
+mod upcalls;
+mod uploads;
+mod usage;
+
+pub use fault::SessionError;
+pub use host_memory::HostMemory;
+pub use output::Capture;
+pub use session::{Session, Setup, WarmContext};
+pub use uploads::UploadError;
+pub use usage::Usage;

@@ -18,16 +18,16 @@ const GIVE_BACK: u64 = 1 << 20;
 
 /// Text taken for one reply.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Printed {
+pub(crate) struct Printed {
     /// For the program's standard output.
-    pub stdout: Vec<u8>,
+    pub(crate) stdout: Vec<u8>,
     /// For its standard error.
-    pub stderr: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
 }
 
 impl Printed {
     /// Whether there is nothing to print.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.stdout.is_empty() && self.stderr.is_empty()
     }
 }
@@ -94,7 +94,7 @@ impl Capture {
     }
 
     /// What was printed since the last time, at most `room` bytes in all; the rest waits for the next reply.
-    pub fn take(&mut self, room: usize) -> Printed {
+    pub(crate) fn take(&mut self, room: usize) -> Printed {
         let Some((stdout, stderr)) = &mut self.sources else { return Printed::default() };
         // SAFETY: with a null argument `fflush` flushes every open stream of C and touches no memory of ours.
         unsafe { libc::fflush(std::ptr::null_mut()) };

@@ -11,11 +11,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A host function that is to be run by the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
+pub(crate) struct Due {
     /// What the program registered it as; never 0.
-    pub token: u64,
+    pub(crate) token: u64,
     /// `CUresult` for stream callbacks; 0 for host functions.
-    pub status: u32,
+    pub(crate) status: u32,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct State {
 
 /// The meeting point of driver threads and the program's upcall thread.
 #[derive(Debug, Default)]
-pub struct Upcalls {
+pub(crate) struct Upcalls {
     state: Mutex<State>,
     /// Something is due.
     due: Condvar,
@@ -42,7 +42,7 @@ pub struct Upcalls {
 
 impl Upcalls {
     /// Has the program run `token`, and returns when it did. Called by the driver's threads.
-    pub fn run(&self, token: u64, status: u32) {
+    pub(crate) fn run(&self, token: u64, status: u32) {
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
@@ -55,7 +55,7 @@ impl Upcalls {
     }
 
     /// Acknowledges the function handed out before, when `done` names one (is not 0), and waits for the next.
-    pub fn next(&self, done: u64) -> Due {
+    pub(crate) fn next(&self, done: u64) -> Due {
         let mut state = self.lock();
         if done != 0
             && let Some(number) = state.running.take()

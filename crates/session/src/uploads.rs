@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 /// Largest image in bytes; cuDNN's and cuBLAS's stay far below.
-pub const MAX_IMAGE: u64 = 2 << 30;
+pub(crate) const MAX_IMAGE: u64 = 2 << 30;
 /// Bytes that all unfinished images of a session may take together.
 const MAX_PENDING: u64 = 3 << 30;
 
@@ -63,7 +63,7 @@ struct Upload {
 
 /// The images of all program threads.
 #[derive(Debug, Default)]
-pub struct Uploads {
+pub(crate) struct Uploads {
     pending: HashMap<u32, Upload>,
 }
 
@@ -73,7 +73,7 @@ impl Uploads {
     /// # Errors
     ///
     /// [`UploadError`], after which the session cannot go on.
-    pub fn add(&mut self, thread: u32, total: u64, piece: &[u8]) -> Result<(), UploadError> {
+    pub(crate) fn add(&mut self, thread: u32, total: u64, piece: &[u8]) -> Result<(), UploadError> {
         if total == 0 || total > MAX_IMAGE {
             return Err(UploadError::TooLarge { total });
         }
@@ -99,7 +99,7 @@ impl Uploads {
     /// # Errors
     ///
     /// [`UploadError::None`] or [`UploadError::Incomplete`].
-    pub fn finish(&mut self, thread: u32) -> Result<Vec<u8>, UploadError> {
+    pub(crate) fn finish(&mut self, thread: u32) -> Result<Vec<u8>, UploadError> {
         let upload = self.pending.remove(&thread).ok_or(UploadError::None)?;
         let missing = upload.total - upload.bytes.len() as u64;
         if missing > 0 { Err(UploadError::Incomplete { missing, total: upload.total }) } else { Ok(upload.bytes) }

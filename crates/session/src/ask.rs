@@ -1,0 +1,35 @@
+//! Questions to a driver that are answered through a pointer.
+
+use katydid_cuda_sys::CUresult;
+use katydid_wire::facts::Answer;
+
+/// What `call` writes to the place it is given.
+///
+/// # Errors
+///
+/// The driver's code; whatever it wrote is dropped.
+pub(crate) fn ask<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Result<T, CUresult> {
+    let mut value = T::default();
+    call(&raw mut value).ok()?;
+    Ok(value)
+}
+
+/// As [`ask`], with code and value side by side, for facts that keep both.
+pub(crate) fn answer<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Answer<T> {
+    match ask(call) {
+        Ok(value) => Answer { code: 0, value },
+        Err(code) => Answer { code: code.0, value: T::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_question_has_no_value() {
+        assert_eq!(ask::<i32>(|_| CUresult::ERROR_INVALID_VALUE), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(answer::<i32>(|_| CUresult(1)), Answer { code: 1, value: 0 });
+        assert_eq!(answer::<i32>(|_| CUresult::SUCCESS), Answer { code: 0, value: 0 });
+    }
+}

@@ -1,0 +1,71 @@
+//! Which context is current on the main loop, and what begins and ends with a context.
+//!
+//! Every frame names the context of its thread. The driver is asked to switch only when that differs from the frame
+//! before; a frame without a context runs in whatever is current, because what needs none does not mind one.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUcontext, CUresult, CUstream, stream_flags};
+
+use crate::ask::ask;
+use crate::fault::Fault;
+use crate::session::Session;
+
+impl Session {
+    /// Makes the context of a frame current.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that is gone, or what the driver says.
+    pub(crate) fn enter(&mut self, context: u32) -> Result<(), Fault> {
+        if context == self.current || context == 0 {
+            return Ok(());
+        }
+        let handle = self.tables.contexts.get(context).map_err(|fault| match fault {
+            Fault::Cuda(_) => CUresult::ERROR_CONTEXT_IS_DESTROYED.into(),
+            fatal => fatal,
+        })?;
+        // SAFETY: the driver made the handle and the table forgets it when it ends.
+        unsafe { self.driver().cuCtxSetCurrent(handle) }.ok()?;
+        self.current = context;
+        Ok(())
+    }
+
+    /// Gives `id` to a new context and makes it current.
+    pub(crate) fn begin_context(&mut self, id: u32, handle: CUcontext) -> Result<(), Fault> {
+        self.tables.contexts.set(id, handle, 0)?;
+        self.epoch += 1;
+        self.current = 0;
+        self.enter(id)
+    }
+
+    /// A context is gone, and all its objects with it.
+    pub(crate) fn end_context(&mut self, id: u32) {
+        let _ = self.tables.contexts.take(id);
+        self.tables.forget_context(id);
+        self.thread_streams.retain(|(_, context), _| *context != id);
+        if let Some(host) = &mut self.host {
+            host.forget_context(id);
+        }
+        if let Some(staging) = &mut self.staging {
+            staging.forget_context(id);
+        }
+        self.epoch += 1;
+        if self.current == id {
+            self.current = 0;
+        }
+    }
+
+    /// The default stream of a program thread in the current context: one of ours that waits for the legacy default
+    /// stream, as CUDA's own does. Made when first named.
+    pub(crate) fn thread_stream(&mut self, thread: u32) -> Result<CUstream, Fault> {
+        let key = (thread, self.current);
+        if let Some(stream) = self.thread_streams.get(&key) {
+            return Ok(*stream);
+        }
+        // SAFETY: the output is a local that outlives the call.
+        let stream = ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::DEFAULT) })?;
+        self.thread_streams.insert(key, stream);
+        Ok(stream)
+    }
+}

@@ -1,0 +1,168 @@
+//! Device memory: addresses reserved for the whole session, backed piece by piece as the program asks.
+//!
+//! The program says where, because it hands out addresses itself; the rule kept here is that it can say nothing that
+//! is outside the arena, backed twice, or beyond its quota. Sizes and addresses are bytes, whole granules.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_arena::{AddressMap, GRANULARITY};
+use katydid_cuda_sys::{
+    CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, access_flags, allocation_type, location_type,
+};
+use katydid_driver::Driver;
+use katydid_wire::facts::Facts;
+
+use crate::ask::ask;
+use crate::chunks::Chunks;
+use crate::fault::{Fault, SessionError};
+
+/// The device arenas of a session.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    map: AddressMap,
+    /// By ordinal.
+    devices: Vec<Chunks<()>>,
+    /// Devices that may touch each device's memory, itself first.
+    friends: Vec<Vec<i32>>,
+    /// Bytes the session may hold; `u64::MAX` without a quota.
+    quota: u64,
+}
+
+impl DeviceMemory {
+    /// Memory in arenas that [`reserve`] reserved. `quota` is in bytes, 0 for none.
+    pub fn new(map: AddressMap, facts: &Facts, quota: u64) -> Self {
+        let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
+        let friends = (0..facts.devices.len()).map(|device| friends(facts, device)).collect();
+        Self { map, devices, friends, quota: if quota == 0 { u64::MAX } else { quota } }
+    }
+
+    /// Bytes backed on all devices.
+    pub(crate) fn held(&self) -> u64 {
+        self.devices.iter().map(Chunks::total).sum()
+    }
+
+    /// Bytes that the quota leaves.
+    pub(crate) fn left(&self) -> u64 {
+        self.quota.saturating_sub(self.held())
+    }
+
+    /// The quota in bytes; `u64::MAX` without one.
+    pub(crate) fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    /// Backs a range with new memory of `device`.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_OUT_OF_MEMORY` exactly when the device or the quota has no room; a session error for a range that
+    /// no honest program names.
+    pub(crate) fn grow(&mut self, driver: &Driver, device: i32, address: u64, size: u64) -> Result<(), Fault> {
+        let ordinal = self.check(device, address, size)?;
+        if !self.devices[ordinal].is_free(address, size) {
+            return Err(out_of_range(address, size));
+        }
+        if size > self.left() {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+        }
+        back(driver, device, &self.friends[ordinal], address, size)?;
+        self.devices[ordinal].insert(address, size, ());
+        Ok(())
+    }
+
+    /// Takes ranges out of the books; the caller unmaps them: address and size of each.
+    ///
+    /// # Errors
+    ///
+    /// A session error for a range that is not made of what was grown.
+    pub(crate) fn shrink(&mut self, device: i32, address: u64, size: u64) -> Result<Vec<(u64, u64)>, Fault> {
+        let ordinal = self.check(device, address, size)?;
+        let gone = self.devices[ordinal].remove(address, size).ok_or_else(|| out_of_range(address, size))?;
+        Ok(gone.into_iter().map(|(address, size, ())| (address, size)).collect())
+    }
+
+    /// The device's position in our lists, if the range is made of whole granules of its arena.
+    fn check(&self, device: i32, address: u64, size: u64) -> Result<usize, Fault> {
+        let number = u32::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+        let ordinal = number as usize;
+        if ordinal >= self.devices.len() {
+            return Err(CUresult::ERROR_INVALID_DEVICE.into());
+        }
+        let whole = size > 0 && address.is_multiple_of(GRANULARITY) && size.is_multiple_of(GRANULARITY);
+        let end = address.checked_add(size);
+        let arena = self.map.device(number);
+        let inside = arena.zip(end).is_some_and(|(arena, end)| arena.start <= address && end <= arena.end);
+        if whole && inside { Ok(ordinal) } else { Err(out_of_range(address, size)) }
+    }
+}
+
+fn out_of_range(address: u64, size: u64) -> Fault {
+    SessionError::BadRange { what: "device memory", address, size }.into()
+}
+
+/// The device itself, and those that can access it.
+fn friends(facts: &Facts, device: usize) -> Vec<i32> {
+    let others = (0..facts.devices.len())
+        .filter(|other| *other != device && facts.peer(*other, device).is_some_and(|peer| peer.can_access.value != 0));
+    std::iter::once(device).chain(others).filter_map(|ordinal| i32::try_from(ordinal).ok()).collect()
+}
+
+/// Reserves the addresses of every device in a candidate range; `false`, and nothing reserved, when the driver gives
+/// others.
+pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
+    let mut reserved = Vec::new();
+    let ranges = (0..devices).map(|device| u32::try_from(device).ok().and_then(|device| map.device(device)));
+    for range in ranges {
+        let Some(range) = range else { break };
+        let size = (range.end - range.start) as usize;
+        // SAFETY: asks for addresses only; the output is a local.
+        let got = ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, range.start, 0) });
+        match got {
+            Ok(address) if address == range.start => reserved.push((address, size)),
+            Ok(address) => {
+                // SAFETY: gives back what was just reserved.
+                let _ = unsafe { driver.cuMemAddressFree(address, size) };
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    if reserved.len() == devices {
+        return true;
+    }
+    for (address, size) in reserved {
+        // SAFETY: gives back what was reserved above; nothing was mapped there.
+        let _ = unsafe { driver.cuMemAddressFree(address, size) };
+    }
+    false
+}
+
+/// Maps new memory of `device` at a reserved address and lets `friends` read and write it.
+fn back(driver: &Driver, device: i32, friends: &[i32], address: u64, size: u64) -> Result<(), CUresult> {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+    let wish = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
+    let length = size as usize;
+    // SAFETY: `wish` and the output outlive the call.
+    let memory = ask(|out| unsafe { driver.cuMemCreate(out, length, &raw const wish, 0) })?;
+    // SAFETY: the range is reserved for the session and, by the books, not mapped.
+    let mapped = unsafe { driver.cuMemMap(address, length, 0, memory, 0) };
+    // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.
+    let _ = unsafe { driver.cuMemRelease(memory) };
+    mapped.ok()?;
+    let access = friends.iter().map(|id| access(*id)).collect::<Vec<_>>();
+    // SAFETY: the range was mapped above; `access` outlives the call and has as many entries as said.
+    let all = unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), access.len()) };
+    // A driver may refuse a peer that it said could have access: then the owner alone has it.
+    // SAFETY: as above, with the first entry, which is the device itself.
+    let set = all.ok().or_else(|_| unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), 1) }.ok());
+    if set.is_err() {
+        // SAFETY: undoes the mapping above; nothing has used it.
+        let _ = unsafe { driver.cuMemUnmap(address, length) };
+    }
+    set
+}
+
+fn access(device: i32) -> CUmemAccessDesc {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+    CUmemAccessDesc { location, flags: access_flags::READ_WRITE }
+}

@@ -1,0 +1,57 @@
+//! What the worker does with messages of our own (`spec/session.api`): one file a concept, one function a message.
+//!
+//! A handler of an enqueued message returns the code of the call; of a call, code and reply; of a blocking call, the
+//! job that an executor runs. An error is the call's code or the end of the session.
+
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+mod context;
+mod copy;
+mod device;
+mod facts;
+mod fill;
+mod function;
+mod host;
+mod image;
+mod launch;
+mod library;
+mod module;
+mod occupancy;
+mod options;
+mod upcall;
+
+use katydid_cuda_sys::CUresult;
+
+use crate::fault::Fault;
+use crate::session::Job;
+
+pub(crate) use context::{
+    kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
+};
+pub(crate) use copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
+pub(crate) use device::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink};
+pub(crate) use facts::kdFacts;
+pub(crate) use fill::kdFill;
+pub(crate) use function::{
+    kdFunctionFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction, kdLibraryKernel,
+    kdModuleFunction,
+};
+pub(crate) use host::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};
+pub(crate) use image::kdImagePiece;
+pub(crate) use launch::kdLaunch;
+pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule};
+pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
+pub(crate) use occupancy::{kdAvailableSharedMemory, kdOccupancy};
+pub(crate) use upcall::{kdHostFunction, kdStreamCallback, kdUpcallNext};
+
+/// What a handler of an enqueued message returns.
+type Enqueued = Result<CUresult, Fault>;
+/// What a handler of a call returns.
+type Called<R> = Result<(CUresult, R), Fault>;
+/// What a handler of a blocking call returns.
+type Detached<R> = Result<Job<R>, Fault>;
+
+/// Success, with a reply.
+fn done<R>(reply: R) -> Called<R> {
+    Ok((CUresult::SUCCESS, reply))
+}

@@ -1,0 +1,128 @@
+//! Contexts: retained, created, ended; their limits.
+//!
+//! The program counts references to primary contexts; the first retain and the last release come here.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUcontext, CUresult};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdContextCreate, kdContextCreateReply, kdContextLimit, kdContextLimitReply, kdContextRelease,
+    kdContextReleaseReply, kdContextReset, kdContextResetReply, kdContextRetain, kdContextRetainReply,
+    kdContextSetLimit, kdContextSetLimitReply,
+};
+
+use super::{Called, done};
+use crate::ask::ask;
+use crate::fault::Fault;
+use crate::gather;
+use crate::session::Session;
+
+/// Activates a device's primary context and tells its facts.
+pub(crate) fn kdContextRetain(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdContextRetain,
+) -> Called<kdContextRetainReply> {
+    session.tables.contexts.check_new(message.context)?;
+    set_flags(session, message.device, message.flags)?;
+    let handle = retain(session, message.device)?;
+    let facts = begin(session, message.context, handle)?;
+    done(kdContextRetainReply { facts })
+}
+
+/// Tells the driver the flags, where they differ from what it has.
+fn set_flags(session: &Session, device: i32, flags: u32) -> Result<(), CUresult> {
+    let (mut now, mut active) = (0, 0);
+    // SAFETY: both outputs are locals.
+    unsafe { session.driver().cuDevicePrimaryCtxGetState(device, &raw mut now, &raw mut active) }.ok()?;
+    if now == flags {
+        return Ok(());
+    }
+    // SAFETY: takes numbers only.
+    unsafe { session.driver().cuDevicePrimaryCtxSetFlags_v2(device, flags) }.ok()
+}
+
+/// The worker's own reference if it took one in advance, else a new one.
+fn retain(session: &mut Session, device: i32) -> Result<CUcontext, CUresult> {
+    if let Some(at) = session.warm.iter().position(|warm| warm.device == device) {
+        return Ok(session.warm.swap_remove(at).handle);
+    }
+    // SAFETY: the output is a local.
+    ask(|out| unsafe { session.driver().cuDevicePrimaryCtxRetain(out, device) })
+}
+
+/// Binds a new context and gathers what it answers.
+fn begin(session: &mut Session, id: u32, handle: CUcontext) -> Result<Vec<u8>, Fault> {
+    session.begin_context(id, handle)?;
+    Ok(gather::context(session.driver(), handle).encode())
+}
+
+/// Gives the reference to a primary context back, which ends it.
+pub(crate) fn kdContextRelease(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdContextRelease,
+) -> Called<kdContextReleaseReply> {
+    session.tables.contexts.get(message.context)?;
+    // SAFETY: takes a number; a device without a retained context is refused.
+    let status = unsafe { session.driver().cuDevicePrimaryCtxRelease_v2(message.device) };
+    session.end_context(message.context);
+    session.synchronised = true;
+    Ok((status, kdContextReleaseReply {}))
+}
+
+/// Ends a primary context whoever holds it. The reference is given back too: the program will retain it anew.
+pub(crate) fn kdContextReset(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdContextReset,
+) -> Called<kdContextResetReply> {
+    session.tables.contexts.get(message.context)?;
+    // SAFETY: takes a number.
+    let status = unsafe { session.driver().cuDevicePrimaryCtxReset_v2(message.device) };
+    // SAFETY: as above; a driver that dropped the reference in the reset refuses, which is as good.
+    let _ = unsafe { session.driver().cuDevicePrimaryCtxRelease_v2(message.device) };
+    session.end_context(message.context);
+    session.synchronised = true;
+    Ok((status, kdContextResetReply {}))
+}
+
+/// Creates a context. The driver pushes it on this thread's stack, where the main loop wants only one.
+pub(crate) fn kdContextCreate(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdContextCreate,
+) -> Called<kdContextCreateReply> {
+    session.tables.contexts.check_new(message.context)?;
+    // SAFETY: the output is a local.
+    let handle = ask(|out| unsafe { session.driver().cuCtxCreate_v2(out, message.flags, message.device) })?;
+    // SAFETY: the output is a local; what comes off is the context just pushed.
+    ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
+    let facts = begin(session, message.context, handle)?;
+    done(kdContextCreateReply { facts })
+}
+
+/// `cuCtxGetLimit` of the current context.
+pub(crate) fn kdContextLimit(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdContextLimit,
+) -> Called<kdContextLimitReply> {
+    // SAFETY: the output is a local.
+    let value = ask::<usize>(|out| unsafe { session.driver().cuCtxGetLimit(out, message.limit) })?;
+    done(kdContextLimitReply { value: value as u64 })
+}
+
+/// `cuCtxSetLimit` of the current context, and what the driver made of it.
+pub(crate) fn kdContextSetLimit(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdContextSetLimit,
+) -> Called<kdContextSetLimitReply> {
+    // SAFETY: takes numbers only.
+    unsafe { session.driver().cuCtxSetLimit(message.limit, message.value as usize) }.ok()?;
+    // SAFETY: the output is a local.
+    let actual = ask::<usize>(|out| unsafe { session.driver().cuCtxGetLimit(out, message.limit) })?;
+    done(kdContextSetLimitReply { actual: actual as u64 })
+}

@@ -1,0 +1,128 @@
+//! Copies: between addresses both sides know, out of the frame, through the staging area.
+//!
+//! Sizes are bytes. Only addresses inside the session's arenas and variables pass ([`crate::reach`]).
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUresult, CUstream};
+use katydid_driver::Driver;
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::message::{
+    kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutReply, kdCopyOutStaged, kdCopyOutStagedReply,
+};
+
+use super::{Detached, Enqueued};
+use crate::fault::{Fault, SessionError};
+use crate::host_memory::pointer;
+use crate::session::Session;
+use crate::staged::StagingArea;
+
+/// Bytes of a reply that describe the data.
+const LENGTH: usize = 4;
+
+/// Copies between device memory, pinned memory and variables, in any direction.
+pub(crate) fn kdCopy(session: &mut Session, head: &FrameHead, message: kdCopy) -> Enqueued {
+    session.reach.check(message.destination, message.size)?;
+    session.reach.check(message.source, message.size)?;
+    let stream: CUstream = session.handle(head, message.stream)?;
+    let size = message.size as usize;
+    // SAFETY: both ranges belong to the session, by the checks above; what is not mapped in them the driver refuses.
+    Ok(unsafe { session.driver().cuMemcpyAsync(message.destination, message.source, size, stream) })
+}
+
+/// Copies the frame's own bytes to the device. The driver has read them when it returns.
+pub(crate) fn kdCopyIn(session: &mut Session, head: &FrameHead, message: kdCopyIn<'_>) -> Enqueued {
+    session.reach.check(message.destination, message.data.len() as u64)?;
+    let stream: CUstream = session.handle(head, message.stream)?;
+    let (data, size) = (message.data.as_ptr().cast(), message.data.len());
+    // SAFETY: `data` is readable for the call; being pageable memory, it is not read after it.
+    Ok(unsafe { session.driver().cuMemcpyHtoDAsync_v2(message.destination, data, size, stream) })
+}
+
+/// Copies a staged piece to the device, and gives the piece back when the copy is done.
+pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: kdCopyInStaged) -> Enqueued {
+    let size = u64::from(message.size);
+    let driver = Arc::clone(&session.shared.driver);
+    let context = session.current;
+    let (address, piece) = area(session)?.locate(message.offset, size)?;
+    if piece != message.piece as usize {
+        return Err(bad_piece(message.offset, size));
+    }
+    let ready = session.reach.check(message.destination, size).and_then(|()| session.handle(head, message.stream));
+    let area = area(session)?;
+    area.register(&driver, context);
+    let stream: CUstream = match ready {
+        Ok(stream) => stream,
+        Err(fault) => {
+            // The program waits for the piece whatever became of the copy.
+            let _ = area.release_now(&driver, CUstream::NULL, piece);
+            return Err(fault);
+        }
+    };
+    let source = pointer(address).cast_const().cast();
+    // SAFETY: the source lies in the staging area, which is mapped as long as the link.
+    let copied = unsafe { driver.cuMemcpyHtoDAsync_v2(message.destination, source, message.size as usize, stream) };
+    let released = area.release_after(&driver, stream, piece);
+    Ok(copied.ok().and(released).err().unwrap_or(CUresult::SUCCESS))
+}
+
+/// Copies device memory into the reply.
+pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopyOut) -> Detached<kdCopyOutReply> {
+    let size = message.size as usize;
+    if size > MAX_PAYLOAD - LENGTH {
+        let (address, size) = (message.source, u64::from(message.size));
+        return Err(SessionError::BadRange { what: "one reply", address, size }.into());
+    }
+    session.reach.check(message.source, u64::from(message.size))?;
+    let stream: CUstream = session.handle(head, message.stream)?;
+    Ok(Box::new(move |driver| {
+        let mut data = vec![0; size];
+        let status = copy_out(driver, data.as_mut_ptr(), message.source, size, stream);
+        if status != CUresult::SUCCESS {
+            data.clear();
+        }
+        (status, kdCopyOutReply { data })
+    }))
+}
+
+/// Copies device memory into the staging area.
+pub(crate) fn kdCopyOutStaged(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdCopyOutStaged,
+) -> Detached<kdCopyOutStagedReply> {
+    let size = u64::from(message.size);
+    session.reach.check(message.source, size)?;
+    let driver = Arc::clone(&session.shared.driver);
+    let context = session.current;
+    let area = area(session)?;
+    let (address, _) = area.locate(message.offset, size)?;
+    area.register(&driver, context);
+    let stream: CUstream = session.handle(head, message.stream)?;
+    Ok(Box::new(move |driver| {
+        let status = copy_out(driver, pointer(address), message.source, message.size as usize, stream);
+        (status, kdCopyOutStagedReply {})
+    }))
+}
+
+/// Copies to memory of the worker and waits until it is there.
+fn copy_out(driver: &Driver, to: *mut u8, source: u64, size: usize, stream: CUstream) -> CUresult {
+    // SAFETY: callers give `size` writable bytes at `to` that outlive the wait below.
+    let copied = unsafe { driver.cuMemcpyDtoHAsync_v2(to.cast(), source, size, stream) };
+    if copied != CUresult::SUCCESS {
+        return copied;
+    }
+    // SAFETY: takes a handle from the driver.
+    unsafe { driver.cuStreamSynchronize(stream) }
+}
+
+/// The staging area; a stream link has none.
+fn area(session: &mut Session) -> Result<&mut StagingArea, Fault> {
+    session.staging.as_mut().ok_or_else(|| bad_piece(0, 0))
+}
+
+fn bad_piece(address: u64, size: u64) -> Fault {
+    SessionError::BadRange { what: "a staged piece", address, size }.into()
+}

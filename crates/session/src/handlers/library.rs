@@ -1,0 +1,96 @@
+//! Libraries: loading, variables, their module, the names of their kernels.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ptr;
+
+use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
+use katydid_driver::Driver;
+use katydid_wire::facts::encode_names;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdLibraryGlobal, kdLibraryGlobalReply, kdLibraryKernelNames, kdLibraryKernelNamesReply, kdLibraryLoad,
+    kdLibraryLoadReply, kdLibraryModule, kdLibraryModuleReply,
+};
+
+use super::module::{MOST_NAMES, name, owned};
+use super::options::JitOptions;
+use super::{Called, done, image};
+use crate::ask::ask;
+use crate::session::Session;
+
+/// Loads the collected image. The image is kept as long as the library: drivers load lazily.
+pub(crate) fn kdLibraryLoad(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdLibraryLoad<'_>,
+) -> Called<kdLibraryLoadReply> {
+    session.tables.libraries.check_new(message.library)?;
+    let image = image::finish(session, head)?;
+    let mut options = JitOptions::decode("kdLibraryLoad", message.options)?;
+    let mut library = CUlibrary::NULL;
+    let (count, ids, values) = (options.count(), options.ids(), options.values());
+    let code = image.as_ptr().cast();
+    let none = ptr::null_mut();
+    // SAFETY: the image is whole and its lengths stay inside it; both arrays have `count` entries; no library options
+    // are given, so the last two arrays are not read.
+    unsafe { session.driver().cuLibraryLoadData(&raw mut library, code, ids, values, count, none, ptr::null_mut(), 0) }
+        .ok()?;
+    session.tables.libraries.set(message.library, library, 0)?;
+    session.images.keep(message.library, image);
+    done(kdLibraryLoadReply {})
+}
+
+/// Address and size of a variable in the current context.
+pub(crate) fn kdLibraryGlobal(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdLibraryGlobal<'_>,
+) -> Called<kdLibraryGlobalReply> {
+    let library: CUlibrary = session.handle(head, message.library)?;
+    let name = name(message.name)?;
+    let (mut address, mut size) = (0, 0_usize);
+    let driver = session.driver();
+    // SAFETY: the outputs are locals, the name ends with a NUL.
+    unsafe { driver.cuLibraryGetGlobal(&raw mut address, &raw mut size, library, name.as_ptr()) }.ok()?;
+    session.reach.add_variable(address, size as u64);
+    done(kdLibraryGlobalReply { address, size: size as u64 })
+}
+
+/// The library as a module of the current context.
+pub(crate) fn kdLibraryModule(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdLibraryModule,
+) -> Called<kdLibraryModuleReply> {
+    session.tables.modules.check_new(message.module)?;
+    let library: CUlibrary = session.handle(head, message.library)?;
+    // SAFETY: the output is a local.
+    let module = ask(|out| unsafe { session.driver().cuLibraryGetModule(out, library) })?;
+    session.bind(message.module, module)?;
+    done(kdLibraryModuleReply {})
+}
+
+/// The names of a library's kernels, in the driver's order.
+pub(crate) fn kdLibraryKernelNames(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdLibraryKernelNames,
+) -> Called<kdLibraryKernelNamesReply> {
+    let library: CUlibrary = session.handle(head, message.library)?;
+    let driver = session.driver();
+    // SAFETY: the output is a local.
+    let count = ask::<u32>(|out| unsafe { driver.cuLibraryGetKernelCount(out, library) })?.min(MOST_NAMES);
+    let mut kernels = vec![CUkernel::NULL; count as usize];
+    // SAFETY: the array has `count` entries.
+    unsafe { driver.cuLibraryEnumerateKernels(kernels.as_mut_ptr(), count, library) }.ok()?;
+    let names = kernels.iter().map(|kernel| kernel_name(driver, *kernel)).collect::<Result<Vec<_>, _>>()?;
+    done(kdLibraryKernelNamesReply { names: encode_names(&names) })
+}
+
+fn kernel_name(driver: &Driver, kernel: CUkernel) -> Result<String, CUresult> {
+    let mut text = ptr::null();
+    // SAFETY: the output is a local; the handle came from the driver.
+    unsafe { driver.cuKernelGetName(&raw mut text, kernel) }.ok()?;
+    owned(text)
+}

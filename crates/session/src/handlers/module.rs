@@ -1,0 +1,104 @@
+//! Modules: loading, global variables, the names of their functions.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::{CStr, CString};
+
+use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
+use katydid_driver::Driver;
+use katydid_wire::facts::encode_names;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdModuleFunctionNames, kdModuleFunctionNamesReply, kdModuleGlobal, kdModuleGlobalReply, kdModuleLoad,
+    kdModuleLoadReply,
+};
+
+use super::options::JitOptions;
+use super::{Called, done, image};
+use crate::ask::ask;
+use crate::fault::Fault;
+use crate::session::Session;
+
+/// More functions than a module has.
+pub(super) const MOST_NAMES: u32 = 1 << 16;
+
+/// Loads the collected image into the current context. Logs are answered whether that succeeds or not.
+pub(crate) fn kdModuleLoad(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdModuleLoad<'_>,
+) -> Called<kdModuleLoadReply> {
+    session.tables.modules.check_new(message.module)?;
+    let image = image::finish(session, head)?;
+    let mut options =
+        JitOptions::decode("kdModuleLoad", message.options)?.with_logs(message.infoLogSize, message.errorLogSize);
+    let mut module = CUmodule::NULL;
+    let (count, ids, values) = (options.count(), options.ids(), options.values());
+    // SAFETY: the image is whole and its lengths stay inside it; both arrays have `count` entries, the log buffers
+    // the sizes given beside them, and all outlive the call.
+    let status =
+        unsafe { session.driver().cuModuleLoadDataEx(&raw mut module, image.as_ptr().cast(), count, ids, values) };
+    if status == CUresult::SUCCESS {
+        session.bind(message.module, module)?;
+    }
+    let (infoLog, errorLog) = options.into_logs();
+    Ok((status, kdModuleLoadReply { infoLog, errorLog }))
+}
+
+/// Address and size of a variable.
+pub(crate) fn kdModuleGlobal(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdModuleGlobal<'_>,
+) -> Called<kdModuleGlobalReply> {
+    let module: CUmodule = session.handle(head, message.module)?;
+    let name = name(message.name)?;
+    let (mut address, mut size) = (0, 0_usize);
+    let driver = session.driver();
+    // SAFETY: the outputs are locals, the name ends with a NUL.
+    unsafe { driver.cuModuleGetGlobal_v2(&raw mut address, &raw mut size, module, name.as_ptr()) }.ok()?;
+    session.reach.add_variable(address, size as u64);
+    done(kdModuleGlobalReply { address, size: size as u64 })
+}
+
+/// The names of a module's functions, in the driver's order.
+pub(crate) fn kdModuleFunctionNames(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdModuleFunctionNames,
+) -> Called<kdModuleFunctionNamesReply> {
+    let module: CUmodule = session.handle(head, message.module)?;
+    let driver = session.driver();
+    // SAFETY: the output is a local.
+    let count = ask::<u32>(|out| unsafe { driver.cuModuleGetFunctionCount(out, module) })?.min(MOST_NAMES);
+    let mut functions = vec![CUfunction::NULL; count as usize];
+    // SAFETY: the array has `count` entries.
+    unsafe { driver.cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module) }.ok()?;
+    let names = functions.iter().map(|function| function_name(driver, *function)).collect::<Result<Vec<_>, _>>()?;
+    done(kdModuleFunctionNamesReply { names: encode_names(&names) })
+}
+
+fn function_name(driver: &Driver, function: CUfunction) -> Result<String, CUresult> {
+    let mut text = std::ptr::null();
+    // SAFETY: the output is a local; the handle came from the driver.
+    unsafe { driver.cuFuncGetName(&raw mut text, function) }.ok()?;
+    owned(text)
+}
+
+/// A copy of a name that the driver owns.
+pub(super) fn owned(text: *const std::ffi::c_char) -> Result<String, CUresult> {
+    if text.is_null() {
+        return Err(CUresult::ERROR_NOT_FOUND);
+    }
+    // SAFETY: a driver's name is NUL-terminated and stays as long as its object, which the main loop alone ends.
+    Ok(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// A name of the program's, as C wants it.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_NOT_FOUND` for one with a NUL inside: nothing is called so.
+pub(super) fn name(bytes: &[u8]) -> Result<CString, Fault> {
+    CString::new(bytes).map_err(|_| CUresult::ERROR_NOT_FOUND.into())
+}

@@ -1,0 +1,91 @@
+//! Host functions and stream callbacks: enqueued here, run by the program.
+
+#![expect(unsafe_code, reason = "gives the driver functions of ours to call")]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUresult, CUstream};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallNextReply};
+
+use super::{Detached, Enqueued};
+use crate::session::Session;
+use crate::shared::Shared;
+
+/// What the driver hands back when a function is due.
+struct Registration {
+    shared: Arc<Shared>,
+    token: u64,
+}
+
+impl Registration {
+    /// As the driver keeps it.
+    fn into_raw(self) -> *mut c_void {
+        Box::into_raw(Box::new(self)).cast()
+    }
+
+    /// Takes it back.
+    ///
+    /// # Safety
+    ///
+    /// `data` must come from [`Registration::into_raw`], and not have been taken back before.
+    unsafe fn from_raw(data: *mut c_void) -> Box<Self> {
+        // SAFETY: by the caller's promise this is the box that `into_raw` gave away.
+        unsafe { Box::from_raw(data.cast()) }
+    }
+}
+
+/// Waits for the next function that is due; the argument acknowledges the one before.
+pub(crate) fn kdUpcallNext(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdUpcallNext,
+) -> Detached<kdUpcallNextReply> {
+    let shared = Arc::clone(&session.shared);
+    Ok(Box::new(move |_| {
+        let due = shared.upcalls.next(message.done);
+        (CUresult::SUCCESS, kdUpcallNextReply { token: due.token, status: due.status })
+    }))
+}
+
+/// Enqueues a host function.
+pub(crate) fn kdHostFunction(session: &mut Session, head: &FrameHead, message: kdHostFunction) -> Enqueued {
+    let stream: CUstream = session.handle(head, message.stream)?;
+    let data = Registration { shared: Arc::clone(&session.shared), token: message.token }.into_raw();
+    // SAFETY: `run_host_function` takes what `data` is; the driver calls it once, if at all.
+    let status = unsafe { session.driver().cuLaunchHostFunc(stream, Some(run_host_function), data) };
+    Ok(taken_back_unless_enqueued(status, data))
+}
+
+/// Enqueues a stream callback.
+pub(crate) fn kdStreamCallback(session: &mut Session, head: &FrameHead, message: kdStreamCallback) -> Enqueued {
+    let stream: CUstream = session.handle(head, message.stream)?;
+    let data = Registration { shared: Arc::clone(&session.shared), token: message.token }.into_raw();
+    // SAFETY: as above.
+    let status = unsafe { session.driver().cuStreamAddCallback(stream, Some(run_stream_callback), data, 0) };
+    Ok(taken_back_unless_enqueued(status, data))
+}
+
+/// A registration that the driver did not take is dropped here.
+fn taken_back_unless_enqueued(status: CUresult, data: *mut c_void) -> CUresult {
+    if status != CUresult::SUCCESS {
+        // SAFETY: the driver refused, so it will never call with `data`, which was made just before.
+        drop(unsafe { Registration::from_raw(data) });
+    }
+    status
+}
+
+/// Called by the driver's thread; the stream stalls until the program has run the function.
+extern "C" fn run_host_function(data: *mut c_void) {
+    // SAFETY: the driver hands over what it was given, once.
+    let registration = unsafe { Registration::from_raw(data) };
+    registration.shared.upcalls.run(registration.token, 0);
+}
+
+/// As above, with the stream's state.
+extern "C" fn run_stream_callback(_stream: CUstream, status: CUresult, data: *mut c_void) {
+    // SAFETY: as above.
+    let registration = unsafe { Registration::from_raw(data) };
+    registration.shared.upcalls.run(registration.token, status.0);
+}

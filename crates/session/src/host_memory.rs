@@ -1,0 +1,123 @@
+//! Pinned host memory: an arena at the same address on both sides, registered with the driver block by block.
+//!
+//! On a shared-memory link the arena is the program's own memory; on a stream link it is memory of the worker that
+//! the program pushes to and pulls from. Either way only whole pages of the arena can be named, and only registered
+//! blocks are written or read. Sizes and addresses are bytes.
+
+#![expect(unsafe_code, reason = "copies from and to memory that the program and the GPU see")]
+
+use std::ops::Range;
+
+use katydid_arena::Reservation;
+use katydid_cuda_sys::{CUresult, host_register_flags};
+use katydid_driver::Driver;
+
+use crate::chunks::Chunks;
+use crate::fault::{Fault, SessionError};
+
+/// Registered blocks are whole pages.
+const PAGE: u64 = 4096;
+
+/// The pinned arena.
+#[derive(Debug)]
+pub struct HostMemory {
+    /// Keeps the mapping alive.
+    arena: Reservation,
+    /// Registered blocks, with the wire id of the context they were registered in.
+    blocks: Chunks<u32>,
+}
+
+impl HostMemory {
+    /// An arena that is mapped, readable and writable, over its whole length.
+    pub fn new(arena: Reservation) -> Self {
+        Self { arena, blocks: Chunks::default() }
+    }
+
+    /// Registers a block with the driver, in the current context `context`.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, what the driver says, or a session error for a range that is not
+    /// whole pages of the arena.
+    pub(crate) fn register(&mut self, driver: &Driver, context: u32, address: u64, size: u64) -> Result<(), Fault> {
+        self.check(address, size)?;
+        if !self.blocks.is_free(address, size) {
+            return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.into());
+        }
+        let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
+        // SAFETY: the range is mapped as long as the session; the program may write it at any time, which the driver
+        // is made for.
+        unsafe { driver.cuMemHostRegister_v2(pointer(address).cast(), size as usize, flags) }.ok()?;
+        self.blocks.insert(address, size, context);
+        Ok(())
+    }
+
+    /// Takes a block out of the books; the caller unregisters it.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED` when it is no registered block.
+    pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<(), Fault> {
+        let gone = self.blocks.remove(address, size).filter(|gone| gone.len() == 1);
+        gone.map(|_| ()).ok_or_else(|| CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into())
+    }
+
+    /// Writes `data` into registered memory.
+    ///
+    /// # Errors
+    ///
+    /// A session error when it is not registered.
+    pub(crate) fn push(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+        self.check_registered(address, data.len() as u64)?;
+        // SAFETY: the range is inside the mapped arena by the check above; `data` is the frame's own copy, which lies
+        // elsewhere. The GPU may read meanwhile: the program's race, as it would be natively.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), pointer(address), data.len()) };
+        Ok(())
+    }
+
+    /// Whether the range may be read by [`pull`].
+    ///
+    /// # Errors
+    ///
+    /// A session error when it is not registered.
+    pub(crate) fn check_registered(&self, address: u64, size: u64) -> Result<(), Fault> {
+        if self.blocks.covers(address, size) { Ok(()) } else { Err(out_of_range(address, size)) }
+    }
+
+    /// A context is gone, and the registrations made in it.
+    pub(crate) fn forget_context(&mut self, context: u32) {
+        let gone: Vec<_> =
+            self.blocks.iter().filter(|block| *block.2 == context).map(|(at, size, _)| (at, size)).collect();
+        for (address, size) in gone {
+            self.blocks.remove(address, size);
+        }
+    }
+
+    fn check(&self, address: u64, size: u64) -> Result<(), Fault> {
+        let Range { start, end } = self.arena.range();
+        let whole = size > 0 && address.is_multiple_of(PAGE) && size.is_multiple_of(PAGE);
+        let inside = address.checked_add(size).is_some_and(|last| start <= address && last <= end);
+        if whole && inside { Ok(()) } else { Err(out_of_range(address, size)) }
+    }
+}
+
+/// Copies `size` bytes of the arena, which [`HostMemory::check_registered`] has passed.
+///
+/// # Safety
+///
+/// The range must lie inside the mapped arena.
+pub(crate) unsafe fn pull(address: u64, size: usize) -> Vec<u8> {
+    let mut data = vec![0; size];
+    // SAFETY: readable by the caller's promise; `data` has `size` bytes and lies elsewhere.
+    unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), data.as_mut_ptr(), size) };
+    data
+}
+
+/// An address of an arena, which was mapped outside of Rust's knowledge.
+pub(crate) fn pointer(address: u64) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+fn out_of_range(address: u64, size: u64) -> Fault {
+    SessionError::BadRange { what: "pinned memory", address, size }.into()
+}

@@ -1,0 +1,216 @@
+//! One program's state in the worker, and the loop that executes its frames.
+//!
+//! Frames are executed in order by one thread, which never waits for the GPU. What goes wrong with a message is either
+//! a code for the program or the end of the session ([`Fault`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use katydid_arena::AddressMap;
+use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
+use katydid_driver::Driver;
+use katydid_transport::{Replier, WorkerLink};
+use katydid_wire::codec::Reply;
+use katydid_wire::facts::Facts;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::message_name;
+
+use crate::device_memory::DeviceMemory;
+use crate::dispatch::dispatch;
+use crate::executor::{Executors, Place};
+use crate::fault::{Fault, SessionError};
+use crate::host_memory::HostMemory;
+use crate::images::Images;
+use crate::output::Capture;
+use crate::reach::Reach;
+use crate::shared::Shared;
+use crate::staged::StagingArea;
+use crate::tables::{Resolve, Tables};
+use crate::uploads::Uploads;
+use crate::usage::Usage;
+
+/// What a session is made of.
+pub struct Setup {
+    /// The driver, initialised.
+    pub driver: Arc<Driver>,
+    /// What the program is told about the devices.
+    pub facts: Facts,
+    /// Where the arenas lie.
+    pub map: AddressMap,
+    /// Device memory, its addresses reserved.
+    pub device: DeviceMemory,
+    /// Pinned memory, its addresses mapped; none if the two sides found no common range.
+    pub host: Option<HostMemory>,
+    /// Where the driver prints to.
+    pub capture: Capture,
+    /// Contexts that the worker retained before it had a program.
+    pub warm: Vec<WarmContext>,
+    /// Read by the worker's monitor.
+    pub usage: Arc<Usage>,
+}
+
+/// A primary context retained in advance; the first `kdContextRetain` of its device takes it over.
+#[derive(Debug, Clone, Copy)]
+pub struct WarmContext {
+    /// Ordinal.
+    pub device: i32,
+    /// The driver's handle.
+    pub handle: CUcontext,
+}
+
+/// A call for an executor, and its answer.
+pub(crate) type Job<R> = Box<dyn FnOnce(&Driver) -> (CUresult, R) + Send>;
+
+/// One program's state.
+pub struct Session {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tables: Tables,
+    pub(crate) facts: Facts,
+    pub(crate) reach: Reach,
+    pub(crate) device: DeviceMemory,
+    pub(crate) host: Option<HostMemory>,
+    pub(crate) staging: Option<StagingArea>,
+    pub(crate) uploads: Uploads,
+    pub(crate) images: Images,
+    pub(crate) warm: Vec<WarmContext>,
+    pub(crate) usage: Arc<Usage>,
+    /// Wire id of the context that is current on the main loop; 0: none.
+    pub(crate) current: u32,
+    /// Counts changes of contexts, see [`Place`].
+    pub(crate) epoch: u64,
+    /// Default streams of program threads, by thread and context.
+    pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
+    /// The answer of the call at hand carries what the driver printed.
+    pub(crate) synchronised: bool,
+    executors: Executors,
+    scratch: Vec<u8>,
+}
+
+impl Session {
+    /// A session that nothing has happened in yet.
+    pub fn new(setup: Setup, link: &dyn WorkerLink) -> Self {
+        let Setup { driver, facts, map, device, host, capture, warm, usage } = setup;
+        Self::with_replier(
+            Setup { driver, facts, map, device, host, capture, warm, usage },
+            link.replier(),
+            link.staging().map(StagingArea::new),
+        )
+    }
+
+    fn with_replier(setup: Setup, replier: Arc<dyn Replier>, staging: Option<StagingArea>) -> Self {
+        Self {
+            shared: Arc::new(Shared::new(setup.driver, replier, setup.capture)),
+            tables: Tables::default(),
+            facts: setup.facts,
+            reach: Reach::new(&setup.map),
+            device: setup.device,
+            host: setup.host,
+            staging,
+            uploads: Uploads::default(),
+            images: Images::default(),
+            warm: setup.warm,
+            usage: setup.usage,
+            current: 0,
+            epoch: 1,
+            thread_streams: HashMap::new(),
+            synchronised: false,
+            executors: Executors::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Executes frames until the program closes its end.
+    ///
+    /// # Errors
+    ///
+    /// What the program did wrong, or why the worker cannot go on. The link is of no use any more.
+    pub fn serve(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
+        while let Some(frame) = link.next()? {
+            self.execute(&frame.head, frame.payload)?;
+        }
+        Ok(())
+    }
+
+    /// Executes one frame.
+    pub(crate) fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
+        self.usage.count_call();
+        match self.enter(head.context).and_then(|()| dispatch(self, head, payload)) {
+            Ok(()) => Ok(()),
+            Err(Fault::Fatal(error)) => Err(error),
+            Err(Fault::Cuda(code)) => self.refuse(head, code),
+        }
+    }
+
+    /// The program's call comes to `code`: as its reply, or for the next one.
+    fn refuse(&mut self, head: &FrameHead, code: CUresult) -> Result<(), SessionError> {
+        self.synchronised = false;
+        if head.wants_reply {
+            return Ok(self.shared.answer(head, code, &[], false)?);
+        }
+        self.shared.defer(code);
+        Ok(())
+    }
+
+    /// The driver.
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.shared.driver
+    }
+
+    /// The driver's handle of wire id `id`.
+    pub(crate) fn handle<H: Resolve>(&mut self, head: &FrameHead, id: u32) -> Result<H, Fault> {
+        H::resolve(self, head, id)
+    }
+
+    /// Gives `id` to an object that the driver made in the current context.
+    pub(crate) fn bind<H: Resolve>(&mut self, id: u32, handle: H) -> Result<(), Fault> {
+        let context = self.current;
+        H::table(&mut self.tables).set(id, handle, context)
+    }
+
+    /// The object behind `id` was ended.
+    pub(crate) fn forget<H: Resolve>(&mut self, id: u32) {
+        H::ended(self, id);
+    }
+
+    /// An enqueued call came to `status`.
+    pub(crate) fn enqueued(&mut self, _name: &'static str, status: CUresult) {
+        if status != CUresult::SUCCESS {
+            self.shared.defer(status);
+        }
+    }
+
+    /// A call came to `status`.
+    pub(crate) fn answer(&mut self, head: &FrameHead, status: CUresult, reply: &impl Reply) -> Result<(), Fault> {
+        expect_reply(head)?;
+        self.scratch.clear();
+        reply.encode(&mut self.scratch);
+        let synchronised = std::mem::take(&mut self.synchronised);
+        Ok(self.shared.answer(head, status, &self.scratch, synchronised)?)
+    }
+
+    /// Has a call that may wait executed elsewhere, and answered from there.
+    pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
+        expect_reply(head)?;
+        let head = *head;
+        let task = Box::new(move |shared: &Shared| {
+            let (status, reply) = job(&shared.driver);
+            let mut payload = Vec::new();
+            reply.encode(&mut payload);
+            // A program that is gone needs no answer; the monitor ends the process.
+            let _ = shared.answer(&head, status, &payload, true);
+        });
+        let place = self.place()?;
+        Ok(self.executors.run(&self.shared, head.thread, place, task)?)
+    }
+
+    /// The current context, for an executor.
+    fn place(&self) -> Result<Place, Fault> {
+        Ok(Place { context: self.tables.contexts.get(self.current)?, epoch: self.epoch })
+    }
+}
+
+/// Nobody may be sent a reply who does not wait: it would be taken for that of the next call.
+fn expect_reply(head: &FrameHead) -> Result<(), SessionError> {
+    let message = message_name(head.opcode).unwrap_or("a message");
+    if head.wants_reply { Ok(()) } else { Err(SessionError::NoReplyWanted { message }) }
+}

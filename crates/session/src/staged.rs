@@ -1,0 +1,136 @@
+//! The staging area as the worker uses it: registered with the driver once, so that copies run at full speed, and
+//! pieces given back by the GPU itself when it has read them.
+//!
+//! Offsets on the wire count bytes from the start of the first piece. Nothing in the area is ever read by Rust code.
+
+#![expect(unsafe_code, reason = "hands shared memory to the driver and frees its pieces")]
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use katydid_cuda_sys::{CUresult, CUstream, host_register_flags};
+use katydid_driver::Driver;
+use katydid_transport::{PIECE, PIECES, Piece, Staging};
+
+use crate::fault::{Fault, SessionError};
+
+/// How the program learns that a piece is free again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Release {
+    /// The stream writes the busy word.
+    Written,
+    /// The driver calls a function that does.
+    Called,
+}
+
+/// Addresses of the area; valid as long as the link, which outlives the session.
+#[derive(Debug)]
+pub(crate) struct StagingArea {
+    region: (u64, usize),
+    pieces: [u64; PIECES],
+    busy_words: [u64; PIECES],
+    /// Wire id of the context it is registered in; 0: not yet.
+    registered: u32,
+    /// Tried once a context: a driver that cannot register copies through memory of its own.
+    refused: bool,
+    release: Release,
+}
+
+impl StagingArea {
+    /// Takes down the addresses.
+    pub(crate) fn new(staging: &Staging) -> Self {
+        let (start, length) = staging.region();
+        let each = |address: &dyn Fn(Piece) -> u64| {
+            std::array::from_fn(|number| u32::try_from(number).ok().and_then(Piece::new).map_or(0, address))
+        };
+        Self {
+            region: (start.expose_provenance() as u64, length),
+            pieces: each(&|piece| staging.pointer(piece).expose_provenance() as u64),
+            busy_words: each(&|piece| staging.busy_word(piece).expose_provenance() as u64),
+            registered: 0,
+            refused: false,
+            release: Release::Written,
+        }
+    }
+
+    /// The address of `size` bytes at `offset`, which must lie in one piece; its number is the second value.
+    ///
+    /// # Errors
+    ///
+    /// A session error when they do not.
+    pub(crate) fn locate(&self, offset: u64, size: u64) -> Result<(u64, usize), Fault> {
+        let bad = || Fault::from(SessionError::BadRange { what: "the staging area", address: offset, size });
+        let (piece, within) = (offset / PIECE as u64, offset % PIECE as u64);
+        let piece = usize::try_from(piece).ok().filter(|piece| *piece < PIECES).ok_or_else(bad)?;
+        if size == 0 || size > PIECE as u64 - within {
+            return Err(bad());
+        }
+        Ok((self.pieces[piece] + within, piece))
+    }
+
+    /// Registers the area in the current context, unless that was done or refused before.
+    pub(crate) fn register(&mut self, driver: &Driver, context: u32) {
+        if self.registered != 0 || self.refused {
+            return;
+        }
+        let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
+        // SAFETY: the region is mapped as long as the link; what the program writes there meanwhile is data.
+        let status = unsafe { driver.cuMemHostRegister_v2(pointer(self.region.0), self.region.1, flags) };
+        self.refused = status != CUresult::SUCCESS;
+        self.registered = if self.refused { 0 } else { context };
+    }
+
+    /// A context is gone, and a registration made in it.
+    pub(crate) fn forget_context(&mut self, context: u32) {
+        if self.registered == context {
+            self.registered = 0;
+        }
+        self.refused = false;
+    }
+
+    /// Gives `piece` back once `stream` has come this far.
+    pub(crate) fn release_after(&mut self, driver: &Driver, stream: CUstream, piece: usize) -> Result<(), CUresult> {
+        let word = self.busy_words[piece];
+        if self.registered == 0 {
+            // Without registration the driver has read the piece before it returned.
+            free(word);
+            return Ok(());
+        }
+        if self.release == Release::Written {
+            // SAFETY: the word lies in registered memory; the GPU writes four aligned bytes there.
+            let status = unsafe { driver.cuStreamWriteValue32_v2(stream, word, 0, 0) };
+            if status == CUresult::SUCCESS {
+                return Ok(());
+            }
+            self.release = Release::Called;
+        }
+        // SAFETY: `free_piece` takes the word's address, which stays good as long as the link.
+        let status = unsafe { driver.cuLaunchHostFunc(stream, Some(free_piece), pointer(word)) };
+        if status == CUresult::SUCCESS { Ok(()) } else { self.release_now(driver, stream, piece) }
+    }
+
+    /// The last resort: waits for the stream, then gives the piece back. A stream in error waits for nothing.
+    pub(crate) fn release_now(&self, driver: &Driver, stream: CUstream, piece: usize) -> Result<(), CUresult> {
+        // SAFETY: the stream's handle came from the driver.
+        let status = unsafe { driver.cuStreamSynchronize(stream) };
+        free(self.busy_words[piece]);
+        status.ok()
+    }
+}
+
+/// Called by the driver when a stream has come to a piece's end.
+extern "C" fn free_piece(word: *mut c_void) {
+    free(word.expose_provenance() as u64);
+}
+
+/// Writes 0 to a busy word.
+fn free(word: u64) {
+    let word = std::ptr::with_exposed_provenance_mut::<u32>(word as usize);
+    // SAFETY: `word` is the address of a busy word: aligned, mapped as long as the link, and touched by atomics alone
+    // on both sides.
+    unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
+}
+
+fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}

@@ -1,0 +1,107 @@
+//! All handle tables of a session, and how each kind is resolved and ended.
+
+use katydid_cuda_sys::{
+    CU_STREAM_LEGACY, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, CUstream,
+};
+use katydid_wire::frame::FrameHead;
+
+use crate::fault::Fault;
+use crate::handles::{Handle, Handles};
+use crate::session::Session;
+
+/// Wire id of the legacy default stream.
+const LEGACY: u32 = 1;
+/// Wire id of the calling thread's default stream.
+const PER_THREAD: u32 = 2;
+
+/// One table a kind.
+#[derive(Default)]
+pub(crate) struct Tables {
+    pub(crate) contexts: Handles<CUcontext>,
+    pub(crate) streams: Handles<CUstream>,
+    pub(crate) events: Handles<CUevent>,
+    pub(crate) modules: Handles<CUmodule>,
+    pub(crate) libraries: Handles<CUlibrary>,
+    pub(crate) functions: Handles<CUfunction>,
+    pub(crate) kernels: Handles<CUkernel>,
+}
+
+impl Tables {
+    /// Forgets what died with a context. Libraries and kernels belong to none.
+    pub(crate) fn forget_context(&mut self, context: u32) {
+        self.streams.forget_context(context);
+        self.events.forget_context(context);
+        self.modules.forget_context(context);
+        self.functions.forget_context(context);
+    }
+}
+
+/// A kind of handle that messages name.
+pub(crate) trait Resolve: Handle {
+    /// Where its ids are kept.
+    fn table(tables: &mut Tables) -> &mut Handles<Self>;
+
+    /// The handle that a frame's thread means by `id`.
+    fn resolve(session: &mut Session, _head: &FrameHead, id: u32) -> Result<Self, Fault> {
+        Self::table(&mut session.tables).get(id)
+    }
+
+    /// The object was ended, by whoever; an id that has none is left alone.
+    fn ended(session: &mut Session, id: u32) {
+        let _ = Self::table(&mut session.tables).take(id);
+    }
+}
+
+macro_rules! plain {
+    ($($ty:ident $field:ident),* $(,)?) => {$(
+        impl Resolve for $ty {
+            fn table(tables: &mut Tables) -> &mut Handles<Self> {
+                &mut tables.$field
+            }
+        }
+    )*};
+}
+
+plain!(CUevent events, CUmodule modules, CUfunction functions, CUkernel kernels);
+
+impl Resolve for CUstream {
+    fn table(tables: &mut Tables) -> &mut Handles<Self> {
+        &mut tables.streams
+    }
+
+    fn resolve(session: &mut Session, head: &FrameHead, id: u32) -> Result<Self, Fault> {
+        match id {
+            LEGACY => Ok(CU_STREAM_LEGACY),
+            PER_THREAD => session.thread_stream(head.thread),
+            id => session.tables.streams.get(id),
+        }
+    }
+}
+
+impl Resolve for CUlibrary {
+    fn table(tables: &mut Tables) -> &mut Handles<Self> {
+        &mut tables.libraries
+    }
+
+    fn ended(session: &mut Session, id: u32) {
+        let _ = session.tables.libraries.take(id);
+        session.images.forget(id);
+    }
+}
+
+impl Resolve for CUcontext {
+    fn table(tables: &mut Tables) -> &mut Handles<Self> {
+        &mut tables.contexts
+    }
+
+    fn resolve(session: &mut Session, _head: &FrameHead, id: u32) -> Result<Self, Fault> {
+        session.tables.contexts.get(id).map_err(|fault| match fault {
+            Fault::Cuda(_) => CUresult::ERROR_INVALID_CONTEXT.into(),
+            fatal => fatal,
+        })
+    }
+
+    fn ended(session: &mut Session, id: u32) {
+        session.end_context(id);
+    }
+}
