@@ -55,8 +55,8 @@ pub(crate) struct Known {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AddressError {
     /// A source says something that is no address.
-    #[error("{origin}: {text}: not a server address ({reason}); write unix:PATH or tcp://HOST:PORT")]
-    Malformed { origin: Origin, text: String, reason: String },
+    #[error("{origin}: {source}")]
+    Malformed { origin: Origin, source: katydid_transport::AddressError },
     /// The config file is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -67,7 +67,9 @@ pub(crate) enum AddressError {
 
 /// A server did not accept a connection.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot reach the server: {address} (from {origin}): {source}: start it with `katydid serve --listen {address}` on its machine, or correct the address")]
+#[error(
+    "cannot reach the server: {address} (from {origin}): {source}: start it with `katydid serve --listen {address}` on its machine, or correct the address"
+)]
 pub(crate) struct ReachError {
     address: Address,
     origin: Origin,
@@ -101,13 +103,14 @@ fn resolve_with(
 fn known(text: &str, origin: Origin) -> Result<Known, AddressError> {
     match text.parse::<Address>() {
         Ok(address) => Ok(Known { address, origin }),
-        Err(error) => Err(AddressError::Malformed { origin, text: text.to_owned(), reason: error.to_string() }),
+        Err(source) => Err(AddressError::Malformed { origin, source }),
     }
 }
 
 /// A Cricket address is a host, with our port unless it names one; an address of ours is taken as it is.
 fn cricket(text: &str) -> String {
-    let has_port = text.rsplit_once(':').is_some_and(|(host, port)| !host.ends_with(':') && port.parse::<u16>().is_ok());
+    let has_port =
+        text.rsplit_once(':').is_some_and(|(host, port)| !host.ends_with(':') && port.parse::<u16>().is_ok());
     match text {
         ours if ours.starts_with("unix:") || ours.starts_with("tcp:") => ours.to_owned(),
         with_port if has_port => format!("tcp://{with_port}"),
@@ -238,7 +241,7 @@ mod tests {
     #[test]
     fn a_malformed_address_names_its_source() {
         let error = resolve_with(None, |name| (name == VARIABLE).then(|| "ftp://x".into())).unwrap_err().to_string();
-        assert!(error.starts_with("KATYDID_SERVER: ftp://x: "), "{error}");
+        assert!(error.starts_with("KATYDID_SERVER: \"ftp://x\""), "{error}");
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub(crate) struct RunFlags {
 #[derive(Debug, Args)]
 pub(crate) struct SessionFlags {
     /// Where the GPU is: unix:PATH or tcp://HOST:PORT.
-    #[arg(long, value_name = "ADDR", env = None)]
+    #[arg(long, value_name = "ADDR")]
     pub(crate) server: Option<String>,
     /// Name of the session, shown by `katydid ps`; the program's name unless given.
     #[arg(long, value_name = "NAME")]

@@ -9,10 +9,13 @@
 //! `lib/katydid` is sought beside the executable's folder, or is what `KATYDID_LIB` says.
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// The variable that overrides the place of the libraries.
 pub(crate) const VARIABLE: &str = "KATYDID_LIB";
+/// Where the loader looks first.
+pub(crate) const SEARCH: &str = "LD_LIBRARY_PATH";
 /// The file name every CUDA program asks for.
 pub(crate) const LIBRARY: &str = "libcuda.so.1";
 
@@ -27,7 +30,9 @@ pub(crate) struct Layout {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LayoutError {
     /// No such file.
-    #[error("cannot find Katydid's library: {path}: run `cargo xtask dist`, or set KATYDID_LIB to the folder of shim/ and soft/")]
+    #[error(
+        "cannot find Katydid's library: {path}: run `cargo xtask dist`, or set KATYDID_LIB to the folder of shim/ and soft/"
+    )]
     Missing { path: PathBuf },
     /// The kernel does not say where this executable is.
     #[error("cannot find Katydid's libraries: /proc is not mounted: set KATYDID_LIB to the folder of shim/ and soft/")]
@@ -65,11 +70,36 @@ impl Layout {
         self.folder.join("soft").join(LIBRARY)
     }
 
-    /// The shim's folder, if the shim is there.
-    pub(crate) fn checked_shim_folder(&self) -> Result<PathBuf, LayoutError> {
-        let path = self.shim();
-        if path.is_file() { Ok(self.shim_folder()) } else { Err(LayoutError::Missing { path }) }
+    /// The loader's search path for programs: the shim first, then what was there.
+    pub(crate) fn program_search(&self) -> OsString {
+        first(&self.shim_folder(), env::var_os(SEARCH).as_deref())
     }
+
+    /// The loader's search path for workers, which must find the real driver and not the programs'; `None`: unset.
+    pub(crate) fn driver_search(&self) -> Option<OsString> {
+        env::var_os(SEARCH).map(|path| joined(others(&path, &self.shim_folder())))
+    }
+
+    /// Whether the library for programs is there.
+    pub(crate) fn check_shim(&self) -> Result<(), LayoutError> {
+        let path = self.shim();
+        if path.is_file() { Ok(()) } else { Err(LayoutError::Missing { path }) }
+    }
+}
+
+/// A search path with `folder` first, and not again further on.
+pub(crate) fn first(folder: &Path, rest: Option<&OsStr>) -> OsString {
+    joined([folder.to_owned()].into_iter().chain(rest.into_iter().flat_map(|rest| others(rest, folder))))
+}
+
+/// Entries of `path` that are neither `folder` nor empty.
+fn others<'a>(path: &'a OsStr, folder: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+    env::split_paths(path).filter(move |entry| entry != folder && !entry.as_os_str().is_empty())
+}
+
+/// Entries came out of a search path, so none holds the separator that could not be joined.
+fn joined(entries: impl Iterator<Item = PathBuf>) -> OsString {
+    env::join_paths(entries).unwrap_or_default()
 }
 
 /// Programs change their folder before they load libraries, so a relative path would not do.
@@ -89,8 +119,20 @@ mod tests {
     }
 
     #[test]
+    fn the_shim_is_first_and_only_once_in_a_programs_search_path() {
+        let shim = Path::new("/k/shim");
+        assert_eq!(first(shim, None), "/k/shim");
+        assert_eq!(first(shim, Some(OsStr::new("/a:/k/shim::/b"))), "/k/shim:/a:/b");
+    }
+
+    #[test]
+    fn a_worker_does_not_find_the_programs_library() {
+        assert_eq!(joined(others(OsStr::new("/k/shim:/a:/k/shim:/b"), Path::new("/k/shim"))), "/a:/b");
+    }
+
+    #[test]
     fn a_missing_shim_is_named_with_the_remedy() {
-        let error = Layout { folder: "/no/such".into() }.checked_shim_folder().unwrap_err().to_string();
+        let error = Layout { folder: "/no/such".into() }.check_shim().unwrap_err().to_string();
         assert!(error.contains("/no/such/shim/libcuda.so.1") && error.contains("KATYDID_LIB"), "{error}");
     }
 }

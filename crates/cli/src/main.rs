@@ -22,6 +22,7 @@ mod layout;
 mod manual;
 mod private;
 mod probe;
+mod ps;
 mod run;
 mod serve;
 mod size;
@@ -30,14 +31,12 @@ mod table;
 mod terminal;
 mod trace;
 
-mod ps;
-
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::failure::{Failure, Outcome};
-use crate::flags::{Command, Flags};
+use crate::flags::{Command, Flags, WorkerFlags};
 
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
@@ -62,10 +61,15 @@ fn dispatch(command: Command) -> Outcome {
         Command::Trace(flags) => trace::main(&flags),
         Command::Bench(flags) => bench::main(&flags),
         Command::Doctor(flags) => doctor::main(&flags),
-        Command::Worker(flags) => worker(flags),
+        Command::Worker(flags) => worker(&flags),
         Command::BenchBody(flags) => bench::body(&flags),
         Command::ProbeDriver(flags) => probe::main(&flags),
         Command::Completions(flags) => manual::completions(&flags),
         Command::Man(flags) => manual::man(&flags),
     }
+}
+
+/// Serves one program; said nowhere, because only a server starts it.
+fn worker(flags: &WorkerFlags) -> Outcome {
+    Err(Failure::work(format!("no worker {flags:?}")))
 }

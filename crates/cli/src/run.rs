@@ -3,11 +3,10 @@
 //! With a server known, katydid becomes the program (exec): no process of ours stays behind. Without one, the server
 //! runs inside this process for as long as the program does.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use katydid_transport::Address;
@@ -15,12 +14,9 @@ use katydid_transport::Address;
 use crate::address::{self, Known};
 use crate::failure::{Failure, Outcome};
 use crate::flags::{Link, RunFlags, SessionFlags};
-use crate::layout::Layout;
+use crate::layout::{self, Layout};
 use crate::private::PrivateServer;
 use crate::supervise;
-
-/// Where the loader looks first.
-const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +45,12 @@ impl Launch {
     /// Finds the libraries and the server, and fails on whatever could not work before anything is started.
     pub(crate) fn prepare(session: &SessionFlags, line: &[OsString]) -> Result<Self, Failure> {
         let layout = Layout::find().map_err(Failure::server)?;
-        let shim = layout.checked_shim_folder().map_err(Failure::server)?;
+        layout.check_shim().map_err(Failure::server)?;
         let known = address::resolve(session.server.as_deref()).map_err(Failure::usage)?;
         check_link(session.link, known.as_ref())?;
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
         let mut command = Command::new(program);
-        command.args(arguments).env(LIBRARY_PATH, with_first(&shim, env::var_os(LIBRARY_PATH).as_deref()));
+        command.args(arguments).env(layout::SEARCH, layout.program_search());
         describe(&mut command, session);
         Ok(Self { command, known, driver: session.driver.clone() })
     }
@@ -134,17 +130,6 @@ fn check_link(link: Option<Link>, known: Option<&Known>) -> Result<(), Failure> 
     }
 }
 
-/// A search path with `folder` first, and not again further on.
-fn with_first(folder: &Path, rest: Option<&OsStr>) -> OsString {
-    let mut joined = folder.as_os_str().to_owned();
-    let rest = rest.map(env::split_paths).into_iter().flatten();
-    for other in rest.filter(|other| other != folder && !other.as_os_str().is_empty()) {
-        joined.push(":");
-        joined.push(other);
-    }
-    joined
-}
-
 /// Runs the command.
 pub(crate) fn main(flags: &RunFlags) -> Outcome {
     Launch::prepare(&flags.session, &flags.command)?.start()
@@ -153,13 +138,6 @@ pub(crate) fn main(flags: &RunFlags) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_shim_is_first_and_only_once_in_the_search_path() {
-        let shim = Path::new("/k/shim");
-        assert_eq!(with_first(shim, None), "/k/shim");
-        assert_eq!(with_first(shim, Some(OsStr::new("/a:/k/shim::/b"))), "/k/shim:/a:/b");
-    }
 
     #[test]
     fn shared_memory_over_tcp_is_a_usage_error() {

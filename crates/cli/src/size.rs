@@ -98,7 +98,9 @@ mod tests {
 
     #[test]
     fn sizes_are_written_short() {
-        for (bytes, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (64 << 20, "64 MiB"), (139 << 30, "139 GiB")] {
+        for (bytes, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (64 << 20, "64 MiB"), (139 << 30, "139 GiB")]
+        {
             assert_eq!(Size(bytes).to_string(), text);
         }
     }

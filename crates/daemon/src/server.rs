@@ -27,6 +27,7 @@ use crate::pool::Pool;
 use crate::report::Reporter;
 use crate::sessions::{Sessions, now};
 use crate::spawn::{Worker, WorkerCommand, spawn};
+use crate::view::WorkersView;
 
 /// What a server is to do.
 #[derive(Debug, Clone)]
@@ -149,6 +150,11 @@ impl Server {
     /// The admin socket.
     pub fn admin(&self) -> &Path {
         self.admin_file.path()
+    }
+
+    /// The warm pool at this moment.
+    pub fn workers(&self) -> WorkersView {
+        self.shared.pool.view().0
     }
 
     /// Ends all sessions, removes the sockets and returns when every worker is reaped.

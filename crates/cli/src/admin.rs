@@ -1,0 +1,71 @@
+//! Asks a server's admin socket: one HTTP request a connection, JSON back.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Largest answer that is read; the table of sessions stays far below.
+const MAX_ANSWER: u64 = 16 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AdminError {
+    /// Nobody listens, or the socket belongs to another user.
+    #[error(
+        "cannot reach the server's admin socket: {path}: {source}; is `katydid serve` running, by this user? (--server or --admin name another one)"
+    )]
+    Unreachable { path: PathBuf, source: io::Error },
+    /// What came back is not what a server says.
+    #[error("{path}: unexpected answer ({what}); is this a server of the same release?")]
+    Unexpected { path: PathBuf, what: String },
+}
+
+/// Gets a resource such as `/v1/sessions`.
+pub(crate) fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T, AdminError> {
+    let answer =
+        exchange(path, resource).map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
+    parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
+}
+
+fn exchange(path: &Path, resource: &str) -> io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // HTTP/1.0 makes the server close afterwards and leave the body in one piece.
+    write!(stream, "GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+fn parse<T: DeserializeOwned>(answer: &[u8]) -> Result<T, String> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or("no HTTP header")?;
+    let status = answer.split(|&byte| byte == b' ').nth(1).ok_or("no HTTP status")?;
+    if status != b"200" {
+        return Err(format!("HTTP status {}", String::from_utf8_lossy(status)));
+    }
+    serde_json::from_slice(&answer[end + 4..]).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_of_a_good_answer_is_read() {
+        let answer = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n[1,2]";
+        assert_eq!(parse(answer), Ok(vec![1, 2]));
+    }
+
+    #[test]
+    fn other_answers_are_described() {
+        assert_eq!(parse::<u8>(b"HTTP/1.0 404 Not Found\r\n\r\n{}"), Err("HTTP status 404".into()));
+        assert_eq!(parse::<u8>(b"SSH-2.0"), Err("no HTTP header".into()));
+        assert!(parse::<u8>(b"HTTP/1.0 200 OK\r\n\r\nhello").is_err());
+    }
+}

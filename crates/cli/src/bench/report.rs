@@ -1,0 +1,256 @@
+//! What `katydid bench` prints: a table for people, JSON for programs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::body::{Outcomes, Report};
+use super::figures::{FIGURES, Figure, Idle, Timing, duration};
+use crate::probe::DriverFacts;
+use crate::size::Size;
+use crate::table::{Align, Table};
+
+/// A way from the measuring program to the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Way {
+    /// The driver itself.
+    Native,
+    /// Katydid over shared memory.
+    Shm,
+    /// Katydid over TCP on loopback.
+    Tcp,
+}
+
+impl Way {
+    /// For people.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Shm => "katydid shm",
+            Self::Tcp => "katydid tcp",
+        }
+    }
+}
+
+/// The runs of all ways.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    driver: DriverFacts,
+    runs: BTreeMap<Way, Vec<Report>>,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    driver: &'a DriverFacts,
+    runs: usize,
+    figures: Vec<JsonFigure>,
+    idle: BTreeMap<Way, Idle>,
+}
+
+#[derive(Serialize)]
+struct JsonFigure {
+    key: &'static str,
+    name: &'static str,
+    bytes: u64,
+    ways: BTreeMap<Way, Option<Timing>>,
+    /// Median over native's median.
+    ratio: BTreeMap<Way, f64>,
+}
+
+impl Comparison {
+    /// Without runs yet.
+    pub(super) fn new(driver: DriverFacts, ways: impl Iterator<Item = Way>) -> Self {
+        Self { driver, runs: ways.map(|way| (way, Vec::new())).collect() }
+    }
+
+    /// Adds a run.
+    pub(super) fn add(&mut self, way: Way, report: Report) {
+        self.runs.entry(way).or_default().push(report);
+    }
+
+    /// A figure of a way over all runs; `None` where it was not measured.
+    fn timing(&self, way: Way, key: &str) -> Option<Timing> {
+        let outcomes = self.runs.get(&way)?.iter().filter_map(|report| report.figures.get(key));
+        let timings = outcomes.filter_map(|outcome| match outcome {
+            Outcomes::Timing(timing) => Some(*timing),
+            Outcomes::Failed(_) => None,
+        });
+        Timing::over_runs(&timings.collect::<Vec<_>>())
+    }
+
+    fn ratio(&self, way: Way, key: &str) -> Option<f64> {
+        if way == Way::Native {
+            return None;
+        }
+        Some(self.timing(way, key)?.median_ns / self.timing(Way::Native, key)?.median_ns)
+    }
+
+    /// Why figures are missing, each reason once.
+    fn failures(&self) -> Vec<String> {
+        let reports = self.runs.iter().flat_map(|(way, reports)| reports.iter().map(move |report| (way, report)));
+        let failed = reports.flat_map(|(way, report)| {
+            report.figures.iter().filter_map(move |(key, outcome)| match outcome {
+                Outcomes::Failed(reason) => Some(format!("{}: {key}: {reason}", way.title())),
+                Outcomes::Timing(_) => None,
+            })
+        });
+        let mut lines: Vec<String> = failed.collect();
+        lines.sort();
+        lines.dedup();
+        lines
+    }
+
+    /// The program's cost while idle: the median of memory, the worst of CPU.
+    fn idle(&self, way: Way) -> Option<Idle> {
+        let idle: Vec<Idle> = self.runs.get(&way)?.iter().filter_map(|report| report.idle).collect();
+        let cpu_percent = idle.iter().map(|idle| idle.cpu_percent).max_by(f64::total_cmp)?;
+        let mut resident: Vec<u64> = idle.iter().map(|idle| idle.resident).collect();
+        resident.sort_unstable();
+        Some(Idle { cpu_percent, resident: *resident.get(resident.len() / 2)? })
+    }
+
+    /// The table, the costs of an idle session, and what could not be measured.
+    pub(super) fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
+        let device = self.driver.devices.first().map_or("no device", |(name, _)| name);
+        writeln!(out, "driver {} ({device}); times are medians and 99th percentiles\n", self.driver.path.display())?;
+        self.table().write(out)?;
+        writeln!(out)?;
+        for way in self.runs.keys() {
+            if let Some(idle) = self.idle(*way) {
+                let (title, cpu, resident) = (way.title(), idle.cpu_percent, Size(idle.resident));
+                writeln!(out, "idle program, {title}: {cpu:.2} % CPU, {resident} resident")?;
+            }
+        }
+        self.failures().iter().try_for_each(|line| writeln!(out, "not measured: {line}"))
+    }
+
+    fn table(&self) -> Table {
+        let mut columns = vec![("FIGURE".to_owned(), Align::Left)];
+        for way in self.runs.keys() {
+            columns.extend([(way.title().to_uppercase(), Align::Right), ("P99".to_owned(), Align::Right)]);
+            if self.has_ratio(*way) {
+                columns.push(("/ NATIVE".to_owned(), Align::Right));
+            }
+        }
+        let columns: Vec<(&str, Align)> = columns.iter().map(|(title, align)| (title.as_str(), *align)).collect();
+        let mut table = Table::new(&columns);
+        FIGURES.iter().for_each(|figure| table.row(self.row(figure)));
+        table
+    }
+
+    fn has_ratio(&self, way: Way) -> bool {
+        way != Way::Native && self.runs.contains_key(&Way::Native)
+    }
+
+    fn row(&self, figure: &Figure) -> Vec<String> {
+        let missing = || "-".to_owned();
+        let mut cells = vec![figure.name.to_owned()];
+        for way in self.runs.keys() {
+            let timing = self.timing(*way, figure.key);
+            cells.push(timing.map_or_else(missing, |timing| shown(figure, timing.median_ns)));
+            cells.push(timing.map_or_else(missing, |timing| duration(timing.p99_ns)));
+            if self.has_ratio(*way) {
+                cells.push(self.ratio(*way, figure.key).map_or_else(missing, |ratio| format!("{ratio:.2}")));
+            }
+        }
+        cells
+    }
+
+    /// All numbers, in nanoseconds and bytes.
+    pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        let json = Json {
+            driver: &self.driver,
+            runs: self.runs.values().map(Vec::len).max().unwrap_or(0),
+            figures: FIGURES.iter().map(|figure| self.json_figure(figure)).collect(),
+            idle: self.runs.keys().filter_map(|way| Some((*way, self.idle(*way)?))).collect(),
+        };
+        serde_json::to_writer_pretty(&mut *out, &json)?;
+        writeln!(out)
+    }
+
+    fn json_figure(&self, figure: &Figure) -> JsonFigure {
+        let ways = self.runs.keys().copied();
+        JsonFigure {
+            key: figure.key,
+            name: figure.name,
+            bytes: figure.bytes,
+            ways: ways.clone().map(|way| (way, self.timing(way, figure.key))).collect(),
+            ratio: ways.filter_map(|way| Some((way, self.ratio(way, figure.key)?))).collect(),
+        }
+    }
+}
+
+/// A time, with the rate where that says more.
+fn shown(figure: &Figure, nanoseconds: f64) -> String {
+    match figure.bytes {
+        large if large >= 1 << 20 => format!("{} ({:.1} GB/s)", duration(nanoseconds), large as f64 / nanoseconds),
+        _ => duration(nanoseconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn report(key: &str, median_ns: f64) -> Report {
+        let timing = Outcomes::Timing(Timing { median_ns, p99_ns: median_ns * 2.0 });
+        let failed = Outcomes::Failed("cuEventRecord: CUDA_ERROR_NOT_SUPPORTED".into());
+        let figures = [(key.to_owned(), timing), ("event_record".to_owned(), failed)].into();
+        Report { figures, idle: Some(Idle { cpu_percent: 0.0, resident: 8 << 20 }) }
+    }
+
+    fn comparison() -> Comparison {
+        let driver = DriverFacts {
+            path: "/soft/libcuda.so.1".into(),
+            soft: true,
+            version: 13000,
+            devices: vec![("softcuda".into(), 1 << 30)],
+        };
+        let mut comparison = Comparison::new(driver, [Way::Native, Way::Shm].into_iter());
+        comparison.add(Way::Native, report("launch", 4000.0));
+        comparison.add(Way::Shm, report("launch", 1000.0));
+        comparison
+    }
+
+    #[test]
+    fn ratios_are_to_native() {
+        let mut text = Vec::new();
+        comparison().write_table(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find(|line| line.starts_with("enqueue a launch")).unwrap();
+        assert!(
+            line.split_whitespace().eq("enqueue a launch 4.00 us 8.00 us 1.00 us 2.00 us 0.25".split(' ')),
+            "{line}"
+        );
+        assert!(text.contains("idle program, katydid shm: 0.00 % CPU, 8 MiB resident"), "{text}");
+    }
+
+    #[test]
+    fn what_could_not_be_measured_is_said_once() {
+        let failures = comparison().failures();
+        assert_eq!(failures.len(), 2);
+        assert!(failures[1].contains("event_record: cuEventRecord: CUDA_ERROR_NOT_SUPPORTED"), "{failures:?}");
+    }
+
+    #[test]
+    fn json_has_every_figure_and_the_ratios() {
+        let mut text = Vec::new();
+        comparison().write_json(&mut text).unwrap();
+        let json: Value = serde_json::from_slice(&text).unwrap();
+        let figures = json["figures"].as_array().unwrap();
+        assert_eq!(figures.len(), FIGURES.len());
+        let launch = figures.iter().find(|figure| figure["key"] == "launch").unwrap();
+        assert_eq!(launch["ratio"]["shm"], 0.25);
+        assert_eq!(json["idle"]["native"]["resident"], 8 << 20);
+    }
+
+    #[test]
+    fn large_copies_show_their_rate() {
+        let copy = FIGURES.iter().find(|figure| figure.key == "htod_64m_pinned").unwrap();
+        assert_eq!(shown(copy, 1_342_177.28), "1.34 ms (50.0 GB/s)");
+    }
+}

@@ -1,0 +1,112 @@
+//! The installed libraries, and which driver a worker would open.
+
+use std::fs;
+use std::path::Path;
+
+use super::Finding;
+use crate::layout::Layout;
+use crate::probe::{DriverFacts, Probe, probe_apart};
+use crate::size::Size;
+
+/// Where the kernel module says its version.
+const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";
+const REINSTALL: &str = "run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds shim/ and soft/";
+
+/// Whether the libraries of the installation are there.
+pub(super) fn libraries() -> Vec<Finding> {
+    match Layout::find() {
+        Ok(layout) => {
+            vec![library("library for programs", &layout.shim()), library("softcuda's library", &layout.soft())]
+        }
+        Err(error) => vec![Finding::fail("libraries", error.to_string(), REINSTALL)],
+    }
+}
+
+fn library(check: &'static str, path: &Path) -> Finding {
+    match path.is_file() {
+        true => Finding::ok(check, path.display().to_string()),
+        false => Finding::fail(check, format!("{}: no such file", path.display()), REINSTALL),
+    }
+}
+
+/// What `auto` takes and why, NVIDIA's kernel module, and whether softcuda works.
+pub(super) fn drivers() -> Vec<Finding> {
+    let version = nvidia_version();
+    let auto = probe_apart("auto");
+    vec![nvidia(version.as_deref()), automatic(&auto, version.is_some()), soft(&probe_apart("soft"))]
+}
+
+fn nvidia_version() -> Option<String> {
+    fs::read_to_string(NVIDIA_VERSION).ok().map(|text| text.trim().to_owned())
+}
+
+fn nvidia(version: Option<&str>) -> Finding {
+    match version {
+        Some(version) => Finding::ok("NVIDIA driver", format!("version {version}")),
+        None => {
+            Finding::ok("NVIDIA driver", "not loaded: programs of this machine use softcuda, or a server elsewhere")
+        }
+    }
+}
+
+fn automatic(probe: &Probe, has_nvidia: bool) -> Finding {
+    let check = "driver taken by auto";
+    match probe {
+        Probe::Works(facts) if facts.soft && has_nvidia => Finding::warn(
+            check,
+            format!(
+                "softcuda, although NVIDIA's driver is loaded: its libcuda.so.1 did not initialise; {}",
+                devices(facts)
+            ),
+            "see whether nvidia-smi works, and what CUDA_VISIBLE_DEVICES says",
+        ),
+        Probe::Works(facts) if facts.soft => {
+            Finding::ok(check, format!("softcuda, as no NVIDIA GPU works here; {}", devices(facts)))
+        }
+        Probe::Works(facts) => Finding::ok(check, format!("{}; {}", facts.path.display(), devices(facts))),
+        Probe::Fails(reason) => Finding::fail(check, reason.clone(), REINSTALL),
+    }
+}
+
+fn soft(probe: &Probe) -> Finding {
+    match probe {
+        Probe::Works(facts) => Finding::ok("softcuda", devices(facts)),
+        Probe::Fails(reason) => Finding::fail("softcuda", reason.clone(), REINSTALL),
+    }
+}
+
+/// `CUDA 13.0, 2 devices: NVIDIA H200 (139 GiB), …`.
+fn devices(facts: &DriverFacts) -> String {
+    let names = facts.devices.iter().map(|(name, memory)| format!("{name} ({})", Size(*memory)));
+    let (major, minor) = (facts.version / 1000, facts.version % 1000 / 10);
+    format!("CUDA {major}.{minor}, {}", names.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    fn works(soft: bool) -> Probe {
+        let devices = vec![("H200".to_owned(), 139 << 30)];
+        Probe::Works(DriverFacts { path: "/x/libcuda.so.1".into(), soft, version: 13000, devices })
+    }
+
+    #[test]
+    fn softcuda_beside_a_loaded_nvidia_driver_is_a_warning() {
+        assert_eq!(automatic(&works(true), true).status, Status::Warn);
+        assert_eq!(automatic(&works(true), false).status, Status::Ok);
+        assert_eq!(automatic(&Probe::Fails("no".into()), false).status, Status::Fail);
+    }
+
+    #[test]
+    fn devices_are_named_with_their_memory() {
+        assert!(automatic(&works(false), true).detail.ends_with("CUDA 13.0, H200 (139 GiB)"));
+    }
+
+    #[test]
+    fn a_missing_library_is_named() {
+        let finding = library("x", Path::new("/no/such/libcuda.so.1"));
+        assert!(finding.status == Status::Fail && finding.detail.contains("/no/such/libcuda.so.1"));
+    }
+}

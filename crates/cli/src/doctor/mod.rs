@@ -1,0 +1,106 @@
+//! `katydid doctor`: what works here and what is missing, with the remedy.
+//!
+//! Every check is a function that returns a [`Finding`]; none changes anything. `fail` is what keeps programs from
+//! running, `warn` what may disappoint later.
+
+mod drivers;
+mod server;
+mod system;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::failure::{Failure, Outcome};
+use crate::flags::DoctorFlags;
+use crate::terminal::Progress;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Finding {
+    check: &'static str,
+    status: Status,
+    detail: String,
+    /// What to do; none when nothing is to be done.
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
+        Self { check, status: Status::Ok, detail: detail.into(), remedy: None }
+    }
+
+    fn warn(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, status: Status::Warn, detail: detail.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, status: Status::Fail, detail: detail.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
+    let findings = examine(flags);
+    let mut out = io::stdout().lock();
+    if flags.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&findings).map_err(Failure::work)?)?;
+    } else {
+        findings.iter().try_for_each(|finding| write_finding(&mut out, finding))?;
+    }
+    let failed = findings.iter().any(|finding| finding.status == Status::Fail);
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+fn examine(flags: &DoctorFlags) -> Vec<Finding> {
+    let progress = Progress::new();
+    let mut findings = drivers::libraries();
+    progress.show("trying the drivers");
+    findings.extend(drivers::drivers());
+    progress.show("looking at the system");
+    findings.extend(system::checks());
+    progress.show("trying the server");
+    findings.push(server::check(flags.server.as_deref()));
+    findings
+}
+
+/// One line; the remedy on a second one.
+fn write_finding(out: &mut impl Write, finding: &Finding) -> io::Result<()> {
+    let status = match finding.status {
+        Status::Ok => "ok",
+        Status::Warn => "warn",
+        Status::Fail => "FAIL",
+    };
+    writeln!(out, "{status:<5} {}: {}", finding.check, finding.detail)?;
+    finding.remedy.iter().try_for_each(|remedy| writeln!(out, "      -> {remedy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_a_line_and_its_remedy_another() {
+        let mut text = Vec::new();
+        write_finding(&mut text, &Finding::ok("memfd", "works")).unwrap();
+        write_finding(&mut text, &Finding::fail("server", "unix:/a does not answer", "start it")).unwrap();
+        let expected = "ok    memfd: works\nFAIL  server: unix:/a does not answer\n      -> start it\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn json_says_what_the_lines_say() {
+        let json = serde_json::to_value(Finding::warn("limits", "low", "raise them")).unwrap();
+        assert_eq!((&json["status"], &json["remedy"]), (&"warn".into(), &"raise them".into()));
+    }
+}

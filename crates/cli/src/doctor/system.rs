@@ -1,0 +1,143 @@
+//! What the kernel and the limits of this shell allow.
+
+#![expect(unsafe_code, reason = "asking for the personality of this process has no safe interface")]
+
+use std::fs;
+
+use katydid_arena::Offers;
+use katydid_wire::handshake::{ArenaKind, ArenaRange};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::process::{Resource, Rlimit, getrlimit};
+
+use super::Finding;
+use crate::size::Size;
+
+/// What a session's memory file may be long, without using any of it.
+const SPARSE: u64 = 256 << 30;
+/// Files a server with many sessions has open.
+const FILES: u64 = 1024;
+/// Memory the reservations of a program take, in addresses only.
+const ADDRESSES: u64 = 20 << 40;
+/// Memory a program may lock before pinned memory is at risk.
+const LOCKED: u64 = 64 << 20;
+
+/// All checks of this file.
+pub(super) fn checks() -> Vec<Finding> {
+    vec![shared_memory(), addresses(), randomisation(), overcommit(), open_files(), address_space(), locked_memory()]
+}
+
+/// What the shared-memory link needs: a sealed, sparse memory file.
+fn shared_memory() -> Finding {
+    let tried = memfd_create("katydid-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .and_then(|file| ftruncate(&file, SPARSE).map(|()| file))
+        .and_then(|file| fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW));
+    let remedy = "allow memfd_create in the sandbox and lift `ulimit -f`, or use --link stream";
+    match tried {
+        Ok(()) => Finding::ok("shared memory", "sealed memory files work"),
+        Err(error) => Finding::fail("shared memory", format!("memory files do not work: {error}"), remedy),
+    }
+}
+
+/// Whether a program here finds a place for each arena.
+fn addresses() -> Finding {
+    let remedy = "run without sanitizers and `ulimit -v`; no other tool may map these ranges";
+    match Offers::reserve() {
+        Ok(offers) => Finding::ok("address ranges", describe(&offers.arenas())),
+        Err(error) => Finding::fail("address ranges", error.to_string(), remedy),
+    }
+}
+
+fn describe(arenas: &[ArenaRange]) -> String {
+    let of = |kind: ArenaKind| {
+        arenas.iter().filter(move |arena| arena.kind == kind).map(|arena| format!("{:#x}", arena.base))
+    };
+    let list = |kind| of(kind).collect::<Vec<_>>().join(", ");
+    format!("free for device memory: {}; for pinned memory: {}", list(ArenaKind::DEVICE), list(ArenaKind::PINNED))
+}
+
+/// Whether a worker can switch address randomisation off; restoring needs it, running does not.
+fn randomisation() -> Finding {
+    // SAFETY: `personality` takes and returns integers; this value asks and changes nothing.
+    let current = unsafe { libc::personality(0xffff_ffff) };
+    // SAFETY: as above; this process starts nothing that minds the order of its mappings, and its value is put back.
+    let changed = unsafe { libc::personality(current as libc::c_ulong | libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+    // SAFETY: as above.
+    unsafe { libc::personality(current as libc::c_ulong) };
+    match changed {
+        -1 => Finding::warn(
+            "address randomisation",
+            "cannot be switched off for workers: global variables of programs may move between runs",
+            "allow personality(2) in the sandbox (docker: --security-opt seccomp=unconfined, or a profile with it)",
+        ),
+        _ => Finding::ok("address randomisation", "can be switched off for workers"),
+    }
+}
+
+fn overcommit() -> Finding {
+    let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    match mode.trim() {
+        "2" => Finding::warn(
+            "memory overcommit",
+            "is forbidden: large sparse allocations can fail early",
+            "sysctl vm.overcommit_memory=0",
+        ),
+        _ => Finding::ok("memory overcommit", "is allowed"),
+    }
+}
+
+fn open_files() -> Finding {
+    at_least("open files", Resource::Nofile, FILES, |files| files.to_string(), "ulimit -n 65536")
+}
+
+fn address_space() -> Finding {
+    at_least("address space", Resource::As, ADDRESSES, |bytes| Size(bytes).to_string(), "ulimit -v unlimited")
+}
+
+fn locked_memory() -> Finding {
+    at_least("locked memory", Resource::Memlock, LOCKED, |bytes| Size(bytes).to_string(), "ulimit -l unlimited")
+}
+
+/// A limit that should allow `needed`.
+fn at_least(
+    check: &'static str,
+    resource: Resource,
+    needed: u64,
+    show: impl Fn(u64) -> String,
+    remedy: &str,
+) -> Finding {
+    let Rlimit { current, .. } = getrlimit(resource);
+    match current {
+        None => Finding::ok(check, "unlimited"),
+        Some(allowed) if allowed >= needed => Finding::ok(check, format!("up to {}", show(allowed))),
+        Some(allowed) => {
+            let detail = format!("only {} allowed, {} recommended", show(allowed), show(needed));
+            Finding::warn(check, detail, remedy)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn a_limit_that_is_too_low_comes_with_its_remedy() {
+        let finding = at_least("open files", Resource::Nofile, u64::MAX, |n| n.to_string(), "ulimit -n 65536");
+        let unlimited = getrlimit(Resource::Nofile).current.is_none();
+        assert!(unlimited || finding.status == Status::Warn && finding.remedy.as_deref() == Some("ulimit -n 65536"));
+    }
+
+    #[test]
+    fn the_test_machine_has_shared_memory_and_addresses() {
+        assert_eq!(shared_memory().status, Status::Ok);
+        assert_eq!(addresses().status, Status::Ok);
+    }
+
+    #[test]
+    fn asking_for_the_personality_leaves_it_as_it_was() {
+        let before = fs::read_to_string("/proc/self/personality").unwrap();
+        randomisation();
+        assert_eq!(fs::read_to_string("/proc/self/personality").unwrap(), before);
+    }
+}

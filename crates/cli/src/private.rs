@@ -1,0 +1,61 @@
+//! A server of one's own: inside this process, on a socket in a private folder, for one program.
+
+use std::time::Duration;
+
+use katydid_daemon::{Server, WorkersView};
+use katydid_transport::Address;
+use tempfile::TempDir;
+
+use crate::failure::Failure;
+use crate::serve;
+
+/// How long the workers of a private server wait for a hello; the only program is ours.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server that lives as long as this value.
+#[derive(Debug)]
+pub(crate) struct PrivateServer {
+    server: Server,
+    /// Mode 0700; removed after the server, whose sockets are in it.
+    _folder: TempDir,
+}
+
+impl PrivateServer {
+    /// Starts a server on a unix socket; its first worker warms up while the caller goes on.
+    pub(crate) fn start(driver: &str) -> Result<Self, Failure> {
+        Self::start_with(driver, &[])
+    }
+
+    /// The same, listening on further addresses too.
+    pub(crate) fn start_with(driver: &str, further: &[Address]) -> Result<Self, Failure> {
+        let folder = tempfile::Builder::new().prefix("katydid-").tempdir().map_err(|error| {
+            Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
+        })?;
+        let listen = [Address::Unix(folder.path().join("sock"))].into_iter().chain(further.iter().cloned()).collect();
+        let mut config = serve::config(listen, folder.path().join("admin"), driver)?;
+        config.quiet = true;
+        config.hello_patience = HELLO_PATIENCE;
+        let server = Server::start(config).map_err(Failure::server)?;
+        Ok(Self { server, _folder: folder })
+    }
+
+    /// The unix socket.
+    pub(crate) fn address(&self) -> &Address {
+        &self.addresses()[0]
+    }
+
+    /// All addresses: the unix socket, then the further ones.
+    pub(crate) fn addresses(&self) -> &[Address] {
+        self.server.addresses()
+    }
+
+    /// The warm pool.
+    pub(crate) fn workers(&self) -> WorkersView {
+        self.server.workers()
+    }
+
+    /// Ends the session, if one still runs, and returns when everything is cleaned up.
+    pub(crate) fn stop(self) {
+        drop(self);
+    }
+}

@@ -1,0 +1,146 @@
+//! `katydid serve`: the server in the foreground, until a signal ends it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use katydid_daemon::{Server, ServerConfig, WorkerCommand};
+use katydid_transport::Address;
+use katydid_wire::SPEC_HASH;
+use katydid_wire::handshake::Build;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::address::{admin_path, default_listen, prepare_runtime_folder};
+use crate::failure::{Failure, Outcome, say};
+use crate::flags::ServeFlags;
+use crate::layout::{self, Layout};
+
+/// How long a program may take to say hello.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// What the program's side is told by; a worker must not take it for its own.
+const PROGRAM_VARIABLES: [&str; 5] =
+    ["KATYDID_SERVER", "KATYDID_NAME", "KATYDID_MEMORY", "KATYDID_LINK", "KATYDID_TRACE"];
+
+/// Runs the command.
+pub(crate) fn main(flags: ServeFlags) -> Outcome {
+    let quiet = flags.quiet;
+    // Caught before anything exists that a signal could leave behind.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
+    let server = Server::start(requested(flags)?).map_err(Failure::server)?;
+    if !quiet {
+        announce(&server);
+    }
+    let first = signals.forever().next();
+    if !quiet && first.is_some() {
+        say("stopping; a second signal ends at once");
+    }
+    end_at_the_next(signals)?;
+    server.stop();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first signal let the server stop in order; whoever sends another does not want to wait for that.
+fn end_at_the_next(mut signals: Signals) -> Result<(), Failure> {
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            std::process::exit(128 + signal);
+        }
+    };
+    thread::Builder::new().name("second-signal".to_owned()).spawn(wait).map(drop).map_err(Failure::server)
+}
+
+/// One line an address, for people and for scripts that wait for the server.
+fn announce(server: &Server) {
+    for address in server.addresses() {
+        say(format_args!("listening on {address}"));
+    }
+    say(format_args!("admin socket {}", server.admin().display()));
+}
+
+/// What the flags ask for.
+fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
+    let listen = addresses(&flags.listen)?;
+    let admin = match (flags.admin, listen.first()) {
+        (Some(path), _) => path,
+        (None, Some(first)) => admin_path(first),
+        (None, None) => return Err(Failure::usage("no address to listen on")),
+    };
+    let mut config = config(listen, admin, &flags.driver)?;
+    config.insecure = flags.insecure;
+    config.warm = flags.warm;
+    config.max_sessions = flags.max_sessions;
+    config.session_memory = flags.session_memory.map(|size| size.0);
+    config.quiet = flags.quiet;
+    Ok(config)
+}
+
+fn addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
+    if texts.is_empty() {
+        prepare_runtime_folder().map_err(Failure::server)?;
+        return Ok(vec![default_listen()]);
+    }
+    let parsed = texts.iter().map(|text| text.parse::<Address>());
+    parsed.collect::<Result<_, _>>().map_err(|error| Failure::usage(format!("--listen: {error}")))
+}
+
+/// A server of one warm worker without limits; the caller changes what it wants otherwise.
+pub(crate) fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<ServerConfig, Failure> {
+    let layout = Layout::find().map_err(Failure::server)?;
+    check_driver(driver)?;
+    Ok(ServerConfig {
+        listen,
+        admin,
+        insecure: false,
+        worker: worker_command(&layout, driver),
+        driver: driver.to_owned(),
+        warm: 1,
+        max_sessions: 256,
+        session_memory: None,
+        build: Build::current(SPEC_HASH),
+        hello_patience: HELLO_PATIENCE,
+        quiet: false,
+    })
+}
+
+/// A path that leads nowhere would only show when the first worker dies of it.
+fn check_driver(driver: &str) -> Result<(), Failure> {
+    if driver.contains('/') && !Path::new(driver).is_file() {
+        return Err(Failure::usage(format!(
+            "--driver: {driver}: no such file; give auto, soft, or the path of a libcuda.so.1"
+        )));
+    }
+    Ok(())
+}
+
+/// This very executable, even if its file is replaced while the server runs.
+fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
+    let mut set: Vec<(OsString, OsString)> = vec![(layout::VARIABLE.into(), layout.folder.clone().into())];
+    if let Some(path) = layout.driver_search() {
+        set.push((layout::SEARCH.into(), path));
+    }
+    WorkerCommand {
+        program: "/proc/self/exe".into(),
+        arguments: vec!["worker".into(), "--driver".into(), driver.into()],
+        set,
+        unset: PROGRAM_VARIABLES.map(OsString::from).to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_does_not_exist_is_refused_before_any_worker_starts() {
+        assert!(matches!(check_driver("/no/such/libcuda.so.1"), Err(Failure::Usage(_))));
+        assert!(check_driver("auto").is_ok() && check_driver("libcuda.so.1").is_ok());
+    }
+
+    #[test]
+    fn a_wrong_address_is_a_usage_error() {
+        assert!(matches!(addresses(&["nowhere".into()]), Err(Failure::Usage(_))));
+    }
+}

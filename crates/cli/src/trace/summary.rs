@@ -1,0 +1,146 @@
+//! The table of `katydid trace`: a line a function, most time first.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use katydid_client::trace::Call;
+use katydid_cuda_sys::{CUresult, Function};
+use serde::Serialize;
+
+use crate::table::{Align, Table};
+
+/// What a program spent in CUDA.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Summary {
+    /// Most total time first.
+    functions: Vec<Line>,
+    /// Over all functions.
+    calls: u64,
+    errors: u64,
+    total_ns: u64,
+}
+
+/// What it spent in one function. Times are those of the caller, who waits; threads add up.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+struct Line {
+    function: &'static str,
+    calls: u64,
+    /// Calls that returned an error. `CUDA_ERROR_NOT_READY` is none: it is how a query says no.
+    errors: u64,
+    total_ns: u64,
+    mean_ns: u64,
+    max_ns: u64,
+}
+
+impl Line {
+    fn add(&mut self, call: &Call) {
+        self.calls += 1;
+        self.errors += u64::from(is_error(call.result));
+        self.total_ns = self.total_ns.saturating_add(call.duration);
+        self.max_ns = self.max_ns.max(call.duration);
+        self.mean_ns = self.total_ns / self.calls;
+    }
+}
+
+fn is_error(result: u32) -> bool {
+    ![CUresult::SUCCESS, CUresult::ERROR_NOT_READY].contains(&CUresult(result))
+}
+
+/// The name of a traced function; a number that no function has comes from another build's trace.
+pub(super) fn name(function: u16) -> &'static str {
+    Function::from_number(function).map_or("(unknown)", Function::name)
+}
+
+impl Summary {
+    /// Adds up all calls.
+    pub(super) fn of<'a>(calls: impl Iterator<Item = &'a Call>) -> Self {
+        let mut lines: BTreeMap<u16, Line> = BTreeMap::new();
+        for call in calls {
+            lines
+                .entry(call.function)
+                .or_insert_with(|| Line { function: name(call.function), ..Line::default() })
+                .add(call);
+        }
+        let mut functions: Vec<Line> = lines.into_values().collect();
+        functions.sort_by_key(|line| (std::cmp::Reverse(line.total_ns), line.function));
+        let sum = |field: fn(&Line) -> u64| functions.iter().map(field).fold(0, u64::saturating_add);
+        let (calls, errors, total_ns) = (sum(|line| line.calls), sum(|line| line.errors), sum(|line| line.total_ns));
+        Self { functions, calls, errors, total_ns }
+    }
+
+    /// Writes the table; times are in microseconds.
+    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let numbers = ["CALLS", "ERRORS", "TOTAL us", "MEAN us", "MAX us", "%"].map(|title| (title, Align::Right));
+        let mut table = Table::new(&[[("FUNCTION", Align::Left)].as_slice(), &numbers].concat());
+        self.functions.iter().for_each(|line| table.row(self.row(line)));
+        table.write(out)?;
+        let (calls, errors, total) = (self.calls, self.errors, micros(self.total_ns));
+        writeln!(out, "{calls} calls, {errors} errors, {total} us inside CUDA")
+    }
+
+    fn row(&self, line: &Line) -> Vec<String> {
+        let share = line.total_ns as f64 / self.total_ns.max(1) as f64 * 100.0;
+        vec![
+            line.function.to_owned(),
+            line.calls.to_string(),
+            line.errors.to_string(),
+            micros(line.total_ns),
+            micros(line.mean_ns),
+            micros(line.max_ns),
+            format!("{share:.1}"),
+        ]
+    }
+}
+
+fn micros(nanoseconds: u64) -> String {
+    format!("{:.2}", nanoseconds as f64 / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(function: Function, duration: u64, result: u32) -> Call {
+        Call { function: function.number(), thread: 1, start: 0, duration, result }
+    }
+
+    fn calls() -> [Call; 4] {
+        [
+            call(Function::cuInit, 3_000, 0),
+            call(Function::cuMemAlloc_v2, 1_000, 0),
+            call(Function::cuMemAlloc_v2, 6_000, 2),
+            call(Function::cuStreamQuery, 500, 600),
+        ]
+    }
+
+    #[test]
+    fn calls_add_up_by_function_most_time_first() {
+        let summary = Summary::of(calls().iter());
+        let names: Vec<_> = summary.functions.iter().map(|line| line.function).collect();
+        assert_eq!(names, ["cuMemAlloc_v2", "cuInit", "cuStreamQuery"]);
+        let first =
+            Line { function: "cuMemAlloc_v2", calls: 2, errors: 1, total_ns: 7_000, mean_ns: 3_500, max_ns: 6_000 };
+        assert_eq!(summary.functions[0], first);
+        assert_eq!((summary.calls, summary.errors, summary.total_ns), (4, 1, 10_500));
+    }
+
+    #[test]
+    fn a_query_that_says_not_yet_is_no_error() {
+        assert!(!is_error(600) && !is_error(0) && is_error(700));
+    }
+
+    #[test]
+    fn the_table_shows_microseconds_and_shares() {
+        let mut text = Vec::new();
+        Summary::of(calls().iter()).write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(line, ["cuMemAlloc_v2", "2", "1", "7.00", "3.50", "6.00", "66.7"]);
+        assert!(text.ends_with("4 calls, 1 errors, 10.50 us inside CUDA\n"), "{text}");
+    }
+
+    #[test]
+    fn a_function_of_another_build_is_shown_as_unknown() {
+        assert_eq!(name(u16::MAX), "(unknown)");
+    }
+}
