@@ -1,1 +1,64 @@
 //! The process that owns the GPU for one program.
+//!
+//! ```text
+//! start ── warm: open a driver ── wait on the control socket ── program handed over ── serve ── exit
+//! ```
+//!
+//! A worker serves one program and ends with it, whatever either of them is doing ([`monitor`]). It trusts the daemon
+//! that started it and the driver it opened; the program's bytes it does not trust (`katydid-session`).
+
+mod control;
+mod log;
+mod memory;
+mod monitor;
+mod process;
+mod serve;
+mod warm;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use katydid_driver::DriverChoice;
+use katydid_transport::Pending;
+use katydid_wire::SPEC_HASH;
+use katydid_wire::handshake::Build;
+
+use crate::log::Log;
+use crate::warm::Warm;
+
+/// What a worker is told on its command line.
+#[derive(Debug)]
+pub struct WorkerOptions {
+    /// The socket pair to the daemon, of type `SOCK_SEQPACKET`.
+    pub control: OwnedFd,
+    /// Which driver to open.
+    pub driver: DriverChoice,
+    /// Where softcuda is installed, when that is known.
+    pub soft: Option<PathBuf>,
+}
+
+/// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
+pub fn run(options: WorkerOptions) -> ExitCode {
+    let log = Log::early();
+    process::prepare(&log);
+    let control = options.control.as_fd();
+    let warm = match Warm::up(&options.driver, options.soft.as_deref()) {
+        Ok(warm) => warm,
+        Err(error) => {
+            control::failed(control, &error);
+            log.line(format_args!("{error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    control::warm(control, &warm.name);
+    let build = Build::current(SPEC_HASH);
+    match Pending::receive(control, &build) {
+        Ok(Some((program, note))) => serve::serve(warm, program, &note, &build, options.control),
+        Ok(None) => ExitCode::SUCCESS,
+        Err(error) => {
+            log.line(format_args!("no program could be taken over: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What a worker does before it has a program: the slow part of a driver's start.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUcontext, CUresult};
+use katydid_driver::{Driver, DriverChoice, DriverError, open};
+use katydid_session::{WarmContext, gather};
+use katydid_wire::facts::Facts;
+
+/// Where NVIDIA's kernel module tells its version.
+const KERNEL_MODULE: &str = "/sys/module/nvidia/version";
+
+/// Why there will be no warm worker.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WarmError {
+    /// No driver library.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// It opened, but does not answer what every driver answers.
+    #[error("{name}: the driver answers {} when asked about its devices; check it with nvidia-smi", code.0)]
+    Facts {
+        /// The driver.
+        name: String,
+        /// Its answer.
+        code: CUresult,
+    },
+}
+
+/// A driver that is up.
+pub(crate) struct Warm {
+    /// The driver.
+    pub(crate) driver: Arc<Driver>,
+    /// What it calls itself.
+    pub(crate) name: String,
+    /// What it says about its devices.
+    pub(crate) facts: Facts,
+    /// Contexts retained in advance.
+    pub(crate) contexts: Vec<WarmContext>,
+}
+
+impl Warm {
+    /// Opens a driver, asks it everything about its devices, and retains the primary context of the first one: what
+    /// most programs do first, and what takes a driver 0.1 s.
+    ///
+    /// # Errors
+    ///
+    /// Why this driver is of no use.
+    pub(crate) fn up(choice: &DriverChoice, soft: Option<&Path>) -> Result<Self, WarmError> {
+        let driver = Driver::new(open(choice, soft)?);
+        let name = name(&driver);
+        let facts = gather::devices(&driver).map_err(|code| WarmError::Facts { name: name.clone(), code })?;
+        let contexts = retain(&driver, 0).into_iter().collect();
+        Ok(Self { driver: Arc::new(driver), name, facts, contexts })
+    }
+}
+
+/// The primary context of `device`; none when that fails: the program will be told when it asks.
+fn retain(driver: &Driver, device: i32) -> Option<WarmContext> {
+    let mut handle = CUcontext::NULL;
+    // SAFETY: the output is a local.
+    let status = unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut handle, device) };
+    (status == CUresult::SUCCESS).then_some(WarmContext { device, handle })
+}
+
+/// Such as `NVIDIA 580.159.04` or `softcuda`.
+fn name(driver: &Driver) -> String {
+    if driver.is_soft() {
+        return "softcuda".to_owned();
+    }
+    let version = fs::read_to_string(KERNEL_MODULE).map(|text| text.trim().to_owned());
+    version.map_or_else(|_| "CUDA driver".to_owned(), |version| format!("NVIDIA {version}"))
+}
