@@ -9,4 +9,5 @@ pub mod places;
 pub mod program;
 pub mod server;
 pub mod verdict;
+pub mod watch;
 pub mod way;

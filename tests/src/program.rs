@@ -112,9 +112,15 @@ impl Running {
         self.child.id()
     }
 
-    /// The process itself, for its input.
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.child
+    /// Ends its input, which must have been piped.
+    pub fn close_input(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Kills the process itself at once, and nothing else of its group.
+    pub fn kill(&mut self) {
+        // One that has ended needs no killing.
+        let _ = self.child.kill();
     }
 
     /// What it has written to standard output so far.
@@ -222,13 +228,15 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_tells_all_it_said() {
-        let outcome = run(Command::new("sh").args(["-c", "echo a; echo b >&2; exit 7"]), Duration::from_secs(20)).unwrap();
+        let outcome =
+            run(Command::new("sh").args(["-c", "echo a; echo b >&2; exit 7"]), Duration::from_secs(20)).unwrap();
         assert_eq!((outcome.status.code(), outcome.text(), outcome.errors()), (Some(7), "a\n".into(), "b\n".into()));
     }
 
     #[test]
     fn a_program_that_hangs_is_killed_and_quoted() {
-        let error = run(Command::new("sh").args(["-c", "echo first; sleep 600"]), Duration::from_millis(100)).unwrap_err();
+        let error =
+            run(Command::new("sh").args(["-c", "echo first; sleep 600"]), Duration::from_millis(100)).unwrap_err();
         assert!(error.to_string().contains("first"), "{error}");
     }
 
@@ -243,7 +251,7 @@ mod tests {
         let mut running =
             Running::start(Command::new("sh").args(["-c", "echo one; read x; echo two"]), Stdio::piped()).unwrap();
         running.wait_for("one", Duration::from_secs(20)).unwrap();
-        drop(running.child().stdin.take());
+        running.close_input();
         assert_eq!(running.finish(Duration::from_secs(20)).unwrap().text(), "one\ntwo\n");
     }
 }

@@ -13,9 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::places::Places;
-
-/// How long a server may take to answer, and to end when told to. Much longer than it needs: a busy machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::watch::{self, NeverCame, PATIENCE};
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -158,6 +156,21 @@ impl Server {
         Ok(false)
     }
 
+    /// Waits until it has `count` sessions, and gives the processes of their workers, oldest session first.
+    ///
+    /// # Errors
+    ///
+    /// [`NeverCame`] after a minute.
+    pub fn workers_of(&self, count: usize) -> Result<Vec<u32>, NeverCame> {
+        let mut workers = Vec::new();
+        watch::until(&format!("a server with {count} sessions"), || {
+            let pids = self.sessions().map(|sessions| sessions.iter().filter_map(worker_pid).collect::<Vec<u32>>());
+            workers = pids.unwrap_or_default();
+            workers.len() == count && self.sessions().is_ok_and(|sessions| sessions.len() == count)
+        })?;
+        Ok(workers)
+    }
+
     fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // A server that is gone needs no signal.
@@ -181,6 +194,10 @@ fn unix_address(folder: &Path) -> String {
 
 fn admin_socket(folder: &Path) -> PathBuf {
     folder.join("admin.sock")
+}
+
+fn worker_pid(session: &Value) -> Option<u32> {
+    u32::try_from(session.get("worker_pid")?.as_u64()?).ok()
 }
 
 fn tcp_address(view: &Value) -> Option<String> {

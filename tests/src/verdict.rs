@@ -23,7 +23,9 @@ pub enum Fault {
         stderr: String,
     },
     /// It ended well, but said something else.
-    #[error("the output differs from {path}, first in line {line}\n  kept: {kept}\n  came: {came}\n--- stderr\n{stderr}")]
+    #[error(
+        "the output differs from {path}, first in line {line}\n  kept: {kept}\n  came: {came}\n--- stderr\n{stderr}"
+    )]
     Differs {
         /// The text that is kept.
         path: PathBuf,

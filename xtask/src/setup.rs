@@ -27,7 +27,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     }
     need_program("python3", &["--version"], "python3")?;
     need_program("python3", &["-m", "pip", "--version"], "python3-pip")?;
-    step("fetching the CUDA toolkit (5 wheels of PyPI, 105 MB; the licence is NVIDIA's)");
+    step("fetching the CUDA toolkit (6 wheels of PyPI, 108 MB, under NVIDIA's licence)");
     let fresh = tree.target.join("cuda-toolkit.new");
     remove(&fresh)?;
     fs::create_dir_all(&tree.target).with_context(|| format!("cannot make {}", tree.target.display()))?;

@@ -1,0 +1,270 @@
+//! Parts of the system die, at the worst moment: nobody hangs, nobody else is harmed, and nothing is left behind.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::places::Places;
+use katydid_tests::program::{self, Outcome, Running};
+use katydid_tests::server::Server;
+use katydid_tests::watch::{PATIENCE, children, exists, memory_files, resident_kib, ticks, until};
+use katydid_tests::way::Way;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A server of softcuda, and how to start the fixture with it.
+struct Bench {
+    places: Places,
+    server: Server,
+}
+
+impl Bench {
+    fn new() -> Result<Self> {
+        Self::with(&[])
+    }
+
+    fn with(options: &[&str]) -> Result<Self> {
+        let places = Places::of_this_test()?;
+        let server = Server::start(&places, "soft", options)?;
+        Ok(Self { places, server })
+    }
+
+    /// The two ways to this server, for tests that hold on both.
+    fn ways(&self) -> [Way; 2] {
+        [
+            Way::Served { name: "shm", address: self.server.unix() },
+            Way::Served { name: "tcp", address: self.server.tcp().to_owned() },
+        ]
+    }
+
+    fn fixture(&self, way: &Way, arguments: &[&str]) -> Command {
+        let mut command = way.command(&self.places, &self.places.program("fixture", Variant::Static));
+        command.args(arguments);
+        command
+    }
+
+    /// Starts the fixture and waits until it says that it is ready.
+    fn ready(&self, way: &Way, arguments: &[&str]) -> Result<Running> {
+        let mut running = Running::start(&mut self.fixture(way, arguments), Stdio::piped())?;
+        running.wait_for("ready", PATIENCE)?;
+        Ok(running)
+    }
+}
+
+fn kill(pid: u32) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| anyhow::anyhow!("no process {pid}"))?;
+    Ok(kill_process(pid, Signal::KILL)?)
+}
+
+/// The fixture ended because a CUDA call failed, and said so.
+fn ended_with_an_error(outcome: &Outcome) -> Result<()> {
+    let text = outcome.text();
+    ensure!(
+        outcome.status.code() == Some(3) && text.contains("\nerror "),
+        "{}\n{text}{}",
+        outcome.ending(),
+        outcome.errors()
+    );
+    Ok(())
+}
+
+/// The fixture waited for the end of its input and then used the GPU once more.
+fn ended_well(mut running: Running) -> Result<()> {
+    running.close_input();
+    let outcome = running.finish(PATIENCE)?;
+    ensure!(outcome.status.success() && outcome.text() == "ready\ndone\n", "{}\n{}", outcome.ending(), outcome.text());
+    Ok(())
+}
+
+#[test]
+fn a_worker_killed_in_the_middle_of_a_call_gives_the_program_an_error() -> Result<()> {
+    let bench = Bench::new()?;
+    for way in bench.ways() {
+        let running = bench.ready(&way, &["stuck"])?;
+        let worker = bench.server.workers_of(1)?[0];
+        kill(worker)?;
+        ended_with_an_error(&running.finish(PATIENCE)?)?;
+        bench.server.workers_of(0)?;
+        until("the worker is reaped", || !exists(worker))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_worker_killed_under_a_busy_program_gives_it_an_error_and_no_hang() -> Result<()> {
+    let bench = Bench::new()?;
+    for way in bench.ways() {
+        let running = bench.ready(&way, &["endless"])?;
+        kill(bench.server.workers_of(1)?[0])?;
+        ended_with_an_error(&running.finish(PATIENCE)?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_worker_killed_while_its_program_rests_is_noticed_at_the_next_call() -> Result<()> {
+    let bench = Bench::new()?;
+    for way in bench.ways() {
+        let mut running = bench.ready(&way, &["idle"])?;
+        kill(bench.server.workers_of(1)?[0])?;
+        bench.server.workers_of(0)?;
+        running.close_input();
+        ended_with_an_error(&running.finish(PATIENCE)?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_killed_leaves_no_worker_no_session_and_no_shared_memory() -> Result<()> {
+    let bench = Bench::new()?;
+    let shared_before = fs::read_dir("/dev/shm")?.count();
+    for way in bench.ways() {
+        for what in ["idle", "stuck", "endless"] {
+            let mut running = bench.ready(&way, &[what])?;
+            let worker = bench.server.workers_of(1)?[0];
+            running.kill();
+            until(&format!("the worker of a killed `{what}` over {way} is gone"), || !exists(worker))?;
+            bench.server.workers_of(0)?;
+        }
+    }
+    ensure!(
+        memory_files(bench.server.pid()) == 0,
+        "the server keeps {} memory files",
+        memory_files(bench.server.pid())
+    );
+    ensure!(fs::read_dir("/dev/shm")?.count() <= shared_before, "something was left in /dev/shm");
+    Ok(())
+}
+
+#[test]
+fn a_program_that_ends_without_a_word_is_forgotten() -> Result<()> {
+    let bench = Bench::new()?;
+    for way in bench.ways() {
+        let outcome = program::run(&mut bench.fixture(&way, &["count", "5"]), PATIENCE)?;
+        ensure!(outcome.text() == "5\n", "{}{}", outcome.text(), outcome.errors());
+        bench.server.workers_of(0)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_killed_neighbour_does_not_disturb_a_session() -> Result<()> {
+    let bench = Bench::new()?;
+    let [shm, tcp] = bench.ways();
+    let (first, mut second) = (bench.ready(&shm, &["idle"])?, bench.ready(&tcp, &["endless"])?);
+    let workers = bench.server.workers_of(2)?;
+    ensure!(workers[0] != workers[1], "two sessions share the worker {}", workers[0]);
+    second.kill();
+    bench.server.workers_of(1)?;
+    let third = bench.ready(&shm, &["stuck"])?;
+    kill(bench.server.workers_of(2)?[1])?;
+    ended_with_an_error(&third.finish(PATIENCE)?)?;
+    ended_well(first)
+}
+
+#[test]
+fn a_server_told_to_stop_ends_its_sessions_and_itself() -> Result<()> {
+    let mut bench = Bench::new()?;
+    let [shm, _] = bench.ways();
+    let running = bench.ready(&shm, &["stuck"])?;
+    let worker = bench.server.workers_of(1)?[0];
+    ensure!(bench.server.stop()?, "the server does not stop: {}", bench.server.log());
+    ended_with_an_error(&running.finish(PATIENCE)?)?;
+    until("the worker is gone", || !exists(worker))?;
+    Ok(())
+}
+
+#[test]
+fn a_killed_server_leaves_no_worker_behind() -> Result<()> {
+    let bench = Bench::new()?;
+    let [shm, tcp] = bench.ways();
+    let (first, second) = (bench.ready(&shm, &["stuck"])?, bench.ready(&tcp, &["endless"])?);
+    bench.server.workers_of(2)?;
+    let workers = children(bench.server.pid());
+    ensure!(workers.len() >= 2, "the server's children are {workers:?}");
+    kill(bench.server.pid())?;
+    ended_with_an_error(&first.finish(PATIENCE)?)?;
+    ended_with_an_error(&second.finish(PATIENCE)?)?;
+    until("all workers are gone", || workers.iter().all(|worker| !exists(*worker)))?;
+    Ok(())
+}
+
+#[test]
+fn an_idle_session_uses_no_processor_time_and_little_memory() -> Result<()> {
+    let bench = Bench::new()?;
+    for way in bench.ways() {
+        let running = bench.ready(&way, &["idle"])?;
+        let worker = bench.server.workers_of(1)?[0];
+        let of_both = || ticks(running.pid()) + ticks(worker) + ticks(bench.server.pid());
+        // What was started with the session may settle first.
+        std::thread::sleep(Duration::from_millis(500));
+        let before = of_both();
+        std::thread::sleep(Duration::from_secs(2));
+        let used = of_both() - before;
+        // A thread that spins would use 200.
+        ensure!(used <= 10, "{used} ticks of processor time in 2 s of doing nothing over {way}");
+        let resident = resident_kib(running.pid());
+        ensure!(resident < 50 << 10, "the program holds {resident} KiB");
+        ended_well(running)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn sessions_are_listed_with_their_programs_and_then_forgotten() -> Result<()> {
+    let bench = Bench::new()?;
+    let [shm, tcp] = bench.ways();
+    let (first, second) = (bench.ready(&shm, &["idle"])?, bench.ready(&tcp, &["hold", "3000000"])?);
+    bench.server.workers_of(2)?;
+    let ps = |json: bool| -> Result<String> {
+        let mut command = Command::new(bench.places.katydid());
+        command.arg("ps").arg("--admin").arg(bench.server.admin_socket()).args(json.then_some("--json"));
+        let outcome = program::run(&mut command, PATIENCE)?;
+        ensure!(outcome.status.success(), "{}{}", outcome.text(), outcome.errors());
+        Ok(outcome.text())
+    };
+    let listed = ps(false)?;
+    ensure!(listed.matches("fixture").count() == 2, "{listed}");
+    let json: serde_json::Value = serde_json::from_str(&ps(true)?)?;
+    let text = json.to_string();
+    ensure!(text.contains(&first.pid().to_string()) && text.contains(&second.pid().to_string()), "{text}");
+    ended_well(first)?;
+    ended_well(second)?;
+    bench.server.workers_of(0)?;
+    ensure!(!ps(false)?.contains("fixture"), "a session that ended is still listed");
+    Ok(())
+}
+
+#[test]
+fn a_session_cannot_take_more_memory_than_it_was_given() -> Result<()> {
+    let bench = Bench::with(&["--session-memory", "64M"])?;
+    for way in bench.ways() {
+        let outcome = program::run(&mut bench.fixture(&way, &["hold", "1000000000"]), PATIENCE)?;
+        let text = outcome.text();
+        ensure!(text == "error 2 cudaErrorMemoryAllocation\n", "{}\n{text}{}", outcome.ending(), outcome.errors());
+        ended_well(bench.ready(&way, &["hold", "16000000"])?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_private_server_ends_with_its_program() -> Result<()> {
+    let places = Places::of_this_test()?;
+    // A name of its own makes the processes of this test recognisable: they inherit it in their environment.
+    let mark = format!("KATYDID_TEST_MARK={}", std::process::id());
+    let mut command =
+        Way::Private { driver: "soft".to_owned() }.command(&places, &places.program("fixture", Variant::Static));
+    command.args(["count", "3"]).env("KATYDID_TEST_MARK", std::process::id().to_string());
+    let outcome = program::run(&mut command, PATIENCE)?;
+    ensure!(outcome.text() == "3\n" && outcome.status.success(), "{}{}", outcome.text(), outcome.errors());
+    until("no process of the private server is left", || !any_process_has(&mark))?;
+    Ok(())
+}
+
+/// Whether any process has `setting` in its environment.
+fn any_process_has(setting: &str) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut environments = processes.filter_map(|process| fs::read(process.path().join("environ")).ok());
+    environments.any(|environment| environment.split(|byte| *byte == 0).any(|one| one == setting.as_bytes()))
+}
