@@ -8,6 +8,17 @@ use std::path::{Path, PathBuf};
 
 use crate::catalog::Variant;
 
+/// Names the folder of a pack, for tests that run out of one.
+pub const PACK_VARIABLE: &str = "KATYDID_TEST_PACK";
+
+/// Names the driver of the tests' servers: `auto`, `soft` (unless set) or a path.
+pub const DRIVER_VARIABLE: &str = "KATYDID_TEST_DRIVER";
+
+/// The driver that servers of tests are to use.
+pub fn driver_under_test() -> String {
+    env::var(DRIVER_VARIABLE).unwrap_or_else(|_| "soft".to_owned())
+}
+
 /// All places that running a program under test needs.
 #[derive(Debug, Clone)]
 pub struct Places {
@@ -57,12 +68,15 @@ impl Places {
         }
     }
 
-    /// For a test binary that cargo built: the checkout, with everything in it built.
+    /// For a test binary: the pack that the environment names, else the checkout it was built from, all of it built.
     ///
     /// # Errors
     ///
     /// See [`PlacesError`].
     pub fn of_this_test() -> Result<Self, PlacesError> {
+        if let Some(pack) = env::var_os(PACK_VARIABLE) {
+            return Ok(Self::of_pack(Path::new(&pack)));
+        }
         let binary = env::current_exe()?;
         // target/debug/deps/apps-0123456789abcdef
         let target = binary.ancestors().nth(3).ok_or_else(|| PlacesError::NoTarget(binary.clone()))?;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::Places;
+use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{PATIENCE, children, exists, memory_files, resident_kib, ticks, until};
 use katydid_tests::way::Way;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A server of softcuda, and how to start the fixture with it.
+/// A server, and how to start the fixture with it.
 struct Bench {
     places: Places,
     server: Server,
@@ -26,7 +26,7 @@ impl Bench {
 
     fn with(options: &[&str]) -> Result<Self> {
         let places = Places::of_this_test()?;
-        let server = Server::start(&places, "soft", options)?;
+        let server = Server::start(&places, &driver_under_test(), options)?;
         Ok(Self { places, server })
     }
 
@@ -254,7 +254,7 @@ fn a_private_server_ends_with_its_program() -> Result<()> {
     // A name of its own makes the processes of this test recognisable: they inherit it in their environment.
     let mark = format!("KATYDID_TEST_MARK={}", std::process::id());
     let mut command =
-        Way::Private { driver: "soft".to_owned() }.command(&places, &places.program("fixture", Variant::Static));
+        Way::Private { driver: driver_under_test() }.command(&places, &places.program("fixture", Variant::Static));
     command.args(["count", "3"]).env("KATYDID_TEST_MARK", std::process::id().to_string());
     let outcome = program::run(&mut command, PATIENCE)?;
     ensure!(outcome.text() == "3\n" && outcome.status.success(), "{}{}", outcome.text(), outcome.errors());

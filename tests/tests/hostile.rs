@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::Places;
+use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::Running;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{PATIENCE, until};
@@ -31,7 +31,7 @@ struct Target {
 impl Target {
     fn new() -> Result<Self> {
         let places = Places::of_this_test()?;
-        let server = Server::start(&places, "soft", &[])?;
+        let server = Server::start(&places, &driver_under_test(), &[])?;
         let way = Way::Served { name: "shm", address: server.unix() };
         let mut command = way.command(&places, &places.program("fixture", Variant::Static));
         let mut bystander = Running::start(command.arg("idle"), Stdio::piped())?;

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Variant};
-use katydid_tests::places::Places;
+use katydid_tests::places::{DRIVER_VARIABLE, PACK_VARIABLE, Places};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
@@ -29,6 +29,10 @@ use crate::{apps, dist};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Time for `katydid bench`.
 const BENCH_LIMIT: Duration = Duration::from_secs(240);
+/// Time for a binary of tests.
+const TESTS_LIMIT: Duration = Duration::from_secs(240);
+/// Tests of the whole system that mean something on a real GPU too.
+const TESTS: [&str; 2] = ["faults", "hostile"];
 /// The program whose calls are traced.
 const TRACED: &str = "streams_events";
 /// What the other side starts.
@@ -60,12 +64,25 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
         let name = format!("{}.txt", app.name);
         copy(&from.expected.join(&name), &to.expected.join(&name))?;
     }
+    for test in TESTS {
+        stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
+    }
     stripped(&env::current_exe()?, &folder.join("bin/xtask"))?;
     let script = folder.join("run.sh");
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
     shell::run(Command::new("chmod").arg("+x").arg(&script))?;
     line(shell::read(Command::new("du").arg("-sh").arg(folder))?.trim_end());
     Ok(())
+}
+
+/// Builds a binary of tests and tells where cargo put it.
+fn test_binary(tree: &Tree, name: &str) -> Result<PathBuf> {
+    let arguments = ["test", "--quiet", "-p", "katydid-tests", "--no-run", "--message-format", "json", "--test", name];
+    let messages = shell::read(&mut shell::cargo(&tree.root, &arguments))?;
+    let artifacts = messages.lines().filter_map(|message| serde_json::from_str::<Value>(message).ok());
+    let mut binaries = artifacts.filter(|artifact| artifact["target"]["name"] == name);
+    let path = binaries.find_map(|artifact| artifact["executable"].as_str().map(PathBuf::from));
+    path.with_context(|| format!("cargo built no test binary {name}"))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -115,12 +132,14 @@ pub(crate) fn run(folder: &Path) -> Result<ExitCode> {
     let served = json!({ "server": server.admin("/v1/server")?, "sessions": server.admin("/v1/sessions")? });
     fs::write(report.join("server.log"), server.log())?;
     drop(server);
+    let tests: Vec<Result<Outcome>> = TESTS.iter().map(|test| tests_of_the_system(&folder, &report, test)).collect();
     let bench = katydid(&places, &["bench", "--json"], BENCH_LIMIT);
     let traced = trace(&places, &report);
     write_report(&report, &machine, &runs, &served, bench.as_ref().ok(), traced.as_ref().ok())?;
-    let failed = runs.iter().filter(|run| run.fault.is_some()).count()
-        + [bench.map(drop), traced.map(drop)].iter().filter(|result| result.is_err()).count();
-    line(&format!("{} passed, {failed} failed", runs.len() + 2 - failed));
+    let others: Vec<bool> = tests.iter().map(Result::is_err).chain([bench.is_err(), traced.is_err()]).collect();
+    let failed =
+        runs.iter().map(|run| run.fault.is_some()).chain(others.iter().copied()).filter(|failed| *failed).count();
+    line(&format!("{} passed, {failed} failed", runs.len() + others.len() - failed));
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -140,12 +159,26 @@ fn try_one(places: &Places, way: &Way, app: &App, variant: Variant) -> Run {
 
 /// A run of our own tool that must end well.
 fn katydid(places: &Places, arguments: &[&str], limit: Duration) -> Result<Outcome> {
-    step(&format!("katydid {}", arguments.join(" ")));
-    let mut command = Command::new(places.katydid());
-    let outcome = program::run(command.args(arguments), limit).inspect_err(|error| line(&error.to_string()))?;
+    succeeds(Command::new(places.katydid()).args(arguments), limit)
+}
+
+/// One binary of tests, on the GPU; what it says lies in the report.
+fn tests_of_the_system(folder: &Path, report: &Path, name: &str) -> Result<Outcome> {
+    let mut command = Command::new(folder.join("tests").join(name));
+    command.arg("--test-threads=2").env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, "auto");
+    let outcome = succeeds(&mut command, TESTS_LIMIT)?;
+    fs::write(report.join(format!("{name}.txt")), &outcome.stdout).context("cannot write to the report")?;
+    Ok(outcome)
+}
+
+/// Runs a command that must end well; shows what it said when it does not.
+fn succeeds(command: &mut Command, limit: Duration) -> Result<Outcome> {
+    let shown = shell::shown(command);
+    step(&shown);
+    let outcome = program::run(command, limit).inspect_err(|error| line(&error.to_string()))?;
     if !outcome.status.success() {
         line(&format!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors()));
-        anyhow::bail!("katydid {} did not succeed", arguments.join(" "));
+        bail!("did not succeed: {shown}");
     }
     Ok(outcome)
 }
