@@ -1,12 +1,21 @@
 //! The program's way to a session.
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
-use katydid_wire::handshake::{Build, HandshakeError, Hello, Ready};
+use katydid_wire::handshake::{ArenaKind, Build, HandshakeError, Hello, LinkKind, PREFIX, Prefix, Ready};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
+use crate::channel;
+use crate::fdpass;
+use crate::shm::ShmProgram;
+use crate::socket::{Deadline, receive_by, send_all, tune};
+use crate::stream::StreamProgram;
 use crate::{Address, LinkError, ProgramLink};
 
 /// A session that has begun.
@@ -70,5 +79,107 @@ pub enum ConnectError {
 /// # Errors
 /// A [`ConnectError`] that names the address and the remedy.
 pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duration) -> Result<Connection, ConnectError> {
-    todo!("{address} {hello:?} {build:?} {timeout:?}")
+    let at = address.clone();
+    let handshake = |source| ConnectError::Handshake { address: at.clone(), source };
+    let link = |source| ConnectError::Link { address: at.clone(), source };
+    let message = hello.encode(build).map_err(handshake)?;
+    let memory = Memory::create(address, hello)?;
+    let deadline = Deadline::after(timeout);
+    let socket = open(address, deadline)
+        .and_then(|socket| tune(&socket).map(|()| socket))
+        .map_err(|source| ConnectError::Unreachable { address: at.clone(), source })?;
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::TimedOut => ConnectError::Deadline { address: at.clone(), seconds: timeout.as_secs() },
+        io::ErrorKind::UnexpectedEof => link(LinkError::Closed),
+        _ => link(LinkError::System { doing: "exchange greetings with the server", source }),
+    };
+    // A server that refuses early has answered before it has read all, so the answer counts, not a failed sending.
+    let sent = memory.send(socket.as_fd(), &message);
+    let answer = receive_message(socket.as_fd(), deadline).map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
+    let ready = Ready::decode(&answer, build).map_err(handshake)?;
+    let link = memory.into_link(socket).map_err(link)?;
+    Ok(Connection { link: link.0, ready, pinned: link.1 })
+}
+
+/// The shared memory of a link to be: none of a stream link.
+struct Memory {
+    channel: Option<OwnedFd>,
+    pinned: Option<OwnedFd>,
+}
+
+impl Memory {
+    fn create(address: &Address, hello: &Hello) -> Result<Self, ConnectError> {
+        if hello.link != LinkKind::SHM {
+            return Ok(Self { channel: None, pinned: None });
+        }
+        if !matches!(address, Address::Unix(_)) {
+            return Err(ConnectError::NoSharedMemory { address: address.clone() });
+        }
+        let failed = |source| {
+            let source = LinkError::System { doing: "make shared memory", source };
+            ConnectError::Link { address: address.clone(), source }
+        };
+        let channel = channel::create("katydid-channel", channel::LENGTH as u64).map_err(failed)?;
+        let pinned = pinned_length(hello).map(|length| channel::create("katydid-pinned", length)).transpose();
+        Ok(Self { channel: Some(channel), pinned: pinned.map_err(failed)? })
+    }
+
+    /// Sends the hello, the descriptors with its first byte.
+    fn send(&self, socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<()> {
+        let fds: Vec<BorrowedFd<'_>> = self.channel.iter().chain(&self.pinned).map(AsFd::as_fd).collect();
+        let sent = fdpass::send(socket, &[IoSlice::new(message)], &fds)?;
+        send_all(socket, &mut [IoSlice::new(&message[sent..])])
+    }
+
+    fn into_link(self, socket: OwnedFd) -> Result<(Box<dyn ProgramLink>, Option<OwnedFd>), LinkError> {
+        Ok(match &self.channel {
+            Some(channel) => (Box::new(ShmProgram::new(socket, channel)?), self.pinned),
+            None => (Box::new(StreamProgram::new(socket)?), None),
+        })
+    }
+}
+
+/// Bytes that the pinned memory must have, whichever of its ranges the worker chooses.
+pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
+    hello.arenas.iter().filter(|arena| arena.kind == ArenaKind::PINNED).map(|arena| arena.length).max()
+}
+
+/// Receives one handshake message of any kind.
+pub(crate) fn receive_message(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; PREFIX];
+    receive_by(socket, &mut message, deadline)?;
+    // A message whose prefix is no good is refused with that prefix by whoever decodes it.
+    if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
+        message.resize(prefix.length, 0);
+        receive_by(socket, &mut message[PREFIX..], deadline)?;
+    }
+    Ok(message)
+}
+
+fn open(address: &Address, deadline: Deadline) -> io::Result<OwnedFd> {
+    match address {
+        Address::Unix(path) => open_unix(path, deadline),
+        Address::Tcp { host, port } => open_tcp(host, *port, deadline),
+    }
+}
+
+/// A server whose queue of connections is full makes the call wait; the timeout for sending bounds that.
+fn open_unix(path: &Path, deadline: Deadline) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(deadline.left()))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
+    Ok(socket)
+}
+
+/// Tries each number that the name stands for.
+fn open_tcp(host: &str, port: u16, deadline: Deadline) -> io::Result<OwnedFd> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host's name stands for no number");
+    for number in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&number, deadline.left()) {
+            Ok(stream) => return Ok(stream.into()),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }

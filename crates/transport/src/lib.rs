@@ -21,10 +21,21 @@
 //! Every byte is specified in `docs/wire-protocol.md`.
 
 mod address;
+mod channel;
 mod connect;
+mod descriptor;
 mod error;
+mod fdpass;
+mod inlet;
 mod pending;
+mod ring;
+mod seats;
+mod shared;
+mod shm;
+mod socket;
 mod staging;
+mod stream;
+mod wait;
 
 use std::sync::Arc;
 

@@ -1,13 +1,27 @@
 //! A program's connection on the server's side, before its session begins.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use katydid_wire::handshake::{Build, HandshakeError, Hello, Ready, Refused};
+use katydid_wire::handshake::{
+    Build, HandshakeError, Hello, LinkKind, MAX_MESSAGE, PREFIX, Prefix, Ready, RefusalCode, Refused,
+};
+use rustix::net::{RecvFlags, SendFlags};
 use thiserror::Error;
 
+use crate::channel;
+use crate::connect::pinned_length;
+use crate::descriptor::is_hung_up;
+use crate::fdpass;
+use crate::shm::ShmWorker;
+use crate::socket::{Deadline, receive_by, send_all, tune, wait_readable};
+use crate::stream::StreamWorker;
 use crate::{LinkError, WorkerLink};
+
+/// Longest note that the daemon gives a program on its way, in bytes.
+const MAX_NOTE: usize = 64 * 1024;
 
 /// Why a program's wish came to nothing. The program has been told already, where it could be.
 #[derive(Debug, Error)]
@@ -58,7 +72,20 @@ impl Pending {
     /// # Errors
     /// Why there is nothing to hand over.
     pub fn accept(socket: OwnedFd, build: &Build, timeout: Duration) -> Result<Self, AcceptError> {
-        todo!("{socket:?} {build:?} {timeout:?}")
+        let (message, fds) =
+            read_hello(socket.as_fd(), Deadline::after(timeout)).map_err(|source| match source.kind() {
+                io::ErrorKind::TimedOut => AcceptError::Deadline { seconds: timeout.as_secs() },
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => AcceptError::Closed,
+                _ => AcceptError::System { doing: "read a hello", source },
+            })?;
+        let decoded = Hello::decode(&message, build).map_err(AcceptError::from);
+        match decoded.and_then(|hello| check_link(&hello, &fds).map(|()| hello)) {
+            Ok(hello) => Ok(Self { socket, hello, fds }),
+            Err(error) => {
+                refuse(socket.as_fd(), build, &refusal(&error));
+                Err(error)
+            }
+        }
     }
 
     /// What the program wants.
@@ -73,7 +100,7 @@ impl Pending {
         self.socket.as_fd()
     }
 
-    /// The memory of the pinned arena; none on stream links.
+    /// The memory of the pinned arena, checked to hold the longest of the offered ranges; none on stream links.
     #[must_use]
     pub fn pinned(&self) -> Option<BorrowedFd<'_>> {
         self.fds.get(1).map(AsFd::as_fd)
@@ -81,7 +108,7 @@ impl Pending {
 
     /// Tells the program that there will be no session, as well as that can be done without waiting.
     pub fn refuse(self, build: &Build, refused: &Refused) {
-        todo!("{build:?} {refused:?}")
+        refuse(self.socket.as_fd(), build, refused);
     }
 
     /// Daemon: passes program and `note` (the daemon's own words, at most 64 KiB) to a worker, over a socket pair of
@@ -91,7 +118,14 @@ impl Pending {
     /// # Errors
     /// What the system said; `EPIPE` when the worker is gone.
     pub fn hand_over(&self, worker: impl AsFd, build: &Build, note: &[u8]) -> Result<(), AcceptError> {
-        todo!("{:?} {build:?} {note:?}", worker.as_fd())
+        if note.len() > MAX_NOTE {
+            return Err(HandshakeError::TooLarge { what: "the daemon's note", limit: MAX_NOTE }.into());
+        }
+        let hello = self.hello.encode(build)?;
+        let fds: Vec<BorrowedFd<'_>> = [&self.socket].into_iter().chain(&self.fds).map(AsFd::as_fd).collect();
+        let parts = [IoSlice::new(&hello), IoSlice::new(note)];
+        let sent = fdpass::send(worker.as_fd(), &parts, &fds);
+        sent.map(|_| ()).map_err(|source| AcceptError::System { doing: "hand a program over to its worker", source })
     }
 
     /// Worker: waits for a program. None: the daemon closed its end, so there will be no program any more.
@@ -99,27 +133,109 @@ impl Pending {
     /// # Errors
     /// The daemon is of another build, or the system refused.
     pub fn receive(daemon: impl AsFd, build: &Build) -> Result<Option<(Self, Vec<u8>)>, AcceptError> {
-        todo!("{:?} {build:?}", daemon.as_fd())
+        let mut packet = vec![0; MAX_MESSAGE + MAX_NOTE];
+        let (length, mut fds) = fdpass::receive(daemon.as_fd(), &mut packet, RecvFlags::empty())
+            .map_err(|source| AcceptError::System { doing: "wait for a program", source })?;
+        if length == 0 {
+            return Ok(None);
+        }
+        packet.truncate(length);
+        let damaged = HandshakeError::Damaged { what: "the hand-over is not whole" };
+        let prefix = packet.first_chunk().map(Prefix::decode).transpose()?;
+        let hello_length = prefix.map(|prefix| prefix.length).filter(|hello| *hello <= length && !fds.is_empty());
+        let note = packet.split_off(hello_length.ok_or(damaged)?);
+        let hello = Hello::decode(&packet, build)?;
+        let socket = fds.remove(0);
+        Ok(Some((Self { socket, hello, fds }, note)))
     }
 
     /// Worker: opens the link, then tells the program that its session begins.
     ///
     /// # Errors
-    /// Why not; the program has been told.
+    /// Why not; the program has been told, if it is still there.
     pub fn open(self, build: &Build, ready: &Ready) -> Result<Box<dyn WorkerLink>, AcceptError> {
-        todo!("{build:?} {ready:?}")
+        let failed = |source| AcceptError::System { doing: "answer the program", source };
+        let message = ready.encode(build)?;
+        if let Err(error) = check_link(&self.hello, &self.fds) {
+            self.refuse(build, &refusal(&error));
+            return Err(error);
+        }
+        tune(&self.socket).map_err(failed)?;
+        // The link is open before the program hears of it: its first frame finds a reader.
+        let socket = self.socket.try_clone().map_err(failed)?;
+        let link: Box<dyn WorkerLink> = match self.fds.first() {
+            Some(channel) => Box::new(ShmWorker::new(socket, channel)?),
+            None => Box::new(StreamWorker::new(socket)),
+        };
+        send_all(self.socket.as_fd(), &mut [IoSlice::new(&message)]).map_err(failed)?;
+        Ok(link)
     }
 }
 
 /// Tells when the program is gone.
 #[derive(Debug)]
 pub struct Hangup {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
 }
 
 impl Hangup {
+    pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
+        Self { socket }
+    }
+
     /// Returns once the program has closed its end, or its process has ended.
     pub fn wait(&self) {
-        todo!("{:?}", self.socket)
+        while !is_hung_up(self.socket.as_fd(), None) {}
+    }
+}
+
+/// Reads the hello and the descriptors that came with its first byte.
+fn read_hello(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut message = vec![0; PREFIX];
+    let (mut done, fds) = loop {
+        wait_readable(socket, deadline)?;
+        match fdpass::receive(socket, &mut message, RecvFlags::DONTWAIT) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => break other?,
+        }
+    };
+    if done == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    receive_by(socket, &mut message[done..], deadline)?;
+    done = PREFIX;
+    if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
+        message.resize(prefix.length, 0);
+        receive_by(socket, &mut message[done..], deadline)?;
+    }
+    Ok((message, fds))
+}
+
+/// Whether the descriptors are what the wished link is made of.
+fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptError> {
+    let unusable = |what| AcceptError::SharedMemory { what };
+    let pinned = pinned_length(hello);
+    match (hello.link, fds) {
+        (LinkKind::STREAM, []) => Ok(()),
+        (LinkKind::SHM, [channel, rest @ ..]) if rest.len() == usize::from(pinned.is_some()) => {
+            channel::check(channel, channel::LENGTH as u64, true).map_err(unusable)?;
+            rest.iter().try_for_each(|fd| channel::check(fd, pinned.unwrap_or(0), false)).map_err(unusable)
+        }
+        (LinkKind::SHM | LinkKind::STREAM, _) => Err(unusable("not the descriptors that such a link has")),
+        _ => Err(unusable("this build does not know that kind of link")),
+    }
+}
+
+fn refusal(error: &AcceptError) -> Refused {
+    match error {
+        AcceptError::Handshake(error) => Refused::from(error),
+        other => Refused::new(RefusalCode::BAD_HELLO, other.to_string()),
+    }
+}
+
+/// A program that is gone, or does not read, is not waited for.
+fn refuse(socket: BorrowedFd<'_>, build: &Build, refused: &Refused) {
+    if let Ok(message) = refused.encode(build) {
+        let _ = rustix::net::send(socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }

@@ -1,0 +1,185 @@
+//! The shared memory of a link: where everything lies, how it is made, and what the worker checks before it maps it.
+//!
+//! | offset                | bytes             | what                                                          |
+//! |-----------------------|------------------:|---------------------------------------------------------------|
+//! | [`TAIL`]              |                 8 | bytes written to the ring so far; by the program              |
+//! | [`HEAD_COUNTER`]      |                 8 | bytes read from the ring so far; by the worker                |
+//! | [`WORKER_ASLEEP`]     |                 4 | 1: the worker sleeps on this word                             |
+//! | [`PROGRAM_ASLEEP`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
+//! | [`RING`]              |             4 MiB | frames                                                        |
+//! | [`BUSY`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
+//! | [`STAGING`]           |            64 MiB | the pieces                                                    |
+//! | [`REPLIES`]           | 1024 x [`REPLY`]  | a place for each thread of the program; see below             |
+//!
+//! A reply's place: a state word ([`WAITING`], [`ARRIVED`], [`ASLEEP`]), 4 bytes unused, then the reply's frame, so that
+//! a reply of up to 24 bytes passes between processors as one cache line.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use katydid_wire::frame::MAX_REPLY;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+
+use crate::ring::{Memory, Side};
+use crate::shared::Shared;
+use crate::staging::{PIECE, PIECES};
+use crate::wait;
+
+const PAGE: usize = 4096;
+/// Distance of words that different processors write.
+const LINE: usize = 64;
+
+/// The program's counter.
+const TAIL: usize = 0;
+/// The worker's counter.
+const HEAD_COUNTER: usize = LINE;
+/// Where the worker sleeps.
+const WORKER_ASLEEP: usize = 2 * LINE;
+/// Where the program sleeps.
+const PROGRAM_ASLEEP: usize = 3 * LINE;
+/// The frames.
+const RING: usize = PAGE;
+/// Bytes of the ring.
+pub(crate) const RING_LENGTH: usize = 4 << 20;
+/// The words of the staging pieces.
+pub(crate) const BUSY: usize = RING + RING_LENGTH;
+/// Distance of those words.
+pub(crate) const BUSY_STRIDE: usize = LINE;
+/// The staging pieces.
+pub(crate) const STAGING: usize = BUSY + PAGE;
+/// The places for replies.
+const REPLIES: usize = STAGING + PIECES * PIECE;
+/// How many there are: threads of the program that may use the link at once.
+pub(crate) const SEATS: usize = 1024;
+/// The frame within a place.
+pub(crate) const REPLY_FRAME: usize = 8;
+/// Bytes of a place.
+pub(crate) const REPLY: usize = (REPLY_FRAME + MAX_REPLY).next_multiple_of(PAGE);
+/// Bytes of it all.
+pub(crate) const LENGTH: usize = REPLIES + SEATS * REPLY;
+
+/// State of a place: the reply has not arrived.
+pub(crate) const WAITING: u32 = 0;
+/// State of a place: the reply is there.
+pub(crate) const ARRIVED: u32 = 1;
+/// State of a place: not arrived, and the thread sleeps on the word.
+pub(crate) const ASLEEP: u32 = 2;
+
+/// What no side may change after the worker's check, or reading could fault.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// Where the reply for a thread is put; threads count from 1.
+pub(crate) fn reply_place(thread: u32) -> Option<usize> {
+    let seat = (thread as usize).checked_sub(1).filter(|seat| *seat < SEATS)?;
+    Some(REPLIES + seat * REPLY)
+}
+
+/// Program: memory of `length` bytes, of which none is used yet, and whose length is fixed.
+pub(crate) fn create(name: &str, length: u64) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, length)?;
+    fcntl_add_seals(&fd, SEALS)?;
+    Ok(fd)
+}
+
+/// Worker: whether the descriptor is memory of at least (or, if `exact`, of just) this length that cannot change it.
+pub(crate) fn check(fd: impl AsFd, length: u64, exact: bool) -> Result<(), &'static str> {
+    let seals = fcntl_get_seals(&fd).map_err(|_| "a descriptor is no memfd")?;
+    if !seals.contains(SEALS) {
+        return Err("its length is not sealed");
+    }
+    let found = fstat(&fd).map_err(|_| "its length cannot be read")?.st_size.cast_unsigned();
+    if found < length || (exact && found != length) {
+        return Err("it does not have the length it should have");
+    }
+    Ok(())
+}
+
+/// The shared memory as a ring.
+#[derive(Debug)]
+pub(crate) struct RingMemory(pub(crate) Arc<Shared>);
+
+impl RingMemory {
+    fn flag(&self, side: Side) -> &std::sync::atomic::AtomicU32 {
+        self.0.word(match side {
+            Side::Producer => PROGRAM_ASLEEP,
+            Side::Consumer => WORKER_ASLEEP,
+        })
+    }
+
+    fn counter_word(&self, side: Side) -> &std::sync::atomic::AtomicU64 {
+        self.0.long_word(match side {
+            Side::Producer => TAIL,
+            Side::Consumer => HEAD_COUNTER,
+        })
+    }
+}
+
+impl Memory for RingMemory {
+    fn capacity(&self) -> u64 {
+        RING_LENGTH as u64
+    }
+
+    fn counter(&self, side: Side) -> u64 {
+        self.counter_word(side).load(Ordering::Acquire)
+    }
+
+    fn publish(&self, side: Side, value: u64) {
+        self.counter_word(side).store(value, Ordering::Release);
+    }
+
+    fn set_asleep(&self, side: Side, asleep: bool) {
+        self.flag(side).store(asleep.into(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    fn wake(&self, side: Side) {
+        fence(Ordering::SeqCst);
+        if self.flag(side).load(Ordering::Relaxed) != 0 {
+            self.flag(side).store(0, Ordering::Relaxed);
+            wait::wake(self.flag(side));
+        }
+    }
+
+    fn sleep(&self, side: Side) {
+        wait::sleep(self.flag(side), 1);
+    }
+
+    fn copy_in(&self, place: u64, bytes: &[u8]) {
+        self.0.copy_in(RING + place as usize, bytes);
+    }
+
+    fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>) {
+        self.0.append_to(RING + place as usize, length as usize, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_can_shrink_is_refused() {
+        let loose = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&loose, 4096).unwrap();
+        assert_eq!(check(&loose, 4096, true), Err("its length is not sealed"));
+        assert_eq!(check(std::fs::File::open("/dev/null").unwrap(), 1, false), Err("a descriptor is no memfd"));
+    }
+
+    #[test]
+    fn memory_of_another_length_is_refused() {
+        let fd = create("test", 8192).unwrap();
+        assert_eq!((check(&fd, 8192, true), check(&fd, 4096, false)), (Ok(()), Ok(())));
+        assert!(check(&fd, 4096, true).is_err() && check(&fd, 8193, false).is_err());
+    }
+
+    #[test]
+    fn places_are_as_documented() {
+        assert_eq!((RING, BUSY, STAGING, REPLIES), (0x1000, 0x40_1000, 0x40_2000, 0x440_2000));
+        assert_eq!((REPLY, LENGTH), (0x10_2000, 0x440_2000 + 0x4080_0000));
+        assert_eq!((reply_place(0), reply_place(1), reply_place(1024)), (None, Some(REPLIES), Some(LENGTH - REPLY)));
+        assert_eq!((reply_place(1025), reply_place(u32::MAX)), (None, None));
+    }
+}

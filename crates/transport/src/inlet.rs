@@ -1,0 +1,98 @@
+//! Frames out of a stream: a buffer for small ones, straight into the target for large ones.
+
+#![expect(unsafe_code, reason = "received bytes fill a vector's spare room without being zeroed first")]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use katydid_wire::frame::HEAD;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use crate::LinkError;
+use crate::wait::Spin;
+
+/// Bytes read ahead.
+const AHEAD: usize = 64 * 1024;
+const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
+
+/// The reading half of a stream link.
+#[derive(Debug)]
+pub(crate) struct Inlet {
+    buffer: Vec<u8>,
+    start: usize,
+    spin: Spin,
+}
+
+impl Inlet {
+    pub(crate) fn new() -> Self {
+        Self { buffer: Vec::with_capacity(AHEAD), start: 0, spin: Spin::new() }
+    }
+
+    /// Waits for the next head; none if the stream ends before it.
+    pub(crate) fn head(&mut self, socket: BorrowedFd<'_>) -> Result<Option<[u8; HEAD]>, LinkError> {
+        loop {
+            if let Some(head) = self.buffer[self.start..].first_chunk() {
+                self.start += HEAD;
+                return Ok(Some(*head));
+            }
+            self.buffer.drain(..self.start);
+            self.start = 0;
+            if self.receive_ahead(socket)? == 0 {
+                return if self.buffer.is_empty() { Ok(None) } else { Err(CUT_OFF) };
+            }
+        }
+    }
+
+    /// Appends the next `length` bytes, a frame's payload, to `bytes`.
+    pub(crate) fn append_to(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        length: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), LinkError> {
+        let ready = length.min(self.buffer.len() - self.start);
+        bytes.reserve(length);
+        bytes.extend_from_slice(&self.buffer[self.start..self.start + ready]);
+        self.start += ready;
+        let mut missing = length - ready;
+        while missing > 0 {
+            let received = receive_some(socket, bytes, missing, RecvFlags::empty());
+            match received.map_err(LinkError::system("receive a frame"))? {
+                0 => return Err(CUT_OFF),
+                received => missing -= received,
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for a while before it sleeps; 0 is the end of the stream. A reset by the peer is an end as well.
+    fn receive_ahead(&mut self, socket: BorrowedFd<'_>) -> Result<usize, LinkError> {
+        let room = AHEAD - self.buffer.len();
+        let buffer = &mut self.buffer;
+        let quick = self.spin.until(|| match receive_some(socket, buffer, room, RecvFlags::DONTWAIT) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            other => Some(other),
+        });
+        let received = quick.unwrap_or_else(|| receive_some(socket, buffer, room, RecvFlags::empty()));
+        match received {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
+            other => other.map_err(LinkError::system("receive a frame")),
+        }
+    }
+}
+
+/// Receives up to `most` bytes behind the end of `bytes`.
+fn receive_some(socket: BorrowedFd<'_>, bytes: &mut Vec<u8>, most: usize, flags: RecvFlags) -> io::Result<usize> {
+    bytes.reserve(most);
+    let length = bytes.len();
+    let received = loop {
+        match recv(socket, &mut bytes.spare_capacity_mut()[..most], flags) {
+            Err(Errno::INTR) => {}
+            other => break other?.1,
+        }
+    };
+    // SAFETY: the system has written the first `received` bytes of the spare capacity, at most `most` of them.
+    unsafe { bytes.set_len(length + received.min(most)) };
+    Ok(received.min(most))
+}

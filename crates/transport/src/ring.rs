@@ -1,0 +1,236 @@
+//! The ring that frames pass through: the program produces, under a lock; the worker consumes.
+//!
+//! Both counters count bytes since the session began, so `tail - head` is what is in the ring, and a counter's place
+//! is its value modulo the capacity. Records start at multiples of 8 and may wrap around the end, since they are copied
+//! in and out anyway.
+//!
+//! A side publishes its counter with `Release` and reads the other's with `Acquire`. Who is going to sleep sets its
+//! flag, then looks once more; who publishes looks at the flag after that. A full fence between the two steps, on both
+//! sides, makes sure that one of them sees the other: `tests::loom` explores every interleaving.
+//!
+//! The peer may write any value into its counter. Each side keeps its own counter to itself, and refuses a peer's
+//! that moves backwards or passes it ([`Broken`]).
+
+/// The four shared words of a ring and its bytes.
+pub(crate) trait Memory {
+    /// Bytes; a power of two.
+    fn capacity(&self) -> u64;
+    /// Reads a side's counter, `Acquire`.
+    fn counter(&self, side: Side) -> u64;
+    /// Publishes a side's counter, `Release`.
+    fn publish(&self, side: Side, value: u64);
+    /// Sets or clears the flag of a side that goes to sleep, and orders that against all that comes after.
+    fn set_asleep(&self, side: Side, asleep: bool);
+    /// Orders all that came before, then clears the side's flag and wakes it if the flag was set.
+    fn wake(&self, side: Side);
+    /// Sleeps while the side's flag is set, or for no reason, or for a limited time.
+    fn sleep(&self, side: Side);
+    /// Copies bytes to a place; never past the end.
+    fn copy_in(&self, place: u64, bytes: &[u8]);
+    /// Copies bytes from a place; never past the end.
+    fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>);
+}
+
+/// Who uses a word: the side that writes the counter and sleeps on the flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The program.
+    Producer,
+    /// The worker.
+    Consumer,
+}
+
+/// The peer's counter has a value it cannot have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// The program's half.
+#[derive(Debug, Default)]
+pub(crate) struct Producer {
+    tail: u64,
+    head_seen: u64,
+}
+
+impl Producer {
+    /// Whether `bytes` more fit now.
+    pub(crate) fn has_room(&mut self, memory: &impl Memory, bytes: u64) -> Result<bool, Broken> {
+        if bytes <= memory.capacity() - (self.tail - self.head_seen) {
+            return Ok(true);
+        }
+        let head = memory.counter(Side::Consumer);
+        if head < self.head_seen || head > self.tail {
+            return Err(Broken);
+        }
+        self.head_seen = head;
+        Ok(bytes <= memory.capacity() - (self.tail - head))
+    }
+
+    /// Writes bytes `offset` behind the last published one. [`Producer::has_room`] has said that they fit.
+    pub(crate) fn write(&self, memory: &impl Memory, offset: u64, bytes: &[u8]) {
+        let place = (self.tail + offset) & (memory.capacity() - 1);
+        let until_end = bytes.len().min((memory.capacity() - place) as usize);
+        memory.copy_in(place, &bytes[..until_end]);
+        memory.copy_in(0, &bytes[until_end..]);
+    }
+
+    /// Hands `bytes` over, a multiple of 8.
+    pub(crate) fn publish(&mut self, memory: &impl Memory, bytes: u64) {
+        self.tail += bytes;
+        memory.publish(Side::Producer, self.tail);
+        memory.wake(Side::Consumer);
+    }
+
+    /// Sleeps until the consumer has moved, unless `bytes` fit by now. May return early.
+    pub(crate) fn sleep(&mut self, memory: &impl Memory, bytes: u64) -> Result<(), Broken> {
+        memory.set_asleep(Side::Producer, true);
+        let room = self.has_room(memory, bytes);
+        if room == Ok(false) {
+            memory.sleep(Side::Producer);
+        }
+        memory.set_asleep(Side::Producer, false);
+        room.map(|_| ())
+    }
+}
+
+/// The worker's half.
+#[derive(Debug, Default)]
+pub(crate) struct Consumer {
+    head: u64,
+    tail_seen: u64,
+}
+
+impl Consumer {
+    /// Bytes that can be read now.
+    pub(crate) fn available(&mut self, memory: &impl Memory) -> Result<u64, Broken> {
+        if self.tail_seen == self.head {
+            let tail = memory.counter(Side::Producer);
+            if tail < self.head || tail - self.head > memory.capacity() {
+                return Err(Broken);
+            }
+            self.tail_seen = tail;
+        }
+        Ok(self.tail_seen - self.head)
+    }
+
+    /// Appends `length` bytes that start `offset` behind the first unread one. They must be available.
+    pub(crate) fn append_to(&self, memory: &impl Memory, offset: u64, length: u64, bytes: &mut Vec<u8>) {
+        let place = (self.head + offset) & (memory.capacity() - 1);
+        let until_end = length.min(memory.capacity() - place);
+        memory.append_to(place, until_end, bytes);
+        memory.append_to(0, length - until_end, bytes);
+    }
+
+    /// Gives `bytes` back to the producer.
+    pub(crate) fn consume(&mut self, memory: &impl Memory, bytes: u64) {
+        self.head += bytes;
+        memory.publish(Side::Consumer, self.head);
+        memory.wake(Side::Producer);
+    }
+
+    /// Sleeps until the producer has published, unless something is there by now. May return early.
+    pub(crate) fn sleep(&mut self, memory: &impl Memory) -> Result<(), Broken> {
+        memory.set_asleep(Side::Consumer, true);
+        let available = self.available(memory);
+        if available == Ok(0) {
+            memory.sleep(Side::Consumer);
+        }
+        memory.set_asleep(Side::Consumer, false);
+        available.map(|_| ())
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// Memory of one thread; a peer's counters can be set at will.
+    struct Local {
+        bytes: RefCell<Vec<u8>>,
+        counters: [Cell<u64>; 2],
+    }
+
+    impl Local {
+        fn new(capacity: usize) -> Self {
+            Self { bytes: RefCell::new(vec![0; capacity]), counters: [Cell::new(0), Cell::new(0)] }
+        }
+    }
+
+    impl Memory for Local {
+        fn capacity(&self) -> u64 {
+            self.bytes.borrow().len() as u64
+        }
+        fn counter(&self, side: Side) -> u64 {
+            self.counters[side as usize].get()
+        }
+        fn publish(&self, side: Side, value: u64) {
+            self.counters[side as usize].set(value);
+        }
+        fn set_asleep(&self, _: Side, _: bool) {}
+        fn wake(&self, _: Side) {}
+        fn sleep(&self, _: Side) {}
+        fn copy_in(&self, place: u64, bytes: &[u8]) {
+            self.bytes.borrow_mut()[place as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+        fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>) {
+            bytes.extend_from_slice(&self.bytes.borrow()[place as usize..][..length as usize]);
+        }
+    }
+
+    #[test]
+    fn records_of_all_sizes_pass_around_the_end() {
+        let memory = Local::new(64);
+        let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+        for round in 0..1000_u64 {
+            let record: Vec<u8> = (0..(round % 9) * 8).map(|at| (at + round) as u8).collect();
+            let length = record.len() as u64;
+            assert_eq!(producer.has_room(&memory, length), Ok(true));
+            let (first, second) = record.split_at(record.len() / 3);
+            producer.write(&memory, 0, first);
+            producer.write(&memory, first.len() as u64, second);
+            producer.publish(&memory, length);
+            assert_eq!(consumer.available(&memory), Ok(length));
+            let mut got = Vec::new();
+            consumer.append_to(&memory, 0, length, &mut got);
+            assert_eq!(got, record);
+            consumer.consume(&memory, length);
+        }
+    }
+
+    #[test]
+    fn a_full_ring_has_no_room_until_something_is_consumed() {
+        let memory = Local::new(64);
+        let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+        assert_eq!(producer.has_room(&memory, 64), Ok(true));
+        producer.publish(&memory, 64);
+        assert_eq!(producer.has_room(&memory, 8), Ok(false));
+        assert_eq!(consumer.available(&memory), Ok(64));
+        consumer.consume(&memory, 8);
+        assert_eq!((producer.has_room(&memory, 8), producer.has_room(&memory, 16)), (Ok(true), Ok(false)));
+    }
+
+    #[test]
+    fn a_consumer_refuses_counters_that_cannot_be() {
+        for tail in [65, u64::MAX] {
+            let memory = Local::new(64);
+            memory.publish(Side::Producer, tail);
+            assert_eq!(Consumer::default().available(&memory), Err(Broken));
+        }
+        let memory = Local::new(64);
+        memory.publish(Side::Producer, 15);
+        assert_eq!(Consumer { head: 16, tail_seen: 16 }.available(&memory), Err(Broken));
+    }
+
+    #[test]
+    fn a_producer_refuses_counters_that_cannot_be() {
+        for head in [71, 129, u64::MAX] {
+            let memory = Local::new(64);
+            memory.publish(Side::Consumer, head);
+            assert_eq!(Producer { tail: 128, head_seen: 72 }.has_room(&memory, 64), Err(Broken), "{head}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Which thread of the program is which on the wire.
+//!
+//! A thread takes the lowest free seat at its first use of a link and keeps it until it ends; the seat's number, from
+//! 1, is its `thread` in frames. Seats are a bitmap of atomics: a lock could be held by another thread during a fork,
+//! and the child's own thread ends with the same destructor as its parent's.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::LinkError;
+use crate::channel::SEATS;
+
+/// The seats of one link.
+#[derive(Debug)]
+pub(crate) struct Seats {
+    taken: [AtomicU64; SEATS / 64],
+}
+
+/// A seat of this thread.
+struct Seat {
+    seats: Weak<Seats>,
+    number: u32,
+    in_call: bool,
+}
+
+thread_local! {
+    static MINE: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Seats {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { taken: std::array::from_fn(|_| AtomicU64::new(0)) })
+    }
+
+    /// This thread's number, for a frame without a reply.
+    pub(crate) fn number(self: &Arc<Self>) -> Result<u32, LinkError> {
+        self.sit(|seat| seat.number)
+    }
+
+    /// Runs `call` with this thread's number, on which a reply will come in.
+    pub(crate) fn call<R>(self: &Arc<Self>, call: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
+        let number = self.sit(|seat| {
+            seat.in_call = true;
+            seat.number
+        })?;
+        let result = call(number);
+        self.sit(|seat| seat.in_call = false)?;
+        result
+    }
+
+    /// Finds this thread's seat, or takes one.
+    fn sit<R>(self: &Arc<Self>, with: impl FnOnce(&mut Seat) -> R) -> Result<R, LinkError> {
+        let sit = |mine: &RefCell<Vec<Seat>>| {
+            let mut mine = mine.borrow_mut();
+            let known = mine.iter().position(|seat| std::ptr::eq(seat.seats.as_ptr(), Arc::as_ptr(self)));
+            let at = match known {
+                Some(at) => at,
+                None => {
+                    mine.retain(|seat| seat.seats.strong_count() > 0);
+                    mine.push(self.take().ok_or(LinkError::TooManyThreads { limit: SEATS })?);
+                    mine.len() - 1
+                }
+            };
+            Ok(with(&mut mine[at]))
+        };
+        MINE.try_with(sit).unwrap_or(Err(LinkError::ThreadEnding))
+    }
+
+    fn take(self: &Arc<Self>) -> Option<Seat> {
+        for (index, word) in self.taken.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != u64::MAX {
+                let free = bits.trailing_ones();
+                // Acquire: what the seat's last owner did with its place happened before.
+                match word.compare_exchange_weak(bits, bits | 1 << free, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => {
+                        let number = index as u32 * 64 + free + 1;
+                        return Some(Seat { seats: Arc::downgrade(self), number, in_call: false });
+                    }
+                    Err(now) => bits = now,
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Seat {
+    /// A seat whose reply is still due (the thread was cancelled) stays taken, so that no other thread gets the reply.
+    fn drop(&mut self) {
+        if let (false, Some(seats)) = (self.in_call, self.seats.upgrade()) {
+            let seat = self.number - 1;
+            seats.taken[seat as usize / 64].fetch_and(!(1 << (seat % 64)), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number_in_a_new_thread(seats: &Arc<Seats>) -> u32 {
+        std::thread::scope(|scope| scope.spawn(|| seats.number()).join().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_thread_keeps_its_seat_and_a_later_one_gets_it() {
+        let seats = Seats::new();
+        assert_eq!((seats.number().unwrap(), seats.number().unwrap()), (1, 1));
+        assert_eq!(number_in_a_new_thread(&seats), 2);
+        assert_eq!(number_in_a_new_thread(&seats), 2);
+    }
+
+    #[test]
+    fn links_do_not_mix() {
+        let (one, other) = (Seats::new(), Seats::new());
+        let _someone = other.take().unwrap();
+        assert_eq!((one.number().unwrap(), other.number().unwrap(), one.number().unwrap()), (1, 2, 1));
+        drop(one);
+        let third = Seats::new();
+        assert_eq!((third.number().unwrap(), other.number().unwrap()), (1, 2));
+    }
+
+    #[test]
+    fn the_last_seat_is_the_limit() {
+        let seats = Seats::new();
+        let mut all: Vec<Seat> = std::iter::from_fn(|| seats.take()).collect();
+        assert_eq!((all.len(), all.last().unwrap().number), (SEATS, SEATS as u32));
+        assert!(matches!(seats.number(), Err(LinkError::TooManyThreads { limit: SEATS })));
+        drop(all.remove(699));
+        assert_eq!(seats.number().unwrap(), 700);
+    }
+
+    #[test]
+    fn a_seat_whose_reply_is_due_is_not_given_to_others() {
+        let seats = Seats::new();
+        let mut seat = seats.take().unwrap();
+        seat.in_call = true;
+        drop(seat);
+        assert_eq!(seats.number().unwrap(), 2);
+    }
+
+    #[test]
+    fn a_call_ends_with_its_result() {
+        let seats = Seats::new();
+        assert_eq!(seats.call(|number| Ok(number + 10)).unwrap(), 11);
+        assert!(matches!(seats.call(|_| Err::<(), _>(LinkError::Closed)), Err(LinkError::Closed)));
+        assert_eq!(seats.number().unwrap(), 1);
+    }
+}

@@ -1,0 +1,205 @@
+//! Memory that a peer can write at any moment: the only module that touches it.
+//!
+//! No function lends a plain reference into a mapping. Words that both sides use are atomics; everything else is
+//! copied in or out by instructions the compiler knows nothing about, so a racing peer can spoil the copied values and
+//! nothing else. Values are checked after they have been copied, by whoever asked for them.
+
+#![expect(unsafe_code, reason = "mapped memory has no safe interface")]
+
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+/// Copies up to this length move words; longer ones use the string instruction, which takes a while to start.
+const SHORT: usize = 256;
+
+/// A shared mapping of a file's first bytes, unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    base: *mut u8,
+    length: usize,
+    abandoned: AtomicBool,
+}
+
+// SAFETY: the mapping belongs to this value alone, and all access to it is atomic or by racing-safe copies.
+unsafe impl Send for Shared {}
+// SAFETY: as above; no method relies on exclusive access.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Maps `length` bytes of `fd` for reading and writing. The file must keep that length (the caller checks seals).
+    pub(crate) fn map(fd: impl AsFd, length: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the system's choice touches no memory of ours.
+        let base = unsafe { mmap(ptr::null_mut(), length, protection, MapFlags::SHARED, fd, 0) }?;
+        Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
+    }
+
+    /// Keeps the mapping out of children that are forked from now on.
+    pub(crate) fn keep_from_children(&self) -> io::Result<()> {
+        // SAFETY: the range is exactly this value's mapping; a child in which it is missing calls `abandon`.
+        Ok(unsafe { madvise(self.base.cast(), self.length, Advice::LinuxDontFork) }?)
+    }
+
+    /// In a forked child, where the mapping is missing: it will not be unmapped, since its addresses may be in use.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// A 32-bit word both sides use.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+        self.check(offset, 4, 4);
+        // SAFETY: in bounds and aligned by the check; the mapping lives as long as the borrow of `self`; our side
+        // uses these words as atomics only.
+        unsafe { AtomicU32::from_ptr(self.base.add(offset).cast()) }
+    }
+
+    /// A 64-bit word both sides use.
+    pub(crate) fn long_word(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, 8, 8);
+        // SAFETY: as in `word`.
+        unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
+    }
+
+    /// Copies `bytes` into the mapping.
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len(), 1);
+        // SAFETY: source is a slice, target in bounds by the check; they cannot overlap, since no slice is ever made
+        // of the mapping.
+        unsafe { copy(bytes.as_ptr(), self.base.add(offset), bytes.len()) }
+    }
+
+    /// Copies out of the mapping.
+    pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        self.check(offset, bytes.len(), 1);
+        // SAFETY: as in `copy_in`, the other way.
+        unsafe { copy(self.base.add(offset), bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Appends bytes of the mapping to a vector.
+    pub(crate) fn append_to(&self, offset: usize, length: usize, bytes: &mut Vec<u8>) {
+        self.check(offset, length, 1);
+        bytes.reserve(length);
+        // SAFETY: source in bounds by the check; `reserve` made room for `length` bytes behind the vector's end, which
+        // are initialised when `set_len` counts them in.
+        unsafe {
+            copy(self.base.add(offset), bytes.as_mut_ptr().add(bytes.len()), length);
+            bytes.set_len(bytes.len() + length);
+        }
+    }
+
+    /// Address of a byte, for raw copies by others.
+    pub(crate) fn pointer(&self, offset: usize) -> *mut u8 {
+        self.check(offset, 1, 1);
+        self.base.wrapping_add(offset)
+    }
+
+    /// Offsets come from the layout and from bounded numbers; the assertion makes the unsafe code above local.
+    fn check(&self, offset: usize, length: usize, align: usize) {
+        let end = offset.checked_add(length);
+        assert!(offset.is_multiple_of(align) && end.is_some_and(|end| end <= self.length), "shared memory layout");
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.abandoned.load(Ordering::Relaxed) {
+            // SAFETY: the mapping is this value's own, and nothing borrowed from it outlives it.
+            // An error would mean that it is gone already.
+            let _ = unsafe { munmap(self.base.cast(), self.length) };
+        }
+    }
+}
+
+/// Copies memory that a peer may be writing.
+///
+/// # Safety
+/// Both ranges are valid for `length` bytes and do not overlap; the one that is not shared is nobody else's.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    if length > SHORT {
+        // SAFETY: moves exactly the caller's ranges; the direction flag is clear by the ABI.
+        unsafe {
+            std::arch::asm!("rep movsb", inout("rcx") length => _, inout("rsi") from => _, inout("rdi") to => _,
+                options(nostack, preserves_flags));
+        }
+        return;
+    }
+    let words = length / 8;
+    for word in 0..words {
+        // SAFETY: within the caller's ranges; the instructions need no alignment.
+        unsafe {
+            std::arch::asm!("mov {word}, [{from}]", "mov [{to}], {word}", from = in(reg) from.add(word * 8),
+                to = in(reg) to.add(word * 8), word = out(reg) _, options(nostack, preserves_flags));
+        }
+    }
+    // SAFETY: the bytes that the words left, within the caller's ranges.
+    unsafe { copy_bytes(from.add(words * 8), to.add(words * 8), length % 8) }
+}
+
+/// As above, for machines whose instructions this file does not know.
+///
+/// # Safety
+/// As above.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    let _ = SHORT;
+    // SAFETY: the caller's own promise.
+    unsafe { copy_bytes(from, to, length) }
+}
+
+/// # Safety
+/// As [`copy`].
+unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
+    for at in 0..length {
+        // SAFETY: within the caller's ranges; volatile, so that the compiler assumes nothing about the values.
+        unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    fn shared(length: usize) -> Shared {
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, length as u64).unwrap();
+        Shared::map(&fd, length).unwrap()
+    }
+
+    #[test]
+    fn copies_of_every_length_arrive() {
+        let shared = shared(8192);
+        for length in (0..80).chain([255, 256, 257, 1000, 4096]) {
+            let sent: Vec<u8> = (0..length).map(|at| (at * 7 + length) as u8).collect();
+            shared.copy_in(13, &sent);
+            let mut got = vec![0; length];
+            shared.copy_out(13, &mut got);
+            let mut appended = b"before".to_vec();
+            shared.append_to(13, length, &mut appended);
+            assert_eq!((&got, &appended[6..]), (&sent, &sent[..]));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "shared memory layout")]
+    fn a_copy_past_the_end_is_stopped() {
+        shared(4096).copy_in(4090, &[0; 7]);
+    }
+
+    #[test]
+    fn words_are_shared() {
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        let (one, other) = (Shared::map(&fd, 4096).unwrap(), Shared::map(&fd, 4096).unwrap());
+        one.word(64).store(7, Ordering::Release);
+        one.long_word(128).store(u64::MAX, Ordering::Release);
+        assert_eq!(other.word(64).load(Ordering::Acquire), 7);
+        assert_eq!(other.long_word(128).load(Ordering::Acquire), u64::MAX);
+    }
+}

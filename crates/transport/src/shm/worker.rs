@@ -1,0 +1,160 @@
+//! The worker's end: reads frames out of the ring, puts replies into the threads' places.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use katydid_wire::frame::{FrameError, FrameHead, HEAD, MAX_FRAME, Output, ReplyHead, padded};
+use rustix::event::Timespec;
+
+use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RING_LENGTH, RingMemory, reply_place};
+use crate::descriptor::is_hung_up;
+use crate::ring::{Broken, Consumer};
+use crate::shared::Shared;
+use crate::wait::{self, Spin};
+use crate::{Answer, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
+
+const TAIL_MOVED: LinkError = LinkError::Protocol { what: "the ring's write counter has an impossible value" };
+const CUT_OFF: LinkError = LinkError::Protocol { what: "a frame in the ring is not whole" };
+const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
+const NO_PLACE: LinkError = LinkError::Protocol { what: "a frame comes from a thread beyond the limit" };
+
+const _: () = assert!(MAX_FRAME.next_multiple_of(8) <= RING_LENGTH);
+
+/// The worker's end of a shared-memory link.
+pub(crate) struct ShmWorker {
+    ring: RingMemory,
+    consumer: Consumer,
+    sequence: u64,
+    head: Vec<u8>,
+    payload: Vec<u8>,
+    replier: Arc<ShmReplier>,
+    staging: Staging,
+    socket: Arc<OwnedFd>,
+    spin: Spin,
+}
+
+impl ShmWorker {
+    /// Maps a channel that has been checked.
+    pub(crate) fn new(socket: OwnedFd, channel: impl AsFd) -> Result<Self, LinkError> {
+        let shared = Shared::map(channel, LENGTH).map_err(LinkError::system("map the program's shared memory"))?;
+        let shared = Arc::new(shared);
+        Ok(Self {
+            ring: RingMemory(Arc::clone(&shared)),
+            consumer: Consumer::default(),
+            sequence: 0,
+            head: Vec::with_capacity(HEAD),
+            payload: Vec::new(),
+            replier: Arc::new(ShmReplier { shared: Arc::clone(&shared) }),
+            staging: Staging::new(shared, None),
+            socket: Arc::new(socket),
+            spin: Spin::new(),
+        })
+    }
+
+    /// Bytes in the ring; none once the program is gone and the ring is empty.
+    fn wait(&mut self) -> Result<Option<u64>, LinkError> {
+        loop {
+            let (consumer, ring) = (&mut self.consumer, &self.ring);
+            let found = self.spin.until(|| match consumer.available(ring) {
+                Ok(0) => None,
+                other => Some(other),
+            });
+            if let Some(available) = found {
+                return available.map(Some).map_err(|Broken| TAIL_MOVED);
+            }
+            consumer.sleep(ring).map_err(|Broken| TAIL_MOVED)?;
+            // The order matters: what was published before the program ended is read first.
+            let gone = is_hung_up(self.socket.as_fd(), Some(&Timespec::default()));
+            if gone && self.consumer.available(&self.ring) == Ok(0) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Copies the next frame out and gives its room back.
+    fn take(&mut self, available: u64) -> Result<FrameHead, LinkError> {
+        let head_length = HEAD as u64;
+        if available < head_length {
+            return Err(CUT_OFF);
+        }
+        self.head.clear();
+        self.consumer.append_to(&self.ring, 0, head_length, &mut self.head);
+        let bytes = self.head.first_chunk().ok_or(CUT_OFF)?;
+        let (head, payload) = FrameHead::decode(bytes)?;
+        let length = padded(HEAD + payload) as u64;
+        if length > available {
+            return Err(CUT_OFF);
+        }
+        self.payload.clear();
+        self.consumer.append_to(&self.ring, head_length, payload as u64, &mut self.payload);
+        self.consumer.consume(&self.ring, length);
+        Ok(head)
+    }
+}
+
+impl WorkerLink for ShmWorker {
+    fn next(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
+        let Some(available) = self.wait()? else { return Ok(None) };
+        let head = self.take(available)?;
+        if head.sequence != self.sequence {
+            return Err(OUT_OF_ORDER);
+        }
+        if reply_place(head.thread).is_none() {
+            return Err(NO_PLACE);
+        }
+        self.sequence += 1;
+        Ok(Some(Frame { head, payload: &self.payload }))
+    }
+
+    fn replier(&self) -> Arc<dyn Replier> {
+        Arc::clone(&self.replier) as Arc<dyn Replier>
+    }
+
+    fn staging(&self) -> Option<&Staging> {
+        Some(&self.staging)
+    }
+
+    fn hangup(&self) -> Hangup {
+        Hangup::new(Arc::clone(&self.socket))
+    }
+}
+
+/// Writes replies.
+struct ShmReplier {
+    shared: Arc<Shared>,
+}
+
+impl Replier for ShmReplier {
+    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+        let place = reply_place(answer.thread).ok_or(NO_PLACE)?;
+        let (head, output) = (answer_head(answer)?, answer.output);
+        let prefix = output.prefix()?;
+        let prefix = if head.1 == 0 { &[][..] } else { &prefix };
+        let mut at = place + REPLY_FRAME;
+        for part in [&head.0, answer.payload, prefix, output.stdout, output.stderr] {
+            self.shared.copy_in(at, part);
+            at += part.len();
+        }
+        let state = self.shared.word(place);
+        if state.swap(ARRIVED, Ordering::AcqRel) == ASLEEP {
+            wait::wake(state);
+        }
+        Ok(())
+    }
+}
+
+/// The head of a reply, and the length of its output.
+pub(crate) fn answer_head(answer: &Answer<'_>) -> Result<([u8; HEAD], usize), FrameError> {
+    let output = Output::encoded_len(&answer.output);
+    let body = answer.payload.len().saturating_add(output);
+    let too_large = |_| FrameError::TooLarge { payload: body };
+    let head = ReplyHead {
+        status: answer.status,
+        deferred: answer.deferred,
+        output: u32::try_from(output).map_err(too_large)?,
+        thread: answer.thread,
+        sequence: answer.sequence,
+    };
+    Ok((head.encode(body)?, output))
+}

@@ -1,0 +1,139 @@
+//! Bytes over a connected socket: all of them, without signals, and where wanted by a deadline.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
+
+/// Seconds without a sign of life before TCP asks the peer, between questions, and until a peer counts as gone.
+const KEEPALIVE: (u64, u64, u32) = (10, 5, 4);
+/// How long sent bytes may stay unacknowledged, in milliseconds.
+const UNACKNOWLEDGED: u32 = 30_000;
+/// Wished size of a unix socket's buffers; the system may give less.
+const BUFFER: usize = 1 << 20;
+
+/// Time until which something has to happen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline(Instant);
+
+impl Deadline {
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Self(Instant::now() + timeout)
+    }
+
+    /// What is left of it, at least a millisecond, so that a last look is always taken.
+    pub(crate) fn left(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// Prepares a connection for frames: no waiting for more data, dead peers are noticed, calls block.
+pub(crate) fn tune(fd: impl AsFd) -> io::Result<()> {
+    let fd = fd.as_fd();
+    rustix::io::ioctl_fionbio(fd, false)?;
+    if sockopt::socket_domain(fd)? == rustix::net::AddressFamily::UNIX {
+        // Larger buffers are faster and no more than that.
+        let _ = sockopt::set_socket_send_buffer_size(fd, BUFFER);
+        return Ok(());
+    }
+    sockopt::set_tcp_nodelay(fd, true)?;
+    sockopt::set_socket_keepalive(fd, true)?;
+    sockopt::set_tcp_keepidle(fd, Duration::from_secs(KEEPALIVE.0))?;
+    sockopt::set_tcp_keepintvl(fd, Duration::from_secs(KEEPALIVE.1))?;
+    sockopt::set_tcp_keepcnt(fd, KEEPALIVE.2)?;
+    sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED)?;
+    Ok(())
+}
+
+/// Sends all parts, one after the other, in as few system calls as there can be.
+pub(crate) fn send_all(fd: BorrowedFd<'_>, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    let mut parts = parts;
+    IoSlice::advance_slices(&mut parts, 0);
+    while !parts.is_empty() {
+        match sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+            Ok(sent) => IoSlice::advance_slices(&mut parts, sent),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Receives exactly these bytes before the deadline. An end before the last byte is [`io::ErrorKind::UnexpectedEof`].
+pub(crate) fn receive_by(fd: BorrowedFd<'_>, bytes: &mut [u8], deadline: Deadline) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        wait_readable(fd, deadline)?;
+        match recv(fd, &mut bytes[done..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((_, received)) => done += received,
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until something (or an end) can be received. [`io::ErrorKind::TimedOut`] after the deadline.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Deadline) -> io::Result<()> {
+    loop {
+        let left = Timespec::try_from(deadline.left()).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&left)) {
+            Ok(0) | Err(Errno::INTR) if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_large_message_in_many_parts_arrives_whole() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let part: Vec<u8> = (0..1_000_000).map(|at| (at % 251) as u8).collect();
+        std::thread::scope(|scope| {
+            let expected = part.repeat(3);
+            scope.spawn(move || {
+                let mut got = Vec::new();
+                theirs.read_to_end(&mut got).unwrap();
+                assert!(got == expected);
+            });
+            let mut parts = [&part[..], &[], &part, &part].map(IoSlice::new);
+            send_all(ours.as_fd(), &mut parts).unwrap();
+            drop(ours);
+        });
+    }
+
+    #[test]
+    fn a_closed_peer_is_an_error_and_no_signal() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let error = send_all(ours.as_fd(), &mut [IoSlice::new(b"x")]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_deadline_ends_the_wait_for_the_rest() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"half").unwrap();
+        let error = receive_by(ours.as_fd(), &mut [0; 8], Deadline::after(Duration::from_millis(20))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(theirs);
+        let error = receive_by(ours.as_fd(), &mut [0; 8], Deadline::after(Duration::from_secs(60))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

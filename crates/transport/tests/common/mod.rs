@@ -1,0 +1,149 @@
+//! A server in this process: accepts one program, hands it over, opens the worker's end.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use katydid_transport::{Address, Answer, Connection, Pending, Replier, WorkerLink, connect};
+use katydid_wire::frame::Output;
+use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Hello, LinkKind, Ready, SessionKind};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tempfile::TempDir;
+
+/// Long enough for any machine; only a hang reaches it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Opcodes of the echo worker.
+pub(crate) const ECHO: u16 = 1;
+pub(crate) const ADD: u16 = 2;
+pub(crate) const SUM: u16 = 3;
+pub(crate) const SLOW_ECHO: u16 = 4;
+pub(crate) const PRINT: u16 = 5;
+pub(crate) const EXIT: u16 = 6;
+
+pub(crate) fn build() -> Build {
+    Build::current([7; 32])
+}
+
+pub(crate) fn hello(link: LinkKind) -> Hello {
+    Hello {
+        session: SessionKind::CUDA,
+        link,
+        pid: std::process::id(),
+        memory_quota: 0,
+        program: "test".into(),
+        name: String::new(),
+        arenas: vec![ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: 1 << 30 }],
+    }
+}
+
+/// A way from program to worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Path {
+    Shm,
+    Unix,
+    Tcp,
+}
+
+/// A listening socket of either kind.
+pub(crate) struct Server {
+    pub(crate) address: Address,
+    listener: Listener,
+    _folder: TempDir,
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Server {
+    pub(crate) fn new(path: Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (address, listener) = match path {
+            Path::Shm | Path::Unix => {
+                let file = folder.path().join("socket");
+                let listener = UnixListener::bind(&file).unwrap();
+                (Address::Unix(file), Listener::Unix(listener))
+            }
+            Path::Tcp => {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let port = listener.local_addr().unwrap().port();
+                (Address::Tcp { host: "127.0.0.1".into(), port }, Listener::Tcp(listener))
+            }
+        };
+        Self { address, listener, _folder: folder }
+    }
+
+    pub(crate) fn accept(&self) -> OwnedFd {
+        match &self.listener {
+            Listener::Unix(listener) => listener.accept().unwrap().0.into(),
+            Listener::Tcp(listener) => listener.accept().unwrap().0.into(),
+        }
+    }
+
+    /// The whole way: daemon, hand-over, worker.
+    pub(crate) fn serve(&self) -> Box<dyn WorkerLink> {
+        let pending = Pending::accept(self.accept(), &build(), PATIENCE).unwrap();
+        let (daemon, worker) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        pending.hand_over(&daemon, &build(), b"note").unwrap();
+        drop(pending);
+        let (pending, note) = Pending::receive(&worker, &build()).unwrap().unwrap();
+        assert_eq!(note, b"note");
+        let arenas = pending.hello().arenas.clone();
+        pending.open(&build(), &Ready { worker_pid: 1, driver: "none".into(), arenas }).unwrap()
+    }
+}
+
+/// Both ends of a link over the given path.
+pub(crate) fn link(path: Path) -> (Connection, Box<dyn WorkerLink>) {
+    let server = Server::new(path);
+    let kind = if matches!(path, Path::Shm) { LinkKind::SHM } else { LinkKind::STREAM };
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| server.serve());
+        let connection = connect(&server.address, &hello(kind), &build(), PATIENCE).unwrap();
+        (connection, worker.join().unwrap())
+    })
+}
+
+/// A worker that echoes, and sums what it is told to add, until the program closes.
+pub(crate) fn work(mut link: Box<dyn WorkerLink>) -> u64 {
+    let (replier, mut sum) = (link.replier(), 0);
+    let mut slow = Vec::new();
+    while let Some(frame) = link.next().unwrap() {
+        let (thread, sequence) = (frame.head.thread, frame.head.sequence);
+        let payload = frame.payload.to_vec();
+        match frame.head.opcode {
+            ECHO => answer(&replier, thread, sequence, &payload),
+            ADD => sum += u64::from(payload[0]),
+            SUM => answer(&replier, thread, sequence, &sum.to_le_bytes()),
+            SLOW_ECHO => slow.push(std::thread::spawn({
+                let replier = Arc::clone(&replier);
+                move || {
+                    std::thread::sleep(Duration::from_millis(u64::from(payload[0])));
+                    answer(&replier, thread, sequence, &payload);
+                }
+            })),
+            PRINT => {
+                let output = Output { stdout: b"printed", stderr: b"failed" };
+                let (status, deferred) = (2, 700);
+                let answer = Answer { thread, sequence, status, deferred, payload: &payload, output };
+                replier.reply(&answer).unwrap();
+            }
+            EXIT => break,
+            other => panic!("opcode {other}"),
+        }
+    }
+    slow.into_iter().for_each(|thread| thread.join().unwrap());
+    sum
+}
+
+fn answer(replier: &Arc<dyn Replier>, thread: u32, sequence: u64, payload: &[u8]) {
+    let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, output: Output::default() };
+    replier.reply(&answer).unwrap();
+}

@@ -1,0 +1,195 @@
+//! What every link does, on every path.
+
+mod common;
+
+use common::{ADD, ECHO, EXIT, PATIENCE, PRINT, Path, SLOW_ECHO, SUM, link, work};
+use katydid_transport::{LinkError, ProgramLink};
+use katydid_wire::frame::{FrameError, MAX_PAYLOAD};
+
+/// Makes a test of each path out of each body, which gets the program's end while a worker runs behind it.
+macro_rules! on_every_path {
+    ($($(#[$attribute:meta])* fn $name:ident($link:ident) $body:block)*) => {
+        $(mod $name {
+            use super::*;
+            $(#[$attribute])*
+            fn body($link: &dyn ProgramLink) $body
+            #[test]
+            fn shm() { with_worker(Path::Shm, body); }
+            #[test]
+            fn unix() { with_worker(Path::Unix, body); }
+            #[test]
+            fn tcp() { with_worker(Path::Tcp, body); }
+        })*
+    };
+}
+
+fn with_worker(path: Path, body: fn(&dyn ProgramLink)) {
+    let (connection, worker) = link(path);
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(worker));
+        let link = connection.link;
+        body(&*link);
+    });
+}
+
+on_every_path! {
+    fn payloads_of_all_sizes_come_back(link) {
+        let mut reply = b"what was there before".to_vec();
+        for size in [0, 1, 7, 8, 24, 25, 1000, 65_504, 65_505, 500_000, MAX_PAYLOAD - 1, MAX_PAYLOAD] {
+            let sent: Vec<u8> = (0..size).map(|at| (at * 31 + size) as u8).collect();
+            let (first, second) = sent.split_at(size / 3);
+            let head = link.call(ECHO, 5, &[first, &[], second], &mut reply).unwrap();
+            assert_eq!((head.status, head.deferred, head.output), (0, 0, 0));
+            assert!(reply == sent, "{size} bytes");
+        }
+    }
+
+    fn enqueued_frames_are_executed_in_order_before_a_later_call(link) {
+        for _ in 0..10_000 {
+            link.enqueue(ADD, 0, &[&[3]]).unwrap();
+        }
+        let mut reply = Vec::new();
+        link.call(SUM, 0, &[], &mut reply).unwrap();
+        assert_eq!(reply, 30_000_u64.to_le_bytes());
+    }
+
+    fn frames_beyond_the_ring_wait_for_room(link) {
+        let bulk = vec![1; 900_000];
+        (0..40).for_each(|_| link.enqueue(ADD, 0, &[&bulk]).unwrap());
+        let mut reply = Vec::new();
+        link.call(SUM, 0, &[], &mut reply).unwrap();
+        assert_eq!(reply, 40_u64.to_le_bytes());
+    }
+
+    fn a_payload_beyond_the_limit_is_the_callers_fault_and_harms_nothing(link) {
+        let large = vec![0; MAX_PAYLOAD + 1];
+        let error = link.enqueue(ADD, 0, &[&large]).unwrap_err();
+        assert!(matches!(error, LinkError::Frame(FrameError::TooLarge { payload }) if payload == large.len()));
+        assert!(link.call(ECHO, 0, &[&large], &mut Vec::new()).is_err());
+        assert!(link.call(ECHO, 0, &[b"fine"], &mut Vec::new()).is_ok());
+    }
+
+    fn status_and_output_travel_with_the_reply(link) {
+        let mut reply = Vec::new();
+        let head = link.call(PRINT, 0, &[b"payload"], &mut reply).unwrap();
+        assert_eq!((head.status, head.deferred), (2, 700));
+        let (payload, output) = head.split(&reply).unwrap();
+        assert_eq!((payload, output.stdout, output.stderr), (&b"payload"[..], &b"printed"[..], &b"failed"[..]));
+    }
+
+    fn threads_get_their_own_replies_in_whatever_order_they_come(link) {
+        std::thread::scope(|scope| {
+            for thread in 0..16_u8 {
+                scope.spawn(move || {
+                    let mut reply = Vec::new();
+                    for round in 0..200_u8 {
+                        let slow = (round % 50 == 7).then_some(SLOW_ECHO);
+                        let sent = [(thread + round % 50) % 5, thread, round];
+                        link.call(slow.unwrap_or(ECHO), 0, &[&sent], &mut reply).unwrap();
+                        assert_eq!(reply, sent);
+                        link.enqueue(ADD, 0, &[&[1]]).unwrap();
+                    }
+                });
+            }
+        });
+        let mut reply = Vec::new();
+        link.call(SUM, 0, &[], &mut reply).unwrap();
+        assert_eq!(reply, 3200_u64.to_le_bytes());
+    }
+
+    fn threads_that_end_give_their_places_back(link) {
+        for round in 0..1100_u32 {
+            let thread = std::thread::scope(|scope| {
+                scope.spawn(|| link.call(ECHO, 0, &[&round.to_le_bytes()], &mut Vec::new()).unwrap().thread).join().unwrap()
+            });
+            assert!(thread <= 2, "round {round} sits on {thread}");
+        }
+    }
+
+    fn a_worker_that_ends_is_an_error_for_all_who_wait(link) {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let lost = loop {
+                        match link.call(ECHO, 0, &[b"again"], &mut Vec::new()) {
+                            Ok(_) => {}
+                            Err(error) => break error,
+                        }
+                    };
+                    assert!(matches!(lost, LinkError::Closed), "{lost}");
+                });
+            }
+            link.enqueue(EXIT, 0, &[]).unwrap();
+        });
+        assert!(matches!(link.call(ECHO, 0, &[], &mut Vec::new()), Err(LinkError::Closed)));
+        assert!(matches!(link.enqueue(ADD, 0, &[&[1]]), Err(LinkError::Closed)));
+    }
+
+    fn an_abandoned_link_refuses_and_the_worker_sees_the_end(link) {
+        link.call(ECHO, 0, &[b"x"], &mut Vec::new()).unwrap();
+        link.abandon();
+        assert!(matches!(link.call(ECHO, 0, &[], &mut Vec::new()), Err(LinkError::Forked)));
+        assert!(matches!(link.enqueue(ADD, 0, &[]), Err(LinkError::Forked)));
+    }
+}
+
+#[test]
+fn the_worker_reads_everything_before_the_end() {
+    for path in [Path::Shm, Path::Unix, Path::Tcp] {
+        let (connection, worker) = link(path);
+        (0..100).for_each(|_| connection.link.enqueue(ADD, 0, &[&[2]]).unwrap());
+        let hangup = worker.hangup();
+        drop(connection);
+        hangup.wait();
+        assert_eq!(work(worker), 200, "{path:?}");
+    }
+}
+
+#[test]
+fn several_links_of_a_process_do_not_mix() {
+    let links: Vec<_> = [Path::Shm, Path::Shm, Path::Tcp].into_iter().map(link).collect();
+    std::thread::scope(|scope| {
+        let mut ends = Vec::new();
+        for (connection, worker) in links {
+            scope.spawn(|| work(worker));
+            ends.push(connection.link);
+        }
+        for round in 0..50_u8 {
+            for (index, end) in ends.iter().enumerate() {
+                let mut reply = Vec::new();
+                end.call(ECHO, 0, &[&[round, index as u8]], &mut reply).unwrap();
+                assert_eq!(reply, [round, index as u8]);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_full_ring_of_a_dead_worker_does_not_hold_the_program() {
+    for path in [Path::Shm, Path::Unix] {
+        let (connection, worker) = link(path);
+        let bulk = vec![0; 1 << 20];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                drop(worker);
+            });
+            let lost = (0..PATIENCE.as_secs()).find_map(|_| connection.link.enqueue(ADD, 0, &[&bulk]).err());
+            assert!(matches!(lost, Some(LinkError::Closed)), "{lost:?}");
+        });
+    }
+}
+
+#[test]
+fn staging_is_shared_where_there_is_any() {
+    let (connection, worker) = link(Path::Shm);
+    let (ours, theirs) = (connection.link.staging().unwrap(), worker.staging().unwrap());
+    let piece = ours.take().unwrap();
+    assert!(ours.write(piece, 0, b"bulk"));
+    let mut got = [0; 4];
+    assert!(theirs.read(piece, 0, &mut got) && &got == b"bulk");
+    theirs.release(piece);
+    assert!(!ours.is_busy(piece) && connection.pinned.is_some());
+    let (connection, worker) = link(Path::Tcp);
+    assert!(connection.link.staging().is_none() && worker.staging().is_none() && connection.pinned.is_none());
+}
