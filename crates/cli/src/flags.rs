@@ -37,7 +37,7 @@ Files:
 /// Katydid puts its own libcuda.so.1 under a program and carries the calls to a worker process that owns the GPU.
 /// The program needs no driver, no GPU and no rebuild.
 #[derive(Debug, Parser)]
-#[command(name = "katydid", version, after_long_help = AFTER_HELP, propagate_version = true, max_term_width = 100)]
+#[command(name = "katydid", version, after_long_help = AFTER_HELP, max_term_width = 100)]
 #[command(arg_required_else_help = true, subcommand_required = true, disable_help_subcommand = true)]
 pub(crate) struct Flags {
     /// What to do.
@@ -95,9 +95,9 @@ pub(crate) struct SessionFlags {
     /// How calls travel; chosen from the address unless given.
     #[arg(long, value_enum)]
     pub(crate) link: Option<Link>,
-    /// Driver of a private server: auto, soft, or the path of a libcuda.so.1.
-    #[arg(long, value_name = "DRIVER", default_value = "auto")]
-    pub(crate) driver: String,
+    /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
+    #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
+    pub(crate) driver: Option<String>,
 }
 
 /// The two ways frames travel.
@@ -324,6 +324,12 @@ mod tests {
     #[test]
     fn run_without_a_program_is_a_usage_error() {
         assert_eq!(Flags::try_parse_from(["katydid", "run"]).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn a_driver_is_for_private_servers_only() {
+        let line = ["katydid", "run", "--driver", "soft", "--server", "unix:/a", "prog"];
+        assert_eq!(Flags::try_parse_from(line).unwrap_err().exit_code(), 2);
     }
 
     #[test]

@@ -30,13 +30,14 @@ mod supervise;
 mod table;
 mod terminal;
 mod trace;
+mod worker;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::failure::{Failure, Outcome};
-use crate::flags::{Command, Flags, WorkerFlags};
+use crate::failure::Outcome;
+use crate::flags::{Command, Flags};
 
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
@@ -61,15 +62,10 @@ fn dispatch(command: Command) -> Outcome {
         Command::Trace(flags) => trace::main(&flags),
         Command::Bench(flags) => bench::main(&flags),
         Command::Doctor(flags) => doctor::main(&flags),
-        Command::Worker(flags) => worker(&flags),
+        Command::Worker(flags) => worker::main(&flags),
         Command::BenchBody(flags) => bench::body(&flags),
         Command::ProbeDriver(flags) => probe::main(&flags),
         Command::Completions(flags) => manual::completions(&flags),
         Command::Man(flags) => manual::man(&flags),
     }
-}
-
-/// Serves one program; said nowhere, because only a server starts it.
-fn worker(flags: &WorkerFlags) -> Outcome {
-    Err(Failure::work(format!("no worker {flags:?}")))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use katydid_daemon::{Server, WorkersView};
+use katydid_daemon::{Server, Verbosity, WorkersView};
 use katydid_transport::Address;
 use tempfile::TempDir;
 
@@ -33,7 +33,8 @@ impl PrivateServer {
         })?;
         let listen = [Address::Unix(folder.path().join("sock"))].into_iter().chain(further.iter().cloned()).collect();
         let mut config = serve::config(listen, folder.path().join("admin"), driver)?;
-        config.quiet = true;
+        // What goes wrong is told to the program, which says it.
+        config.verbosity = Verbosity::Nothing;
         config.hello_patience = HELLO_PATIENCE;
         let server = Server::start(config).map_err(Failure::server)?;
         Ok(Self { server, _folder: folder })

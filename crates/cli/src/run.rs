@@ -46,13 +46,16 @@ impl Launch {
     pub(crate) fn prepare(session: &SessionFlags, line: &[OsString]) -> Result<Self, Failure> {
         let layout = Layout::find().map_err(Failure::server)?;
         layout.check_shim().map_err(Failure::server)?;
-        let known = address::resolve(session.server.as_deref()).map_err(Failure::usage)?;
+        let known = match session.driver {
+            Some(_) => None,
+            None => address::resolve(session.server.as_deref()).map_err(Failure::usage)?,
+        };
         check_link(session.link, known.as_ref())?;
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
         let mut command = Command::new(program);
         command.args(arguments).env(layout::SEARCH, layout.program_search());
         describe(&mut command, session);
-        Ok(Self { command, known, driver: session.driver.clone() })
+        Ok(Self { command, known, driver: session.driver.clone().unwrap_or_else(|| "auto".to_owned()) })
     }
 
     /// Sets a variable of the program.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use katydid_daemon::{Server, ServerConfig, WorkerCommand};
+use katydid_daemon::{Server, ServerConfig, Verbosity, WorkerCommand};
 use katydid_transport::Address;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::Build;
@@ -73,7 +73,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     config.warm = flags.warm;
     config.max_sessions = flags.max_sessions;
     config.session_memory = flags.session_memory.map(|size| size.0);
-    config.quiet = flags.quiet;
+    config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };
     Ok(config)
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Resu
         session_memory: None,
         build: Build::current(SPEC_HASH),
         hello_patience: HELLO_PATIENCE,
-        quiet: false,
+        verbosity: Verbosity::Everything,
     })
 }
 

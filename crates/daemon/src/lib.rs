@@ -23,6 +23,7 @@ mod spawn;
 mod view;
 
 pub use listen::ListenError;
+pub use report::Verbosity;
 pub use server::{Server, ServerConfig, StartError};
 pub use spawn::WorkerCommand;
 pub use view::{ServerView, SessionView, SessionsView, WorkersView};

@@ -5,28 +5,43 @@
 use std::fmt;
 use std::io::{self, Write};
 
+/// How much a server says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verbosity {
+    /// Nothing: for a server of one program, which is told everything that concerns it.
+    Nothing,
+    /// What an operator must know.
+    Problems,
+    /// Sessions too.
+    Everything,
+}
+
 /// Where lines go, or do not.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reporter {
-    quiet: bool,
+    verbosity: Verbosity,
 }
 
 impl Reporter {
-    /// `quiet` keeps problems only.
-    pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet }
+    /// A reporter that says as much as it is told to.
+    pub(crate) fn new(verbosity: Verbosity) -> Self {
+        Self { verbosity }
     }
 
     /// Something the operator may like to know.
     pub(crate) fn note(self, line: fmt::Arguments<'_>) {
-        if !self.quiet {
-            write_line(line);
-        }
+        self.say(Verbosity::Everything, line);
     }
 
     /// Something the operator must know.
     pub(crate) fn problem(self, line: fmt::Arguments<'_>) {
-        write_line(line);
+        self.say(Verbosity::Problems, line);
+    }
+
+    fn say(self, from: Verbosity, line: fmt::Arguments<'_>) {
+        if self.verbosity >= from {
+            write_line(line);
+        }
     }
 }
 

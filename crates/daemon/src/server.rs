@@ -24,7 +24,7 @@ use crate::admin::AdminServer;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
 use crate::minder::mind;
 use crate::pool::Pool;
-use crate::report::Reporter;
+use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
 use crate::spawn::{Worker, WorkerCommand, spawn};
 use crate::view::WorkersView;
@@ -52,8 +52,8 @@ pub struct ServerConfig {
     pub build: Build,
     /// How long a program may take to say hello.
     pub hello_patience: Duration,
-    /// Say nothing but problems.
-    pub quiet: bool,
+    /// What it says on standard error.
+    pub verbosity: Verbosity,
 }
 
 /// Why a server could not start. Nothing is left behind.
@@ -185,7 +185,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartEr
     Ok(Shared {
         pool: Pool::new(config.warm),
         sessions: Sessions::new(config.max_sessions),
-        reporter: Reporter::new(config.quiet),
+        reporter: Reporter::new(config.verbosity),
         build: config.build,
         hello_patience: config.hello_patience,
         session_memory: config.session_memory,

@@ -1,0 +1,45 @@
+//! `katydid worker`, hidden: the process of one session, started by a server with a socket to it.
+
+#![expect(unsafe_code, reason = "takes over a descriptor that the server left open for this process")]
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use katydid_driver::DriverChoice;
+use katydid_worker::WorkerOptions;
+use rustix::net::SocketType;
+use rustix::net::sockopt::socket_type;
+
+use crate::failure::{Failure, Outcome};
+use crate::flags::WorkerFlags;
+use crate::layout::Layout;
+
+/// Descriptors below are standard input and outputs.
+const FIRST_CONTROL: i32 = 3;
+
+/// Becomes the worker.
+pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
+    let control = control(flags.control_fd).ok_or_else(|| {
+        Failure::usage("worker: started by hand: the server starts workers, see `katydid serve --help`")
+    })?;
+    let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
+    let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
+    Ok(katydid_worker::run(WorkerOptions { control, driver, soft }))
+}
+
+/// The socket to the server; `None` when the number is not one.
+fn control(number: i32) -> Option<OwnedFd> {
+    if number < FIRST_CONTROL {
+        return None;
+    }
+    // SAFETY: the server opened this descriptor for this process and passed its number; nothing else in this process
+    // uses it, and a number that is not open only makes the calls below fail.
+    let control = unsafe { OwnedFd::from_raw_fd(number) };
+    match socket_type(&control) {
+        Ok(SocketType::SEQPACKET) => Some(control),
+        // Not ours to close.
+        _ => {
+            std::mem::forget(control);
+            None
+        }
+    }
+}
