@@ -8,6 +8,7 @@
     non_snake_case,
     clippy::too_many_arguments,
     clippy::missing_transmute_annotations,
+    clippy::type_complexity,
     reason = "names and parameters are the vendor's; the generated table states each type once, at its field"
 )]
 

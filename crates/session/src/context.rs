@@ -6,18 +6,52 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUcontext, CUresult, CUstream, stream_flags};
+use katydid_wire::codec::Message as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
+    kdDeviceShrink, kdFacts, kdImagePiece, kdLibraryLoad, kdUpcallNext,
+};
 
 use crate::ask::ask;
 use crate::fault::Fault;
 use crate::session::Session;
 
+/// Whether a message means anything only in a context.
+fn needs_context(opcode: u16) -> bool {
+    !matches!(
+        opcode,
+        kdFacts::OPCODE
+            | kdContextRetain::OPCODE
+            | kdContextRelease::OPCODE
+            | kdContextReset::OPCODE
+            | kdContextCreate::OPCODE
+            | kdDeviceGrow::OPCODE
+            | kdDeviceShrink::OPCODE
+            | kdImagePiece::OPCODE
+            | kdLibraryLoad::OPCODE
+            | kdUpcallNext::OPCODE
+            | cuCtxDestroy_v2::OPCODE
+            | cuLibraryUnload::OPCODE
+    )
+}
+
 impl Session {
-    /// Makes the context of a frame current.
+    /// Makes the context of a frame current. A thread may still name a context that is gone, as its current one; what
+    /// needs none is executed nevertheless.
     ///
     /// # Errors
     ///
     /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that is gone, or what the driver says.
-    pub(crate) fn enter(&mut self, context: u32) -> Result<(), Fault> {
+    pub(crate) fn enter_for(&mut self, head: &FrameHead) -> Result<(), Fault> {
+        match self.enter(head.context) {
+            Err(Fault::Cuda(CUresult::ERROR_CONTEXT_IS_DESTROYED)) if !needs_context(head.opcode) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Makes a context current; 0 leaves things as they are.
+    fn enter(&mut self, context: u32) -> Result<(), Fault> {
         if context == self.current || context == 0 {
             return Ok(());
         }

@@ -28,6 +28,8 @@ mod session;
 mod shared;
 mod staged;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod upcalls;
 mod uploads;
 mod usage;

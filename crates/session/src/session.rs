@@ -89,15 +89,11 @@ pub struct Session {
 impl Session {
     /// A session that nothing has happened in yet.
     pub fn new(setup: Setup, link: &dyn WorkerLink) -> Self {
-        let Setup { driver, facts, map, device, host, capture, warm, usage } = setup;
-        Self::with_replier(
-            Setup { driver, facts, map, device, host, capture, warm, usage },
-            link.replier(),
-            link.staging().map(StagingArea::new),
-        )
+        Self::with_replier(setup, link.replier(), link.staging().map(StagingArea::new))
     }
 
-    fn with_replier(setup: Setup, replier: Arc<dyn Replier>, staging: Option<StagingArea>) -> Self {
+    /// The same over whatever carries replies.
+    pub(crate) fn with_replier(setup: Setup, replier: Arc<dyn Replier>, staging: Option<StagingArea>) -> Self {
         Self {
             shared: Arc::new(Shared::new(setup.driver, replier, setup.capture)),
             tables: Tables::default(),
@@ -134,7 +130,7 @@ impl Session {
     /// Executes one frame.
     pub(crate) fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
         self.usage.count_call();
-        match self.enter(head.context).and_then(|()| dispatch(self, head, payload)) {
+        match self.enter_for(head).and_then(|()| dispatch(self, head, payload)) {
             Ok(()) => Ok(()),
             Err(Fault::Fatal(error)) => Err(error),
             Err(Fault::Cuda(code)) => self.refuse(head, code),

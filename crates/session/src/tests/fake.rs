@@ -1,0 +1,248 @@
+//! The driver of these tests: functions that note their calls and touch nothing.
+//!
+//! Calls of the main loop are noted per thread, so that tests do not see each other's.
+
+#![expect(unsafe_code, reason = "plays a C library")]
+
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::without_provenance_mut;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use katydid_cuda_sys::{
+    CUcontext, CUevent, CUfunction, CUhostFn, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp,
+    CUmodule, CUresult, CUstream,
+};
+use katydid_driver::Driver;
+
+thread_local! {
+    /// What the calling thread asked of the driver.
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// The code that the next noted call of this thread answers.
+    static NEXT_CODE: RefCell<CUresult> = const { RefCell::new(CUresult::SUCCESS) };
+}
+
+/// Handles are numbers in order.
+static HANDLES: AtomicUsize = AtomicUsize::new(0x1000);
+/// Raised by a stream that was written to; waited for by one that is synchronised.
+pub(super) static FLAG: AtomicU32 = AtomicU32::new(0);
+
+/// What this thread asked since the last time.
+pub(super) fn calls() -> Vec<String> {
+    CALLS.take()
+}
+
+/// Lets the next call of this thread fail.
+pub(super) fn fail_next(code: CUresult) {
+    NEXT_CODE.set(code);
+}
+
+fn note(call: String) -> CUresult {
+    CALLS.with_borrow_mut(|calls| calls.push(call));
+    NEXT_CODE.replace(CUresult::SUCCESS)
+}
+
+fn make<T>(out: *mut T, make: impl FnOnce(*mut c_void) -> T, call: &str) -> CUresult {
+    let number = HANDLES.fetch_add(0x10, Ordering::Relaxed);
+    let status = note(format!("{call} {number:#x}"));
+    // SAFETY: sessions pass a local of this type.
+    unsafe { out.write(make(without_provenance_mut(number))) };
+    status
+}
+
+extern "C" fn set_current(context: CUcontext) -> CUresult {
+    note(format!("current {:#x}", context.address()))
+}
+
+extern "C" fn state(_device: i32, flags: *mut u32, active: *mut i32) -> CUresult {
+    // SAFETY: sessions pass locals.
+    unsafe { (flags.write(0), active.write(0)) };
+    CUresult::SUCCESS
+}
+
+extern "C" fn retain(out: *mut CUcontext, _device: i32) -> CUresult {
+    make(out, CUcontext, "retain")
+}
+
+extern "C" fn release(device: i32) -> CUresult {
+    note(format!("release {device}"))
+}
+
+extern "C" fn stream_create(out: *mut CUstream, flags: u32) -> CUresult {
+    make(out, CUstream, &format!("stream {flags}"))
+}
+
+extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
+    note(format!("destroy {:#x}", stream.address()))
+}
+
+/// Waits for [`FLAG`], as a stream waits for the GPU.
+extern "C" fn stream_synchronize(_stream: CUstream) -> CUresult {
+    while FLAG.load(Ordering::Acquire) == 0 {
+        std::thread::yield_now();
+    }
+    CUresult::SUCCESS
+}
+
+extern "C" fn stream_query(stream: CUstream) -> CUresult {
+    note(format!("query {:#x}", stream.address()))
+}
+
+/// Raises [`FLAG`].
+extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
+    FLAG.store(1, Ordering::Release);
+    note(format!("record {:#x} {:#x}", event.address(), stream.address()))
+}
+
+extern "C" fn event_create(out: *mut CUevent, _flags: u32) -> CUresult {
+    make(out, CUevent, "event")
+}
+
+extern "C" fn module_load(
+    out: *mut CUmodule,
+    _image: *const c_void,
+    _: u32,
+    _: *mut u32,
+    _: *mut *mut c_void,
+) -> CUresult {
+    make(out, CUmodule, "module")
+}
+
+extern "C" fn get_function(out: *mut CUfunction, _module: CUmodule, name: *const c_char) -> CUresult {
+    // SAFETY: sessions pass a NUL-terminated name.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    make(out, CUfunction, &format!("function {name}"))
+}
+
+/// The packed parameters of an `extra` list.
+fn params(extra: *mut *mut c_void) -> Vec<u8> {
+    if extra.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the list is pointer marker, pointer, size marker, place of the size, end.
+    unsafe {
+        let size = extra.add(3).read().cast::<usize>().read();
+        std::slice::from_raw_parts(extra.add(1).read().cast::<u8>(), size).to_vec()
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the vendor's parameters")]
+extern "C" fn launch(
+    function: CUfunction,
+    x: u32,
+    _y: u32,
+    _z: u32,
+    block: u32,
+    _: u32,
+    _: u32,
+    shared: u32,
+    stream: CUstream,
+    _: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    let (function, stream) = (function.address(), stream.address());
+    note(format!("launch {function:#x} {x} {block} {shared} {stream:#x} {:?}", params(extra)))
+}
+
+extern "C" fn launch_ex(
+    config: *const CUlaunchConfig,
+    function: CUfunction,
+    _: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    // SAFETY: sessions pass a configuration with as many attributes as it says.
+    let attributes: &[CUlaunchAttribute] =
+        unsafe { std::slice::from_raw_parts((*config).attrs, (*config).numAttrs as usize) };
+    let attributes: Vec<_> = attributes.iter().map(|attribute| (attribute.id, attribute.value[0])).collect();
+    note(format!("launch {:#x} {attributes:x?} {:?}", function.address(), params(extra)))
+}
+
+extern "C" fn copy_in(to: u64, _from: *const c_void, size: usize, stream: CUstream) -> CUresult {
+    note(format!("in {to:#x} {size} {:#x}", stream.address()))
+}
+
+extern "C" fn copy(to: u64, from: u64, size: usize, _stream: CUstream) -> CUresult {
+    note(format!("copy {to:#x} {from:#x} {size}"))
+}
+
+extern "C" fn fill(to: u64, value: u32, count: usize, _stream: CUstream) -> CUresult {
+    note(format!("fill {to:#x} {value} {count}"))
+}
+
+extern "C" fn mem_create(out: *mut u64, size: usize, _: *const CUmemAllocationProp, _: u64) -> CUresult {
+    // SAFETY: sessions pass a local.
+    unsafe { out.write(7) };
+    note(format!("create {size:#x}"))
+}
+
+extern "C" fn mem_map(at: u64, size: usize, _: usize, _: u64, _: u64) -> CUresult {
+    note(format!("map {at:#x} {size:#x}"))
+}
+
+extern "C" fn set_access(_: u64, _: usize, _: *const CUmemAccessDesc, count: usize) -> CUresult {
+    note(format!("access {count}"))
+}
+
+extern "C" fn mem_release(_: u64) -> CUresult {
+    CUresult::SUCCESS
+}
+
+extern "C" fn mem_unmap(at: u64, size: usize) -> CUresult {
+    note(format!("unmap {at:#x} {size:#x}"))
+}
+
+extern "C" fn host_register(at: *mut c_void, size: usize, _flags: u32) -> CUresult {
+    note(format!("register {:#x} {size:#x}", at.addr()))
+}
+
+/// Prints, then runs the function on a thread of its own, as a driver does.
+extern "C" fn host_function(_stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult {
+    let data = data.expose_provenance();
+    std::thread::spawn(move || {
+        if let Some(function) = function {
+            // SAFETY: the session gave function and data for this.
+            unsafe { function(std::ptr::with_exposed_provenance_mut(data)) };
+        }
+    });
+    CUresult::SUCCESS
+}
+
+extern "C" fn nothing() -> CUresult {
+    CUresult::SUCCESS
+}
+
+/// The table of all this.
+pub(super) fn driver() -> Driver {
+    let find = |name: &CStr| -> *mut c_void {
+        match name.to_bytes() {
+            b"cuCtxSetCurrent" => set_current as *mut c_void,
+            b"cuDevicePrimaryCtxGetState" => state as *mut c_void,
+            b"cuDevicePrimaryCtxRetain" => retain as *mut c_void,
+            b"cuDevicePrimaryCtxRelease_v2" => release as *mut c_void,
+            b"cuStreamCreate" => stream_create as *mut c_void,
+            b"cuStreamDestroy_v2" => stream_destroy as *mut c_void,
+            b"cuStreamSynchronize" => stream_synchronize as *mut c_void,
+            b"cuStreamQuery" => stream_query as *mut c_void,
+            b"cuEventCreate" => event_create as *mut c_void,
+            b"cuEventRecord" => event_record as *mut c_void,
+            b"cuModuleLoadDataEx" => module_load as *mut c_void,
+            b"cuModuleGetFunction" => get_function as *mut c_void,
+            b"cuLaunchKernel" => launch as *mut c_void,
+            b"cuLaunchKernelEx" => launch_ex as *mut c_void,
+            b"cuMemcpyHtoDAsync_v2" => copy_in as *mut c_void,
+            b"cuMemcpyAsync" => copy as *mut c_void,
+            b"cuMemsetD32Async" => fill as *mut c_void,
+            b"cuMemCreate" => mem_create as *mut c_void,
+            b"cuMemMap" => mem_map as *mut c_void,
+            b"cuMemSetAccess" => set_access as *mut c_void,
+            b"cuMemRelease" => mem_release as *mut c_void,
+            b"cuMemUnmap" => mem_unmap as *mut c_void,
+            b"cuMemHostRegister_v2" => host_register as *mut c_void,
+            b"cuLaunchHostFunc" => host_function as *mut c_void,
+            b"cuCtxSynchronize" => nothing as *mut c_void,
+            _ => std::ptr::null_mut(),
+        }
+    };
+    // SAFETY: each function above has the signature of the one it stands for; all are static.
+    unsafe { Driver::from_functions(find) }
+}

@@ -1,0 +1,81 @@
+//! Frames that no honest program sends: each ends the session with one line that names what was wrong, or comes to a
+//! code; none of them panics.
+
+use katydid_wire::codec::Message as _;
+use katydid_wire::message::{
+    cuEventRecord, cuStreamCreate, cuStreamQuery, kdCopyIn, kdCopyInStaged, kdFacts, kdImagePiece, kdModuleLoad,
+    message_name,
+};
+
+use super::stage::Stage;
+
+/// Opcodes of this build.
+fn opcodes() -> impl Iterator<Item = u16> {
+    (1..u16::MAX).take_while(|opcode| message_name(*opcode).is_some())
+}
+
+#[test]
+fn each_breach_is_named_in_the_session_s_last_words() {
+    let cases: &[(&str, u16, bool, &[u8], &str)] = &[
+        ("an opcode of nothing", 0, false, &[], "opcode 0"),
+        ("an opcode of the future", u16::MAX, true, &[], "opcode 65535"),
+        ("a cut payload", kdCopyIn::OPCODE, false, &[0; 11], "kdCopyIn"),
+        ("a payload with a tail", cuStreamQuery::OPCODE, true, &[0; 5], "cuStreamQuery"),
+        ("a call without a wish for its reply", kdFacts::OPCODE, false, &[], "without waiting"),
+        ("an id from nowhere", cuStreamQuery::OPCODE, true, &[255, 255, 255, 255], "stream 4294967295"),
+        ("a new object at an id from nowhere", cuStreamCreate::OPCODE, false, &[0, 0, 0, 9, 0, 0, 0, 0], "stream"),
+        ("an event from nowhere", cuEventRecord::OPCODE, false, &[0, 0, 0, 9, 0, 0, 0, 0], "event"),
+        ("an image without end", kdImagePiece::OPCODE, false, &[255; 9], "image"),
+        (
+            "a load without an image",
+            kdModuleLoad::OPCODE,
+            true,
+            &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            "without an image",
+        ),
+        ("staging on a link that has none", kdCopyInStaged::OPCODE, false, &[0; 28], "staged"),
+    ];
+    for (what, opcode, wants_reply, payload, expected) in cases {
+        let error = Stage::new().send(*opcode, *wants_reply, payload).expect_err(what).to_string();
+        assert!(error.contains(expected), "{what}: {error}");
+        assert!(!error.contains('\n'), "{what}: {error}");
+    }
+}
+
+#[test]
+fn every_message_cut_short_is_refused_or_complete() {
+    for opcode in opcodes() {
+        for length in 0..64 {
+            let _ = Stage::new().send(opcode, length % 2 == 0, &vec![0; length]);
+        }
+    }
+}
+
+#[test]
+fn random_payloads_never_panic() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut stage = Stage::new();
+    stage.load();
+    for round in 0..60_000_u64 {
+        let opcode = (random() % 120) as u16;
+        // Waiting for an upcall, or for the GPU of these tests, would not end.
+        if message_name(opcode).is_some_and(|name| name.contains("Synchronize") || name == "kdUpcallNext") {
+            continue;
+        }
+        let length = (random() % 96) as usize;
+        let payload: Vec<u8> =
+            (0..length).map(|at| if at % 4 == 0 { random() as u8 & 7 } else { (random() >> 62) as u8 / 3 }).collect();
+        stage.context = (random() % 3) as u32;
+        stage.thread = 1 + (round % 7) as u32;
+        if stage.send(opcode, random() % 2 == 0, &payload).is_err() {
+            stage = Stage::new();
+            stage.load();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Device memory, pinned memory, and which addresses copies may name.
+
+use katydid_cuda_sys::CUresult;
+use katydid_wire::message::{
+    kdCopy, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdFacts, kdFactsReply, kdFill, kdHostPull, kdHostPush,
+    kdHostRegister,
+};
+
+use super::fake::{calls, fail_next};
+use super::stage::{DEVICE, GRANULE, Stage};
+use crate::fault::SessionError;
+
+fn grow(address: u64, size: u64) -> kdDeviceGrow {
+    kdDeviceGrow { device: 0, address, size }
+}
+
+#[test]
+fn growth_maps_new_memory_at_the_named_address() {
+    let mut stage = Stage::new();
+    stage.reply(&grow(DEVICE, GRANULE));
+    assert_eq!(calls(), ["create 0x200000", "map 0x200000000000 0x200000", "access 1"]);
+    assert_eq!(stage.session.usage.device_memory(), GRANULE);
+}
+
+#[test]
+fn out_of_memory_is_told_exactly_and_leaves_nothing() {
+    let mut stage = Stage::new();
+    fail_next(CUresult::ERROR_OUT_OF_MEMORY);
+    assert_eq!(stage.call(&grow(DEVICE, GRANULE)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
+    assert_eq!(calls(), ["create 0x200000"]);
+    stage.reply(&grow(DEVICE, GRANULE));
+}
+
+#[test]
+fn a_quota_is_a_full_device() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.call(&grow(DEVICE, 65 * GRANULE)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
+    assert_eq!(calls(), [""; 0]);
+    stage.reply(&grow(DEVICE, 64 * GRANULE));
+    assert_eq!(stage.call(&grow(DEVICE + 64 * GRANULE, GRANULE)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
+}
+
+#[test]
+fn a_quota_is_shown_as_the_size_of_the_device() {
+    let mut stage = Stage::new();
+    stage.session.facts.devices[0].total_memory = 1 << 40;
+    let kdFactsReply { facts } = stage.reply(&kdFacts {});
+    let facts = katydid_wire::facts::Facts::decode(&facts).unwrap();
+    assert_eq!(facts.devices[0].total_memory, 64 * GRANULE);
+}
+
+#[test]
+fn memory_is_given_back_in_whole_growths() {
+    let mut stage = Stage::new();
+    stage.reply(&grow(DEVICE, GRANULE));
+    stage.reply(&grow(DEVICE + GRANULE, 2 * GRANULE));
+    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 3 * GRANULE });
+    assert_eq!(stage.session.usage.device_memory(), 0);
+    stage.reply(&grow(DEVICE, GRANULE));
+}
+
+#[test]
+fn growth_outside_the_arena_or_over_itself_ends_the_session() {
+    let past = [
+        (DEVICE + 1, GRANULE),
+        (DEVICE, GRANULE - 1),
+        (DEVICE, 0),
+        (DEVICE - GRANULE, GRANULE),
+        (DEVICE + (1 << 40), GRANULE),
+        (u64::MAX - GRANULE + 1, 2 * GRANULE),
+        (DEVICE + GRANULE, GRANULE),
+    ];
+    for (address, size) in past {
+        let mut stage = Stage::new();
+        stage.reply(&grow(DEVICE + GRANULE, GRANULE));
+        let outcome = stage.try_send(&grow(address, size), true);
+        assert!(matches!(outcome, Err(SessionError::BadRange { .. })), "{address:#x} + {size:#x}");
+    }
+    let mut stage = Stage::new();
+    for device in [1, -1, i32::MAX] {
+        let reply = stage.call(&kdDeviceGrow { device, ..grow(DEVICE, GRANULE) });
+        assert_eq!(reply.status, CUresult::ERROR_INVALID_DEVICE.0);
+    }
+}
+
+#[test]
+fn copies_and_fills_reach_only_the_session() {
+    let mut stage = Stage::new();
+    let own = &raw const stage as u64;
+    stage.enqueue(&kdCopy { destination: DEVICE, source: own, size: 8, stream: 0 });
+    stage.enqueue(&kdCopy { destination: own, source: DEVICE, size: 8, stream: 0 });
+    stage.enqueue(&kdCopyIn { destination: own, stream: 0, data: b"overwrite" });
+    let (value, element) = (0, 4);
+    stage.enqueue(&kdFill { destination: own, pitch: 0, value, elementSize: element, width: 2, height: 1, stream: 0 });
+    let out = stage.call(&kdCopyOut { source: own, size: 64, stream: 0 });
+    assert_eq!((out.status, out.deferred), (CUresult::ERROR_INVALID_VALUE.0, CUresult::ERROR_INVALID_VALUE.0));
+    assert_eq!(calls(), [""; 0]);
+    stage.enqueue(&kdCopy { destination: DEVICE, source: DEVICE + 64, size: 8, stream: 0 });
+    assert_eq!(calls().len(), 1);
+}
+
+#[test]
+fn pinned_memory_is_written_and_read_only_where_it_is_registered() {
+    const BASE: u64 = 0x4100_0000_0000;
+    let mut stage = Stage::with_host_memory(BASE, 1 << 20);
+    stage.retain(1);
+    stage.reply(&kdHostRegister { address: BASE + 4096, size: 8192, flags: 0 });
+    stage.enqueue(&kdHostPush { address: BASE + 4100, data: b"pushed" });
+    assert_eq!(stage.reply(&kdHostPull { address: BASE + 4100, size: 6 }).data, b"pushed");
+    let again = stage.call(&kdHostRegister { address: BASE + 8192, size: 4096, flags: 0 });
+    assert_eq!(again.status, CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.0);
+    for (address, data) in [(BASE, &b"x"[..]), (BASE + 12287, b"xy"), (u64::MAX, b"xy")] {
+        let outcome = stage.try_send(&kdHostPush { address, data }, false);
+        assert!(matches!(outcome, Err(SessionError::BadRange { .. })), "{address:#x}");
+    }
+    assert!(stage.try_send(&kdHostPull { address: BASE, size: 1 }, true).is_err());
+    assert!(stage.try_send(&kdHostPull { address: BASE + 4096, size: u32::MAX }, true).is_err());
+    for (address, size) in [(BASE + 1, 4096), (BASE, 1 << 21), (BASE - 4096, 4096), (BASE, 0), (u64::MAX - 4095, 8192)]
+    {
+        assert!(stage.try_send(&kdHostRegister { address, size, flags: 0 }, true).is_err(), "{address:#x}");
+    }
+}

@@ -1,0 +1,181 @@
+//! Puts a session on the stage: a program's frames in, replies out.
+
+use std::sync::{Arc, Condvar, Mutex};
+
+use katydid_arena::{AddressMap, Reservation};
+use katydid_transport::{Answer, LinkError, Replier};
+use katydid_wire::codec::{Message, Reply};
+use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::handshake::{ArenaKind, ArenaRange};
+use katydid_wire::message::{kdContextRetain, kdImagePiece, kdModuleFunction, kdModuleLoad};
+
+use super::fake;
+use crate::device_memory::DeviceMemory;
+use crate::fault::SessionError;
+use crate::host_memory::HostMemory;
+use crate::output::Capture;
+use crate::session::{Session, Setup};
+use crate::usage::Usage;
+
+/// Start of the device arena: one GPU.
+pub(super) const DEVICE: u64 = 0x2000_0000_0000;
+/// A granule of device memory.
+pub(super) const GRANULE: u64 = 2 << 20;
+
+/// A reply as it was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) sequence: u64,
+    pub(super) status: u32,
+    pub(super) deferred: u32,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Replies, for whoever waits.
+#[derive(Default)]
+struct Replies {
+    sent: Mutex<Vec<Sent>>,
+    more: Condvar,
+}
+
+impl Replier for Replies {
+    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+        let Answer { sequence, status, deferred, payload, .. } = *answer;
+        self.sent.lock().unwrap().push(Sent { sequence, status, deferred, payload: payload.to_vec() });
+        self.more.notify_all();
+        Ok(())
+    }
+}
+
+/// A program and its session.
+pub(super) struct Stage {
+    pub(super) session: Session,
+    replies: Arc<Replies>,
+    sequence: u64,
+    /// Which of its threads the program sends from.
+    pub(super) thread: u32,
+    /// The thread's context.
+    pub(super) context: u32,
+}
+
+impl Stage {
+    /// A session with one device, 64 granules of quota, and no context.
+    pub(super) fn bare() -> Self {
+        let arenas = [ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 }];
+        Self::with(&arenas, None)
+    }
+
+    /// The same, with pinned memory at a place of the system's choice.
+    pub(super) fn with_host_memory(base: u64, length: u64) -> Self {
+        let arenas = [
+            ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 },
+            ArenaRange { kind: ArenaKind::PINNED, base, length },
+        ];
+        let arena = Reservation::at(base, length).unwrap();
+        arena.map_private(0, length).unwrap();
+        Self::with(&arenas, Some(HostMemory::new(arena)))
+    }
+
+    fn with(arenas: &[ArenaRange], host: Option<HostMemory>) -> Self {
+        let map = AddressMap::from_arenas(arenas).unwrap();
+        let facts =
+            Facts { devices: vec![DeviceFacts::default()], peers: vec![PeerFacts::default()], ..Facts::default() };
+        let setup = Setup {
+            driver: Arc::new(fake::driver()),
+            device: DeviceMemory::new(map.clone(), &facts, 64 * GRANULE),
+            facts,
+            map,
+            host,
+            capture: Capture::default(),
+            warm: Vec::new(),
+            usage: Arc::new(Usage::default()),
+        };
+        let replies = Arc::new(Replies::default());
+        let replier = Arc::clone(&replies);
+        Self { session: Session::with_replier(setup, replier, None), replies, sequence: 0, thread: 1, context: 0 }
+    }
+
+    /// The same with context 1, and nothing noted of how it came.
+    pub(super) fn new() -> Self {
+        let mut stage = Self::bare();
+        stage.retain(1);
+        fake::calls();
+        stage
+    }
+
+    /// Makes context `id` and enters it.
+    pub(super) fn retain(&mut self, id: u32) {
+        assert_eq!(self.call(&kdContextRetain { context: id, device: 0, flags: 0 }).status, 0);
+        self.context = id;
+    }
+
+    /// Loads a module as id 1 and finds a function of it as id 1.
+    pub(super) fn load(&mut self) {
+        let image = katydid_fatbin::Image::from_bytes(b".version 8.0\n").unwrap().encode();
+        self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+        let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
+        assert_eq!(self.call(&load).status, 0);
+        assert_eq!(self.call(&kdModuleFunction { function: 1, module: 1, name: b"saxpy" }).status, 0);
+        fake::calls();
+    }
+
+    /// A frame's head, and the next number.
+    fn head(&mut self, opcode: u16, wants_reply: bool) -> FrameHead {
+        self.sequence += 1;
+        FrameHead { opcode, wants_reply, thread: self.thread, context: self.context, sequence: self.sequence }
+    }
+
+    /// Sends bytes as they are.
+    pub(super) fn send(&mut self, opcode: u16, wants_reply: bool, payload: &[u8]) -> Result<u64, SessionError> {
+        let head = self.head(opcode, wants_reply);
+        self.session.execute(&head, payload).map(|()| head.sequence)
+    }
+
+    /// Sends a message, and says how the session took it.
+    pub(super) fn try_send<M: Message>(&mut self, message: &M, wants_reply: bool) -> Result<u64, SessionError> {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        payload.extend_from_slice(message.tail());
+        self.send(M::OPCODE, wants_reply, &payload)
+    }
+
+    /// Sends an honest message that nobody waits for.
+    pub(super) fn enqueue<M: Message>(&mut self, message: &M) {
+        self.try_send(message, false).unwrap();
+    }
+
+    /// Sends an honest call, without waiting.
+    pub(super) fn begin<M: Message>(&mut self, message: &M) -> u64 {
+        self.try_send(message, true).unwrap()
+    }
+
+    /// Waits for a reply.
+    pub(super) fn wait(&self, sequence: u64) -> Sent {
+        let mut sent = self.replies.sent.lock().unwrap();
+        loop {
+            if let Some(at) = sent.iter().position(|reply| reply.sequence == sequence) {
+                return sent.swap_remove(at);
+            }
+            sent = self.replies.more.wait(sent).unwrap();
+        }
+    }
+
+    /// Whether the reply is there.
+    pub(super) fn is_answered(&self, sequence: u64) -> bool {
+        self.replies.sent.lock().unwrap().iter().any(|reply| reply.sequence == sequence)
+    }
+
+    /// Sends an honest call and waits.
+    pub(super) fn call<M: Message>(&mut self, message: &M) -> Sent {
+        let sequence = self.begin(message);
+        self.wait(sequence)
+    }
+
+    /// The reply of a call that succeeds.
+    pub(super) fn reply<M: Message>(&mut self, message: &M) -> M::Reply {
+        let sent = self.call(message);
+        assert_eq!(sent.status, 0, "{}", M::NAME);
+        M::Reply::decode(&sent.payload).unwrap()
+    }
+}
