@@ -31,7 +31,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("session", &["driver", "wire", "transport", "arena", "fatbin"]),
     ("worker", &["session"]),
     ("daemon", &["transport"]),
-    ("cli", &["daemon", "worker"]),
+    ("cli", &["daemon", "worker", "client"]),
     ("tests", &[]),
     ("xtask", &["tests"]),
 ];

@@ -46,8 +46,8 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     let warm = match Warm::up(&options.driver, options.soft.as_deref()) {
         Ok(warm) => warm,
         Err(error) => {
+            // The server says it, or passes it on to the program that waits.
             control::failed(control, &error);
-            log.line(format_args!("{error}"));
             return ExitCode::FAILURE;
         }
     };
