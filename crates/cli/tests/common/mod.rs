@@ -1,0 +1,97 @@
+//! Runs the real binary in a clean environment, with an installation that has a file where each library would be.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// A home of its own for one test.
+pub(crate) struct Home {
+    pub(crate) folder: TempDir,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for library in ["lib/shim", "lib/soft"] {
+            fs::create_dir_all(folder.path().join(library)).unwrap();
+            fs::write(folder.path().join(library).join("libcuda.so.1"), "").unwrap();
+        }
+        Self { folder }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `katydid` with the given arguments, not started yet.
+    pub(crate) fn katydid(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_katydid"));
+        command.args(arguments).stdin(Stdio::null());
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", self.folder.path());
+        command.env("KATYDID_LIB", self.path("lib")).env("XDG_RUNTIME_DIR", self.folder.path());
+        command
+    }
+
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
+        self.katydid(arguments).output().unwrap()
+    }
+
+    /// Status and standard error.
+    pub(crate) fn fails(&self, arguments: &[&str]) -> (i32, String) {
+        let output = self.output(arguments);
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+/// `katydid serve` that has said where it listens.
+pub(crate) struct Serving {
+    pub(crate) child: Child,
+    pub(crate) addresses: Vec<String>,
+    /// Kept, since a server must not find its standard error closed by accident.
+    _stderr: BufReader<ChildStderr>,
+}
+
+impl Serving {
+    /// Without workers, which these tests do not need.
+    pub(crate) fn start(home: &Home, listen: &[&str]) -> Self {
+        let mut command = home.katydid(&["serve", "--warm", "0"]);
+        listen.iter().for_each(|address| {
+            command.args(["--listen", address]);
+        });
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut addresses = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the server ended; it listened on {addresses:?}");
+            match line.trim().strip_prefix("katydid: listening on ") {
+                Some(address) => addresses.push(address.to_owned()),
+                None => break,
+            }
+        }
+        Self { child, addresses, _stderr: stderr }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Ends it in order; its exit code.
+    pub(crate) fn stop(mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

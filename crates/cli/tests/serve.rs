@@ -1,0 +1,153 @@
+//! `katydid serve`, `ps` and `doctor` with the real binary: sockets, signals, strangers at the door.
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use common::{Home, Serving};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// The server of these tests gives a program this long to say hello.
+const LONGER_THAN_A_HELLO: Duration = Duration::from_secs(30);
+
+fn unix_of(home: &Home) -> String {
+    format!("unix:{}", home.path("k.sock").display())
+}
+
+fn sessions(home: &Home) -> Value {
+    let output = home.output(&["ps", "--server", &unix_of(home), "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_server_answers_ps_and_leaves_nothing_behind() {
+    let home = Home::new();
+    let server = Serving::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
+    assert_eq!(server.addresses[0], unix_of(&home));
+    assert!(!server.addresses[1].ends_with(":0"));
+    assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
+    assert_eq!(server.stop(), Some(0));
+    assert!(!home.path("k.sock").exists() && !home.path("k.sock.admin").exists());
+}
+
+#[test]
+fn without_listen_the_socket_lies_in_the_runtime_folder_and_ps_finds_it() {
+    let home = Home::new();
+    let server = Serving::start(&home, &[]);
+    assert_eq!(server.addresses, [format!("unix:{}", home.path("katydid.sock").display())]);
+    let output = home.output(&["ps"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"ID  NAME"));
+}
+
+#[test]
+fn interrupt_ends_a_server_as_terminate_does() {
+    let home = Home::new();
+    let mut server = Serving::start(&home, &[&unix_of(&home)]);
+    server.signal(Signal::INT);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    assert!(!home.path("k.sock").exists());
+}
+
+#[test]
+fn a_live_server_is_not_replaced() {
+    let home = Home::new();
+    let _server = Serving::start(&home, &[&unix_of(&home)]);
+    let (code, text) = home.fails(&["serve", "--listen", &unix_of(&home)]);
+    assert!(code == 3 && text.contains("a server is listening there already"), "{text}");
+    assert!(home.path("k.sock").exists());
+}
+
+#[test]
+fn a_stale_socket_is_replaced() {
+    let home = Home::new();
+    drop(UnixListener::bind(home.path("k.sock")).unwrap());
+    let server = Serving::start(&home, &[&unix_of(&home)]);
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_file_in_the_way_is_kept() {
+    let home = Home::new();
+    fs::write(home.path("k.sock"), "mine").unwrap();
+    let (code, text) = home.fails(&["serve", "--listen", &unix_of(&home)]);
+    assert!(code == 3 && text.contains("not a socket"), "{text}");
+    assert_eq!(fs::read(home.path("k.sock")).unwrap(), b"mine");
+}
+
+#[test]
+fn tcp_beyond_loopback_is_refused_in_one_line() {
+    let home = Home::new();
+    let (code, text) = home.fails(&["serve", "--listen", "tcp://0.0.0.0:0"]);
+    assert!(code == 3 && text.contains("--insecure") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
+fn a_wrong_address_or_driver_is_a_usage_error() {
+    let home = Home::new();
+    assert_eq!(home.fails(&["serve", "--listen", "carrier-pigeon:coop"]).0, 2);
+    let (code, text) = home.fails(&["serve", "--driver", "/no/such/libcuda.so.1", "--listen", &unix_of(&home)]);
+    assert!(code == 2 && text.contains("/no/such/libcuda.so.1"), "{text}");
+}
+
+#[test]
+fn strangers_at_the_door_leave_the_server_running() {
+    let home = Home::new();
+    let server = Serving::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
+    let tcp = server.addresses[1].strip_prefix("tcp://").unwrap();
+    let oversized = [b"KATYDID\0".as_slice(), &u32::MAX.to_le_bytes(), &[0; 60]].concat();
+    for bytes in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(4).as_slice(), &[0xff; 4096], &oversized, b""] {
+        let mut stream = TcpStream::connect(tcp).unwrap();
+        stream.set_read_timeout(Some(LONGER_THAN_A_HELLO)).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // Whatever the server says before it hangs up, it does hang up.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn peers_that_say_nothing_do_not_keep_others_out() {
+    let home = Home::new();
+    let server = Serving::start(&home, &[&unix_of(&home)]);
+    let silent: Vec<_> = (0..200).map(|_| UnixStream::connect(home.path("k.sock")).unwrap()).collect();
+    assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
+    drop(silent);
+    let mut stranger = UnixStream::connect(home.path("k.sock")).unwrap();
+    stranger.set_read_timeout(Some(LONGER_THAN_A_HELLO)).unwrap();
+    stranger.write_all(&[0x55; 128]).unwrap();
+    let mut answer = Vec::new();
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(answer.starts_with(b"KATYDID\0"), "no refusal: {answer:?}");
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn ps_without_a_server_is_one_line_and_the_status_of_no_server() {
+    let home = Home::new();
+    let (code, text) = home.fails(&["ps"]);
+    assert!(code == 3 && text.starts_with("katydid: ") && text.lines().count() == 1, "{text}");
+    let (code, text) = home.fails(&["ps", "--server", "tcp://gpu-host:9923"]);
+    assert!(code == 3 && text.contains("on the server's machine"), "{text}");
+}
+
+#[test]
+fn doctor_tells_of_every_check_and_of_a_server_that_is_not_there() {
+    let home = Home::new();
+    let output = home.output(&["doctor", "--json", "--server", "unix:/no/such.sock"]);
+    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let finding = |name: &str| findings.iter().find(|finding| finding["check"] == name).unwrap();
+    assert_eq!(finding("library for programs")["status"], "ok");
+    assert_eq!(finding("server")["status"], "fail");
+    assert!(finding("server")["remedy"].as_str().unwrap().contains("katydid serve"));
+    // The libraries of these tests are empty files.
+    assert_eq!(finding("softcuda")["status"], "fail");
+    assert_eq!(output.status.code(), Some(1));
+}
