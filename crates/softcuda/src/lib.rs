@@ -1,1 +1,57 @@
 //! A CUDA driver library whose device is the CPU.
+//!
+//! Programs and Katydid's worker load it as `libcuda.so.1`. `entry` (generated) exports every symbol; `api` holds the
+//! functions that are implemented, each a few lines over the core:
+//!
+//! | part | files |
+//! |---|---|
+//! | process and devices | `process`, `settings`, `device`, `attributes`, `facts`, `proc_address` |
+//! | contexts | `context`, `primary`, `current`, `limits` |
+//! | memory | `pages`, `heap`, `space`, `memory`, `physical`, `vmm`, `host_memory`, `pointer` |
+//! | work | `stream`, `executor`, `job`, `event`, `transfer`, `copy`, `plane`, `wait_value` |
+//! | code | `image`, `jit`, `module`, `library`, `function`, `launch`, `params`, `occupancy`, `output` |
+//!
+//! The rule: nothing a program passes in may crash the process, other than host pointers that the real driver would
+//! crash on as well. Device addresses are host addresses, and every one of them is looked up before it is touched.
+
+#![allow(non_snake_case, reason = "functions of the driver API keep the vendor's names")]
+
+mod api;
+mod attributes;
+mod border;
+mod context;
+mod copy;
+mod current;
+mod device;
+mod entry;
+mod event;
+mod executor;
+mod facts;
+mod function;
+mod handles;
+mod heap;
+mod host_memory;
+mod image;
+mod jit;
+mod job;
+mod launch;
+mod library;
+mod limits;
+mod memory;
+mod module;
+mod occupancy;
+mod output;
+mod pages;
+mod params;
+mod physical;
+mod plane;
+mod pointer;
+mod primary;
+mod proc_address;
+mod process;
+mod settings;
+mod space;
+mod stream;
+mod transfer;
+mod vmm;
+mod wait_value;

@@ -1,0 +1,6 @@
+//! Generates the exported symbols from `spec/cuda.api` and `implemented.txt`, and names the library as programs know it.
+
+fn main() {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    katydid_api_codegen::build_script(&["soft_entry.rs"]);
+}

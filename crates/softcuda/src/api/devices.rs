@@ -1,0 +1,125 @@
+//! Devices and their primary contexts.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_char;
+
+use katydid_cuda_sys::{CUcontext, CUdevprop, CUresult, CUuuid, device_attribute as id};
+
+use crate::border::{Buffer, MaybeOut, Out, Outcome, Text, api};
+use crate::device::{self, Device};
+use crate::process;
+
+/// The device with this ordinal, once the library is ready.
+fn ready(ordinal: i32) -> Outcome<&'static Device> {
+    process::ready()?;
+    device::get(ordinal)
+}
+
+/// Writes text with its NUL, cut to `room` bytes.
+fn put(text: &str, to: &Buffer<c_char>, room: i32) -> Outcome {
+    let room = usize::try_from(room).ok().filter(|room| *room > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let bytes = text.bytes().take(room - 1).chain([0]);
+    to.fill(room, bytes.map(|byte| byte as c_char))
+}
+
+api! {
+    fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
+        device.set(ready(ordinal)?.ordinal);
+    }
+
+    fn cuDeviceGetCount(count: Out<i32>) {
+        process::ready()?;
+        count.set(device::all().len() as i32);
+    }
+
+    fn cuDeviceGetName(name: Buffer<c_char>, room: i32, device: i32) {
+        put(ready(device)?.name(), &name, room)?;
+    }
+
+    fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: i32) {
+        uuid.set(CUuuid { bytes: ready(device)?.uuid() });
+    }
+
+    fn cuDeviceGetUuid_v2(uuid: Out<CUuuid>, device: i32) {
+        uuid.set(CUuuid { bytes: ready(device)?.uuid() });
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
+        bytes.set(ready(device)?.memory.capacity() as usize);
+    }
+
+    fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) {
+        value.set(ready(device)?.attribute(attribute)?);
+    }
+
+    fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
+        let device = ready(device)?;
+        major.set(device.attribute(id::COMPUTE_CAPABILITY_MAJOR)?);
+        minor.set(device.attribute(id::COMPUTE_CAPABILITY_MINOR)?);
+    }
+
+    fn cuDeviceGetProperties(properties: Out<CUdevprop>, device: i32) {
+        let device = ready(device)?;
+        let get = |attribute| device.attribute(attribute);
+        let block = [get(id::MAX_BLOCK_DIM_X)?, get(id::MAX_BLOCK_DIM_Y)?, get(id::MAX_BLOCK_DIM_Z)?];
+        let grid = [get(id::MAX_GRID_DIM_X)?, get(id::MAX_GRID_DIM_Y)?, get(id::MAX_GRID_DIM_Z)?];
+        properties.set(CUdevprop {
+            maxThreadsPerBlock: get(id::MAX_THREADS_PER_BLOCK)?,
+            maxThreadsDim: block,
+            maxGridSize: grid,
+            sharedMemPerBlock: get(id::MAX_SHARED_MEMORY_PER_BLOCK)?,
+            totalConstantMemory: get(id::TOTAL_CONSTANT_MEMORY)?,
+            SIMDWidth: get(id::WARP_SIZE)?,
+            memPitch: get(id::MAX_PITCH)?,
+            regsPerBlock: get(id::MAX_REGISTERS_PER_BLOCK)?,
+            clockRate: get(id::CLOCK_RATE)?,
+            textureAlign: get(id::TEXTURE_ALIGNMENT)?,
+        });
+    }
+
+    fn cuDeviceGetPCIBusId(text: Buffer<c_char>, room: i32, device: i32) {
+        put(&ready(device)?.pci_bus_id(), &text, room)?;
+    }
+
+    fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text<'_>) {
+        process::ready()?;
+        let text = text.name().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        device.set(device::by_pci_bus_id(text)?.ordinal);
+    }
+
+    fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: i32) {
+        let device = ready(device)?;
+        context.set(super::contexts::as_handle(device.primary.retain(device)?));
+    }
+
+    fn cuDevicePrimaryCtxRelease(device: i32) {
+        ready(device)?.primary.release()?;
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) {
+        ready(device)?.primary.release()?;
+    }
+
+    fn cuDevicePrimaryCtxReset(device: i32) {
+        ready(device)?.primary.reset();
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: i32) {
+        ready(device)?.primary.reset();
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: MaybeOut<u32>, active: MaybeOut<i32>) {
+        let (set, activity) = ready(device)?.primary.flags_and_activity();
+        flags.set(set);
+        active.set(i32::from(activity));
+    }
+
+    fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
+        ready(device)?.primary.set_flags(flags)?;
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
+        ready(device)?.primary.set_flags(flags)?;
+    }
+}

@@ -1,0 +1,142 @@
+//! Libraries and their kernels.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::{c_char, c_void};
+
+use katydid_cuda_sys::{CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule, CUresult};
+
+use super::functions::param_info;
+use super::modules;
+use crate::border::{Buffer, MaybeOut, Out, Outcome, Text, api};
+use crate::image::{Code, Refusal};
+use crate::library::{self, LibraryKernel, resolve, resolve_kernel};
+use crate::{current, device, function, process};
+
+/// Loads a library; it belongs to no context.
+fn load(code: Result<Code, Refusal>) -> Outcome<CUlibrary> {
+    process::ready()?;
+    Ok(CUlibrary(std::ptr::without_provenance_mut(library::load(code)?.handle)))
+}
+
+/// The kernel behind a handle.
+fn kernel(handle: CUkernel) -> Outcome<std::sync::Arc<LibraryKernel>> {
+    resolve_kernel(handle.address() as usize)
+}
+
+/// The handle of a kernel.
+fn as_handle(kernel: &LibraryKernel) -> CUkernel {
+    CUkernel(std::ptr::without_provenance_mut(kernel.handle))
+}
+
+api! {
+    /// Options are hints to a compiler that is not there, and the image is copied whether or not it stays.
+    fn cuLibraryLoadData(
+        library: Out<CUlibrary>,
+        image: *const c_void,
+        _jit_kinds: *mut CUjit_option,
+        _jit_values: *mut *mut c_void,
+        _jit_count: u32,
+        _kinds: *mut CUlibraryOption,
+        _values: *mut *mut c_void,
+        _count: u32,
+    ) {
+        // SAFETY: the caller's image, complete by its promise.
+        library.set(load(unsafe { Code::at(image) })?);
+    }
+
+    fn cuLibraryLoadFromFile(
+        library: Out<CUlibrary>,
+        path: Text<'_>,
+        _jit_kinds: *mut CUjit_option,
+        _jit_values: *mut *mut c_void,
+        _jit_count: u32,
+        _kinds: *mut CUlibraryOption,
+        _values: *mut *mut c_void,
+        _count: u32,
+    ) {
+        library.set(load(modules::read_file(&path)?)?);
+    }
+
+    fn cuLibraryUnload(library: CUlibrary) {
+        process::ready()?;
+        library::unload(library)?;
+    }
+
+    fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, name: Text<'_>) {
+        kernel.set(as_handle(&*resolve(library)?.kernel(name.name()?)?));
+    }
+
+    fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) {
+        count.set(resolve(library)?.kernels()?.len() as u32);
+    }
+
+    fn cuLibraryEnumerateKernels(kernels: Buffer<CUkernel>, room: u32, library: CUlibrary) {
+        let library = resolve(library)?;
+        kernels.fill(room as usize, library.kernels()?.iter().map(|kernel| as_handle(kernel)))?;
+    }
+
+    fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) {
+        let library = resolve(library)?;
+        module.set(modules::as_handle(&*library.module(&current::usable()?)?));
+    }
+
+    fn cuLibraryGetGlobal(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
+        let library = resolve(library)?;
+        let (start, bytes) = library.module(&current::usable()?)?.global(name.name()?)?;
+        address.set(start);
+        size.set(bytes as usize);
+    }
+
+    /// There is no managed memory, so there is no managed variable.
+    fn cuLibraryGetManaged(
+        _address: MaybeOut<u64>,
+        _size: MaybeOut<usize>,
+        library: CUlibrary,
+        _name: Text<'_>,
+    ) {
+        resolve(library)?;
+        return Err(CUresult::ERROR_NOT_FOUND);
+    }
+
+    fn cuKernelGetFunction(function: Out<CUfunction>, of: CUkernel) {
+        let found = kernel(of)?.function(&current::usable()?)?;
+        function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
+    }
+
+    fn cuKernelGetLibrary(library: Out<CUlibrary>, of: CUkernel) {
+        library.set(CUlibrary(std::ptr::without_provenance_mut(kernel(of)?.library()?.handle)));
+    }
+
+    /// The text lives as long as the kernel.
+    fn cuKernelGetName(name: Out<*const c_char>, of: CUkernel) {
+        name.set(kernel(of)?.name.as_ptr());
+    }
+
+    fn cuKernelGetAttribute(value: Out<i32>, attribute: u32, of: CUkernel, device: i32) {
+        let kernel = kernel(of)?;
+        device::get(device)?;
+        value.set(function::attribute(&kernel.kernel, &kernel.settings, attribute)?);
+    }
+
+    fn cuKernelSetAttribute(attribute: u32, value: i32, of: CUkernel, device: i32) {
+        let kernel = kernel(of)?;
+        device::get(device)?;
+        function::set_attribute(&kernel.kernel, &kernel.settings, attribute, value)?;
+    }
+
+    /// A hint.
+    fn cuKernelSetCacheConfig(of: CUkernel, config: u32, device: i32) {
+        kernel(of)?;
+        device::get(device)?;
+        if config > 3 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+
+    fn cuKernelGetParamInfo(of: CUkernel, index: usize, offset: MaybeOut<usize>, size: MaybeOut<usize>) {
+        let kernel = kernel(of)?;
+        current::usable()?;
+        param_info(&kernel.kernel, index, &offset, &size)?;
+    }
+}

@@ -1,0 +1,94 @@
+//! Virtual memory management: reserved addresses, physical blocks, mappings.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
+
+use crate::border::{In, Out, address, api};
+use crate::physical::{self, GRANULARITY};
+use crate::{device, process, vmm};
+
+/// More grants than places make no sense.
+const MOST_GRANTS: usize = 64;
+
+api! {
+    fn cuMemAddressReserve(start: Out<u64>, size: usize, align: usize, wanted: u64, flags: u64) {
+        process::ready()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        start.set(vmm::reserve(size as u64, align as u64, wanted)?);
+    }
+
+    fn cuMemAddressFree(start: u64, size: usize) {
+        process::ready()?;
+        vmm::unreserve(start, size as u64)?;
+    }
+
+    fn cuMemCreate(handle: Out<u64>, size: usize, properties: In<CUmemAllocationProp>, flags: u64) {
+        process::ready()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        handle.set(physical::create(size as u64, &properties.0)?.handle as u64);
+    }
+
+    fn cuMemRelease(handle: u64) {
+        process::ready()?;
+        physical::release(handle)?;
+    }
+
+    fn cuMemMap(start: u64, size: usize, offset: usize, handle: u64, flags: u64) {
+        process::ready()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        vmm::map(start, size as u64, offset as u64, handle)?;
+    }
+
+    fn cuMemUnmap(start: u64, size: usize) {
+        process::ready()?;
+        vmm::unmap(start, size as u64)?;
+    }
+
+    fn cuMemSetAccess(start: u64, size: usize, grants: *const CUmemAccessDesc, count: usize) {
+        process::ready()?;
+        if grants.is_null() || count == 0 || count > MOST_GRANTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's array has `count` entries.
+        let grants: Vec<_> = (0..count).map(|at| unsafe { grants.add(at).read_unaligned() }).collect();
+        vmm::set_access(start, size as u64, &grants)?;
+    }
+
+    fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, start: u64) {
+        process::ready()?;
+        if location.0.type_ != location_type::DEVICE {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        flags.set(u64::from(vmm::access(start, location.0.id)?));
+    }
+
+    fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<CUmemAllocationProp>, option: u32) {
+        process::ready()?;
+        let location = properties.0.location;
+        if option > 1 || location.type_ != location_type::DEVICE {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        device::get(location.id)?;
+        granularity.set(GRANULARITY as usize);
+    }
+
+    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<CUmemAllocationProp>, handle: u64) {
+        process::ready()?;
+        let location = CUmemLocation { type_: location_type::DEVICE, id: physical::get(handle)?.device.ordinal };
+        properties.set(CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() });
+    }
+
+    fn cuMemRetainAllocationHandle(handle: Out<u64>, pointer: *mut c_void) {
+        process::ready()?;
+        handle.set(physical::retain(&vmm::block_at(address(pointer))?));
+    }
+}

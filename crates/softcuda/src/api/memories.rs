@@ -1,0 +1,37 @@
+//! Device memory.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use crate::border::{MaybeOut, Out, api};
+use crate::{current, memory, process};
+
+api! {
+    fn cuMemGetInfo_v2(free: MaybeOut<usize>, total: MaybeOut<usize>) {
+        let context = current::usable()?;
+        free.set(context.device.memory.free_bytes() as usize);
+        total.set(context.device.memory.capacity() as usize);
+    }
+
+    fn cuMemAlloc_v2(address: Out<u64>, size: usize) {
+        address.set(memory::allocate(&*current::usable()?, size as u64)?);
+    }
+
+    fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
+        let context = current::usable()?;
+        let (start, distance) = memory::allocate_pitch(&context, width as u64, height as u64, element)?;
+        address.set(start);
+        pitch.set(distance as usize);
+    }
+
+    fn cuMemFree_v2(address: u64) {
+        current::usable()?;
+        memory::free(address)?;
+    }
+
+    fn cuMemGetAddressRange_v2(start: MaybeOut<u64>, size: MaybeOut<usize>, address: u64) {
+        process::ready()?;
+        let (first, bytes) = memory::address_range(address)?;
+        start.set(first);
+        size.set(bytes as usize);
+    }
+}

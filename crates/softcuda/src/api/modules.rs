@@ -1,0 +1,103 @@
+//! Modules.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+use std::time::Instant;
+
+use katydid_cuda_sys::{CUfunction, CUjit_option, CUmodule, CUresult};
+
+use crate::border::{Buffer, MaybeOut, Out, Outcome, Text, api};
+use crate::image::{Code, Refusal};
+use crate::jit::Options;
+use crate::module::{self, Module};
+use crate::{current, process, settings};
+
+/// `CU_MODULE_EAGER_LOADING` and `CU_MODULE_LAZY_LOADING`.
+const LOADING_MODES: (u32, u32) = (1, 2);
+
+/// Loads code into the current context.
+fn load(code: Result<Code, Refusal>, options: Option<&Options>) -> Outcome<CUmodule> {
+    let context = current::usable()?;
+    let start = Instant::now();
+    let loaded = code.and_then(|code| module::load(&context, &code));
+    if let Some(options) = options {
+        options.answer_time(start.elapsed());
+        options.answer_logs(loaded.as_ref().err().map_or("", |refusal| &refusal.log));
+    }
+    loaded.map(|module| as_handle(&module)).map_err(|refusal| refusal.code)
+}
+
+/// The handle of a module.
+pub(super) fn as_handle(module: &Module) -> CUmodule {
+    CUmodule(std::ptr::without_provenance_mut(module.handle))
+}
+
+/// The code in a file.
+pub(super) fn read_file(path: &Text<'_>) -> Outcome<Result<Code, Refusal>> {
+    let path = std::str::from_utf8(path.bytes()).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    Ok(Code::from_bytes(&bytes))
+}
+
+api! {
+    fn cuModuleLoad(module: Out<CUmodule>, path: Text<'_>) {
+        current::usable()?;
+        module.set(load(read_file(&path)?, None)?);
+    }
+
+    fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void) {
+        // SAFETY: the caller's image, complete by its promise.
+        module.set(load(unsafe { Code::at(image) }, None)?);
+    }
+
+    fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void) {
+        // SAFETY: the caller's image, complete by its promise.
+        module.set(load(unsafe { Code::at(image) }, None)?);
+    }
+
+    fn cuModuleLoadDataEx(
+        module: Out<CUmodule>,
+        image: *const c_void,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        // SAFETY: the caller's arrays have `count` entries each.
+        let options = unsafe { Options::new(count, kinds, values) }?;
+        // SAFETY: the caller's image, complete by its promise.
+        module.set(load(unsafe { Code::at(image) }, Some(&options))?);
+    }
+
+    fn cuModuleUnload(module: CUmodule) {
+        process::ready()?;
+        module::unload(module.address() as usize)?;
+    }
+
+    fn cuModuleGetLoadingMode(mode: Out<u32>) {
+        process::ready()?;
+        mode.set(if settings::eager_loading() { LOADING_MODES.0 } else { LOADING_MODES.1 });
+    }
+
+    fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text<'_>) {
+        let found = module::resolve(module)?.function(name.name()?)?;
+        function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
+    }
+
+    fn cuModuleGetGlobal_v2(address: MaybeOut<u64>, size: MaybeOut<usize>, module: CUmodule, name: Text<'_>) {
+        let (start, bytes) = module::resolve(module)?.global(name.name()?)?;
+        address.set(start);
+        size.set(bytes as usize);
+    }
+
+    fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) {
+        count.set(module::resolve(module)?.kernels().len() as u32);
+    }
+
+    fn cuModuleEnumerateFunctions(functions: Buffer<CUfunction>, room: u32, module: CUmodule) {
+        let module = module::resolve(module)?;
+        let found = module.kernels().iter().map(|kernel| module.function(&kernel.name)).collect::<Outcome<Vec<_>>>()?;
+        let handles = found.iter().map(|function| CUfunction(std::ptr::without_provenance_mut(function.handle)));
+        functions.fill(room as usize, handles)?;
+    }
+}

@@ -1,0 +1,86 @@
+//! Occupancy.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use katydid_cuda_sys::{CUfunction, CUoccupancyB2DSize, CUresult};
+
+use crate::border::{Out, Outcome, api};
+use crate::current;
+use crate::function::callable;
+use crate::occupancy::{available_shared, best_block, blocks};
+
+/// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE`, which changes nothing here.
+const FLAGS: u32 = 1;
+
+/// Refuses unknown flags.
+fn check(flags: u32) -> Outcome {
+    if flags & !FLAGS == 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Blocks that fit a multiprocessor.
+fn fitting(function: CUfunction, threads: i32, dynamic: usize) -> Outcome<i32> {
+    let (kernel, settings) = callable(function, &current::usable()?)?;
+    Ok(blocks(&kernel, &settings, threads, dynamic)? as i32)
+}
+
+/// The best block size; `sizes` says what shared memory a block size needs, else it is `dynamic`.
+fn best(function: CUfunction, sizes: CUoccupancyB2DSize, dynamic: usize, limit: i32) -> Outcome<(i32, i32)> {
+    let context = current::usable()?;
+    let (kernel, settings) = callable(function, &context)?;
+    let needed = |threads| match sizes {
+        // SAFETY: the program gave this function to be asked about block sizes during the call.
+        Some(size) => unsafe { size(threads) },
+        None => dynamic,
+    };
+    best_block(&kernel, &settings, context.device.multiprocessors(), needed, limit)
+}
+
+api! {
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(count: Out<i32>, of: CUfunction, threads: i32, dynamic: usize) {
+        count.set(fitting(of, threads, dynamic)?);
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        count: Out<i32>,
+        of: CUfunction,
+        threads: i32,
+        dynamic: usize,
+        flags: u32,
+    ) {
+        check(flags)?;
+        count.set(fitting(of, threads, dynamic)?);
+    }
+
+    fn cuOccupancyMaxPotentialBlockSize(
+        grid: Out<i32>,
+        block: Out<i32>,
+        of: CUfunction,
+        sizes: CUoccupancyB2DSize,
+        dynamic: usize,
+        limit: i32,
+    ) {
+        let (blocks, threads) = best(of, sizes, dynamic, limit)?;
+        grid.set(blocks);
+        block.set(threads);
+    }
+
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+        grid: Out<i32>,
+        block: Out<i32>,
+        of: CUfunction,
+        sizes: CUoccupancyB2DSize,
+        dynamic: usize,
+        limit: i32,
+        flags: u32,
+    ) {
+        check(flags)?;
+        let (blocks, threads) = best(of, sizes, dynamic, limit)?;
+        grid.set(blocks);
+        block.set(threads);
+    }
+
+    fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, of: CUfunction, count: i32, threads: i32) {
+        let (kernel, _) = callable(of, &current::usable()?)?;
+        size.set(available_shared(&kernel, count, threads)?);
+    }
+}

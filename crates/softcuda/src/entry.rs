@@ -1,0 +1,13 @@
+//! Every exported symbol, generated from `spec/cuda.api` and `implemented.txt`, and the marker that tells this library
+//! from NVIDIA's.
+
+#![allow(unsafe_code, reason = "exported symbols are unsafe to declare and to call")]
+#![allow(missing_docs, unreachable_pub, clippy::too_many_arguments, reason = "generated under the vendor's names")]
+
+use katydid_cuda_sys as sys;
+
+include!(concat!(env!("OUT_DIR"), "/soft_entry.rs"));
+
+/// Present in this library only: `katydid doctor` says by it which driver a worker runs on.
+#[unsafe(no_mangle)]
+pub static katydid_softcuda_marker: u32 = 1;

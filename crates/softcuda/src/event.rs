@@ -1,0 +1,164 @@
+//! Events: points of a stream, with the time they were reached.
+//!
+//! A record makes a new mark and the event stands for it from then on; whoever waited for the old one still does.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use katydid_cuda_sys::{CUevent, CUresult, event_flags};
+
+use crate::border::Outcome;
+use crate::context::{self, Context};
+use crate::handles::{Registry, mint};
+use crate::job::Job;
+use crate::stream::Stream;
+
+/// A point that will be reached once.
+#[derive(Default)]
+pub(crate) struct Mark {
+    time: Mutex<Option<Instant>>,
+    reached: Condvar,
+}
+
+impl Mark {
+    /// The point is reached now.
+    pub(crate) fn reach(&self) {
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.reached.notify_all();
+    }
+
+    /// When the point was reached.
+    pub(crate) fn time(&self) -> Option<Instant> {
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the point is reached.
+    pub(crate) fn wait(&self) {
+        let time = self.time.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.reached.wait_while(time, |time| time.is_none()).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// One event.
+pub(crate) struct Event {
+    /// Its handle.
+    pub(crate) handle: usize,
+    flags: u32,
+    context_handle: usize,
+    /// The context it belongs to; a mark of an ended context is as good as reached.
+    context: u64,
+    mark: Mutex<Option<Arc<Mark>>>,
+}
+
+static EVENTS: Registry<Event> = Registry::new();
+
+impl Event {
+    fn mark(&self) -> Option<Arc<Mark>> {
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The error that sticks to its context.
+    fn healthy(&self) -> Outcome {
+        context::living(self.context_handle).map_or(Ok(()), |context| context.healthy())
+    }
+
+    /// `cuEventRecord`.
+    pub(crate) fn record(&self, stream: &Arc<Stream>) -> Outcome {
+        if stream.context()?.id != self.context {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let mark = Arc::new(Mark::default());
+        // The event stands for the new mark before the job can reach it: a query in between must say "not yet".
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&mark));
+        let job = Job::always(move |_| {
+            mark.reach();
+            Ok(())
+        });
+        stream.submit(job.short()).map(drop)
+    }
+
+    /// `cuStreamWaitEvent`: the stream goes on once the latest record so far is reached.
+    pub(crate) fn hold_back(&self, stream: &Arc<Stream>) -> Outcome {
+        let Some(mark) = self.mark().filter(|mark| mark.time().is_none()) else { return Ok(()) };
+        let job = Job::always(move |_| {
+            mark.wait();
+            Ok(())
+        });
+        stream.submit(job).map(drop)
+    }
+
+    /// `cuEventQuery`: an event that was never recorded is as good as reached.
+    pub(crate) fn query(&self) -> Outcome {
+        self.healthy()?;
+        let reached = self.mark().is_none_or(|mark| mark.time().is_some());
+        if reached { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
+    }
+
+    /// `cuEventSynchronize`.
+    pub(crate) fn synchronise(&self) -> Outcome {
+        if let Some(mark) = self.mark() {
+            mark.wait();
+        }
+        if let Some(context) = context::living(self.context_handle) {
+            context.output.flush();
+        }
+        self.healthy()
+    }
+
+    /// When it was reached; `INVALID_HANDLE` if it is not made for times or was never recorded, `NOT_READY` before.
+    fn time(&self) -> Outcome<Instant> {
+        if self.flags & event_flags::DISABLE_TIMING != 0 {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let mark = self.mark().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        mark.time().ok_or(CUresult::ERROR_NOT_READY)
+    }
+}
+
+/// `cuEventElapsedTime`, in milliseconds; negative if `end` came first.
+pub(crate) fn elapsed(start: &Event, end: &Event) -> Outcome<f32> {
+    // An unusable event is reported before one that is only not ready.
+    let (from, to) = match (start.time(), end.time()) {
+        (Err(code), other) if code != CUresult::ERROR_NOT_READY || other.is_ok() => return Err(code),
+        (from, to) => {
+            let to = to?;
+            (from?, to)
+        }
+    };
+    let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    let forward = to.checked_duration_since(from).map(milliseconds);
+    Ok(forward.unwrap_or_else(|| -milliseconds(from.duration_since(to))) as f32)
+}
+
+/// `cuEventCreate`. Events cannot be shared between processes.
+pub(crate) fn create(context: &Context, flags: u32) -> Outcome<Arc<Event>> {
+    const KNOWN: u32 = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
+    let interprocess = flags & event_flags::INTERPROCESS != 0;
+    if flags & !KNOWN != 0 || (interprocess && flags & event_flags::DISABLE_TIMING == 0) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if interprocess {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let (handle, mark) = (mint(), Mutex::new(None));
+    let event = Event { handle, flags, context_handle: context.handle, context: context.id, mark };
+    let event = Arc::new(event);
+    EVENTS.insert(event.handle, Arc::clone(&event));
+    Ok(event)
+}
+
+/// The event behind a handle.
+pub(crate) fn resolve(handle: CUevent) -> Outcome<Arc<Event>> {
+    crate::process::ready()?;
+    EVENTS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// `cuEventDestroy`: the handle ends; what waits for its mark still does.
+pub(crate) fn destroy(handle: CUevent) -> Outcome {
+    EVENTS.remove(handle.address() as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// Ends the handles of a context's events.
+pub(crate) fn forget(context: u64) {
+    EVENTS.remove_if(|event| event.context == context);
+}

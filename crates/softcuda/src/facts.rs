@@ -1,0 +1,95 @@
+//! What the private tables are told about this library.
+
+#![expect(unsafe_code, reason = "passes on an image without a length")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUmodule, CUstream};
+use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Status};
+
+use crate::image::Code;
+use crate::{context, current, device, module, primary, process, stream};
+
+/// Added to a stream's handle to make its "object": never a handle itself.
+const OBJECT: usize = 8;
+
+struct Facts;
+
+/// Tells the tables, once.
+pub(crate) fn install() {
+    katydid_export_table::install(&Facts);
+}
+
+impl DriverFacts for Facts {
+    fn driver_version(&self) -> u32 {
+        device::DRIVER_VERSION
+    }
+
+    fn devices(&self) -> Vec<DeviceIdentity> {
+        let identity = |device: &device::Device| DeviceIdentity {
+            uuid: device.uuid(),
+            pci_domain: 0,
+            pci_bus: device.pci_bus(),
+            pci_device: 0,
+        };
+        device::all().iter().map(identity).collect()
+    }
+
+    fn alive(&self) -> Result<(), Status> {
+        process::ready().map_err(|code| code.0)
+    }
+
+    fn current_context(&self) -> Handle {
+        current::handle()
+    }
+
+    fn context_state(&self, handle: Handle) -> ContextState {
+        match context::living(handle) {
+            Some(_) => ContextState::Active,
+            None if primary::device_of(handle).is_some() => ContextState::Inactive,
+            None => ContextState::Unknown,
+        }
+    }
+
+    fn primary_context(&self, ordinal: i32) -> Result<Handle, Status> {
+        device::get(ordinal).map(|device| device.primary.handle).map_err(|code| code.0)
+    }
+
+    fn context_device(&self, handle: Handle) -> Result<i32, Status> {
+        current::device_of(handle).map(|device| device.ordinal).map_err(|code| code.0)
+    }
+
+    fn context_id(&self, handle: Handle) -> Result<u64, Status> {
+        current::named(handle).map(|context| context.id).map_err(|code| code.0)
+    }
+
+    fn stream_object(&self, handle: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status> {
+        let found = match stream {
+            0..=2 => current::named(handle)
+                .map(|context| stream::default_of(&context, stream == 2 || (stream == 0 && per_thread)).handle),
+            _ => stream::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))).map(|stream| stream.handle),
+        };
+        found.map(|handle| handle + OBJECT).map_err(|code| code.0)
+    }
+
+    fn stream_id(&self, handle: Handle, object: Handle) -> Result<u64, Status> {
+        let stream = object.wrapping_sub(OBJECT);
+        let found = match stream {
+            1 | 2 => current::named(handle).map(|context| stream::default_of(&context, stream == 2)),
+            _ => stream::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))),
+        };
+        found.map(|stream| stream.id).map_err(|code| code.0)
+    }
+
+    unsafe fn load_image(&self, image: *const c_void) -> Result<Handle, Status> {
+        let context = current::usable().map_err(|code| code.0)?;
+        // SAFETY: a complete image, by the contract of this function.
+        let loaded = unsafe { Code::at(image) }.and_then(|code| module::load(&context, &code));
+        loaded.map(|module| module.handle).map_err(|refusal| refusal.code.0)
+    }
+
+    fn unload_module(&self, handle: Handle) -> Result<(), Status> {
+        let module = module::resolve(CUmodule(std::ptr::with_exposed_provenance_mut(handle)));
+        module.and_then(|module| module::unload(module.handle)).map_err(|code| code.0)
+    }
+}

@@ -1,0 +1,82 @@
+//! Handles: numbers that stand for objects, checked whenever they come back.
+//!
+//! A handle is never a pointer of ours. It is minted once for the process and never reused, so that garbage, a handle
+//! of another kind and one of a destroyed object are all the same thing: not in the registry.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Above the special stream handles and below every address; steps leave room for numbers derived from a handle.
+const FIRST: usize = 0x10_0000;
+const STEP: usize = 16;
+
+/// A new handle, different from all others of the process.
+pub(crate) fn mint() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(FIRST);
+    NEXT.fetch_add(STEP, Ordering::Relaxed)
+}
+
+/// The living objects of one kind.
+pub(crate) struct Registry<T> {
+    objects: RwLock<Option<HashMap<usize, Arc<T>>>>,
+}
+
+impl<T> Registry<T> {
+    pub(crate) const fn new() -> Self {
+        Self { objects: RwLock::new(None) }
+    }
+
+    /// Registers `object` under `handle`.
+    pub(crate) fn insert(&self, handle: usize, object: Arc<T>) {
+        self.objects.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(handle, object);
+    }
+
+    /// The object behind `handle`, if it lives.
+    pub(crate) fn get(&self, handle: usize) -> Option<Arc<T>> {
+        self.objects.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&handle).cloned()
+    }
+
+    /// Ends the life of `handle`. The object lives on while somebody works with it.
+    pub(crate) fn remove(&self, handle: usize) -> Option<Arc<T>> {
+        self.objects.write().unwrap_or_else(PoisonError::into_inner).as_mut()?.remove(&handle)
+    }
+
+    /// Ends all handles whose object answers true, and gives the objects.
+    pub(crate) fn remove_if(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(objects) = objects.as_mut() else { return Vec::new() };
+        objects.extract_if(|_, object| which(object)).map(|(_, object)| object).collect()
+    }
+
+    /// All living objects.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.as_ref().map(|all| all.values().cloned().collect()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_handle_and_a_foreign_one_are_equally_unknown() {
+        let registry = Registry::new();
+        let (first, second) = (mint(), mint());
+        assert_ne!(first, second);
+        registry.insert(first, Arc::new(7));
+        assert_eq!(registry.get(first).as_deref(), Some(&7));
+        assert_eq!(registry.get(second), None);
+        assert_eq!(registry.remove(first).as_deref(), Some(&7));
+        assert_eq!(registry.get(first), None);
+    }
+
+    #[test]
+    fn objects_are_removed_by_what_they_are() {
+        let registry = Registry::new();
+        (1..=4).for_each(|number| registry.insert(mint(), Arc::new(number)));
+        assert_eq!(registry.remove_if(|number| number % 2 == 0).len(), 2);
+        assert_eq!(registry.all().iter().map(|number| **number).sum::<i32>(), 4);
+    }
+}

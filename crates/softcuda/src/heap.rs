@@ -1,0 +1,96 @@
+//! Places of allocations inside a device's address range: first fit, lowest address first, coalescing.
+//!
+//! Only numbers: which memory stands behind them is not known here. Lowest-first makes addresses the same in every run
+//! that asks in the same order.
+
+use std::collections::BTreeMap;
+
+/// Allocations start and end at multiples of this, as `cuMemAlloc` of the real driver has it.
+pub(crate) const GRANULE: u64 = 512;
+
+/// From this size on, allocations are aligned to 2 MiB.
+const LARGE: u64 = 2 << 20;
+
+/// Free and used places of one range.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    /// Free places: start to end. Neighbours are always merged.
+    free: BTreeMap<u64, u64>,
+    /// Used places: start to end.
+    used: BTreeMap<u64, u64>,
+}
+
+impl Heap {
+    /// A heap over `start..end`, all free.
+    pub(crate) fn new(start: u64, end: u64) -> Self {
+        Self { free: BTreeMap::from([(start, end)]), used: BTreeMap::new() }
+    }
+
+    /// Bytes that an allocation of `size` takes; `None` if that is more than an address can say.
+    pub(crate) fn cost(size: u64) -> Option<u64> {
+        size.max(1).checked_next_multiple_of(GRANULE)
+    }
+
+    /// Takes a place of `size` bytes at a multiple of `align` (a power of two).
+    pub(crate) fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
+        let size = Self::cost(size)?;
+        let align = align.max(if size >= LARGE { LARGE } else { GRANULE });
+        let (start, end, at) = self.free.iter().find_map(|(&start, &end)| {
+            let at = start.checked_next_multiple_of(align)?;
+            (at.checked_add(size)? <= end).then_some((start, end, at))
+        })?;
+        self.free.remove(&start);
+        for (start, end) in [(start, at), (at + size, end)] {
+            if start < end {
+                self.free.insert(start, end);
+            }
+        }
+        self.used.insert(at, at + size);
+        Some(at)
+    }
+
+    /// Frees the place that starts at `at`, and gives its size.
+    pub(crate) fn free(&mut self, at: u64) -> Option<u64> {
+        let end = self.used.remove(&at)?;
+        let mut hole = (at, end);
+        if let Some((&start, &before)) = self.free.range(..at).next_back()
+            && before == at
+        {
+            self.free.remove(&start);
+            hole.0 = start;
+        }
+        if let Some(after) = self.free.remove(&end) {
+            hole.1 = after;
+        }
+        self.free.insert(hole.0, hole.1);
+        Some(end - at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_given_lowest_first_and_merged_when_freed() {
+        let mut heap = Heap::new(LARGE, 3 * LARGE);
+        let (a, b) = (heap.allocate(1, 1).unwrap(), heap.allocate(513, 1).unwrap());
+        assert_eq!((a, b), (LARGE, LARGE + 512));
+        assert_eq!(heap.free(a), Some(512));
+        assert_eq!(heap.allocate(100, 1), Some(a));
+        assert_eq!((heap.free(b), heap.free(a)), (Some(1024), Some(512)));
+        assert_eq!(heap.free.len(), 1);
+        assert_eq!(heap.allocate(2 * LARGE, 1), Some(LARGE));
+        assert_eq!(heap.allocate(1, 1), None);
+    }
+
+    #[test]
+    fn large_places_are_aligned_and_freeing_twice_finds_nothing() {
+        let mut heap = Heap::new(LARGE, 8 * LARGE);
+        heap.allocate(1, 1).unwrap();
+        assert_eq!(heap.allocate(LARGE, 1), Some(2 * LARGE));
+        assert_eq!(heap.free(2 * LARGE), Some(LARGE));
+        assert_eq!(heap.free(2 * LARGE), None);
+        assert_eq!(heap.allocate(u64::MAX, 1), None);
+    }
+}

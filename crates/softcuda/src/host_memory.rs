@@ -1,0 +1,95 @@
+//! Page-locked host memory: allocated here, or the program's own, registered. Device and host address are the same.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUresult, host_alloc_flags, host_register_flags};
+
+use crate::border::Outcome;
+use crate::context::{self, Context};
+use crate::pages::{self, PAGE, Protection, Range};
+use crate::space::{self, Kind, Region};
+
+/// What was allocated here, by address.
+static ALLOCATED: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
+
+fn allocated() -> MutexGuard<'static, BTreeMap<u64, Range>> {
+    ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `cuMemHostAlloc`.
+pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
+    const KNOWN: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
+    if size == 0 || flags & !KNOWN != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let range = Range::anywhere(pages, PAGE, Protection::ReadWrite).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    let start = range.start();
+    allocated().insert(start, range);
+    let region = Region::new(start, size, Kind::Pinned(flags), context.device.ordinal, context.handle);
+    space::write().insert(region);
+    Ok(start)
+}
+
+/// `cuMemFreeHost`: waits for the work of the memory's context.
+pub(crate) fn free(start: u64) -> Outcome {
+    let region = space::starting_at(start)?;
+    if !matches!(region.kind, Kind::Pinned(_)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    take_away(&region)?;
+    give_back(&region);
+    Ok(())
+}
+
+/// `cuMemHostRegister` of memory that the process maps.
+pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> Outcome {
+    const KNOWN: u32 = host_register_flags::PORTABLE
+        | host_register_flags::DEVICEMAP
+        | host_register_flags::IOMEMORY
+        | host_register_flags::READ_ONLY;
+    if start == 0 || size == 0 || flags & !KNOWN != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if flags & (host_register_flags::IOMEMORY | host_register_flags::READ_ONLY) != 0 {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    if !pages::is_mapped(start, size) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let kind = Kind::Registered(flags);
+    let region = Region::new(start, size, kind, context.device.ordinal, context.handle);
+    if space::write().insert(region) { Ok(()) } else { Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED) }
+}
+
+/// `cuMemHostUnregister`: waits for the work of the memory's context.
+pub(crate) fn unregister(start: u64) -> Outcome {
+    let registered = space::starting_at(start).ok().filter(|region| matches!(region.kind, Kind::Registered(_)));
+    take_away(&registered.ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?)
+}
+
+/// Waits for a region's context, then takes the region out of the space.
+fn take_away(region: &Region) -> Outcome {
+    if let Some(context) = context::living(region.context) {
+        context.drain();
+    }
+    space::write().remove(region.start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    space::quiet();
+    Ok(())
+}
+
+/// Frees what was allocated here for a region that has left the space; registered memory is the program's.
+pub(crate) fn give_back(region: &Region) {
+    if matches!(region.kind, Kind::Pinned(_)) {
+        drop(allocated().remove(&region.start));
+    }
+}
+
+/// The flags of page-locked memory that holds `address`.
+pub(crate) fn flags(address: u64) -> Outcome<u32> {
+    match space::find(address).map(|region| region.kind) {
+        Some(Kind::Pinned(flags) | Kind::Registered(flags)) => Ok(flags),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}

@@ -1,0 +1,181 @@
+//! Device memory: the arena of a device, its budget, and `cuMemAlloc` over them.
+//!
+//! The whole arena is reserved and readable from the start, without being backed: a page costs memory once it is
+//! touched, and freeing gives pages back. So an operation that still knows a freed range meets zeroes, not a hole.
+//! The budget counts what was asked for, not what was touched: running out is exact.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use katydid_cuda_sys::CUresult;
+
+use crate::attributes::PITCH;
+use crate::border::Outcome;
+use crate::context::{self, Context};
+use crate::device;
+use crate::heap::Heap;
+use crate::pages::{Protection, Range};
+use crate::physical::Physical;
+use crate::space::{self, Kind, Region};
+
+/// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
+/// in the way, an arena goes where there is room.
+const ARENAS: u64 = 0x0a00_0000_0000;
+/// Addresses of one arena.
+const ARENA: u64 = 256 << 30;
+
+/// Memory of one device.
+pub(crate) struct DeviceMemory {
+    index: usize,
+    capacity: u64,
+    used: Mutex<u64>,
+    arena: OnceLock<Option<Arena>>,
+    /// Physical memory for mappings, shares the budget.
+    pub(crate) physical: Physical,
+}
+
+struct Arena {
+    range: Range,
+    heap: Mutex<Heap>,
+}
+
+impl DeviceMemory {
+    /// Memory of `capacity` bytes for the device with this index.
+    pub(crate) fn new(index: usize, capacity: u64) -> Self {
+        let physical = Physical::new();
+        Self { index, capacity, used: Mutex::new(0), arena: OnceLock::new(), physical }
+    }
+
+    /// Bytes of the device.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes that are not in use.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.capacity - *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `bytes` out of the budget, or `OUT_OF_MEMORY`.
+    pub(crate) fn charge(&self, bytes: u64) -> Outcome {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = used.checked_add(bytes).filter(|after| *after <= self.capacity);
+        *used = after.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        Ok(())
+    }
+
+    /// Puts `bytes` back.
+    pub(crate) fn refund(&self, bytes: u64) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        *used = used.saturating_sub(bytes);
+    }
+
+    /// A place of `size` bytes of zeroes at a multiple of `align`.
+    pub(crate) fn allocate(&self, size: u64, align: u64) -> Outcome<u64> {
+        let cost = Heap::cost(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        self.charge(cost)?;
+        let at = self
+            .arena()
+            .and_then(|arena| arena.heap.lock().unwrap_or_else(PoisonError::into_inner).allocate(size, align));
+        at.ok_or_else(|| {
+            self.refund(cost);
+            CUresult::ERROR_OUT_OF_MEMORY
+        })
+    }
+
+    /// Frees the place at `at`, whose range has left the space and which no operation uses any more.
+    pub(crate) fn release(&self, at: u64) {
+        let Some(arena) = self.arena() else { return };
+        let mut heap = arena.heap.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(size) = heap.free(at) {
+            // Only whole pages go back; what shares a page with a neighbour keeps its old contents, as on a GPU.
+            let _ = arena.range.discard(at, at + size);
+            self.refund(size);
+        }
+    }
+
+    fn arena(&self) -> Option<&Arena> {
+        let make = || {
+            let start = ARENAS + self.index as u64 * ARENA;
+            let range = Range::at(start, ARENA, Protection::ReadWrite)
+                .or_else(|_| Range::anywhere(ARENA, 2 << 20, Protection::ReadWrite))
+                .ok()?;
+            let heap = Heap::new(range.start(), range.start() + range.size());
+            Some(Arena { range, heap: Mutex::new(heap) })
+        };
+        self.arena.get_or_init(make).as_ref()
+    }
+}
+
+/// `cuMemAlloc` in `context`.
+pub(crate) fn allocate(context: &Context, size: u64) -> Outcome<u64> {
+    if size == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    place(context, size, 1)
+}
+
+/// Memory for `context`, also for variables of modules.
+pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
+    let at = context.device.memory.allocate(size, align)?;
+    let region = Region::new(at, size.max(1), Kind::Device, context.device.ordinal, context.handle);
+    space::write().insert(region);
+    Ok(at)
+}
+
+/// `cuMemAllocPitch`: address and pitch.
+pub(crate) fn allocate_pitch(context: &Context, width: u64, height: u64, element: u32) -> Outcome<(u64, u64)> {
+    if width == 0 || height == 0 || ![4, 8, 16].contains(&element) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let pitch = width.checked_next_multiple_of(PITCH).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let size = pitch.checked_mul(height).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    Ok((allocate(context, size)?, pitch))
+}
+
+/// `cuMemFree`: waits for the work of the memory's context, then frees.
+pub(crate) fn free(at: u64) -> Outcome {
+    if at == 0 {
+        return Ok(());
+    }
+    let region = space::starting_at(at)?;
+    if region.kind != Kind::Device {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if let Some(context) = context::living(region.context) {
+        context.drain();
+    }
+    // Somebody else may have freed it meanwhile.
+    let region = space::write().remove(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    space::quiet();
+    give_back(&region)
+}
+
+/// Returns the memory of a range that has left the space to its device.
+pub(crate) fn give_back(region: &Region) -> Outcome {
+    device::get(region.device)?.memory.release(region.start);
+    Ok(())
+}
+
+/// `cuMemGetAddressRange`: start and size; `NOT_FOUND` for an address that is in no range.
+pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
+    let region = space::find(address).filter(|region| !region.is_host()).ok_or(CUresult::ERROR_NOT_FOUND)?;
+    Ok((region.start, region.size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_of_memory_is_exact_and_freeing_makes_room() {
+        let memory = DeviceMemory::new(15, 4096);
+        let first = memory.allocate(2048, 1).unwrap();
+        let second = memory.allocate(2048, 1).unwrap();
+        assert_eq!(memory.allocate(1, 1).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));
+        memory.release(first);
+        assert_eq!((memory.free_bytes(), memory.allocate(2048, 1)), (2048, Ok(first)));
+        memory.release(second);
+        memory.release(second);
+        assert_eq!(memory.free_bytes(), 2048);
+    }
+}

@@ -1,0 +1,150 @@
+//! Modules: programs loaded into a context, with their variables in its device's memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUmodule, CUresult};
+use katydid_ptx_exec::{GlobalMemory, Kernel, Program};
+
+use crate::border::Outcome;
+use crate::context::{self, Context};
+use crate::function::{self, Function, Settings};
+use crate::handles::{Registry, mint};
+use crate::image::{Code, Refusal};
+use crate::space::{self, Access};
+use crate::transfer::{self, Span};
+use crate::{memory, process};
+
+/// One module.
+pub(crate) struct Module {
+    /// Its handle.
+    pub(crate) handle: usize,
+    context: usize,
+    /// Id of the context it was loaded into.
+    pub(crate) context_id: u64,
+    program: Program,
+    /// Where its variables lie.
+    variables: Vec<u64>,
+    /// Functions that have been asked for, by name.
+    functions: Mutex<BTreeMap<String, Arc<Function>>>,
+}
+
+static MODULES: Registry<Module> = Registry::new();
+
+/// Puts variables into the memory of a context.
+struct Variables<'context> {
+    context: &'context Context,
+    places: Vec<u64>,
+}
+
+impl GlobalMemory for Variables<'_> {
+    fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
+        let at = memory::place(self.context, size, align).ok()?;
+        self.places.push(at);
+        // Memory that was in use before may hold anything.
+        let span = Span::reached(self.context, at, size, Access::ReadWrite).ok();
+        span.and_then(|span| transfer::fill(&span, &[0], size, 1, 0).ok())?;
+        Some(at)
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) {
+        let span = Span::reached(self.context, address, bytes.len() as u64, Access::ReadWrite);
+        // What `allocate` gave is always there; a write outside of it is a defect that must not reach other memory.
+        let _ = span.and_then(|span| transfer::write(&span, bytes));
+    }
+}
+
+impl Module {
+    fn functions(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Function>>> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The function called `name`; always the same handle.
+    pub(crate) fn function(&self, name: &str) -> Outcome<Arc<Function>> {
+        self.function_with(name, Settings::for_kernel)
+    }
+
+    /// As [`Self::function`]; a new one gets the settings that `settings` gives.
+    pub(crate) fn function_with(
+        &self,
+        name: &str,
+        settings: impl FnOnce(&Kernel) -> Arc<Settings>,
+    ) -> Outcome<Arc<Function>> {
+        let kernel = self.kernel(name)?;
+        let mut functions = self.functions();
+        let function = functions.entry(name.to_owned()).or_insert_with(|| {
+            let settings = settings(&kernel);
+            function::register(self, kernel, settings)
+        });
+        Ok(Arc::clone(function))
+    }
+
+    /// The kernel called `name`.
+    pub(crate) fn kernel(&self, name: &str) -> Outcome<Arc<Kernel>> {
+        self.program.kernel(name).ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
+    /// All kernels, in the order of the text.
+    pub(crate) fn kernels(&self) -> &[Arc<Kernel>] {
+        self.program.kernels()
+    }
+
+    /// Address and size of the variable called `name`.
+    pub(crate) fn global(&self, name: &str) -> Outcome<(u64, u64)> {
+        self.program.global(name).ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
+    /// Ends its functions, and frees its variables once no work can use them.
+    fn end(&self) {
+        function::forget(self.handle);
+        if let Some(context) = context::living(self.context) {
+            context.drain();
+            context.output.flush();
+        }
+        release(&self.variables);
+    }
+}
+
+/// Frees variables.
+fn release(places: &[u64]) {
+    let regions: Vec<_> = places.iter().filter_map(|&at| space::write().remove(at)).collect();
+    space::quiet();
+    for region in regions {
+        let _ = memory::give_back(&region);
+    }
+}
+
+/// Loads code into `context`.
+pub(crate) fn load(context: &Arc<Context>, code: &Code) -> Result<Arc<Module>, Refusal> {
+    context.output.flush();
+    let mut variables = Variables { context, places: Vec::new() };
+    let program = code.load(&mut variables).inspect_err(|_| release(&variables.places))?;
+    let module = Arc::new(Module {
+        handle: mint(),
+        context: context.handle,
+        context_id: context.id,
+        program,
+        variables: variables.places,
+        functions: Mutex::default(),
+    });
+    MODULES.insert(module.handle, Arc::clone(&module));
+    Ok(module)
+}
+
+/// The module behind a handle.
+pub(crate) fn resolve(handle: CUmodule) -> Outcome<Arc<Module>> {
+    process::ready()?;
+    MODULES.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// `cuModuleUnload`, also for a library's module when the library goes.
+pub(crate) fn unload(handle: usize) -> Outcome {
+    MODULES.remove(handle).map(|module| module.end()).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// Ends the modules of an ended context; their variables are freed with the rest of its memory.
+pub(crate) fn forget(context: u64) {
+    for module in MODULES.remove_if(|module| module.context_id == context) {
+        function::forget(module.handle);
+    }
+}

@@ -1,0 +1,76 @@
+//! What kernels print: kept in order, and written to the C streams of the process at synchronisation points, so that
+//! it mixes with the program's own output as it does on a GPU.
+
+#![expect(unsafe_code, reason = "writes through the C library's streams")]
+
+use std::sync::{Mutex, PoisonError};
+
+/// More than this is written early: nothing is lost, and memory stays bounded.
+const MOST: usize = 1 << 20;
+
+/// Which stream a piece goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    Stdout,
+    Stderr,
+}
+
+/// Output of one context.
+pub(crate) struct Output(Mutex<Pending>);
+
+#[derive(Default)]
+struct Pending {
+    bytes: usize,
+    pieces: Vec<(To, Vec<u8>)>,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::default())
+    }
+
+    /// Keeps what `printf` made.
+    pub(crate) fn print(&self, text: &[u8]) {
+        self.keep(To::Stdout, text);
+    }
+
+    /// Keeps the line of a failed assertion.
+    pub(crate) fn complain(&self, text: &str) {
+        self.keep(To::Stderr, text.as_bytes());
+    }
+
+    fn keep(&self, to: To, text: &[u8]) {
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.bytes += text.len();
+        match pending.pieces.last_mut() {
+            Some((last, piece)) if *last == to => piece.extend_from_slice(text),
+            _ => pending.pieces.push((to, text.to_vec())),
+        }
+        if pending.bytes > MOST {
+            write_all(&mut pending);
+        }
+    }
+
+    /// Writes everything kept. The C library's own buffers decide when it leaves the process.
+    pub(crate) fn flush(&self) {
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.bytes > 0 {
+            write_all(&mut pending);
+        }
+    }
+}
+
+unsafe extern "C" {
+    static stdout: *mut libc::FILE;
+    static stderr: *mut libc::FILE;
+}
+
+fn write_all(pending: &mut Pending) {
+    for (to, piece) in pending.pieces.drain(..) {
+        // SAFETY: both are set by the C library before any code of ours runs, and programs do not write to them.
+        let stream = unsafe { if to == To::Stdout { stdout } else { stderr } };
+        // SAFETY: the piece lives during the call, and the stream locks itself.
+        unsafe { libc::fwrite(piece.as_ptr().cast(), 1, piece.len(), stream) };
+    }
+    pending.bytes = 0;
+}

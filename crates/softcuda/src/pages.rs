@@ -1,0 +1,208 @@
+//! Pages of the process: reserving address ranges, backing them, giving them back. The only file that maps memory.
+
+#![expect(unsafe_code, reason = "maps memory")]
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+/// Size of a page. Linux on x86-64 has no other for plain mappings.
+pub(crate) const PAGE: u64 = 4096;
+
+/// What may be done with mapped pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    /// Addresses only.
+    None,
+    /// Loads only.
+    Read,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+impl Protection {
+    fn bits(self) -> i32 {
+        match self {
+            Self::None => libc::PROT_NONE,
+            Self::Read => libc::PROT_READ,
+            Self::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        }
+    }
+}
+
+/// An address range that this process holds; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Range {
+    start: u64,
+    size: u64,
+}
+
+impl Range {
+    /// Reserves `size` bytes at exactly `start`, if nothing is there yet.
+    pub(crate) fn at(start: u64, size: u64, protection: Protection) -> io::Result<Self> {
+        let flags = libc::MAP_FIXED_NOREPLACE | ANONYMOUS;
+        let got = map(start, size, protection, flags, -1, 0)?;
+        let range = Self { start: got, size };
+        // Kernels before 4.17 take the address as a hint only; then the range is somewhere else.
+        if got == start { Ok(range) } else { Err(io::ErrorKind::AddrInUse.into()) }
+    }
+
+    /// Reserves `size` bytes anywhere, at a multiple of `align` (a power of two).
+    pub(crate) fn anywhere(size: u64, align: u64, protection: Protection) -> io::Result<Self> {
+        let align = align.max(PAGE);
+        let slack = if align == PAGE { 0 } else { align };
+        let whole = size.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
+        let got = map(0, whole, protection, ANONYMOUS, -1, 0)?;
+        let start = got.next_multiple_of(align);
+        drop(Self { start: got, size: start - got });
+        drop(Self { start: start + size, size: got + whole - start - size });
+        Ok(Self { start, size })
+    }
+
+    /// First address.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Size in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Replaces the pages at `start` by those of `file` from `offset` on, without access at first.
+    pub(crate) fn attach(&self, start: u64, size: u64, file: &OwnedFd, offset: u64) -> io::Result<()> {
+        self.check(start, size)?;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        map(start, size, Protection::None, flags, file.as_raw_fd(), offset).map(drop)
+    }
+
+    /// Takes the pages away; the addresses stay reserved.
+    pub(crate) fn detach(&self, start: u64, size: u64) -> io::Result<()> {
+        self.check(start, size)?;
+        map(start, size, Protection::None, libc::MAP_FIXED | ANONYMOUS, -1, 0).map(drop)
+    }
+
+    /// Changes what may be done with pages.
+    pub(crate) fn protect(&self, start: u64, size: u64, protection: Protection) -> io::Result<()> {
+        self.check(start, size)?;
+        // SAFETY: the pages belong to this range, which nobody borrows Rust references into.
+        done(unsafe { libc::mprotect(address(start), size as usize, protection.bits()) })
+    }
+
+    /// Gives the contents of whole pages inside back to the system; they read as zero afterwards.
+    pub(crate) fn discard(&self, start: u64, end: u64) -> io::Result<()> {
+        let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+        if first >= last {
+            return Ok(());
+        }
+        self.check(first, last - first)?;
+        // SAFETY: the pages belong to this range, which nobody borrows Rust references into.
+        done(unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) })
+    }
+
+    fn check(&self, start: u64, size: u64) -> io::Result<()> {
+        let inside = start >= self.start && start.checked_add(size).is_some_and(|end| end <= self.start + self.size);
+        if inside { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        if self.size > 0 {
+            // SAFETY: the range was mapped by this type and nothing refers to it once its owner drops it.
+            unsafe { libc::munmap(address(self.start), self.size as usize) };
+        }
+    }
+}
+
+/// Private, unbacked until touched, and not counted against the overcommit limit.
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+fn address(start: u64) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(start as usize)
+}
+
+fn map(start: u64, size: u64, protection: Protection, flags: i32, file: i32, offset: u64) -> io::Result<u64> {
+    let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: without MAP_FIXED this replaces nothing; with it, callers have checked that the pages are their own.
+    let got = unsafe { libc::mmap(address(start), size as usize, protection.bits(), flags, file, offset) };
+    if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got.expose_provenance() as u64) }
+}
+
+fn done(code: i32) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A sparse file in memory of `size` bytes: physical memory that can be mapped at several places.
+pub(crate) fn memory_file(size: u64) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a literal with its NUL.
+    let number = unsafe { libc::memfd_create(c"katydid-softcuda".as_ptr(), libc::MFD_CLOEXEC) };
+    done(number.min(0))?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let file = unsafe { OwnedFd::from_raw_fd(number) };
+    // SAFETY: the descriptor is open.
+    done(unsafe { libc::ftruncate(file.as_raw_fd(), size as i64) })?;
+    Ok(file)
+}
+
+/// Gives the pages of a part of a memory file back to the system; best effort.
+pub(crate) fn punch(file: &OwnedFd, offset: u64, size: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: the descriptor is open; only contents of the file change.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, size as i64) };
+}
+
+/// True if every page of `start..start + size` is mapped in this process.
+pub(crate) fn is_mapped(start: u64, size: u64) -> bool {
+    const CHUNK: u64 = 1 << 30;
+    let Some(end) = start.checked_add(size) else { return false };
+    let mut residency = vec![0_u8; (CHUNK.min(size) / PAGE + 2) as usize];
+    let mut at = start / PAGE * PAGE;
+    while at < end {
+        let step = CHUNK.min((end - at).next_multiple_of(PAGE));
+        // SAFETY: the vector has a byte for each page of a chunk; the kernel only looks at the addresses.
+        if unsafe { libc::mincore(address(at), step as usize, residency.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        at += step;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_reserved_once_and_free_after_its_drop() {
+        let range = Range::anywhere(1 << 30, 2 << 20, Protection::None).unwrap();
+        assert_eq!(range.start() % (2 << 20), 0);
+        assert!(Range::at(range.start(), PAGE, Protection::None).is_err());
+        let start = range.start();
+        drop(range);
+        let again = Range::at(start, PAGE, Protection::ReadWrite).unwrap();
+        assert!(is_mapped(start, PAGE));
+        assert!(again.protect(start + PAGE, PAGE, Protection::Read).is_err());
+    }
+
+    #[test]
+    fn file_pages_are_the_same_at_two_places() {
+        let file = memory_file(1 << 21).unwrap();
+        let range = Range::anywhere(2 << 21, PAGE, Protection::None).unwrap();
+        let (first, second) = (range.start(), range.start() + (1 << 21));
+        for place in [first, second] {
+            range.attach(place, 1 << 21, &file, 0).unwrap();
+            range.protect(place, 1 << 21, Protection::ReadWrite).unwrap();
+        }
+        // SAFETY: both places are mapped read-write above.
+        unsafe {
+            address(first).cast::<u32>().write_volatile(77);
+            assert_eq!(address(second).cast::<u32>().read_volatile(), 77);
+        }
+        range.detach(first, 1 << 21).unwrap();
+        punch(&file, 0, 1 << 21);
+        // SAFETY: still mapped; the hole reads as zero.
+        assert_eq!(unsafe { address(second).cast::<u32>().read_volatile() }, 0);
+    }
+}

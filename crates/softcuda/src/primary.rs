@@ -1,0 +1,114 @@
+//! Primary contexts: one a device, counted, under one handle for the life of the process.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::CUresult;
+
+use crate::border::Outcome;
+use crate::context::{self, Context};
+use crate::device::{self, Device};
+use crate::handles::mint;
+
+/// The primary context of a device. Its handle is the same before the first retain and after the last release.
+pub(crate) struct Primary {
+    /// The handle.
+    pub(crate) handle: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    holds: u32,
+    flags: u32,
+    context: Option<Arc<Context>>,
+}
+
+impl Primary {
+    /// An inactive one.
+    pub(crate) fn new() -> Self {
+        Self { handle: mint(), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more user; the first makes the context.
+    pub(crate) fn retain(&self, device: &'static Device) -> Outcome<usize> {
+        let mut state = self.state();
+        if state.context.is_none() {
+            state.context = Some(Context::new(self.handle, device, state.flags)?);
+        }
+        state.holds += 1;
+        Ok(self.handle)
+    }
+
+    /// Counts one user less; the last ends the context. One too many gives `INVALID_CONTEXT`.
+    pub(crate) fn release(&self) -> Outcome {
+        let mut state = self.state();
+        state.holds = state.holds.checked_sub(1).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        if state.holds > 0 {
+            return Ok(());
+        }
+        end(state);
+        Ok(())
+    }
+
+    /// Ends the context whoever uses it.
+    pub(crate) fn reset(&self) {
+        let mut state = self.state();
+        state.holds = 0;
+        end(state);
+    }
+
+    /// Flags, and whether the context is active.
+    pub(crate) fn flags_and_activity(&self) -> (u32, bool) {
+        let state = self.state();
+        (state.flags, state.context.is_some())
+    }
+
+    /// Sets the flags of the context that is, or will be.
+    pub(crate) fn set_flags(&self, flags: u32) -> Outcome {
+        context::check_flags(flags)?;
+        let mut state = self.state();
+        state.flags = flags;
+        state.context.as_ref().map_or(Ok(()), |context| context.set_flags(flags))
+    }
+}
+
+/// Takes the context out and destroys it with the lock released: its destructors may call back.
+fn end(mut state: MutexGuard<'_, State>) {
+    let context = state.context.clone();
+    drop(state.context.take());
+    drop(state);
+    if let Some(context) = context {
+        context::destroy(&context);
+    }
+}
+
+/// The device whose primary context has this handle.
+pub(crate) fn device_of(handle: usize) -> Option<&'static Device> {
+    device::all().iter().find(|device| device.primary.handle == handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handle_survives_the_context_and_releases_are_counted() {
+        let device = device::get(0).unwrap();
+        let primary = Primary::new();
+        let handle = primary.handle;
+        assert_eq!(primary.release(), Err(CUresult::ERROR_INVALID_CONTEXT));
+        assert_eq!((primary.retain(device), primary.retain(device)), (Ok(handle), Ok(handle)));
+        let first = context::living(handle).unwrap();
+        assert_eq!((primary.release(), primary.flags_and_activity()), (Ok(()), (0, true)));
+        assert_eq!((primary.release(), primary.flags_and_activity()), (Ok(()), (0, false)));
+        assert!(context::living(handle).is_none());
+        assert_eq!(primary.retain(device), Ok(handle));
+        assert_ne!(context::living(handle).unwrap().id, first.id);
+        primary.reset();
+        assert!(context::living(handle).is_none());
+    }
+}

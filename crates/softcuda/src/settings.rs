@@ -1,0 +1,110 @@
+//! What the environment says: how many devices, how much memory, which of them are visible, how modules load.
+//!
+//! | variable                 | meaning                                                        | without it            |
+//! |--------------------------|----------------------------------------------------------------|-----------------------|
+//! | `KATYDID_SOFT_DEVICES`   | number of devices, 0 to 16                                     | 1                     |
+//! | `KATYDID_SOFT_MEMORY`    | bytes of each device, with K, M, G or T behind                 | half of the RAM       |
+//! | `CUDA_VISIBLE_DEVICES`   | ordinals, in the order the program shall see them              | all                   |
+//! | `CUDA_MODULE_LOADING`    | `EAGER` changes what `cuModuleGetLoadingMode` says             | lazy                  |
+//! | `KATYDID_LOG`            | anything: faults and missing tables are told on stderr         | only codes            |
+
+use std::env;
+use std::fs;
+use std::sync::LazyLock;
+
+/// More devices than this have no room for their address ranges.
+pub(crate) const MOST_DEVICES: usize = 16;
+
+/// Smallest memory of a device: one mapping granule.
+const LEAST_MEMORY: u64 = 2 << 20;
+
+/// Physical indices of the visible devices, in the program's order.
+pub(crate) fn visible_devices() -> Vec<usize> {
+    let count = env::var("KATYDID_SOFT_DEVICES").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1);
+    visible(count, env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
+}
+
+/// The list ends at the first entry that names no device, as the real driver has it.
+fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
+    let count = count.min(MOST_DEVICES);
+    let Some(list) = list else { return (0..count).collect() };
+    let mut chosen: Vec<usize> = Vec::new();
+    for entry in list.split(',') {
+        match entry.trim().parse() {
+            Ok(index) if index < count && !chosen.contains(&index) => chosen.push(index),
+            _ => break,
+        }
+    }
+    chosen
+}
+
+/// Bytes of memory of each device, a multiple of 2 MiB.
+pub(crate) fn device_memory(devices: usize) -> u64 {
+    let asked = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
+    let bytes = asked.unwrap_or_else(|| host_memory() / 2 / devices.max(1) as u64);
+    (bytes & !(LEAST_MEMORY - 1)).max(LEAST_MEMORY)
+}
+
+/// True if the program asked for eager loading of modules.
+pub(crate) fn eager_loading() -> bool {
+    env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER")
+}
+
+/// True if the user wants to hear what is otherwise only a code.
+pub(crate) fn logging() -> bool {
+    static LOGGING: LazyLock<bool> = LazyLock::new(|| env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty()));
+    *LOGGING
+}
+
+/// Interpreter threads of a launch, which is also the number of multiprocessors shown.
+pub(crate) fn cores() -> usize {
+    static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    *CORES
+}
+
+/// A size such as `512M`.
+fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let shift = match text.bytes().last()?.to_ascii_uppercase() {
+        b'K' => 10,
+        b'M' => 20,
+        b'G' => 30,
+        b'T' => 40,
+        _ => 0,
+    };
+    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// RAM of the machine in bytes, or what a control group leaves of it; 2 GiB if neither can be read.
+fn host_memory() -> u64 {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+    });
+    let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    [machine, group].into_iter().flatten().min().unwrap_or(2 << 30)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_a_letter() {
+        assert_eq!(size("64"), Some(64));
+        assert_eq!(size(" 3g "), Some(3 << 30));
+        assert_eq!(size("512 M"), Some(512 << 20));
+        assert_eq!(size("99999999999T"), None);
+        assert_eq!(size("much"), None);
+    }
+
+    #[test]
+    fn the_visible_list_chooses_orders_and_ends_at_nonsense() {
+        assert_eq!(visible(3, None), [0, 1, 2]);
+        assert_eq!(visible(3, Some("2,0")), [2, 0]);
+        assert_eq!(visible(3, Some("1,7,0")), [1]);
+        assert_eq!(visible(3, Some("")), Vec::<usize>::new());
+        assert_eq!(visible(99, None).len(), MOST_DEVICES);
+    }
+}

@@ -1,0 +1,297 @@
+//! The address space: every range that a device may touch, whose it is, and what may be done with it.
+//!
+//! Copies and kernels look every address up here, and nowhere else. Memory is taken away in two steps: its range
+//! leaves the map, then [`quiet`] waits until no operation is in the middle of using what it looked up before. So an
+//! operation holds [`working`] while it touches memory, and never while it waits for something else.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use katydid_cuda_sys::CUresult;
+
+use crate::border::Outcome;
+use crate::heap::GRANULE;
+use crate::settings::MOST_DEVICES;
+
+/// What may be done with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Access {
+    /// Nothing: it is mapped, but access has not been granted.
+    None,
+    /// Loads.
+    Read,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// What a range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Memory of `cuMemAlloc`, or a variable of a module.
+    Device,
+    /// A mapping of physical memory into reserved addresses, with each device's access.
+    Mapped([Access; MOST_DEVICES]),
+    /// Page-locked memory of `cuMemHostAlloc`, with its flags.
+    Pinned(u32),
+    /// Memory of the program, registered, with its flags.
+    Registered(u32),
+}
+
+/// One range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    /// First address.
+    pub(crate) start: u64,
+    /// Size in bytes, as asked for.
+    pub(crate) size: u64,
+    /// What it is.
+    pub(crate) kind: Kind,
+    /// Ordinal of the device it belongs to (for host memory: of the context that made it).
+    pub(crate) device: i32,
+    /// Handle of the context that made it; 0 for mappings, which belong to none.
+    pub(crate) context: usize,
+    /// A number that no other range ever had.
+    pub(crate) id: u64,
+}
+
+impl Region {
+    /// A range with a new number.
+    pub(crate) fn new(start: u64, size: u64, kind: Kind, device: i32, context: usize) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { start, size, kind, device, context, id: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// One past the last address.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.size
+    }
+
+    /// Whether it is memory of the host.
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.kind, Kind::Pinned(_) | Kind::Registered(_))
+    }
+
+    /// What `device` may do with it, if it reaches the memory of those devices whose bit is set in `peers`.
+    pub(crate) fn access(&self, device: i32, peers: u32) -> Access {
+        match self.kind {
+            Kind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
+            Kind::Device if self.device != device && peers & (1 << self.device) == 0 => Access::None,
+            Kind::Device | Kind::Pinned(_) | Kind::Registered(_) => Access::ReadWrite,
+        }
+    }
+
+    /// One past the last address that device code may touch: as on a GPU, the rest of the granule belongs to it.
+    pub(crate) fn reach(&self) -> u64 {
+        match self.kind {
+            Kind::Device => self.end().next_multiple_of(GRANULE),
+            _ => self.end(),
+        }
+    }
+}
+
+/// A set of ranges that do not overlap.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    regions: BTreeMap<u64, Region>,
+    /// Addresses (start to end) that are reserved for mappings: outside its regions nothing may be touched.
+    reserved: BTreeMap<u64, u64>,
+}
+
+impl Space {
+    pub(crate) const fn new() -> Self {
+        Self { regions: BTreeMap::new(), reserved: BTreeMap::new() }
+    }
+
+    /// Notes that `start..end` is reserved.
+    pub(crate) fn reserve(&mut self, start: u64, end: u64) {
+        self.reserved.insert(start, end);
+    }
+
+    /// Forgets a reservation.
+    pub(crate) fn unreserve(&mut self, start: u64) {
+        self.reserved.remove(&start);
+    }
+
+    /// Whether `start..start + size` touches neither a range nor a reservation: memory that only the program knows.
+    pub(crate) fn is_foreign(&self, start: u64, size: u64) -> bool {
+        let Some(end) = start.checked_add(size) else { return false };
+        let claimed = self.reserved.range(..end).next_back().is_some_and(|(_, &reserved)| reserved > start);
+        !claimed && !self.overlaps(start, size)
+    }
+
+    /// Adds a range; false if it overlaps another.
+    pub(crate) fn insert(&mut self, region: Region) -> bool {
+        let free = !self.overlaps(region.start, region.size);
+        if free {
+            self.regions.insert(region.start, region);
+        }
+        free
+    }
+
+    /// Takes away the range that starts at `start`.
+    pub(crate) fn remove(&mut self, start: u64) -> Option<Region> {
+        self.regions.remove(&start)
+    }
+
+    /// The range that holds `address`.
+    pub(crate) fn find(&self, address: u64) -> Option<&Region> {
+        let (_, region) = self.regions.range(..=address).next_back()?;
+        (address < region.end()).then_some(region)
+    }
+
+    /// The range whose granules hold `address`, for device code.
+    pub(crate) fn find_reach(&self, address: u64) -> Option<&Region> {
+        let (_, region) = self.regions.range(..=address).next_back()?;
+        (address < region.reach()).then_some(region)
+    }
+
+    /// Whether any range touches `start..start + size`.
+    pub(crate) fn overlaps(&self, start: u64, size: u64) -> bool {
+        let end = start.saturating_add(size);
+        self.regions.range(..end).next_back().is_some_and(|(_, region)| region.end() > start)
+    }
+
+    /// The ranges that tile `start..start + size` exactly, or `None`.
+    pub(crate) fn tiles(&self, start: u64, size: u64) -> Option<Vec<Region>> {
+        let end = start.checked_add(size)?;
+        let tiles: Vec<Region> = self.regions.range(start..end).map(|(_, region)| *region).collect();
+        let mut at = start;
+        for tile in &tiles {
+            if tile.start != at {
+                return None;
+            }
+            at = tile.end();
+        }
+        (at == end && size > 0).then_some(tiles)
+    }
+
+    /// Replaces the kind of the range that starts at `start`.
+    pub(crate) fn set_kind(&mut self, start: u64, kind: Kind) {
+        if let Some(region) = self.regions.get_mut(&start) {
+            region.kind = kind;
+        }
+    }
+
+    /// All ranges that belong to a context.
+    pub(crate) fn of_context(&self, context: usize) -> Vec<Region> {
+        self.regions.values().filter(|region| region.context == context).copied().collect()
+    }
+
+    /// Whether the whole of `start..start + size`, which may span neighbouring ranges, can be accessed.
+    pub(crate) fn allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
+        let Some(end) = start.checked_add(size) else { return false };
+        let mut at = start;
+        while at < end {
+            match self.find(at) {
+                Some(region) if region.access(device, peers) >= wanted => at = region.end(),
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+static SPACE: RwLock<Space> = RwLock::new(Space::new());
+static WORKING: RwLock<()> = RwLock::new(());
+
+/// The map, to look into.
+pub(crate) fn read() -> RwLockReadGuard<'static, Space> {
+    SPACE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The map, to change.
+pub(crate) fn write() -> RwLockWriteGuard<'static, Space> {
+    SPACE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by an operation while it touches memory that it has looked up.
+pub(crate) fn working() -> RwLockReadGuard<'static, ()> {
+    WORKING.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until every operation that may know a range taken away before is done.
+pub(crate) fn quiet() {
+    drop(WORKING.write().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// The range that holds `address`, copied out.
+pub(crate) fn find(address: u64) -> Option<Region> {
+    read().find(address).copied()
+}
+
+/// The range that starts at `start`; `INVALID_VALUE` if there is none.
+pub(crate) fn starting_at(start: u64) -> Outcome<Region> {
+    find(start).filter(|region| region.start == start).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(start: u64, size: u64, kind: Kind) -> Region {
+        Region::new(start, size, kind, 0, 0)
+    }
+
+    fn granted(access: Access) -> Kind {
+        let mut all = [Access::None; MOST_DEVICES];
+        all[0] = access;
+        Kind::Mapped(all)
+    }
+
+    #[test]
+    fn ranges_do_not_overlap_and_end_before_one_past() {
+        let mut space = Space::new();
+        assert!(space.insert(region(0x1000, 0x1000, Kind::Device)));
+        assert!(!space.insert(region(0x1fff, 1, Kind::Device)));
+        assert!(!space.insert(region(0x800, 0x801, Kind::Device)));
+        assert!(space.insert(region(0x2000, 1, Kind::Pinned(0))));
+        assert_eq!(space.find(0x1fff).map(|it| it.start), Some(0x1000));
+        assert_eq!(space.find(0x2001), None);
+        assert_eq!(space.remove(0x1000).map(|it| it.size), Some(0x1000));
+        assert_eq!(space.find(0x1000), None);
+    }
+
+    #[test]
+    fn access_spans_neighbours_but_not_holes_nor_what_was_not_granted() {
+        let mut space = Space::new();
+        space.insert(region(0x1000, 0x1000, granted(Access::ReadWrite)));
+        space.insert(region(0x2000, 0x1000, granted(Access::Read)));
+        space.insert(region(0x3000, 0x1000, granted(Access::None)));
+        assert!(space.allows(0x1800, 0x1000, Access::Read, 0, 0));
+        assert!(!space.allows(0x1800, 0x1000, Access::ReadWrite, 0, 0));
+        assert!(!space.allows(0x2800, 0x1000, Access::Read, 0, 0));
+        assert!(!space.allows(0x1000, 0x10, Access::Read, 1, 0));
+        assert!(!space.allows(0x5000, 1, Access::Read, 0, 0));
+    }
+
+    #[test]
+    fn memory_of_another_device_needs_peer_access() {
+        let other = Region::new(0x1000, 0x100, Kind::Device, 1, 0);
+        assert_eq!(other.access(0, 0), Access::None);
+        assert_eq!(other.access(0, 1 << 1), Access::ReadWrite);
+        assert_eq!(other.reach(), 0x1200);
+    }
+
+    #[test]
+    fn memory_of_the_program_is_what_neither_range_nor_reservation_touches() {
+        let mut space = Space::new();
+        space.insert(region(0x1000, 0x1000, Kind::Device));
+        space.reserve(0x8000, 0x9000);
+        assert!(space.is_foreign(0x2000, 0x6000));
+        assert!(!space.is_foreign(0x2000, 0x6001) && !space.is_foreign(0x1fff, 1) && !space.is_foreign(1, u64::MAX));
+        space.unreserve(0x8000);
+        assert!(space.is_foreign(0x8000, 0x1000));
+    }
+
+    #[test]
+    fn tiles_must_fill_a_range_exactly() {
+        let mut space = Space::new();
+        space.insert(region(0x1000, 0x1000, Kind::Device));
+        space.insert(region(0x2000, 0x1000, Kind::Device));
+        assert_eq!(space.tiles(0x1000, 0x2000).map(|tiles| tiles.len()), Some(2));
+        assert_eq!(space.tiles(0x1000, 0x1800), None);
+        assert_eq!(space.tiles(0x1800, 0x800), None);
+        assert_eq!(space.tiles(0x1000, 0), None);
+    }
+}

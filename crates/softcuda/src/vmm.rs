@@ -1,0 +1,223 @@
+//! Virtual memory of the program's own making: reserved addresses, and blocks mapped into them.
+//!
+//! A mapping is a range of the space like any other, without access until it is granted.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUmemAccessDesc, CUresult, access_flags, location_type};
+
+use crate::border::Outcome;
+use crate::device;
+use crate::pages::{Protection, Range};
+use crate::physical::{self, Block, GRANULARITY};
+use crate::settings::MOST_DEVICES;
+use crate::space::{self, Access, Kind, Region};
+
+/// A reservation and the blocks mapped into it, by address.
+struct Reservation {
+    range: Range,
+    mapped: BTreeMap<u64, Arc<Block>>,
+}
+
+type Reservations = BTreeMap<u64, Reservation>;
+
+static RESERVATIONS: Mutex<Reservations> = Mutex::new(BTreeMap::new());
+
+fn reservations() -> MutexGuard<'static, Reservations> {
+    RESERVATIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The reservation that holds all of `start..start + size`.
+fn holding(all: &mut Reservations, start: u64, size: u64) -> Outcome<&mut Reservation> {
+    let end = start.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let found = all.range_mut(..=start).next_back().map(|(_, reservation)| reservation);
+    let inside = found.filter(|it| end <= it.range.start() + it.range.size());
+    inside.ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// `cuMemAddressReserve`: at `wanted` if that is free (0: no wish), else anywhere.
+pub(crate) fn reserve(size: u64, align: u64, wanted: u64) -> Outcome<u64> {
+    let multiple = size != 0 && size.is_multiple_of(GRANULARITY) && wanted.is_multiple_of(GRANULARITY);
+    if !multiple || (align != 0 && !align.is_power_of_two()) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let align = align.max(GRANULARITY);
+    let there =
+        (wanted != 0 && wanted.is_multiple_of(align)).then(|| Range::at(wanted, size, Protection::None).ok()).flatten();
+    let range = match there {
+        Some(range) => range,
+        None => Range::anywhere(size, align, Protection::None).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?,
+    };
+    let start = range.start();
+    space::write().reserve(start, start + size);
+    reservations().insert(start, Reservation { range, mapped: BTreeMap::new() });
+    Ok(start)
+}
+
+/// `cuMemAddressFree` of a whole reservation in which nothing is mapped.
+pub(crate) fn unreserve(start: u64, size: u64) -> Outcome {
+    let mut all = reservations();
+    let reservation = all.get(&start).filter(|it| it.range.size() == size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if !reservation.mapped.is_empty() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    space::write().unreserve(start);
+    all.remove(&start);
+    Ok(())
+}
+
+/// `cuMemMap`: `size` bytes of a block from `offset` on.
+pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
+    let block = physical::get(handle)?;
+    let inside = offset.checked_add(size).is_some_and(|end| end <= block.size);
+    let multiples = [start, size, offset].iter().all(|number| number.is_multiple_of(GRANULARITY));
+    if size == 0 || !inside || !multiples {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut all = reservations();
+    let reservation = holding(&mut all, start, size)?;
+    if space::read().overlaps(start, size) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let (file, base) = block.file()?;
+    reservation.range.attach(start, size, file, base + offset).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    let kind = Kind::Mapped([Access::None; MOST_DEVICES]);
+    space::write().insert(Region::new(start, size, kind, block.device.ordinal, 0));
+    reservation.mapped.insert(start, block);
+    Ok(())
+}
+
+/// `cuMemUnmap` of whole mappings. Waits for operations that touch memory at this moment.
+pub(crate) fn unmap(start: u64, size: u64) -> Outcome {
+    let mut all = reservations();
+    let reservation = holding(&mut all, start, size)?;
+    let tiles = space::read().tiles(start, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    for tile in &tiles {
+        space::write().remove(tile.start);
+    }
+    space::quiet();
+    reservation.range.detach(start, size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    for tile in &tiles {
+        reservation.mapped.remove(&tile.start);
+    }
+    Ok(())
+}
+
+/// `cuMemSetAccess` over whole mappings.
+pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> Outcome {
+    let grants = grants.iter().map(grant).collect::<Outcome<Vec<_>>>()?;
+    let mut all = reservations();
+    let reservation = holding(&mut all, start, size)?;
+    let tiles = space::read().tiles(start, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    for tile in tiles {
+        let Kind::Mapped(before) = tile.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
+        let mut after = before;
+        grants.iter().for_each(|(device, granted)| after[*device] = *granted);
+        let protect = || reservation.range.protect(tile.start, tile.size, protection(&after));
+        // Pages open before the map says so, and close only after everybody who read the map is done.
+        if widest(&after) >= widest(&before) {
+            protect().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+            space::write().set_kind(tile.start, Kind::Mapped(after));
+        } else {
+            space::write().set_kind(tile.start, Kind::Mapped(after));
+            space::quiet();
+            protect().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        }
+    }
+    Ok(())
+}
+
+/// The most that any device may do.
+fn widest(access: &[Access]) -> Access {
+    access.iter().copied().max().unwrap_or(Access::None)
+}
+
+/// What the pages must allow for the most that any device may do.
+fn protection(access: &[Access]) -> Protection {
+    match widest(access) {
+        Access::None => Protection::None,
+        Access::Read => Protection::Read,
+        Access::ReadWrite => Protection::ReadWrite,
+    }
+}
+
+/// A grant as (device, access).
+fn grant(description: &CUmemAccessDesc) -> Outcome<(usize, Access)> {
+    if description.location.type_ != location_type::DEVICE {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let device = device::get(description.location.id)?;
+    let access = match description.flags {
+        access_flags::NONE => Access::None,
+        access_flags::READ => Access::Read,
+        access_flags::READ_WRITE => Access::ReadWrite,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    Ok((device.ordinal as usize, access))
+}
+
+/// `cuMemGetAccess`: the flags that `device` has at `address`.
+pub(crate) fn access(address: u64, device: i32) -> Outcome<u32> {
+    let device = device::get(device)?;
+    match space::find(address).map(|region| region.kind) {
+        Some(Kind::Mapped(access)) => Ok(match access[device.ordinal as usize] {
+            Access::None => access_flags::NONE,
+            Access::Read => access_flags::READ,
+            Access::ReadWrite => access_flags::READ_WRITE,
+        }),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// The block mapped at `address`.
+pub(crate) fn block_at(address: u64) -> Outcome<Arc<Block>> {
+    let region = space::find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let mut all = reservations();
+    let reservation = holding(&mut all, region.start, region.size)?;
+    reservation.mapped.get(&region.start).cloned().ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, allocation_type};
+
+    fn here() -> CUmemLocation {
+        CUmemLocation { type_: location_type::DEVICE, id: 0 }
+    }
+
+    fn block() -> u64 {
+        let properties = CUmemAllocationProp { type_: allocation_type::PINNED, location: here(), ..Default::default() };
+        physical::create(GRANULARITY, &properties).unwrap().handle as u64
+    }
+
+    #[test]
+    fn a_fixed_address_is_honoured_and_a_taken_one_is_not() {
+        let wanted = 0x2300_0000_0000;
+        assert_eq!(reserve(1 << 40, 0, wanted), Ok(wanted));
+        let other = reserve(GRANULARITY, 0, wanted).unwrap();
+        assert_ne!(other, wanted);
+        assert_eq!(unreserve(wanted, GRANULARITY), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!((unreserve(wanted, 1 << 40), unreserve(other, GRANULARITY)), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn a_mapping_is_closed_until_access_is_granted_and_gone_once_unmapped() {
+        let start = reserve(2 * GRANULARITY, 0, 0).unwrap();
+        let handle = block();
+        assert_eq!(map(start, GRANULARITY, 0, handle), Ok(()));
+        assert_eq!(map(start, GRANULARITY, 0, handle), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(access(start, 0), Ok(access_flags::NONE));
+        assert!(!space::read().allows(start, 1, Access::Read, 0, 0));
+        let grants = [CUmemAccessDesc { location: here(), flags: access_flags::READ_WRITE }];
+        assert_eq!(set_access(start, GRANULARITY, &grants), Ok(()));
+        assert!(space::read().allows(start, GRANULARITY, Access::ReadWrite, 0, 0));
+        assert_eq!(set_access(start, 2 * GRANULARITY, &grants), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(physical::release(handle), Ok(()));
+        assert_eq!(unreserve(start, 2 * GRANULARITY), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(unmap(start, GRANULARITY), Ok(()));
+        assert_eq!(unmap(start, GRANULARITY), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(unreserve(start, 2 * GRANULARITY), Ok(()));
+    }
+}

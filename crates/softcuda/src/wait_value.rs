@@ -1,0 +1,164 @@
+//! `cuStreamWriteValue` and `cuStreamWaitValue`: words in memory that streams and the program signal each other with.
+//!
+//! The word may lie in any memory that the device reaches, registered host memory included. Nothing tells a waiting
+//! stream that the program wrote, so it looks again: at once at first, then ever more seldom, a thousand times a second
+//! at the least.
+
+#![expect(unsafe_code, reason = "reads and writes words of memory that has been looked up")]
+
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use katydid_cuda_sys::CUresult;
+
+use crate::border::Outcome;
+use crate::context::Context;
+use crate::job::Job;
+use crate::space::{self, Access};
+use crate::stream::Stream;
+
+/// `CU_STREAM_WAIT_VALUE_FLUSH`: only says how remote writes become visible.
+const FLUSH: u32 = 1 << 30;
+/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`: allows less order than is always kept here.
+const NO_BARRIER: u32 = 1;
+
+/// The longest pause between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// A word's width.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// 4 bytes.
+    Four,
+    /// 8 bytes.
+    Eight,
+}
+
+/// What a wait compares for.
+#[derive(Clone, Copy)]
+enum Condition {
+    /// The word has come at or after the value, as a signed difference.
+    AtLeast,
+    Equal,
+    /// They have a bit in common.
+    And,
+    /// There is a bit that neither has.
+    Nor,
+}
+
+/// A word in device-accessible memory.
+#[derive(Clone, Copy)]
+struct Word {
+    address: u64,
+    width: Width,
+}
+
+impl Word {
+    /// A word that `context` may access, at a multiple of its width.
+    fn new(context: &Context, address: u64, width: Width, access: Access) -> Outcome<Self> {
+        let size = if width == Width::Four { 4 } else { 8 };
+        let there = space::read().allows(address, size, access, context.device.ordinal, context.peers());
+        let usable = there && address.is_multiple_of(size);
+        if usable { Ok(Self { address, width }) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    }
+
+    /// Stores after everything the stream did before; skipped if the memory went away meanwhile.
+    fn store(self, context: &Context, value: u64) -> Outcome {
+        let _working = space::working();
+        self.check(context, Access::ReadWrite)?;
+        let pointer = with_exposed_provenance_mut::<u8>(self.address as usize);
+        match self.width {
+            // SAFETY: looked up just now, kept by `_working`, aligned by `new`; others access it atomically or race as
+            // they would on a GPU.
+            Width::Four => unsafe { AtomicU32::from_ptr(pointer.cast()) }.store(value as u32, Ordering::SeqCst),
+            // SAFETY: as above.
+            Width::Eight => unsafe { AtomicU64::from_ptr(pointer.cast()) }.store(value, Ordering::SeqCst),
+        }
+        Ok(())
+    }
+
+    /// Loads before everything the stream does next.
+    fn load(self, context: &Context) -> Outcome<u64> {
+        let _working = space::working();
+        self.check(context, Access::Read)?;
+        let pointer = with_exposed_provenance_mut::<u8>(self.address as usize);
+        Ok(match self.width {
+            // SAFETY: as in `store`.
+            Width::Four => u64::from(unsafe { AtomicU32::from_ptr(pointer.cast()) }.load(Ordering::SeqCst)),
+            // SAFETY: as in `store`.
+            Width::Eight => unsafe { AtomicU64::from_ptr(pointer.cast()) }.load(Ordering::SeqCst),
+        })
+    }
+
+    fn check(self, context: &Context, access: Access) -> Outcome {
+        Self::new(context, self.address, self.width, access).map(drop).map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)
+    }
+}
+
+impl Condition {
+    fn from_flags(flags: u32) -> Outcome<Self> {
+        match flags & !FLUSH {
+            0 => Ok(Self::AtLeast),
+            1 => Ok(Self::Equal),
+            2 => Ok(Self::And),
+            3 => Ok(Self::Nor),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn holds(self, word: u64, value: u64, width: Width) -> bool {
+        let (word32, value32) = (word as u32, value as u32);
+        match (self, width) {
+            (Self::AtLeast, Width::Four) => word32.wrapping_sub(value32) as i32 >= 0,
+            (Self::AtLeast, Width::Eight) => word.wrapping_sub(value) as i64 >= 0,
+            (Self::Equal, Width::Four) => word32 == value32,
+            (Self::Equal, Width::Eight) => word == value,
+            (Self::And, Width::Four) => word32 & value32 != 0,
+            (Self::And, Width::Eight) => word & value != 0,
+            (Self::Nor, Width::Four) => !(word32 | value32) != 0,
+            (Self::Nor, Width::Eight) => !(word | value) != 0,
+        }
+    }
+}
+
+/// `cuStreamWriteValue32/64`.
+pub(crate) fn write(stream: &Arc<Stream>, address: u64, value: u64, width: Width, flags: u32) -> Outcome {
+    if flags & !NO_BARRIER != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let word = Word::new(&*stream.context()?, address, width, Access::ReadWrite)?;
+    stream.submit(Job::new(move |context| word.store(context, value)).short()).map(drop)
+}
+
+/// `cuStreamWaitValue32/64`.
+pub(crate) fn wait(stream: &Arc<Stream>, address: u64, value: u64, width: Width, flags: u32) -> Outcome {
+    let condition = Condition::from_flags(flags)?;
+    let word = Word::new(&*stream.context()?, address, width, Access::Read)?;
+    let until = move |context: &Context| {
+        let mut pause = Duration::from_micros(1);
+        while !condition.holds(word.load(context)?, value, width) && !context.gives_up() {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(())
+    };
+    stream.submit(Job::new(until)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_compare_as_the_header_says() {
+        let holds = |flags, word, value| Condition::from_flags(flags).unwrap().holds(word, value, Width::Four);
+        assert!(holds(0, 5, 5) && holds(0, 2, u64::from(u32::MAX)) && !holds(0, 4, 5));
+        assert!(holds(1, 7, 7) && !holds(1, 8, 7));
+        assert!(holds(2, 6, 2) && !holds(2, 4, 2));
+        assert!(holds(3, 1, 2) && !holds(3, u64::from(u32::MAX), 0));
+        assert!(holds(FLUSH | 1, 7, 7));
+        assert!(Condition::from_flags(9).is_err());
+    }
+}
