@@ -20,7 +20,8 @@ impl AddressMap {
     /// The map that a worker's answer stands for; none if it lacks the device arena.
     #[must_use]
     pub fn from_arenas(arenas: &[ArenaRange]) -> Option<Self> {
-        let find = |kind| arenas.iter().find(|arena| arena.kind == kind).map(|arena| arena.base..arena.base + arena.length);
+        let find =
+            |kind| arenas.iter().find(|arena| arena.kind == kind).map(|arena| arena.base..arena.base + arena.length);
         Some(Self { device: find(ArenaKind::DEVICE)?, pinned: find(ArenaKind::PINNED) })
     }
 

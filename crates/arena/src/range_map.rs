@@ -39,7 +39,8 @@ impl<T> RangeMap<T> {
     /// [`Overlap`]: it would overlap another one, or has no bytes.
     pub fn insert(&mut self, start: u64, length: u64, value: T) -> Result<(), Overlap> {
         let free = start.checked_add(length).is_some_and(|end| {
-            length > 0 && self.ranges.range(..end).next_back().is_none_or(|(before, (bytes, _))| before + bytes <= start)
+            length > 0
+                && self.ranges.range(..end).next_back().is_none_or(|(before, (bytes, _))| before + bytes <= start)
         });
         if !free {
             return Err(Overlap { start, length });

@@ -1,10 +1,18 @@
 //! Ranges of this process's address space that nothing else can take.
 
+#![expect(unsafe_code, reason = "mapping memory at chosen addresses has no safe interface")]
+
+use std::ffi::c_void;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
+
+/// Mappings are made of these.
+const PAGE: u64 = 4096;
 
 /// Why a range could not be reserved, or used as wished.
 #[derive(Debug, Error)]
@@ -51,7 +59,17 @@ impl Reservation {
     /// # Errors
     /// [`ReserveError::Taken`], [`ReserveError::System`].
     pub fn at(base: u64, length: u64) -> Result<Self, ReserveError> {
-        todo!("{base} {length}")
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        let taken = ReserveError::Taken { start: base, end: base.saturating_add(length) };
+        // SAFETY: `FIXED_NOREPLACE` maps where nothing is mapped, or (kernels before 4.17) elsewhere, or not at all.
+        let found = unsafe { mmap_anonymous(pointer(base), length as usize, ProtFlags::empty(), flags) };
+        let found = found.map_err(|error| if error == Errno::EXIST { taken } else { failed(base, length)(error) })?;
+        let reservation = Self { range: found.addr() as u64..found.addr() as u64 + length };
+        if reservation.range.start == base {
+            return Ok(reservation);
+        }
+        // Dropping it gives back what an old kernel mapped elsewhere.
+        Err(ReserveError::Taken { start: base, end: base.saturating_add(length) })
     }
 
     /// Its addresses.
@@ -65,7 +83,13 @@ impl Reservation {
     /// # Errors
     /// [`ReserveError::Outside`], [`ReserveError::System`].
     pub fn map_shared(&self, offset: u64, length: u64, fd: impl AsFd, fd_offset: u64) -> Result<(), ReserveError> {
-        todo!("{offset} {length} {:?} {fd_offset}", fd.as_fd())
+        let start = self.part(offset, length)?;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: replaces pages of this reservation only, by `part`; whoever uses addresses of an arena asks for them
+        // here first, so nothing that Rust knows of lies there.
+        unsafe { mmap(pointer(start), length as usize, access, flags, fd, fd_offset) }
+            .map_err(failed(start, length))?;
+        Ok(())
     }
 
     /// Maps private zeroed memory, readable and writable, at `offset` of the range.
@@ -73,7 +97,7 @@ impl Reservation {
     /// # Errors
     /// [`ReserveError::Outside`], [`ReserveError::System`].
     pub fn map_private(&self, offset: u64, length: u64) -> Result<(), ReserveError> {
-        todo!("{offset} {length}")
+        self.map_anonymous(offset, length, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Takes back what was mapped there; the range stays reserved.
@@ -81,11 +105,109 @@ impl Reservation {
     /// # Errors
     /// [`ReserveError::Outside`], [`ReserveError::System`].
     pub fn unmap(&self, offset: u64, length: u64) -> Result<(), ReserveError> {
-        todo!("{offset} {length}")
+        self.map_anonymous(offset, length, ProtFlags::empty())
     }
 
     /// Gives the range back without unmapping it, for the process's last moments or a driver that takes it over.
     pub fn leak(self) {
         std::mem::forget(self);
+    }
+
+    fn map_anonymous(&self, offset: u64, length: u64, access: ProtFlags) -> Result<(), ReserveError> {
+        let start = self.part(offset, length)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: as in `map_shared`.
+        unsafe { mmap_anonymous(pointer(start), length as usize, access, flags) }.map_err(failed(start, length))?;
+        Ok(())
+    }
+
+    /// The address of a part made of whole pages.
+    fn part(&self, offset: u64, length: u64) -> Result<u64, ReserveError> {
+        let whole = self.range.end - self.range.start;
+        let inside = offset.checked_add(length).is_some_and(|end| end <= whole);
+        if inside && length > 0 && offset.is_multiple_of(PAGE) && length.is_multiple_of(PAGE) {
+            return Ok(self.range.start + offset);
+        }
+        Err(ReserveError::Outside { offset, length })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let length = (self.range.end - self.range.start) as usize;
+        // SAFETY: the range is this value's own; by dropping it the caller says that no address of it is in use.
+        // An error would mean that the range is gone already.
+        let _ = unsafe { munmap(pointer(self.range.start), length) };
+    }
+}
+
+fn pointer(address: u64) -> *mut c_void {
+    std::ptr::without_provenance_mut(address as usize)
+}
+
+fn failed(start: u64, length: u64) -> impl FnOnce(Errno) -> ReserveError {
+    move |error| ReserveError::System { start, length, source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// Each test has its own range, since they run side by side.
+    const AT: u64 = 0x7000_0000_0000;
+    const MEBIBYTE: u64 = 1 << 20;
+
+    fn write_byte(address: u64, value: u8) {
+        // SAFETY: the tests write only where they have mapped memory.
+        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(address as usize).write_volatile(value) }
+    }
+
+    fn read_byte(address: u64) -> u8 {
+        // SAFETY: as above.
+        unsafe { std::ptr::with_exposed_provenance::<u8>(address as usize).read_volatile() }
+    }
+
+    #[test]
+    fn a_reserved_range_cannot_be_taken_until_it_is_dropped() {
+        let held = Reservation::at(AT, 1 << 40).unwrap();
+        assert!(matches!(Reservation::at(AT + MEBIBYTE, MEBIBYTE), Err(ReserveError::Taken { .. })));
+        drop(held);
+        assert_eq!(Reservation::at(AT + MEBIBYTE, MEBIBYTE).unwrap().range().start, AT + MEBIBYTE);
+    }
+
+    #[test]
+    fn shared_memory_appears_at_its_offset() {
+        let held = Reservation::at(AT + (2 << 40), 4 * MEBIBYTE).unwrap();
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 2 * MEBIBYTE).unwrap();
+        held.map_shared(MEBIBYTE, MEBIBYTE, &fd, MEBIBYTE).unwrap();
+        write_byte(held.range().start + MEBIBYTE + 5, 42);
+        let mut byte = [0];
+        rustix::io::pread(&fd, &mut byte, MEBIBYTE + 5).unwrap();
+        assert_eq!(byte, [42]);
+        held.unmap(MEBIBYTE, MEBIBYTE).unwrap();
+        assert!(Reservation::at(held.range().start + MEBIBYTE, 4096).is_err());
+    }
+
+    #[test]
+    fn private_memory_is_zero_each_time() {
+        let held = Reservation::at(AT + (3 << 40), MEBIBYTE).unwrap();
+        for _ in 0..2 {
+            held.map_private(4096, 4096).unwrap();
+            assert_eq!(read_byte(held.range().start + 4096), 0);
+            write_byte(held.range().start + 4096, 9);
+            held.unmap(4096, 4096).unwrap();
+        }
+    }
+
+    #[test]
+    fn parts_outside_the_range_or_its_pages_are_refused() {
+        let held = Reservation::at(AT + (4 << 40), MEBIBYTE).unwrap();
+        for (offset, length) in [(0, MEBIBYTE + 4096), (MEBIBYTE, 4096), (1, 4096), (0, 100), (0, 0), (u64::MAX, 4096)]
+        {
+            assert!(matches!(held.map_private(offset, length), Err(ReserveError::Outside { .. })));
+        }
     }
 }

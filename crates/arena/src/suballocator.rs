@@ -1,13 +1,24 @@
 //! Hands out addresses of one device's memory, within what the worker has backed.
+//!
+//! Blocks are multiples of 256 bytes, like the driver's, and a free block is always as long as it can be: neighbours
+//! are joined when they come free. A block is taken from the shortest free one that holds it, so large ones last.
+//!
+//! Native `cuMemFree` waits for the GPU. Here a freed block waits instead, in quarantine, until its context has been
+//! synchronised; before that, work queued earlier may still use it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use thiserror::Error;
 
-/// Growth comes in multiples of this: the driver's granularity.
+/// Growth comes in multiples of this: the driver's granularity. Blocks of this size and more start at a multiple of it.
 pub const GRANULARITY: u64 = 2 << 20;
 /// Least growth worth a round trip, where the device has that much left.
 pub const MIN_GROWTH: u64 = 32 << 20;
+/// Every block starts at a multiple of this and has a multiple of it.
+const UNIT: u64 = 256;
+/// Free blocks of about the right length that are tried before one is taken that holds any alignment.
+const TRIES: usize = 32;
 
 /// The address is no block's start, or the block was freed already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -20,32 +31,78 @@ pub struct FreeError {
 /// Best-fit allocator over the backed part of an arena.
 #[derive(Debug)]
 pub struct Suballocator {
-    arena: Range<u64>,
+    /// Parts that are not backed: start to end.
+    unbacked: BTreeMap<u64, u64>,
+    /// Parts as they were backed: start to end.
+    grown: BTreeMap<u64, u64>,
+    free: FreeList,
+    /// Blocks in use: start to length.
+    used: BTreeMap<u64, u64>,
+    /// Blocks that wait for the GPU, by epoch.
+    quarantine: BTreeMap<u64, Vec<(u64, u64)>>,
+    used_bytes: u64,
+    quarantined_bytes: u64,
+    backed_bytes: u64,
 }
 
 impl Suballocator {
-    /// Nothing of `arena` is backed yet.
+    /// Nothing of `arena`, which starts at a multiple of [`GRANULARITY`], is backed yet.
     #[must_use]
     pub fn new(arena: Range<u64>) -> Self {
-        Self { arena }
+        Self {
+            unbacked: BTreeMap::from([(arena.start, arena.end)]),
+            grown: BTreeMap::new(),
+            free: FreeList::default(),
+            used: BTreeMap::new(),
+            quarantine: BTreeMap::new(),
+            used_bytes: 0,
+            quarantined_bytes: 0,
+            backed_bytes: 0,
+        }
     }
 
     /// A block of `size` bytes (rounded up to 256; from 2 MiB on, the block starts at a multiple of 2 MiB) at a
-    /// multiple of `align`; none: grow first, see [`Suballocator::growth_for`].
+    /// multiple of `align`, a power of two; none: grow first, see [`Suballocator::growth_for`].
     pub fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
-        todo!("{size} {align} {:?}", self.arena)
+        let (length, align) = shape(size, align)?;
+        let address = self.free.take(length, align)?;
+        self.used.insert(address, length);
+        self.used_bytes += length;
+        Some(address)
     }
 
     /// The range whose backing would make room for such a block, in whole [`GRANULARITY`]; none if the arena ends
-    /// first. Asking for up to `at_least` bytes saves later round trips.
+    /// first. At least `at_least` bytes long where there is room: asking for more saves later round trips.
     #[must_use]
     pub fn growth_for(&self, size: u64, align: u64, at_least: u64) -> Option<Range<u64>> {
-        todo!("{size} {align} {at_least}")
+        let (length, align) = shape(size, align)?;
+        self.unbacked.iter().find_map(|(&start, &end)| {
+            // A free block right before counts towards the new one.
+            let from = self.free.ending_at(start).unwrap_or(start);
+            let block_end = from.checked_next_multiple_of(align)?.checked_add(length)?;
+            let enough =
+                block_end.max(start + 1).checked_next_multiple_of(GRANULARITY).filter(|enough| *enough <= end)?;
+            let wished = start.saturating_add(at_least).checked_next_multiple_of(GRANULARITY).unwrap_or(end);
+            Some(start..enough.max(wished.min(end)))
+        })
     }
 
-    /// The worker has backed this range, which is free from now on. Ranges may come in any order, not twice.
+    /// The worker has backed this range, which is free from now on. Parts that were backed before are left as they are.
     pub fn grow(&mut self, range: Range<u64>) {
-        todo!("{range:?}")
+        let holes: Vec<(u64, u64)> = self.unbacked.range(..range.end).map(|(start, end)| (*start, *end)).collect();
+        for (start, end) in holes {
+            let (from, to) = (start.max(range.start), end.min(range.end));
+            if from >= to {
+                continue;
+            }
+            self.unbacked.remove(&start);
+            [(start, from), (to, end)].into_iter().filter(|(start, end)| start < end).for_each(|(start, end)| {
+                self.unbacked.insert(start, end);
+            });
+            self.grown.insert(from, to);
+            self.backed_bytes += to - from;
+            self.free.put(from, to - from);
+        }
     }
 
     /// Frees a block: it waits in quarantine until [`Suballocator::release_until`] is told that the GPU has passed
@@ -54,46 +111,269 @@ impl Suballocator {
     /// # Errors
     /// [`FreeError`].
     pub fn free(&mut self, address: u64, epoch: u64) -> Result<u64, FreeError> {
-        todo!("{address} {epoch}")
+        let length = self.used.remove(&address).ok_or(FreeError { address })?;
+        self.quarantine.entry(epoch).or_default().push((address, length));
+        self.used_bytes -= length;
+        self.quarantined_bytes += length;
+        Ok(length)
     }
 
     /// Makes blocks that were freed at `epoch` or before usable again; returns how many bytes.
     pub fn release_until(&mut self, epoch: u64) -> u64 {
-        todo!("{epoch}")
+        let before = self.quarantined_bytes;
+        while let Some(first) = self.quarantine.first_entry().filter(|first| *first.key() <= epoch) {
+            for (address, length) in first.remove() {
+                self.quarantined_bytes -= length;
+                self.free.put(address, length);
+            }
+        }
+        before - self.quarantined_bytes
     }
 
     /// Start and size of the block in use that holds `address`.
     #[must_use]
     pub fn block_of(&self, address: u64) -> Option<(u64, u64)> {
-        todo!("{address}")
+        let (&start, &length) = self.used.range(..=address).next_back()?;
+        (address - start < length).then_some((start, length))
     }
 
-    /// Takes whole free [`GRANULARITY`] pieces out again, so that the worker can give their memory back.
+    /// Takes out ranges that are wholly free, each as it was once given to [`Suballocator::grow`] (the worker can give
+    /// back no part of one), so that their memory can serve others.
     pub fn trim(&mut self) -> Vec<Range<u64>> {
-        todo!()
+        let whole = |(start, end): (&u64, &u64)| self.free.holds(*start, *end).then_some(*start..*end);
+        let ranges: Vec<Range<u64>> = self.grown.iter().filter_map(whole).collect();
+        for range in &ranges {
+            self.grown.remove(&range.start);
+            self.free.cut(range.start, range.end);
+            self.backed_bytes -= range.end - range.start;
+            self.leave_unbacked(range.clone());
+        }
+        ranges
     }
 
     /// Bytes that are backed and free.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
-        todo!()
+        self.backed_bytes - self.used_bytes - self.quarantined_bytes
     }
 
     /// Bytes in blocks in use.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        todo!()
+        self.used_bytes
     }
 
     /// Bytes in blocks that wait for the GPU.
     #[must_use]
     pub fn quarantined_bytes(&self) -> u64 {
-        todo!()
+        self.quarantined_bytes
     }
 
     /// Bytes that the worker has backed.
     #[must_use]
     pub fn backed_bytes(&self) -> u64 {
-        todo!()
+        self.backed_bytes
+    }
+
+    /// Adds to the unbacked parts, joined with its neighbours.
+    fn leave_unbacked(&mut self, range: Range<u64>) {
+        let (mut start, mut end) = (range.start, range.end);
+        if let Some(after) = self.unbacked.remove(&end) {
+            end = after;
+        }
+        if let Some((&before, _)) = self.unbacked.range(..start).next_back().filter(|(_, end)| **end == start) {
+            start = before;
+        }
+        self.unbacked.insert(start, end);
+    }
+}
+
+/// Length and alignment of a block; none if it is larger than any arena.
+fn shape(size: u64, align: u64) -> Option<(u64, u64)> {
+    let length = size.max(1).checked_next_multiple_of(UNIT)?;
+    let least = if length >= GRANULARITY { GRANULARITY } else { UNIT };
+    Some((length, align.max(least).checked_next_power_of_two()?))
+}
+
+/// Free blocks, none of which touches another.
+#[derive(Debug, Default)]
+struct FreeList {
+    /// Start to length.
+    by_start: BTreeMap<u64, u64>,
+    /// Length and start.
+    by_length: BTreeSet<(u64, u64)>,
+}
+
+impl FreeList {
+    /// Adds a block, joined with its neighbours.
+    fn put(&mut self, address: u64, length: u64) {
+        let (mut start, mut end) = (address, address + length);
+        if let Some(&after) = self.by_start.get(&end) {
+            self.remove(end, after);
+            end += after;
+        }
+        if let Some(before) = self.ending_at(start) {
+            self.remove(before, start - before);
+            start = before;
+        }
+        self.insert(start, end - start);
+    }
+
+    /// Takes `length` bytes at a multiple of `align`.
+    fn take(&mut self, length: u64, align: u64) -> Option<u64> {
+        let fit = |&(free, start): &(u64, u64)| {
+            let address = start.next_multiple_of(align);
+            (address - start + length <= free).then_some(address)
+        };
+        let close = self.by_length.range((length, 0)..).take(TRIES).find_map(fit);
+        // A block longer by the alignment fits wherever it starts; those between are tried last.
+        let sure = || self.by_length.range((length.saturating_add(align), 0)..).find_map(fit);
+        let address = close.or_else(sure).or_else(|| self.by_length.range((length, 0)..).find_map(fit))?;
+        self.cut(address, address + length);
+        Some(address)
+    }
+
+    /// Takes out a part that lies in one free block.
+    fn cut(&mut self, start: u64, end: u64) {
+        let Some((&from, &length)) = self.by_start.range(..=start).next_back() else { return };
+        self.remove(from, length);
+        for (from, to) in [(from, start), (end, from + length)] {
+            if from < to {
+                self.insert(from, to - from);
+            }
+        }
+    }
+
+    /// Start of the free block that ends at this address.
+    fn ending_at(&self, end: u64) -> Option<u64> {
+        let (&start, &length) = self.by_start.range(..end).next_back()?;
+        (start + length == end).then_some(start)
+    }
+
+    /// Whether all of the range is free.
+    fn holds(&self, start: u64, end: u64) -> bool {
+        self.by_start.range(..=start).next_back().is_some_and(|(from, length)| from + length >= end)
+    }
+
+    fn insert(&mut self, start: u64, length: u64) {
+        self.by_start.insert(start, length);
+        self.by_length.insert((length, start));
+    }
+
+    fn remove(&mut self, start: u64, length: u64) {
+        self.by_start.remove(&start);
+        self.by_length.remove(&(length, start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x2000_0000_0000;
+    const MEBIBYTE: u64 = 1 << 20;
+
+    fn grown(mebibytes: u64) -> Suballocator {
+        let mut allocator = Suballocator::new(BASE..BASE + (1 << 40));
+        allocator.grow(BASE..BASE + mebibytes * MEBIBYTE);
+        allocator
+    }
+
+    #[test]
+    fn nothing_is_handed_out_before_it_is_backed() {
+        let mut allocator = Suballocator::new(BASE..BASE + (1 << 40));
+        assert_eq!(allocator.allocate(1, 1), None);
+        assert_eq!(allocator.growth_for(1, 1, 0), Some(BASE..BASE + GRANULARITY));
+        assert_eq!(allocator.growth_for(1, 1, MIN_GROWTH), Some(BASE..BASE + MIN_GROWTH));
+        allocator.grow(BASE..BASE + GRANULARITY);
+        assert_eq!(allocator.allocate(1, 1), Some(BASE));
+        assert_eq!((allocator.used_bytes(), allocator.free_bytes()), (256, GRANULARITY - 256));
+    }
+
+    #[test]
+    fn small_blocks_are_packed_and_large_ones_aligned() {
+        let mut allocator = grown(32);
+        assert_eq!(allocator.allocate(100, 1), Some(BASE));
+        assert_eq!(allocator.allocate(257, 1), Some(BASE + 256));
+        assert_eq!(allocator.allocate(GRANULARITY, 1), Some(BASE + GRANULARITY));
+        assert_eq!(allocator.allocate(1, 1), Some(BASE + 768));
+        assert_eq!(allocator.allocate(1, 64 * 1024), Some(BASE + 64 * 1024));
+    }
+
+    #[test]
+    fn a_freed_block_waits_for_the_gpu() {
+        let mut allocator = grown(2);
+        let block = allocator.allocate(GRANULARITY, 1).unwrap();
+        assert_eq!(allocator.free(block, 7), Ok(GRANULARITY));
+        assert_eq!((allocator.allocate(1, 1), allocator.quarantined_bytes()), (None, GRANULARITY));
+        assert_eq!(allocator.release_until(6), 0);
+        assert_eq!(allocator.release_until(7), GRANULARITY);
+        assert_eq!(allocator.allocate(GRANULARITY, 1), Some(block));
+    }
+
+    #[test]
+    fn what_is_no_block_cannot_be_freed() {
+        let mut allocator = grown(2);
+        let block = allocator.allocate(512, 1).unwrap();
+        assert_eq!(allocator.free(block + 256, 0), Err(FreeError { address: block + 256 }));
+        allocator.free(block, 0).unwrap();
+        assert_eq!(allocator.free(block, 0), Err(FreeError { address: block }));
+    }
+
+    #[test]
+    fn addresses_inside_a_block_find_it() {
+        let mut allocator = grown(2);
+        let block = allocator.allocate(1000, 1).unwrap();
+        assert_eq!(allocator.block_of(block + 1023), Some((block, 1024)));
+        assert_eq!((allocator.block_of(block + 1024), allocator.block_of(block - 1)), (None, None));
+    }
+
+    #[test]
+    fn growth_counts_on_the_free_block_before_it() {
+        let mut allocator = grown(4);
+        allocator.allocate(MEBIBYTE, 1).unwrap();
+        assert_eq!(allocator.growth_for(4 * MEBIBYTE, 1, 0), Some(BASE + 4 * MEBIBYTE..BASE + 6 * MEBIBYTE));
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused_without_overflow() {
+        let mut allocator = grown(2);
+        for (size, align) in [(u64::MAX, 1), (u64::MAX - 300, 1), (1 << 41, 1), (1, 1 << 63), (1, u64::MAX)] {
+            assert_eq!((allocator.allocate(size, align), allocator.growth_for(size, align, 0)), (None, None), "{size}");
+        }
+    }
+
+    #[test]
+    fn growth_ends_with_the_arena() {
+        let mut allocator = Suballocator::new(BASE..BASE + 6 * MEBIBYTE);
+        assert_eq!(allocator.growth_for(1, 1, MIN_GROWTH), Some(BASE..BASE + 6 * MEBIBYTE));
+        allocator.grow(BASE..BASE + 6 * MEBIBYTE);
+        assert_eq!(allocator.growth_for(1, 1, 0), None);
+    }
+
+    #[test]
+    fn only_whole_grown_ranges_are_trimmed_and_can_grow_again() {
+        let mut allocator = grown(4);
+        allocator.grow(BASE + 4 * MEBIBYTE..BASE + 8 * MEBIBYTE);
+        let block = allocator.allocate(5 * MEBIBYTE, 1).unwrap();
+        assert_eq!(allocator.trim(), []);
+        allocator.free(block, 0).unwrap();
+        allocator.release_until(0);
+        let small = allocator.allocate(1, 1).unwrap();
+        assert_eq!(allocator.trim(), vec![BASE + 4 * MEBIBYTE..BASE + 8 * MEBIBYTE]);
+        assert_eq!(allocator.backed_bytes(), 4 * MEBIBYTE);
+        assert_eq!(allocator.growth_for(8 * MEBIBYTE, 1, 0), Some(BASE + 4 * MEBIBYTE..BASE + 10 * MEBIBYTE));
+        allocator.grow(BASE + 4 * MEBIBYTE..BASE + 10 * MEBIBYTE);
+        assert_eq!(allocator.allocate(8 * MEBIBYTE, 1), Some(BASE + 2 * MEBIBYTE));
+        assert_eq!(allocator.block_of(small), Some((small, 256)));
+    }
+
+    #[test]
+    fn growing_over_a_backed_part_changes_only_the_rest() {
+        let mut allocator = grown(4);
+        let block = allocator.allocate(4 * MEBIBYTE, 1).unwrap();
+        allocator.grow(BASE..BASE + 6 * MEBIBYTE);
+        assert_eq!((allocator.backed_bytes(), allocator.free_bytes()), (6 * MEBIBYTE, 2 * MEBIBYTE));
+        assert_eq!(allocator.block_of(block), Some((block, 4 * MEBIBYTE)));
     }
 }
