@@ -1,5 +1,5 @@
-//! The staging area as the worker uses it: registered with the driver once, so that copies run at full speed, and
-//! pieces given back by the GPU itself when it has read them.
+//! The staging area as the worker uses it: registered with the driver, so that copies run at full speed, and pieces
+//! given back by the GPU itself when it has read them.
 //!
 //! Offsets on the wire count bytes from the start of the first piece. Nothing in the area is ever read by Rust code.
 
@@ -14,6 +14,9 @@ use katydid_transport::{PIECE, PIECES, Piece, Staging};
 
 use crate::fault::{Fault, SessionError};
 
+/// The busy words lie in one page.
+const PAGE: usize = 4096;
+
 /// How the program learns that a piece is free again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Release {
@@ -23,32 +26,69 @@ enum Release {
     Called,
 }
 
+/// A part of the area that is registered on its own: registering costs the driver some 0.4 ms a MiB, which a program
+/// that copies little need not pay.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    address: u64,
+    length: usize,
+    /// Wire id of the context it is registered in; 0: in none.
+    context: u32,
+    /// The driver would not register it: then it copies through memory of its own. Tried anew in each context.
+    refused: bool,
+}
+
+impl Part {
+    fn new(address: u64, length: usize) -> Self {
+        Self { address, length, context: 0, refused: false }
+    }
+
+    fn is_registered(&self) -> bool {
+        self.context != 0
+    }
+
+    /// Registers the part in the current context, unless that was done or refused before.
+    fn register(&mut self, driver: &Driver, context: u32) {
+        if self.is_registered() || self.refused {
+            return;
+        }
+        let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
+        // SAFETY: the part is mapped as long as the link; what the program writes there meanwhile is data.
+        let status = unsafe { driver.cuMemHostRegister_v2(pointer(self.address), self.length, flags) };
+        self.refused = status != CUresult::SUCCESS;
+        self.context = if self.refused { 0 } else { context };
+    }
+
+    fn forget_context(&mut self, context: u32) {
+        if self.context == context {
+            self.context = 0;
+        }
+        self.refused = false;
+    }
+}
+
 /// Addresses of the area; valid as long as the link, which outlives the session.
 #[derive(Debug)]
 pub(crate) struct StagingArea {
-    region: (u64, usize),
-    pieces: [u64; PIECES],
+    /// The page of the busy words.
+    words: Part,
+    pieces: [Part; PIECES],
     busy_words: [u64; PIECES],
-    /// Wire id of the context it is registered in; 0: not yet.
-    registered: u32,
-    /// Tried once a context: a driver that cannot register copies through memory of its own.
-    refused: bool,
     release: Release,
 }
 
 impl StagingArea {
     /// Takes down the addresses.
     pub(crate) fn new(staging: &Staging) -> Self {
-        let (start, length) = staging.region();
-        let each = |address: &dyn Fn(Piece) -> u64| {
+        let (start, _) = staging.region();
+        let each = |address: &dyn Fn(Piece) -> u64| -> [u64; PIECES] {
             std::array::from_fn(|number| u32::try_from(number).ok().and_then(Piece::new).map_or(0, address))
         };
+        let pieces = each(&|piece| staging.pointer(piece).expose_provenance() as u64);
         Self {
-            region: (start.expose_provenance() as u64, length),
-            pieces: each(&|piece| staging.pointer(piece).expose_provenance() as u64),
+            words: Part::new(start.expose_provenance() as u64, PAGE),
+            pieces: pieces.map(|address| Part::new(address, PIECE)),
             busy_words: each(&|piece| staging.busy_word(piece).expose_provenance() as u64),
-            registered: 0,
-            refused: false,
             release: Release::Written,
         }
     }
@@ -65,38 +105,30 @@ impl StagingArea {
         if size == 0 || size > PIECE as u64 - within {
             return Err(bad());
         }
-        Ok((self.pieces[piece] + within, piece))
+        Ok((self.pieces[piece].address + within, piece))
     }
 
-    /// Registers the area in the current context, unless that was done or refused before.
-    pub(crate) fn register(&mut self, driver: &Driver, context: u32) {
-        if self.registered != 0 || self.refused {
-            return;
-        }
-        let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
-        // SAFETY: the region is mapped as long as the link; what the program writes there meanwhile is data.
-        let status = unsafe { driver.cuMemHostRegister_v2(pointer(self.region.0), self.region.1, flags) };
-        self.refused = status != CUresult::SUCCESS;
-        self.registered = if self.refused { 0 } else { context };
+    /// Registers a piece and the busy words in the current context, where that was not done before.
+    pub(crate) fn register(&mut self, driver: &Driver, context: u32, piece: usize) {
+        self.words.register(driver, context);
+        self.pieces[piece].register(driver, context);
     }
 
-    /// A context is gone, and a registration made in it.
+    /// A context is gone, and the registrations made in it.
     pub(crate) fn forget_context(&mut self, context: u32) {
-        if self.registered == context {
-            self.registered = 0;
-        }
-        self.refused = false;
+        self.words.forget_context(context);
+        self.pieces.iter_mut().for_each(|piece| piece.forget_context(context));
     }
 
     /// Gives `piece` back once `stream` has come this far.
     pub(crate) fn release_after(&mut self, driver: &Driver, stream: CUstream, piece: usize) -> Result<(), CUresult> {
         let word = self.busy_words[piece];
-        if self.registered == 0 {
+        if !self.pieces[piece].is_registered() {
             // Without registration the driver has read the piece before it returned.
             free(word);
             return Ok(());
         }
-        if self.release == Release::Written {
+        if self.release == Release::Written && self.words.is_registered() {
             // SAFETY: the word lies in registered memory; the GPU writes four aligned bytes there.
             let status = unsafe { driver.cuStreamWriteValue32_v2(stream, word, 0, 0) };
             if status == CUresult::SUCCESS {

@@ -52,7 +52,7 @@ pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: k
     }
     let ready = session.reach.check(message.destination, size).and_then(|()| session.handle(head, message.stream));
     let area = area(session)?;
-    area.register(&driver, context);
+    area.register(&driver, context, piece);
     let stream: CUstream = match ready {
         Ok(stream) => stream,
         Err(fault) => {
@@ -98,8 +98,8 @@ pub(crate) fn kdCopyOutStaged(
     let driver = Arc::clone(&session.shared.driver);
     let context = session.current;
     let area = area(session)?;
-    let (address, _) = area.locate(message.offset, size)?;
-    area.register(&driver, context);
+    let (address, piece) = area.locate(message.offset, size)?;
+    area.register(&driver, context, piece);
     let stream: CUstream = session.handle(head, message.stream)?;
     Ok(Box::new(move |driver| {
         let status = copy_out(driver, pointer(address), message.source, message.size as usize, stream);

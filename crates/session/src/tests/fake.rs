@@ -126,7 +126,6 @@ fn params(extra: *mut *mut c_void) -> Vec<u8> {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "the vendor's parameters")]
 extern "C" fn launch(
     function: CUfunction,
     x: u32,
