@@ -66,7 +66,7 @@ impl Inlet {
         Ok(())
     }
 
-    /// Looks for a while before it sleeps; 0 is the end of the stream. A reset by the peer is an end as well.
+    /// Looks for a while before it sleeps; 0 is the end of the stream.
     fn receive_ahead(&mut self, socket: BorrowedFd<'_>) -> Result<usize, LinkError> {
         let room = AHEAD - self.buffer.len();
         let buffer = &mut self.buffer;
@@ -75,20 +75,19 @@ impl Inlet {
             other => Some(other),
         });
         let received = quick.unwrap_or_else(|| receive_some(socket, buffer, room, RecvFlags::empty()));
-        match received {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
-            other => other.map_err(LinkError::system("receive a frame")),
-        }
+        received.map_err(LinkError::system("receive a frame"))
     }
 }
 
-/// Receives up to `most` bytes behind the end of `bytes`.
+/// Receives up to `most` bytes behind the end of `bytes`; 0 is the end of the stream. A peer that reset the
+/// connection, or did not answer TCP's questions, has ended it as well.
 fn receive_some(socket: BorrowedFd<'_>, bytes: &mut Vec<u8>, most: usize, flags: RecvFlags) -> io::Result<usize> {
     bytes.reserve(most);
     let length = bytes.len();
     let received = loop {
         match recv(socket, &mut bytes.spare_capacity_mut()[..most], flags) {
             Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET | Errno::TIMEDOUT) => break 0,
             other => break other?.1,
         }
     };

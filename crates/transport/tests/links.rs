@@ -1,5 +1,7 @@
 //! What every link does, on every path.
 
+#![expect(clippy::unwrap_used, reason = "bodies of tests that a macro names")]
+
 mod common;
 
 use common::{ADD, ECHO, EXIT, PATIENCE, PRINT, Path, SLOW_ECHO, SUM, link, work};

@@ -1,0 +1,55 @@
+//! A program that forks: the child lets go, the parent's session goes on, and ends with the parent alone.
+
+#![expect(unsafe_code, reason = "forks")]
+
+mod common;
+
+use common::{ECHO, Path, link, work};
+use katydid_transport::LinkError;
+
+/// In the child, where nothing may panic: 0 if all is as it should be, else the number of the step.
+fn child(link: &dyn katydid_transport::ProgramLink) -> i32 {
+    link.abandon();
+    if !matches!(link.call(ECHO, 0, &[], &mut Vec::new()), Err(LinkError::Forked)) {
+        return 1;
+    }
+    if !matches!(link.enqueue(ECHO, 0, &[]), Err(LinkError::Forked)) {
+        return 2;
+    }
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    // One is the worker's, which is a thread of this test; the program's own must be missing.
+    let inherited = maps.windows(15).filter(|window| window == b"katydid-channel").count();
+    if maps.is_empty() || inherited > 1 { 3 } else { 0 }
+}
+
+#[test]
+fn a_child_lets_go_and_the_parent_goes_on() {
+    for path in [Path::Shm, Path::Unix, Path::Tcp] {
+        let (connection, worker) = link(path);
+        let hangup = worker.hangup();
+        let worker = std::thread::spawn(|| work(worker));
+        connection.link.call(ECHO, 0, &[b"before"], &mut Vec::new()).unwrap();
+        let (kept, end) = std::os::unix::net::UnixStream::pair().unwrap();
+        // SAFETY: the child runs `child`, which takes no lock that another thread can hold (its allocations are
+        // guarded by the C library's own fork handlers), waits for the parent and leaves without destructors.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            drop(kept);
+            let result = child(&*connection.link);
+            let _ = std::io::Read::read(&mut &end, &mut [0]);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(result) };
+        }
+        drop(end);
+        connection.link.call(ECHO, 0, &[b"after"], &mut Vec::new()).unwrap();
+        drop(connection);
+        // The child is still there, and holds nothing that would keep the session alive.
+        hangup.wait();
+        worker.join().unwrap();
+        drop(kept);
+        let mut status = 0;
+        // SAFETY: `status` outlives the call.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0, "{path:?}: step {}", status >> 8);
+    }
+}

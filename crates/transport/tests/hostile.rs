@@ -1,0 +1,206 @@
+//! Peers that write whatever they like: each ends in an error, none in a panic, a fault or a hang.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::io::{IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use common::{ECHO, PATIENCE, Path, Server, build, hello};
+use katydid_transport::{Connection, LinkError, Pending, WorkerLink, connect};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::handshake::{LinkKind, Ready};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+const RING: u64 = 0x1000;
+const REPLIES: u64 = 0x440_2000;
+
+/// A small generator, so that a failure repeats.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn ready() -> Ready {
+    Ready { worker_pid: 1, driver: "none".into(), arenas: vec![] }
+}
+
+/// A worker's end whose program is this test: its socket, and its channel as a file.
+fn worker_of(link: LinkKind) -> (Box<dyn WorkerLink>, UnixStream, Option<OwnedFd>) {
+    let server = Server::new(Path::Unix);
+    let katydid_transport::Address::Unix(path) = &server.address else { unreachable!() };
+    let socket = UnixStream::connect(path).unwrap();
+    let mut hello = hello(link);
+    hello.arenas.clear();
+    let channel = (link == LinkKind::SHM).then(sealed_channel);
+    send_with(&socket, &hello.encode(&build()).unwrap(), channel.as_ref());
+    let pending = Pending::accept(server.accept(), &build(), PATIENCE).unwrap();
+    (pending.open(&build(), &ready()).unwrap(), socket, channel)
+}
+
+fn sealed_channel() -> OwnedFd {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let channel = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&channel, REPLIES + 0x4080_0000).unwrap();
+    fcntl_add_seals(&channel, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    channel
+}
+
+fn send_with(socket: &UnixStream, message: &[u8], fd: Option<&OwnedFd>) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let fds: Vec<_> = fd.iter().map(std::os::fd::AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(socket, &[std::io::IoSlice::new(message)], &mut control, SendFlags::empty()).unwrap();
+}
+
+/// Reads until the worker has had enough.
+fn drain(worker: &mut dyn WorkerLink) -> Result<usize, LinkError> {
+    let mut frames = 0;
+    while worker.next()?.is_some() {
+        frames += 1;
+    }
+    Ok(frames)
+}
+
+fn frame(sequence: u64, payload: &[u8]) -> Vec<u8> {
+    let head = FrameHead { opcode: ECHO, wants_reply: false, thread: 1, context: 0, sequence };
+    let mut frame = [&head.encode(payload.len()).unwrap(), payload].concat();
+    frame.resize(frame.len().next_multiple_of(8), 0);
+    frame
+}
+
+#[test]
+fn a_worker_survives_random_rings() {
+    let mut random = Random(0x0dd0_5eed);
+    for round in 0..100 {
+        let (mut worker, socket, channel) = worker_of(LinkKind::SHM);
+        let channel = channel.unwrap();
+        let mut ring = random.bytes(256);
+        if round % 2 == 0 {
+            ring.splice(0..40, frame(0, b"12345678"));
+        }
+        rustix::io::pwrite(&channel, &ring, RING).unwrap();
+        let tail = random.next() >> (random.next() % 64);
+        rustix::io::pwrite(&channel, &tail.to_le_bytes(), 0).unwrap();
+        drop(socket);
+        let _ = drain(&mut *worker);
+    }
+}
+
+#[test]
+fn a_worker_refuses_frames_that_are_not_what_is_due() {
+    let cases: [(&str, Vec<u8>); 5] = [
+        ("number that is due", frame(1, b"")),
+        ("not whole", frame(0, b"")[..24].to_vec()),
+        ("announced", [&7_u32.to_le_bytes()[..], &[0; 28]].concat()),
+        ("thread 0", [&frame(0, b"")[..8], &[0; 24]].concat()),
+        ("beyond the limit", [&frame(0, b"")[..8], &2000_u32.to_le_bytes(), &[0; 20]].concat()),
+    ];
+    for (expected, ring) in cases {
+        let (mut worker, _socket, channel) = worker_of(LinkKind::SHM);
+        let channel = channel.unwrap();
+        rustix::io::pwrite(&channel, &ring, RING).unwrap();
+        rustix::io::pwrite(&channel, &(ring.len() as u64).to_le_bytes(), 0).unwrap();
+        let error = drain(&mut *worker).unwrap_err();
+        assert!(error.to_string().contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn a_worker_survives_random_streams() {
+    let mut random = Random(0xfeed_beef);
+    for round in 0..200 {
+        let (mut worker, mut socket, _) = worker_of(LinkKind::STREAM);
+        if round % 2 == 0 {
+            socket.write_all(&frame(0, b"12345678")).unwrap();
+        }
+        let length = random.next() as usize % 300;
+        socket.write_all(&random.bytes(length)).unwrap();
+        drop(socket);
+        let _ = drain(&mut *worker);
+    }
+}
+
+#[test]
+fn a_worker_that_is_cut_off_within_a_frame_says_so() {
+    let (mut worker, mut socket, _) = worker_of(LinkKind::STREAM);
+    socket.write_all(&frame(0, &[1; 1000])[..500]).unwrap();
+    drop(socket);
+    assert!(drain(&mut *worker).unwrap_err().to_string().contains("ended within a frame"));
+}
+
+/// A program's end whose worker is this test: the worker's socket, and the channel if there is one.
+fn program_of(link: LinkKind) -> (Connection, UnixStream, Option<OwnedFd>) {
+    let server = Server::new(Path::Unix);
+    std::thread::scope(|scope| {
+        let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), PATIENCE).unwrap());
+        let mut socket = UnixStream::from(server.accept());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut message = vec![0; 65_536];
+        recvmsg(&socket, &mut [IoSliceMut::new(&mut message)], &mut control, RecvFlags::empty()).unwrap();
+        let mut fds = control.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+            _ => Vec::new(),
+        });
+        let channel = fds.next();
+        socket.write_all(&ready().encode(&build()).unwrap()).unwrap();
+        (program.join().unwrap(), socket, channel)
+    })
+}
+
+#[test]
+fn a_program_survives_random_replies_in_shared_memory() {
+    let mut random = Random(0xabcd_ef01);
+    for _ in 0..100 {
+        let (connection, _socket, channel) = program_of(LinkKind::SHM);
+        let channel = channel.unwrap();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| connection.link.call(ECHO, 0, &[b"x"], &mut Vec::new()));
+            // The place is written again until the call has seen it: it clears the word when it begins.
+            while !call.is_finished() {
+                rustix::io::pwrite(&channel, &random.bytes(40), REPLIES + 8).unwrap();
+                rustix::io::pwrite(&channel, &1_u32.to_le_bytes(), REPLIES).unwrap();
+                std::thread::yield_now();
+            }
+            assert!(call.join().unwrap().is_err());
+        });
+    }
+}
+
+#[test]
+fn a_program_refuses_a_ring_whose_counter_runs_away() {
+    let (connection, _socket, channel) = program_of(LinkKind::SHM);
+    rustix::io::pwrite(channel.unwrap(), &u64::MAX.to_le_bytes(), 64).unwrap();
+    let bulk = vec![0; 1 << 20];
+    let error = (0..8).find_map(|_| connection.link.enqueue(ECHO, 0, &[&bulk]).err()).unwrap();
+    assert!(error.to_string().contains("read counter"), "{error}");
+    assert!(matches!(connection.link.enqueue(ECHO, 0, &[]), Err(LinkError::Closed)));
+}
+
+#[test]
+fn a_program_survives_random_replies_in_a_stream() {
+    let mut random = Random(0x1357_9bdf);
+    for _ in 0..100 {
+        let (connection, mut socket, _) = program_of(LinkKind::STREAM);
+        let length = 32 + random.next() as usize % 100;
+        socket.write_all(&random.bytes(length)).unwrap();
+        assert!(connection.link.call(ECHO, 0, &[b"x"], &mut Vec::new()).is_err());
+        assert!(matches!(connection.link.call(ECHO, 0, &[], &mut Vec::new()), Err(LinkError::Closed)));
+    }
+}
