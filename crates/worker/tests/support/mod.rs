@@ -1,0 +1,221 @@
+//! A program, a server and a worker process, put together for tests: the program is the test, the server a thread of
+//! it, the worker this same test binary started again.
+
+use std::cell::RefCell;
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use katydid_arena::{Offers, Settled};
+use katydid_transport::{Address, Pending, ProgramLink, connect};
+use katydid_wire::SPEC_HASH;
+use katydid_wire::codec::{Message, Reply};
+use katydid_wire::handshake::{Build, Hello, LinkKind, SessionKind};
+use katydid_wire::message::kdContextRetain;
+use katydid_worker::WorkerOptions;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tempfile::TempDir;
+
+/// Tells the test binary that it is the worker; its control socket is descriptor 0.
+const ROLE: &str = "KATYDID_TEST_WORKER";
+/// Nothing here takes so long, even on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Programs share this process, and with it the addresses of the arenas.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// How frames travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Shared memory.
+    Shm,
+    /// The unix socket itself.
+    Unix,
+    /// TCP over loopback.
+    Tcp,
+}
+
+/// Builds softcuda where cargo puts it beside this test.
+fn soft() -> PathBuf {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(cargo).args(["build", "--quiet", "--package", "katydid-softcuda"]).status();
+        assert!(status.unwrap().success());
+    });
+    env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
+}
+
+/// The worker's half of the binary: a test of this name calls it, and returns at once in the tests' own process.
+pub fn worker_process() {
+    if env::var_os(ROLE).is_some() {
+        let control = rustix::stdio::stdin().try_clone_to_owned().unwrap();
+        let driver = soft_choice();
+        let code = katydid_worker::run(WorkerOptions { control, driver, soft: None });
+        std::process::exit(if code == std::process::ExitCode::SUCCESS { 0 } else { 1 });
+    }
+}
+
+fn soft_choice() -> katydid_driver::DriverChoice {
+    env::var(ROLE).unwrap().parse().unwrap()
+}
+
+/// Starts a worker process; its lines can be read from its standard error.
+pub fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "worker_process", "--nocapture", "--test-threads=1"])
+        .env(ROLE, driver)
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    (child, ours)
+}
+
+/// Takes one program and hands it to the worker.
+fn serve_one(accept: impl FnOnce() -> OwnedFd + Send + 'static, control: OwnedFd, note: &'static [u8]) {
+    thread::spawn(move || {
+        let build = Build::current(SPEC_HASH);
+        let pending = Pending::accept(accept(), &build, PATIENCE).unwrap();
+        pending.hand_over(control.as_fd(), &build, note).unwrap();
+        // The worker ends with its server: this one stays until the test is over.
+        thread::sleep(PATIENCE * 10);
+    });
+}
+
+/// A program in a session of its own.
+pub struct Program {
+    pub link: Box<dyn ProgramLink>,
+    pub arenas: Settled,
+    pub worker: Child,
+    /// What the worker's driver printed for the program's standard output.
+    pub printed: RefCell<Vec<u8>>,
+    /// Wire id of the context that messages are sent in.
+    pub context: u32,
+    _folder: TempDir,
+    /// Dropped last: the next program may take the addresses.
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Program {
+    /// Connects over `way` and activates the primary context of the first device as context 1.
+    pub fn start(way: Way) -> Self {
+        Self::start_with(way, b"")
+    }
+
+    /// The same, with the server's note to the worker.
+    pub fn start_with(way: Way, note: &'static [u8]) -> Self {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let (worker, control) = spawn_worker(soft().to_str().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let address: Address = if way == Way::Tcp {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+            serve_one(move || listener.accept().unwrap().0.into(), control, note);
+            address
+        } else {
+            let path = folder.path().join("socket");
+            let listener = UnixListener::bind(&path).unwrap();
+            serve_one(move || listener.accept().unwrap().0.into(), control, note);
+            Address::Unix(path)
+        };
+        let offers = Offers::reserve().unwrap();
+        let hello = Hello {
+            session: SessionKind::CUDA,
+            link: if way == Way::Shm { LinkKind::SHM } else { LinkKind::STREAM },
+            pid: std::process::id(),
+            memory_quota: 0,
+            program: "test".into(),
+            name: String::new(),
+            arenas: offers.arenas(),
+        };
+        let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE).unwrap();
+        let arenas = offers.settle(&connection.ready.arenas).unwrap();
+        if let (Some(arena), Some(shared)) = (&arenas.pinned, &connection.pinned) {
+            let range = arena.range();
+            arena.map_shared(0, range.end - range.start, shared, 0).unwrap();
+        }
+        let printed = RefCell::default();
+        let mut program =
+            Self { link: connection.link, arenas, worker, printed, context: 0, _folder: folder, _turn: turn };
+        program.call(&kdContextRetain { context: 1, device: 0, flags: 0 }).unwrap();
+        program.context = 1;
+        program
+    }
+
+    /// Sends a message that nobody waits for.
+    pub fn enqueue<M: Message>(&self, message: &M) {
+        let mut fields = Vec::new();
+        message.encode(&mut fields);
+        self.link.enqueue(M::OPCODE, self.context, &[&fields, message.tail()]).unwrap();
+    }
+
+    /// Calls and waits: the reply, or the code of this call or of an enqueued one before it.
+    pub fn call<M: Message>(&self, message: &M) -> Result<M::Reply, u32> {
+        let (mut fields, mut reply) = (Vec::new(), Vec::new());
+        message.encode(&mut fields);
+        let head = self.link.call(M::OPCODE, self.context, &[&fields, message.tail()], &mut reply).unwrap();
+        let (payload, output) = head.split(&reply).unwrap();
+        self.printed.borrow_mut().extend_from_slice(output.stdout);
+        match (head.status, head.deferred) {
+            (0, 0) => Ok(M::Reply::decode(payload).unwrap()),
+            (0, code) | (code, _) => Err(code),
+        }
+    }
+
+    /// What the worker says when it ends.
+    pub fn last_words(mut self) -> String {
+        let mut lines = String::new();
+        for line in BufReader::new(self.worker.stderr.take().unwrap()).lines() {
+            lines += &line.unwrap();
+            lines.push('\n');
+        }
+        self.worker.wait().unwrap();
+        lines
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // The worker ends with its session; a failed test may have left it waiting.
+        let _ = self.worker.kill();
+        let _ = self.worker.wait();
+    }
+}
+
+/// One test a link, each under its own name.
+#[macro_export]
+macro_rules! on_every_way {
+    ($($(#[$attribute:meta])* fn $name:ident($program:ident: Program) $body:block)*) => {$(
+        mod $name {
+            use super::*;
+
+            $(#[$attribute])*
+            fn body($program: Program) $body
+
+            #[test]
+            fn shm() {
+                body(Program::start(Way::Shm));
+            }
+
+            #[test]
+            fn unix() {
+                body(Program::start(Way::Unix));
+            }
+
+            #[test]
+            fn tcp() {
+                body(Program::start(Way::Tcp));
+            }
+        }
+    )*};
+}
