@@ -8,6 +8,7 @@ use katydid_cuda_sys::{CUresult, host_alloc_flags, host_register_flags};
 use crate::border::Outcome;
 use crate::context::{self, Context};
 use crate::pages::{self, PAGE, Protection, Range};
+use crate::settings;
 use crate::space::{self, Kind, Region};
 
 /// What was allocated here, by address.
@@ -24,16 +25,26 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let mut allocated = allocated();
+    let sum = allocated.values().map(Range::size).sum::<u64>();
+    // Pages are only backed when touched, so the sum has to be watched here: locked memory cannot exceed the RAM.
+    if sum.checked_add(pages).is_none_or(|sum| sum > settings::host_memory()) {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
     let range = Range::anywhere(pages, PAGE, Protection::ReadWrite).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
     let start = range.start();
-    allocated().insert(start, range);
+    allocated.insert(start, range);
+    drop(allocated);
     let region = Region::new(start, size, Kind::Pinned(flags), context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(start)
 }
 
-/// `cuMemFreeHost`: waits for the work of the memory's context.
+/// `cuMemFreeHost`: waits for the work of the memory's context. Null is nothing to free.
 pub(crate) fn free(start: u64) -> Outcome {
+    if start == 0 {
+        return Ok(());
+    }
     let region = space::starting_at(start)?;
     if !matches!(region.kind, Kind::Pinned(_)) {
         return Err(CUresult::ERROR_INVALID_VALUE);

@@ -18,6 +18,8 @@
 
 mod api;
 mod attributes;
+#[cfg(test)]
+mod behaviour;
 mod border;
 mod context;
 mod copy;

@@ -77,7 +77,12 @@ fn size(text: &str) -> Option<u64> {
 }
 
 /// RAM of the machine in bytes, or what a control group leaves of it; 2 GiB if neither can be read.
-fn host_memory() -> u64 {
+pub(crate) fn host_memory() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(read_host_memory);
+    *BYTES
+}
+
+fn read_host_memory() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)

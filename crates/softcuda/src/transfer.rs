@@ -103,14 +103,21 @@ pub(crate) fn copy(to: &Span, from: &Span, width: u64, rows: u64, pitches: (u64,
 
 /// Fills `rows` rows of `width` bytes with a pattern of 1, 2 or 4 bytes, whose multiple the width is.
 pub(crate) fn fill(to: &Span, pattern: &[u8], width: u64, rows: u64, pitch: u64) -> Outcome {
+    /// Bytes of the repeated pattern, a multiple of every pattern.
+    const PIECE: usize = 4096;
     let _working = space::working();
     to.check()?;
-    let row_of_pattern = pattern.repeat(width as usize / pattern.len().max(1));
+    let piece = pattern.repeat(PIECE / pattern.len().max(1));
     for row in 0..rows {
-        let target = with_exposed_provenance_mut::<u8>((to.address + row * pitch) as usize);
-        // SAFETY: the span was looked up above and `_working` keeps its memory; the row lies in it, as the caller
-        // computed its size, and the pattern's row is not longer than `width`.
-        unsafe { ptr::copy_nonoverlapping(row_of_pattern.as_ptr(), target, row_of_pattern.len()) };
+        let mut at = 0;
+        while at < width {
+            let step = (width - at).min(piece.len() as u64);
+            let target = with_exposed_provenance_mut::<u8>((to.address + row * pitch + at) as usize);
+            // SAFETY: the span was looked up above and `_working` keeps its memory; the row lies in it, as the caller
+            // computed its size, and `step` is neither more than what is left of the row nor than the piece.
+            unsafe { ptr::copy_nonoverlapping(piece.as_ptr(), target, step as usize) };
+            at += step;
+        }
     }
     Ok(())
 }
