@@ -23,14 +23,16 @@ const PAGE: u64 = 4096;
 pub struct HostMemory {
     /// Keeps the mapping alive.
     arena: Reservation,
-    /// Registered blocks, with the wire id of the context they were registered in.
+    /// Registered blocks, with the wire id of the context they were registered in; 0 once that is gone.
     blocks: Chunks<u32>,
+    /// A context went and took registrations with it.
+    is_stale: bool,
 }
 
 impl HostMemory {
     /// An arena that is mapped, readable and writable, over its whole length.
     pub fn new(arena: Reservation) -> Self {
-        Self { arena, blocks: Chunks::default() }
+        Self { arena, blocks: Chunks::default(), is_stale: false }
     }
 
     /// Registers a block with the driver, in the current context `context`.
@@ -44,22 +46,34 @@ impl HostMemory {
         if !self.blocks.is_free(address, size) {
             return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.into());
         }
-        let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
-        // SAFETY: the range is mapped as long as the session; the program may write it at any time, which the driver
-        // is made for.
-        unsafe { driver.cuMemHostRegister_v2(pointer(address).cast(), size as usize, flags) }.ok()?;
+        register(driver, address, size).ok()?;
         self.blocks.insert(address, size, context);
         Ok(())
     }
 
-    /// Takes a block out of the books; the caller unregisters it.
+    /// Takes a block out of the books. When the answer is true, the driver knows it and the caller unregisters it.
     ///
     /// # Errors
     ///
     /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED` when it is no registered block.
-    pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<(), Fault> {
-        let gone = self.blocks.remove(address, size).filter(|gone| gone.len() == 1);
-        gone.map(|_| ()).ok_or_else(|| CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into())
+    pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<bool, Fault> {
+        match self.blocks.remove(address, size).as_deref() {
+            Some([(_, _, context)]) => Ok(*context != 0),
+            _ => Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into()),
+        }
+    }
+
+    /// Registers anew, in the current context `context`, what a context that is gone took with it: the program goes on
+    /// using the memory. A block that the driver refuses now is tried again after the next such end.
+    pub(crate) fn restore(&mut self, driver: &Driver, context: u32) {
+        if !std::mem::take(&mut self.is_stale) {
+            return;
+        }
+        for (address, size, registered) in self.blocks.iter_mut().filter(|block| *block.2 == 0) {
+            if register(driver, address, size) == CUresult::SUCCESS {
+                *registered = context;
+            }
+        }
     }
 
     /// Writes `data` into registered memory.
@@ -86,10 +100,9 @@ impl HostMemory {
 
     /// A context is gone, and the registrations made in it.
     pub(crate) fn forget_context(&mut self, context: u32) {
-        let gone: Vec<_> =
-            self.blocks.iter().filter(|block| *block.2 == context).map(|(at, size, _)| (at, size)).collect();
-        for (address, size) in gone {
-            self.blocks.remove(address, size);
+        for (_, _, registered) in self.blocks.iter_mut().filter(|block| *block.2 == context) {
+            *registered = 0;
+            self.is_stale = true;
         }
     }
 
@@ -99,6 +112,14 @@ impl HostMemory {
         let inside = address.checked_add(size).is_some_and(|last| start <= address && last <= end);
         if whole && inside { Ok(()) } else { Err(out_of_range(address, size)) }
     }
+}
+
+/// Tells the driver about a block of the arena.
+fn register(driver: &Driver, address: u64, size: u64) -> CUresult {
+    let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
+    // SAFETY: the range is mapped as long as the session; the program may write it at any time, which the driver is
+    // made for.
+    unsafe { driver.cuMemHostRegister_v2(pointer(address).cast(), size as usize, flags) }
 }
 
 /// Copies `size` bytes of the arena, which [`HostMemory::check_registered`] has passed.

@@ -1,5 +1,7 @@
 //! Whole sessions: a program's messages over every link, a worker process, softcuda.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use std::process::Command;

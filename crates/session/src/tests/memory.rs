@@ -2,8 +2,8 @@
 
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{
-    kdCopy, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdFacts, kdFactsReply, kdFill, kdHostPull, kdHostPush,
-    kdHostRegister,
+    kdContextRelease, kdCopy, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdFacts, kdFactsReply, kdFill,
+    kdHostPull, kdHostPush, kdHostRegister,
 };
 
 use super::fake::{calls, fail_next};
@@ -97,6 +97,19 @@ fn copies_and_fills_reach_only_the_session() {
     assert_eq!(calls(), [""; 0]);
     stage.enqueue(&kdCopy { destination: DEVICE, source: DEVICE + 64, size: 8, stream: 0 });
     assert_eq!(calls().len(), 1);
+}
+
+#[test]
+fn pinned_memory_outlives_the_context_it_was_registered_in() {
+    const BASE: u64 = 0x4200_0000_0000;
+    let mut stage = Stage::with_host_memory(BASE, 1 << 20);
+    stage.retain(1);
+    stage.reply(&kdHostRegister { address: BASE, size: 4096, flags: 0 });
+    stage.reply(&kdContextRelease { context: 1, device: 0 });
+    calls();
+    stage.retain(1);
+    assert!(calls().contains(&format!("register {BASE:#x} 0x1000")));
+    stage.enqueue(&kdHostPush { address: BASE, data: b"still there" });
 }
 
 #[test]
