@@ -22,7 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[non_exhaustive]
 pub enum OpenError {
     /// Nobody said where the server is.
-    #[error("no server is known: start the program with `katydid run`, or set KATYDID_SERVER to unix:/path or tcp://host:port")]
+    #[error(
+        "no server is known: start the program with `katydid run`, or set KATYDID_SERVER to unix:/path or tcp://host:port"
+    )]
     NoServer,
     /// What was said is no address.
     #[error("KATYDID_SERVER: {0}")]

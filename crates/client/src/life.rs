@@ -5,7 +5,7 @@
 //! the connection and the shared memory stay the parent's.
 #![expect(unsafe_code, reason = "pthread_atfork and atexit are C interfaces")]
 
-use std::sync::Once;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// How far the process is.
@@ -23,7 +23,10 @@ pub enum Life {
 }
 
 static LIFE: AtomicU8 = AtomicU8::new(Life::Fresh as u8);
-static HANDLERS: Once = Once::new();
+/// What is to be done at a turning point of the process.
+pub type Handler = fn();
+/// In a child, and at the exit.
+static HANDLERS: OnceLock<(Handler, Handler)> = OnceLock::new();
 
 /// What the process is doing now.
 pub fn now() -> Life {
@@ -35,15 +38,17 @@ pub fn now() -> Life {
     }
 }
 
-/// Notes that a session is up, and watches for fork and exit from now on. `Release`: who sees it sees the session.
-pub fn start() {
-    HANDLERS.call_once(|| {
-        // SAFETY: both handlers are functions of this library, which is linked to stay loaded (-z nodelete), and touch
-        // one atomic only. Failure would need the C library to be out of memory; then a child is merely not stopped.
+/// Notes that a session is up, and watches for fork and exit from now on: a child runs `after_fork`, which may only do
+/// what is safe in a signal handler, and the process runs `at_exit` once its exit handlers have begun.
+pub fn start(after_fork: Handler, at_exit: Handler) {
+    HANDLERS.get_or_init(|| {
+        // SAFETY: both handlers are functions of this library, which is linked to stay loaded (-z nodelete). Failure
+        // would need the C library to be out of memory; then a child is merely not stopped.
         unsafe {
             libc::pthread_atfork(None, None, Some(forked));
             libc::atexit(exiting);
         }
+        (after_fork, at_exit)
     });
     LIFE.store(Life::Running as u8, Ordering::Release);
 }
@@ -54,22 +59,37 @@ pub fn is_running() -> bool {
 }
 
 extern "C" fn forked() {
-    let _ = LIFE.compare_exchange(Life::Running as u8, Life::Forked as u8, Ordering::Relaxed, Ordering::Relaxed);
+    if leave(Life::Forked)
+        && let Some((after_fork, _)) = HANDLERS.get()
+    {
+        after_fork();
+    }
 }
 
 extern "C" fn exiting() {
-    let _ = LIFE.compare_exchange(Life::Running as u8, Life::Exiting as u8, Ordering::Relaxed, Ordering::Relaxed);
+    if leave(Life::Exiting)
+        && let Some((_, at_exit)) = HANDLERS.get()
+    {
+        at_exit();
+    }
+}
+
+/// Ends the running state; false if it was none.
+fn leave(to: Life) -> bool {
+    LIFE.compare_exchange(Life::Running as u8, to as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    static EXITS: AtomicU8 = AtomicU8::new(0);
+
     /// One test, because the state belongs to the process.
     #[test]
     fn a_child_of_a_running_process_is_refused_and_exit_ends_it() {
         assert_eq!(now(), Life::Fresh);
-        start();
+        start(|| (), || EXITS.store(1, Ordering::Relaxed));
         assert!(is_running());
         // SAFETY: the child calls only async-signal-safe functions and leaves by _exit.
         let child = unsafe { libc::fork() };
@@ -83,6 +103,7 @@ mod tests {
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(status, 0);
         exiting();
-        assert_eq!(now(), Life::Exiting);
+        exiting();
+        assert_eq!((now(), EXITS.load(Ordering::Relaxed)), (Life::Exiting, 1));
     }
 }

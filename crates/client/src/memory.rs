@@ -65,23 +65,23 @@ impl Arena {
         Self { state: Mutex::new(state), growth }
     }
 
-    /// A block of `size` bytes.
+    /// A block of `size` bytes at a multiple of `align`.
     ///
     /// # Errors
     ///
     /// `ERROR_OUT_OF_MEMORY` after everything was tried, or what the worker answered.
-    pub fn allocate(&self, size: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
+    pub fn allocate(&self, size: u64, align: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
         let mut state = self.lock();
         let mut efforts = Efforts::default();
         loop {
-            if let Some(address) = state.free.allocate(size, 1) {
+            if let Some(address) = state.free.allocate(size, align) {
                 return Ok(address);
             }
             let waiting = state.free.quarantined_bytes();
             if waiting >= size && state.settle(&mut efforts, backing)? {
                 continue;
             }
-            if state.grow(size, self.growth, backing)? || state.settle(&mut efforts, backing)? {
+            if state.grow((size, align), self.growth, backing)? || state.settle(&mut efforts, backing)? {
                 continue;
             }
             if !std::mem::replace(&mut efforts.trimmed, true) && state.trim(backing) > 0 {
@@ -113,6 +113,11 @@ impl Arena {
         self.lock().trim(backing)
     }
 
+    /// Every piece that was grown and not given back.
+    pub fn grown(&self) -> Vec<Range<u64>> {
+        self.lock().grown.iter().map(|(start, length, ())| start..start + length).collect()
+    }
+
     /// Bytes that are backed here and not in use, waiting ones included.
     pub fn unused_bytes(&self) -> u64 {
         let state = self.lock();
@@ -135,9 +140,9 @@ impl State {
     }
 
     /// Asks for more memory, generously first; false when there is none.
-    fn grow(&mut self, size: u64, growth: u64, backing: &dyn Backing) -> Result<bool, CUresult> {
+    fn grow(&mut self, (size, align): (u64, u64), growth: u64, backing: &dyn Backing) -> Result<bool, CUresult> {
         for at_least in [growth, 0] {
-            let Some(range) = self.free.growth_for(size, 1, at_least) else { continue };
+            let Some(range) = self.free.growth_for(size, align, at_least) else { continue };
             match backing.grow(&range) {
                 Ok(()) => {
                     // The suballocator gives out ranges that were not grown yet, so this cannot overlap.
@@ -164,7 +169,8 @@ impl State {
     /// Gives back the grown pieces that lie inside `unused` as a whole; the rest of it stays here.
     fn give_back(&mut self, unused: Range<u64>, backing: &dyn Backing) -> u64 {
         let (mut given, mut kept_from) = (0, unused.start);
-        let pieces: Vec<_> = self.grown.overlapping(unused.start, unused.end).map(|(at, len, ())| at..at + len).collect();
+        let pieces: Vec<_> =
+            self.grown.overlapping(unused.start, unused.end).map(|(at, len, ())| at..at + len).collect();
         for piece in pieces {
             let whole = piece.start >= unused.start && piece.end <= unused.end;
             if whole && backing.shrink(&piece).is_ok() {
@@ -244,7 +250,7 @@ mod tests {
     #[test]
     fn small_blocks_share_one_growth() {
         let (arena, device) = (arena(), Device::with(1000));
-        let blocks: Vec<_> = (0..100).map(|_| arena.allocate(1000, &device).unwrap()).collect();
+        let blocks: Vec<_> = (0..100).map(|_| arena.allocate(1000, 256, &device).unwrap()).collect();
         assert!(blocks.iter().all(|block| block % 256 == 0));
         assert_eq!(device.log(), ["+32"]);
     }
@@ -252,10 +258,10 @@ mod tests {
     #[test]
     fn a_freed_block_waits_for_the_gpu() {
         let (arena, device) = (arena(), Device::with(1000));
-        let block = arena.allocate(20 * MIB, &device).unwrap();
+        let block = arena.allocate(20 * MIB, 256, &device).unwrap();
         arena.free(block, 7).unwrap();
         device.epoch.set(7);
-        let again = arena.allocate(20 * MIB, &device).unwrap();
+        let again = arena.allocate(20 * MIB, 256, &device).unwrap();
         assert_eq!((again, device.settled.get()), (block, 1));
         assert_eq!(device.log(), ["+32"]);
     }
@@ -263,48 +269,48 @@ mod tests {
     #[test]
     fn what_the_gpu_may_still_use_is_not_given_out() {
         let (arena, device) = (arena(), Device::with(1000));
-        let block = arena.allocate(20 * MIB, &device).unwrap();
+        let block = arena.allocate(20 * MIB, 256, &device).unwrap();
         arena.free(block, 7).unwrap();
         device.epoch.set(6);
-        assert_ne!(arena.allocate(20 * MIB, &device).unwrap(), block);
+        assert_ne!(arena.allocate(20 * MIB, 256, &device).unwrap(), block);
     }
 
     #[test]
     fn a_synchronisation_of_the_program_saves_ours() {
         let (arena, device) = (arena(), Device::with(1000));
-        let block = arena.allocate(20 * MIB, &device).unwrap();
+        let block = arena.allocate(20 * MIB, 256, &device).unwrap();
         arena.free(block, 7).unwrap();
         arena.release_until(9);
-        assert_eq!(arena.allocate(20 * MIB, &device).unwrap(), block);
+        assert_eq!(arena.allocate(20 * MIB, 256, &device).unwrap(), block);
         assert_eq!(device.settled.get(), 0);
     }
 
     #[test]
     fn the_last_bytes_of_a_device_are_had_and_no_more() {
         let (arena, device) = (arena(), Device::with(40));
-        arena.allocate(30 * MIB, &device).unwrap();
-        arena.allocate(8 * MIB, &device).unwrap();
-        assert_eq!(device.log(), ["+32", "+8"]);
-        assert_eq!(arena.allocate(4 * MIB, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
-        arena.allocate(2 * MIB, &device).unwrap();
+        arena.allocate(30 * MIB, 256, &device).unwrap();
+        arena.allocate(8 * MIB, 256, &device).unwrap();
+        assert_eq!(device.log(), ["+32", "+6"]);
+        assert_eq!(arena.allocate(4 * MIB, 256, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        arena.allocate(2 * MIB, 256, &device).unwrap();
     }
 
     #[test]
     fn under_pressure_unused_pieces_go_back_and_come_again_elsewhere() {
         let (arena, device) = (arena(), Device::with(64));
-        let blocks = [0; 2].map(|_| arena.allocate(32 * MIB, &device).unwrap());
+        let blocks = [0; 2].map(|_| arena.allocate(32 * MIB, 256, &device).unwrap());
         arena.free(blocks[0], 1).unwrap();
         device.epoch.set(1);
-        assert_eq!(arena.allocate(40 * MIB, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        assert_eq!(arena.allocate(40 * MIB, 256, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
         arena.free(blocks[1], 1).unwrap();
-        arena.allocate(64 * MIB, &device).unwrap();
+        arena.allocate(64 * MIB, 256, &device).unwrap();
         assert!(device.used.get() <= 64 * MIB);
     }
 
     #[test]
     fn freeing_what_is_no_block_is_refused() {
         let (arena, device) = (arena(), Device::with(64));
-        let block = arena.allocate(1000, &device).unwrap();
+        let block = arena.allocate(1000, 256, &device).unwrap();
         assert!(arena.free(block + 256, 0).is_err());
         arena.free(block, 0).unwrap();
         assert!(arena.free(block, 0).is_err());
@@ -313,7 +319,7 @@ mod tests {
     #[test]
     fn unused_bytes_count_what_waits() {
         let (arena, device) = (arena(), Device::with(64));
-        let block = arena.allocate(32 * MIB, &device).unwrap();
+        let block = arena.allocate(32 * MIB, 256, &device).unwrap();
         assert_eq!(arena.unused_bytes(), 0);
         arena.free(block, 3).unwrap();
         assert_eq!(arena.unused_bytes(), 32 * MIB);

@@ -20,15 +20,18 @@ pub struct Param {
 /// The most bytes a kernel's parameters take (CUDA 12.1 on sm_70 and later).
 pub const MAX_BLOCK: usize = 32764;
 
-/// Why a launch's parameters were refused; both are `CUDA_ERROR_INVALID_VALUE`.
+/// Why a launch's parameters were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParamError {
     /// Both forms were given, or the one the kernel needs is missing.
     #[error("the launch gives both kernelParams and extra, or neither where the kernel has parameters")]
     Form,
-    /// A pointer in the array is null, or the packed buffer is too small or too large.
-    #[error("the launch gives a null parameter, or a packed buffer of the wrong size")]
-    Content,
+    /// A pointer in the array, or the packed buffer, is null.
+    #[error("the launch gives a null parameter")]
+    Null,
+    /// The packed buffer holds more than the kernel takes. (Less is taken as it is by drivers.)
+    #[error("the launch gives a packed buffer that is larger than the kernel's parameters")]
+    TooLarge,
 }
 
 /// The parameters of one kernel, in order.
@@ -94,7 +97,7 @@ impl ParamLayout {
             // SAFETY: the caller gives one pointer a parameter.
             let source = unsafe { array.add(index).read() };
             if source.is_null() {
-                return Err(ParamError::Content);
+                return Err(ParamError::Null);
             }
             let at = start + param.offset as usize;
             let target = &mut block[at..at + param.size as usize];
@@ -110,13 +113,18 @@ impl ParamLayout {
     unsafe fn pack_extra(&self, extra: *const *mut c_void, block: &mut Vec<u8>) -> Result<(), ParamError> {
         // SAFETY: the caller's list ends with CU_LAUNCH_PARAM_END.
         let (buffer, size) = unsafe { read_extra(extra) }?;
-        if size > MAX_BLOCK || size < self.total || (buffer.is_null() && size > 0) {
-            return Err(ParamError::Content);
+        if size > self.total {
+            return Err(ParamError::TooLarge);
         }
+        if buffer.is_null() && size > 0 {
+            return Err(ParamError::Null);
+        }
+        let start = block.len();
         if size > 0 {
             // SAFETY: the list says that the buffer holds `size` bytes.
             block.extend_from_slice(unsafe { std::slice::from_raw_parts(buffer, size) });
         }
+        block.resize(start + self.total, 0);
         Ok(())
     }
 }
@@ -139,7 +147,7 @@ unsafe fn read_extra(extra: *const *mut c_void) -> Result<(*const u8, usize), Pa
         let value = unsafe { extra.add(pair * 2 + 1).read() };
         match key {
             1 => buffer = value.cast_const().cast(),
-            2 if value.is_null() => return Err(ParamError::Content),
+            2 if value.is_null() => return Err(ParamError::Null),
             // SAFETY: not null, and by the contract valid for reading the size.
             2 => size = unsafe { value.cast::<usize>().read_unaligned() },
             _ => return Err(ParamError::Form),
@@ -189,11 +197,22 @@ mod tests {
     }
 
     #[test]
-    fn wrong_forms_are_refused() {
-        let short = 40_usize;
-        let bytes = [0u8; 48];
+    fn a_short_buffer_is_filled_up_with_zeros() {
+        let (bytes, size) = ([5u8; 48], 40_usize);
         let key = ptr::without_provenance_mut::<c_void>;
-        let small = [key(1), address(&bytes), key(2), address(&short), key(0)];
+        let list = [key(1), address(&bytes), key(2), address(&size), key(0)];
+        let mut block = Vec::new();
+        // SAFETY: a complete list; the buffer is longer than the size says.
+        unsafe { layout().pack(ptr::null(), list.as_ptr(), &mut block) }.unwrap();
+        assert_eq!((&block[..40], &block[40..]), (&[5; 40][..], &[0; 8][..]));
+    }
+
+    #[test]
+    fn wrong_forms_are_refused() {
+        let long = 49_usize;
+        let bytes = [0u8; 49];
+        let key = ptr::without_provenance_mut::<c_void>;
+        let large = [key(1), address(&bytes), key(2), address(&long), key(0)];
         let unknown = [key(9), address(&bytes), key(0)];
         let nulls = [ptr::null_mut::<c_void>(); 6];
         let layout = layout();
@@ -201,10 +220,10 @@ mod tests {
             // SAFETY: each list above is complete, and the arrays hold six (null) pointers.
             unsafe { layout.pack(array, extra, &mut Vec::new()) }
         };
-        assert_eq!(try_pack(nulls.as_ptr(), small.as_ptr()), Err(ParamError::Form));
+        assert_eq!(try_pack(nulls.as_ptr(), large.as_ptr()), Err(ParamError::Form));
         assert_eq!(try_pack(ptr::null(), ptr::null()), Err(ParamError::Form));
-        assert_eq!(try_pack(nulls.as_ptr(), ptr::null()), Err(ParamError::Content));
-        assert_eq!(try_pack(ptr::null(), small.as_ptr()), Err(ParamError::Content));
+        assert_eq!(try_pack(nulls.as_ptr(), ptr::null()), Err(ParamError::Null));
+        assert_eq!(try_pack(ptr::null(), large.as_ptr()), Err(ParamError::TooLarge));
         assert_eq!(try_pack(ptr::null(), unknown.as_ptr()), Err(ParamError::Form));
     }
 

@@ -67,6 +67,25 @@ impl Session {
         }
     }
 
+    /// As [`Session::call`], reading the reply's bytes where they lie: for the ones that are bulk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::call`].
+    pub fn call_in_place<M: Message, R>(
+        &self,
+        context: u32,
+        message: &M,
+        read: impl FnOnce(&[u8]) -> Option<R>,
+    ) -> Result<R, CUresult> {
+        self.check()?;
+        with_buffers(|request, reply| {
+            let (status, payload) = self.exchange(context, message, request, reply)?;
+            status.ok()?;
+            read(payload).ok_or_else(|| self.broken(M::NAME))
+        })
+    }
+
     /// As [`Session::call`], for messages whose reply says something in failure too, such as a compiler's log.
     ///
     /// # Errors
@@ -75,18 +94,30 @@ impl Session {
     pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<(CUresult, Option<M::Reply>), CUresult> {
         self.check()?;
         with_buffers(|request, reply| {
-            message.encode(request);
-            let head = self
-                .link
-                .call(M::OPCODE, context, &[request, message.tail()], reply)
-                .map_err(|error| self.fail(M::NAME, &error))?;
-            self.take_reply::<M>(&head, reply)
+            let (status, payload) = self.exchange(context, message, request, reply)?;
+            Ok((status, M::Reply::decode(payload).ok()))
         })
     }
 
-    fn take_reply<M: Message>(&self, head: &ReplyHead, body: &[u8]) -> Result<(CUresult, Option<M::Reply>), CUresult> {
-        let Ok((payload, printed)) = head.split(body) else { return Err(self.broken(M::NAME)) };
+    /// Sends a message and waits; returns the worker's verdict and the payload of its reply.
+    fn exchange<'a, M: Message>(
+        &self,
+        context: u32,
+        message: &M,
+        request: &mut Vec<u8>,
+        reply: &'a mut Vec<u8>,
+    ) -> Result<(CUresult, &'a [u8]), CUresult> {
+        message.encode(request);
+        let head = self
+            .link
+            .call(M::OPCODE, context, &[request, message.tail()], reply)
+            .map_err(|error| self.fail(M::NAME, &error))?;
+        let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(M::NAME)) };
         output::write(printed.stdout, printed.stderr);
+        Ok((self.verdict(&head)?, payload))
+    }
+
+    fn verdict(&self, head: &ReplyHead) -> Result<CUresult, CUresult> {
         let status = CUresult(head.status);
         let earlier = if head.deferred == 0 { self.deferred.swap(0, Ordering::Relaxed) } else { head.deferred };
         if earlier != 0 {
@@ -96,7 +127,7 @@ impl Session {
             }
             self.deferred.store(earlier, Ordering::Relaxed);
         }
-        Ok((status, M::Reply::decode(payload).ok()))
+        Ok(status)
     }
 
     /// Messages enqueued so far. What was freed at one count is out of use once a later synchronisation has ended.

@@ -77,6 +77,27 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// As [`Slab::insert`], where making may fail; the place is free again then.
+    ///
+    /// # Errors
+    ///
+    /// What `make` fails with, or `full`.
+    pub fn try_insert<E>(&self, full: E, make: impl FnOnce(Slot) -> Result<T, E>) -> Result<Arc<T>, E> {
+        let Some(slot) = self.take_slot() else { return Err(full) };
+        let Some(record) = self.record(slot.index) else { return Err(full) };
+        match make(slot) {
+            Ok(value) => {
+                let value = Arc::new(value);
+                *record.value.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&value));
+                Ok(value)
+            }
+            Err(error) => {
+                self.free.lock().unwrap_or_else(PoisonError::into_inner).push_back(slot.index);
+                Err(error)
+            }
+        }
+    }
+
     /// The live object behind a handle; None for anything else.
     pub fn get(&self, handle: usize) -> Option<Arc<T>> {
         let record = self.record(self.index_of(handle)?)?;
@@ -182,6 +203,14 @@ mod tests {
         slab.remove(made[0].0.handle);
         assert_eq!(slab.insert(|slot| (slot, 10)).unwrap().0, made[2].0);
         assert_eq!(slab.insert(|slot| (slot, 11)).unwrap().0, made[0].0);
+    }
+
+    #[test]
+    fn what_could_not_be_made_leaves_its_place_free() {
+        let slab = Slab::reserve(1).unwrap();
+        assert_eq!(slab.try_insert("full", |_| Err::<u32, _>("failed")).unwrap_err(), "failed");
+        assert_eq!(*slab.try_insert("full", |_| Ok(7)).unwrap(), 7);
+        assert_eq!(slab.try_insert("full", |_| Ok(8)).unwrap_err(), "full");
     }
 
     #[test]

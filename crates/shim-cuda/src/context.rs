@@ -1,0 +1,579 @@
+//! Contexts: handles, states and flags are kept here; the worker is asked when one begins, ends, or must be waited for.
+//!
+//! A primary context has its handle from the start and may be made current before anybody retained it; calls that need
+//! the GPU then answer 709, as NVIDIA's driver does. What a context held is forgotten with it.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use katydid_client::regions::Place;
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, Function};
+use katydid_wire::codec::Message;
+use katydid_wire::facts::ContextFacts;
+use katydid_wire::message::{
+    cuCtxSetCacheConfig, cuCtxSynchronize, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain,
+    kdContextSetLimit,
+};
+
+use crate::border::{enqueue, out, refuse, write_if_given};
+use crate::device;
+use crate::handle::object;
+use crate::session::{Shim, shim};
+use crate::{current, pinned};
+
+/// Flags that a context may be made with: scheduling in the low bits (at most one), the rest as in the header.
+const FLAGS: u32 = 0xff;
+/// How the processor waits: spin, yield or block.
+const SCHEDULING: u32 = 7;
+/// `CU_CTX_MAP_HOST`: set on every context by today's drivers.
+const MAP_HOST: u32 = 8;
+/// The version that every context of today's drivers answers.
+const API_VERSION: u32 = 3020;
+
+/// A context, primary or made by the program.
+pub(crate) struct Context {
+    pub(crate) slot: Slot,
+    /// The program's ordinal of its device.
+    pub(crate) device: u32,
+    /// The worker's ordinal.
+    position: u32,
+    is_primary: bool,
+    is_active: AtomicBool,
+    /// Flags that it was, or will be, made with.
+    flags: AtomicU32,
+    /// What the worker said when it began, with what was set since; none while it is not active.
+    facts: RwLock<Option<ContextFacts>>,
+    /// How often the primary context is retained.
+    retains: Mutex<u32>,
+    /// All messages up to this count have been executed, as far as this context's work goes.
+    settled: AtomicU64,
+    /// Ids of its two default streams, given out when first asked.
+    pub(crate) default_streams: [AtomicU64; 2],
+}
+
+impl Context {
+    /// The primary context of a device, not active.
+    pub(crate) fn primary(slot: Slot, device: u32, position: u32) -> Self {
+        Self {
+            slot,
+            device,
+            position,
+            is_primary: true,
+            is_active: AtomicBool::new(false),
+            flags: AtomicU32::new(0),
+            facts: RwLock::new(None),
+            retains: Mutex::new(0),
+            settled: AtomicU64::new(0),
+            default_streams: [const { AtomicU64::new(0) }; 2],
+        }
+    }
+
+    fn made(slot: Slot, device: u32, position: u32, flags: u32) -> Self {
+        Self { is_primary: false, flags: AtomicU32::new(flags), ..Self::primary(slot, device, position) }
+    }
+
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// The program's handle.
+    pub(crate) fn handle(&self) -> CUcontext {
+        CUcontext(device::handle(self.slot.handle))
+    }
+
+    /// # Errors
+    ///
+    /// `ERROR_CONTEXT_IS_DESTROYED` for one that was never begun, or has ended.
+    pub(crate) fn check_active(&self) -> Result<(), CUresult> {
+        if self.is_active.load(Ordering::Relaxed) { Ok(()) } else { Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) }
+    }
+
+    /// Its number, as `cuCtxGetId` gives it.
+    pub(crate) fn id(&self) -> Result<u64, CUresult> {
+        self.with_facts(|facts| facts.id)
+    }
+
+    /// Reads the facts of an active context.
+    pub(crate) fn with_facts<R>(&self, read: impl FnOnce(&ContextFacts) -> R) -> Result<R, CUresult> {
+        let facts = self.facts.read().unwrap_or_else(PoisonError::into_inner);
+        facts.as_ref().map(read).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+    }
+
+    fn change_facts(&self, change: impl FnOnce(&mut ContextFacts)) {
+        if let Some(facts) = self.facts.write().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            change(facts);
+        }
+    }
+
+    fn begin(&self, facts: &[u8]) -> Result<(), CUresult> {
+        let Ok(facts) = ContextFacts::decode(facts) else {
+            return Err(shim()?.session.broken("a context's beginning"));
+        };
+        *self.facts.write().unwrap_or_else(PoisonError::into_inner) = Some(facts);
+        self.is_active.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the context: destructors of what libraries keep with it run first, then everything that was made in it is
+    /// forgotten, then the worker is told with `message`.
+    fn end<M: Message>(&self, message: &M) -> Result<(), CUresult> {
+        katydid_export_table::context_gone(self.slot.handle);
+        self.is_active.store(false, Ordering::Release);
+        *self.facts.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let shim = shim()?;
+        self.forget_objects(shim);
+        self.forget_memory(shim);
+        shim.session.call(0, message)?;
+        pinned::register_again()
+    }
+
+    fn forget_objects(&self, shim: &Shim) {
+        let mine = |context: &Arc<Self>| context.slot == self.slot;
+        for stream in shim.streams.live().iter().filter(|stream| mine(&stream.context)) {
+            shim.streams.remove(stream.slot.handle);
+        }
+        for event in shim.events.live().iter().filter(|event| mine(&event.context)) {
+            shim.events.remove(event.slot.handle);
+        }
+        for module in shim.modules.live().iter().filter(|module| mine(&module.context)) {
+            shim.modules.remove(module.slot.handle);
+        }
+        for function in shim.functions.live().iter().filter(|function| mine(&function.context)) {
+            shim.functions.remove(function.slot.handle);
+        }
+        for library in shim.libraries.live() {
+            library.forget(self);
+        }
+    }
+
+    fn forget_memory(&self, shim: &Shim) {
+        for region in shim.regions.remove_all(|region| region.context == self.slot.handle) {
+            // The worker ends the context before it sees any later message, so the memory is free at once.
+            if region.place == Place::Device {
+                let _ = shim.devices[self.device as usize].memory.free(region.start, 0);
+            } else if region.is_host()
+                && let Some(pinned) = &shim.pinned
+            {
+                let _ = pinned.arena.free(region.start, 0);
+            }
+        }
+    }
+
+    /// Waits for everything this context was given, unless nothing was sent since the last time.
+    pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
+        let shim = shim()?;
+        let sent = shim.session.enqueued();
+        // A program may spin on this; natively it is 0.3 µs.
+        if self.settled.load(Ordering::Acquire) == sent && sent > 0 && !shim.session.is_lost() {
+            return Ok(());
+        }
+        shim.session.call(self.wire(), &cuCtxSynchronize {})?;
+        pinned::pull_all()?;
+        self.settled.fetch_max(sent, Ordering::AcqRel);
+        if let Some(epoch) = settled_on(self.device)? {
+            shim.devices[self.device as usize].memory.release_until(epoch);
+            pinned::settled(epoch)?;
+        }
+        Ok(())
+    }
+}
+
+/// The count of messages that every active context of a device has passed; none without an active one.
+fn settled_on(device: u32) -> Result<Option<u64>, CUresult> {
+    let contexts = shim()?.contexts.live();
+    let active = contexts.iter().filter(|context| context.device == device && context.check_active().is_ok());
+    Ok(active.map(|context| context.settled.load(Ordering::Acquire)).min())
+}
+
+/// Waits for all contexts of a device; returns the count of messages that is behind it then.
+pub(crate) fn settle_device(device: u32) -> Result<u64, CUresult> {
+    for context in shim()?.contexts.live() {
+        if context.device == device && context.check_active().is_ok() {
+            context.synchronize()?;
+        }
+    }
+    Ok(settled_on(device)?.unwrap_or(u64::MAX))
+}
+
+/// Waits for all contexts of all devices; returns the count of messages that is behind them then.
+pub(crate) fn settle_all() -> Result<u64, CUresult> {
+    let mut epoch = u64::MAX;
+    for device in 0..shim()?.devices.len() {
+        epoch = epoch.min(settle_device(device as u32)?);
+    }
+    Ok(epoch)
+}
+
+/// The context of a handle (0: the current one).
+pub(crate) fn or_current(handle: usize) -> Result<Arc<Context>, CUresult> {
+    if handle == 0 { current::required() } else { object(CUcontext(device::handle(handle))) }
+}
+
+fn check_flags(flags: u32) -> Result<(), CUresult> {
+    let scheduling = flags & SCHEDULING;
+    if flags & !FLAGS != 0 || scheduling.count_ones() > 1 { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
+/// The same handle every time; the first retain begins the context.
+///
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn primary_retain(target: *mut CUcontext, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = &device::device(ordinal)?.primary;
+    let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
+    if context.check_active().is_err() {
+        let flags = context.flags.load(Ordering::Relaxed);
+        let message = kdContextRetain { context: context.wire(), device: context.position as i32, flags };
+        context.begin(&shim()?.session.call(0, &message)?.facts)?;
+    }
+    *retains += 1;
+    target.write(context.handle());
+    Ok(())
+}
+
+/// The last release ends the context; one too many is an error.
+pub(crate) fn primary_release(ordinal: CUdevice) -> Result<(), CUresult> {
+    let context = &device::device(ordinal)?.primary;
+    let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
+    *retains = retains.checked_sub(1).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    let last = *retains == 0 && context.check_active().is_ok();
+    drop(retains);
+    if last {
+        context.end(&kdContextRelease { context: context.wire(), device: context.position as i32 })?;
+    }
+    Ok(())
+}
+
+/// Ends the context and everything in it; whoever retained it has yet to release it.
+pub(crate) fn primary_reset(ordinal: CUdevice) -> Result<(), CUresult> {
+    let context = &device::device(ordinal)?.primary;
+    context.flags.store(0, Ordering::Relaxed);
+    if context.check_active().is_ok() {
+        context.end(&kdContextReset { context: context.wire(), device: context.position as i32 })?;
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn primary_state(ordinal: CUdevice, flags: *mut u32, active: *mut i32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let (flags, active) = unsafe { (out(flags)?, out(active)?) };
+    let context = &device::device(ordinal)?.primary;
+    flags.write(context.flags.load(Ordering::Relaxed));
+    active.write(i32::from(context.check_active().is_ok()));
+    Ok(())
+}
+
+/// The flags of the next beginning. They only say how the processor waits, so they are not sent to an active context.
+pub(crate) fn primary_set_flags(ordinal: CUdevice, flags: u32) -> Result<(), CUresult> {
+    let context = &device::device(ordinal)?.primary;
+    check_flags(flags)?;
+    context.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+/// A context of the program's own, current at once.
+///
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn create(target: *mut CUcontext, flags: u32, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let position = device::device(ordinal)?.position;
+    check_flags(flags)?;
+    let shim = shim()?;
+    let made = |slot| Context::made(slot, ordinal as u32, position as u32, flags);
+    let context = shim.contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let message = kdContextCreate { context: context.wire(), device: position as i32, flags };
+    let begun = shim.session.call(0, &message).and_then(|reply| context.begin(&reply.facts));
+    if let Err(code) = begun {
+        shim.contexts.remove(context.slot.handle);
+        return Err(code);
+    }
+    target.write(context.handle());
+    current::push(context);
+    Ok(())
+}
+
+/// With execution affinity, which is refused when any is asked for.
+///
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn create_v3(
+    target: *mut CUcontext,
+    _affinities: *mut CUexecAffinityParam,
+    count: i32,
+    flags: u32,
+    ordinal: CUdevice,
+) -> Result<(), CUresult> {
+    if count != 0 {
+        return Err(refuse(Function::cuCtxCreate_v3, "with execution affinity is not supported yet"));
+    }
+    // SAFETY: handed on.
+    unsafe { create(target, flags, ordinal) }
+}
+
+/// With parameters, which are refused when they ask for anything.
+///
+/// # Safety
+///
+/// As [`primary_retain`]; `params` is null or readable.
+pub(crate) unsafe fn create_v4(
+    target: *mut CUcontext,
+    params: *mut CUctxCreateParams,
+    flags: u32,
+    ordinal: CUdevice,
+) -> Result<(), CUresult> {
+    // SAFETY: null or readable, by the contract.
+    let asked = !params.is_null() && unsafe { params.read_unaligned() }.asks_for_something();
+    if asked {
+        return Err(refuse(Function::cuCtxCreate_v4, "with parameters is not supported yet"));
+    }
+    // SAFETY: handed on.
+    unsafe { create(target, flags, ordinal) }
+}
+
+/// Whether creation parameters ask for more than an ordinary context.
+trait Asks {
+    fn asks_for_something(&self) -> bool;
+}
+
+impl Asks for CUctxCreateParams {
+    fn asks_for_something(&self) -> bool {
+        self.numExecAffinityParams != 0 || !self.cigParams.is_null()
+    }
+}
+
+/// Ends a context of the program's own. On the calling thread it is no longer current; on others it stays, ended.
+pub(crate) fn destroy(handle: CUcontext) -> Result<(), CUresult> {
+    if handle.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = object(handle)?;
+    if context.is_primary {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+    let ended = context.end(&kdContextRelease { context: context.wire(), device: context.position as i32 });
+    if current::get().is_some_and(|top| top.slot == context.slot) {
+        current::pop();
+    }
+    shim()?.contexts.remove(context.slot.handle);
+    ended
+}
+
+/// `cuCtxSetCurrent`; null takes the top away.
+pub(crate) fn set_current(handle: CUcontext) -> Result<(), CUresult> {
+    current::set(if handle.is_null() { None } else { Some(object(handle)?) });
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn get_current(target: *mut CUcontext) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    unsafe { out(target) }?.write(current::get().map_or(CUcontext::NULL, |context| context.handle()));
+    Ok(())
+}
+
+/// `cuCtxPushCurrent`.
+pub(crate) fn push_current(handle: CUcontext) -> Result<(), CUresult> {
+    if handle.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    current::push(object(handle)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`]; null is allowed here.
+pub(crate) unsafe fn pop_current(target: *mut CUcontext) -> Result<(), CUresult> {
+    let context = current::pop().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    // SAFETY: null or writable, by the contract.
+    unsafe { write_if_given(target, context.handle()) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn device(target: *mut CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(current::required()?.device as CUdevice);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn device_of(target: *mut CUdevice, handle: CUcontext) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(or_current(handle.0.addr())?.device as CUdevice);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn flags(target: *mut u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = current::required()?;
+    let mapped = if context.is_primary { MAP_HOST } else { 0 };
+    target.write(context.flags.load(Ordering::Relaxed) | mapped);
+    Ok(())
+}
+
+/// `cuCtxSetFlags`: kept here; they only say how the processor waits.
+pub(crate) fn set_flags(flags: u32) -> Result<(), CUresult> {
+    let context = current::active()?;
+    check_flags(flags)?;
+    context.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn id(handle: CUcontext, target: *mut u64) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(or_current(handle.0.addr())?.id()?);
+    Ok(())
+}
+
+/// `cuCtxSynchronize`.
+pub(crate) fn synchronize() -> Result<(), CUresult> {
+    current::active()?.synchronize()
+}
+
+/// `cuCtxSynchronize` of any context.
+pub(crate) fn synchronize_of(handle: CUcontext) -> Result<(), CUresult> {
+    let context = or_current(handle.0.addr())?;
+    context.check_active()?;
+    context.synchronize()
+}
+
+/// Sets a limit; the worker says what became of the value.
+pub(crate) fn set_limit(limit: u32, value: usize) -> Result<(), CUresult> {
+    let context = current::active()?;
+    let message = kdContextSetLimit { limit, value: value as u64 };
+    let actual = shim()?.session.call(context.wire(), &message)?.actual;
+    context.change_facts(|facts| {
+        if let Some(answer) = facts.limits.get_mut(limit as usize) {
+            answer.value = actual;
+        }
+    });
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn limit(target: *mut usize, limit: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let answer = current::required()?.with_facts(|facts| facts.limits.get(limit as usize).copied())?;
+    let answer = answer.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    CUresult(answer.code).ok()?;
+    target.write(answer.value as usize);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn cache_config(target: *mut u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(current::required()?.with_facts(|facts| facts.cache_config)?);
+    Ok(())
+}
+
+/// A preference between cache and shared memory, 0 to 3.
+pub(crate) fn set_cache_config(config: u32) -> Result<(), CUresult> {
+    let context = current::active()?;
+    if config > 3 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    enqueue(&cuCtxSetCacheConfig { config })?;
+    context.change_facts(|facts| facts.cache_config = config);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn shared_mem_config(target: *mut u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(current::required()?.with_facts(|facts| facts.shared_config)?);
+    Ok(())
+}
+
+/// Accepted without effect, as drivers for sm_50 and later do.
+pub(crate) fn set_shared_mem_config(_config: u32) -> Result<(), CUresult> {
+    current::active().map(drop)
+}
+
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn api_version(handle: CUcontext, target: *mut u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    or_current(handle.0.addr())?.check_active().map_err(|_| CUresult::ERROR_INVALID_CONTEXT)?;
+    target.write(API_VERSION);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`primary_retain`]; null is allowed here.
+pub(crate) unsafe fn stream_priority_range(least: *mut i32, greatest: *mut i32) -> Result<(), CUresult> {
+    let range = current::required()?.with_facts(|facts| (facts.least_priority, facts.greatest_priority))?;
+    // SAFETY: null or writable, by the contract.
+    unsafe {
+        write_if_given(least, range.0);
+        write_if_given(greatest, range.1);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_most_one_way_of_waiting_may_be_asked_for() {
+        for flags in [0, 1, 2, 4, 4 | MAP_HOST, 0x10, 0x80] {
+            assert_eq!(check_flags(flags), Ok(()), "{flags:#x}");
+        }
+        for flags in [3, 7, 0xff, 0x100, 0xffff] {
+            assert_eq!(check_flags(flags), Err(CUresult::ERROR_INVALID_VALUE), "{flags:#x}");
+        }
+    }
+
+    #[test]
+    fn an_inactive_context_has_a_handle_but_no_facts() {
+        let context = Context::primary(Slot { handle: 0x1000, index: 3 }, 1, 2);
+        assert_eq!((context.wire(), context.handle().0.addr()), (4, 0x1000));
+        assert_eq!(context.check_active(), Err(CUresult::ERROR_CONTEXT_IS_DESTROYED));
+        assert_eq!(context.id(), Err(CUresult::ERROR_CONTEXT_IS_DESTROYED));
+        context.begin(&ContextFacts { id: 9, ..ContextFacts::default() }.encode()).unwrap();
+        assert_eq!(context.id(), Ok(9));
+    }
+}

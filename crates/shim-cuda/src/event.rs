@@ -1,0 +1,92 @@
+//! Events: minted here, created and recorded without waiting; whether one has come to pass the worker says.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::sync::Arc;
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
+use katydid_wire::message::{
+    cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecordWithFlags, cuEventSynchronize,
+};
+
+use crate::border::{call, enqueue, out};
+use crate::context::Context;
+use crate::device::handle;
+use crate::handle::wire;
+use crate::session::shim;
+use crate::{current, pinned};
+
+/// An event.
+pub(crate) struct Event {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+}
+
+impl Event {
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+}
+
+fn check_flags(flags: u32) -> Result<(), CUresult> {
+    let known = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
+    let timed_interprocess = flags & event_flags::INTERPROCESS != 0 && flags & event_flags::DISABLE_TIMING == 0;
+    if flags & !known != 0 || timed_interprocess { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = current::active()?;
+    check_flags(flags)?;
+    let event = shim()?.events.insert(|slot| Event { slot, context }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    enqueue(&cuEventCreate { phEvent: event.wire(), Flags: flags })?;
+    target.write(CUevent(handle(event.slot.handle)));
+    Ok(())
+}
+
+/// The handle ends at once; the driver keeps the event until it has come to pass.
+pub(crate) fn destroy(event: CUevent) -> Result<(), CUresult> {
+    let event = shim()?.events.remove(event.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    shim()?.session.enqueue(event.context.wire(), &cuEventDestroy_v2 { hEvent: event.wire() })
+}
+
+/// With `CU_EVENT_RECORD_EXTERNAL` or nothing.
+pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) -> Result<(), CUresult> {
+    let (event, stream) = (wire(event)?, wire(stream)?);
+    if flags > 1 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    enqueue(&cuEventRecordWithFlags { hEvent: event, hStream: stream, flags })
+}
+
+/// Whether the event has come to pass; `ERROR_NOT_READY` when it has not.
+pub(crate) fn query(event: CUevent) -> Result<(), CUresult> {
+    call(&cuEventQuery { hEvent: wire(event)? })?;
+    pinned::pull_all()
+}
+
+/// Waits until the event has come to pass.
+pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
+    call(&cuEventSynchronize { hEvent: wire(event)? })?;
+    pinned::pull_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interprocess_events_have_no_time() {
+        for flags in [0, 1, 2, 3, 6, 7] {
+            assert_eq!(check_flags(flags), Ok(()), "{flags}");
+        }
+        for flags in [4, 5, 8, 0x80] {
+            assert_eq!(check_flags(flags), Err(CUresult::ERROR_INVALID_VALUE), "{flags}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! From the program's handles to objects and wire ids.
+//!
+//! A handle is the address of a record in the slab of its kind, so anything else is recognised. The codes are those
+//! of NVIDIA's driver: 201 for a wrong context, 400 for every other kind.
+
+use std::sync::Arc;
+
+use katydid_client::slab::Slab;
+use katydid_cuda_sys::{CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, CUstream};
+
+use crate::context::Context;
+use crate::event::Event;
+use crate::function::Function;
+use crate::kernel::Kernel;
+use crate::library::Library;
+use crate::module::Module;
+use crate::session::{Shim, shim};
+use crate::stream::{self, Stream};
+
+/// A handle type: which slab holds its objects, and what its null means in a message.
+pub(crate) trait Handle: Copy {
+    /// What the handle stands for.
+    type Object: 'static;
+
+    /// The slab of its kind.
+    fn slab(shim: &Shim) -> &Slab<Self::Object>;
+
+    /// The handle as a number.
+    fn value(self) -> usize;
+
+    /// The id that travels.
+    fn id(object: &Self::Object) -> u32;
+
+    /// The code for a handle that is none.
+    const WRONG: CUresult = CUresult::ERROR_INVALID_HANDLE;
+}
+
+macro_rules! handles {
+    ($($handle:ident $object:ident $slab:ident)*) => {$(
+        impl Handle for $handle {
+            type Object = $object;
+
+            fn slab(shim: &Shim) -> &Slab<$object> {
+                &shim.$slab
+            }
+
+            fn value(self) -> usize {
+                self.0.addr()
+            }
+
+            fn id(object: &$object) -> u32 {
+                object.wire()
+            }
+        }
+    )*};
+}
+
+handles! {
+    CUevent Event events
+    CUfunction Function functions
+    CUkernel Kernel kernels
+    CUlibrary Library libraries
+    CUmodule Module modules
+    CUstream Stream streams
+}
+
+impl Handle for CUcontext {
+    type Object = Context;
+
+    const WRONG: CUresult = CUresult::ERROR_INVALID_CONTEXT;
+
+    fn slab(shim: &Shim) -> &Slab<Context> {
+        &shim.contexts
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+
+    fn id(object: &Context) -> u32 {
+        object.wire()
+    }
+}
+
+/// The object behind a handle.
+///
+/// # Errors
+///
+/// The code of its kind, for null too.
+pub(crate) fn object<H: Handle>(handle: H) -> Result<Arc<H::Object>, CUresult> {
+    H::slab(shim()?).get(handle.value()).ok_or(H::WRONG)
+}
+
+/// A handle that a message carries.
+pub(crate) trait Wire {
+    /// Its wire id.
+    ///
+    /// # Errors
+    ///
+    /// The code of its kind, when it is no handle.
+    fn wire(self) -> Result<u32, CUresult>;
+}
+
+macro_rules! wires {
+    ($($handle:ident)*) => {$(
+        impl Wire for $handle {
+            fn wire(self) -> Result<u32, CUresult> {
+                object(self).map(|object| <$handle as Handle>::id(&object))
+            }
+        }
+    )*};
+}
+
+wires! { CUcontext CUevent CUfunction CUkernel CUlibrary CUmodule }
+
+impl Wire for CUstream {
+    fn wire(self) -> Result<u32, CUresult> {
+        stream::wire(self)
+    }
+}
+
+/// As [`Wire::wire`]; what generated bodies call.
+pub(crate) fn wire<H: Wire>(handle: H) -> Result<u32, CUresult> {
+    handle.wire()
+}

@@ -1,0 +1,122 @@
+//! Pinned host memory as programs ask for it.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::ffi::c_void;
+use std::ptr;
+
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::{CUdeviceptr, CUresult, Function, host_alloc_flags};
+
+use crate::border::{out, refuse};
+use crate::current;
+use crate::pinned::{HostBacking, PAGE};
+use crate::session::shim;
+
+/// Every flag that there is.
+const FLAGS: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
+/// Blocks from this size on go back to the system when they are freed.
+const LARGE: u64 = 2 << 20;
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn allocate(target: *mut *mut c_void, size: usize) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { allocate_with_flags(target, size, 0) }
+}
+
+/// Flags are kept for the asking: every block is portable and mapped, as unified addressing has it.
+///
+/// # Safety
+///
+/// As [`allocate`].
+pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = current::active()?;
+    if flags & !FLAGS != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if size == 0 {
+        target.write(ptr::null_mut());
+        return Ok(());
+    }
+    let shim = shim()?;
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    let place = Place::Host { flags: flags | host_alloc_flags::DEVICEMAP };
+    shim.regions.insert(address, size as u64, place, context.device, context.slot.handle);
+    target.write(ptr::with_exposed_provenance_mut(address as usize));
+    Ok(())
+}
+
+/// The block is used again when the GPU is done with it; a large one goes back to the system.
+pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
+    if pointer.is_null() {
+        return Ok(());
+    }
+    let shim = shim()?;
+    let address = pointer.addr() as u64;
+    let region = shim.regions.remove(address, Region::is_host).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    pinned.forget(address)?;
+    pinned.arena.free(address, shim.session.enqueued()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    if region.size >= LARGE { pinned.give_back() } else { Ok(()) }
+}
+
+/// The region of pinned memory that holds an address.
+fn region(pointer: *mut c_void) -> Result<Region, CUresult> {
+    let region = shim()?.regions.find(pointer.addr() as u64);
+    region.filter(Region::is_host).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// # Safety
+///
+/// As [`allocate`].
+pub(crate) unsafe fn flags(target: *mut u32, pointer: *mut c_void) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    if let Place::Host { flags } = region(pointer)?.place {
+        target.write(flags);
+    }
+    Ok(())
+}
+
+/// The address is the same on both sides.
+///
+/// # Safety
+///
+/// As [`allocate`].
+pub(crate) unsafe fn device_pointer(
+    target: *mut CUdeviceptr,
+    pointer: *mut c_void,
+    flags: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    region(pointer)?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    target.write(pointer.addr() as CUdeviceptr);
+    Ok(())
+}
+
+/// Memory of the program's own cannot be reached by the worker at its address; that is refused by name.
+pub(crate) fn register(pointer: *mut c_void, size: usize, _flags: u32) -> Result<(), CUresult> {
+    current::active()?;
+    if pointer.is_null() || size == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if region(pointer).is_ok() {
+        return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    Err(refuse(Function::cuMemHostRegister_v2, "is not supported yet; allocate with cuMemHostAlloc instead"))
+}
+
+/// Nothing is ever registered; memory that was allocated here is a wrong argument, other memory merely unregistered.
+pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
+    let allocated = region(pointer).is_ok();
+    Err(if allocated { CUresult::ERROR_INVALID_VALUE } else { CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED })
+}

@@ -1,0 +1,75 @@
+//! Sends module images: from the program's bare pointer, or its file, in pieces to the worker.
+#![expect(unsafe_code, reason = "images come as bare pointers")]
+
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+
+use katydid_cuda_sys::CUresult;
+use katydid_fatbin::{Image, ImageError, image_at};
+use katydid_wire::message::kdImagePiece;
+
+use crate::session::shim;
+
+/// Bytes of an image in one frame.
+const PIECE: usize = 1 << 20;
+
+/// Sends the image at `pointer`; the worker keeps it for the next load of this thread. `context` may be 0.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_IMAGE` for what is none; `ERROR_INVALID_VALUE` for null.
+///
+/// # Safety
+///
+/// `pointer` is null or points to an image, as `katydid_fatbin::image_at` says.
+pub(crate) unsafe fn send(context: u32, pointer: *const c_void) -> Result<(), CUresult> {
+    if pointer.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: handed on; the program keeps the image for the call.
+    let image = unsafe { image_at(pointer.cast()) }.map_err(|error| code(&error))?;
+    send_image(context, &image)
+}
+
+/// What a driver answers for bytes that are no image.
+fn code(error: &ImageError) -> CUresult {
+    match error {
+        ImageError::Null => CUresult::ERROR_INVALID_VALUE,
+        _ => CUresult::ERROR_INVALID_IMAGE,
+    }
+}
+
+fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
+    let session = &shim()?.session;
+    let table = image.table();
+    let total = (table.len() + image.flat_parts().map(<[u8]>::len).sum::<usize>()) as u64;
+    let pieces = std::iter::once(&table[..]).chain(image.flat_parts()).flat_map(|part| part.chunks(PIECE));
+    for data in pieces {
+        session.enqueue(context, &kdImagePiece { total, data })?;
+    }
+    Ok(())
+}
+
+/// The bytes of an image file, with the NUL that a text needs.
+///
+/// # Errors
+///
+/// `ERROR_FILE_NOT_FOUND`, `ERROR_INVALID_VALUE` for null.
+///
+/// # Safety
+///
+/// `path` is null or a C string.
+pub(crate) unsafe fn read_file(path: *const c_char) -> Result<Vec<u8>, CUresult> {
+    if path.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: a C string, by the contract.
+    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    bytes.push(0);
+    Ok(bytes)
+}

@@ -1,0 +1,161 @@
+//! Kernels of libraries: the same in every context, and launchable as they are.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::ffi::{CStr, CString, c_char};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUdevice, CUfunction, CUkernel, CUlibrary, CUresult};
+use katydid_wire::message::{kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction};
+
+use crate::border::{enqueue, out};
+use crate::code::Code;
+use crate::context::Context;
+use crate::current;
+use crate::device::{device, handle};
+use crate::function::Function;
+use crate::handle::object;
+use crate::session::shim;
+
+/// A kernel of a library.
+pub(crate) struct Kernel {
+    pub(crate) slot: Slot,
+    /// The library's handle.
+    pub(crate) library: usize,
+    name: CString,
+    pub(crate) code: Code,
+    /// What it is in each context, by the context's handle.
+    functions: Mutex<Vec<(usize, Arc<Function>)>>,
+}
+
+impl Kernel {
+    /// A kernel that its library gave.
+    pub(crate) fn new(slot: Slot, library: usize, name: CString, code: Code) -> Self {
+        Self { slot, library, name, code, functions: Mutex::default() }
+    }
+
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// The program's handle.
+    pub(crate) fn handle(&self) -> CUkernel {
+        CUkernel(handle(self.slot.handle))
+    }
+
+    /// As the image calls it.
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// Forgets what it was in a context that ended.
+    pub(crate) fn forget(&self, context: &Context) {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        functions.retain(|(other, _)| *other != context.slot.handle);
+    }
+
+    /// A changed attribute holds for the kernel's functions too.
+    fn keep_everywhere(&self, id: u32, value: i32) {
+        for (_, function) in self.functions.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            function.code.keep(id, value);
+        }
+    }
+}
+
+/// What a kernel is in a context: the same function every time.
+pub(crate) fn function_in(kernel: &Arc<Kernel>, context: &Arc<Context>) -> Result<Arc<Function>, CUresult> {
+    let mut functions = kernel.functions.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, function)) = functions.iter().find(|(other, _)| *other == context.slot.handle) {
+        return Ok(Arc::clone(function));
+    }
+    let shim = shim()?;
+    let function = shim.functions.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let message = kdKernelFunction { function: slot.index + 1, kernel: kernel.wire() };
+        let facts = shim.session.call(context.wire(), &message)?.facts;
+        let code = Code::decode(&facts).ok_or_else(|| shim.session.broken("kdKernelFunction"))?;
+        Ok(Function::of_kernel(slot, Arc::clone(context), Arc::clone(kernel), code))
+    })?;
+    functions.push((context.slot.handle, Arc::clone(&function)));
+    Ok(function)
+}
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn function(target: *mut CUfunction, kernel: CUkernel) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let kernel = object(kernel)?;
+    target.write(function_in(&kernel, &current::active()?)?.handle());
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`function`].
+pub(crate) unsafe fn library(target: *mut CUlibrary, kernel: CUkernel) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(CUlibrary(handle(object(kernel)?.library)));
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`function`].
+pub(crate) unsafe fn attribute(target: *mut i32, id: u32, kernel: CUkernel, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let kernel = object(kernel)?;
+    device(ordinal)?;
+    target.write(kernel.code.attribute(id)?);
+    Ok(())
+}
+
+/// Checked here, so that an impossible value is refused at the call.
+pub(crate) fn set_attribute(id: u32, value: i32, kernel: CUkernel, ordinal: CUdevice) -> Result<(), CUresult> {
+    let kernel = object(kernel)?;
+    device(ordinal)?;
+    kernel.code.set_attribute(id, value, ordinal.unsigned_abs())?;
+    kernel.keep_everywhere(id, value);
+    enqueue(&kdFunctionSetAttribute { function: 0, kernel: kernel.wire(), attribute: id, value })
+}
+
+/// A preference between cache and shared memory, 0 to 3.
+pub(crate) fn set_cache_config(kernel: CUkernel, config: u32, ordinal: CUdevice) -> Result<(), CUresult> {
+    let kernel = object(kernel)?;
+    device(ordinal)?;
+    if config > 3 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    enqueue(&kdFunctionSetCacheConfig { function: 0, kernel: kernel.wire(), config })
+}
+
+/// The name lives as long as the library.
+///
+/// # Safety
+///
+/// As [`function`].
+pub(crate) unsafe fn name(target: *mut *const c_char, kernel: CUkernel) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(object(kernel)?.name.as_ptr());
+    Ok(())
+}
+
+/// Needs a current context, as the driver does.
+///
+/// # Safety
+///
+/// As [`function`]; `size` may be null.
+pub(crate) unsafe fn param_info(
+    kernel: CUkernel,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> Result<(), CUresult> {
+    current::active()?;
+    // SAFETY: handed on.
+    unsafe { object(kernel)?.code.write_param(index, offset, size) }
+}

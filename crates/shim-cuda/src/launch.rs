@@ -1,0 +1,277 @@
+//! Launches: validated, packed and queued, without a reply.
+//!
+//! What NVIDIA's driver refuses at the call is refused at the call, with its codes (measured on driver 580): wrong
+//! geometry, too much shared memory, missing parameters are 1, more registers than there are 701.
+#![expect(unsafe_code, reason = "reads parameters and attributes of C callers")]
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use katydid_client::params::ParamError;
+use katydid_cuda_sys::{
+    CUevent, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, Pod, device_attribute,
+    function_attribute, launch_attribute,
+};
+use katydid_wire::message::kdLaunch;
+
+use crate::border::refuse;
+use crate::code::Code;
+use crate::device::Device;
+use crate::function::Function;
+use crate::handle::{object, wire};
+use crate::kernel::Kernel;
+use crate::session::shim;
+use crate::{current, library, occupancy, pinned, stream};
+
+/// More attributes than any driver has.
+const MOST_ATTRIBUTES: u32 = 64;
+
+thread_local! {
+    /// Attributes and packed parameters of the launch in progress, kept for its memory.
+    static BLOCK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a launch runs: programs pass kernels where functions are meant.
+pub(crate) enum Target {
+    Function(Arc<Function>),
+    Kernel(Arc<Kernel>),
+}
+
+impl Target {
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_HANDLE` for what is neither.
+    pub(crate) fn of(function: CUfunction) -> Result<Self, CUresult> {
+        object(function).map(Self::Function).or_else(|_| library::kernel_behind(function).map(Self::Kernel))
+    }
+
+    /// Wire ids of function and kernel, one of them 0.
+    pub(crate) fn wire(&self) -> (u32, u32) {
+        match self {
+            Self::Function(function) => (function.wire(), 0),
+            Self::Kernel(kernel) => (0, kernel.wire()),
+        }
+    }
+
+    /// What is known of it.
+    pub(crate) fn code(&self) -> &Code {
+        match self {
+            Self::Function(function) => &function.code,
+            Self::Kernel(kernel) => &kernel.code,
+        }
+    }
+}
+
+/// Geometry of a launch: blocks, threads, bytes.
+#[derive(Clone, Copy)]
+struct Shape {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+}
+
+impl Shape {
+    fn threads(&self) -> u64 {
+        self.block.iter().map(|side| u64::from(*side)).product()
+    }
+
+    /// # Errors
+    ///
+    /// As the driver: 1 for what never fits, 701 when registers are what is missing.
+    fn check(&self, code: &Code, device: &Device) -> Result<(), CUresult> {
+        let limits = [
+            device_attribute::MAX_GRID_DIM_X,
+            device_attribute::MAX_GRID_DIM_Y,
+            device_attribute::MAX_GRID_DIM_Z,
+            device_attribute::MAX_BLOCK_DIM_X,
+            device_attribute::MAX_BLOCK_DIM_Y,
+            device_attribute::MAX_BLOCK_DIM_Z,
+        ];
+        let sides = self.grid.iter().chain(&self.block);
+        let fits =
+            sides.zip(limits).all(|(side, limit)| *side > 0 && i64::from(*side) <= i64::from(device.value(limit)));
+        let most = device.value(device_attribute::MAX_THREADS_PER_BLOCK).unsigned_abs();
+        if !fits || self.threads() > u64::from(most) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.check_code(code, device)
+    }
+
+    fn check_code(&self, code: &Code, device: &Device) -> Result<(), CUresult> {
+        let threads = code.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?.unsigned_abs();
+        if self.threads() > u64::from(threads) {
+            let registers = u64::from(code.attribute(function_attribute::NUM_REGS)?.unsigned_abs()) * self.threads();
+            let there = u64::from(device.value(device_attribute::MAX_REGISTERS_PER_BLOCK).unsigned_abs());
+            let out_of_registers = registers > there;
+            let code =
+                if out_of_registers { CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES } else { CUresult::ERROR_INVALID_VALUE };
+            return Err(code);
+        }
+        let shared = code.attribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)?.unsigned_abs();
+        if self.shared > shared { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// A cooperative grid must be on the device at once.
+    fn check_cooperative(&self, target: &Target, device: &Device) -> Result<(), CUresult> {
+        let each = occupancy::blocks(target, self.threads() as i32, u64::from(self.shared), 0)?;
+        let room = u64::from(each.unsigned_abs())
+            * u64::from(device.value(device_attribute::MULTIPROCESSOR_COUNT).unsigned_abs());
+        let blocks: u64 = self.grid.iter().map(|side| u64::from(*side)).product();
+        if blocks > room { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
+    }
+}
+
+/// Where the parameters are.
+#[derive(Clone, Copy)]
+struct Params {
+    array: *mut *mut c_void,
+    extra: *mut *mut c_void,
+}
+
+/// # Safety
+///
+/// `params` and `extra` are null or as `cuLaunchKernel` documents them for this function.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn kernel(
+    function: CUfunction,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared: u32,
+    stream: CUstream,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+    // SAFETY: handed on.
+    unsafe { launch(function, shape, stream, &[], Params { array: params, extra }) }
+}
+
+/// # Safety
+///
+/// As [`kernel`].
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn cooperative_kernel(
+    function: CUfunction,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared: u32,
+    stream: CUstream,
+    params: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+    let mut cooperative = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
+    cooperative.value[0] = 1;
+    let params = Params { array: params, extra: std::ptr::null_mut() };
+    // SAFETY: handed on.
+    unsafe { launch(function, shape, stream, &[cooperative], params) }
+}
+
+/// # Safety
+///
+/// As [`kernel`]; `config` is null or readable, with as many attributes as it says.
+pub(crate) unsafe fn kernel_ex(
+    config: *const CUlaunchConfig,
+    function: CUfunction,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    if config.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let config = unsafe { config.read_unaligned() };
+    if config.numAttrs > MOST_ATTRIBUTES || (config.numAttrs > 0 && config.attrs.is_null()) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut attributes = Vec::with_capacity(config.numAttrs as usize);
+    for index in 0..config.numAttrs as usize {
+        // SAFETY: below the number of attributes, which are there by the contract.
+        attributes.push(portable(unsafe { config.attrs.add(index).read_unaligned() })?);
+    }
+    let shape = Shape {
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        shared: config.sharedMemBytes,
+    };
+    // SAFETY: handed on.
+    unsafe { launch(function, shape, config.hStream, &attributes, Params { array: params, extra }) }
+}
+
+/// An attribute as it travels: an event in it becomes its wire id.
+fn portable(mut attribute: CUlaunchAttribute) -> Result<CUlaunchAttribute, CUresult> {
+    match attribute.id {
+        launch_attribute::PROGRAMMATIC_EVENT | launch_attribute::LAUNCH_COMPLETION_EVENT => {
+            let event = CUevent(std::ptr::without_provenance_mut(attribute.value[0] as usize));
+            attribute.value[0] = u64::from(wire(event)?);
+            Ok(attribute)
+        }
+        launch_attribute::DEVICE_UPDATABLE_KERNEL_NODE => Err(refuse(
+            katydid_cuda_sys::Function::cuLaunchKernelEx,
+            "with a device-updatable node is not supported yet",
+        )),
+        _ => Ok(attribute),
+    }
+}
+
+/// # Safety
+///
+/// As [`kernel`].
+unsafe fn launch(
+    function: CUfunction,
+    shape: Shape,
+    stream: CUstream,
+    attributes: &[CUlaunchAttribute],
+    params: Params,
+) -> Result<(), CUresult> {
+    let target = Target::of(function)?;
+    let context = current::active()?;
+    let stream = stream::wire(stream)?;
+    let device = &shim()?.devices[context.device as usize];
+    shape.check(target.code(), device)?;
+    if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
+        shape.check_cooperative(&target, device)?;
+    }
+    let mut block = BLOCK.try_with(RefCell::take).unwrap_or_default();
+    block.clear();
+    attributes.iter().for_each(|attribute| block.extend_from_slice(&attribute.to_bytes()));
+    let start = block.len();
+    // SAFETY: handed on.
+    unsafe { target.code().layout.pack(params.array, params.extra, &mut block) }.map_err(code_of)?;
+    pinned::push_named(&block[start..])?;
+    let (function, kernel) = target.wire();
+    let sent = shim()?.session.enqueue(
+        context.wire(),
+        &kdLaunch {
+            function,
+            kernel,
+            gridX: shape.grid[0],
+            gridY: shape.grid[1],
+            gridZ: shape.grid[2],
+            blockX: shape.block[0],
+            blockY: shape.block[1],
+            blockZ: shape.block[2],
+            sharedSize: shape.shared,
+            stream,
+            attributeCount: attributes.len() as u32,
+            attributesAndParams: &block,
+        },
+    );
+    let _ = BLOCK.try_with(|kept| kept.replace(block));
+    sent
+}
+
+fn code_of(error: ParamError) -> CUresult {
+    match error {
+        ParamError::TooLarge => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
+        ParamError::Form | ParamError::Null => CUresult::ERROR_INVALID_VALUE,
+    }
+}

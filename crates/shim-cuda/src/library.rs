@@ -1,0 +1,272 @@
+//! Libraries: images loaded without a context, whose kernels work in any.
+#![expect(unsafe_code, reason = "reads images and writes pointers of C callers")]
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_client::regions::Place;
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, Function};
+use katydid_wire::facts::{decode_names, encode_options};
+use katydid_wire::message::{
+    cuLibraryUnload, kdLibraryGlobal, kdLibraryKernel, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule,
+};
+
+use crate::border::{out, refuse, text, write_if_given};
+use crate::code::Code;
+use crate::context::Context;
+use crate::device::handle;
+use crate::handle::object;
+use crate::jit::Options;
+use crate::kernel::Kernel;
+use crate::module::{Module, note_global};
+use crate::session::shim;
+use crate::{current, image};
+
+/// A library.
+pub(crate) struct Library {
+    pub(crate) slot: Slot,
+    /// Those asked for so far, by name.
+    kernels: Mutex<HashMap<Vec<u8>, Arc<Kernel>>>,
+    /// What it is in each context, by the context's handle.
+    modules: Mutex<Vec<(usize, Arc<Module>)>>,
+}
+
+impl Library {
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// Forgets what it was in a context that ended.
+    pub(crate) fn forget(&self, context: &Context) {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != context.slot.handle);
+        for kernel in self.kernels.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            kernel.forget(context);
+        }
+    }
+}
+
+/// The current context's wire id, or 0: most of what libraries do needs no context.
+fn any_context() -> u32 {
+    current::wire().unwrap_or(0)
+}
+
+/// The driver's own library options are about the image's memory, which the worker copies: they change nothing.
+///
+/// # Safety
+///
+/// `target` is null or writable, `code` null or an image; the arrays of the compiler's options are as
+/// [`Options::read`] wants them.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn load_data(
+    target: *mut CUlibrary,
+    code: *const c_void,
+    ids: *mut u32,
+    values: *mut *mut c_void,
+    count: u32,
+    _library_ids: *mut u32,
+    _library_values: *mut *mut c_void,
+    _library_count: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let (target, options) = unsafe { (out(target)?, Options::read(count, ids, values)?) };
+    let shim = shim()?;
+    let context = any_context();
+    // SAFETY: by the contract.
+    unsafe { image::send(context, code) }?;
+    let library = shim.libraries.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let options = encode_options(&options.numbers);
+        shim.session.call(context, &kdLibraryLoad { library: slot.index + 1, options: &options })?;
+        Ok(Library { slot, kernels: Mutex::default(), modules: Mutex::default() })
+    })?;
+    target.write(CUlibrary(handle(library.slot.handle)));
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`load_data`], with a C string in the place of the image.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn load_file(
+    target: *mut CUlibrary,
+    path: *const c_char,
+    ids: *mut u32,
+    values: *mut *mut c_void,
+    count: u32,
+    library_ids: *mut u32,
+    library_values: *mut *mut c_void,
+    library_count: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract; the file's bytes outlive the call and end with a NUL.
+    unsafe {
+        let bytes = image::read_file(path)?;
+        let code = bytes.as_ptr().cast();
+        load_data(target, code, ids, values, count, library_ids, library_values, library_count)
+    }
+}
+
+/// Ends the library and all that was found in it.
+pub(crate) fn unload(handle: CUlibrary) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let library = shim.libraries.remove(handle.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let own = library.slot.handle;
+    for kernel in library.kernels.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        shim.kernels.remove(kernel.slot.handle);
+    }
+    for function in shim.functions.live().iter().filter(|function| function.is_of_library(own)) {
+        shim.functions.remove(function.slot.handle);
+    }
+    for module in shim.modules.live().iter().filter(|module| module.is_library(own)) {
+        shim.modules.remove(module.slot.handle);
+    }
+    shim.regions.remove_all(|region| region.place == Place::Global { owner: own });
+    shim.session.enqueue(any_context(), &cuLibraryUnload { library: library.wire() })
+}
+
+/// The kernel of a name: the same handle every time.
+pub(crate) fn kernel_named(library: &Library, name: &[u8]) -> Result<Arc<Kernel>, CUresult> {
+    let mut kernels = library.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kernel) = kernels.get(name) {
+        return Ok(Arc::clone(kernel));
+    }
+    let shim = shim()?;
+    let kernel = shim.kernels.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let message = kdLibraryKernel { kernel: slot.index + 1, library: library.wire(), name };
+        let facts = shim.session.call(any_context(), &message)?.facts;
+        let code = Code::decode(&facts).ok_or_else(|| shim.session.broken("kdLibraryKernel"))?;
+        let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
+        Ok(Kernel::new(slot, library.slot.handle, name, code))
+    })?;
+    kernels.insert(name.to_vec(), Arc::clone(&kernel));
+    Ok(kernel)
+}
+
+/// The library of a kernel.
+pub(crate) fn of(kernel: &Kernel) -> Result<Arc<Library>, CUresult> {
+    shim()?.libraries.get(kernel.library).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// # Safety
+///
+/// `target` is null or writable, `name` null or a C string.
+pub(crate) unsafe fn kernel(target: *mut CUkernel, library: CUlibrary, name: *const c_char) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let (target, name) = unsafe { (out(target)?, text(name)?) };
+    target.write(kernel_named(&*object(library)?, name)?.handle());
+    Ok(())
+}
+
+fn kernel_names(library: &Library) -> Result<Vec<String>, CUresult> {
+    let session = &shim()?.session;
+    let reply = session.call(any_context(), &kdLibraryKernelNames { library: library.wire() })?;
+    decode_names(&reply.names).map_err(|_| session.broken("kdLibraryKernelNames"))
+}
+
+/// # Safety
+///
+/// `count` is null or writable.
+pub(crate) unsafe fn kernel_count(count: *mut u32, library: CUlibrary) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let count = unsafe { out(count) }?;
+    count.write(kernel_names(&*object(library)?)?.len() as u32);
+    Ok(())
+}
+
+/// # Safety
+///
+/// `target` is null or has `room` entries.
+pub(crate) unsafe fn enumerate_kernels(target: *mut CUkernel, room: u32, library: CUlibrary) -> Result<(), CUresult> {
+    let library = object(library)?;
+    if target.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for (index, name) in kernel_names(&library)?.iter().take(room as usize).enumerate() {
+        let kernel = kernel_named(&library, name.as_bytes())?.handle();
+        // SAFETY: below `room`, so inside the array by the contract.
+        unsafe { target.add(index).write_unaligned(kernel) };
+    }
+    Ok(())
+}
+
+/// What a library is in a context: the same module every time.
+pub(crate) fn module_in(library: &Arc<Library>, context: &Arc<Context>) -> Result<Arc<Module>, CUresult> {
+    let mut modules = library.modules.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, module)) = modules.iter().find(|(other, _)| *other == context.slot.handle) {
+        return Ok(Arc::clone(module));
+    }
+    let shim = shim()?;
+    let module = shim.modules.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let message = kdLibraryModule { module: slot.index + 1, library: library.wire() };
+        shim.session.call(context.wire(), &message)?;
+        Ok(Module::new(slot, Arc::clone(context), Some(Arc::clone(library))))
+    })?;
+    modules.push((context.slot.handle, Arc::clone(&module)));
+    Ok(module)
+}
+
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn module(target: *mut CUmodule, library: CUlibrary) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(module_in(&object(library)?, &current::active()?)?.handle());
+    Ok(())
+}
+
+/// # Safety
+///
+/// Both outputs are null or writable, `name` is null or a C string.
+pub(crate) unsafe fn global(
+    address: *mut CUdeviceptr,
+    size: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let name = unsafe { text(name) }?;
+    if address.is_null() && size.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let (library, context) = (object(library)?, current::active()?);
+    let reply = shim()?.session.call(context.wire(), &kdLibraryGlobal { library: library.wire(), name })?;
+    note_global(reply.address, reply.size, library.slot.handle, &context)?;
+    // SAFETY: null or writable, by the contract.
+    unsafe {
+        write_if_given(address, reply.address);
+        write_if_given(size, reply.size as usize);
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`global`].
+pub(crate) unsafe fn managed(
+    _address: *mut CUdeviceptr,
+    _size: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    unsafe { text(name) }?;
+    object(library)?;
+    Err(refuse(Function::cuLibraryGetManaged, "(managed variables) is not supported yet"))
+}
+
+/// No image of ours has unified functions, so none is ever found; the code is the driver's for that.
+pub(crate) fn unified_function(
+    _target: *mut *mut c_void,
+    library: CUlibrary,
+    _name: *const c_char,
+) -> Result<(), CUresult> {
+    object(library)?;
+    Err(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// The kernel that a function's handle is, as programs may pass one where a function is meant.
+pub(crate) fn kernel_behind(function: CUfunction) -> Result<Arc<Kernel>, CUresult> {
+    object(CUkernel(function.0))
+}

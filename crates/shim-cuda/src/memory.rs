@@ -1,0 +1,139 @@
+//! Device memory: handed out here, on arenas that the worker backs.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::ops::Range;
+
+use katydid_client::memory::Backing;
+use katydid_client::regions::Place;
+use katydid_cuda_sys::{CUdeviceptr, CUresult, device_attribute};
+use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink};
+
+use crate::border::{out, write_if_given};
+use crate::session::shim;
+use crate::{context, current};
+
+/// Rows of a pitched block start at multiples of at least this many bytes.
+const LEAST_PITCH: u64 = 256;
+
+/// A device as the arena sees it.
+struct DeviceBacking {
+    ordinal: u32,
+}
+
+impl DeviceBacking {
+    fn position(&self) -> Result<i32, CUresult> {
+        Ok(shim()?.devices[self.ordinal as usize].position as i32)
+    }
+}
+
+impl Backing for DeviceBacking {
+    fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
+        let (device, size) = (self.position()?, range.end - range.start);
+        let message = kdDeviceGrow { device, address: range.start, size };
+        shim()?.session.call(current::wire()?, &message).map(drop)
+    }
+
+    fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
+        let (device, size) = (self.position()?, range.end - range.start);
+        let message = kdDeviceShrink { device, address: range.start, size };
+        shim()?.session.call(current::wire()?, &message).map(drop)
+    }
+
+    fn settle(&self) -> Result<u64, CUresult> {
+        context::settle_device(self.ordinal)
+    }
+}
+
+/// A block of the current device, in the map of addresses.
+fn block(size: u64) -> Result<u64, CUresult> {
+    let context = current::active()?;
+    if size == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let shim = shim()?;
+    let backing = DeviceBacking { ordinal: context.device };
+    let address = shim.devices[context.device as usize].memory.allocate(size, 1, &backing)?;
+    shim.regions.insert(address, size, Place::Device, context.device, context.slot.handle);
+    Ok(address)
+}
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(block(size as u64)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`allocate`].
+pub(crate) unsafe fn allocate_pitch(
+    target: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let (target, pitch) = unsafe { (out(target)?, out(pitch)?) };
+    if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let device = &shim()?.devices[current::active()?.device as usize];
+    let step = u64::from(device.value(device_attribute::TEXTURE_ALIGNMENT).unsigned_abs()).max(LEAST_PITCH);
+    let row = (width as u64).checked_next_multiple_of(step).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let size = row.checked_mul(height as u64).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    target.write(block(size)?);
+    pitch.write(row as usize);
+    Ok(())
+}
+
+/// The block is out of use at once, and given out again when the GPU is done with what was sent before.
+pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
+    if address == 0 {
+        return Ok(());
+    }
+    let shim = shim()?;
+    let is_block = |region: &katydid_client::regions::Region| region.place == Place::Device;
+    let region = shim.regions.remove(address, is_block).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let memory = &shim.devices[region.device as usize].memory;
+    memory.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// What is free on the device, and in our arena.
+///
+/// # Safety
+///
+/// As [`allocate`]; null is allowed here.
+pub(crate) unsafe fn info(free: *mut usize, total: *mut usize) -> Result<(), CUresult> {
+    let context = current::active()?;
+    let device = &shim()?.devices[context.device as usize];
+    let reply = shim()?.session.call(context.wire(), &kdDeviceInfo { device: device.position as i32 })?;
+    // SAFETY: null or writable, by the contract.
+    unsafe {
+        write_if_given(free, (reply.free + device.memory.unused_bytes()) as usize);
+        write_if_given(total, reply.total as usize);
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`allocate`]; null is allowed here.
+pub(crate) unsafe fn address_range(
+    base: *mut CUdeviceptr,
+    size: *mut usize,
+    address: CUdeviceptr,
+) -> Result<(), CUresult> {
+    current::active()?;
+    let region = shim()?.regions.find(address).ok_or(CUresult::ERROR_NOT_FOUND)?;
+    // SAFETY: null or writable, by the contract.
+    unsafe {
+        write_if_given(base, region.start);
+        write_if_given(size, region.size as usize);
+    }
+    Ok(())
+}

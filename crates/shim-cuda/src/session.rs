@@ -1,0 +1,173 @@
+//! The one session of this process: what `cuInit` sets up and everything else starts from.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use katydid_arena::Settled;
+use katydid_client::connect::{self, OpenError, variable};
+use katydid_client::regions::Regions;
+use katydid_client::session::Session;
+use katydid_client::slab::Slab;
+use katydid_client::{life, visible};
+use katydid_cuda_sys::CUresult;
+use katydid_wire::facts::Facts;
+use katydid_wire::message::kdFacts;
+
+use crate::context::Context;
+use crate::device::{DRIVER_VERSION, Device};
+use crate::event::Event;
+use crate::function::Function;
+use crate::kernel::Kernel;
+use crate::library::Library;
+use crate::module::Module;
+use crate::pinned::Pinned;
+use crate::stream::Stream;
+use crate::{export_table, tracing, upcall};
+
+/// Handles of one kind at a time. The worker takes ids below 2^24.
+const HANDLES: u32 = 1 << 22;
+/// Contexts are few, and each costs the worker's GPU memory.
+const CONTEXTS: u32 = 1 << 12;
+
+/// The program's side of the session.
+pub(crate) struct Shim {
+    pub(crate) session: Session,
+    /// What the worker said of its devices, by the worker's ordinals.
+    pub(crate) facts: Facts,
+    /// The devices that the program sees.
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: Slab<Context>,
+    pub(crate) streams: Slab<Stream>,
+    pub(crate) events: Slab<Event>,
+    pub(crate) modules: Slab<Module>,
+    pub(crate) libraries: Slab<Library>,
+    pub(crate) functions: Slab<Function>,
+    pub(crate) kernels: Slab<Kernel>,
+    pub(crate) regions: Regions,
+    /// None when the two sides found no common range for it.
+    pub(crate) pinned: Option<Pinned>,
+    pub(crate) upcalls: upcall::Registry,
+    /// Keeps the ranges free for as long as the process lives.
+    pub(crate) arenas: Settled,
+}
+
+static SHIM: OnceLock<Shim> = OnceLock::new();
+
+/// The session.
+///
+/// # Errors
+///
+/// `ERROR_NOT_INITIALIZED` before `cuInit`.
+pub(crate) fn shim() -> Result<&'static Shim, CUresult> {
+    SHIM.get().ok_or(CUresult::ERROR_NOT_INITIALIZED)
+}
+
+/// `cuInit`: connects. A failure is said in one line, once, and may be tried again.
+pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
+    static STARTING: Mutex<Option<String>> = Mutex::new(None);
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut said = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if SHIM.get().is_some() {
+        return Ok(());
+    }
+    let shim = start().map_err(|failure| {
+        if said.as_ref() != Some(&failure.text) {
+            eprintln!("katydid: {}", failure.text);
+            *said = Some(failure.text);
+        }
+        failure.code
+    })?;
+    if shim.devices.is_empty() {
+        return Err(CUresult::ERROR_NO_DEVICE);
+    }
+    SHIM.get_or_init(|| shim);
+    export_table::install();
+    life::start(after_fork, at_exit);
+    Ok(())
+}
+
+/// In the child of a fork: the connection is the parent's.
+fn after_fork() {
+    if let Some(shim) = SHIM.get() {
+        shim.session.abandon();
+    }
+}
+
+fn at_exit() {
+    tracing::finish();
+}
+
+/// Why there is no session: what the program gets, and what its user reads.
+struct Failure {
+    code: CUresult,
+    text: String,
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        Self { code: error.code(), text: error.to_string() }
+    }
+}
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Self {
+        Self { code: CUresult::ERROR_SYSTEM_NOT_READY, text: text.into() }
+    }
+}
+
+fn start() -> Result<Shim, Failure> {
+    let opened = connect::open()?;
+    let facts = fetch_facts(&opened.session)?;
+    build(opened.session, facts, opened.arenas, opened.pinned)
+}
+
+fn fetch_facts(session: &Session) -> Result<Facts, Failure> {
+    let reply = session.call(0, &kdFacts {}).map_err(|code| {
+        Failure::new(format!("the server's worker cannot use its GPU: {code}; see the server's log"))
+    })?;
+    let facts = Facts::decode(&reply.facts)
+        .map_err(|error| Failure::new(format!("the server described its devices wrongly: {error}")))?;
+    if facts.driver_version / 1000 < DRIVER_VERSION / 1000 {
+        let (major, minor) = (facts.driver_version / 1000, facts.driver_version % 1000 / 10);
+        eprintln!("katydid: the server's driver knows CUDA {major}.{minor}: what is newer will be refused there");
+    }
+    Ok(facts)
+}
+
+fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd>) -> Result<Shim, Failure> {
+    fn room<T>(capacity: u32) -> Result<Slab<T>, Failure> {
+        Slab::reserve(capacity).map_err(|error| Failure::new(format!("no address space for handles: {error}")))
+    }
+    let contexts = room(CONTEXTS)?;
+    let uuids: Vec<_> = facts.devices.iter().map(|device| device.uuid).collect();
+    let mut devices = Vec::new();
+    for position in visible::visible(variable_even_empty("CUDA_VISIBLE_DEVICES").as_deref(), &uuids) {
+        let device = Device::new(devices.len(), position, &facts, &arenas.map, &contexts);
+        devices
+            .push(device.ok_or_else(|| Failure::new("the server has more devices than the address map has room for"))?);
+    }
+    let pinned = Pinned::new(&arenas, memory).map_err(|error| Failure::new(format!("pinned memory: {error}")))?;
+    Ok(Shim {
+        session,
+        facts,
+        devices,
+        contexts,
+        streams: room(HANDLES)?,
+        events: room(HANDLES)?,
+        modules: room(HANDLES)?,
+        libraries: room(HANDLES)?,
+        functions: room(HANDLES)?,
+        kernels: room(HANDLES)?,
+        regions: Regions::default(),
+        pinned,
+        upcalls: upcall::Registry::default(),
+        arenas,
+    })
+}
+
+/// An empty `CUDA_VISIBLE_DEVICES` hides every device, so it is not the same as none.
+fn variable_even_empty(name: &str) -> Option<String> {
+    variable(name).or_else(|| std::env::var_os(name).map(|_| String::new()))
+}

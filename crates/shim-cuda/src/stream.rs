@@ -1,0 +1,309 @@
+//! Streams: minted here, created in the worker without waiting; their properties are answered from the record.
+//!
+//! Handle 0 is the default stream of the calling function's kind: the legacy one, or, inside the variants that end in
+//! `_ptsz` and `_ptds`, the thread's own. Handles 1 and 2 name these two outright.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream, stream_flags};
+use katydid_wire::message::{
+    cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
+};
+
+use crate::border::{call, enqueue, out};
+use crate::context::Context;
+use crate::device::handle;
+use crate::handle::{object, wire as wire_of};
+use crate::session::shim;
+use crate::{current, pinned};
+
+/// Handles and wire ids of the default streams.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+/// Wire ids below this are the default streams'.
+const FIRST_WIRE: u32 = 3;
+/// The id that a driver's first stream, the legacy one, has.
+static NEXT_ID: AtomicU64 = AtomicU64::new(7);
+
+thread_local! {
+    /// Whether the function being called means the thread's own default stream.
+    static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
+    /// The capture mode of `cuThreadExchangeStreamCaptureMode`.
+    static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A stream of the program's own.
+pub(crate) struct Stream {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    flags: u32,
+    priority: i32,
+    id: u64,
+}
+
+impl Stream {
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + FIRST_WIRE
+    }
+}
+
+/// Runs a function whose default stream is the thread's own.
+pub(crate) fn with_per_thread_default(body: impl FnOnce() -> CUresult) -> CUresult {
+    let before = PER_THREAD_DEFAULT.try_with(|flag| flag.replace(true)).unwrap_or(false);
+    let result = body();
+    let _ = PER_THREAD_DEFAULT.try_with(|flag| flag.set(before));
+    result
+}
+
+/// Wire id of the default stream that the function being called means.
+pub(crate) fn default_wire() -> u32 {
+    let per_thread = PER_THREAD_DEFAULT.try_with(Cell::get).unwrap_or(false);
+    if per_thread { PER_THREAD as u32 } else { 0 }
+}
+
+/// Wire id of a stream.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_HANDLE`.
+pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
+    match stream.0.addr() {
+        0 => Ok(default_wire()),
+        default @ (LEGACY | PER_THREAD) => Ok(default as u32),
+        _ => object(stream).map(|stream| stream.wire()),
+    }
+}
+
+/// A stream of either sort.
+enum Which {
+    /// A default stream of a context: 0 the legacy one, 1 the thread's own.
+    Default(Arc<Context>, usize),
+    Made(Arc<Stream>),
+}
+
+fn which(stream: CUstream) -> Result<Which, CUresult> {
+    let context = current::active()?;
+    match stream.0.addr() {
+        0 => Ok(Which::Default(context, usize::from(default_wire() != 0))),
+        LEGACY => Ok(Which::Default(context, 0)),
+        PER_THREAD => Ok(Which::Default(context, 1)),
+        _ => object(stream).map(Which::Made),
+    }
+}
+
+/// Default streams have their numbers from the first question on.
+fn default_id(context: &Context, index: usize) -> u64 {
+    let slot = &context.default_streams[index];
+    let known = slot.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let fresh = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    slot.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(fresh)
+}
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn create(target: *mut CUstream, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { create_with_priority(target, flags, 0) }
+}
+
+/// A priority outside the device's range is moved to its nearer end.
+///
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn create_with_priority(target: *mut CUstream, flags: u32, priority: i32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = current::active()?;
+    if flags & !stream_flags::NON_BLOCKING != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let priority = context.with_facts(|facts| priority.min(facts.least_priority).max(facts.greatest_priority))?;
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    let make = |slot| Stream { slot, context, flags, priority, id };
+    let stream = shim()?.streams.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    enqueue(&cuStreamCreateWithPriority { phStream: stream.wire(), flags, priority })?;
+    target.write(CUstream(handle(stream.slot.handle)));
+    Ok(())
+}
+
+/// The handle ends at once, the work in the stream goes on.
+pub(crate) fn destroy(stream: CUstream) -> Result<(), CUresult> {
+    let stream = shim()?.streams.remove(stream.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    shim()?.session.enqueue(stream.context.wire(), &cuStreamDestroy_v2 { hStream: stream.wire() })
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn priority(stream: CUstream, target: *mut i32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(if let Which::Made(stream) = which(stream)? { stream.priority } else { 0 });
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn flags(stream: CUstream, target: *mut u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(if let Which::Made(stream) = which(stream)? { stream.flags } else { 0 });
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn id(stream: CUstream, target: *mut u64) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(match which(stream)? {
+        Which::Default(context, index) => default_id(&context, index),
+        Which::Made(stream) => stream.id,
+    });
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn context(stream: CUstream, target: *mut CUcontext) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(match which(stream)? {
+        Which::Default(context, _) => context.handle(),
+        Which::Made(stream) => stream.context.handle(),
+    });
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn device(stream: CUstream, target: *mut CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let device = match which(stream)? {
+        Which::Default(context, _) => context.device,
+        Which::Made(stream) => stream.context.device,
+    };
+    target.write(device as CUdevice);
+    Ok(())
+}
+
+/// Waits for everything in the stream.
+pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
+    call(&cuStreamSynchronize { hStream: wire(stream)? })?;
+    pinned::pull_all()
+}
+
+/// Waits for everything in the stream of a wire id.
+pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
+    call(&cuStreamSynchronize { hStream: stream }).map(drop)
+}
+
+/// Whether everything in the stream is done; `ERROR_NOT_READY` when it is not.
+pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
+    call(&cuStreamQuery { hStream: wire(stream)? })?;
+    pinned::pull_all()
+}
+
+/// The stream waits for what the event recorded.
+pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result<(), CUresult> {
+    let (stream, event) = (wire(stream)?, wire_of(event)?);
+    if flags > 1 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    enqueue(&cuStreamWaitEvent { hStream: stream, hEvent: event, Flags: flags })
+}
+
+/// Nothing is captured: beginning a capture is refused.
+///
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn is_capturing(stream: CUstream, target: *mut u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    wire(stream)?;
+    target.write(0);
+    Ok(())
+}
+
+/// The thread's mode: the new one in, the old one out.
+///
+/// # Safety
+///
+/// `mode` is null, or readable and writable.
+pub(crate) unsafe fn exchange_capture_mode(mode: *mut u32) -> Result<(), CUresult> {
+    if mode.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable and writable by the contract.
+    unsafe { mode.write_unaligned(CAPTURE_MODE.try_with(|now| now.replace(mode.read_unaligned())).unwrap_or(0)) };
+    Ok(())
+}
+
+/// What a private table calls a stream's object: an address inside its record, never the handle itself.
+pub(crate) fn object_address(stream: CUstream) -> Result<usize, CUresult> {
+    Ok(match which(stream)? {
+        Which::Default(context, index) => context.slot.handle + 1 + index,
+        Which::Made(stream) => stream.slot.handle + 1,
+    })
+}
+
+/// The id of the stream that an address of [`object_address`] stands for.
+pub(crate) fn id_of_object(object: usize) -> Result<u64, CUresult> {
+    let shim = shim()?;
+    if let Some(stream) = shim.streams.get(object.wrapping_sub(1)) {
+        return Ok(stream.id);
+    }
+    for index in 0..2 {
+        if let Some(context) = shim.contexts.get(object.wrapping_sub(1 + index)) {
+            return Ok(default_id(&context, index));
+        }
+    }
+    Err(CUresult::ERROR_INVALID_HANDLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use katydid_cuda_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+
+    #[test]
+    fn the_null_stream_is_the_kind_that_the_function_means() {
+        assert_eq!(wire(CUstream::NULL), Ok(0));
+        let seen = Cell::new(0);
+        let result = with_per_thread_default(|| {
+            seen.set(default_wire());
+            with_per_thread_default(|| CUresult::SUCCESS)
+        });
+        assert_eq!((result, seen.get(), default_wire()), (CUresult::SUCCESS, 2, 0));
+        assert_eq!((wire(CU_STREAM_LEGACY), wire(CU_STREAM_PER_THREAD)), (Ok(1), Ok(2)));
+    }
+
+    #[test]
+    fn the_capture_mode_is_exchanged() {
+        let mut mode = 2;
+        // SAFETY: a local, and null.
+        unsafe {
+            assert_eq!(exchange_capture_mode(&mut mode), Ok(()));
+            assert_eq!(mode, 0);
+            assert_eq!(exchange_capture_mode(&mut mode), Ok(()));
+            assert_eq!(mode, 2);
+            assert_eq!(exchange_capture_mode(std::ptr::null_mut()), Err(CUresult::ERROR_INVALID_VALUE));
+        }
+    }
+}

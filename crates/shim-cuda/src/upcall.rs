@@ -1,0 +1,162 @@
+//! Upcalls: functions of the program that run when a stream comes to them.
+//!
+//! One thread runs them all, in the order in which the worker asks; the stream stands still until the function has
+//! returned. The thread is started by the first registration, so most programs never have it. It takes no signals.
+#![expect(unsafe_code, reason = "calls functions of the program")]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
+use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext};
+
+use crate::border::enqueue;
+use crate::session::{Shim, shim};
+use crate::{current, device, pinned, stream};
+
+/// The program's functions expect a stack of the usual size.
+const STACK: usize = 8 << 20;
+
+/// A function that is to run once.
+#[derive(Clone, Copy)]
+enum Due {
+    /// Of `cuLaunchHostFunc`, with its data.
+    Host(unsafe extern "C" fn(*mut c_void), usize),
+    /// Of `cuStreamAddCallback`, with its stream and data.
+    Stream(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), usize, usize),
+}
+
+/// What was registered and has not run yet, by token.
+#[derive(Default)]
+pub(crate) struct Registry {
+    due: Mutex<(u64, HashMap<u64, Due>)>,
+}
+
+impl Registry {
+    fn add(&self, due: Due) -> u64 {
+        let mut state = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 += 1;
+        let token = state.0;
+        state.1.insert(token, due);
+        token
+    }
+
+    fn take(&self, token: u64) -> Option<Due> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&token)
+    }
+}
+
+/// # Safety
+///
+/// `function` is null, or may be called once with `data`, from any thread.
+pub(crate) unsafe fn launch_host_function(
+    stream: CUstream,
+    function: CUhostFn,
+    data: *mut c_void,
+) -> Result<(), CUresult> {
+    let stream = stream::wire(stream)?;
+    let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    current::wire()?;
+    let token = register(Due::Host(function, data.expose_provenance()))?;
+    enqueue(&kdHostFunction { stream, token })
+}
+
+/// # Safety
+///
+/// `callback` is null, or may be called once with the stream, its status and `data`, from any thread.
+pub(crate) unsafe fn add_stream_callback(
+    stream: CUstream,
+    callback: CUstreamCallback,
+    data: *mut c_void,
+    flags: u32,
+) -> Result<(), CUresult> {
+    let wire = stream::wire(stream)?;
+    let callback = callback.filter(|_| flags == 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    current::wire()?;
+    let token = register(Due::Stream(callback, stream.0.expose_provenance(), data.expose_provenance()))?;
+    enqueue(&kdStreamCallback { stream: wire, token })
+}
+
+/// Notes a function, and sees to it that the thread runs.
+fn register(due: Due) -> Result<u64, CUresult> {
+    static THREAD: OnceLock<bool> = OnceLock::new();
+    let shim = shim()?;
+    let started = THREAD.get_or_init(|| {
+        let builder = thread::Builder::new().name("katydid-upcall".to_owned()).stack_size(STACK);
+        with_signals_blocked(|| builder.spawn(move || serve(shim))).is_ok()
+    });
+    if *started { Ok(shim.upcalls.add(due)) } else { Err(CUresult::ERROR_OPERATING_SYSTEM) }
+}
+
+/// Starts something that inherits a mask of all signals: the program's handlers run on the program's threads.
+fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
+    // SAFETY: both sets are locals, filled by the calls before they are read.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let result = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}
+
+/// Asks for what is due until the session ends.
+fn serve(shim: &Shim) {
+    let mut done = 0;
+    while let Ok(next) = shim.session.call(0, &kdUpcallNext { done }) {
+        // On stream links, what the GPU wrote before this point has to be in the program's memory.
+        let _ = pinned::pull_all();
+        if let Some(due) = shim.upcalls.take(next.token) {
+            // SAFETY: registered for this call, and taken out of the registry, so called once.
+            unsafe { run(due, CUresult(next.status)) };
+        }
+        done = next.token;
+    }
+}
+
+/// # Safety
+///
+/// The program's function may be called, by the contract of its registration.
+unsafe fn run(due: Due, status: CUresult) {
+    match due {
+        // SAFETY: by the contract.
+        Due::Host(function, data) => unsafe { function(std::ptr::with_exposed_provenance_mut(data)) },
+        Due::Stream(callback, stream, data) => {
+            let data = std::ptr::with_exposed_provenance_mut(data);
+            // SAFETY: by the contract.
+            unsafe { callback(CUstream(device::handle(stream)), status, data) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_taken_once() {
+        unsafe extern "C" fn note(data: *mut c_void) {
+            // SAFETY: the test passes the address of a number.
+            unsafe { *data.cast::<u32>() += 1 };
+        }
+        let mut count = 0u32;
+        let registry = Registry::default();
+        let token = registry.add(Due::Host(note, (&raw mut count).expose_provenance()));
+        assert!(registry.take(token + 1).is_none());
+        let due = registry.take(token).unwrap();
+        assert!(registry.take(token).is_none());
+        // SAFETY: `note` takes the number's address.
+        unsafe { run(due, CUresult::SUCCESS) };
+        assert_eq!(count, 1);
+    }
+
+    #[test]
+    fn tokens_are_never_zero() {
+        let registry = Registry::default();
+        unsafe extern "C" fn nothing(_: *mut c_void) {}
+        assert_eq!(registry.add(Due::Host(nothing, 0)), 1);
+    }
+}
