@@ -1,0 +1,20 @@
+//! Heads of frames and replies: what is accepted stays what it is when written again, and splits without a panic.
+
+#![no_main]
+
+use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, ReplyHead};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((head, body)) = bytes.split_first_chunk::<HEAD>() else { return };
+    if let Ok((frame, payload)) = FrameHead::decode(head) {
+        assert!(payload <= MAX_PAYLOAD);
+        assert_eq!(frame.encode(payload).as_ref(), Ok(head));
+    }
+    if let Ok((reply, length)) = ReplyHead::decode(head) {
+        assert_eq!(reply.encode(length).as_ref(), Ok(head));
+        if let Ok((payload, output)) = reply.split(body) {
+            assert!(payload.len() + output.stdout.len() + output.stderr.len() <= body.len());
+        }
+    }
+});
