@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::ffi::c_void;
+use std::io::Write;
 use std::ptr;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -107,7 +108,7 @@ fn report(id: &Id) {
     }
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     if seen.get_or_insert_default().insert(*id) {
-        eprintln!("katydid: cuGetExportTable: no table {} ({})", name_of(id), spelled(id));
+        let _ = writeln!(std::io::stderr(), "katydid: cuGetExportTable: no table {} ({})", name_of(id), spelled(id));
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_void};
+use std::io::Write;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -21,9 +22,14 @@ pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 /// Runs one exported function. A panic is a defect of ours: it is reported, and the caller sees `UNKNOWN`.
 pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) -> CUresult {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        eprintln!("katydid softcuda: {}: internal error (please report it)", function.name());
+        say(&format!("{}: internal error (please report it)", function.name()));
         CUresult::ERROR_UNKNOWN
     })
+}
+
+/// Writes a line to stderr. A program may have closed it, and that is no reason to fail.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "katydid softcuda: {text}");
 }
 
 /// The answer of a function that is not implemented: its name once on stderr, and `NOT_SUPPORTED`.
@@ -31,7 +37,7 @@ pub(crate) fn refused(function: sys::Function) -> CUresult {
     static SAID: Mutex<Option<HashSet<sys::Function>>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if said.get_or_insert_default().insert(function) {
-        eprintln!("katydid softcuda: {} is not supported by the software device", function.name());
+        say(&format!("{} is not supported by the software device", function.name()));
     }
     CUresult::ERROR_NOT_SUPPORTED
 }
@@ -41,7 +47,7 @@ pub(crate) fn unsupported(what: &str) -> CUresult {
     static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if said.get_or_insert_default().insert(what.to_owned()) {
-        eprintln!("katydid softcuda: {what} is not supported by the software device");
+        say(&format!("{what} is not supported by the software device"));
     }
     CUresult::ERROR_NOT_SUPPORTED
 }

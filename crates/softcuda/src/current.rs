@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::{primary, process};
 
 thread_local! {
+    /// Handles, the current one last. No context is kept alive by being current.
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -28,6 +28,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    /// Nothing is reserved yet: that happens at the first allocation.
     fn new(ordinal: usize, index: usize, bytes: u64) -> Self {
         Self {
             ordinal: ordinal as i32,

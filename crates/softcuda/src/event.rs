@@ -50,9 +50,11 @@ pub(crate) struct Event {
     mark: Mutex<Option<Arc<Mark>>>,
 }
 
+/// Events whose handle is alive.
 static EVENTS: Registry<Event> = Registry::new();
 
 impl Event {
+    /// The mark of the latest record.
     fn mark(&self) -> Option<Arc<Mark>> {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

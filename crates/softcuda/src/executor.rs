@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::border::say;
 use crate::stream::Stream;
 
 /// How long a thread waits for another stream.
@@ -21,7 +22,9 @@ struct Pool {
     idle: usize,
 }
 
+/// The threads of this process. They do not exist in a forked child, which is why nothing is served there.
 static POOL: Mutex<Pool> = Mutex::new(Pool { streams: VecDeque::new(), idle: 0 });
+/// Told when a stream is put in for a thread that waits.
 static ARRIVED: Condvar = Condvar::new();
 
 fn pool() -> MutexGuard<'static, Pool> {
@@ -39,7 +42,7 @@ pub(crate) fn run(stream: Arc<Stream>) {
     drop(pool);
     // Without another thread the stream waits for one that is running; without any, this one does the work.
     if spawn().is_err() && lend_a_hand().is_none() {
-        eprintln!("katydid softcuda: no thread to run a stream on; raise the limit of processes (ulimit -u)");
+        say("no thread to run a stream on; raise the limit of processes (ulimit -u)");
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{context, current, device, module, primary, process, stream};
 /// Added to a stream's handle to make its "object": never a handle itself.
 const OBJECT: usize = 8;
 
+/// Has no state: every answer is looked up where the public functions look.
 struct Facts;
 
 /// Tells the tables, once.
@@ -63,6 +64,8 @@ impl DriverFacts for Facts {
         current::named(handle).map(|context| context.id).map_err(|code| code.0)
     }
 
+    /// The default streams of all contexts share two objects, as their handles are the same; the context tells them
+    /// apart.
     fn stream_object(&self, handle: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status> {
         let found = match stream {
             0..=2 => current::named(handle)

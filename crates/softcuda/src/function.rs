@@ -96,6 +96,7 @@ pub(crate) struct Function {
     pub(crate) settings: Arc<Settings>,
 }
 
+/// Functions whose module is alive.
 static FUNCTIONS: Registry<Function> = Registry::new();
 
 /// Makes a function of a module.

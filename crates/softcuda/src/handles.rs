@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// Above the special stream handles and below every address; steps leave room for numbers derived from a handle.
 const FIRST: usize = 0x10_0000;
+/// Distance between handles.
 const STEP: usize = 16;
 
 /// A new handle, different from all others of the process.
@@ -23,6 +24,7 @@ pub(crate) struct Registry<T> {
 }
 
 impl<T> Registry<T> {
+    /// An empty registry, made at compile time.
     pub(crate) const fn new() -> Self {
         Self { objects: RwLock::new(None) }
     }

@@ -11,6 +11,7 @@ use katydid_fatbin::{Image, ImageError, ImageKind, image_at};
 use katydid_ptx_exec::{GlobalMemory, LoadError, Program, Target};
 
 use crate::attributes::CAPABILITY;
+use crate::border::say;
 
 /// Why code was refused: the code for the caller, and the text for its error log.
 #[derive(Clone, Debug)]
@@ -51,7 +52,7 @@ impl Refusal {
         let telling = [CUresult::ERROR_NO_BINARY_FOR_GPU, CUresult::ERROR_INVALID_PTX].contains(&self.code);
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
         if telling && said.get_or_insert_default().insert(self.log.clone()) {
-            eprintln!("katydid softcuda: {}", self.log);
+            say(&self.log);
         }
         self
     }
@@ -81,6 +82,7 @@ impl Code {
         self.try_load(memory).map_err(Refusal::say)
     }
 
+    /// As `load`, without telling anybody.
     fn try_load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, Refusal> {
         let (major, minor) = CAPABILITY;
         let image = Image::decode(&self.0)?;
@@ -106,6 +108,7 @@ impl GlobalMemory for Imagined {
         Some(at)
     }
 
+    /// What variables start with does not matter to who only wants to know their names.
     fn write(&mut self, _address: u64, _bytes: &[u8]) {}
 }
 

@@ -37,12 +37,14 @@ impl Options {
         Ok(Self { kinds, values })
     }
 
+    /// The place of an option's value, if the caller gave the option.
     fn slot(&self, kind: CUjit_option) -> Option<*mut *mut c_void> {
         let at = self.kinds.iter().position(|other| *other == kind)?;
         // SAFETY: `at` is below the number of entries of both arrays.
         Some(unsafe { self.values.add(at) })
     }
 
+    /// An option's value.
     fn value(&self, kind: CUjit_option) -> Option<*mut c_void> {
         // SAFETY: a slot of the caller's array.
         self.slot(kind).map(|slot| unsafe { slot.read_unaligned() })

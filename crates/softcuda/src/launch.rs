@@ -7,7 +7,7 @@ use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as
 use katydid_ptx_exec::{AddressRange, FaultKind, Grid, Host, Kernel, Launch, Limits, Progress};
 
 use crate::attributes::{BLOCK, BLOCK_THREADS, GRID, REGISTERS};
-use crate::border::{Outcome, unsupported};
+use crate::border::{Outcome, say, unsupported};
 use crate::context::Context;
 use crate::event::{self, Event};
 use crate::function::Settings;
@@ -96,7 +96,7 @@ fn run(context: &Context, launch: Launch) -> Outcome {
     });
     outcome.map_err(|fault| {
         if settings::logging() {
-            eprintln!("katydid softcuda: {fault}");
+            say(&fault.to_string());
         }
         code_of(fault.kind)
     })

@@ -42,10 +42,13 @@ pub(crate) struct LibraryKernel {
     pub(crate) settings: Arc<Settings>,
 }
 
+/// Libraries that have not been unloaded.
 static LIBRARIES: Registry<Library> = Registry::new();
+/// Kernels of those libraries that have been asked for theirs.
 static KERNELS: Registry<LibraryKernel> = Registry::new();
 
 impl Library {
+    /// The table, locked: also while a module is being loaded into it.
     fn modules(&self) -> MutexGuard<'_, HashMap<u64, Arc<Module>>> {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,6 +83,7 @@ impl Library {
         Ok(looked_at.kernels().to_vec())
     }
 
+    /// Gives a kernel its handle, under which it stays until the library goes.
     fn list(self: &Arc<Self>, kernel: Arc<Kernel>) -> Arc<LibraryKernel> {
         let name = CString::new(kernel.name.as_str()).unwrap_or_default();
         let settings = Settings::for_kernel(&kernel);

@@ -12,9 +12,11 @@ pub(crate) struct Limits(Mutex<[u64; COUNT]>);
 
 /// Ids below this have a value; up to [`KNOWN`] they are known, but not of this device.
 const COUNT: usize = 7;
+/// Ids from here on are those of newer drivers.
 const KNOWN: u32 = 10;
 
 impl Limits {
+    /// The values of a fresh context of the real driver.
     pub(crate) fn new() -> Self {
         let mut values = [0; COUNT];
         values[limit::STACK_SIZE as usize] = 1024;
@@ -42,6 +44,7 @@ impl Limits {
     }
 }
 
+/// The place of a limit, or the code that tells why it has none.
 fn index(id: u32) -> Outcome<usize> {
     match id {
         id if (id as usize) < COUNT => Ok(id as usize),

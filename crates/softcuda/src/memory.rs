@@ -33,6 +33,7 @@ pub(crate) struct DeviceMemory {
     pub(crate) physical: Physical,
 }
 
+/// The addresses of a device, and which of them are taken.
 struct Arena {
     range: Range,
     heap: Mutex<Heap>,
@@ -93,6 +94,7 @@ impl DeviceMemory {
         }
     }
 
+    /// Reserved at first use; `None` for good if there is no room for it in the process.
     fn arena(&self) -> Option<&Arena> {
         let make = || {
             let start = ARENAS + self.index as u64 * ARENA;

@@ -29,6 +29,7 @@ pub(crate) struct Module {
     functions: Mutex<BTreeMap<String, Arc<Function>>>,
 }
 
+/// Modules that have not been unloaded, also those of libraries.
 static MODULES: Registry<Module> = Registry::new();
 
 /// Puts variables into the memory of a context.
@@ -55,6 +56,7 @@ impl GlobalMemory for Variables<'_> {
 }
 
 impl Module {
+    /// The functions made so far, locked.
     fn functions(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Function>>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }

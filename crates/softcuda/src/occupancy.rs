@@ -9,6 +9,7 @@ use crate::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_OPT_IN,
 use crate::border::Outcome;
 use crate::function::Settings;
 
+/// Threads of a warp.
 const WARP: u32 = 32;
 /// Registers are given to a warp in pieces of this many.
 const REGISTER_PIECE: u32 = 256;

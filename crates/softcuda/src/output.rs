@@ -18,6 +18,7 @@ enum To {
 /// Output of one context.
 pub(crate) struct Output(Mutex<Pending>);
 
+/// Pieces in the order they were printed, and their size in all.
 #[derive(Default)]
 struct Pending {
     bytes: usize,
@@ -25,6 +26,7 @@ struct Pending {
 }
 
 impl Output {
+    /// Nothing printed yet.
     pub(crate) fn new() -> Self {
         Self(Mutex::default())
     }
@@ -39,6 +41,7 @@ impl Output {
         self.keep(To::Stderr, text.as_bytes());
     }
 
+    /// Adds text to the last piece, or starts a piece for another stream.
     fn keep(&self, to: To, text: &[u8]) {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pending.bytes += text.len();
@@ -65,6 +68,7 @@ unsafe extern "C" {
     static stderr: *mut libc::FILE;
 }
 
+/// Hands every piece to its stream. A stream that fails loses its text, as the program's own output would be lost.
 fn write_all(pending: &mut Pending) {
     for (to, piece) in pending.pieces.drain(..) {
         // SAFETY: both are set by the C library before any code of ours runs, and programs do not write to them.

@@ -22,6 +22,7 @@ pub(crate) enum Protection {
 }
 
 impl Protection {
+    /// As the system names it.
     fn bits(self) -> i32 {
         match self {
             Self::None => libc::PROT_NONE,
@@ -101,6 +102,7 @@ impl Range {
         done(unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) })
     }
 
+    /// Refuses to touch pages of somebody else: what follows a check replaces mappings without asking.
     fn check(&self, start: u64, size: u64) -> io::Result<()> {
         let inside = start >= self.start && start.checked_add(size).is_some_and(|end| end <= self.start + self.size);
         if inside { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
@@ -119,10 +121,12 @@ impl Drop for Range {
 /// Private, unbacked until touched, and not counted against the overcommit limit.
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
+/// An address as the system takes it.
 fn address(start: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(start as usize)
 }
 
+/// One call of `mmap`, and where it put the pages.
 fn map(start: u64, size: u64, protection: Protection, flags: i32, file: i32, offset: u64) -> io::Result<u64> {
     let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: without MAP_FIXED this replaces nothing; with it, callers have checked that the pages are their own.
@@ -130,6 +134,7 @@ fn map(start: u64, size: u64, protection: Protection, flags: i32, file: i32, off
     if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got.expose_provenance() as u64) }
 }
 
+/// The system's answer as a result.
 fn done(code: i32) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -32,6 +32,7 @@ impl Physical {
         Self { file: OnceLock::new(), next: AtomicU64::new(0) }
     }
 
+    /// Made at first use; without it no block can be had.
     fn file(&self) -> Outcome<&OwnedFd> {
         let file = self.file.get_or_init(|| pages::memory_file(FILE).ok());
         file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)

@@ -16,6 +16,7 @@ pub(crate) struct Primary {
     state: Mutex<State>,
 }
 
+/// Users, flags, and the context while there are users.
 #[derive(Default)]
 struct State {
     holds: u32,
@@ -29,6 +30,7 @@ impl Primary {
         Self { handle: mint(), state: Mutex::default() }
     }
 
+    /// The state, locked. Never held while a context ends: its destructors may ask for it.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,11 +13,16 @@ use katydid_cuda_sys::CUresult;
 use crate::device;
 use crate::facts;
 
+/// `cuInit` has not been called.
 const FRESH: u8 = 0;
+/// Calls are served.
 const READY: u8 = 1;
+/// A child of a process that was ready.
 const FORKED: u8 = 2;
+/// The process is ending.
 const EXITED: u8 = 3;
 
+/// One of the four.
 static STATE: AtomicU8 = AtomicU8::new(FRESH);
 
 /// `cuInit`: makes the devices, and registers the handlers for fork and exit, once.
@@ -48,6 +53,7 @@ pub(crate) fn ready() -> Result<(), CUresult> {
     }
 }
 
+/// Once a process; they are inherited by children, where they find their state changed already.
 fn register_handlers() {
     // SAFETY: both handlers only store one atomic, which is allowed in a forked child and during exit. A failed
     // registration leaves the state as it is, which is all that can be done about it.
@@ -62,6 +68,7 @@ extern "C" fn forked() {
     let _ = STATE.compare_exchange(READY, FORKED, Ordering::AcqRel, Ordering::Acquire);
 }
 
+/// What the program's own exit handlers still call finds a driver that is gone, as they are used to.
 extern "C" fn exited() {
     let _ = STATE.compare_exchange(READY, EXITED, Ordering::AcqRel, Ordering::Acquire);
 }

@@ -82,6 +82,7 @@ pub(crate) fn host_memory() -> u64 {
     *BYTES
 }
 
+/// Reads both files; the smaller number counts.
 fn read_host_memory() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

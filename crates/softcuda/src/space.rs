@@ -99,6 +99,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// An empty space, made at compile time.
     pub(crate) const fn new() -> Self {
         Self { regions: BTreeMap::new(), reserved: BTreeMap::new() }
     }
@@ -192,7 +193,10 @@ impl Space {
     }
 }
 
+/// The address space of this process.
 static SPACE: RwLock<Space> = RwLock::new(Space::new());
+/// Read by whoever touches memory, written by whoever has taken a range away. Never read twice by one thread: between
+/// the two a writer may be waiting.
 static WORKING: RwLock<()> = RwLock::new(());
 
 /// The map, to look into.

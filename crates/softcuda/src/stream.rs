@@ -47,6 +47,7 @@ pub(crate) struct Stream {
     reached: Condvar,
 }
 
+/// Jobs that wait, and tickets given and reached.
 #[derive(Default)]
 struct Queue {
     submitted: u64,
@@ -59,6 +60,7 @@ struct Queue {
 /// A job that the submitting thread has claimed an idle stream for, and the context to run it in.
 type Claim = (Job, Arc<Context>);
 
+/// Streams whose handle is alive.
 static STREAMS: Registry<Stream> = Registry::new();
 
 impl Stream {
@@ -80,6 +82,7 @@ impl Stream {
         self.context.upgrade().ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
     }
 
+    /// The queue, locked. A thread that holds the lock of a set may take it, never the other way round.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -231,6 +234,7 @@ impl StreamSet {
         Self { legacy, others: Mutex::default() }
     }
 
+    /// While this is held, nothing is submitted to any stream of the context.
     fn lock(&self) -> Order<'_> {
         Order { legacy: &self.legacy, others: self.others.lock().unwrap_or_else(PoisonError::into_inner) }
     }

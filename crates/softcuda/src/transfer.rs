@@ -46,6 +46,7 @@ impl Span {
         if span.is_there() { Ok(span) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
+    /// What both checks ask. Pageable memory must still be nobody's: it could have been reserved since.
     fn is_there(&self) -> bool {
         let space = space::read();
         match self.pageable {

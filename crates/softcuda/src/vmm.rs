@@ -20,10 +20,13 @@ struct Reservation {
     mapped: BTreeMap<u64, Arc<Block>>,
 }
 
+/// By first address.
 type Reservations = BTreeMap<u64, Reservation>;
 
+/// The reservations of this process.
 static RESERVATIONS: Mutex<Reservations> = Mutex::new(BTreeMap::new());
 
+/// The reservations, locked: mapping and unmapping are one at a time.
 fn reservations() -> MutexGuard<'static, Reservations> {
     RESERVATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -92,12 +92,14 @@ impl Word {
         })
     }
 
+    /// Whether the word is still there, and may still be accessed so.
     fn check(self, context: &Context, access: Access) -> Outcome {
         Self::new(context, self.address, self.width, access).map(drop).map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)
     }
 }
 
 impl Condition {
+    /// The low bits choose; waiting for remote writes to be flushed is no work here.
     fn from_flags(flags: u32) -> Outcome<Self> {
         match flags & !FLUSH {
             0 => Ok(Self::AtLeast),
@@ -108,6 +110,7 @@ impl Condition {
         }
     }
 
+    /// Compares the low bits that the width has.
     fn holds(self, word: u64, value: u64, width: Width) -> bool {
         let (word32, value32) = (word as u32, value as u32);
         match (self, width) {

@@ -55,44 +55,53 @@ fn pop(context: &MaybeOut<CUcontext>) -> Outcome {
 }
 
 api! {
+    /// Replaces the top of the thread's stack; null takes it away.
     fn cuCtxSetCurrent(context: CUcontext) {
         process::ready()?;
         current::set(number(context))?;
     }
 
+    /// Null, with success, if there is none.
     fn cuCtxGetCurrent(context: Out<CUcontext>) {
         process::ready()?;
         context.set(as_handle(current::handle()));
     }
 
+    /// An inactive primary context may be pushed, a destroyed one not.
     fn cuCtxPushCurrent(context: CUcontext) {
         process::ready()?;
         current::push(number(context))?;
     }
 
+    /// An inactive primary context may be pushed, a destroyed one not.
     fn cuCtxPushCurrent_v2(context: CUcontext) {
         process::ready()?;
         current::push(number(context))?;
     }
 
+    /// An empty stack gives 201.
     fn cuCtxPopCurrent(context: MaybeOut<CUcontext>) {
         pop(&context)?;
     }
 
+    /// An empty stack gives 201.
     fn cuCtxPopCurrent_v2(context: MaybeOut<CUcontext>) {
         pop(&context)?;
     }
 
+    /// Works for an inactive primary context too: runtimes ask before they retain.
     fn cuCtxGetDevice(device: Out<i32>) {
         process::ready()?;
         device.set(current::device_of(0)?.ordinal);
     }
 
+    /// Null means the current context.
     fn cuCtxGetDevice_v2(device: Out<i32>, context: CUcontext) {
         process::ready()?;
         device.set(current::device_of(number(context))?.ordinal);
     }
 
+    /// The new context becomes current.
     fn cuCtxCreate_v2(context: Out<CUcontext>, flags: u32, device: i32) {
         context.set(create(flags, device)?);
     }
@@ -111,6 +120,7 @@ api! {
         context.set(create(flags, device)?);
     }
 
+    /// As the third version; sharing with graphics is not for this device either.
     fn cuCtxCreate_v4(context: Out<CUcontext>, params: *const CUctxCreateParams, flags: u32, device: i32) {
         // SAFETY: null or readable, by the caller's promise.
         if let Some(params) = unsafe { params.as_ref() }
@@ -121,46 +131,57 @@ api! {
         context.set(create(flags, device)?);
     }
 
+    /// Waits for the context's work. Primary contexts are released instead.
     fn cuCtxDestroy(context: CUcontext) {
         destroy(context)?;
     }
 
+    /// Waits for the context's work. Primary contexts are released instead.
     fn cuCtxDestroy_v2(context: CUcontext) {
         destroy(context)?;
     }
 
+    /// As created, or as set since.
     fn cuCtxGetFlags(flags: Out<u32>) {
         flags.set(current::active()?.flags());
     }
 
+    /// Kept and reported: how a thread waits makes no difference here.
     fn cuCtxSetFlags(flags: u32) {
         current::active()?.set_flags(flags)?;
     }
 
+    /// Never used twice, unlike a primary context's handle.
     fn cuCtxGetId(context: CUcontext, id: Out<u64>) {
         id.set(current::named(number(context))?.id);
     }
 
+    /// Also works, and tells, once the context has failed.
     fn cuCtxSynchronize() {
         current::active()?.synchronise()?;
     }
 
+    /// Null means the current context.
     fn cuCtxSynchronize_v2(context: CUcontext) {
         current::named(number(context))?.synchronise()?;
     }
 
+    /// 215 for limits that other devices have, 1 for unknown ones.
     fn cuCtxGetLimit(value: Out<usize>, limit: u32) {
         value.set(current::usable()?.limits.get(limit)? as usize);
     }
 
+    /// The interpreter needs no limit, so any value is taken.
     fn cuCtxSetLimit(limit: u32, value: usize) {
         current::usable()?.limits.set(limit, value as u64)?;
     }
 
+    /// What was set; the software device has no such choice.
     fn cuCtxGetCacheConfig(config: Out<u32>) {
         config.set(current::usable()?.cache_config.load(Ordering::Relaxed));
     }
 
+    /// A hint.
     fn cuCtxSetCacheConfig(config: u32) {
         if config > 3 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -174,6 +195,7 @@ api! {
         config.set(1);
     }
 
+    /// A hint of the past.
     fn cuCtxSetSharedMemConfig(config: u32) {
         if config > 2 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -181,11 +203,13 @@ api! {
         current::usable()?;
     }
 
+    /// The same for every context, as measured on the real driver.
     fn cuCtxGetApiVersion(context: CUcontext, version: Out<u32>) {
         current::named(number(context))?;
         version.set(API_VERSION);
     }
 
+    /// Priorities can be asked for; all are treated alike.
     fn cuCtxGetStreamPriorityRange(least: MaybeOut<i32>, greatest: MaybeOut<i32>) {
         current::usable()?;
         least.set(0);

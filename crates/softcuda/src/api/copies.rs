@@ -16,18 +16,22 @@ use crate::stream::{default_stream, resolve};
 use Side::{Any, Device};
 
 api! {
+    /// Each side is what its address says.
     fn cuMemcpy(to: u64, from: u64, size: usize) {
         copy(&default_stream()?, (Any, to), (Any, from), size, When::Now)?;
     }
 
+    /// Each side is what its address says; pageable memory makes it wait.
     fn cuMemcpyAsync(to: u64, from: u64, size: usize, stream: CUstream) {
         copy(&resolve(stream)?, (Any, to), (Any, from), size, When::Later)?;
     }
 
+    /// Returns when the bytes are there.
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) {
         copy(&default_stream()?, (Device, to), (Any, address(from)), size, When::Now)?;
     }
 
+    /// Returns when the bytes are there.
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) {
         copy(&default_stream()?, (Any, address(to)), (Device, from), size, When::Now)?;
     }
@@ -37,23 +41,28 @@ api! {
         copy(&default_stream()?, (Device, to), (Device, from), size, When::Later)?;
     }
 
+    /// A small pageable source is taken along, a large one is waited for.
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: CUstream) {
         copy(&resolve(stream)?, (Device, to), (Any, address(from)), size, When::Later)?;
     }
 
+    /// Returns at once for page-locked targets only.
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: CUstream) {
         copy(&resolve(stream)?, (Any, address(to)), (Device, from), size, When::Later)?;
     }
 
+    /// Never waits.
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: CUstream) {
         copy(&resolve(stream)?, (Device, to), (Device, from), size, When::Later)?;
     }
 
+    /// Does not wait, as the real driver does not.
     fn cuMemcpyPeer(to: u64, to_context: CUcontext, from: u64, from_context: CUcontext, size: usize) {
         let (target, source) = (current::named(number(to_context))?, current::named(number(from_context))?);
         peer(&default_stream()?, (&target, to), (&source, from), size, When::Later)?;
     }
 
+    /// Each context reaches its own side; peer access need not be enabled.
     fn cuMemcpyPeerAsync(
         to: u64,
         to_context: CUcontext,
@@ -66,14 +75,17 @@ api! {
         peer(&resolve(stream)?, (&target, to), (&source, from), size, When::Later)?;
     }
 
+    /// Arrays do not exist here; everything else may be on either side.
     fn cuMemcpy2D_v2(description: In<CUDA_MEMCPY2D>) {
         copy_rows(&default_stream()?, &description.0, When::Now)?;
     }
 
+    /// There is no alignment that the plain form would ask for.
     fn cuMemcpy2DUnaligned_v2(description: In<CUDA_MEMCPY2D>) {
         copy_rows(&default_stream()?, &description.0, When::Now)?;
     }
 
+    /// Waits where a side is pageable memory.
     fn cuMemcpy2DAsync_v2(description: In<CUDA_MEMCPY2D>, stream: CUstream) {
         copy_rows(&resolve(stream)?, &description.0, When::Later)?;
     }

@@ -24,41 +24,50 @@ fn put(text: &str, to: &Buffer<c_char>, room: i32) -> Outcome {
 }
 
 api! {
+    /// Ordinals are handles of devices: a valid one is its own.
     fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
         device.set(ready(ordinal)?.ordinal);
     }
 
+    /// Visible devices only.
     fn cuDeviceGetCount(count: Out<i32>) {
         process::ready()?;
         count.set(device::all().len() as i32);
     }
 
+    /// Cut to the caller's room, always with a NUL.
     fn cuDeviceGetName(name: Buffer<c_char>, room: i32, device: i32) {
         put(ready(device)?.name(), &name, room)?;
     }
 
+    /// The same in every process: software devices are told apart by their position.
     fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: i32) {
         uuid.set(CUuuid { bytes: ready(device)?.uuid() });
     }
 
+    /// There are no partitions of a device, so both forms agree.
     fn cuDeviceGetUuid_v2(uuid: Out<CUuuid>, device: i32) {
         uuid.set(CUuuid { bytes: ready(device)?.uuid() });
     }
 
+    /// The device's share of the machine's memory, in bytes.
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
         bytes.set(ready(device)?.memory.capacity() as usize);
     }
 
+    /// Unknown attributes give 1, as do those of newer drivers.
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) {
         value.set(ready(device)?.attribute(attribute)?);
     }
 
+    /// What the attributes say, in the form of old programs.
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
         let device = ready(device)?;
         major.set(device.attribute(id::COMPUTE_CAPABILITY_MAJOR)?);
         minor.set(device.attribute(id::COMPUTE_CAPABILITY_MINOR)?);
     }
 
+    /// What the attributes say, in the form of old programs.
     fn cuDeviceGetProperties(properties: Out<CUdevprop>, device: i32) {
         let device = ready(device)?;
         let get = |attribute| device.attribute(attribute);
@@ -78,47 +87,57 @@ api! {
         });
     }
 
+    /// Cut to the caller's room, always with a NUL.
     fn cuDeviceGetPCIBusId(text: Buffer<c_char>, room: i32, device: i32) {
         put(&ready(device)?.pci_bus_id(), &text, room)?;
     }
 
+    /// A bus id that is nobody's gives 1.
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text<'_>) {
         process::ready()?;
         let text = text.name().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         device.set(device::by_pci_bus_id(text)?.ordinal);
     }
 
+    /// Counts; does not make the context current.
     fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: i32) {
         let device = ready(device)?;
         context.set(super::contexts::as_handle(device.primary.retain(device)?));
     }
 
+    /// One release too many gives 201.
     fn cuDevicePrimaryCtxRelease(device: i32) {
         ready(device)?.primary.release()?;
     }
 
+    /// One release too many gives 201.
     fn cuDevicePrimaryCtxRelease_v2(device: i32) {
         ready(device)?.primary.release()?;
     }
 
+    /// Ends the context however often it was retained.
     fn cuDevicePrimaryCtxReset(device: i32) {
         ready(device)?.primary.reset();
     }
 
+    /// Ends the context however often it was retained.
     fn cuDevicePrimaryCtxReset_v2(device: i32) {
         ready(device)?.primary.reset();
     }
 
+    /// Both answers are optional.
     fn cuDevicePrimaryCtxGetState(device: i32, flags: MaybeOut<u32>, active: MaybeOut<i32>) {
         let (set, activity) = ready(device)?.primary.flags_and_activity();
         flags.set(set);
         active.set(i32::from(activity));
     }
 
+    /// For the context that is, or the next one.
     fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
         ready(device)?.primary.set_flags(flags)?;
     }
 
+    /// For the context that is, or the next one.
     fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
         ready(device)?.primary.set_flags(flags)?;
     }

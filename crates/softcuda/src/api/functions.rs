@@ -23,11 +23,13 @@ pub(super) fn param_info(kernel: &Kernel, index: usize, offset: &MaybeOut<usize>
 }
 
 api! {
+    /// A library's kernel, cast to a function, is taken as well.
     fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, of: CUfunction) {
         let (kernel, settings) = callable(of, &current::usable()?)?;
         value.set(function::attribute(&kernel, &settings, attribute)?);
     }
 
+    /// Dynamic shared memory up to the opt-in limit; facts of the code cannot be set.
     fn cuFuncSetAttribute(of: CUfunction, attribute: u32, value: i32) {
         let (kernel, settings) = callable(of, &current::usable()?)?;
         function::set_attribute(&kernel, &settings, attribute, value)?;
@@ -49,6 +51,7 @@ api! {
         }
     }
 
+    /// Of a module's function only: a library's kernel gives 400.
     fn cuFuncGetModule(module: Out<CUmodule>, of: CUfunction) {
         module.set(CUmodule(std::ptr::without_provenance_mut(resolve(of)?.module)));
     }
@@ -58,6 +61,7 @@ api! {
         name.set(resolve(of)?.name.as_ptr());
     }
 
+    /// Of a module's function only: a library's kernel gives 400.
     fn cuFuncGetParamInfo(of: CUfunction, index: usize, offset: MaybeOut<usize>, size: MaybeOut<usize>) {
         param_info(&resolve(of)?.kernel, index, &offset, &size)?;
     }
@@ -68,6 +72,7 @@ api! {
         state.set(LOADED);
     }
 
+    /// Code is loaded already.
     fn cuFuncLoad(of: CUfunction) {
         resolve(of)?;
     }

@@ -11,30 +11,36 @@ use crate::border::{Out, address, api};
 use crate::{current, host_memory, process};
 
 api! {
+    /// Device and host address are the same.
     fn cuMemAllocHost_v2(pointer: Out<*mut c_void>, size: usize) {
         let start = host_memory::allocate(&*current::usable()?, size as u64, 0)?;
         pointer.set(with_exposed_provenance_mut(start as usize));
     }
 
+    /// Device and host address are the same, whatever the flags.
     fn cuMemHostAlloc(pointer: Out<*mut c_void>, size: usize, flags: u32) {
         let start = host_memory::allocate(&*current::usable()?, size as u64, flags)?;
         pointer.set(with_exposed_provenance_mut(start as usize));
     }
 
+    /// Waits for the context's work.
     fn cuMemFreeHost(pointer: *mut c_void) {
         process::ready()?;
         host_memory::free(address(pointer))?;
     }
 
+    /// Any memory that the process maps, once: a second time gives 712.
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: u32) {
         host_memory::register(&*current::usable()?, address(pointer), size as u64, flags)?;
     }
 
+    /// Waits for the context's work; what is not registered gives 713.
     fn cuMemHostUnregister(pointer: *mut c_void) {
         process::ready()?;
         host_memory::unregister(address(pointer))?;
     }
 
+    /// The pointer itself, inside of page-locked memory too.
     fn cuMemHostGetDevicePointer_v2(device: Out<u64>, pointer: *mut c_void, flags: u32) {
         current::usable()?;
         host_memory::flags(address(pointer))?;
@@ -44,6 +50,7 @@ api! {
         device.set(address(pointer));
     }
 
+    /// The flags of the allocation or registration that holds the pointer.
     fn cuMemHostGetFlags(flags: Out<u32>, pointer: *mut c_void) {
         process::ready()?;
         flags.set(host_memory::flags(address(pointer))?);

@@ -38,6 +38,7 @@ unsafe fn start(
 }
 
 api! {
+    /// Refuses at the call what can be known there; faults of the kernel come later.
     fn cuLaunchKernel(
         function: CUfunction,
         grid_x: u32,
@@ -56,6 +57,7 @@ api! {
         unsafe { start(function, shape, stream, (values, extra), &[]) }?;
     }
 
+    /// Attributes that are hints are taken as such, others are refused by name.
     fn cuLaunchKernelEx(
         config: In<CUlaunchConfig>,
         function: CUfunction,

@@ -45,6 +45,7 @@ api! {
         library.set(load(unsafe { Code::at(image) })?);
     }
 
+    /// A file that cannot be read gives 301.
     fn cuLibraryLoadFromFile(
         library: Out<CUlibrary>,
         path: Text<'_>,
@@ -58,29 +59,35 @@ api! {
         library.set(load(modules::read_file(&path)?)?);
     }
 
+    /// Kernels, functions and variables end with it, in all contexts.
     fn cuLibraryUnload(library: CUlibrary) {
         process::ready()?;
         library::unload(library)?;
     }
 
+    /// Needs no context. What is wrong with the image shows here first.
     fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, name: Text<'_>) {
         kernel.set(as_handle(&*resolve(library)?.kernel(name.name()?)?));
     }
 
+    /// Needs no context.
     fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) {
         count.set(resolve(library)?.kernels()?.len() as u32);
     }
 
+    /// In the order of the text, as many as there is room for.
     fn cuLibraryEnumerateKernels(kernels: Buffer<CUkernel>, room: u32, library: CUlibrary) {
         let library = resolve(library)?;
         kernels.fill(room as usize, library.kernels()?.iter().map(|kernel| as_handle(kernel)))?;
     }
 
+    /// Its module in the current context, loaded if need be.
     fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) {
         let library = resolve(library)?;
         module.set(modules::as_handle(&*library.module(&current::usable()?)?));
     }
 
+    /// In the current context; an unknown name gives 500.
     fn cuLibraryGetGlobal(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
         let library = resolve(library)?;
         let (start, bytes) = library.module(&current::usable()?)?.global(name.name()?)?;
@@ -99,11 +106,13 @@ api! {
         return Err(CUresult::ERROR_NOT_FOUND);
     }
 
+    /// In the current context, and always the same there.
     fn cuKernelGetFunction(function: Out<CUfunction>, of: CUkernel) {
         let found = kernel(of)?.function(&current::usable()?)?;
         function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
     }
 
+    /// 400 once the library is unloaded.
     fn cuKernelGetLibrary(library: Out<CUlibrary>, of: CUkernel) {
         library.set(CUlibrary(std::ptr::without_provenance_mut(kernel(of)?.library()?.handle)));
     }
@@ -113,12 +122,14 @@ api! {
         name.set(kernel(of)?.name.as_ptr());
     }
 
+    /// Devices are alike, and so are the answers.
     fn cuKernelGetAttribute(value: Out<i32>, attribute: u32, of: CUkernel, device: i32) {
         let kernel = kernel(of)?;
         device::get(device)?;
         value.set(function::attribute(&kernel.kernel, &kernel.settings, attribute)?);
     }
 
+    /// For the kernel in all contexts.
     fn cuKernelSetAttribute(attribute: u32, value: i32, of: CUkernel, device: i32) {
         let kernel = kernel(of)?;
         device::get(device)?;
@@ -134,6 +145,7 @@ api! {
         }
     }
 
+    /// One past the last parameter gives 1 and writes nothing.
     fn cuKernelGetParamInfo(of: CUkernel, index: usize, offset: MaybeOut<usize>, size: MaybeOut<usize>) {
         let kernel = kernel(of)?;
         current::usable()?;

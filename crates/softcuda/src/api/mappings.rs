@@ -14,6 +14,7 @@ use crate::{device, process, vmm};
 const MOST_GRANTS: usize = 64;
 
 api! {
+    /// The wished address is taken if it is free; otherwise the range lies elsewhere.
     fn cuMemAddressReserve(start: Out<u64>, size: usize, align: usize, wanted: u64, flags: u64) {
         process::ready()?;
         if flags != 0 {
@@ -22,11 +23,13 @@ api! {
         start.set(vmm::reserve(size as u64, align as u64, wanted)?);
     }
 
+    /// A whole reservation in which nothing is mapped.
     fn cuMemAddressFree(start: u64, size: usize) {
         process::ready()?;
         vmm::unreserve(start, size as u64)?;
     }
 
+    /// Charged to the device at once: out of memory is told here.
     fn cuMemCreate(handle: Out<u64>, size: usize, properties: In<CUmemAllocationProp>, flags: u64) {
         process::ready()?;
         if flags != 0 {
@@ -35,11 +38,13 @@ api! {
         handle.set(physical::create(size as u64, &properties.0)?.handle as u64);
     }
 
+    /// The memory goes when its last mapping is gone too.
     fn cuMemRelease(handle: u64) {
         process::ready()?;
         physical::release(handle)?;
     }
 
+    /// Without access until that is granted.
     fn cuMemMap(start: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         process::ready()?;
         if flags != 0 {
@@ -48,11 +53,13 @@ api! {
         vmm::map(start, size as u64, offset as u64, handle)?;
     }
 
+    /// Whole mappings, one or several side by side.
     fn cuMemUnmap(start: u64, size: usize) {
         process::ready()?;
         vmm::unmap(start, size as u64)?;
     }
 
+    /// Whole mappings; each grant names a device.
     fn cuMemSetAccess(start: u64, size: usize, grants: *const CUmemAccessDesc, count: usize) {
         process::ready()?;
         if grants.is_null() || count == 0 || count > MOST_GRANTS {
@@ -63,6 +70,7 @@ api! {
         vmm::set_access(start, size as u64, &grants)?;
     }
 
+    /// Of one device, at one address.
     fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, start: u64) {
         process::ready()?;
         if location.0.type_ != location_type::DEVICE {
@@ -71,6 +79,7 @@ api! {
         flags.set(u64::from(vmm::access(start, location.0.id)?));
     }
 
+    /// The least is also the best: 2 MiB.
     fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<CUmemAllocationProp>, option: u32) {
         process::ready()?;
         let location = properties.0.location;
@@ -81,12 +90,14 @@ api! {
         granularity.set(GRANULARITY as usize);
     }
 
+    /// There is one kind of block: pinned, on a device.
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<CUmemAllocationProp>, handle: u64) {
         process::ready()?;
         let location = CUmemLocation { type_: location_type::DEVICE, id: physical::get(handle)?.device.ordinal };
         properties.set(CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() });
     }
 
+    /// The same handle, to be released once more.
     fn cuMemRetainAllocationHandle(handle: Out<u64>, pointer: *mut c_void) {
         process::ready()?;
         handle.set(physical::retain(&vmm::block_at(address(pointer))?));

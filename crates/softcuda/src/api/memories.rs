@@ -6,16 +6,19 @@ use crate::border::{MaybeOut, Out, api};
 use crate::{current, memory, process};
 
 api! {
+    /// Free memory is exact: what an allocation could still take, up to rounding to 512 bytes.
     fn cuMemGetInfo_v2(free: MaybeOut<usize>, total: MaybeOut<usize>) {
         let context = current::usable()?;
         free.set(context.device.memory.free_bytes() as usize);
         total.set(context.device.memory.capacity() as usize);
     }
 
+    /// Nothing (0 bytes) gives 1, too much gives 2, both at the call.
     fn cuMemAlloc_v2(address: Out<u64>, size: usize) {
         address.set(memory::allocate(&*current::usable()?, size as u64)?);
     }
 
+    /// Rows start at multiples of 512 bytes.
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
         let context = current::usable()?;
         let (start, distance) = memory::allocate_pitch(&context, width as u64, height as u64, element)?;
@@ -23,11 +26,13 @@ api! {
         pitch.set(distance as usize);
     }
 
+    /// Waits for the context's work; null is nothing to free, anything unknown gives 1.
     fn cuMemFree_v2(address: u64) {
         current::usable()?;
         memory::free(address)?;
     }
 
+    /// An address that is in no range gives 500.
     fn cuMemGetAddressRange_v2(start: MaybeOut<u64>, size: MaybeOut<usize>, address: u64) {
         process::ready()?;
         let (first, bytes) = memory::address_range(address)?;

@@ -41,21 +41,25 @@ pub(super) fn read_file(path: &Text<'_>) -> Outcome<Result<Code, Refusal>> {
 }
 
 api! {
+    /// A file that cannot be read gives 301.
     fn cuModuleLoad(module: Out<CUmodule>, path: Text<'_>) {
         current::usable()?;
         module.set(load(read_file(&path)?, None)?);
     }
 
+    /// A wrapper, a container, or PTX; machine code has nothing for this device (209).
     fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void) {
         // SAFETY: the caller's image, complete by its promise.
         module.set(load(unsafe { Code::at(image) }, None)?);
     }
 
+    /// The same as loading any image.
     fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void) {
         // SAFETY: the caller's image, complete by its promise.
         module.set(load(unsafe { Code::at(image) }, None)?);
     }
 
+    /// Logs and the time are answered; the other options are hints.
     fn cuModuleLoadDataEx(
         module: Out<CUmodule>,
         image: *const c_void,
@@ -69,31 +73,37 @@ api! {
         module.set(load(unsafe { Code::at(image) }, Some(&options))?);
     }
 
+    /// Waits for the context's work, then frees the variables.
     fn cuModuleUnload(module: CUmodule) {
         process::ready()?;
         module::unload(module.address() as usize)?;
     }
 
+    /// Lazy unless the environment says otherwise.
     fn cuModuleGetLoadingMode(mode: Out<u32>) {
         process::ready()?;
         mode.set(if settings::eager_loading() { LOADING_MODES.0 } else { LOADING_MODES.1 });
     }
 
+    /// The same handle each time; an unknown name gives 500.
     fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text<'_>) {
         let found = module::resolve(module)?.function(name.name()?)?;
         function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
     }
 
+    /// Both answers are optional; an unknown name gives 500.
     fn cuModuleGetGlobal_v2(address: MaybeOut<u64>, size: MaybeOut<usize>, module: CUmodule, name: Text<'_>) {
         let (start, bytes) = module::resolve(module)?.global(name.name()?)?;
         address.set(start);
         size.set(bytes as usize);
     }
 
+    /// Kernels only.
     fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) {
         count.set(module::resolve(module)?.kernels().len() as u32);
     }
 
+    /// In the order of the text, as many as there is room for.
     fn cuModuleEnumerateFunctions(functions: Buffer<CUfunction>, room: u32, module: CUmodule) {
         let module = module::resolve(module)?;
         let found = module.kernels().iter().map(|kernel| module.function(&kernel.name)).collect::<Outcome<Vec<_>>>()?;

@@ -36,10 +36,12 @@ fn best(function: CUfunction, sizes: CUoccupancyB2DSize, dynamic: usize, limit: 
 }
 
 api! {
+    /// 0 if not even one block fits.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(count: Out<i32>, of: CUfunction, threads: i32, dynamic: usize) {
         count.set(fitting(of, threads, dynamic)?);
     }
 
+    /// The one flag there is changes nothing here.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         count: Out<i32>,
         of: CUfunction,
@@ -51,6 +53,7 @@ api! {
         count.set(fitting(of, threads, dynamic)?);
     }
 
+    /// The program's function is asked for the shared memory of each size tried.
     fn cuOccupancyMaxPotentialBlockSize(
         grid: Out<i32>,
         block: Out<i32>,
@@ -64,6 +67,7 @@ api! {
         block.set(threads);
     }
 
+    /// The one flag there is changes nothing here.
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         grid: Out<i32>,
         block: Out<i32>,
@@ -79,6 +83,7 @@ api! {
         block.set(threads);
     }
 
+    /// In bytes, for each of that many blocks.
     fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, of: CUfunction, count: i32, threads: i32) {
         let (kernel, _) = callable(of, &current::usable()?)?;
         size.set(available_shared(&kernel, count, threads)?);

@@ -12,11 +12,13 @@ use crate::{current, device, process};
 const ATTRIBUTES: [i32; 5] = [0, 1, 1, 0, 0];
 
 api! {
+    /// Every other device; a device is no peer of itself.
     fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
         process::ready()?;
         can.set(i32::from(device::get(device)?.ordinal != device::get(peer)?.ordinal));
     }
 
+    /// Links are all alike; atomics work, arrays do not exist.
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: u32, source: i32, target: i32) {
         process::ready()?;
         let at = (attribute as usize).checked_sub(1).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -27,6 +29,7 @@ api! {
         value.set(*found);
     }
 
+    /// A second time gives 704.
     fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) {
         let context = current::usable()?;
         if flags != 0 {
@@ -35,6 +38,7 @@ api! {
         context.enable_peer(&*current::named(number(peer))?)?;
     }
 
+    /// Without having been enabled gives 705.
     fn cuCtxDisablePeerAccess(peer: CUcontext) {
         let context = current::usable()?;
         context.disable_peer(&*current::named(number(peer))?)?;

@@ -29,46 +29,57 @@ fn destroy(stream: CUstream) -> Outcome {
 }
 
 api! {
+    /// Flag 1 makes it independent of the legacy default stream.
     fn cuStreamCreate(stream: Out<CUstream>, flags: u32) {
         stream.set(handle(create(&current::usable()?, flags, 0)?.handle));
     }
 
+    /// The priority is cut to the range and reported; it changes nothing.
     fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: u32, priority: i32) {
         stream.set(handle(create(&current::usable()?, flags, priority)?.handle));
     }
 
+    /// The handle ends at once, the work in it goes on.
     fn cuStreamDestroy(stream: CUstream) {
         destroy(stream)?;
     }
 
+    /// The handle ends at once, the work in it goes on.
     fn cuStreamDestroy_v2(stream: CUstream) {
         destroy(stream)?;
     }
 
+    /// Default streams have priority 0.
     fn cuStreamGetPriority(stream: CUstream, priority: Out<i32>) {
         priority.set(resolve(stream)?.priority);
     }
 
+    /// Default streams have no flags.
     fn cuStreamGetFlags(stream: CUstream, flags: Out<u32>) {
         flags.set(resolve(stream)?.flags);
     }
 
+    /// The default streams of every thread and context have their own.
     fn cuStreamGetId(stream: CUstream, id: Out<u64>) {
         id.set(resolve(stream)?.id);
     }
 
+    /// The device of the stream's context.
     fn cuStreamGetDevice(stream: CUstream, device: Out<i32>) {
         device.set(resolve(stream)?.context()?.device.ordinal);
     }
 
+    /// For default streams the current context.
     fn cuStreamGetCtx(stream: CUstream, context: Out<CUcontext>) {
         context.set(as_handle(resolve(stream)?.context()?.handle));
     }
 
+    /// The legacy default stream waits for all blocking streams.
     fn cuStreamSynchronize(stream: CUstream) {
         resolve(stream)?.synchronise()?;
     }
 
+    /// 600 while anything is pending.
     fn cuStreamQuery(stream: CUstream) {
         resolve(stream)?.query()?;
     }
@@ -82,43 +93,53 @@ api! {
         event.hold_back(&stream)?;
     }
 
+    /// Never: there are no graphs.
     fn cuStreamIsCapturing(stream: CUstream, status: Out<u32>) {
         resolve(stream)?;
         status.set(0);
     }
 
+    /// Kept for each thread, as nothing is ever captured.
     fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) {
         mode.set(CAPTURE_MODE.replace(mode.get()));
     }
 
+    /// Any word that the device reaches, registered host memory included.
     fn cuStreamWriteValue32(stream: CUstream, address: u64, value: u32, flags: u32) {
         wait_value::write(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
     }
 
+    /// Any word that the device reaches, registered host memory included.
     fn cuStreamWriteValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) {
         wait_value::write(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
     }
 
+    /// Any word that the device reaches, registered host memory included.
     fn cuStreamWriteValue64(stream: CUstream, address: u64, value: u64, flags: u32) {
         wait_value::write(&resolve(stream)?, address, value, Width::Eight, flags)?;
     }
 
+    /// Any word that the device reaches, registered host memory included.
     fn cuStreamWriteValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
         wait_value::write(&resolve(stream)?, address, value, Width::Eight, flags)?;
     }
 
+    /// The stream waits, not the caller; the low flag bits choose the comparison.
     fn cuStreamWaitValue32(stream: CUstream, address: u64, value: u32, flags: u32) {
         wait_value::wait(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
     }
 
+    /// The stream waits, not the caller; the low flag bits choose the comparison.
     fn cuStreamWaitValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) {
         wait_value::wait(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
     }
 
+    /// The stream waits, not the caller; the low flag bits choose the comparison.
     fn cuStreamWaitValue64(stream: CUstream, address: u64, value: u64, flags: u32) {
         wait_value::wait(&resolve(stream)?, address, value, Width::Eight, flags)?;
     }
 
+    /// The stream waits, not the caller; the low flag bits choose the comparison.
     fn cuStreamWaitValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
         wait_value::wait(&resolve(stream)?, address, value, Width::Eight, flags)?;
     }
