@@ -47,6 +47,12 @@ pub enum DriverError {
         /// The library.
         path: PathBuf,
     },
+    /// `auto` looked for a GPU's driver and the loader found softcuda under its name.
+    #[error("{path}: is softcuda, not the driver of a GPU; say --driver soft if that is meant")]
+    IsSoft {
+        /// The library.
+        path: PathBuf,
+    },
     /// `auto` was asked, NVIDIA's library does not work here, and softcuda is not installed.
     #[error("no GPU driver works here ({gpu}), and softcuda does not either ({soft})")]
     Neither {

@@ -98,7 +98,7 @@ fn open_gpu() -> Result<OpenLibrary, DriverError> {
 fn open_real(path: &Path) -> Result<OpenLibrary, DriverError> {
     let library = load(path)?;
     if symbol(&library, SOFT_MARKER).is_some() {
-        return Err(DriverError::NoDevice { path: path.to_owned() });
+        return Err(DriverError::IsSoft { path: path.to_owned() });
     }
     initialise(library, path)
 }

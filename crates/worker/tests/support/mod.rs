@@ -33,7 +33,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// How frames travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// Shared memory.
     Shm,
     /// The unix socket itself.
@@ -54,7 +54,7 @@ fn soft() -> PathBuf {
 }
 
 /// The worker's half of the binary: a test of this name calls it, and returns at once in the tests' own process.
-pub fn worker_process() {
+pub(crate) fn worker_process() {
     if env::var_os(ROLE).is_some() {
         let control = rustix::stdio::stdin().try_clone_to_owned().unwrap();
         let driver = soft_choice();
@@ -68,7 +68,7 @@ fn soft_choice() -> katydid_driver::DriverChoice {
 }
 
 /// Starts a worker process; its lines can be read from its standard error.
-pub fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
+pub(crate) fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "worker_process", "--nocapture", "--test-threads=1"])
@@ -93,14 +93,14 @@ fn serve_one(accept: impl FnOnce() -> OwnedFd + Send + 'static, control: OwnedFd
 }
 
 /// A program in a session of its own.
-pub struct Program {
-    pub link: Box<dyn ProgramLink>,
-    pub arenas: Settled,
-    pub worker: Child,
+pub(crate) struct Program {
+    pub(crate) link: Box<dyn ProgramLink>,
+    pub(crate) arenas: Settled,
+    pub(crate) worker: Child,
     /// What the worker's driver printed for the program's standard output.
-    pub printed: RefCell<Vec<u8>>,
+    pub(crate) printed: RefCell<Vec<u8>>,
     /// Wire id of the context that messages are sent in.
-    pub context: u32,
+    pub(crate) context: u32,
     _folder: TempDir,
     /// Dropped last: the next program may take the addresses.
     _turn: MutexGuard<'static, ()>,
@@ -108,12 +108,12 @@ pub struct Program {
 
 impl Program {
     /// Connects over `way` and activates the primary context of the first device as context 1.
-    pub fn start(way: Way) -> Self {
+    pub(crate) fn start(way: Way) -> Self {
         Self::start_with(way, b"")
     }
 
     /// The same, with the server's note to the worker.
-    pub fn start_with(way: Way, note: &'static [u8]) -> Self {
+    pub(crate) fn start_with(way: Way, note: &'static [u8]) -> Self {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (worker, control) = spawn_worker(soft().to_str().unwrap());
         let folder = tempfile::tempdir().unwrap();
@@ -153,14 +153,14 @@ impl Program {
     }
 
     /// Sends a message that nobody waits for.
-    pub fn enqueue<M: Message>(&self, message: &M) {
+    pub(crate) fn enqueue<M: Message>(&self, message: &M) {
         let mut fields = Vec::new();
         message.encode(&mut fields);
         self.link.enqueue(M::OPCODE, self.context, &[&fields, message.tail()]).unwrap();
     }
 
     /// Calls and waits: the reply, or the code of this call or of an enqueued one before it.
-    pub fn call<M: Message>(&self, message: &M) -> Result<M::Reply, u32> {
+    pub(crate) fn call<M: Message>(&self, message: &M) -> Result<M::Reply, u32> {
         let (mut fields, mut reply) = (Vec::new(), Vec::new());
         message.encode(&mut fields);
         let head = self.link.call(M::OPCODE, self.context, &[&fields, message.tail()], &mut reply).unwrap();
@@ -173,7 +173,7 @@ impl Program {
     }
 
     /// What the worker says when it ends.
-    pub fn last_words(mut self) -> String {
+    pub(crate) fn last_words(mut self) -> String {
         let mut lines = String::new();
         for line in BufReader::new(self.worker.stderr.take().unwrap()).lines() {
             lines += &line.unwrap();
