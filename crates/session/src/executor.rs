@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::CUcontext;
 
@@ -28,6 +29,12 @@ pub(crate) struct Place {
     /// Number of the session's last change of contexts: a new context may have an old one's handle.
     pub(crate) epoch: u64,
 }
+
+/// How long an executor looks for its next task before it sleeps: waking it would cost a loop of launch and
+/// synchronise as much as the launch itself.
+const AWAKE: Duration = Duration::from_micros(30);
+/// Looks between two readings of the clock.
+const LOOKS: u32 = 16;
 
 /// What an executor does: the call, and the reply.
 pub(crate) type Task = Box<dyn FnOnce(&Shared) + Send>;
@@ -79,7 +86,8 @@ impl Executors {
 /// Runs tasks until the session is dropped.
 fn work(shared: &Shared, tasks: &Receiver<(Place, Task)>) {
     let mut current = Place { context: CUcontext::NULL, epoch: 0 };
-    for (place, task) in tasks {
+    let may_spin = thread::available_parallelism().is_ok_and(|processors| processors.get() > 2);
+    while let Some((place, task)) = next(tasks, if may_spin { AWAKE } else { Duration::ZERO }) {
         if place != current && !place.context.is_null() {
             // SAFETY: the handle came from the driver. One that was destroyed since is refused by the driver, and so
             // is the call that follows.
@@ -88,4 +96,18 @@ fn work(shared: &Shared, tasks: &Receiver<(Place, Task)>) {
         }
         task(shared);
     }
+}
+
+/// The next task, looked for awake and then asleep; none once the session is gone.
+fn next(tasks: &Receiver<(Place, Task)>, awake: Duration) -> Option<(Place, Task)> {
+    let begun = Instant::now();
+    while begun.elapsed() < awake {
+        for _ in 0..LOOKS {
+            if let Ok(task) = tasks.try_recv() {
+                return Some(task);
+            }
+            std::hint::spin_loop();
+        }
+    }
+    tasks.recv().ok()
 }
