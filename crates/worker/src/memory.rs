@@ -54,5 +54,5 @@ fn map(offer: &ArenaRange, pinned: Option<BorrowedFd<'_>>) -> Option<HostMemory>
         Some(shared) => arena.map_shared(0, offer.length, shared, 0),
         None => arena.map_private(0, offer.length),
     };
-    mapped.ok().map(|()| HostMemory::new(arena))
+    mapped.ok().map(|()| HostMemory::new(arena, pinned.is_some()))
 }

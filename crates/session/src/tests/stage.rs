@@ -74,7 +74,7 @@ impl Stage {
         ];
         let arena = Reservation::at(base, length).unwrap();
         arena.map_private(0, length).unwrap();
-        Self::with(&arenas, Some(HostMemory::new(arena)))
+        Self::with(&arenas, Some(HostMemory::new(arena, false)))
     }
 
     fn with(arenas: &[ArenaRange], host: Option<HostMemory>) -> Self {
