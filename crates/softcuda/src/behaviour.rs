@@ -4,6 +4,7 @@
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
+mod code;
 mod contexts;
 mod memory;
 mod streams;

@@ -1,4 +1,13 @@
-//! Copies.
+//! Copies. What each waits for:
+//!
+//! | source | target | synchronous form | asynchronous form |
+//! |---|---|---|---|
+//! | pageable | device | until it is done | until the source is read |
+//! | device | pageable | until it is done | until it is done |
+//! | device or page-locked | device | not (device), until it is done (host forms) | not |
+//! | device | page-locked | until it is done | not |
+//!
+//! Sizes are bytes; nothing (0 bytes) succeeds whatever the addresses are.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

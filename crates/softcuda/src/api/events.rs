@@ -1,4 +1,6 @@
 //! Events.
+//!
+//! Handles that are no living event give 400, the null handle too.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

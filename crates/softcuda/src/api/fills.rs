@@ -1,4 +1,7 @@
 //! Fills, in one dimension and in two.
+//!
+//! Counts and widths are elements, pitches are bytes. What is filled must lie in memory that the device reaches, and
+//! addresses must be multiples of the element's size; anything else gives 1 at the call.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

@@ -1,4 +1,6 @@
-//! Libraries and their kernels.
+//! Libraries and their kernels: code without a context.
+//!
+//! Handles of kernels stay the same in all contexts; functions, modules and variables are those of the current one.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

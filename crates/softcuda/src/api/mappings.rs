@@ -1,4 +1,7 @@
 //! Virtual memory management: reserved addresses, physical blocks, mappings.
+//!
+//! None of this belongs to a context. Addresses and sizes are multiples of 2 MiB, other ones give 1; blocks cannot be
+//! shared with other processes.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

@@ -1,4 +1,7 @@
 //! Device memory.
+//!
+//! Allocation and freeing are not ordered with streams: freeing waits for the context's work instead, as the real driver
+//! does. Everything but the question about a range needs a current context in working order.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

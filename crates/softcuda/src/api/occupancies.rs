@@ -1,4 +1,6 @@
-//! Occupancy.
+//! Occupancy: planning by the limits that the device shows.
+//!
+//! Functions and library kernels are both accepted, the latter as of the current context.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

@@ -1,4 +1,8 @@
 //! Streams, and the words in memory that they wait for and write.
+//!
+//! Every function that takes a stream accepts the special handles: null and 1 are the legacy default stream of the
+//! current context, 2 is the calling thread's own; in the `_ptsz` forms null is the thread's own too. Anything else that
+//! is no living stream gives 400.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
