@@ -27,9 +27,6 @@ pub enum LinkError {
         /// How many may.
         limit: usize,
     },
-    /// A destructor of a thread's locals calls after ours has run.
-    #[error("the thread is ending and cannot use the GPU any more")]
-    ThreadEnding,
     /// This process is a fork of the one that made the link.
     #[error("a forked process cannot use its parent's session; initialise the GPU after the fork")]
     Forked,

@@ -35,22 +35,37 @@ impl Seats {
 
     /// This thread's number, for a frame without a reply.
     pub(crate) fn number(self: &Arc<Self>) -> Result<u32, LinkError> {
-        self.sit(|seat| seat.number)
+        match self.sit(|seat| seat.number) {
+            Some(number) => number,
+            None => Ok(self.take()?.number),
+        }
     }
 
     /// Runs `call` with this thread's number, on which a reply will come in.
     pub(crate) fn call<R>(self: &Arc<Self>, call: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
-        let number = self.sit(|seat| {
+        let begun = self.sit(|seat| {
             seat.in_call = true;
             seat.number
-        })?;
-        let result = call(number);
-        self.sit(|seat| seat.in_call = false)?;
+        });
+        let Some(number) = begun else { return self.call_once(call) };
+        let result = call(number?);
+        // The seat is there, since the lines above found it; only the thread's end takes it away.
+        let _ = self.sit(|seat| seat.in_call = false);
         result
     }
 
-    /// Finds this thread's seat, or takes one.
-    fn sit<R>(self: &Arc<Self>, with: impl FnOnce(&mut Seat) -> R) -> Result<R, LinkError> {
+    /// For a thread without seat: takes one for this call alone.
+    fn call_once<R>(self: &Arc<Self>, call: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
+        let mut seat = self.take()?;
+        seat.in_call = true;
+        let result = call(seat.number);
+        seat.in_call = false;
+        result
+    }
+
+    /// Finds this thread's seat, or takes one. None if the thread is ending and its seats are gone already: libraries
+    /// free their GPU objects in destructors of thread-locals, which may run after ours.
+    fn sit<R>(self: &Arc<Self>, with: impl FnOnce(&mut Seat) -> R) -> Option<Result<R, LinkError>> {
         let sit = |mine: &RefCell<Vec<Seat>>| {
             let mut mine = mine.borrow_mut();
             let known = mine.iter().position(|seat| std::ptr::eq(seat.seats.as_ptr(), Arc::as_ptr(self)));
@@ -58,16 +73,17 @@ impl Seats {
                 Some(at) => at,
                 None => {
                     mine.retain(|seat| seat.seats.strong_count() > 0);
-                    mine.push(self.take().ok_or(LinkError::TooManyThreads { limit: SEATS })?);
+                    mine.push(self.take()?);
                     mine.len() - 1
                 }
             };
             Ok(with(&mut mine[at]))
         };
-        MINE.try_with(sit).unwrap_or(Err(LinkError::ThreadEnding))
+        MINE.try_with(sit).ok()
     }
 
-    fn take(self: &Arc<Self>) -> Option<Seat> {
+    /// Takes the lowest free seat.
+    fn take(self: &Arc<Self>) -> Result<Seat, LinkError> {
         for (index, word) in self.taken.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
             while bits != u64::MAX {
@@ -76,13 +92,13 @@ impl Seats {
                 match word.compare_exchange_weak(bits, bits | 1 << free, Ordering::Acquire, Ordering::Relaxed) {
                     Ok(_) => {
                         let number = index as u32 * 64 + free + 1;
-                        return Some(Seat { seats: Arc::downgrade(self), number, in_call: false });
+                        return Ok(Seat { seats: Arc::downgrade(self), number, in_call: false });
                     }
                     Err(now) => bits = now,
                 }
             }
         }
-        None
+        Err(LinkError::TooManyThreads { limit: SEATS })
     }
 }
 
@@ -125,7 +141,7 @@ mod tests {
     #[test]
     fn the_last_seat_is_the_limit() {
         let seats = Seats::new();
-        let mut all: Vec<Seat> = std::iter::from_fn(|| seats.take()).collect();
+        let mut all: Vec<Seat> = std::iter::from_fn(|| seats.take().ok()).collect();
         assert_eq!((all.len(), all.last().unwrap().number), (SEATS, SEATS as u32));
         assert!(matches!(seats.number(), Err(LinkError::TooManyThreads { limit: SEATS })));
         drop(all.remove(699));
@@ -139,6 +155,35 @@ mod tests {
         seat.in_call = true;
         drop(seat);
         assert_eq!(seats.number().unwrap(), 2);
+    }
+
+    /// Calls when it is dropped, as libraries do that free objects of their thread.
+    struct Late(Arc<Seats>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let numbers = self.0.call(|number| Ok((number, self.0.number()?)));
+            assert!(MINE.try_with(|_| ()).is_err(), "this test is about seats that are gone");
+            assert_eq!(numbers.unwrap(), (1, 2));
+        }
+    }
+
+    thread_local! {
+        static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+    }
+
+    #[test]
+    fn a_destructor_that_runs_after_ours_can_still_call() {
+        let seats = Seats::new();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // What was made first is destroyed last.
+                LATE.set(Some(Late(Arc::clone(&seats))));
+                assert_eq!(seats.number().unwrap(), 1);
+            });
+            thread.join().unwrap();
+        });
+        assert_eq!(seats.number().unwrap(), 1);
     }
 
     #[test]

@@ -10,8 +10,9 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sock
 
 /// Seconds without a sign of life before TCP asks the peer, between questions, and until a peer counts as gone.
 const KEEPALIVE: (u64, u64, u32) = (10, 5, 4);
-/// How long sent bytes may stay unacknowledged, in milliseconds.
-const UNACKNOWLEDGED: u32 = 30_000;
+/// How long sent bytes may stay unacknowledged, in milliseconds. A peer that is there but does not read counts as well:
+/// a worker's driver may compile for minutes.
+const UNACKNOWLEDGED: u32 = 600_000;
 /// Wished size of a unix socket's buffers; the system may give less.
 const BUFFER: usize = 1 << 20;
 

@@ -120,11 +120,14 @@ impl ShmProgram {
         }
     }
 
-    /// Copies the reply out of its place.
-    fn take_reply(&self, place: usize, reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
+    /// Copies the reply to a request, given by number and thread, out of its place.
+    fn take_reply(&self, place: usize, due: (u64, u32), reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         let mut bytes = [0; HEAD];
         self.shared.copy_out(place + REPLY_FRAME, &mut bytes);
         let (head, body) = ReplyHead::decode(&bytes)?;
+        if (head.sequence, head.thread) != due {
+            return Err(WRONG_REPLY);
+        }
         reply.clear();
         self.shared.append_to(place + REPLY_FRAME + HEAD, body, reply);
         Ok(head)
@@ -147,8 +150,8 @@ impl ProgramLink for ShmProgram {
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
             let sequence = self.put(head, parts)?;
             self.wait_for_reply(place)?;
-            let head = self.take_reply(place, reply)?;
-            if (head.sequence, head.thread) == (sequence, thread) { Ok(head) } else { Err(WRONG_REPLY) }
+            // A worker that gets this wrong cannot be believed any more.
+            self.take_reply(place, (sequence, thread), reply).inspect_err(|_| self.socket.give_up())
         })
     }
 
