@@ -20,8 +20,8 @@ use crate::space::{self, Kind, Region};
 /// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
 /// in the way, an arena goes where there is room.
 const ARENAS: u64 = 0x0a00_0000_0000;
-/// Addresses of one arena.
-const ARENA: u64 = 256 << 30;
+/// Addresses of one arena: more than there is memory, so that fragments of it do not hinder large allocations.
+const ARENA: u64 = 384 << 30;
 
 /// Memory of one device.
 pub(crate) struct DeviceMemory {
@@ -98,8 +98,10 @@ impl DeviceMemory {
     fn arena(&self) -> Option<&Arena> {
         let make = || {
             let start = ARENAS + self.index as u64 * ARENA;
+            // A limit on address space leaves room for the memory itself at best.
             let range = Range::at(start, ARENA, Protection::ReadWrite)
                 .or_else(|_| Range::anywhere(ARENA, 2 << 20, Protection::ReadWrite))
+                .or_else(|_| Range::anywhere(self.capacity, 2 << 20, Protection::ReadWrite))
                 .ok()?;
             let heap = Heap::new(range.start(), range.start() + range.size());
             Some(Arena { range, heap: Mutex::new(heap) })

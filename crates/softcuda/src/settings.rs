@@ -15,6 +15,9 @@ use std::sync::LazyLock;
 /// More devices than this have no room for their address ranges.
 pub(crate) const MOST_DEVICES: usize = 16;
 
+/// Largest memory of a device: its arena has half as many addresses again.
+const MOST_MEMORY: u64 = 256 << 30;
+
 /// Smallest memory of a device: one mapping granule.
 const LEAST_MEMORY: u64 = 2 << 20;
 
@@ -42,7 +45,7 @@ fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
 pub(crate) fn device_memory(devices: usize) -> u64 {
     let asked = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
     let bytes = asked.unwrap_or_else(|| host_memory() / 2 / devices.max(1) as u64);
-    (bytes & !(LEAST_MEMORY - 1)).max(LEAST_MEMORY)
+    (bytes & !(LEAST_MEMORY - 1)).clamp(LEAST_MEMORY, MOST_MEMORY)
 }
 
 /// True if the program asked for eager loading of modules.

@@ -40,7 +40,11 @@ type Number = unsafe extern "C" fn(*mut i32) -> CUresult;
 fn in_child(body: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child only calls functions of the library and ends without running handlers of the test.
     match unsafe { libc::fork() } {
-        0 => unsafe { libc::_exit(i32::from(!body())) },
+        0 => {
+            let failed = i32::from(!body());
+            // SAFETY: has no preconditions.
+            unsafe { libc::_exit(failed) }
+        }
         child => {
             let mut status = -1;
             // SAFETY: a local.
