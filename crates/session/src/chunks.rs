@@ -80,8 +80,8 @@ impl<T> Chunks<T> {
     }
 
     /// Every range, lowest first: address, size, backing.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
-        self.ranges.iter().map(|(base, (length, backing))| (*base, *length, backing))
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, u64, &mut T)> {
+        self.ranges.iter_mut().map(|(base, (length, backing))| (*base, *length, backing))
     }
 }
 
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn coverage_joins_neighbours_and_sees_gaps() {
-        let chunks = filled();
-        assert_eq!(chunks.iter().count(), 3);
+        let mut chunks = filled();
+        assert_eq!(chunks.iter_mut().count(), 3);
         assert!(chunks.covers(100, 100) && chunks.covers(149, 2) && chunks.covers(300, 10));
         assert!(!chunks.covers(199, 2) && !chunks.covers(99, 1) && !chunks.covers(u64::MAX, 2));
     }

@@ -62,6 +62,9 @@ impl Session {
         // SAFETY: the driver made the handle and the table forgets it when it ends.
         unsafe { self.driver().cuCtxSetCurrent(handle) }.ok()?;
         self.current = context;
+        if let Some(host) = &mut self.host {
+            host.restore(&self.shared.driver, context);
+        }
         Ok(())
     }
 

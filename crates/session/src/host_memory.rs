@@ -24,8 +24,10 @@ const PAGE: u64 = 4096;
 pub struct HostMemory {
     /// Keeps the mapping alive.
     arena: Reservation,
-    /// Registered blocks, with the wire id of the context they were registered in.
+    /// Registered blocks, with the wire id of the context they were registered in; 0 once that is gone.
     blocks: Chunks<u32>,
+    /// A context went and took registrations with it.
+    is_stale: bool,
     /// The program has its own view of the same pages; otherwise they are the worker's alone.
     is_shared: bool,
 }
@@ -34,7 +36,7 @@ impl HostMemory {
     /// An arena that is mapped, readable and writable, over its whole length: with memory that the program shares, or
     /// with private memory.
     pub fn new(arena: Reservation, is_shared: bool) -> Self {
-        Self { arena, blocks: Chunks::default(), is_shared }
+        Self { arena, blocks: Chunks::default(), is_stale: false, is_shared }
     }
 
     /// Registers a block with the driver, in the current context `context`. Memory that is not shared begins as zeros.
@@ -51,22 +53,34 @@ impl HostMemory {
         if !self.is_shared {
             clear(address, size)?;
         }
-        let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
-        // SAFETY: the range is mapped as long as the session; the program may write it at any time, which the driver
-        // is made for.
-        unsafe { driver.cuMemHostRegister_v2(pointer(address).cast(), size as usize, flags) }.ok()?;
+        register(driver, address, size).ok()?;
         self.blocks.insert(address, size, context);
         Ok(())
     }
 
-    /// Takes a block out of the books; the caller unregisters it.
+    /// Takes a block out of the books. When the answer is true, the driver knows it and the caller unregisters it.
     ///
     /// # Errors
     ///
     /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED` when it is no registered block.
-    pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<(), Fault> {
-        let gone = self.blocks.remove(address, size).filter(|gone| gone.len() == 1);
-        gone.map(|_| ()).ok_or_else(|| CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into())
+    pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<bool, Fault> {
+        match self.blocks.remove(address, size).as_deref() {
+            Some([(_, _, context)]) => Ok(*context != 0),
+            _ => Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into()),
+        }
+    }
+
+    /// Registers anew, in the current context `context`, what a context that is gone took with it: the program hands
+    /// the memory out again. A block that the driver refuses now is tried again after the next such end.
+    pub(crate) fn restore(&mut self, driver: &Driver, context: u32) {
+        if !std::mem::take(&mut self.is_stale) {
+            return;
+        }
+        for (address, size, registered) in self.blocks.iter_mut().filter(|block| *block.2 == 0) {
+            if register(driver, address, size) == CUresult::SUCCESS {
+                *registered = context;
+            }
+        }
     }
 
     /// Writes `data` into registered memory.
@@ -91,12 +105,17 @@ impl HostMemory {
         if self.blocks.covers(address, size) { Ok(()) } else { Err(out_of_range(address, size)) }
     }
 
-    /// A context is gone, and the registrations made in it; the program makes those anew that it still wants.
+    /// A context is gone, and the registrations made in it. Shared blocks wait to be registered again; the contents of
+    /// private ones were the worker's alone, so the program sends them anew.
     pub(crate) fn forget_context(&mut self, context: u32) {
+        let gone = self.blocks.iter_mut().filter(|block| *block.2 == context);
         let gone: Vec<_> =
-            self.blocks.iter().filter(|block| *block.2 == context).map(|(at, size, _)| (at, size)).collect();
-        for (address, size) in gone {
-            self.blocks.remove(address, size);
+            gone.map(|(address, size, registered)| (address, size, std::mem::take(registered))).collect();
+        for (address, size, _) in gone {
+            self.is_stale = true;
+            if !self.is_shared {
+                self.blocks.remove(address, size);
+            }
         }
     }
 
@@ -106,6 +125,14 @@ impl HostMemory {
         let inside = address.checked_add(size).is_some_and(|last| start <= address && last <= end);
         if whole && inside { Ok(()) } else { Err(out_of_range(address, size)) }
     }
+}
+
+/// Tells the driver about a block of the arena.
+fn register(driver: &Driver, address: u64, size: u64) -> CUresult {
+    let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
+    // SAFETY: the range is mapped as long as the session; the program may write it at any time, which the driver is
+    // made for.
+    unsafe { driver.cuMemHostRegister_v2(pointer(address).cast(), size as usize, flags) }
 }
 
 /// Gives the pages of private memory back; they come again as zeros.

@@ -37,8 +37,11 @@ pub(crate) fn kdHostUnregister(
     _head: &FrameHead,
     message: kdHostUnregister,
 ) -> Detached<kdHostUnregisterReply> {
-    arena(session)?.unregister(message.address, message.size)?;
+    let is_known = arena(session)?.unregister(message.address, message.size)?;
     Ok(Box::new(move |driver| {
+        if !is_known {
+            return (CUresult::SUCCESS, kdHostUnregisterReply {});
+        }
         // SAFETY: the block was registered at this address, and has left the books.
         let status = unsafe { driver.cuMemHostUnregister(pointer(message.address).cast()) };
         (status, kdHostUnregisterReply {})

@@ -100,9 +100,9 @@ fn copies_and_fills_reach_only_the_session() {
 }
 
 #[test]
-fn a_context_takes_its_registrations_along_and_what_is_registered_anew_is_empty() {
+fn private_pinned_memory_goes_with_its_context_and_begins_again_empty() {
     const BASE: u64 = 0x4200_0000_0000;
-    let mut stage = Stage::with_host_memory(BASE, 1 << 20);
+    let mut stage = Stage::with_host_memory(BASE, 1 << 20, false);
     stage.retain(1);
     stage.reply(&kdHostRegister { address: BASE, size: 4096, flags: 0 });
     stage.enqueue(&kdHostPush { address: BASE, data: b"gone" });
@@ -113,9 +113,23 @@ fn a_context_takes_its_registrations_along_and_what_is_registered_anew_is_empty(
 }
 
 #[test]
+fn shared_pinned_memory_outlives_the_context_it_was_registered_in() {
+    const BASE: u64 = 0x4300_0000_0000;
+    let mut stage = Stage::with_host_memory(BASE, 1 << 20, true);
+    stage.retain(1);
+    stage.reply(&kdHostRegister { address: BASE, size: 4096, flags: 0 });
+    stage.enqueue(&kdHostPush { address: BASE, data: b"kept" });
+    stage.reply(&kdContextRelease { context: 1, device: 0 });
+    calls();
+    stage.retain(1);
+    assert!(calls().contains(&format!("register {BASE:#x} 0x1000")));
+    assert_eq!(stage.reply(&kdHostPull { address: BASE, size: 4 }).data, b"kept");
+}
+
+#[test]
 fn pinned_memory_is_written_and_read_only_where_it_is_registered() {
     const BASE: u64 = 0x4100_0000_0000;
-    let mut stage = Stage::with_host_memory(BASE, 1 << 20);
+    let mut stage = Stage::with_host_memory(BASE, 1 << 20, false);
     stage.retain(1);
     stage.reply(&kdHostRegister { address: BASE + 4096, size: 8192, flags: 0 });
     stage.enqueue(&kdHostPush { address: BASE + 4100, data: b"pushed" });

@@ -67,14 +67,14 @@ impl Stage {
     }
 
     /// The same, with pinned memory at a place of the system's choice.
-    pub(super) fn with_host_memory(base: u64, length: u64) -> Self {
+    pub(super) fn with_host_memory(base: u64, length: u64, is_shared: bool) -> Self {
         let arenas = [
             ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 },
             ArenaRange { kind: ArenaKind::PINNED, base, length },
         ];
         let arena = Reservation::at(base, length).unwrap();
         arena.map_private(0, length).unwrap();
-        Self::with(&arenas, Some(HostMemory::new(arena, false)))
+        Self::with(&arenas, Some(HostMemory::new(arena, is_shared)))
     }
 
     fn with(arenas: &[ArenaRange], host: Option<HostMemory>) -> Self {
