@@ -3,8 +3,8 @@
 //! The first error of a kernel sticks: every later call in the context gives it, until the context dies. A destroyed
 //! context finishes its work first, then everything made in it ends with it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 
@@ -155,14 +155,11 @@ pub(crate) fn create(device: &'static Device, flags: u32) -> Outcome<Arc<Context
 
 /// Ends a context and everything in it. Destructors of context-local storage run while it still lives.
 pub(crate) fn destroy(context: &Arc<Context>) {
-    static ENDING: Mutex<()> = Mutex::new(());
-    katydid_export_table::context_gone(context.handle);
-    let _one_at_a_time = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
-    // A second destruction of the same context finds it gone; a successor under the same handle is left alone.
-    if living(context.handle).is_none_or(|other| other.id != context.id) {
+    // Of two threads that destroy the same context, the second has nothing left to do.
+    if context.closing.swap(true, Ordering::AcqRel) {
         return;
     }
-    context.closing.store(true, Ordering::Release);
+    katydid_export_table::context_gone(context.handle);
     CONTEXTS.remove(context.handle);
     context.drain();
     context.output.flush();

@@ -1,6 +1,7 @@
 //! Primary contexts: one a device, counted, under one handle for the life of the process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use katydid_cuda_sys::CUresult;
 
@@ -14,6 +15,7 @@ pub(crate) struct Primary {
     /// The handle.
     pub(crate) handle: usize,
     state: Mutex<State>,
+    ended: Condvar,
 }
 
 /// Users, flags, and the context while there are users.
@@ -22,12 +24,14 @@ struct State {
     holds: u32,
     flags: u32,
     context: Option<Arc<Context>>,
+    /// The thread that is ending the context before; a new one under the same handle waits for that.
+    ending: Option<ThreadId>,
 }
 
 impl Primary {
     /// An inactive one.
     pub(crate) fn new() -> Self {
-        Self { handle: mint(), state: Mutex::default() }
+        Self { handle: mint(), state: Mutex::default(), ended: Condvar::new() }
     }
 
     /// The state, locked. Never held while a context ends: its destructors may ask for it.
@@ -35,9 +39,13 @@ impl Primary {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more user; the first makes the context.
+    /// Counts one more user; the first makes the context. A destructor cannot bring back what is ending.
     pub(crate) fn retain(&self, device: &'static Device) -> Outcome<usize> {
         let mut state = self.state();
+        if state.ending == Some(thread::current().id()) {
+            return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
+        }
+        state = self.ended.wait_while(state, |state| state.ending.is_some()).unwrap_or_else(PoisonError::into_inner);
         if state.context.is_none() {
             state.context = Some(Context::new(self.handle, device, state.flags)?);
         }
@@ -49,10 +57,9 @@ impl Primary {
     pub(crate) fn release(&self) -> Outcome {
         let mut state = self.state();
         state.holds = state.holds.checked_sub(1).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        if state.holds > 0 {
-            return Ok(());
+        if state.holds == 0 {
+            self.end(state);
         }
-        end(state);
         Ok(())
     }
 
@@ -60,7 +67,17 @@ impl Primary {
     pub(crate) fn reset(&self) {
         let mut state = self.state();
         state.holds = 0;
-        end(state);
+        self.end(state);
+    }
+
+    /// Takes the context out and destroys it with the lock released: its destructors may call back.
+    fn end(&self, mut state: MutexGuard<'_, State>) {
+        let Some(context) = state.context.take() else { return };
+        state.ending = Some(thread::current().id());
+        drop(state);
+        context::destroy(&context);
+        self.state().ending = None;
+        self.ended.notify_all();
     }
 
     /// Flags, and whether the context is active.
@@ -75,16 +92,6 @@ impl Primary {
         let mut state = self.state();
         state.flags = flags;
         state.context.as_ref().map_or(Ok(()), |context| context.set_flags(flags))
-    }
-}
-
-/// Takes the context out and destroys it with the lock released: its destructors may call back.
-fn end(mut state: MutexGuard<'_, State>) {
-    let context = state.context.clone();
-    drop(state.context.take());
-    drop(state);
-    if let Some(context) = context {
-        context::destroy(&context);
     }
 }
 

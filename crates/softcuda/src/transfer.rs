@@ -16,6 +16,9 @@ use crate::space::{self, Access};
 /// Addresses below this are no memory of anybody.
 const LOWEST: u64 = 4096;
 
+/// Under unified addressing copies and fills reach the memory of every device; only kernels need peer access.
+const ALL_PEERS: u32 = u32::MAX;
+
 /// Bytes that an operation will touch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
@@ -27,22 +30,19 @@ pub(crate) struct Span {
     /// In memory that nothing here knows: the program answers for it.
     pub(crate) pageable: bool,
     device: i32,
-    peers: u32,
 }
 
 impl Span {
     /// Bytes in memory that `context` reaches; `INVALID_VALUE` otherwise.
     pub(crate) fn reached(context: &Context, address: u64, size: u64, access: Access) -> Outcome<Self> {
-        let (device, peers) = (context.device.ordinal, context.peers());
-        let span = Self { address, size, access, pageable: false, device, peers };
+        let span = Self { address, size, access, pageable: false, device: context.device.ordinal };
         if span.is_there() { Ok(span) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
     /// Bytes in any memory: what `context` reaches, or the program's own.
     pub(crate) fn anywhere(context: &Context, address: u64, size: u64, access: Access) -> Outcome<Self> {
-        let (device, peers) = (context.device.ordinal, context.peers());
         let pageable = address >= LOWEST && space::read().is_foreign(address, size);
-        let span = Self { address, size, access, pageable, device, peers };
+        let span = Self { address, size, access, pageable, device: context.device.ordinal };
         if span.is_there() { Ok(span) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
@@ -51,7 +51,7 @@ impl Span {
         let space = space::read();
         match self.pageable {
             true => space.is_foreign(self.address, self.size),
-            false => space.allows(self.address, self.size, self.access, self.device, self.peers),
+            false => space.allows(self.address, self.size, self.access, self.device, ALL_PEERS),
         }
     }
 
