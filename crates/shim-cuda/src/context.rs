@@ -162,8 +162,18 @@ impl Context {
         }
     }
 
-    /// Waits for everything this context was given, unless nothing was sent since the last time.
+    /// Waits for everything this context was given; memory freed before is usable then.
     pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
+        self.wait()?;
+        if let Some(epoch) = settled_on(self.device)? {
+            shim()?.devices[self.device as usize].memory.release_until(epoch);
+            pinned::settled(epoch)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything this context was given, unless nothing was sent since the last time.
+    fn wait(&self) -> Result<(), CUresult> {
         let shim = shim()?;
         let sent = shim.session.enqueued();
         // A program may spin on this; natively it is 0.3 µs.
@@ -173,10 +183,6 @@ impl Context {
         shim.session.call(self.wire(), &cuCtxSynchronize {})?;
         pinned::pull_all()?;
         self.settled.fetch_max(sent, Ordering::AcqRel);
-        if let Some(epoch) = settled_on(self.device)? {
-            shim.devices[self.device as usize].memory.release_until(epoch);
-            pinned::settled(epoch)?;
-        }
         Ok(())
     }
 }
@@ -188,11 +194,11 @@ fn settled_on(device: u32) -> Result<Option<u64>, CUresult> {
     Ok(active.map(|context| context.settled.load(Ordering::Acquire)).min())
 }
 
-/// Waits for all contexts of a device; returns the count of messages that is behind it then.
+/// Waits for all contexts of a device, and touches no book of its memory: allocations call this. Returns the count of messages that is behind it then.
 pub(crate) fn settle_device(device: u32) -> Result<u64, CUresult> {
     for context in shim()?.contexts.live() {
         if context.device == device && context.check_active().is_ok() {
-            context.synchronize()?;
+            context.wait()?;
         }
     }
     Ok(settled_on(device)?.unwrap_or(u64::MAX))
