@@ -168,3 +168,41 @@ fn a_context_can_be_destroyed_while_a_stream_waits_for_a_word() {
     ok(unsafe { cuStreamWaitValue32_v2(stream(1), word, 77, 1) });
     drop(scene);
 }
+
+#[test]
+fn many_threads_over_many_streams_lose_nothing_and_come_to_an_end() {
+    const THREADS: usize = 6;
+    const ROUNDS: usize = 60;
+    let scene = Scene::new();
+    let context = scene.0;
+    let streams: Arc<Vec<CUstream>> = Arc::new(vec![CUstream::NULL, stream(0), stream(0), stream(1), stream(1)]);
+    let seen = Trace::default();
+    let work = |thread: usize| {
+        let (streams, seen) = (Arc::clone(&streams), Arc::clone(&seen));
+        move || {
+            // SAFETY: handles by value.
+            ok(unsafe { cuCtxSetCurrent(context) });
+            for round in 0..ROUNDS {
+                let here = streams[(thread + round) % streams.len()];
+                let there = streams[(thread * 3 + round * 2) % streams.len()];
+                let event = event();
+                trace(here, &seen, 1);
+                // SAFETY: handles by value.
+                unsafe {
+                    ok(cuEventRecord(event, here));
+                    ok(cuStreamWaitEvent(there, event, 0));
+                    ok(cuEventDestroy_v2(event));
+                }
+                if round % 16 == 0 {
+                    // SAFETY: handles by value.
+                    ok(unsafe { cuStreamSynchronize(there) });
+                }
+            }
+        }
+    };
+    let threads: Vec<_> = (0..THREADS).map(|thread| std::thread::spawn(work(thread))).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    // SAFETY: no arguments.
+    ok(unsafe { cuCtxSynchronize() });
+    assert_eq!(seen.lock().unwrap().len(), THREADS * ROUNDS);
+}
