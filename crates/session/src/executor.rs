@@ -6,8 +6,9 @@
 #![expect(unsafe_code, reason = "makes a context current on the executor's thread")]
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::num::NonZero;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,11 @@ pub(crate) struct Place {
     pub(crate) context: CUcontext,
     /// Number of the session's last change of contexts: a new context may have an old one's handle.
     pub(crate) epoch: u64,
+}
+
+impl Place {
+    /// For what calls no driver.
+    pub(crate) const ANYWHERE: Self = Self { context: CUcontext::NULL, epoch: 0 };
 }
 
 /// How long an executor looks for its next task before it sleeps: waking it would cost a loop of launch and
@@ -85,9 +91,8 @@ impl Executors {
 
 /// Runs tasks until the session is dropped.
 fn work(shared: &Shared, tasks: &Receiver<(Place, Task)>) {
-    let mut current = Place { context: CUcontext::NULL, epoch: 0 };
-    let may_spin = thread::available_parallelism().is_ok_and(|processors| processors.get() > 2);
-    while let Some((place, task)) = next(tasks, if may_spin { AWAKE } else { Duration::ZERO }) {
+    let mut current = Place::ANYWHERE;
+    while let Some((place, task)) = next(tasks) {
         if place != current && !place.context.is_null() {
             // SAFETY: the handle came from the driver. One that was destroyed since is refused by the driver, and so
             // is the call that follows.
@@ -98,16 +103,22 @@ fn work(shared: &Shared, tasks: &Receiver<(Place, Task)>) {
     }
 }
 
-/// The next task, looked for awake and then asleep; none once the session is gone.
-fn next(tasks: &Receiver<(Place, Task)>, awake: Duration) -> Option<(Place, Task)> {
+/// The next of a queue, looked for awake and then asleep; none once the other end is gone.
+pub(crate) fn next<T>(queue: &Receiver<T>) -> Option<T> {
     let begun = Instant::now();
-    while begun.elapsed() < awake {
+    while processors() > 2 && begun.elapsed() < AWAKE {
         for _ in 0..LOOKS {
-            if let Ok(task) = tasks.try_recv() {
-                return Some(task);
+            if let Ok(item) = queue.try_recv() {
+                return Some(item);
             }
             std::hint::spin_loop();
         }
     }
-    tasks.recv().ok()
+    queue.recv().ok()
+}
+
+/// With few processors, whoever looks keeps the other from running.
+fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
 }

@@ -42,7 +42,7 @@ pub(crate) use launch::kdLaunch;
 pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule};
 pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 pub(crate) use occupancy::{kdAvailableSharedMemory, kdOccupancy};
-pub(crate) use upcall::{kdHostFunction, kdStreamCallback, kdUpcallNext};
+pub(crate) use upcall::{kdHostFunction, kdStreamCallback, kdUpcallNext, upcall_task};
 
 /// What a handler of an enqueued message returns.
 type Enqueued = Result<CUresult, Fault>;

@@ -24,6 +24,7 @@ mod host_memory;
 mod images;
 mod output;
 mod reach;
+mod relay;
 mod session;
 mod shared;
 mod staged;

@@ -17,12 +17,13 @@ use katydid_wire::message::message_name;
 
 use crate::device_memory::DeviceMemory;
 use crate::dispatch::dispatch;
-use crate::executor::{Executors, Place};
+use crate::executor::{self, Executors, Place, Task};
 use crate::fault::{Fault, SessionError};
 use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::output::Capture;
 use crate::reach::Reach;
+use crate::relay::{self, KeptLink, Relay, Relayed};
 use crate::shared::Shared;
 use crate::staged::StagingArea;
 use crate::tables::{Resolve, Tables};
@@ -73,7 +74,6 @@ pub struct Session {
     pub(crate) uploads: Uploads,
     pub(crate) images: Images,
     pub(crate) warm: Vec<WarmContext>,
-    pub(crate) usage: Arc<Usage>,
     /// Wire id of the context that is current on the main loop; 0: none.
     pub(crate) current: u32,
     /// Counts changes of contexts, see [`Place`].
@@ -95,7 +95,7 @@ impl Session {
     /// The same over whatever carries replies.
     pub(crate) fn with_replier(setup: Setup, replier: Arc<dyn Replier>, staging: Option<StagingArea>) -> Self {
         Self {
-            shared: Arc::new(Shared::new(setup.driver, replier, setup.capture)),
+            shared: Arc::new(Shared::new(setup.driver, replier, setup.capture, setup.usage)),
             tables: Tables::default(),
             facts: setup.facts,
             reach: Reach::new(&setup.map),
@@ -105,7 +105,6 @@ impl Session {
             uploads: Uploads::default(),
             images: Images::default(),
             warm: setup.warm,
-            usage: setup.usage,
             current: 0,
             epoch: 1,
             thread_streams: HashMap::new(),
@@ -119,17 +118,37 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What the program did wrong, or why the worker cannot go on. The link is of no use any more.
-    pub fn serve(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
+    /// What the program did wrong, or why the worker cannot go on.
+    pub fn serve(mut self, link: Box<dyn WorkerLink>) -> Result<(), SessionError> {
+        let mut link = KeptLink::new(link);
         while let Some(frame) = link.next()? {
+            let opcode = frame.head.opcode;
             self.execute(&frame.head, frame.payload)?;
+            if relay::begins_with(opcode) {
+                return self.serve_relayed(link);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, with a thread between link and main loop.
+    fn serve_relayed(mut self, link: KeptLink) -> Result<(), SessionError> {
+        let relay = Relay::start(link, Arc::clone(&self.shared))?;
+        while let Some(item) = executor::next(&relay.frames) {
+            match item {
+                Relayed::Frame(head, payload) => {
+                    self.execute(&head, &payload)?;
+                    relay.executed(&payload);
+                }
+                Relayed::End(outcome) => return outcome,
+            }
         }
         Ok(())
     }
 
     /// Executes one frame.
     pub(crate) fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
-        self.usage.count_call();
+        self.shared.usage.count_call();
         match self.enter_for(head).and_then(|()| dispatch(self, head, payload)) {
             Ok(()) => Ok(()),
             Err(Fault::Fatal(error)) => Err(error),
@@ -187,22 +206,25 @@ impl Session {
     /// Has a call that may wait executed elsewhere, and answered from there.
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
         expect_reply(head)?;
-        let head = *head;
-        let task = Box::new(move |shared: &Shared| {
-            let (status, reply) = job(&shared.driver);
-            let mut payload = Vec::new();
-            reply.encode(&mut payload);
-            // A program that is gone needs no answer; the monitor ends the process.
-            let _ = shared.answer(&head, status, &payload, true);
-        });
         let place = self.place()?;
-        Ok(self.executors.run(&self.shared, head.thread, place, task)?)
+        Ok(self.executors.run(&self.shared, head.thread, place, task(*head, job))?)
     }
 
     /// The current context, for an executor.
     fn place(&self) -> Result<Place, Fault> {
         Ok(Place { context: self.tables.contexts.get(self.current)?, epoch: self.epoch })
     }
+}
+
+/// A job with its answer, for an executor.
+pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
+    Box::new(move |shared: &Shared| {
+        let (status, reply) = job(&shared.driver);
+        let mut payload = Vec::new();
+        reply.encode(&mut payload);
+        // A program that is gone needs no answer; the monitor ends the process.
+        let _ = shared.answer(&head, status, &payload, true);
+    })
 }
 
 /// Nobody may be sent a reply who does not wait: it would be taken for that of the next call.

@@ -10,6 +10,7 @@ use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
 use crate::output::{Capture, Printed};
 use crate::upcalls::Upcalls;
+use crate::usage::Usage;
 
 /// Shared by all threads of a session.
 pub(crate) struct Shared {
@@ -17,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     /// Host functions that are due.
     pub(crate) upcalls: Upcalls,
+    /// What the session uses.
+    pub(crate) usage: Arc<Usage>,
     replier: Arc<dyn Replier>,
     capture: Mutex<Capture>,
     /// First code of an enqueued call that failed since the last reply; 0: none.
@@ -24,9 +27,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(driver: Arc<Driver>, replier: Arc<dyn Replier>, capture: Capture) -> Self {
+    pub(crate) fn new(driver: Arc<Driver>, replier: Arc<dyn Replier>, capture: Capture, usage: Arc<Usage>) -> Self {
         let (upcalls, deferred) = (Upcalls::default(), AtomicU32::new(0));
-        Self { driver, upcalls, replier, capture: Mutex::new(capture), deferred }
+        Self { driver, upcalls, usage, replier, capture: Mutex::new(capture), deferred }
     }
 
     /// Keeps the code of a failed call that nobody waits for, unless one is kept already.

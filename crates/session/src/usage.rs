@@ -20,9 +20,8 @@ impl Usage {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Only the main loop counts, so no atomic addition is needed.
     pub(crate) fn count_call(&self) {
-        self.calls.store(self.calls() + 1, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn set_device_memory(&self, bytes: u64) {

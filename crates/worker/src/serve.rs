@@ -49,7 +49,7 @@ pub(crate) fn serve(warm: Warm, program: Pending, note: &[u8], build: &Build, co
         }
     };
     match begin(warm, program, arenas, quota, build, &control) {
-        Ok((session, link, log)) => end(&log, &name, execute(session, link)),
+        Ok((session, link, log)) => end(&log, &name, session.serve(link)),
         Err(error) => {
             control::refused(control.as_fd(), &error);
             ExitCode::FAILURE
@@ -80,10 +80,6 @@ fn begin(
     let (driver, facts, warm) = (warm.driver, warm.facts, warm.contexts);
     let session = Session::new(Setup { driver, facts, map, device, host, capture, warm, usage }, &*link);
     Ok((session, link, Log::kept(real)))
-}
-
-fn execute(mut session: Session, mut link: Box<dyn WorkerLink>) -> Result<(), SessionError> {
-    session.serve(&mut *link)
 }
 
 /// Says how it ended, and leaves without waiting for anything.

@@ -22,7 +22,7 @@ pub(crate) fn kdDeviceGrow(
 ) -> Called<kdDeviceGrowReply> {
     let driver = Arc::clone(&session.shared.driver);
     session.device.grow(&driver, message.device, message.address, message.size)?;
-    session.usage.set_device_memory(session.device.held());
+    session.shared.usage.set_device_memory(session.device.held());
     done(kdDeviceGrowReply {})
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn kdDeviceShrink(
     message: kdDeviceShrink,
 ) -> Detached<kdDeviceShrinkReply> {
     let gone = session.device.shrink(message.device, message.address, message.size)?;
-    session.usage.set_device_memory(session.device.held());
+    session.shared.usage.set_device_memory(session.device.held());
     Ok(Box::new(move |driver| (unmap(driver, &gone), kdDeviceShrinkReply {})))
 }
 

@@ -4,7 +4,7 @@
 
 use std::ptr;
 
-use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
+use katydid_cuda_sys::{CUkernel, CUlibrary, CUlibraryOption, CUresult};
 use katydid_driver::Driver;
 use katydid_wire::facts::encode_names;
 use katydid_wire::frame::FrameHead;
@@ -19,7 +19,10 @@ use super::{Called, done, image};
 use crate::ask::ask;
 use crate::session::Session;
 
-/// Loads the collected image. The image is kept as long as the library: drivers load lazily.
+/// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image stays where it is as long as the library.
+const BINARY_IS_PRESERVED: CUlibraryOption = 1;
+
+/// Loads the collected image, and keeps it as long as the library: drivers load lazily.
 pub(crate) fn kdLibraryLoad(
     session: &mut Session,
     head: &FrameHead,
@@ -31,11 +34,22 @@ pub(crate) fn kdLibraryLoad(
     let mut library = CUlibrary::NULL;
     let (count, ids, values) = (options.count(), options.ids(), options.values());
     let code = image.as_ptr().cast();
-    let none = ptr::null_mut();
-    // SAFETY: the image is whole and its lengths stay inside it; both arrays have `count` entries; no library options
-    // are given, so the last two arrays are not read.
-    unsafe { session.driver().cuLibraryLoadData(&raw mut library, code, ids, values, count, none, ptr::null_mut(), 0) }
-        .ok()?;
+    let (mut preserved, mut yes) = (BINARY_IS_PRESERVED, ptr::without_provenance_mut(1));
+    // SAFETY: the image is whole, its lengths stay inside it, and it is kept below; both arrays have `count` entries,
+    // those of the library's options one.
+    unsafe {
+        session.driver().cuLibraryLoadData(
+            &raw mut library,
+            code,
+            ids,
+            values,
+            count,
+            &raw mut preserved,
+            &raw mut yes,
+            1,
+        )
+    }
+    .ok()?;
     session.tables.libraries.set(message.library, library, 0)?;
     session.images.keep(message.library, image);
     done(kdLibraryLoadReply {})

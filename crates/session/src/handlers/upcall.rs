@@ -10,7 +10,8 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallNextReply};
 
 use super::{Detached, Enqueued};
-use crate::session::Session;
+use crate::executor::Task;
+use crate::session::{Job, Session, task};
 use crate::shared::Shared;
 
 /// What the driver hands back when a function is due.
@@ -42,11 +43,19 @@ pub(crate) fn kdUpcallNext(
     _head: &FrameHead,
     message: kdUpcallNext,
 ) -> Detached<kdUpcallNextReply> {
-    let shared = Arc::clone(&session.shared);
-    Ok(Box::new(move |_| {
+    Ok(next(Arc::clone(&session.shared), message))
+}
+
+/// The same without a session, for the thread that reads on while the main loop is held up.
+pub(crate) fn upcall_task(shared: &Arc<Shared>, head: FrameHead, message: kdUpcallNext) -> Task {
+    task(head, next(Arc::clone(shared), message))
+}
+
+fn next(shared: Arc<Shared>, message: kdUpcallNext) -> Job<kdUpcallNextReply> {
+    Box::new(move |_| {
         let due = shared.upcalls.next(message.done);
         (CUresult::SUCCESS, kdUpcallNextReply { token: due.token, status: due.status })
-    }))
+    })
 }
 
 /// Enqueues a host function.

@@ -27,6 +27,9 @@ static HANDLES: AtomicUsize = AtomicUsize::new(0x1000);
 /// Raised by a stream that was written to; waited for by one that is synchronised.
 pub(super) static FLAG: AtomicU32 = AtomicU32::new(0);
 
+/// Raised when the program has run a host function; waited for by a call whose queue is full.
+pub(super) static RAN: AtomicU32 = AtomicU32::new(0);
+
 /// What this thread asked since the last time.
 pub(super) fn calls() -> Vec<String> {
     CALLS.take()
@@ -194,7 +197,7 @@ extern "C" fn host_register(at: *mut c_void, size: usize, _flags: u32) -> CUresu
     note(format!("register {:#x} {size:#x}", at.addr()))
 }
 
-/// Prints, then runs the function on a thread of its own, as a driver does.
+/// Runs the function on a thread of its own, as a driver does.
 extern "C" fn host_function(_stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult {
     let data = data.expose_provenance();
     std::thread::spawn(move || {
@@ -202,7 +205,16 @@ extern "C" fn host_function(_stream: CUstream, function: CUhostFn, data: *mut c_
             // SAFETY: the session gave function and data for this.
             unsafe { function(std::ptr::with_exposed_provenance_mut(data)) };
         }
+        RAN.store(1, Ordering::Release);
     });
+    CUresult::SUCCESS
+}
+
+/// Blocks until the stream's host function was run, as a launch does when the queue is full.
+extern "C" fn full_queue() -> CUresult {
+    while RAN.load(Ordering::Acquire) == 0 {
+        std::thread::yield_now();
+    }
     CUresult::SUCCESS
 }
 
@@ -238,6 +250,7 @@ pub(super) fn driver() -> Driver {
             b"cuMemUnmap" => mem_unmap as *mut c_void,
             b"cuMemHostRegister_v2" => host_register as *mut c_void,
             b"cuLaunchHostFunc" => host_function as *mut c_void,
+            b"cuCtxResetPersistingL2Cache" => full_queue as *mut c_void,
             b"cuCtxSynchronize" => nothing as *mut c_void,
             _ => std::ptr::null_mut(),
         }

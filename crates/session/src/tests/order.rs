@@ -109,8 +109,8 @@ fn a_handle_that_was_never_made_is_an_error_of_the_call_alone() {
 #[test]
 fn frames_are_counted() {
     let mut stage = Stage::new();
-    let before = stage.session.usage.calls();
+    let before = stage.session.shared.usage.calls();
     stage.call(&kdFacts {});
     stage.send(kdFacts::OPCODE, true, &[]).unwrap();
-    assert_eq!(stage.session.usage.calls(), before + 2);
+    assert_eq!(stage.session.shared.usage.calls(), before + 2);
 }

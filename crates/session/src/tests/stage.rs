@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use katydid_arena::{AddressMap, Reservation};
-use katydid_transport::{Answer, LinkError, Replier};
+use katydid_transport::{Answer, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
 use katydid_wire::frame::FrameHead;
@@ -37,6 +37,18 @@ pub(super) struct Sent {
 struct Replies {
     sent: Mutex<Vec<Sent>>,
     more: Condvar,
+}
+
+impl Replies {
+    fn wait(&self, sequence: u64) -> Sent {
+        let mut sent = self.sent.lock().unwrap();
+        loop {
+            if let Some(at) = sent.iter().position(|reply| reply.sequence == sequence) {
+                return sent.swap_remove(at);
+            }
+            sent = self.more.wait(sent).unwrap();
+        }
+    }
 }
 
 impl Replier for Replies {
@@ -152,13 +164,7 @@ impl Stage {
 
     /// Waits for a reply.
     pub(super) fn wait(&self, sequence: u64) -> Sent {
-        let mut sent = self.replies.sent.lock().unwrap();
-        loop {
-            if let Some(at) = sent.iter().position(|reply| reply.sequence == sequence) {
-                return sent.swap_remove(at);
-            }
-            sent = self.replies.more.wait(sent).unwrap();
-        }
+        self.replies.wait(sequence)
     }
 
     /// Whether the reply is there.
@@ -177,5 +183,52 @@ impl Stage {
         let sent = self.call(message);
         assert_eq!(sent.status, 0, "{}", M::NAME);
         M::Reply::decode(&sent.payload).unwrap()
+    }
+}
+
+/// A frame of a script, and the reply that the program waits for before it sends it.
+pub(super) type Line = (FrameHead, Vec<u8>, Option<u64>);
+
+/// A link whose program follows a script, then closes.
+struct Script {
+    lines: std::vec::IntoIter<Line>,
+    now: Vec<u8>,
+    replies: Arc<Replies>,
+}
+
+impl WorkerLink for Script {
+    fn next(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
+        let Some((head, payload, after)) = self.lines.next() else { return Ok(None) };
+        after.map(|sequence| self.replies.wait(sequence));
+        self.now = payload;
+        Ok(Some(Frame { head, payload: &self.now }))
+    }
+
+    fn replier(&self) -> Arc<dyn Replier> {
+        Arc::clone(&self.replies) as Arc<dyn Replier>
+    }
+
+    fn staging(&self) -> Option<&Staging> {
+        None
+    }
+
+    fn hangup(&self) -> Hangup {
+        unreachable!("these tests watch nobody")
+    }
+}
+
+impl Stage {
+    /// A line of a script.
+    pub(super) fn line<M: Message>(&mut self, message: &M, wants_reply: bool, after: Option<u64>) -> Line {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        payload.extend_from_slice(message.tail());
+        (self.head(M::OPCODE, wants_reply), payload, after)
+    }
+
+    /// Serves a program that follows a script.
+    pub(super) fn serve(self, lines: Vec<Line>) -> Result<(), SessionError> {
+        let link = Script { lines: lines.into_iter(), now: Vec::new(), replies: self.replies };
+        self.session.serve(Box::new(link))
     }
 }

@@ -2,9 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use katydid_wire::message::{cuEventCreate, cuEventRecord, cuStreamSynchronize, kdFacts, kdHostFunction, kdUpcallNext};
+use katydid_wire::message::{
+    cuCtxResetPersistingL2Cache, cuEventCreate, cuEventRecord, cuStreamSynchronize, kdFacts, kdHostFunction,
+    kdUpcallNext,
+};
 
-use super::fake::FLAG;
+use super::fake::{FLAG, RAN};
 use super::stage::Stage;
 use crate::fault::SessionError;
 
@@ -28,6 +31,37 @@ fn a_thread_that_does_not_wait_ends_the_session() {
     let mut stage = Stage::new();
     let outcome = (0..10).map(|_| stage.try_send(&kdUpcallNext { done: 0 }, true)).find_map(Result::err);
     assert!(matches!(outcome, Some(SessionError::Impatient { thread: 1 })), "{outcome:?}");
+}
+
+/// The launch after the host function finds the driver's queue full, and the program's acknowledgement is behind it.
+#[test]
+fn an_acknowledgement_passes_a_call_that_blocks() {
+    RAN.store(0, Ordering::Release);
+    let mut stage = Stage::new();
+    let mut lines = vec![
+        stage.line(&kdHostFunction { stream: 0, token: 7 }, false, None),
+        stage.line(&cuCtxResetPersistingL2Cache {}, false, None),
+    ];
+    stage.thread = 2;
+    let next = stage.line(&kdUpcallNext { done: 0 }, true, None);
+    let asked = next.0.sequence;
+    lines.push(next);
+    // Never answered: the script ends before anything else is due.
+    lines.push(stage.line(&kdUpcallNext { done: 7 }, true, Some(asked)));
+    stage.thread = 1;
+    lines.push(stage.line(&kdFacts {}, true, None));
+    stage.serve(lines).unwrap();
+    assert_eq!(RAN.load(Ordering::Acquire), 1);
+}
+
+#[test]
+fn a_breach_behind_a_host_function_ends_the_session_too() {
+    let mut stage = Stage::new();
+    let mut lines = vec![stage.line(&kdHostFunction { stream: 0, token: 7 }, false, None)];
+    let (mut head, payload, after) = stage.line(&kdFacts {}, true, None);
+    head.opcode = u16::MAX;
+    lines.push((head, payload, after));
+    assert!(matches!(stage.serve(lines), Err(SessionError::UnknownOpcode { opcode: u16::MAX })));
 }
 
 #[test]

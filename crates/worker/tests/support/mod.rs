@@ -42,6 +42,14 @@ pub(crate) enum Way {
     Tcp,
 }
 
+/// Names another driver than softcuda, to run these tests where a GPU is: `auto`, or a path.
+const OTHER_DRIVER: &str = "KATYDID_TEST_DRIVER";
+
+/// The driver of these tests.
+fn driver() -> String {
+    env::var(OTHER_DRIVER).unwrap_or_else(|_| soft().to_str().unwrap().to_owned())
+}
+
 /// Builds softcuda where cargo puts it beside this test.
 fn soft() -> PathBuf {
     static BUILT: Once = Once::new();
@@ -115,7 +123,7 @@ impl Program {
     /// The same, with the server's note to the worker.
     pub(crate) fn start_with(way: Way, note: &'static [u8]) -> Self {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let (worker, control) = spawn_worker(soft().to_str().unwrap());
+        let (worker, control) = spawn_worker(&driver());
         let folder = tempfile::tempdir().unwrap();
         let address: Address = if way == Way::Tcp {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,0 +1,158 @@
+//! Reading on while a call blocks: what a session does from its first host function on.
+//!
+//! A driver's queue holds some thousand launches. When it is full, a launch waits for the GPU, and a stream that
+//! stands still for a host function makes it wait for the program, whose acknowledgement would come through the very
+//! loop that waits. So from then on a thread of its own reads the link: acknowledgements are handled there, everything
+//! else goes on to the main loop in order. Programs without host functions do not pay for the detour.
+
+use std::mem::ManuallyDrop;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use katydid_transport::WorkerLink;
+use katydid_wire::codec::Message as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext};
+
+use crate::executor::{Executors, Place};
+use crate::fault::SessionError;
+use crate::shared::Shared;
+
+/// Frames that may wait for the main loop.
+const FRAMES: usize = 1 << 16;
+/// Bytes of payload that may wait; the frame that passes this waits in the link.
+const BYTES: usize = 64 << 20;
+
+/// A link that is never closed from this side: executors and the GPU may be writing into memory that it maps, until
+/// the process ends.
+pub(crate) type KeptLink = ManuallyDrop<Box<dyn WorkerLink>>;
+
+/// Whether a message makes a stream wait for the program.
+pub(crate) fn begins_with(opcode: u16) -> bool {
+    opcode == kdHostFunction::OPCODE || opcode == kdStreamCallback::OPCODE
+}
+
+/// What comes from the reading thread.
+pub(crate) enum Relayed {
+    /// A frame for the main loop.
+    Frame(FrameHead, Vec<u8>),
+    /// The last one.
+    End(Result<(), SessionError>),
+}
+
+/// The main loop's end.
+pub(crate) struct Relay {
+    /// In the order of the link.
+    pub(crate) frames: Receiver<Relayed>,
+    budget: Arc<Budget>,
+}
+
+impl Relay {
+    /// Has a thread read `link` from here on.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread left.
+    pub(crate) fn start(link: KeptLink, shared: Arc<Shared>) -> Result<Self, SessionError> {
+        let (sender, frames) = sync_channel(FRAMES);
+        let budget = Arc::new(Budget::default());
+        let reader = Reader { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
+        thread::Builder::new()
+            .name("relay".into())
+            .spawn(move || reader.run(link))
+            .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })?;
+        Ok(Self { frames, budget })
+    }
+
+    /// A frame was executed.
+    pub(crate) fn executed(&self, payload: &[u8]) {
+        self.budget.give(payload.len());
+    }
+}
+
+/// The reading thread's end.
+struct Reader {
+    shared: Arc<Shared>,
+    /// Of the program's upcall thread.
+    executors: Executors,
+    sender: SyncSender<Relayed>,
+    budget: Arc<Budget>,
+}
+
+impl Reader {
+    fn run(mut self, mut link: KeptLink) {
+        let outcome = self.read(&mut **link);
+        // A main loop that is gone has ended the session already.
+        let _ = self.sender.send(Relayed::End(outcome));
+    }
+
+    fn read(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
+        while let Some(frame) = link.next()? {
+            if frame.head.opcode == kdUpcallNext::OPCODE && frame.head.wants_reply {
+                self.shared.usage.count_call();
+                let message = kdUpcallNext::decode(frame.payload)?;
+                let task = crate::handlers::upcall_task(&self.shared, frame.head, message);
+                self.executors.run(&self.shared, frame.head.thread, Place::ANYWHERE, task)?;
+                continue;
+            }
+            self.budget.take(frame.payload.len());
+            if self.sender.send(Relayed::Frame(frame.head, frame.payload.to_vec())).is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes on their way to the main loop.
+#[derive(Default)]
+struct Budget {
+    taken: Mutex<usize>,
+    given: Condvar,
+}
+
+impl Budget {
+    /// Waits until `bytes` may go on their way, which is at once when there are none.
+    fn take(&self, bytes: usize) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken > 0 && *taken + bytes > BYTES {
+            taken = self.given.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *taken += bytes;
+    }
+
+    fn give(&self, bytes: usize) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken -= bytes;
+        self.given.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_lets_one_frame_of_any_size_pass() {
+        let budget = Budget::default();
+        budget.take(2 * BYTES);
+        budget.give(2 * BYTES);
+        budget.take(BYTES);
+        budget.give(BYTES);
+    }
+
+    #[test]
+    fn what_is_beyond_the_budget_waits() {
+        let budget = Arc::new(Budget::default());
+        budget.take(BYTES);
+        let waiting = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || budget.take(1)
+        });
+        assert!(!waiting.is_finished());
+        budget.give(BYTES);
+        waiting.join().unwrap();
+        assert_eq!(*budget.taken.lock().unwrap(), 1);
+    }
+}
