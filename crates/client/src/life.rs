@@ -1,4 +1,4 @@
-//! Where this process is in its life with Katydid: not started, running, forked, or on its way out.
+//! Where this process is in its life with Katydid: not started, running, without its worker, forked, or on its way out.
 //!
 //! The rule: what a library does after `fork` and during process exit is decided here once, by one relaxed load, and
 //! never by touching the connection. A child of an initialised parent is refused everything, as NVIDIA's driver does;
@@ -20,6 +20,8 @@ pub enum Life {
     Forked = 2,
     /// The exit handlers of the process have begun.
     Exiting = 3,
+    /// The session has ended under the program.
+    Lost = 4,
 }
 
 static LIFE: AtomicU8 = AtomicU8::new(Life::Fresh as u8);
@@ -34,6 +36,7 @@ pub fn now() -> Life {
         0 => Life::Fresh,
         1 => Life::Running,
         2 => Life::Forked,
+        4 => Life::Lost,
         _ => Life::Exiting,
     }
 }
@@ -58,8 +61,13 @@ pub fn is_running() -> bool {
     LIFE.load(Ordering::Acquire) == Life::Running as u8
 }
 
+/// Notes that the worker is gone; true for the first who does.
+pub fn lose() -> bool {
+    leave(Life::Running, Life::Lost)
+}
+
 extern "C" fn forked() {
-    if leave(Life::Forked)
+    if (leave(Life::Running, Life::Forked) || leave(Life::Lost, Life::Forked))
         && let Some((after_fork, _)) = HANDLERS.get()
     {
         after_fork();
@@ -67,16 +75,16 @@ extern "C" fn forked() {
 }
 
 extern "C" fn exiting() {
-    if leave(Life::Exiting)
+    if (leave(Life::Running, Life::Exiting) || leave(Life::Lost, Life::Exiting))
         && let Some((_, at_exit)) = HANDLERS.get()
     {
         at_exit();
     }
 }
 
-/// Ends the running state; false if it was none.
-fn leave(to: Life) -> bool {
-    LIFE.compare_exchange(Life::Running as u8, to as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+/// Goes from one state to another; false if it was not that one.
+fn leave(from: Life, to: Life) -> bool {
+    LIFE.compare_exchange(from as u8, to as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 #[cfg(test)]
@@ -102,6 +110,8 @@ mod tests {
         // SAFETY: waits for the child made above.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(status, 0);
+        assert!(lose() && !lose());
+        assert_eq!(now(), Life::Lost);
         exiting();
         exiting();
         assert_eq!((now(), EXITS.load(Ordering::Relaxed)), (Life::Exiting, 1));

@@ -1,14 +1,21 @@
-//! What the device printed, put where the program's own output goes.
+//! What the user reads: output of the device, and our own rare lines.
 //!
 //! Device `printf` text arrives with replies. It is written through the C library's `stdout`, so that it falls in
 //! order with what the program prints itself, whether that is buffered or not.
 #![expect(unsafe_code, reason = "stdout and stderr of the C library are reached through its own functions")]
 
 use std::ffi::c_void;
+use std::fmt::Display;
+use std::io::{self, Write};
 
 unsafe extern "C" {
     static stdout: *mut libc::FILE;
     static stderr: *mut libc::FILE;
+}
+
+/// Says a line of our own on stderr, in one piece. Nobody may be listening; that is no reason to fail.
+pub fn say(line: impl Display) {
+    let _ = io::stderr().write_all(format!("katydid: {line}\n").as_bytes());
 }
 
 /// Writes what a reply carried. The program sees it before the call returns.

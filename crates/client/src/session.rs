@@ -165,7 +165,7 @@ impl Session {
     pub fn fail(&self, what: &str, error: &LinkError) -> CUresult {
         match error {
             LinkError::TooManyThreads { .. } => {
-                eprintln!("katydid: {what}: {error}");
+                output::say(format_args!("{what}: {error}"));
                 CUresult::ERROR_OUT_OF_MEMORY
             }
             LinkError::Forked => CUresult::ERROR_NOT_INITIALIZED,
@@ -175,8 +175,9 @@ impl Session {
 
     fn lose(&self, why: &str) -> CUresult {
         // While the process exits, the worker may well go first; nobody wants to hear of it then.
-        if !self.lost.swap(true, Ordering::Relaxed) && life::is_running() {
-            eprintln!("katydid: {why}; every further CUDA call returns {LOST}");
+        self.lost.store(true, Ordering::Relaxed);
+        if life::lose() {
+            output::say(format_args!("{why}; every further CUDA call returns {LOST}"));
         }
         LOST
     }

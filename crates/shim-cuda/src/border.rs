@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use katydid_client::life::{self, Life};
+use katydid_client::output::say;
+use katydid_client::session::LOST;
 use katydid_cuda_sys::{CUresult, Function};
 use katydid_wire::codec::Message;
 
@@ -31,10 +33,8 @@ fn run(function: Function, body: impl FnOnce() -> Result<(), CUresult>) -> CUres
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result.into(),
         Err(_) => {
-            eprintln!(
-                "katydid: {} met a defect of Katydid's (the lines above say where); please report it",
-                function.name()
-            );
+            let name = function.name();
+            say(format_args!("{name} met a defect of Katydid's (the lines above say where); please report it"));
             CUresult::ERROR_UNKNOWN
         }
     }
@@ -57,6 +57,7 @@ fn admit(function: Function) -> Result<(), CUresult> {
         Life::Exiting => Err(CUresult::ERROR_DEINITIALIZED),
         Life::Fresh if function == Function::cuInit => Ok(()),
         Life::Fresh | Life::Forked => Err(CUresult::ERROR_NOT_INITIALIZED),
+        Life::Lost => Err(LOST),
         Life::Running => Ok(()),
     }
 }
@@ -72,7 +73,7 @@ pub(crate) fn refuse(function: Function, why: &str) -> CUresult {
     static SAID: [AtomicBool; 1024] = [const { AtomicBool::new(false) }; 1024];
     let first = SAID.get(usize::from(function.number())).is_none_or(|said| !said.swap(true, Ordering::Relaxed));
     if first {
-        eprintln!("katydid: {} {why}", function.name());
+        say(format_args!("{} {why}", function.name()));
     }
     CUresult::ERROR_NOT_SUPPORTED
 }

@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 
 use katydid_client::life::{self, Life};
+use katydid_client::session::LOST;
 use katydid_cuda_sys::{CUresult, CUstream, CUuuid, device_attribute};
 use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Id, Status};
 
@@ -47,6 +48,7 @@ impl DriverFacts for Answers {
             Life::Running => Ok(()),
             Life::Exiting => Err(CUresult::ERROR_DEINITIALIZED.0),
             Life::Fresh | Life::Forked => Err(CUresult::ERROR_NOT_INITIALIZED.0),
+            Life::Lost => Err(LOST.0),
         }
     }
 

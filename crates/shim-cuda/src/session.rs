@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use katydid_arena::Settled;
 use katydid_client::connect::{self, OpenError, variable};
+use katydid_client::output::say;
 use katydid_client::regions::Regions;
 use katydid_client::session::Session;
 use katydid_client::slab::Slab;
@@ -74,7 +75,7 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     }
     let shim = start().map_err(|failure| {
         if said.as_ref() != Some(&failure.text) {
-            eprintln!("katydid: {}", failure.text);
+            say(&failure.text);
             *said = Some(failure.text);
         }
         failure.code
@@ -131,7 +132,7 @@ fn fetch_facts(session: &Session) -> Result<Facts, Failure> {
         .map_err(|error| Failure::new(format!("the server described its devices wrongly: {error}")))?;
     if facts.driver_version / 1000 < DRIVER_VERSION / 1000 {
         let (major, minor) = (facts.driver_version / 1000, facts.driver_version % 1000 / 10);
-        eprintln!("katydid: the server's driver knows CUDA {major}.{minor}: what is newer will be refused there");
+        say(format_args!("the server's driver knows CUDA {major}.{minor}: what is newer will be refused there"));
     }
     Ok(facts)
 }

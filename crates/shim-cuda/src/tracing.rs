@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use katydid_client::connect::{program_name, variable};
 use katydid_client::life::{self, Life};
+use katydid_client::output::say;
 use katydid_client::trace::{Call, TraceWriter, now};
 use katydid_cuda_sys::{CUresult, Function};
 
@@ -48,7 +49,7 @@ fn writer() -> Option<&'static TraceWriter> {
     let writer = WRITER.get_or_init(|| {
         let path = variable("KATYDID_TRACE")?;
         TraceWriter::create(Path::new(&path), &program_name())
-            .inspect_err(|error| eprintln!("katydid: KATYDID_TRACE={path}: {error}; calls are not recorded"))
+            .inspect_err(|error| say(format_args!("KATYDID_TRACE={path}: {error}; calls are not recorded")))
             .ok()
     });
     STATE.store(if writer.is_some() { ON } else { OFF }, Ordering::Relaxed);

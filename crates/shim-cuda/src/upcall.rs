@@ -60,7 +60,7 @@ pub(crate) unsafe fn launch_host_function(
     let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     current::wire()?;
     let token = register(Due::Host(function, data.expose_provenance()))?;
-    enqueue(&kdHostFunction { stream, token })
+    enqueue(&kdHostFunction { stream, token }).inspect_err(|_| unregister(token))
 }
 
 /// # Safety
@@ -76,7 +76,14 @@ pub(crate) unsafe fn add_stream_callback(
     let callback = callback.filter(|_| flags == 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     current::wire()?;
     let token = register(Due::Stream(callback, stream.0.expose_provenance(), data.expose_provenance()))?;
-    enqueue(&kdStreamCallback { stream: wire, token })
+    enqueue(&kdStreamCallback { stream: wire, token }).inspect_err(|_| unregister(token))
+}
+
+/// Forgets a function that was not queued.
+fn unregister(token: u64) {
+    if let Ok(shim) = shim() {
+        shim.upcalls.take(token);
+    }
 }
 
 /// Notes a function, and sees to it that the thread runs.
