@@ -1,5 +1,7 @@
 //! `katydid run` and the command line itself, with programs that make no CUDA call.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! `katydid serve`, `ps` and `doctor` with the real binary: sockets, signals, strangers at the door.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 mod common;
 
 use std::fs;

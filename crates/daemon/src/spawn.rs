@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_dropped_worker_is_killed_and_reaped() {
-        let worker = spawn(&shell("sleep 1000")).unwrap();
+        let worker = spawn(&shell("exec sleep 1000")).unwrap();
         let pid = worker.pid();
         drop(worker);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());

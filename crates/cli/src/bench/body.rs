@@ -68,7 +68,7 @@ pub(super) fn main(flags: &BenchBodyFlags) -> Outcome {
     if flags.started != 0 {
         body.note("first_call", Ok(vec![started as f64]));
     }
-    body.cuda.prepare(PTX, KERNEL).map_err(|error| Failure::work(format!("cannot measure: {error}")))?;
+    body.cuda.prepare().map_err(|error| Failure::work(format!("cannot measure: {error}")))?;
     body.measure();
     let report = Report { idle: body.idle(), figures: body.figures };
     writeln!(io::stdout(), "{}", serde_json::to_string(&report).map_err(Failure::work)?)?;
@@ -103,22 +103,31 @@ impl Body {
     }
 
     fn measure(&mut self) {
+        self.launches();
         let (often, rarely) = (self.plan.repetitions, self.plan.large);
         let cuda = &self.cuda;
-        let mut noted = vec![
+        let noted = [
             ("stream_query", each(often, || cuda.query_stream())),
             ("context_sync", each(often, || cuda.synchronise())),
-            ("launch", batches(often / BATCH, cuda, || cuda.launch())),
-            ("launch_sync", each(often, || cuda.launch().and_then(|()| cuda.synchronise()))),
             ("event_record", batches(often / BATCH, cuda, || cuda.record())),
             ("malloc_256", each(often, || cuda.allocate(256).and_then(|address| cuda.free(address)))),
             ("malloc_64m", each(rarely * 4, || cuda.allocate(64 << 20).and_then(|address| cuda.free(address)))),
             ("htod_4_async", small_async(often / BATCH, cuda)),
         ];
-        noted.drain(..).collect::<Vec<_>>().into_iter().for_each(|(key, samples)| self.note(key, samples));
+        noted.into_iter().for_each(|(key, samples)| self.note(key, samples));
         for (bytes, size) in SIZES {
             self.copies(bytes, size);
         }
+    }
+
+    fn launches(&mut self) {
+        let loaded = self.cuda.load(PTX, KERNEL);
+        let (often, cuda) = (self.plan.repetitions, &self.cuda);
+        let launch = loaded.clone().and_then(|()| batches(often / BATCH, cuda, || cuda.launch()));
+        let and_wait = || cuda.launch().and_then(|()| cuda.synchronise());
+        let launch_sync = loaded.and_then(|()| each(often, and_wait));
+        self.note("launch", launch);
+        self.note("launch_sync", launch_sync);
     }
 
     /// Both directions of a size, from and to both kinds of host memory.

@@ -67,7 +67,7 @@ functions! {
     cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
 }
 
-/// An initialised driver with a current context, a stream, an event and an empty kernel.
+/// An initialised driver with a current context.
 pub(super) struct Cuda {
     functions: Functions,
     device: c_int,
@@ -104,11 +104,15 @@ impl Cuda {
         Ok(Self { functions, device, stream: none, event: none, kernel: none, _library: library })
     }
 
-    /// Makes the stream, the event and the kernel `name` of `ptx`.
-    pub(super) fn prepare(&mut self, ptx: &CStr, name: &CStr) -> Result<(), CudaError> {
-        let mut module = ptr::null_mut();
+    /// Makes the stream and the event.
+    pub(super) fn prepare(&mut self) -> Result<(), CudaError> {
         call!(self.functions, cuStreamCreate(&raw mut self.stream, 1))?;
-        call!(self.functions, cuEventCreate(&raw mut self.event, 0))?;
+        call!(self.functions, cuEventCreate(&raw mut self.event, 0))
+    }
+
+    /// Loads the kernel `name` of `ptx`, to be launched from now on.
+    pub(super) fn load(&mut self, ptx: &CStr, name: &CStr) -> Result<(), CudaError> {
+        let mut module = ptr::null_mut();
         call!(self.functions, cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()))?;
         call!(self.functions, cuModuleGetFunction(&raw mut self.kernel, module, name.as_ptr()))
     }

@@ -119,7 +119,7 @@ fn run(setup: &Setup, quick: bool) -> Result<Report, Failure> {
     let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", setup.way.title()));
     let mut command = Command::new("/proc/self/exe");
     command.arg("bench-body").args(quick.then_some("--quick"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     match &setup.search {
         Some(search) => command.env(layout::SEARCH, search),
         None => command.env_remove(layout::SEARCH),

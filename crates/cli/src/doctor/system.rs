@@ -18,8 +18,8 @@ const SPARSE: u64 = 256 << 30;
 const FILES: u64 = 1024;
 /// Memory the reservations of a program take, in addresses only.
 const ADDRESSES: u64 = 20 << 40;
-/// Memory a program may lock before pinned memory is at risk.
-const LOCKED: u64 = 64 << 20;
+/// Memory a program may lock. Drivers pin outside this limit; the little that others lock fits into this.
+const LOCKED: u64 = 64 << 10;
 
 /// All checks of this file.
 pub(super) fn checks() -> Vec<Finding> {

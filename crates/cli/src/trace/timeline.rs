@@ -22,7 +22,7 @@ pub(super) fn write(path: &Path, trace: &Trace) -> io::Result<()> {
 
 fn write_events(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
     let Trace { pid, program, .. } = trace;
-    write!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
+    writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     write!(out, "{}", json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": program}}))?;
     for thread in trace.calls.iter().map(|call| call.thread).collect::<BTreeSet<_>>() {
         let label = if thread == *pid { "main thread".to_owned() } else { format!("thread {thread}") };

@@ -1,0 +1,288 @@
+//! The whole server with workers that have no GPU: this very test binary, started again as a worker.
+//!
+//! A worker of these tests does what `KATYDID_FAKE` says; a program of these tests writes a hello by hand.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![expect(unsafe_code, reason = "a worker takes over the descriptor that the server left open for it")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::exit;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use katydid_daemon::{Server, ServerConfig, SessionView, SessionsView, Verbosity, WorkerCommand};
+use katydid_transport::{Address, Pending};
+use katydid_wire::handshake::{Build, Hello, LinkKind, RefusalCode, Refused, SessionKind};
+use rustix::net::{SendFlags, send};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// What never takes this long, unless it never comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn build() -> Build {
+    Build::current([7; 32])
+}
+
+/// Not a test: a worker, when the server starts this binary with `FAKE_CONTROL` set.
+#[test]
+fn fake_worker() {
+    let Ok(number) = std::env::var("FAKE_CONTROL") else { return };
+    // SAFETY: the server opened this descriptor for this process alone.
+    let control = unsafe { OwnedFd::from_raw_fd(number.parse().unwrap()) };
+    let say = |text: &str| send(&control, text.as_bytes(), SendFlags::empty()).map(|_| ()).unwrap();
+    match std::env::var("KATYDID_FAKE").unwrap().as_str() {
+        "fail" => {
+            say("failed this machine has no driver");
+            exit(1)
+        }
+        "die" => exit(3),
+        _ => say("warm fake"),
+    }
+    let Ok(Some((program, note))) = Pending::receive(control.as_fd(), &build()) else { exit(0) };
+    say("usage 4096 17");
+    let mut socket = UnixStream::from(program.socket().try_clone_to_owned().unwrap());
+    socket.write_all(&note).unwrap();
+    socket.write_all(b".").unwrap();
+    // Until the program hangs up.
+    let _ = socket.read(&mut [0]);
+    exit(0)
+}
+
+/// A server in a folder of its own.
+struct Bench {
+    server: Option<Server>,
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new(fake: &str) -> Self {
+        Self::with(fake, |_| {})
+    }
+
+    fn with(fake: &str, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path(), fake);
+        change(&mut config);
+        Self { server: Some(Server::start(config).unwrap()), folder }
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.folder.path().join("sock")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// A program that has said hello.
+    fn program(&self, name: &str) -> UnixStream {
+        let mut stream = self.connect();
+        stream.write_all(&hello(name).encode(&build()).unwrap()).unwrap();
+        stream
+    }
+
+    /// A program that is served, and what its worker was told.
+    fn served(&self, name: &str) -> (UnixStream, String) {
+        let mut stream = self.program(name);
+        let mut note = Vec::new();
+        let mut byte = [0];
+        while stream.read(&mut byte).unwrap() == 1 && byte != *b"." {
+            note.extend(byte);
+        }
+        (stream, String::from_utf8(note).unwrap())
+    }
+
+    fn refused(&self, mut stream: UnixStream) -> Refused {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        Refused::decode(&answer).unwrap()
+    }
+
+    fn sessions(&self) -> Vec<SessionView> {
+        let mut stream = UnixStream::connect(self.folder.path().join("admin")).unwrap();
+        stream.write_all(b"GET /v1/sessions HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        serde_json::from_str::<SessionsView>(body).unwrap().sessions
+    }
+
+    fn stop(&mut self) {
+        self.server.take().unwrap().stop();
+    }
+}
+
+fn config(folder: &Path, fake: &str) -> ServerConfig {
+    let script = "FAKE_CONTROL=$2 exec \"$0\" --exact fake_worker --nocapture";
+    let worker = WorkerCommand {
+        program: "/bin/sh".into(),
+        arguments: vec!["-c".into(), script.into(), std::env::current_exe().unwrap().into()],
+        set: vec![("KATYDID_FAKE".into(), fake.into())],
+        unset: Vec::new(),
+    };
+    ServerConfig {
+        listen: vec![Address::Unix(folder.join("sock"))],
+        admin: folder.join("admin"),
+        insecure: false,
+        worker,
+        driver: "fake".into(),
+        warm: 1,
+        max_sessions: 8,
+        session_memory: None,
+        build: build(),
+        hello_patience: Duration::from_millis(200),
+        verbosity: Verbosity::Nothing,
+    }
+}
+
+fn hello(name: &str) -> Hello {
+    Hello {
+        session: SessionKind::CUDA,
+        link: LinkKind::STREAM,
+        pid: 1,
+        memory_quota: 0,
+        program: "test".into(),
+        name: name.into(),
+        arenas: Vec::new(),
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "never came: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap()
+}
+
+#[test]
+fn a_program_gets_a_worker_and_a_line_in_the_table() {
+    let bench = Bench::new("serve");
+    let (program, note) = bench.served("nightly");
+    assert_eq!(note, "");
+    until("the worker's report", || bench.sessions().first().is_some_and(|session| session.calls == Some(17)));
+    let session = bench.sessions().remove(0);
+    assert_eq!((session.name.as_str(), session.program.as_str()), ("nightly", "test"));
+    assert_eq!((session.peer.as_str(), session.link.as_str()), ("unix", "stream"));
+    assert_eq!((session.pid, session.device_memory), (std::process::id(), Some(4096)));
+    drop(program);
+    until("the end of the session", || bench.sessions().is_empty());
+    assert!(!is_alive(session.worker_pid), "the worker is left, or was not reaped");
+}
+
+#[test]
+fn every_program_has_a_worker_of_its_own_and_another_is_ready() {
+    let bench = Bench::new("serve");
+    let _programs: Vec<_> = ["a", "b", "c"].map(|name| bench.served(name)).into();
+    let mut workers: Vec<u32> = bench.sessions().iter().map(|session| session.worker_pid).collect();
+    workers.dedup();
+    assert_eq!(workers.len(), 3);
+    until("a warm worker", || bench.server.as_ref().unwrap().workers().ready == 1);
+}
+
+#[test]
+fn a_worker_that_is_killed_ends_its_session_and_no_other() {
+    let bench = Bench::new("serve");
+    let (mut first, _) = bench.served("first");
+    let _second = bench.served("second");
+    let worker = i32::try_from(bench.sessions()[0].worker_pid).unwrap();
+    kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(first.read(&mut [0]).unwrap(), 0);
+    until("the end of the session", || bench.sessions().len() == 1);
+    assert_eq!(bench.sessions()[0].name, "second");
+}
+
+#[test]
+fn stopping_ends_the_sessions_reaps_the_workers_and_removes_the_sockets() {
+    let mut bench = Bench::new("serve");
+    let (mut program, _) = bench.served("a");
+    let worker = bench.sessions()[0].worker_pid;
+    bench.stop();
+    assert!(!is_alive(worker));
+    assert_eq!(program.read(&mut [0]).unwrap(), 0);
+    assert_eq!(fs::read_dir(bench.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_driver_that_does_not_start_is_told_to_the_program() {
+    let bench = Bench::new("fail");
+    let refused = bench.refused(bench.program("a"));
+    assert_eq!(refused.code, RefusalCode::DRIVER);
+    assert!(refused.text.contains("this machine has no driver"), "{refused}");
+}
+
+#[test]
+fn a_worker_that_dies_without_a_word_is_told_too() {
+    let bench = Bench::new("die");
+    let refused = bench.refused(bench.program("a"));
+    assert!(refused.text.contains("exit status: 3"), "{refused}");
+}
+
+#[test]
+fn programs_beyond_the_limit_are_refused_until_a_place_is_free() {
+    let bench = Bench::with("serve", |config| config.max_sessions = 1);
+    let (program, _) = bench.served("first");
+    let refused = bench.refused(bench.program("second"));
+    assert_eq!(refused.code, RefusalCode::BUSY);
+    assert!(refused.text.contains("--max-sessions"), "{refused}");
+    drop(program);
+    until("the end of the session", || bench.sessions().is_empty());
+    bench.served("third");
+}
+
+#[test]
+fn the_servers_memory_limit_is_passed_to_the_worker() {
+    let bench = Bench::with("serve", |config| config.session_memory = Some(1 << 20));
+    assert_eq!(bench.served("a").1, "memory 1048576");
+}
+
+#[test]
+fn without_warm_workers_one_is_started_on_demand() {
+    let bench = Bench::with("serve", |config| config.warm = 0);
+    assert_eq!(bench.server.as_ref().unwrap().workers().ready, 0);
+    bench.served("a");
+}
+
+#[test]
+fn another_build_is_refused_with_both_names() {
+    let bench = Bench::new("serve");
+    let mut stream = bench.connect();
+    let theirs = Build { release: "9.9.9".into(), ..Build::current([8; 32]) };
+    stream.write_all(&hello("a").encode(&theirs).unwrap()).unwrap();
+    let refused = bench.refused(stream);
+    assert_eq!(refused.code, RefusalCode::OTHER_BUILD);
+    assert!(refused.text.contains("9.9.9") && refused.text.contains(env!("CARGO_PKG_VERSION")), "{refused}");
+}
+
+#[test]
+fn garbage_and_silence_do_not_keep_a_program_out() {
+    let bench = Bench::new("serve");
+    let silent: Vec<_> = (0..300).map(|_| bench.connect()).collect();
+    for garbage in [[0; 4096], [0xff; 4096], [b'G'; 4096]] {
+        let mut stream = bench.connect();
+        // The server may have hung up already.
+        let _ = stream.write_all(&garbage);
+    }
+    until("a session among the strangers", || {
+        let mut program = bench.connect();
+        // While all places are taken the server refuses unheard, and has hung up already.
+        let written = program.write_all(&hello("a").encode(&build()).unwrap());
+        let mut first = [0];
+        written.and_then(|()| program.read(&mut first)).is_ok_and(|_| first == *b".")
+    });
+    drop(silent);
+}
+
+#[test]
+fn a_hostile_name_cannot_reach_a_terminal() {
+    let bench = Bench::new("serve");
+    let _program = bench.served("\u{1b}[2Jgone\n");
+    assert_eq!(bench.sessions()[0].name, " [2Jgone");
+}
