@@ -21,6 +21,8 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let control = control(flags.control_fd).ok_or_else(|| {
         Failure::usage("worker: started by hand: the server starts workers, see `katydid serve --help`")
     })?;
+    // For ps and top, which would show the name of the link in /proc. Without it a worker serves as well.
+    let _ = rustix::thread::set_name(c"katydid-worker");
     let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
     Ok(katydid_worker::run(WorkerOptions { control, driver, soft }))

@@ -18,8 +18,8 @@ use super::figures::{Idle, Timing};
 use crate::failure::{Failure, Outcome};
 use crate::flags::BenchBodyFlags;
 
-/// An empty kernel; every GPU since Maxwell takes it.
-const PTX: &CStr = c".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing()\n{\n    ret;\n}\n";
+/// An empty kernel; every GPU that CUDA 13 knows takes it.
+const PTX: &CStr = c".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry nothing()\n{\n    ret;\n}\n";
 const KERNEL: &CStr = c"nothing";
 /// Calls timed together where one is too short for the clock.
 const BATCH: u32 = 64;
@@ -33,7 +33,10 @@ const SIZES: [(usize, &str); 3] = [(4, "4"), (64 << 10, "64k"), (64 << 20, "64m"
 pub(super) struct Report {
     /// By key of `figures::FIGURES`.
     pub(super) figures: BTreeMap<String, Outcomes>,
+    /// Right after the start.
     pub(super) idle: Option<Idle>,
+    /// Resident memory in bytes after everything, large copies included.
+    pub(super) resident_after: Option<u64>,
 }
 
 /// A figure, or why there is none.
@@ -69,8 +72,9 @@ pub(super) fn main(flags: &BenchBodyFlags) -> Outcome {
         body.note("first_call", Ok(vec![started as f64]));
     }
     body.cuda.prepare().map_err(|error| Failure::work(format!("cannot measure: {error}")))?;
+    let idle = body.idle();
     body.measure();
-    let report = Report { idle: body.idle(), figures: body.figures };
+    let report = Report { idle, resident_after: resident(), figures: body.figures };
     writeln!(io::stdout(), "{}", serde_json::to_string(&report).map_err(Failure::work)?)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -145,7 +149,7 @@ impl Body {
         self.note(&format!("dtoh_{size}_pinned"), out);
     }
 
-    /// What the session costs while the program does something else.
+    /// What a session that does nothing costs the program.
     fn idle(&self) -> Option<Idle> {
         self.cuda.synchronise().ok()?;
         let (cpu, wall) = (cpu_time(), Instant::now());
@@ -235,7 +239,7 @@ mod tests {
         let failed = Outcomes::Failed("cuMemAllocHost_v2: CUDA_ERROR_NOT_SUPPORTED".into());
         let timing = Outcomes::Timing(Timing { median_ns: 1.5, p99_ns: 2.0 });
         let figures = [("a".to_owned(), failed), ("b".to_owned(), timing)].into();
-        let report = Report { figures, idle: Some(Idle { cpu_percent: 0.0, resident: 4096 }) };
+        let report = Report { figures, idle: Some(Idle { cpu_percent: 0.0, resident: 4096 }), resident_after: None };
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }

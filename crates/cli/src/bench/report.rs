@@ -47,6 +47,7 @@ struct Json<'a> {
     runs: usize,
     figures: Vec<JsonFigure>,
     idle: BTreeMap<Way, Idle>,
+    resident_after: BTreeMap<Way, u64>,
 }
 
 #[derive(Serialize)]
@@ -106,9 +107,12 @@ impl Comparison {
     fn idle(&self, way: Way) -> Option<Idle> {
         let idle: Vec<Idle> = self.runs.get(&way)?.iter().filter_map(|report| report.idle).collect();
         let cpu_percent = idle.iter().map(|idle| idle.cpu_percent).max_by(f64::total_cmp)?;
-        let mut resident: Vec<u64> = idle.iter().map(|idle| idle.resident).collect();
-        resident.sort_unstable();
-        Some(Idle { cpu_percent, resident: *resident.get(resident.len() / 2)? })
+        Some(Idle { cpu_percent, resident: middle(idle.iter().map(|idle| idle.resident))? })
+    }
+
+    /// Resident memory after all measurements.
+    fn resident_after(&self, way: Way) -> Option<u64> {
+        middle(self.runs.get(&way)?.iter().filter_map(|report| report.resident_after))
     }
 
     /// The table, the costs of an idle session, and what could not be measured.
@@ -120,7 +124,11 @@ impl Comparison {
         for way in self.runs.keys() {
             if let Some(idle) = self.idle(*way) {
                 let (title, cpu, resident) = (way.title(), idle.cpu_percent, Size(idle.resident));
-                writeln!(out, "idle program, {title}: {cpu:.2} % CPU, {resident} resident")?;
+                let after = self.resident_after(*way).map_or("-".to_owned(), |bytes| Size(bytes).to_string());
+                writeln!(
+                    out,
+                    "idle program, {title}: {cpu:.2} % CPU, {resident} resident ({after} after all the copies)"
+                )?;
             }
         }
         self.failures().iter().try_for_each(|line| writeln!(out, "not measured: {line}"))
@@ -165,6 +173,7 @@ impl Comparison {
             runs: self.runs.values().map(Vec::len).max().unwrap_or(0),
             figures: FIGURES.iter().map(|figure| self.json_figure(figure)).collect(),
             idle: self.runs.keys().filter_map(|way| Some((*way, self.idle(*way)?))).collect(),
+            resident_after: self.runs.keys().filter_map(|way| Some((*way, self.resident_after(*way)?))).collect(),
         };
         serde_json::to_writer_pretty(&mut *out, &json)?;
         writeln!(out)
@@ -180,6 +189,13 @@ impl Comparison {
             ratio: ways.filter_map(|way| Some((way, self.ratio(way, figure.key)?))).collect(),
         }
     }
+}
+
+/// The middle one of some numbers.
+fn middle(numbers: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut sorted: Vec<u64> = numbers.collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
 }
 
 /// A time, with the rate where that says more.
@@ -200,7 +216,7 @@ mod tests {
         let timing = Outcomes::Timing(Timing { median_ns, p99_ns: median_ns * 2.0 });
         let failed = Outcomes::Failed("cuEventRecord: CUDA_ERROR_NOT_SUPPORTED".into());
         let figures = [(key.to_owned(), timing), ("event_record".to_owned(), failed)].into();
-        Report { figures, idle: Some(Idle { cpu_percent: 0.0, resident: 8 << 20 }) }
+        Report { figures, idle: Some(Idle { cpu_percent: 0.0, resident: 8 << 20 }), resident_after: Some(9 << 20) }
     }
 
     fn comparison() -> Comparison {
@@ -226,7 +242,7 @@ mod tests {
             line.split_whitespace().eq("enqueue a launch 4.00 us 8.00 us 1.00 us 2.00 us 0.25".split(' ')),
             "{line}"
         );
-        assert!(text.contains("idle program, katydid shm: 0.00 % CPU, 8 MiB resident"), "{text}");
+        assert!(text.contains("idle program, katydid shm: 0.00 % CPU, 8 MiB resident (9 MiB after"), "{text}");
     }
 
     #[test]
