@@ -4,7 +4,7 @@
 //! start ── warm: open a driver ── wait on the control socket ── program handed over ── serve ── exit
 //! ```
 //!
-//! A worker serves one program and ends with it, whatever either of them is doing ([`monitor`]). It trusts the daemon
+//! A worker serves one program and ends with it, whatever either of them is doing (`monitor.rs`). It trusts the daemon
 //! that started it and the driver it opened; the program's bytes it does not trust (`katydid-session`).
 
 mod control;
