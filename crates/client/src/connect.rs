@@ -12,7 +12,7 @@ use katydid_transport::{Address, AddressError, ConnectError, connect};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Hello, LinkKind, SessionKind};
 
-use crate::session::Session;
+use crate::session::{FaultHandler, Session};
 
 /// A worker that has to start its driver first takes a second or two; more than this is a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ pub struct Opened {
 /// # Errors
 ///
 /// [`OpenError`], whose text says what to do.
-pub fn open() -> Result<Opened, OpenError> {
+pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
     let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
     let address: Address = server.parse()?;
     let offers = Offers::reserve()?;
@@ -88,7 +88,7 @@ pub fn open() -> Result<Opened, OpenError> {
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
     let arenas = offers.settle(&connection.ready.arenas)?;
-    Ok(Opened { session: Session::new(connection.link), arenas, pinned: connection.pinned })
+    Ok(Opened { session: Session::new(connection.link, on_fault), arenas, pinned: connection.pinned })
 }
 
 /// File name of the running program, bounded for the handshake.

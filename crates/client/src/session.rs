@@ -26,7 +26,11 @@ pub struct Session {
     deferred: AtomicU32,
     /// Messages enqueued so far: what a synchronisation has to wait for.
     enqueued: AtomicU64,
+    on_fault: FaultHandler,
 }
+
+/// Is told of an error that has ruined a context: its wire id, and the error.
+pub type FaultHandler = fn(u32, CUresult);
 
 thread_local! {
     /// The encoded message and the reply of the call in progress, kept for their memory.
@@ -34,9 +38,10 @@ thread_local! {
 }
 
 impl Session {
-    /// A session over a link that is up.
-    pub fn new(link: Box<dyn ProgramLink>) -> Self {
-        Self { link, lost: AtomicBool::new(false), deferred: AtomicU32::new(0), enqueued: AtomicU64::new(0) }
+    /// A session over a link that is up. `on_fault` is called before the call returns that brought the error.
+    pub fn new(link: Box<dyn ProgramLink>, on_fault: FaultHandler) -> Self {
+        let (lost, deferred, enqueued) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
+        Self { link, lost, deferred, enqueued, on_fault }
     }
 
     /// Sends a message nobody answers. It is executed after everything sent before it, by any thread.
@@ -114,7 +119,12 @@ impl Session {
             .map_err(|error| self.fail(M::NAME, &error))?;
         let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(M::NAME)) };
         output::write(printed.stdout, printed.stderr);
-        Ok((self.verdict(&head)?, payload))
+        let verdict = self.verdict(&head);
+        let (Ok(code) | Err(code)) = verdict;
+        if is_fault(code) {
+            (self.on_fault)(context, code);
+        }
+        Ok((verdict?, payload))
     }
 
     fn verdict(&self, head: &ReplyHead) -> Result<CUresult, CUresult> {
@@ -181,6 +191,25 @@ impl Session {
         }
         LOST
     }
+}
+
+/// Whether an error ruins its context: every later call in it returns the same, natively as here.
+fn is_fault(code: CUresult) -> bool {
+    matches!(
+        code,
+        CUresult::ERROR_ECC_UNCORRECTABLE
+            | CUresult::ERROR_NVLINK_UNCORRECTABLE
+            | CUresult::ERROR_CONTAINED
+            | CUresult::ERROR_ILLEGAL_ADDRESS
+            | CUresult::ERROR_LAUNCH_TIMEOUT
+            | CUresult::ERROR_ASSERT
+            | CUresult::ERROR_HARDWARE_STACK_ERROR
+            | CUresult::ERROR_ILLEGAL_INSTRUCTION
+            | CUresult::ERROR_MISALIGNED_ADDRESS
+            | CUresult::ERROR_INVALID_ADDRESS_SPACE
+            | CUresult::ERROR_INVALID_PC
+            | CUresult::ERROR_LAUNCH_FAILED
+    )
 }
 
 /// Runs `body` with empty buffers of this thread. A call inside a call (an upcall's, or after the thread's locals are

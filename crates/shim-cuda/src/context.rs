@@ -4,7 +4,7 @@
 //! the GPU then answer 709, as NVIDIA's driver does. What a context held is forgotten with it.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use katydid_client::regions::Place;
@@ -29,6 +29,8 @@ const FLAGS: u32 = 0xff;
 const SCHEDULING: u32 = 7;
 /// `CU_CTX_MAP_HOST`: set on every context by today's drivers.
 const MAP_HOST: u32 = 8;
+/// The state of a context that was not begun, or has ended.
+const ENDED: u32 = CUresult::ERROR_CONTEXT_IS_DESTROYED.0;
 /// The version that every context of today's drivers answers.
 const API_VERSION: u32 = 3020;
 
@@ -40,7 +42,8 @@ pub(crate) struct Context {
     /// The worker's ordinal.
     position: u32,
     is_primary: bool,
-    is_active: AtomicBool,
+    /// What a call in it returns before anything else: 0, or why there is no point in trying.
+    state: AtomicU32,
     /// Flags that it was, or will be, made with.
     flags: AtomicU32,
     /// What the worker said when it began, with what was set since; none while it is not active.
@@ -61,7 +64,7 @@ impl Context {
             device,
             position,
             is_primary: true,
-            is_active: AtomicBool::new(false),
+            state: AtomicU32::new(ENDED),
             flags: AtomicU32::new(0),
             facts: RwLock::new(None),
             retains: Mutex::new(0),
@@ -86,9 +89,14 @@ impl Context {
 
     /// # Errors
     ///
-    /// `ERROR_CONTEXT_IS_DESTROYED` for one that was never begun, or has ended.
+    /// `ERROR_CONTEXT_IS_DESTROYED` for one that was never begun, or has ended; the error that ruined it.
     pub(crate) fn check_active(&self) -> Result<(), CUresult> {
-        if self.is_active.load(Ordering::Relaxed) { Ok(()) } else { Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) }
+        CUresult(self.state.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Whether it was begun and has not ended; it may be ruined.
+    pub(crate) fn is_active(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != ENDED
     }
 
     /// Its number, as `cuCtxGetId` gives it.
@@ -113,7 +121,7 @@ impl Context {
             return Err(shim()?.session.broken("a context's beginning"));
         };
         *self.facts.write().unwrap_or_else(PoisonError::into_inner) = Some(facts);
-        self.is_active.store(true, Ordering::Release);
+        self.state.store(CUresult::SUCCESS.0, Ordering::Release);
         Ok(())
     }
 
@@ -121,7 +129,7 @@ impl Context {
     /// forgotten, then the worker is told with `message`.
     fn end<M: Message>(&self, message: &M) -> Result<(), CUresult> {
         katydid_export_table::context_gone(self.slot.handle);
-        self.is_active.store(false, Ordering::Release);
+        self.state.store(ENDED, Ordering::Release);
         *self.facts.write().unwrap_or_else(PoisonError::into_inner) = None;
         let shim = shim()?;
         self.forget_objects(shim);
@@ -187,17 +195,25 @@ impl Context {
     }
 }
 
+/// An error has ruined a context: from now on its calls return that error.
+pub(crate) fn faulted(wire: u32, code: CUresult) {
+    let context = shim().ok().zip(wire.checked_sub(1)).and_then(|(shim, index)| shim.contexts.get_index(index));
+    if let Some(context) = context {
+        let _ = context.state.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 /// The count of messages that every active context of a device has passed; none without an active one.
 fn settled_on(device: u32) -> Result<Option<u64>, CUresult> {
     let contexts = shim()?.contexts.live();
-    let active = contexts.iter().filter(|context| context.device == device && context.check_active().is_ok());
+    let active = contexts.iter().filter(|context| context.device == device && context.is_active());
     Ok(active.map(|context| context.settled.load(Ordering::Acquire)).min())
 }
 
 /// Waits for all contexts of a device, and touches no book of its memory: allocations call this. Returns the count of messages that is behind it then.
 pub(crate) fn settle_device(device: u32) -> Result<u64, CUresult> {
     for context in shim()?.contexts.live() {
-        if context.device == device && context.check_active().is_ok() {
+        if context.device == device && context.is_active() {
             context.wait()?;
         }
     }
@@ -233,7 +249,7 @@ pub(crate) unsafe fn primary_retain(target: *mut CUcontext, ordinal: CUdevice) -
     let target = unsafe { out(target) }?;
     let context = &device::device(ordinal)?.primary;
     let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
-    if context.check_active().is_err() {
+    if !context.is_active() {
         let flags = context.flags.load(Ordering::Relaxed);
         let message = kdContextRetain { context: context.wire(), device: context.position as i32, flags };
         context.begin(&shim()?.session.call(0, &message)?.facts)?;
@@ -248,7 +264,7 @@ pub(crate) fn primary_release(ordinal: CUdevice) -> Result<(), CUresult> {
     let context = &device::device(ordinal)?.primary;
     let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
     *retains = retains.checked_sub(1).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-    let last = *retains == 0 && context.check_active().is_ok();
+    let last = *retains == 0 && context.is_active();
     drop(retains);
     if last {
         context.end(&kdContextRelease { context: context.wire(), device: context.position as i32 })?;
@@ -260,7 +276,7 @@ pub(crate) fn primary_release(ordinal: CUdevice) -> Result<(), CUresult> {
 pub(crate) fn primary_reset(ordinal: CUdevice) -> Result<(), CUresult> {
     let context = &device::device(ordinal)?.primary;
     context.flags.store(0, Ordering::Relaxed);
-    if context.check_active().is_ok() {
+    if context.is_active() {
         context.end(&kdContextReset { context: context.wire(), device: context.position as i32 })?;
     }
     Ok(())
@@ -274,7 +290,7 @@ pub(crate) unsafe fn primary_state(ordinal: CUdevice, flags: *mut u32, active: *
     let (flags, active) = unsafe { (out(flags)?, out(active)?) };
     let context = &device::device(ordinal)?.primary;
     flags.write(context.flags.load(Ordering::Relaxed));
-    active.write(i32::from(context.check_active().is_ok()));
+    active.write(i32::from(context.is_active()));
     Ok(())
 }
 

@@ -58,7 +58,7 @@ impl DriverFacts for Answers {
 
     fn context_state(&self, context: Handle) -> ContextState {
         match shim().ok().and_then(|shim| shim.contexts.get(context)) {
-            Some(context) if context.check_active().is_ok() => ContextState::Active,
+            Some(context) if context.is_active() => ContextState::Active,
             Some(_) => ContextState::Inactive,
             None => ContextState::Unknown,
         }

@@ -132,7 +132,7 @@ pub(crate) fn register_again() -> Result<(), CUresult> {
         pinned.copies().clear();
         return Ok(());
     }
-    let active = shim.contexts.live().into_iter().find(|context| context.check_active().is_ok());
+    let active = shim.contexts.live().into_iter().find(|context| context.is_active());
     for range in pinned.arena.grown() {
         let Some(context) = &active else { break };
         let message = kdHostRegister { address: range.start, size: range.end - range.start, flags: 0 };

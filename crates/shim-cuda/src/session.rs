@@ -23,7 +23,7 @@ use crate::library::Library;
 use crate::module::Module;
 use crate::pinned::Pinned;
 use crate::stream::Stream;
-use crate::{export_table, tracing, upcall};
+use crate::{context, export_table, tracing, upcall};
 
 /// Handles of one kind at a time. The worker takes ids below 2^24.
 const HANDLES: u32 = 1 << 22;
@@ -119,7 +119,7 @@ impl Failure {
 }
 
 fn start() -> Result<Shim, Failure> {
-    let opened = connect::open()?;
+    let opened = connect::open(context::faulted)?;
     let facts = fetch_facts(&opened.session)?;
     build(opened.session, facts, opened.arenas, opened.pinned)
 }
