@@ -29,8 +29,11 @@ const REACH_LIMIT: Duration = Duration::from_secs(5);
 /// Who named the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
+    /// `--server`.
     Flag,
+    /// A variable of the environment, ours or Cricket's.
     Variable(&'static str),
+    /// The config file.
     File(PathBuf),
 }
 
@@ -47,7 +50,9 @@ impl fmt::Display for Origin {
 /// A server that somebody named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
+    /// Where it listens.
     pub(crate) address: Address,
+    /// Who said so, for errors.
     pub(crate) origin: Origin,
 }
 
@@ -81,6 +86,7 @@ pub(crate) fn resolve(flag: Option<&str>) -> Result<Option<Known>, AddressError>
     resolve_with(flag, |name| std::env::var_os(name))
 }
 
+/// [`resolve`] in an environment of the caller's, so that tests need not change that of the process.
 fn resolve_with(
     flag: Option<&str>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -100,6 +106,7 @@ fn resolve_with(
     set(CRICKET_VARIABLE).map(|text| known(&cricket(&text), Origin::Variable(CRICKET_VARIABLE))).transpose()
 }
 
+/// An address is checked where it was said, so that the error names the source and not only the text.
 fn known(text: &str, origin: Origin) -> Result<Known, AddressError> {
     match text.parse::<Address>() {
         Ok(address) => Ok(Known { address, origin }),
@@ -129,6 +136,8 @@ impl Known {
     }
 }
 
+/// Connects and hangs up: the server takes that for somebody who only looked. A host with several addresses is tried
+/// on each, and the last error is told.
 fn connect(address: &Address) -> io::Result<()> {
     match address {
         Address::Unix(path) => UnixStream::connect(path).map(drop),
@@ -184,6 +193,7 @@ pub(crate) fn admin_path(listen: &Address) -> PathBuf {
     }
 }
 
+/// Appends to the whole name: an extension in it must stay, or two sockets could share one admin socket.
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -32,6 +32,7 @@ pub(crate) fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T,
     parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
 }
 
+/// Sends the request and reads until the server closes.
 fn exchange(path: &Path, resource: &str) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -43,6 +44,7 @@ fn exchange(path: &Path, resource: &str) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
+/// Header and body apart; only the status of the header is looked at.
 fn parse<T: DeserializeOwned>(answer: &[u8]) -> Result<T, String> {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or("no HTTP header")?;
     let status = answer.split(|&byte| byte == b' ').nth(1).ok_or("no HTTP status")?;

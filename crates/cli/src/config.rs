@@ -50,6 +50,7 @@ pub(crate) fn read(path: &Path) -> Result<Config, ConfigError> {
     }
 }
 
+/// The line is found by hand, since the parser's own message spans several and draws arrows.
 fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);

@@ -42,6 +42,7 @@ pub(crate) fn main(flags: &ProbeDriverFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Opens the library as a worker would.
 fn probe(driver: &str) -> Probe {
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
     let choice: DriverChoice = driver.parse().unwrap_or_default();
@@ -51,6 +52,7 @@ fn probe(driver: &str) -> Probe {
     }
 }
 
+/// Asks a library that has initialised for what people know a driver by.
 fn facts(library: OpenLibrary) -> DriverFacts {
     let (path, soft, count) = (library.path().to_owned(), library.is_soft(), library.devices());
     let driver = Driver::new(library);

@@ -30,6 +30,7 @@ pub(crate) fn main(flags: &PsFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `--admin`, or what follows from the server's address, or from where a server listens by default.
 fn admin_socket(flags: &PsFlags) -> Result<PathBuf, Failure> {
     if let Some(path) = &flags.admin {
         return Ok(path.clone());
@@ -45,6 +46,8 @@ fn admin_socket(flags: &PsFlags) -> Result<PathBuf, Failure> {
     Ok(admin_path(&address))
 }
 
+/// Whether only another machine can have the server's admin socket. A name is not resolved: `localhost` is the one that
+/// means this machine everywhere.
 fn is_elsewhere(address: &Address) -> bool {
     match address {
         Address::Unix(_) => false,
@@ -55,6 +58,7 @@ fn is_elsewhere(address: &Address) -> bool {
     }
 }
 
+/// The same fields in the same order as the JSON, with units for people.
 fn table(sessions: &[SessionView], now: u64) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -73,6 +77,7 @@ fn table(sessions: &[SessionView], now: u64) -> Table {
     table
 }
 
+/// What a worker has not reported yet is a dash.
 fn row(session: &SessionView, now: u64) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
@@ -89,6 +94,7 @@ fn row(session: &SessionView, now: u64) -> Vec<String> {
     ]
 }
 
+/// Names come from programs and users, so one of them must not break the table.
 fn shortened(name: &str) -> String {
     match name.char_indices().nth(NAME_WIDTH) {
         Some(_) => name.chars().take(NAME_WIDTH - 1).chain(['…']).collect(),
@@ -106,6 +112,7 @@ fn age(seconds: u64) -> String {
     }
 }
 
+/// Seconds since 1970, the clock of the server's answer; both are on one machine.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -22,7 +22,9 @@ use crate::supervise;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot run the program: {}: {source}: check its name, PATH and permissions", program.display())]
 pub(crate) struct RunError {
+    /// As given, before the search in PATH.
     program: PathBuf,
+    /// What the system said.
     source: io::Error,
 }
 
@@ -36,8 +38,11 @@ impl RunError {
 /// A program that is ready to be started under Katydid.
 #[derive(Debug)]
 pub(crate) struct Launch {
+    /// Its environment lacks only the server.
     command: Command,
+    /// The server to use; without one a private one is started.
     known: Option<Known>,
+    /// For a private server.
     driver: String,
 }
 
@@ -93,6 +98,7 @@ impl Launch {
         self.error(source).into()
     }
 
+    /// The server's first worker warms up while the program starts.
     fn run_private(mut self) -> Result<ExitStatus, Failure> {
         let server = PrivateServer::start(&self.driver)?;
         self.set(address::VARIABLE, server.address().to_string());
@@ -101,10 +107,12 @@ impl Launch {
         status
     }
 
+    /// Runs the program as a child.
     fn supervise(&mut self) -> Result<ExitStatus, Failure> {
         supervise::run(&mut self.command).map_err(|source| self.error(source).into())
     }
 
+    /// Names the program in what the system said.
     fn error(&self, source: io::Error) -> RunError {
         RunError { program: PathBuf::from(self.command.get_program()), source }
     }

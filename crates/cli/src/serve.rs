@@ -77,6 +77,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     Ok(config)
 }
 
+/// What `--listen` says, or the default place, made safe before a socket is put there.
 fn addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
     if texts.is_empty() {
         prepare_runtime_folder().map_err(Failure::server)?;

@@ -41,6 +41,7 @@ impl FromStr for Size {
     }
 }
 
+/// Digits and a point only, as the caller has made sure: no sign, no exponent, no infinity.
 fn decimal(text: &str) -> Result<f64, SizeError> {
     text.parse().map_err(|_| SizeError::Malformed)
 }

@@ -45,6 +45,7 @@ pub(crate) fn run(command: &mut Command) -> io::Result<ExitStatus> {
     })
 }
 
+/// A signal that we catch interrupts the wait, not the program.
 fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     loop {
         match child.wait() {
@@ -65,6 +66,7 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
+/// The mask as `/proc/PID/status` writes it: hexadecimal, bit N - 1 for signal N.
 fn ignored_mask(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
     u64::from_str_radix(line.trim(), 16).ok()

@@ -37,6 +37,7 @@ impl Table {
         self.rows.iter().try_for_each(|row| self.line(out, row, &widths))
     }
 
+    /// In characters, not bytes: names may be in any script.
     fn widths(&self, titles: &[String]) -> Vec<usize> {
         let mut widths = vec![0; titles.len()];
         for row in self.rows.iter().map(Vec::as_slice).chain([titles]) {
@@ -47,6 +48,7 @@ impl Table {
         widths
     }
 
+    /// Trailing spaces are cut, so that a narrow terminal does not wrap for nothing.
     fn line(&self, out: &mut impl Write, cells: &[String], widths: &[usize]) -> io::Result<()> {
         let padded = cells.iter().zip(widths).zip(&self.columns).map(|((cell, &width), (_, align))| match align {
             Align::Left => format!("{cell:<width$}"),

@@ -46,6 +46,7 @@ enum Refusal {
 }
 
 impl Refusal {
+    /// What a program can tell apart; the text is for people.
     fn code(&self) -> RefusalCode {
         match self {
             Self::OtherKind => RefusalCode::BAD_HELLO,
@@ -84,6 +85,7 @@ fn wait<'a>(listeners: &'a [Listener], stop: &OwnedFd) -> Option<Vec<&'a Listene
     Some(listeners.iter().zip(due).filter(|(_, due)| **due).map(|(listener, _)| listener).collect())
 }
 
+/// Takes one connection and leaves it to a thread, so that a slow program holds up no other.
 fn accept(listener: &Listener, shared: &Arc<Shared>, greetings: &Arc<AtomicUsize>) -> io::Result<()> {
     let Some((socket, peer)) = listener.accept()? else { return Ok(()) };
     if !peer.allowed {
@@ -113,6 +115,7 @@ fn refuse_unheard(socket: &OwnedFd, shared: &Shared, code: RefusalCode, text: &s
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
+    /// `None` while all are taken.
     fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
         let more = |taken| (taken < GREETINGS).then_some(taken + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -141,12 +144,13 @@ fn greet(socket: OwnedFd, peer: &Peer, place: Place, shared: &Shared) {
     }
 }
 
+/// Gives the program a place in the table and a worker, or takes the place away again.
 fn admit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal> {
     if pending.hello().session != SessionKind::CUDA {
         return Err(Refusal::OtherKind);
     }
     let program = describe(pending.hello(), peer);
-    let words = format!("{} (process {} of {}, {})", program.name, program.pid, program.peer, program.link);
+    let words = format!("{} (process {} from {}, {})", program.name, program.pid, program.peer, program.link);
     let id = shared.sessions.admit(program)?;
     match hand_over(shared, id, pending) {
         Ok(worker) => {

@@ -49,12 +49,16 @@ pub(super) enum Outcomes {
 
 /// How often each thing is done.
 struct Plan {
+    /// Calls and small copies.
     repetitions: u32,
+    /// Copies of 64 MiB, each of which takes milliseconds.
     large: u32,
+    /// How long the program does nothing.
     idle: Duration,
 }
 
 impl Plan {
+    /// `quick` gives up a steady 99th percentile for a run of a second.
     fn new(quick: bool) -> Self {
         match quick {
             true => Self { repetitions: 300, large: 3, idle: Duration::from_millis(300) },
@@ -84,19 +88,23 @@ pub(super) fn now() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
+/// Clocks of this kind never show negative times.
 fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
+/// A run in progress.
 struct Body {
     cuda: Cuda,
     plan: Plan,
     figures: BTreeMap<String, Outcomes>,
 }
 
+/// Nanoseconds of each repetition, or why there are none.
 type Samples = Result<Vec<f64>, CudaError>;
 
 impl Body {
+    /// Keeps a figure; a failed one keeps its reason.
     fn note(&mut self, key: &str, samples: Samples) {
         let outcome = match samples.map(Timing::of) {
             Ok(Some(timing)) => Outcomes::Timing(timing),
@@ -106,6 +114,7 @@ impl Body {
         self.figures.insert(key.to_owned(), outcome);
     }
 
+    /// Everything but the start, which was measured before there was a `Body`.
     fn measure(&mut self) {
         self.launches();
         let (often, rarely) = (self.plan.repetitions, self.plan.large);
@@ -124,6 +133,7 @@ impl Body {
         }
     }
 
+    /// Both ways of launching the empty kernel; a driver that cannot load it loses these figures and no other.
     fn launches(&mut self) {
         let loaded = self.cuda.load(PTX, KERNEL);
         let (often, cuda) = (self.plan.repetitions, &self.cuda);
@@ -191,6 +201,7 @@ fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result<(), CudaEr
     Ok(samples)
 }
 
+/// The copy that a program may enqueue without waiting: its four bytes live as long as the program.
 fn small_async(number: u32, cuda: &Cuda) -> Samples {
     let device = cuda.allocate(FOUR.len())?;
     let samples = batches(number, cuda, || cuda.copy_in_async(device, &FOUR));

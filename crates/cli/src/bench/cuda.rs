@@ -117,10 +117,12 @@ impl Cuda {
         call!(self.functions, cuModuleGetFunction(&raw mut self.kernel, module, name.as_ptr()))
     }
 
+    /// A question about an idle stream; a driver that batches must answer it all the same.
     pub(super) fn query_stream(&self) -> Result<(), CudaError> {
         call!(self.functions, cuStreamQuery(self.stream))
     }
 
+    /// Waits for everything launched so far.
     pub(super) fn synchronise(&self) -> Result<(), CudaError> {
         call!(self.functions, cuCtxSynchronize())
     }
@@ -131,24 +133,29 @@ impl Cuda {
         call!(self.functions, cuLaunchKernel(self.kernel, 1, 1, 1, 1, 1, 1, 0, stream, none, none))
     }
 
+    /// The one event, again.
     pub(super) fn record(&self) -> Result<(), CudaError> {
         call!(self.functions, cuEventRecord(self.event, self.stream))
     }
 
+    /// Device memory; its contents are not looked at.
     pub(super) fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
         let mut address = 0;
         call!(self.functions, cuMemAlloc_v2(&raw mut address, bytes))?;
         Ok(address)
     }
 
+    /// What [`Cuda::allocate`] gave.
     pub(super) fn free(&self, address: u64) -> Result<(), CudaError> {
         call!(self.functions, cuMemFree_v2(address))
     }
 
+    /// Returns when `from` may be changed again.
     pub(super) fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
         call!(self.functions, cuMemcpyHtoD_v2(to, from.as_ptr().cast(), from.len()))
     }
 
+    /// Returns when `to` holds the bytes.
     pub(super) fn copy_out(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
         call!(self.functions, cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from, to.len()))
     }
@@ -183,6 +190,7 @@ pub(super) struct Pinned<'a> {
 }
 
 impl Pinned<'_> {
+    /// The memory itself.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `bytes` initialised bytes at `start` that only this value knows of, until it is dropped; all copies
         // that use them are synchronous.

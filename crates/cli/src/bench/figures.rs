@@ -5,15 +5,20 @@ use serde::{Deserialize, Serialize};
 /// One figure: its key in JSON, its name in the table, and the bytes it moves (0: none).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Figure {
+    /// For programs; never changed once released.
     pub(super) key: &'static str,
+    /// For people.
     pub(super) name: &'static str,
+    /// What one repetition moves, for the rate.
     pub(super) bytes: u64,
 }
 
+/// A figure that moves no data.
 const fn figure(key: &'static str, name: &'static str) -> Figure {
     Figure { key, name, bytes: 0 }
 }
 
+/// A figure that moves data.
 const fn copy(key: &'static str, name: &'static str, bytes: u64) -> Figure {
     Figure { key, name, bytes }
 }
@@ -49,7 +54,9 @@ pub(super) const FIGURES: [Figure; 21] = [
 /// One figure of one way, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Timing {
+    /// Half of the repetitions were faster.
     pub(super) median_ns: f64,
+    /// One in a hundred was slower.
     pub(super) p99_ns: f64,
 }
 

@@ -63,10 +63,13 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
 /// A way with what its measuring program needs.
 struct Setup {
     way: Way,
+    /// The loader's search path; `None` unsets it.
     search: Option<OsString>,
+    /// The server, except for the native way.
     server: Option<Address>,
 }
 
+/// Native first, then one server's two addresses: the shim makes shared memory of the unix socket and a stream of TCP.
 fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &PrivateServer) -> Vec<Setup> {
     let native = Setup { way: Way::Native, search: native_search(layout, &driver.path), server: None };
     let through =
@@ -86,6 +89,7 @@ fn native_search(layout: &Layout, driver: &Path) -> Option<OsString> {
     }
 }
 
+/// All rounds. One run that fails ends the measurement: its figures could not be compared.
 fn measure(quick: bool, ways: &[Setup], driver: &DriverFacts, server: &PrivateServer) -> Result<Comparison, Failure> {
     let progress = Progress::new();
     let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
@@ -115,6 +119,7 @@ fn wait_until_warm(server: &PrivateServer) -> Result<(), Failure> {
     Ok(())
 }
 
+/// One run of the measuring program. Its start is stamped as late as possible, so that first calls compare.
 fn run(setup: &Setup, quick: bool) -> Result<Report, Failure> {
     let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", setup.way.title()));
     let mut command = Command::new("/proc/self/exe");

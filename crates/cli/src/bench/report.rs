@@ -37,10 +37,13 @@ impl Way {
 /// The runs of all ways.
 #[derive(Debug)]
 pub(super) struct Comparison {
+    /// The same one under all ways.
     driver: DriverFacts,
+    /// One report a round.
     runs: BTreeMap<Way, Vec<Report>>,
 }
 
+/// What `--json` writes; keys are only ever added.
 #[derive(Serialize)]
 struct Json<'a> {
     driver: &'a DriverFacts,
@@ -50,6 +53,7 @@ struct Json<'a> {
     resident_after: BTreeMap<Way, u64>,
 }
 
+/// One figure of all ways; a way that could not measure it has null.
 #[derive(Serialize)]
 struct JsonFigure {
     key: &'static str,
@@ -81,6 +85,7 @@ impl Comparison {
         Timing::over_runs(&timings.collect::<Vec<_>>())
     }
 
+    /// Median over native's median; `None` for native itself, and where one of the two is missing.
     fn ratio(&self, way: Way, key: &str) -> Option<f64> {
         if way == Way::Native {
             return None;
@@ -134,6 +139,7 @@ impl Comparison {
         self.failures().iter().try_for_each(|line| writeln!(out, "not measured: {line}"))
     }
 
+    /// A line a figure; for each way its median and tail, and the ratio where native was measured too.
     fn table(&self) -> Table {
         let mut columns = vec![("FIGURE".to_owned(), Align::Left)];
         for way in self.runs.keys() {

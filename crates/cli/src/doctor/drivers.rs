@@ -22,6 +22,7 @@ pub(super) fn libraries() -> Vec<Finding> {
     }
 }
 
+/// Presence only: whether a library works is found out by opening it, below.
 fn library(check: &'static str, path: &Path) -> Finding {
     match path.is_file() {
         true => Finding::ok(check, path.display().to_string()),
@@ -36,10 +37,12 @@ pub(super) fn drivers() -> Vec<Finding> {
     vec![nvidia(version.as_deref()), automatic(&auto, version.is_some()), soft(&probe_apart("soft"))]
 }
 
+/// The kernel module's own word; `None` where it is not loaded.
 fn nvidia_version() -> Option<String> {
     fs::read_to_string(NVIDIA_VERSION).ok().map(|text| text.trim().to_owned())
 }
 
+/// A machine without an NVIDIA GPU is a healthy one: programs run on softcuda, or elsewhere.
 fn nvidia(version: Option<&str>) -> Finding {
     match version {
         Some(version) => Finding::ok("NVIDIA driver", format!("version {version}")),
@@ -49,6 +52,7 @@ fn nvidia(version: Option<&str>) -> Finding {
     }
 }
 
+/// `auto` falling back to softcuda where a GPU ought to work would surprise its owner by its speed.
 fn automatic(probe: &Probe, has_nvidia: bool) -> Finding {
     let check = "driver taken by auto";
     match probe {
@@ -68,6 +72,7 @@ fn automatic(probe: &Probe, has_nvidia: bool) -> Finding {
     }
 }
 
+/// softcuda works wherever Katydid does, so a failure is one of the installation.
 fn soft(probe: &Probe) -> Finding {
     match probe {
         Probe::Works(facts) => Finding::ok("softcuda", devices(facts)),

@@ -36,14 +36,17 @@ struct Finding {
 }
 
 impl Finding {
+    /// Nothing to do.
     fn ok(check: &'static str, detail: impl Into<String>) -> Self {
         Self { check, status: Status::Ok, detail: detail.into(), remedy: None }
     }
 
+    /// Programs run, but something may disappoint.
     fn warn(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { check, status: Status::Warn, detail: detail.into(), remedy: Some(remedy.into()) }
     }
 
+    /// Programs will not run like this.
     fn fail(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { check, status: Status::Fail, detail: detail.into(), remedy: Some(remedy.into()) }
     }
@@ -62,6 +65,7 @@ pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
+/// From the files of the installation outwards, so that the first failure is the cause of the later ones.
 fn examine(flags: &DoctorFlags) -> Vec<Finding> {
     let progress = Progress::new();
     let mut findings = drivers::libraries();

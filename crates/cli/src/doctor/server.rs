@@ -6,6 +6,7 @@ use super::Finding;
 use crate::address::{Known, admin_path, resolve};
 use crate::admin;
 
+/// The name of the check.
 const CHECK: &str = "server";
 
 /// Whether a named server answers, and is of this release where that can be asked.
@@ -17,6 +18,7 @@ pub(super) fn check(flag: Option<&str>) -> Finding {
     }
 }
 
+/// A connection first, since the admin socket exists on the server's machine only.
 fn reach(known: &Known) -> Finding {
     let (address, origin) = (&known.address, &known.origin);
     if let Err(error) = known.reach() {
@@ -30,6 +32,7 @@ fn reach(known: &Known) -> Finding {
     }
 }
 
+/// What the server says of itself: broken workers and another release are failures that programs would meet.
 fn described(known: &Known, view: &ServerView) -> Finding {
     let (address, origin) = (&known.address, &known.origin);
     if let Some(reason) = &view.workers.last_failure {

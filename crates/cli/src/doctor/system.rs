@@ -47,6 +47,7 @@ fn addresses() -> Finding {
     }
 }
 
+/// All free candidates: with one taken the next is used, so that is no warning.
 fn describe(arenas: &[ArenaRange]) -> String {
     let of = |kind: ArenaKind| {
         arenas.iter().filter(move |arena| arena.kind == kind).map(|arena| format!("{:#x}", arena.base))
@@ -73,6 +74,7 @@ fn randomisation() -> Finding {
     }
 }
 
+/// Reservations cost nothing in any mode; sparse memory files may, in the strict one.
 fn overcommit() -> Finding {
     let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     match mode.trim() {
@@ -85,14 +87,17 @@ fn overcommit() -> Finding {
     }
 }
 
+/// A server holds about five descriptors a session.
 fn open_files() -> Finding {
     at_least("open files", Resource::Nofile, FILES, |files| files.to_string(), "ulimit -n 65536")
 }
 
+/// Device arenas are reserved in the program, terabytes of addresses without memory behind them.
 fn address_space() -> Finding {
     at_least("address space", Resource::As, ADDRESSES, |bytes| Size(bytes).to_string(), "ulimit -v unlimited")
 }
 
+/// See [`LOCKED`].
 fn locked_memory() -> Finding {
     at_least("locked memory", Resource::Memlock, LOCKED, |bytes| Size(bytes).to_string(), "ulimit -l unlimited")
 }

@@ -64,6 +64,7 @@ fn write_table(json: bool, traces: &[Trace]) -> Result<(), Failure> {
     Ok(io::stderr().write_all(&text)?)
 }
 
+/// A file a process: Perfetto shows one process best, and several traces can be opened side by side.
 fn write_timelines(output: &Path, traces: &[Trace]) -> Result<(), Failure> {
     for (index, trace) in traces.iter().enumerate() {
         let path = if index == 0 { output.to_owned() } else { beside(output, trace.pid) };

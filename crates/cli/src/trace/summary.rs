@@ -33,6 +33,7 @@ struct Line {
 }
 
 impl Line {
+    /// Sums that overflow stay at the largest number: 584 years of calls.
     fn add(&mut self, call: &Call) {
         self.calls += 1;
         self.errors += u64::from(is_error(call.result));
@@ -42,6 +43,7 @@ impl Line {
     }
 }
 
+/// See [`Line::errors`].
 fn is_error(result: u32) -> bool {
     ![CUresult::SUCCESS, CUresult::ERROR_NOT_READY].contains(&CUresult(result))
 }
@@ -78,6 +80,7 @@ impl Summary {
         writeln!(out, "{calls} calls, {errors} errors, {total} us inside CUDA")
     }
 
+    /// Shares are of the time inside CUDA, not of the program's.
     fn row(&self, line: &Line) -> Vec<String> {
         let share = line.total_ns as f64 / self.total_ns.max(1) as f64 * 100.0;
         vec![
@@ -92,6 +95,7 @@ impl Summary {
     }
 }
 
+/// The unit in which CUDA calls are two to four digits.
 fn micros(nanoseconds: u64) -> String {
     format!("{:.2}", nanoseconds as f64 / 1000.0)
 }

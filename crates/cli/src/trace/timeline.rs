@@ -20,6 +20,7 @@ pub(super) fn write(path: &Path, trace: &Trace) -> io::Result<()> {
     out.flush()
 }
 
+/// Names of process and threads first, then the calls.
 fn write_events(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
     let Trace { pid, program, .. } = trace;
     writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
@@ -45,6 +46,7 @@ fn write_call(out: &mut impl Write, trace: &Trace, call: &Call) -> io::Result<()
     )
 }
 
+/// Exact: a double would lose nanoseconds in a trace of months.
 fn micros(nanoseconds: u64) -> String {
     format!("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000)
 }
