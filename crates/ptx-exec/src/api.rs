@@ -1,8 +1,7 @@
 //! The types that softcuda works with: load a program, look up its kernels and globals, run launches.
 
-use crate::fault::Fault;
+use crate::code::Code;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// The device that programs are loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +77,12 @@ pub struct Kernel {
     pub ptx_version: u32,
     /// `.target` of its PTX, e.g. 75.
     pub target: u32,
+    /// The program that it is part of.
+    pub(crate) code: Arc<Code>,
+    /// Its function there.
+    pub(crate) function: u32,
+    /// What dynamic shared memory is aligned to.
+    pub(crate) dynamic_align: u32,
 }
 
 /// Why a program was refused. `Display` is the log for the user: line and token.
@@ -86,53 +91,52 @@ pub struct Kernel {
 pub enum LoadError {
     /// `CUDA_ERROR_INVALID_PTX` (218): the text is not PTX.
     #[error("ptx error: line {line}: {message}")]
-    InvalidPtx { line: u32, message: String },
+    InvalidPtx {
+        /// Line of the text, from 1.
+        line: u32,
+        /// What is wrong, with the token.
+        message: String,
+    },
     /// Valid PTX, but an instruction (or its form) that this interpreter does not have.
     #[error("ptx error: line {line}: {name} is not supported by the software device")]
-    Unsupported { line: u32, name: String },
+    Unsupported {
+        /// Line of the text, from 1.
+        line: u32,
+        /// The instruction with its modifiers.
+        name: String,
+    },
     /// `CUDA_ERROR_NO_BINARY_FOR_GPU` (209): the text asks for a newer device.
     #[error("no kernel image for this device: the PTX is for sm_{wanted}, the device is sm_{device}")]
-    NoKernelImage { wanted: u32, device: u32 },
+    NoKernelImage {
+        /// What the text asks for.
+        wanted: u32,
+        /// What the device is.
+        device: u32,
+    },
     /// `CUDA_ERROR_OUT_OF_MEMORY` (2): `GlobalMemory` had no room for a variable.
     #[error("out of memory: {size} bytes for {name}")]
-    OutOfMemory { name: String, size: u64 },
+    OutOfMemory {
+        /// The variable.
+        name: String,
+        /// Its size in bytes.
+        size: u64,
+    },
     /// A name is declared or used and nothing defines it.
     #[error("ptx error: line {line}: unresolved symbol {name}")]
-    UnresolvedSymbol { line: u32, name: String },
+    UnresolvedSymbol {
+        /// Line of the use, from 1.
+        line: u32,
+        /// The name.
+        name: String,
+    },
     /// Two texts define the same name.
     #[error("ptx error: line {line}: {name} is defined twice")]
-    DuplicateSymbol { line: u32, name: String },
-}
-
-/// A linked and decoded program.
-#[derive(Debug)]
-pub struct Program {}
-
-impl Program {
-    /// Links and decodes PTX texts; variables are placed in `memory`.
-    pub fn load(_sources: &[&str], _memory: &mut dyn GlobalMemory, _target: Target) -> Result<Self, LoadError> {
-        Err(LoadError::InvalidPtx { line: 0, message: "not built yet".to_owned() })
-    }
-
-    /// All kernels, in the order of the text.
-    pub fn kernels(&self) -> &[Arc<Kernel>] {
-        &[]
-    }
-
-    /// The kernel called `name`.
-    pub fn kernel(&self, _name: &str) -> Option<Arc<Kernel>> {
-        None
-    }
-
-    /// Address and size of the `.global` or `.const` variable `name`.
-    pub fn global(&self, _name: &str) -> Option<(u64, u64)> {
-        None
-    }
-
-    /// Names of all variables that `global` finds, in the order of the text.
-    pub fn global_names(&self) -> Vec<&str> {
-        Vec::new()
-    }
+    DuplicateSymbol {
+        /// Line of the second definition, from 1.
+        line: u32,
+        /// The name.
+        name: String,
+    },
 }
 
 /// Everything about one launch.
@@ -168,27 +172,4 @@ pub enum Progress {
     Paused,
     /// Every block has finished.
     Done,
-}
-
-/// A launch in progress.
-#[derive(Debug)]
-pub struct Grid {}
-
-impl Grid {
-    /// Prepares a launch; faults with `BadLaunch` when it cannot be.
-    pub fn new(_launch: Launch) -> Result<Self, Fault> {
-        Ok(Self {})
-    }
-
-    /// Runs until done, the budget is used up, `cancel` is set, or a fault.
-    pub fn run(&mut self, _host: &dyn Host, _limits: Limits, _cancel: &AtomicBool) -> Result<Progress, Fault> {
-        Ok(Progress::Done)
-    }
-}
-
-/// Runs a launch to its end on `threads` threads.
-pub fn run(launch: &Launch, host: &dyn Host, threads: usize, cancel: &AtomicBool) -> Result<(), Fault> {
-    let mut grid = Grid::new(launch.clone())?;
-    while grid.run(host, Limits { threads, budget: u64::MAX }, cancel)? == Progress::Paused {}
-    Ok(())
 }

@@ -7,12 +7,40 @@
 //!
 //! Device addresses are addresses of this process. Shared and local memory, kernel parameters and functions have windows
 //! above the addresses that a process can have (see [`window`]).
+//!
+//! | module | what |
+//! |---|---|
+//! | `link`, `globals`, `decode`, `program` | texts to code |
+//! | `inst`, `code`, `registers` | what code is, and where its operands are |
+//! | `alu`, `memory`, `atom`, `collective`, `barrier`, `control`, `special`, `print` | instructions |
+//! | `machine`, `warp`, `block`, `grid` | what runs when |
 
+mod alu;
 mod api;
+mod atom;
+mod barrier;
+mod block;
+mod code;
+mod collective;
+mod control;
+mod decode;
 mod fault;
+mod globals;
+mod grid;
+mod inst;
+mod link;
+mod machine;
+mod memory;
+mod print;
+mod program;
+mod registers;
+mod shared;
+mod special;
+mod types;
+mod warp;
 pub mod window;
 
-pub use api::{
-    AddressRange, GlobalMemory, Grid, Host, Kernel, Launch, Limits, LoadError, Param, Program, Progress, Target, run,
-};
+pub use api::{AddressRange, GlobalMemory, Host, Kernel, Launch, Limits, LoadError, Param, Progress, Target};
 pub use fault::{Fault, FaultKind};
+pub use grid::{Grid, run};
+pub use program::Program;

@@ -1,0 +1,126 @@
+//! Carry chains: `add.cc addc sub.cc subc mad.cc madc`. The carry flag is a predicate like any other.
+
+use crate::inst::{Exec, Flow, Inst};
+use crate::machine::Machine;
+use crate::registers::{LANES, Raw};
+
+/// `Inst::imm` flag: take the carry from predicate `x`.
+pub(crate) const CARRY_IN: u64 = 1;
+/// `Inst::imm` flag: put the carry into predicate `x`.
+pub(crate) const CARRY_OUT: u64 = 2;
+
+/// What is added to (or taken from) the accumulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chain {
+    /// `a + b`
+    Add,
+    /// `a - b`; the flag is a borrow.
+    Sub,
+    /// Low half of `a * b`, plus `c`.
+    MadLo,
+    /// High half of `a * b`, plus `c`.
+    MadHi,
+}
+
+/// Widths that chains come in.
+pub(crate) trait Limb: Raw {
+    /// Result and carry of one step.
+    fn step(chain: Chain, signed: bool, a: Self, b: Self, c: Self, carry: bool) -> (Self, bool);
+}
+
+macro_rules! limbs {
+    ($($ty:ident, $signed:ident, $double:ident, $signed_double:ident;)*) => {$(
+        impl Limb for $ty {
+            fn step(chain: Chain, signed: bool, a: Self, b: Self, c: Self, carry: bool) -> (Self, bool) {
+                let product = if signed {
+                    ((a as $signed as $signed_double) * (b as $signed as $signed_double)) as $double
+                } else {
+                    (a as $double) * (b as $double)
+                };
+                let (left, right) = match chain {
+                    Chain::Add | Chain::Sub => (a, b),
+                    Chain::MadLo => (product as Self, c),
+                    Chain::MadHi => ((product >> Self::BITS) as Self, c),
+                };
+                if chain == Chain::Sub { left.borrowing(right, carry) } else { left.carrying(right, carry) }
+            }
+        }
+
+        impl Carrying for $ty {
+            fn carrying(self, b: Self, carry: bool) -> (Self, bool) {
+                let (sum, first) = self.overflowing_add(b);
+                let (sum, second) = sum.overflowing_add(Self::from(carry));
+                (sum, first | second)
+            }
+
+            fn borrowing(self, b: Self, borrow: bool) -> (Self, bool) {
+                let (rest, first) = self.overflowing_sub(b);
+                let (rest, second) = rest.overflowing_sub(Self::from(borrow));
+                (rest, first | second)
+            }
+        }
+    )*};
+}
+
+/// Sums and differences with a flag in and out.
+trait Carrying: Sized {
+    /// `self + b + carry`
+    fn carrying(self, b: Self, carry: bool) -> (Self, bool);
+    /// `self - b - borrow`
+    fn borrowing(self, b: Self, borrow: bool) -> (Self, bool);
+}
+
+limbs! {
+    u32, i32, u64, i64;
+    u64, i64, u128, i128;
+}
+
+/// One instruction of a chain; `SIGNED` matters to `MadHi` only.
+fn body<T: Limb, const CHAIN: u8, const SIGNED: bool>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let chain = [Chain::Add, Chain::Sub, Chain::MadLo, Chain::MadHi][CHAIN as usize & 3];
+    let registers = &machine.registers;
+    let (a, b, c) = (registers.row::<T>(inst.a), registers.row::<T>(inst.b), registers.row::<T>(inst.c));
+    let carries = if inst.imm & CARRY_IN != 0 { registers.bits(inst.x) } else { 0 };
+    let mut out = [T::ZERO; LANES];
+    let mut flags = 0;
+    for lane in 0..LANES {
+        let (value, flag) = T::step(chain, SIGNED, a[lane], b[lane], c[lane], carries >> lane & 1 != 0);
+        out[lane] = value;
+        flags |= u32::from(flag) << lane;
+    }
+    machine.registers.set(inst.d, machine.mask, &out);
+    if inst.imm & CARRY_OUT != 0 {
+        machine.registers.set_bits(inst.x, machine.mask, flags);
+    }
+    Flow::Next
+}
+
+/// Code for one instruction of a chain.
+pub(crate) fn chain<T: Limb>(chain: Chain, signed: bool) -> Exec {
+    match (chain, signed) {
+        (Chain::Add, _) => body::<T, 0, false>,
+        (Chain::Sub, _) => body::<T, 1, false>,
+        (Chain::MadLo, _) => body::<T, 2, false>,
+        (Chain::MadHi, false) => body::<T, 3, false>,
+        (Chain::MadHi, true) => body::<T, 3, true>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carries_and_borrows_pass_on() {
+        assert_eq!(u32::step(Chain::Add, false, u32::MAX, 0, 0, true), (0, true));
+        assert_eq!(u32::step(Chain::Sub, false, 0, 0, 0, true), (u32::MAX, true));
+        assert_eq!(u64::step(Chain::Add, false, 1, 2, 0, false), (3, false));
+    }
+
+    #[test]
+    fn products_give_their_half_before_the_sum() {
+        assert_eq!(u32::step(Chain::MadLo, false, u32::MAX, u32::MAX, 1, true), (3, false));
+        assert_eq!(u32::step(Chain::MadHi, false, u32::MAX, u32::MAX, 2, false), (0, true));
+        assert_eq!(u32::step(Chain::MadHi, true, u32::MAX, 1, 0, false), (u32::MAX, false));
+    }
+}

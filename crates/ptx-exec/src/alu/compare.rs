@@ -1,0 +1,246 @@
+//! `setp`, `testp`, `isspacep`: comparisons into predicates.
+
+use super::element::{Bf16, Element, F16};
+use super::float::flush;
+use super::lanes::Compare;
+use crate::inst::{Inst, NONE};
+use crate::machine::Machine;
+use crate::window;
+use std::marker::PhantomData;
+
+/// `Inst::imm` of a comparison that only writes `d`.
+pub(crate) const PLAIN: u64 = 0;
+/// Combine with predicate `c` by `and`.
+pub(crate) const AND: u64 = 1;
+/// Combine by `or`.
+pub(crate) const OR: u64 = 2;
+/// Combine by `xor`.
+pub(crate) const XOR: u64 = 3;
+/// No combination, but a second destination `x`.
+pub(crate) const BOTH: u64 = 4;
+/// Flag: `c` is negated.
+pub(crate) const NEGATE_C: u64 = 8;
+
+/// Writes the result of a comparison: combined with a predicate and to two destinations when the instruction says so.
+#[inline(always)]
+pub(crate) fn finish(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
+    if inst.imm == PLAIN {
+        machine.registers.set_bits(inst.d, machine.mask, bits);
+    } else {
+        finish_combined(machine, inst, bits);
+    }
+}
+
+#[inline(never)]
+fn finish_combined(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
+    let operation = inst.imm & 7;
+    let mut other = if operation == BOTH { 0 } else { machine.registers.bits(inst.c) };
+    if inst.imm & NEGATE_C != 0 {
+        other = !other;
+    }
+    let combine = |bits: u32| match operation {
+        AND => bits & other,
+        OR => bits | other,
+        XOR => bits ^ other,
+        _ => bits,
+    };
+    let mask = machine.mask;
+    for (slot, value) in [(inst.d, combine(bits)), (inst.x, combine(!bits))] {
+        if slot != NONE {
+            machine.registers.set_bits(slot, mask, value);
+        }
+    }
+}
+
+/// Declares comparisons of any type that has the operators.
+macro_rules! comparisons {
+    ($($(#[$doc:meta])* $name:ident = |$a:ident, $b:ident| $body:expr;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name<T>(PhantomData<T>);
+
+        impl<T: Comparable> Compare for $name<T> {
+            type A = T;
+
+            #[inline(always)]
+            fn apply(a: T, b: T) -> bool {
+                let ($a, $b) = (a.key(), b.key());
+                $body
+            }
+        }
+    )*};
+}
+
+/// Types with an order.
+pub(crate) trait Comparable: Element {
+    /// What is compared.
+    type Key: PartialOrd + Copy;
+    /// The value to compare.
+    fn key(self) -> Self::Key;
+}
+
+macro_rules! comparable {
+    ($($ty:ty: $key:ty = |$v:ident| $body:expr;)*) => {$(
+        impl Comparable for $ty {
+            type Key = $key;
+
+            #[inline(always)]
+            fn key(self) -> $key {
+                let $v = self;
+                $body
+            }
+        }
+    )*};
+}
+
+comparable! {
+    u16: Self = |v| v;
+    i16: Self = |v| v;
+    u32: Self = |v| v;
+    i32: Self = |v| v;
+    u64: Self = |v| v;
+    i64: Self = |v| v;
+    f32: Self = |v| v;
+    f64: Self = |v| v;
+    F16: f32 = |v| v.0;
+    Bf16: f32 = |v| v.0;
+    Flushed: f32 = |v| flush::<true>(v.0);
+}
+
+/// An `f32` whose subnormals compare as zero (`.ftz`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flushed(f32);
+
+impl Element for Flushed {
+    type Lane = u32;
+
+    #[inline(always)]
+    fn read(lane: u32) -> Self {
+        Self(f32::from_bits(lane))
+    }
+
+    #[inline(always)]
+    fn write(self) -> u32 {
+        self.0.to_bits()
+    }
+}
+
+/// Neither operand is above the other: NaN, or equal.
+#[inline(always)]
+fn unordered<K: PartialOrd + Copy>(a: K, b: K) -> bool {
+    a.partial_cmp(&a).is_none() | b.partial_cmp(&b).is_none()
+}
+
+comparisons! {
+    /// Equal (ordered).
+    Eq = |a, b| a == b;
+    /// Different and neither NaN.
+    Ne = |a, b| (a != b) & !unordered(a, b);
+    /// Less.
+    Lt = |a, b| a < b;
+    /// Less or equal.
+    Le = |a, b| a <= b;
+    /// Greater.
+    Gt = |a, b| a > b;
+    /// Greater or equal.
+    Ge = |a, b| a >= b;
+    /// Equal or NaN.
+    Equ = |a, b| (a == b) | unordered(a, b);
+    /// Different or NaN.
+    Neu = |a, b| a != b;
+    /// Less or NaN.
+    Ltu = |a, b| (a < b) | unordered(a, b);
+    /// Less, equal or NaN.
+    Leu = |a, b| (a <= b) | unordered(a, b);
+    /// Greater or NaN.
+    Gtu = |a, b| (a > b) | unordered(a, b);
+    /// Greater, equal or NaN.
+    Geu = |a, b| (a >= b) | unordered(a, b);
+    /// Both are numbers.
+    Num = |a, b| !unordered(a, b);
+    /// One is NaN.
+    Nan = |a, b| unordered(a, b);
+}
+
+/// Declares tests of one operand, which comes twice.
+macro_rules! tests_of_one {
+    ($($(#[$doc:meta])* $name:ident($ty:ty) = |$a:ident| $body:expr;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl Compare for $name {
+            type A = $ty;
+
+            #[inline(always)]
+            fn apply($a: $ty, _: $ty) -> bool {
+                $body
+            }
+        }
+    )*};
+}
+
+tests_of_one! {
+    /// `testp.finite.f32`
+    Finite32(f32) = |a| a.is_finite();
+    /// `testp.infinite.f32`
+    Infinite32(f32) = |a| a.is_infinite();
+    /// `testp.number.f32`
+    Number32(f32) = |a| !a.is_nan();
+    /// `testp.notanumber.f32`
+    NotANumber32(f32) = |a| a.is_nan();
+    /// `testp.normal.f32`
+    Normal32(f32) = |a| a.is_normal();
+    /// `testp.subnormal.f32`: zero counts as one.
+    Subnormal32(f32) = |a| a.abs() < f32::MIN_POSITIVE;
+    /// `testp.finite.f64`
+    Finite64(f64) = |a| a.is_finite();
+    /// `testp.infinite.f64`
+    Infinite64(f64) = |a| a.is_infinite();
+    /// `testp.number.f64`
+    Number64(f64) = |a| !a.is_nan();
+    /// `testp.notanumber.f64`
+    NotANumber64(f64) = |a| a.is_nan();
+    /// `testp.normal.f64`
+    Normal64(f64) = |a| a.is_normal();
+    /// `testp.subnormal.f64`: zero counts as one.
+    Subnormal64(f64) = |a| a.abs() < f64::MIN_POSITIVE;
+    /// `isspacep.shared`
+    InShared(u64) = |a| a.wrapping_sub(window::SHARED) < window::SIZE;
+    /// `isspacep.local`
+    InLocal(u64) = |a| a.wrapping_sub(window::LOCAL) < window::SIZE;
+    /// `isspacep.param`
+    InParam(u64) = |a| a.wrapping_sub(window::PARAM) < window::SIZE;
+    /// `isspacep.global`: everything that is in no window.
+    InGlobal(u64) = |a| a < window::SHARED;
+    /// `isspacep.const`: constant variables lie in global memory here.
+    Never(u64) = |_a| false;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordered_comparisons_are_false_for_nan_and_unordered_ones_true() {
+        let nan = f32::NAN;
+        assert!(!Eq::<f32>::apply(nan, nan) && !Ne::<f32>::apply(nan, 1.0) && !Lt::<f32>::apply(nan, 1.0));
+        assert!(Equ::<f32>::apply(nan, 1.0) && Neu::<f32>::apply(nan, nan) && Geu::<f32>::apply(1.0, nan));
+        assert!(Num::<f64>::apply(1.0, 2.0) && Nan::<f64>::apply(1.0, f64::NAN) && Ne::<f64>::apply(1.0, 2.0));
+    }
+
+    #[test]
+    fn integers_compare_by_their_sign() {
+        assert!(Lt::<i32>::apply(-1, 0) && !Lt::<u32>::apply(u32::MAX, 0) && Ge::<i16>::apply(i16::read(0x1_0000), 0));
+    }
+
+    #[test]
+    fn flushed_subnormals_equal_zero() {
+        assert!(Eq::<Flushed>::apply(Flushed(f32::from_bits(1)), Flushed(-0.0)));
+        assert!(Subnormal32::apply(0.0, 0.0) && Subnormal64::apply(f64::from_bits(9), 0.0));
+    }
+
+    #[test]
+    fn windows_tell_the_spaces_apart() {
+        assert!(InShared::apply(window::SHARED + 4, 0) && !InShared::apply(window::LOCAL, 0));
+        assert!(InGlobal::apply(0x2000_0000_0000, 0) && !InGlobal::apply(window::LOCAL, 0));
+    }
+}

@@ -1,0 +1,218 @@
+//! `f32` and `f64` arithmetic with the roundings and modifiers of PTX.
+//!
+//! An `f32` result that is NaN is always `0x7fffffff`, as on the GPU (the CPU would give a negative one, which prints
+//! differently). `f64` NaN are left alone. `FTZ` flushes subnormal operands and results to zero of the same sign; `SAT` clamps
+//! to 0..1.
+
+use super::lanes::operations;
+use super::round::{self, mode};
+
+/// The NaN that every `f32` operation of the GPU gives.
+pub(crate) const NAN: f32 = f32::from_bits(0x7fff_ffff);
+
+/// Replaces any NaN by the canonical one.
+#[inline(always)]
+pub(crate) fn canonical(value: f32) -> f32 {
+    if value.is_nan() { NAN } else { value }
+}
+
+/// Subnormal to zero of the same sign, when `FTZ`.
+#[inline(always)]
+pub(crate) fn flush<const FTZ: bool>(value: f32) -> f32 {
+    let bits = value.to_bits();
+    let flushed = if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits };
+    if FTZ { f32::from_bits(flushed) } else { value }
+}
+
+/// Clamps to 0..1; NaN becomes 0.
+#[inline(always)]
+pub(crate) fn saturate(value: f32) -> f32 {
+    let low = if value > 0.0 { value } else { 0.0 };
+    if low < 1.0 { low } else { 1.0 }
+}
+
+/// What follows every `f32` operation: canonical NaN, flush, clamp.
+#[inline(always)]
+fn finish<const FTZ: bool, const SAT: bool>(value: f32) -> f32 {
+    let value = flush::<FTZ>(value);
+    if SAT { saturate(value) } else { canonical(value) }
+}
+
+/// Picks the bits of `a` or `b` by a comparison that is false for NaN.
+macro_rules! min_max {
+    ($($(#[$doc:meta])* $name:ident: $ty:ty, |$x:ident, $y:ident| $equal:expr, $less:tt, $nan:expr;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub(crate) fn $name($x: $ty, $y: $ty) -> $ty {
+            let ordered = if $x $less $y { $x } else { $y };
+            // Zeroes of both signs compare equal: join their sign bits.
+            let value = if $x == $y { <$ty>::from_bits($equal) } else { ordered };
+            let value = if $y.is_nan() { $x } else { value };
+            let value = if $x.is_nan() { $y } else { value };
+            if $x.is_nan() & $y.is_nan() { $nan } else { value }
+        }
+    )*};
+}
+
+min_max! {
+    /// The smaller `f32`; a number beats NaN; -0 is below +0.
+    min_f32: f32, |x, y| x.to_bits() | y.to_bits(), <, NAN;
+    /// The larger `f32`; a number beats NaN; +0 is above -0.
+    max_f32: f32, |x, y| x.to_bits() & y.to_bits(), >, NAN;
+    /// The smaller `f64`.
+    min_f64: f64, |x, y| x.to_bits() | y.to_bits(), <, f64::NAN;
+    /// The larger `f64`.
+    max_f64: f64, |x, y| x.to_bits() & y.to_bits(), >, f64::NAN;
+}
+
+/// The smaller `f32`; NaN wins.
+#[inline(always)]
+pub(crate) fn min_nan_f32(a: f32, b: f32) -> f32 {
+    if a.is_nan() | b.is_nan() { NAN } else { min_f32(a, b) }
+}
+
+/// The larger `f32`; NaN wins.
+#[inline(always)]
+pub(crate) fn max_nan_f32(a: f32, b: f32) -> f32 {
+    if a.is_nan() | b.is_nan() { NAN } else { max_f32(a, b) }
+}
+
+/// `f64` upper half only: what the approximate `f64` instructions look at and produce.
+#[inline(always)]
+fn upper(value: f64) -> f64 {
+    f64::from_bits(value.to_bits() & 0xffff_ffff_0000_0000)
+}
+
+/// Subnormal `f64` to zero.
+#[inline(always)]
+fn flush_f64(value: f64) -> f64 {
+    let bits = value.to_bits();
+    f64::from_bits(if (bits >> 52) & 0x7ff == 0 { bits & (1 << 63) } else { bits })
+}
+
+operations! {
+    /// `add.f32`
+    AddF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32) -> f32 = |a, b| {
+        finish::<FTZ, SAT>(round::add_f32::<MODE>(flush::<FTZ>(a), flush::<FTZ>(b)))
+    };
+    /// `sub.f32`
+    SubF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32) -> f32 = |a, b| {
+        finish::<FTZ, SAT>(round::add_f32::<MODE>(flush::<FTZ>(a), -flush::<FTZ>(b)))
+    };
+    /// `mul.f32`
+    MulF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32) -> f32 = |a, b| {
+        finish::<FTZ, SAT>(round::mul_f32::<MODE>(flush::<FTZ>(a), flush::<FTZ>(b)))
+    };
+    /// `fma.f32`, `mad.f32`
+    FmaF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32, f32) -> f32 = |a, b, c| {
+        finish::<FTZ, SAT>(round::fma_f32::<MODE>(flush::<FTZ>(a), flush::<FTZ>(b), flush::<FTZ>(c)))
+    };
+    /// `div.f32`
+    DivF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32) -> f32 = |a, b| {
+        finish::<FTZ, SAT>(round::div_f32::<MODE>(flush::<FTZ>(a), flush::<FTZ>(b)))
+    };
+    /// `sqrt.f32`
+    SqrtF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32) -> f32 = |a| {
+        finish::<FTZ, SAT>(round::sqrt_f32::<MODE>(flush::<FTZ>(a)))
+    };
+    /// `rcp.f32`
+    RcpF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32) -> f32 = |a| {
+        finish::<FTZ, SAT>(round::div_f32::<MODE>(1.0, flush::<FTZ>(a)))
+    };
+    /// `div.approx.f32`: a divisor above 2^126 gives zero (or NaN for an infinite dividend).
+    DivApproxF32 [const FTZ: bool] (f32, f32) -> f32 = |a, b| {
+        let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
+        let huge = b.abs() > f32::from_bits(0x7e80_0000) && b.abs() < f32::INFINITY;
+        let zero = f32::from_bits((a.to_bits() ^ b.to_bits()) & 0x8000_0000);
+        let beyond = if a.is_finite() { zero } else { NAN };
+        finish::<FTZ, false>(if huge { beyond } else { a / b })
+    };
+    /// `min.f32`
+    MinF32 [const FTZ: bool, const NAN_WINS: bool] (f32, f32) -> f32 = |a, b| {
+        let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
+        if NAN_WINS { min_nan_f32(a, b) } else { min_f32(a, b) }
+    };
+    /// `max.f32`
+    MaxF32 [const FTZ: bool, const NAN_WINS: bool] (f32, f32) -> f32 = |a, b| {
+        let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
+        if NAN_WINS { max_nan_f32(a, b) } else { max_f32(a, b) }
+    };
+    /// `neg.f32`
+    NegF32 [const FTZ: bool] (f32) -> f32 = |a| -flush::<FTZ>(a);
+    /// `abs.f32`
+    AbsF32 [const FTZ: bool] (f32) -> f32 = |a| flush::<FTZ>(a).abs();
+    /// `copysign.f32`: the sign of the first on the second.
+    CopysignF32(u32, u32) -> u32 = |a, b| (a & 0x8000_0000) | (b & 0x7fff_ffff);
+    /// `add.f64`
+    AddF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::add_f64::<MODE>(a, b);
+    /// `sub.f64`
+    SubF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::add_f64::<MODE>(a, -b);
+    /// `mul.f64`
+    MulF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::mul_f64::<MODE>(a, b);
+    /// `fma.f64`
+    FmaF64 [const MODE: u8] (f64, f64, f64) -> f64 = |a, b, c| round::fma_f64::<MODE>(a, b, c);
+    /// `div.f64`
+    DivF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::div_f64::<MODE>(a, b);
+    /// `sqrt.f64`
+    SqrtF64 [const MODE: u8] (f64) -> f64 = |a| round::sqrt_f64::<MODE>(a);
+    /// `rcp.f64`
+    RcpF64 [const MODE: u8] (f64) -> f64 = |a| round::div_f64::<MODE>(1.0, a);
+    /// `rcp.approx.ftz.f64`: the upper half of the reciprocal of the upper half.
+    RcpApproxF64(f64) -> f64 = |a| upper(flush_f64(1.0 / flush_f64(upper(a))));
+    /// `rsqrt.approx.f64`
+    RsqrtApproxF64(f64) -> f64 = |a| 1.0 / a.sqrt();
+    /// `rsqrt.approx.ftz.f64`
+    RsqrtApproxFtzF64(f64) -> f64 = |a| upper(flush_f64(1.0 / flush_f64(upper(a)).sqrt()));
+    /// `min.f64`
+    MinF64(f64, f64) -> f64 = |a, b| min_f64(a, b);
+    /// `max.f64`
+    MaxF64(f64, f64) -> f64 = |a, b| max_f64(a, b);
+    /// `neg.f64`
+    NegF64(u64) -> u64 = |a| a ^ (1 << 63);
+    /// `abs.f64`
+    AbsF64(u64) -> u64 = |a| a & !(1 << 63);
+    /// `copysign.f64`
+    CopysignF64(u64, u64) -> u64 = |a, b| (a & (1 << 63)) | (b & !(1 << 63));
+}
+
+/// The rounding modes as constants, for callers that match on modifiers.
+pub(crate) use mode::{DOWN, NEAREST, UP, ZERO};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alu::lanes::{Binary, Ternary, Unary};
+
+    #[test]
+    fn nan_results_are_canonical() {
+        assert_eq!(AddF32::<0, false, false>::apply(f32::INFINITY, f32::NEG_INFINITY).to_bits(), 0x7fff_ffff);
+        assert_eq!(SqrtF32::<0, false, false>::apply(-1.0).to_bits(), 0x7fff_ffff);
+        assert_eq!(FmaF32::<2, false, false>::apply(0.0, f32::INFINITY, 1.0).to_bits(), 0x7fff_ffff);
+    }
+
+    #[test]
+    fn flushing_and_saturation() {
+        let tiny = f32::from_bits(1);
+        assert_eq!(AddF32::<0, true, false>::apply(-tiny, 0.0).to_bits(), 0);
+        assert_eq!(MulF32::<0, true, false>::apply(-1e-30, 1e-10).to_bits(), 0x8000_0000);
+        assert_eq!(AddF32::<0, false, false>::apply(tiny, 0.0), tiny);
+        assert_eq!((saturate(f32::NAN), saturate(-2.0), saturate(2.0), saturate(0.25)), (0.0, 0.0, 1.0, 0.25));
+    }
+
+    #[test]
+    fn minimum_and_maximum_order_zeroes_and_ignore_nan() {
+        assert_eq!(min_f32(0.0, -0.0).to_bits(), 0x8000_0000);
+        assert_eq!(max_f64(-0.0, 0.0).to_bits(), 0);
+        assert_eq!((min_f32(f32::NAN, 3.0), max_f64(3.0, f64::NAN)), (3.0, 3.0));
+        assert_eq!(min_f32(f32::NAN, -f32::NAN).to_bits(), 0x7fff_ffff);
+        assert!(MinF32::<false, true>::apply(1.0, f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn approximate_division_underflows_for_huge_divisors() {
+        assert_eq!(DivApproxF32::<false>::apply(1e38, 2e38), 0.0);
+        assert!(DivApproxF32::<false>::apply(f32::INFINITY, 2e38).is_nan());
+        assert_eq!(DivApproxF32::<false>::apply(6.0, 3.0), 2.0);
+        assert_eq!(RcpApproxF64::apply(2.0), 0.5);
+    }
+}

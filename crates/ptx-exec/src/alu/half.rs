@@ -1,0 +1,237 @@
+//! `f16` and `bf16`: conversions to and from `f32`, and their arithmetic.
+//!
+//! Sums, differences and products of 16-bit floats are rounded once more from `f32`, which gives the correctly rounded
+//! result because `f32` has more than twice their precision plus two bits. A fused multiply-add has no such luck: it goes
+//! through `f64`, rounded to odd.
+
+use super::element::{Bf16, Element, F16, Two};
+use super::float::{max_f32, max_nan_f32, min_f32, min_nan_f32, saturate};
+use super::lanes::operations;
+use super::round;
+
+/// The `f32` of the `f16` in the low half of `lane`.
+#[inline(always)]
+pub(crate) fn f16_to_f32(lane: u32) -> f32 {
+    let sign = (lane & 0x8000) << 16;
+    let magnitude = lane & 0x7fff;
+    // Exponent and mantissa moved into place, then 112 added to the exponent by a multiplication, which also
+    // normalises subnormals.
+    let scaled = f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000);
+    let special = f32::from_bits(0x7f80_0000 | (magnitude << 13));
+    let value = if magnitude >= 0x7c00 { special } else { scaled };
+    f32::from_bits(value.to_bits() | sign)
+}
+
+/// The nearest `f16`, ties to even; NaN becomes `0x7fff`.
+#[inline(always)]
+pub(crate) fn f32_to_f16(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let sign = (bits >> 16) & 0x8000;
+    let magnitude = bits & 0x7fff_ffff;
+    // Normal results: rebias, add half an ulp less one plus the last kept bit, drop 13 bits.
+    let rebiased = magnitude.wrapping_sub(112 << 23);
+    let normal = rebiased.wrapping_add(0x0fff).wrapping_add((rebiased >> 13) & 1) >> 13;
+    // Subnormal results: adding 0.5 aligns their last bit with that of the sum, which rounds.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
+    let finite = if magnitude < (113 << 23) { subnormal } else { normal };
+    let rounded = if magnitude >= 0x477f_f000 { 0x7c00 } else { finite };
+    if magnitude > 0x7f80_0000 { 0x7fff } else { rounded | sign }
+}
+
+/// The `f32` of the `bf16` in the low half of `lane`.
+#[inline(always)]
+pub(crate) fn bf16_to_f32(lane: u32) -> f32 {
+    f32::from_bits(lane << 16)
+}
+
+/// The nearest `bf16`, ties to even; NaN becomes `0x7fff`.
+#[inline(always)]
+pub(crate) fn f32_to_bf16(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff).wrapping_add((bits >> 16) & 1) >> 16;
+    if value.is_nan() { 0x7fff } else { rounded }
+}
+
+/// A 16-bit float, by way of `f32`.
+pub(crate) trait Small: Element<Lane = u32> {
+    /// The exact value.
+    fn wide(self) -> f32;
+    /// The value to be rounded on writing.
+    fn from_wide(value: f32) -> Self;
+    /// Lanes below the smallest normal become zero.
+    #[inline(always)]
+    fn map(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Self::from_wide(f(self.wide(), b.wide()))
+    }
+}
+
+impl Small for F16 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn from_wide(value: f32) -> Self {
+        Self(value)
+    }
+}
+
+impl Small for Bf16 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn from_wide(value: f32) -> Self {
+        Self(value)
+    }
+}
+
+/// `a * b + c` with one rounding, however many bits the result will keep.
+#[inline(always)]
+fn fused<T: Small>(a: T, b: T, c: T) -> T {
+    T::from_wide(round::fma_to_odd_f32(a.wide(), b.wide(), c.wide()))
+}
+
+#[inline(always)]
+fn relu(value: f32) -> f32 {
+    if value > 0.0 || value.is_nan() { value } else { 0.0 }
+}
+
+operations! {
+    /// `add.f16`, `add.bf16`
+    Add<T: Small>(T, T) -> T = |a, b| a.map(b, |a, b| a + b);
+    /// `sub.f16`, `sub.bf16`
+    Sub<T: Small>(T, T) -> T = |a, b| a.map(b, |a, b| a - b);
+    /// `mul.f16`, `mul.bf16`
+    Mul<T: Small>(T, T) -> T = |a, b| a.map(b, |a, b| a * b);
+    /// `add.sat`
+    AddSat<T: Small>(T, T) -> T = |a, b| a.map(b, |a, b| saturate(a + b));
+    /// `sub.sat`
+    SubSat<T: Small>(T, T) -> T = |a, b| a.map(b, |a, b| saturate(a - b));
+    /// `mul.sat`
+    MulSat<T: Small>(T, T) -> T = |a, b| a.map(b, |a, b| saturate(a * b));
+    /// `fma.rn`
+    Fma<T: Small>(T, T, T) -> T = |a, b, c| fused(a, b, c);
+    /// `fma.rn.sat`
+    FmaSat<T: Small>(T, T, T) -> T = |a, b, c| T::from_wide(saturate(fused(a, b, c).wide()));
+    /// `fma.rn.relu`
+    FmaRelu<T: Small>(T, T, T) -> T = |a, b, c| T::from_wide(relu(fused(a, b, c).wide()));
+    /// `min`
+    Min<T: Small>(T, T) -> T = |a, b| a.map(b, min_f32);
+    /// `max`
+    Max<T: Small>(T, T) -> T = |a, b| a.map(b, max_f32);
+    /// `min.NaN`
+    MinNan<T: Small>(T, T) -> T = |a, b| a.map(b, min_nan_f32);
+    /// `max.NaN`
+    MaxNan<T: Small>(T, T) -> T = |a, b| a.map(b, max_nan_f32);
+    /// `add.f16x2`
+    Add2<T: Small>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.map(b.0, |a, b| a + b), a.1.map(b.1, |a, b| a + b));
+    /// `sub.f16x2`
+    Sub2<T: Small>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.map(b.0, |a, b| a - b), a.1.map(b.1, |a, b| a - b));
+    /// `mul.f16x2`
+    Mul2<T: Small>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.map(b.0, |a, b| a * b), a.1.map(b.1, |a, b| a * b));
+    /// `fma.rn.f16x2`
+    Fma2<T: Small>(Two<T>, Two<T>, Two<T>) -> Two<T> = |a, b, c| Two(fused(a.0, b.0, c.0), fused(a.1, b.1, c.1));
+    /// `fma.rn.relu.f16x2`
+    FmaRelu2<T: Small>(Two<T>, Two<T>, Two<T>) -> Two<T> = |a, b, c| {
+        let (low, high) = (fused(a.0, b.0, c.0), fused(a.1, b.1, c.1));
+        Two(T::from_wide(relu(low.wide())), T::from_wide(relu(high.wide())))
+    };
+    /// `min.f16x2`
+    Min2<T: Small>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.map(b.0, min_f32), a.1.map(b.1, min_f32));
+    /// `max.f16x2`
+    Max2<T: Small>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.map(b.0, max_f32), a.1.map(b.1, max_f32));
+    /// `min.NaN.f16x2`
+    MinNan2<T: Small>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.map(b.0, min_nan_f32), a.1.map(b.1, min_nan_f32));
+    /// `max.NaN.f16x2`
+    MaxNan2<T: Small>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.map(b.0, max_nan_f32), a.1.map(b.1, max_nan_f32));
+    /// `ex2.approx`
+    Ex2<T: Small>(T) -> T = |a| T::from_wide(super::approx::ex2(a.wide()));
+    /// `tanh.approx`
+    Tanh<T: Small>(T) -> T = |a| T::from_wide(super::approx::tanh(a.wide()));
+    /// `neg`: the sign bit, nothing else.
+    Neg(u32) -> u32 = |a| a ^ 0x8000;
+    /// `neg.f16x2`
+    Neg2(u32) -> u32 = |a| a ^ 0x8000_8000;
+    /// `abs`
+    Abs(u32) -> u32 = |a| a & 0x7fff;
+    /// `abs.f16x2`
+    Abs2(u32) -> u32 = |a| a & 0x7fff_7fff;
+    /// `cvt.rn.f16x2.f32`: the first source goes to the upper half.
+    Pack<T: Small>(f32, f32) -> Two<T> = |a, b| Two(T::from_wide(b), T::from_wide(a));
+    /// `cvt.rn.relu.f16x2.f32`
+    PackRelu<T: Small>(f32, f32) -> Two<T> = |a, b| Two(T::from_wide(relu(b)), T::from_wide(relu(a)));
+    /// `cvt.f32.f16`
+    Widen<T: Small>(T) -> f32 = |a| a.wide();
+    /// `cvt.rn.f16.f32`
+    Round<T: Small>(f32) -> T = |a| T::from_wide(a);
+    /// `cvt.rn.relu.f16.f32`
+    RoundRelu<T: Small>(f32) -> T = |a| T::from_wide(relu(a));
+    /// `cvt.rz.f16.f32`: rounds the magnitude down.
+    RoundZero<T: Small>(f32) -> T = |a| {
+        let nearest = T::from_wide(a).write();
+        let back = T::read(nearest).wide();
+        T::read(if back.abs() > a.abs() { nearest.wrapping_sub(1) } else { nearest })
+    };
+    /// `cvt.rn.f16.f64`: by way of an `f32` rounded to odd.
+    RoundDouble<T: Small>(f64) -> T = |a| T::from_wide(round::f64_to_f32_odd(a));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alu::lanes::{Binary, Ternary, Unary};
+
+    /// Rounds by comparing with both neighbours, the slow and obvious way.
+    fn nearest_f16(value: f32) -> u32 {
+        let exact = f64::from(value.abs());
+        let step = |bits: u32| f64::from(f16_to_f32(bits));
+        let mut low = 0;
+        while low < 0x7bff && step(low + 1) <= exact {
+            low += 1;
+        }
+        let limit = if low == 0x7bff { 65_536.0 } else { step(low + 1) };
+        let (below, above) = (exact - step(low), limit - exact);
+        let up = above < below || (above == below && low & 1 == 1);
+        (low + u32::from(up)) | u32::from(value.is_sign_negative()) << 15
+    }
+
+    #[test]
+    fn every_half_survives_a_round_trip() {
+        for bits in (0..0x1_0000).filter(|bits| bits & 0x7fff <= 0x7c00) {
+            assert_eq!(f32_to_f16(f16_to_f32(bits)), bits);
+            assert_eq!(f32_to_bf16(bf16_to_f32(bits & 0xff80)), bits & 0xff80);
+        }
+    }
+
+    #[test]
+    fn rounding_to_half_is_to_nearest_even() {
+        let tiny = 2.0_f32.powi(-24);
+        for value in
+            [1.0, 1.000_488_3, 1.000_488_4, 65_519.0, 65_520.0, tiny, tiny * 0.5, tiny * 0.500_001, tiny * 1.5, -3.3]
+        {
+            assert_eq!(f32_to_f16(value), nearest_f16(value), "{value}");
+        }
+        assert_eq!((f32_to_f16(f32::NAN), f32_to_f16(f32::NEG_INFINITY), f32_to_f16(1e9)), (0x7fff, 0xfc00, 0x7c00));
+    }
+
+    #[test]
+    fn a_fused_multiply_add_rounds_once() {
+        // 1 + 2^-11 + 2^-24 * 1: rounding to f32 first would lose the last bit and round down.
+        let (a, b, c) = (F16(f16_to_f32(0x3c01)), F16(f16_to_f32(0x3801)), F16(f16_to_f32(0x0001)));
+        let exact = f64::from(a.0) * f64::from(b.0) + f64::from(c.0);
+        let rounded = f16_to_f32(Fma::<F16>::apply(a, b, c).write());
+        assert!((f64::from(rounded) - exact).abs() <= 2.0_f64.powi(-12));
+        assert_eq!(FmaRelu::<F16>::apply(F16(-1.0), F16(1.0), F16(0.0)).write(), 0);
+    }
+
+    #[test]
+    fn packing_puts_the_first_source_on_top() {
+        assert_eq!(Pack::<F16>::apply(1.0, 2.0).write(), 0x3c00_4000);
+        assert_eq!(RoundZero::<F16>::apply(1.000_9).write(), 0x3c00);
+        assert_eq!(RoundDouble::<F16>::apply(1.0 + 2.0_f64.powi(-11) + 2.0_f64.powi(-40)).write(), 0x3c01);
+    }
+}

@@ -1,0 +1,219 @@
+//! `atom` and `red`: one lane after the other, lowest first.
+
+use crate::alu::convert::Source;
+use crate::alu::element::{Bf16, Element, F16, Two};
+use crate::alu::float::{canonical, max_f32, min_f32};
+use crate::alu::half::Small;
+use crate::inst::{Exec, Flow, Inst, NONE};
+use crate::machine::Machine;
+use crate::memory::Word;
+use crate::memory::place::Space;
+use crate::memory::raw::Atomic;
+use crate::registers::{Raw, lanes_of};
+
+/// `Inst::x` flag: the address register has 32 bits. Below it is `Space::encode`.
+pub(crate) const NARROW_POINTER: u32 = 4;
+
+/// An operation: what the memory holds afterwards.
+pub(crate) trait Operation {
+    /// What is in memory.
+    type Word: Word + Atomic;
+    /// What is in registers.
+    type Lane: Raw;
+    /// The new value.
+    fn apply(old: Self::Word, b: Self::Word, c: Self::Word) -> Self::Word;
+}
+
+/// Declares operations on integers: `Name: word in lane = |old, b, c| new;`
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident: $word:ty, $lane:ty = |$old:ident, $b:ident, $c:ident| $body:expr;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl Operation for $name {
+            type Word = $word;
+            type Lane = $lane;
+
+            fn apply($old: $word, $b: $word, $c: $word) -> $word {
+                $body
+            }
+        }
+    )*};
+}
+
+/// A sum of small floats.
+fn add_small<T: Small>(a: u32, b: u32) -> u32 {
+    T::from_wide(T::read(a).wide() + T::read(b).wide()).write()
+}
+
+/// Sums of pairs of small floats.
+fn add_pair<T: Small>(a: u32, b: u32) -> u32 {
+    let (a, b) = (Two::<T>::read(a), Two::<T>::read(b));
+    Two(T::from_wide(a.0.wide() + b.0.wide()), T::from_wide(a.1.wide() + b.1.wide())).write()
+}
+
+fn float(bits: u32) -> f32 {
+    f32::from_bits(bits)
+}
+
+operations! {
+    /// `add.u32`, `add.s32`
+    Add32: u32, u32 = |old, b, _c| old.wrapping_add(b);
+    /// `add.u64`
+    Add64: u64, u64 = |old, b, _c| old.wrapping_add(b);
+    /// `add.f32`
+    AddF32: u32, u32 = |old, b, _c| canonical(float(old) + float(b)).to_bits();
+    /// `add.f64`
+    AddF64: u64, u64 = |old, b, _c| (f64::from_bits(old) + f64::from_bits(b)).to_bits();
+    /// `add.noftz.f16`
+    AddF16: u16, u32 = |old, b, _c| add_small::<F16>(u32::from(old), u32::from(b)) as u16;
+    /// `add.noftz.bf16`
+    AddBf16: u16, u32 = |old, b, _c| add_small::<Bf16>(u32::from(old), u32::from(b)) as u16;
+    /// `add.noftz.f16x2`
+    AddF16x2: u32, u32 = |old, b, _c| add_pair::<F16>(old, b);
+    /// `add.noftz.bf16x2`
+    AddBf16x2: u32, u32 = |old, b, _c| add_pair::<Bf16>(old, b);
+    /// `min.u32`
+    MinU32: u32, u32 = |old, b, _c| old.min(b);
+    /// `max.u32`
+    MaxU32: u32, u32 = |old, b, _c| old.max(b);
+    /// `min.s32`
+    MinS32: u32, u32 = |old, b, _c| old.cast_signed().min(b.cast_signed()).cast_unsigned();
+    /// `max.s32`
+    MaxS32: u32, u32 = |old, b, _c| old.cast_signed().max(b.cast_signed()).cast_unsigned();
+    /// `min.u64`
+    MinU64: u64, u64 = |old, b, _c| old.min(b);
+    /// `max.u64`
+    MaxU64: u64, u64 = |old, b, _c| old.max(b);
+    /// `min.s64`
+    MinS64: u64, u64 = |old, b, _c| old.cast_signed().min(b.cast_signed()).cast_unsigned();
+    /// `max.s64`
+    MaxS64: u64, u64 = |old, b, _c| old.cast_signed().max(b.cast_signed()).cast_unsigned();
+    /// `min.f32`
+    MinF32: u32, u32 = |old, b, _c| min_f32(float(old), float(b)).to_bits();
+    /// `max.f32`
+    MaxF32: u32, u32 = |old, b, _c| max_f32(float(old), float(b)).to_bits();
+    /// `and.b32`
+    And32: u32, u32 = |old, b, _c| old & b;
+    /// `or.b32`
+    Or32: u32, u32 = |old, b, _c| old | b;
+    /// `xor.b32`
+    Xor32: u32, u32 = |old, b, _c| old ^ b;
+    /// `and.b64`
+    And64: u64, u64 = |old, b, _c| old & b;
+    /// `or.b64`
+    Or64: u64, u64 = |old, b, _c| old | b;
+    /// `xor.b64`
+    Xor64: u64, u64 = |old, b, _c| old ^ b;
+    /// `exch.b32`
+    Exchange32: u32, u32 = |_old, b, _c| b;
+    /// `exch.b64`
+    Exchange64: u64, u64 = |_old, b, _c| b;
+    /// `cas.b16`
+    Swap16: u16, u32 = |old, b, c| if old == b { c } else { old };
+    /// `cas.b32`
+    Swap32: u32, u32 = |old, b, c| if old == b { c } else { old };
+    /// `cas.b64`
+    Swap64: u64, u64 = |old, b, c| if old == b { c } else { old };
+    /// `inc.u32`: counts up to `b`, then from 0.
+    Increment: u32, u32 = |old, b, _c| if old >= b { 0 } else { old + 1 };
+    /// `dec.u32`: counts down to 0, then from `b`.
+    Decrement: u32, u32 = |old, b, _c| if old == 0 || old > b { b } else { old - 1 };
+}
+
+/// `atom.OP d, [a + imm], b, c` or `red.OP [a + imm], b`.
+fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    machine.spinning = true;
+    let space = Space::decode(inst.x & 3);
+    for lane in lanes_of(machine.mask) {
+        let registers = &machine.registers;
+        let address = if inst.x & NARROW_POINTER != 0 {
+            u64::from(registers.row::<u32>(inst.a)[lane].wrapping_add(inst.imm as u32))
+        } else {
+            registers.row::<u64>(inst.a)[lane].wrapping_add(inst.imm)
+        };
+        let operand = |slot| {
+            if slot == NONE { O::Word::cut(0) } else { O::Word::cut(registers.row::<O::Lane>(slot)[lane].wide()) }
+        };
+        let (b, c) = (operand(inst.b), operand(inst.c));
+        match machine.update::<O::Word>(space, address, |old| O::apply(old, b, c)) {
+            Ok(old) if inst.d != NONE => machine.registers.set_lane(inst.d, lane, O::Lane::narrow(old.extended())),
+            Ok(_) => {}
+            Err(kind) => return machine.fail(kind, lane),
+        }
+    }
+    Flow::Next
+}
+
+/// Code for an operation.
+fn code<O: Operation>() -> Exec {
+    body::<O>
+}
+
+/// The code for operation `name` on `ty`, as PTX writes them; `None` for combinations that do not exist.
+pub(crate) fn lookup(name: &str, ty: &str) -> Option<Exec> {
+    Some(match (name, ty) {
+        ("add", "u32" | "s32") => code::<Add32>(),
+        ("add", "u64" | "s64") => code::<Add64>(),
+        ("add", "f32") => code::<AddF32>(),
+        ("add", "f64") => code::<AddF64>(),
+        ("add", "f16") => code::<AddF16>(),
+        ("add", "bf16") => code::<AddBf16>(),
+        ("add", "f16x2") => code::<AddF16x2>(),
+        ("add", "bf16x2") => code::<AddBf16x2>(),
+        ("min", _) | ("max", _) => return extreme(name, ty),
+        ("and", "b32") => code::<And32>(),
+        ("or", "b32") => code::<Or32>(),
+        ("xor", "b32") => code::<Xor32>(),
+        ("and", "b64") => code::<And64>(),
+        ("or", "b64") => code::<Or64>(),
+        ("xor", "b64") => code::<Xor64>(),
+        ("exch", "b32" | "u32" | "s32" | "f32") => code::<Exchange32>(),
+        ("exch", "b64" | "u64" | "s64" | "f64") => code::<Exchange64>(),
+        ("cas", "b16" | "u16" | "s16") => code::<Swap16>(),
+        ("cas", "b32" | "u32" | "s32" | "f32") => code::<Swap32>(),
+        ("cas", "b64" | "u64" | "s64" | "f64") => code::<Swap64>(),
+        ("inc", "u32") => code::<Increment>(),
+        ("dec", "u32") => code::<Decrement>(),
+        _ => return None,
+    })
+}
+
+fn extreme(name: &str, ty: &str) -> Option<Exec> {
+    Some(match (name, ty) {
+        ("min", "u32") => code::<MinU32>(),
+        ("max", "u32") => code::<MaxU32>(),
+        ("min", "s32") => code::<MinS32>(),
+        ("max", "s32") => code::<MaxS32>(),
+        ("min", "u64") => code::<MinU64>(),
+        ("max", "u64") => code::<MaxU64>(),
+        ("min", "s64") => code::<MinS64>(),
+        ("max", "s64") => code::<MaxS64>(),
+        ("min", "f32") => code::<MinF32>(),
+        ("max", "f32") => code::<MaxF32>(),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_wrap_at_their_limit() {
+        assert_eq!((Increment::apply(4, 5, 0), Increment::apply(5, 5, 0), Increment::apply(9, 5, 0)), (5, 0, 0));
+        assert_eq!((Decrement::apply(3, 5, 0), Decrement::apply(0, 5, 0), Decrement::apply(9, 5, 0)), (2, 5, 5));
+    }
+
+    #[test]
+    fn compare_and_swap_keeps_what_differs() {
+        assert_eq!((Swap32::apply(1, 1, 7), Swap32::apply(2, 1, 7), Swap16::apply(3, 3, 4)), (7, 2, 4));
+    }
+
+    #[test]
+    fn floats_add_in_every_width() {
+        assert_eq!(AddF32::apply(1.5_f32.to_bits(), 2.0_f32.to_bits(), 0), 3.5_f32.to_bits());
+        assert_eq!(AddF16x2::apply(0x3c00_4000, 0x3c00_3c00, 0), 0x4000_4200);
+        assert!(lookup("min", "f64").is_none() && lookup("cas", "b64").is_some());
+    }
+}

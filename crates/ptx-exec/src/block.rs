@@ -1,0 +1,169 @@
+//! A block of threads: its warps take turns between barriers.
+
+use crate::code::{Code, Env};
+use crate::fault::FaultKind;
+
+use crate::machine::{Machine, Stopped};
+use crate::registers::{Registers, lanes_of};
+use crate::shared::Shared;
+use crate::warp::{Wait, Warp};
+
+/// Barriers of a block.
+pub(crate) const BARRIERS: usize = 16;
+
+/// Warp instructions before another warp of the block is looked at.
+const SLICE: u32 = 8192;
+
+/// One barrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Barrier {
+    /// Threads that have arrived.
+    pub(crate) arrived: u32,
+    /// Threads it waits for; 0 for all of the block that have not exited.
+    pub(crate) expected: u32,
+    /// How many of them had a true predicate (`bar.red`).
+    pub(crate) votes: u32,
+}
+
+/// A block: plain data, so that it can be put aside between any two instructions.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Block {
+    /// Its index in the grid.
+    pub(crate) index: [u32; 3],
+    /// Its warps.
+    pub(crate) warps: Vec<Warp>,
+    /// Its shared memory.
+    pub(crate) shared: Shared,
+    /// Its barriers.
+    pub(crate) barriers: [Barrier; BARRIERS],
+    /// The warp whose turn it is.
+    pub(crate) turn: usize,
+}
+
+/// Where running a block got to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockProgress {
+    /// The budget is used up.
+    Paused,
+    /// All threads have exited.
+    Done,
+}
+
+impl Block {
+    /// Puts the block at the start of the kernel.
+    pub(crate) fn reset(&mut self, index: [u32; 3], env: &Env<'_>) {
+        self.index = index;
+        self.shared.resize(env.shared_bytes);
+        self.barriers = Default::default();
+        self.turn = 0;
+        self.warps.resize(env.warps() as usize, Warp::default());
+        for (number, warp) in self.warps.iter_mut().enumerate() {
+            warp.reset(number as u32, env);
+        }
+    }
+
+    /// Threads that have not exited.
+    fn alive(&self) -> u32 {
+        self.warps.iter().map(|warp| warp.alive.count_ones()).sum()
+    }
+
+    /// Completes every barrier that has all its threads; returns whether there was one.
+    fn complete_barriers(&mut self, code: &Code) -> bool {
+        let alive = self.alive();
+        let mut any = false;
+        for id in 0..BARRIERS {
+            let barrier = self.barriers[id];
+            let expected = if barrier.expected == 0 { alive } else { barrier.expected };
+            if barrier.arrived > 0 && barrier.arrived >= expected {
+                self.barriers[id] = Barrier::default();
+                self.release(id as u8, barrier, code);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Lets the threads that wait at a barrier go on.
+    fn release(&mut self, id: u8, barrier: Barrier, code: &Code) {
+        for warp in &mut self.warps {
+            for index in 0..warp.splits.len() {
+                let split = warp.splits[index];
+                if split.wait == Wait::Barrier(id) {
+                    let mut registers = Registers::new(warp.rows_of(split.frame, code), &code.constants);
+                    if let Some(inst) = code.insts.get(split.pc as usize) {
+                        crate::barrier::deliver(&mut registers, inst, split.lanes, barrier);
+                    }
+                    warp.splits[index].wait = Wait::Ready;
+                    warp.splits[index].pc += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// Runs the block for about `budget` warp instructions, and takes off what it ran.
+    pub(crate) fn run_block(&mut self, budget: &mut u64) -> Result<BlockProgress, FaultKind> {
+        loop {
+            let mut progress = false;
+            for _ in 0..self.block.warps.len() {
+                if *budget == 0 {
+                    return Ok(BlockProgress::Paused);
+                }
+                progress |= self.run_next_warp(budget)?;
+            }
+            let released = self.block.complete_barriers(self.env.code);
+            if self.block.alive() == 0 {
+                return Ok(BlockProgress::Done);
+            }
+            if !progress && !released {
+                return Err(self.deadlock());
+            }
+        }
+    }
+
+    /// Gives the next warp its turn; returns whether it ran anything.
+    fn run_next_warp(&mut self, budget: &mut u64) -> Result<bool, FaultKind> {
+        let index = self.block.turn;
+        self.block.turn = (index + 1) % self.block.warps.len().max(1);
+        let Some(place) = self.block.warps.get_mut(index) else { return Ok(false) };
+        if !place.ready() {
+            return Ok(false);
+        }
+        self.warp = std::mem::take(place);
+        let (stopped, ran) = self.run_warp(SLICE.min(u32::try_from(*budget).unwrap_or(u32::MAX)));
+        if let Some(place) = self.block.warps.get_mut(index) {
+            *place = std::mem::take(&mut self.warp);
+        }
+        *budget = budget.saturating_sub(u64::from(ran).max(1));
+        match (stopped, self.fault) {
+            (Stopped::Fault, Some((kind, _))) => Err(kind),
+            _ => Ok(true),
+        }
+    }
+
+    /// Every thread waits: names one of them as the place of the fault.
+    fn deadlock(&mut self) -> FaultKind {
+        let waiting = self.block.warps.iter().find_map(|warp| warp.splits.first().map(|split| (warp.index, *split)));
+        if let Some((warp, split)) = waiting {
+            self.pc = split.pc;
+            self.block.turn = warp as usize + 1;
+            self.fault = Some((FaultKind::Deadlock, lanes_of(split.lanes).next().unwrap_or(0)));
+        }
+        FaultKind::Deadlock
+    }
+
+    /// Index in the block of the thread that faulted.
+    pub(crate) fn faulting_thread(&self) -> [u32; 3] {
+        let warps = self.block.warps.len().max(1);
+        let warp = (self.block.turn + warps - 1) % warps;
+        let linear = warp as u32 * 32 + self.fault.map_or(0, |(_, lane)| lane as u32);
+        let [x, y, _] = self.env.block;
+        [linear % x, linear / x % y, linear / x / y]
+    }
+
+    /// Line of the PTX text of the current instruction.
+    pub(crate) fn line(&self) -> u32 {
+        self.env.code.insts.get(self.pc as usize).map_or(0, |inst| inst.line)
+    }
+}

@@ -1,0 +1,98 @@
+//! A decoded program, and what every thread of a launch reads of it.
+
+use crate::api::Host;
+use crate::inst::{Inst, Slot};
+use crate::registers::Row;
+use std::time::Instant;
+
+/// All functions of a program, decoded. Never changes after loading.
+#[derive(Debug, Default)]
+pub(crate) struct Code {
+    /// Instructions of all functions, one function after the other; program counters index it.
+    pub(crate) insts: Vec<Inst>,
+    /// Rows that slots with `CONSTANT` refer to.
+    pub(crate) constants: Vec<Row>,
+    /// Operand lists of vector instructions, jump tables, argument lists.
+    pub(crate) lists: Vec<Slot>,
+    /// What a call needs to know of each function.
+    pub(crate) functions: Vec<FunctionCode>,
+    /// Layouts of indirect calls.
+    pub(crate) call_sites: Vec<CallSite>,
+}
+
+impl Code {
+    /// An entry of `lists`; instructions only refer to entries that exist.
+    #[inline(always)]
+    pub(crate) fn list(&self, index: u32) -> u32 {
+        self.lists.get(index as usize).copied().unwrap_or(0)
+    }
+}
+
+/// A function, kernel or not.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FunctionCode {
+    /// Where it starts.
+    pub(crate) entry: u32,
+    /// Rows of its frame.
+    pub(crate) rows: u32,
+    /// Bytes of local memory of its frame, a multiple of 16.
+    pub(crate) local_bytes: u32,
+    /// Parameters in that local memory. Kernels have none there.
+    pub(crate) params: Vec<LocalArea>,
+    /// Return values in that local memory.
+    pub(crate) returns: Vec<LocalArea>,
+}
+
+/// A stretch of a frame's local memory, at a multiple of 8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LocalArea {
+    /// Bytes from the start of the frame.
+    pub(crate) offset: u32,
+    /// Its size.
+    pub(crate) size: u32,
+}
+
+/// Where a call's arguments and results are in the frame of the caller.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CallSite {
+    /// Arguments in order.
+    pub(crate) args: Vec<LocalArea>,
+    /// Results in order.
+    pub(crate) results: Vec<LocalArea>,
+}
+
+/// A launch as its threads see it.
+pub(crate) struct Env<'a> {
+    /// The program.
+    pub(crate) code: &'a Code,
+    /// Memory ranges and output.
+    pub(crate) host: &'a dyn Host,
+    /// The parameter buffer.
+    pub(crate) params: &'a [u8],
+    /// Blocks in the grid.
+    pub(crate) grid: [u32; 3],
+    /// Threads in a block.
+    pub(crate) block: [u32; 3],
+    /// Offset of dynamic shared memory.
+    pub(crate) dynamic_shared_at: u32,
+    /// Size of dynamic shared memory.
+    pub(crate) dynamic_shared: u32,
+    /// Size of all shared memory of a block.
+    pub(crate) shared_bytes: u32,
+    /// When the launch started, for clocks.
+    pub(crate) started: Instant,
+    /// The kernel's function.
+    pub(crate) function: u32,
+}
+
+impl Env<'_> {
+    /// Threads in a block; `Grid::new` checked that it is at most 1024.
+    pub(crate) fn threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+
+    /// Warps in a block.
+    pub(crate) fn warps(&self) -> u32 {
+        self.threads().div_ceil(32)
+    }
+}

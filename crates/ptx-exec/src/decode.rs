@@ -1,0 +1,26 @@
+//! From the syntax tree to code: names to registers and addresses, opcodes to functions, labels to program counters.
+//!
+//! Each function becomes a list of drafts over virtual registers first; `slots` then gives registers their places. The
+//! families of instructions are a file each. An instruction or a modifier that no family knows is refused with its
+//! name and line: what is decoded is executed exactly.
+
+mod atomic;
+mod call;
+mod collective;
+mod control;
+mod convert;
+mod draft;
+mod float;
+mod function;
+mod half;
+mod integer;
+mod liveness;
+mod logic;
+mod memory;
+mod modifiers;
+mod moves;
+mod operand;
+mod program;
+mod slots;
+
+pub(crate) use program::{Needs, decode};

@@ -1,0 +1,115 @@
+//! `call`: arguments and results are areas of local memory, copied between the frames.
+
+use super::draft::Draft;
+use super::function::{Binding, FunctionDecoder};
+use super::modifiers::Modifiers;
+use crate::api::LoadError;
+use crate::code::{CallSite, LocalArea};
+use crate::control;
+use crate::globals;
+use crate::link::Symbol;
+use crate::print;
+use crate::types::Ty;
+use katydid_ptx::ast::{Function, Instruction, Operand};
+
+/// How many parameters and results an indirect callee has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Signature {
+    /// Number of parameters.
+    pub(crate) params: usize,
+    /// Number of results.
+    pub(crate) results: usize,
+}
+
+impl Signature {
+    /// The signature of a `.callprototype`; its parameters must have a layout.
+    pub(crate) fn of(prototype: &Function<'_>) -> Result<Self, LoadError> {
+        for variable in prototype.params.iter().chain(&prototype.returns) {
+            globals::layout(variable)?;
+        }
+        Ok(Self { params: prototype.params.len(), results: prototype.returns.len() })
+    }
+}
+
+impl<'a> FunctionDecoder<'_, 'a> {
+    /// `call (results), callee, (arguments), prototype;` in any of its shorter forms.
+    pub(crate) fn call(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        m.take("uni");
+        let (results, rest) = match i.operands.as_slice() {
+            [Operand::List(results), rest @ ..] => (results.as_slice(), rest),
+            rest => (&[][..], rest),
+        };
+        let [Operand::Name(callee), rest @ ..] = rest else { return Err(self.invalid("call of nothing")) };
+        let (arguments, prototype) = match rest {
+            [Operand::List(arguments), rest @ ..] => (arguments.as_slice(), rest.first()),
+            rest => (&[][..], rest.first()),
+        };
+        let site = CallSite { args: self.areas(arguments)?, results: self.areas(results)? };
+        if self.register(callee).is_some() {
+            return self.indirect(callee, prototype, site);
+        }
+        self.direct(callee, site)
+    }
+
+    fn areas(&mut self, operands: &[Operand<'a>]) -> Result<Vec<LocalArea>, LoadError> {
+        let area = |operand: &Operand<'a>| match operand {
+            Operand::Name(name) => match self.binding(name) {
+                Some(Binding::Param(area)) => Ok(*area),
+                _ => Err(self.unsupported_name("call with arguments that are not .param variables", self.line)),
+            },
+            _ => Err(self.unsupported_name("call with constant arguments", self.line)),
+        };
+        operands.iter().map(area).collect()
+    }
+
+    /// Keeps a call site and returns its number.
+    fn site(&mut self, site: CallSite) -> u64 {
+        self.shared.call_sites.push(site);
+        self.shared.call_sites.len() as u64 - 1
+    }
+
+    fn direct(&mut self, callee: &'a str, site: CallSite) -> Result<(), LoadError> {
+        match self.shared.linked.find(self.module, callee) {
+            Some(Symbol::Function(index)) => {
+                let function = self.shared.linked.functions[index].function;
+                if function.params.len() != site.args.len() || function.returns.len() != site.results.len() {
+                    return Err(self.invalid(format!("call of {callee} with the wrong number of arguments")));
+                }
+                let site = self.site(site);
+                self.push(Draft::new(control::call).number(index as u32).imm(site));
+                Ok(())
+            }
+            Some(Symbol::Builtin) => {
+                let exec = print::builtin(callee).ok_or_else(|| self.unsupported_name(callee, self.line))?;
+                let site = self.site(site);
+                self.push(Draft::new(exec).imm(site));
+                Ok(())
+            }
+            Some(Symbol::Variable(_)) => Err(self.invalid(format!("call of variable {callee}"))),
+            None if is_device_runtime(callee) => Err(self.unsupported_name(callee, self.line)),
+            None => Err(LoadError::UnresolvedSymbol { line: self.line, name: callee.to_owned() }),
+        }
+    }
+
+    fn indirect(&mut self, callee: &'a str, prototype: Option<&Operand<'a>>, site: CallSite) -> Result<(), LoadError> {
+        if let Some(Operand::Name(name)) = prototype {
+            let Some(Binding::Prototype(signature)) = self.binding(name).cloned() else {
+                return Err(self.invalid(format!("{name} is no call prototype")));
+            };
+            if signature.params != site.args.len() || signature.results != site.results.len() {
+                return Err(self.invalid(format!("call does not match {name}")));
+            }
+        }
+        let target = self.source(&Operand::Name(callee), Ty::U(64))?;
+        let site = self.site(site);
+        self.push(Draft::new(control::call_indirect).a(target).imm(site));
+        Ok(())
+    }
+}
+
+/// Functions that the driver provides on a GPU and this interpreter does not.
+fn is_device_runtime(name: &str) -> bool {
+    matches!(name, "malloc" | "free" | "cudaGraphSetConditional")
+        || name.starts_with("__cudaCDP2")
+        || name.starts_with("cnp")
+}

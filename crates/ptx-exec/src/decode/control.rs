@@ -1,0 +1,150 @@
+//! Branches, ends, fences, and barriers of the block.
+
+use super::draft::{Draft, Role};
+use super::function::{Binding, FunctionDecoder};
+use super::modifiers::Modifiers;
+use crate::api::LoadError;
+use crate::barrier::{self, kind};
+use crate::collective;
+use crate::control;
+use crate::inst::NONE;
+use crate::types::{Ty, Width};
+use katydid_ptx::ast::{Instruction, Operand};
+
+impl<'a> FunctionDecoder<'_, 'a> {
+    /// Any instruction of this family but barriers.
+    pub(crate) fn control(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        m.take("uni");
+        match i.opcode {
+            "bra" => self.branch(i),
+            "brx" => self.branch_indexed(i, m),
+            "ret" => self.end(Draft::new(control::ret)),
+            "exit" => self.end(Draft::new(control::exit)),
+            "trap" | "brkpt" => self.end(Draft::new(control::trap)),
+            "nanosleep" => {
+                m.ty();
+                self.plain(Draft::new(control::sleep))
+            }
+            "membar" | "fence" => self.fence(i, m),
+            "griddepcontrol" => {
+                m.one_of(&["wait", "launch_dependents"]);
+                self.plain(Draft::new(control::nothing))
+            }
+            _ => self.plain(Draft::new(control::nothing)),
+        }
+    }
+
+    /// An instruction after which control goes on.
+    fn plain(&mut self, draft: Draft) -> Result<(), LoadError> {
+        self.push(draft);
+        Ok(())
+    }
+
+    /// An instruction after which control does not go on, for the lanes that run it.
+    fn end(&mut self, draft: Draft) -> Result<(), LoadError> {
+        let draft = if self.guard == NONE { draft.ends() } else { draft };
+        self.plain(draft)
+    }
+
+    fn branch(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
+        let [Operand::Name(name)] = i.operands.as_slice() else { return Err(self.invalid("branch without a label")) };
+        let Some(Binding::Label(label)) = self.binding(name).cloned() else {
+            return Err(self.invalid(format!("{name} is no label")));
+        };
+        self.end(Draft::new(control::branch).to(label))
+    }
+
+    fn branch_indexed(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let [index, Operand::Name(table)] = self.operands(i)? else { return Err(self.invalid("brx without a table")) };
+        let Some(Binding::Targets(labels)) = self.binding(table).cloned() else {
+            return Err(self.invalid(format!("{table} is no list of labels")));
+        };
+        if !m.take("idx") {
+            return Err(self.unsupported(i));
+        }
+        let index = self.source(index, Ty::U(32))?;
+        let count = labels.len() as u64;
+        let mut draft = self.with_list(Draft::new(control::branch_indexed).a(index), &labels, Role::Plain).imm(count);
+        draft.table = true;
+        self.end(draft)
+    }
+
+    /// `membar.gl`, `fence.acq_rel.gpu`, `fence.proxy.*`: all are the strongest fence.
+    fn fence(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let mut any = false;
+        while m.one_of(&["cta", "cluster", "gl", "gpu", "sys", "sc", "acq_rel", "acquire", "release"]).is_some() {
+            any = true;
+        }
+        if !any {
+            return Err(self.unsupported(i));
+        }
+        self.plain(Draft::new(control::fence))
+    }
+
+    /// `bar.sync 0`, `barrier.cta.red.popc.aligned.u32 d, a, b, p`, `bar.warp.sync mask`.
+    pub(crate) fn barrier(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        if m.take("warp") {
+            return self.warp_barrier(i, m);
+        }
+        m.take("cta");
+        m.take("aligned");
+        let what = m.one_of(&["sync", "arrive", "red"]);
+        match what {
+            Some("sync") => self.block_barrier(i.operands.as_slice(), NONE, kind::SYNC, None),
+            Some("arrive") => self.block_barrier(i.operands.as_slice(), NONE, kind::ARRIVE, None),
+            Some(_) => self.reducing_barrier(i, m),
+            None => Err(self.unsupported(i)),
+        }
+    }
+
+    fn warp_barrier(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        if !m.take("sync") {
+            return Err(self.unsupported(i));
+        }
+        let [members] = self.operands(i)?;
+        let members = self.source(members, Ty::B(32))?;
+        self.push(Draft::new(collective::warp_barrier).member(members));
+        Ok(())
+    }
+
+    fn reducing_barrier(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let how = match m.one_of(&["and", "or", "popc"]) {
+            Some("and") => kind::AND,
+            Some("or") => kind::OR,
+            Some(_) => kind::POPC,
+            None => return Err(self.unsupported(i)),
+        };
+        let result = m.ty().ok_or_else(|| self.unsupported(i))?;
+        let [destination, operands @ .., vote] = i.operands.as_slice() else {
+            return Err(self.invalid("reducing barrier without operands"));
+        };
+        let d = self.destination(destination, result)?;
+        let (vote, negated) = self.predicate(vote)?;
+        self.block_barrier(operands, d, how | if negated { kind::NEGATE } else { 0 }, Some(vote))
+    }
+
+    /// A barrier of the block; `operands` are its number and perhaps the count of threads.
+    fn block_barrier(
+        &mut self,
+        operands: &[Operand<'a>],
+        result: u32,
+        how: u64,
+        vote: Option<u32>,
+    ) -> Result<(), LoadError> {
+        let mut sources =
+            operands.iter().map(|operand| self.source(operand, Ty::U(32))).collect::<Result<Vec<_>, _>>()?;
+        if sources.len() > 2 || sources.is_empty() {
+            return Err(self.invalid("barrier with the wrong number of operands"));
+        }
+        sources.push(self.constant(0, Width::Word));
+        let mut draft = Draft::new(barrier::barrier).a(sources[0]).b(sources[1]).imm(how).apart();
+        if result != NONE {
+            draft = draft.d(result);
+        }
+        if let Some(vote) = vote {
+            draft = draft.c(vote);
+        }
+        self.push(draft);
+        Ok(())
+    }
+}

@@ -1,0 +1,367 @@
+//! `cvt`: from a pair of types and modifiers to one or two conversions.
+//!
+//! Pairs without a direct conversion go through a register in between that loses nothing: 16-bit floats through `f32`,
+//! 8-bit results through the extension to the register.
+
+use super::draft::Draft;
+use super::draft::Ref;
+use super::function::FunctionDecoder;
+use super::modifiers::Modifiers;
+use crate::alu::convert as ops;
+use crate::alu::convert_slow::{self, Conversion};
+use crate::alu::element::{Bf16, F16};
+use crate::alu::lanes::{Unary, binary, unary};
+use crate::alu::round::mode;
+use crate::alu::{float, half, moves};
+use crate::api::LoadError;
+use crate::inst::Exec;
+use crate::types::{Ty, Width};
+use katydid_ptx::ast::{Instruction, Operand};
+use std::marker::PhantomData;
+
+/// The modifiers of a `cvt`.
+#[derive(Debug, Clone, Copy)]
+struct Style {
+    /// Rounding of a float result.
+    rounding: u8,
+    /// Rounding to an integral value.
+    integral: Option<u8>,
+    flush: bool,
+    saturate: bool,
+    relu: bool,
+}
+
+/// One of the four roundings of an operation `Op<T, MODE>`.
+macro_rules! rounded {
+    ($mode:expr, $op:ident<$t:ty>) => {
+        match $mode {
+            mode::ZERO => unary::<ops::$op<$t, { mode::ZERO }>>(),
+            mode::DOWN => unary::<ops::$op<$t, { mode::DOWN }>>(),
+            mode::UP => unary::<ops::$op<$t, { mode::UP }>>(),
+            _ => unary::<ops::$op<$t, { mode::NEAREST }>>(),
+        }
+    };
+}
+
+/// An operation for each integer type.
+macro_rules! by_integer {
+    ($ty:expr, $mode:expr, $op:ident) => {
+        match $ty {
+            Ty::U(8) | Ty::B(8) => Some(rounded!($mode, $op<u8>)),
+            Ty::S(8) => Some(rounded!($mode, $op<i8>)),
+            Ty::U(16) | Ty::B(16) => Some(rounded!($mode, $op<u16>)),
+            Ty::S(16) => Some(rounded!($mode, $op<i16>)),
+            Ty::U(32) | Ty::B(32) => Some(rounded!($mode, $op<u32>)),
+            Ty::S(32) => Some(rounded!($mode, $op<i32>)),
+            Ty::U(64) | Ty::B(64) => Some(rounded!($mode, $op<u64>)),
+            Ty::S(64) => Some(rounded!($mode, $op<i64>)),
+            _ => None,
+        }
+    };
+}
+
+/// An operation with rounding, flush and saturation.
+macro_rules! styled {
+    ($style:expr, $mode:expr, $op:ident) => {
+        match $mode {
+            mode::ZERO => styled!(@ $style, $op, { mode::ZERO }),
+            mode::DOWN => styled!(@ $style, $op, { mode::DOWN }),
+            mode::UP => styled!(@ $style, $op, { mode::UP }),
+            _ => styled!(@ $style, $op, { mode::NEAREST }),
+        }
+    };
+    (@ $style:expr, $op:ident, $mode:block) => {
+        match ($style.flush, $style.saturate) {
+            (false, false) => unary::<ops::$op<$mode, false, false>>(),
+            (false, true) => unary::<ops::$op<$mode, false, true>>(),
+            (true, false) => unary::<ops::$op<$mode, true, false>>(),
+            (true, true) => unary::<ops::$op<$mode, true, true>>(),
+        }
+    };
+}
+
+/// Extends `ty` to a register of width `to`.
+fn extension(ty: Ty, to: Width) -> Option<Exec> {
+    let wide = to == Width::Double;
+    Some(match (ty, wide) {
+        (Ty::U(8) | Ty::B(8), false) => unary::<ops::Extend<u8, u32>>(),
+        (Ty::U(8) | Ty::B(8), true) => unary::<ops::Extend<u8, u64>>(),
+        (Ty::S(8), false) => unary::<ops::Extend<i8, u32>>(),
+        (Ty::S(8), true) => unary::<ops::Extend<i8, u64>>(),
+        (Ty::U(16) | Ty::B(16), false) => unary::<ops::Extend<u16, u32>>(),
+        (Ty::U(16) | Ty::B(16), true) => unary::<ops::Extend<u16, u64>>(),
+        (Ty::S(16), false) => unary::<ops::Extend<i16, u32>>(),
+        (Ty::S(16), true) => unary::<ops::Extend<i16, u64>>(),
+        (Ty::U(32) | Ty::B(32), true) => unary::<ops::Extend<u32, u64>>(),
+        (Ty::S(32), true) => unary::<ops::Extend<i32, u64>>(),
+        (Ty::U(32) | Ty::S(32) | Ty::B(32), false) => unary::<moves::Copy32>(),
+        (Ty::U(64) | Ty::S(64) | Ty::B(64), true) => unary::<moves::Copy64>(),
+        _ => return None,
+    })
+}
+
+/// Whether a type is one of the 16-bit floats.
+fn is_half(ty: Ty) -> bool {
+    matches!(ty, Ty::F16 | Ty::Bf16)
+}
+
+/// Code that widens a 16-bit float.
+fn widen(ty: Ty) -> Exec {
+    if ty == Ty::F16 { unary::<half::Widen<F16>>() } else { unary::<half::Widen<Bf16>>() }
+}
+
+/// Code from `f32` to a 16-bit float.
+fn to_half(ty: Ty, rounding: u8, relu: bool) -> Option<Exec> {
+    Some(match (ty, rounding, relu) {
+        (Ty::F16, mode::NEAREST, false) => unary::<half::Round<F16>>(),
+        (Ty::F16, mode::NEAREST, true) => unary::<half::RoundRelu<F16>>(),
+        (Ty::F16, mode::ZERO, false) => unary::<half::RoundZero<F16>>(),
+        (Ty::Bf16, mode::NEAREST, false) => unary::<half::Round<Bf16>>(),
+        (Ty::Bf16, mode::NEAREST, true) => unary::<half::RoundRelu<Bf16>>(),
+        (Ty::Bf16, mode::ZERO, false) => unary::<half::RoundZero<Bf16>>(),
+        _ => return None,
+    })
+}
+
+/// A conversion to `f32` and its clamp, for results that are rounded again.
+struct Clamp(PhantomData<()>);
+
+impl Unary for Clamp {
+    type A = f32;
+    type D = f32;
+
+    #[inline(always)]
+    fn apply(a: f32) -> f32 {
+        float::saturate(a)
+    }
+}
+
+impl<'a> FunctionDecoder<'_, 'a> {
+    /// `cvt.rzi.ftz.sat.s32.f32 d, a`
+    pub(crate) fn convert(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let integral = m.integral_rounding();
+        let style = Style {
+            integral,
+            rounding: if m.take("rna") { mode::NEAREST } else { m.rounding() },
+            flush: m.take("ftz"),
+            saturate: m.take("sat"),
+            relu: m.take("relu"),
+        };
+        let (Some(to), Some(from)) = (m.ty(), m.ty()) else { return Err(self.unsupported(i)) };
+        if matches!(to, Ty::F16x2 | Ty::Bf16x2) {
+            return self.convert_pair(i, style, to, from);
+        }
+        let [destination, source] = self.operands(i)?;
+        match (to.integer().is_some(), from.integer().is_some()) {
+            (true, true) => self.integer_to_integer(i, style, to, from),
+            (false, true) => self.integer_to_float(i, style, to, from),
+            (true, false) => self.float_to_integer(i, style, to, from),
+            (false, false) => {
+                let a = self.source(source, from)?;
+                let d = self.destination(destination, to)?;
+                self.float_to_float(i, style, (to, d), (from, a))
+            }
+        }
+    }
+
+    /// `cvt.rn.f16x2.f32 d, a, b`
+    fn convert_pair(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
+        let exec = match (to, style.relu) {
+            (Ty::F16x2, false) => binary::<half::Pack<F16>>(),
+            (Ty::F16x2, true) => binary::<half::PackRelu<F16>>(),
+            (_, false) => binary::<half::Pack<Bf16>>(),
+            (_, true) => binary::<half::PackRelu<Bf16>>(),
+        };
+        if from != Ty::F32 || style.rounding != mode::NEAREST || style.saturate || style.flush {
+            return Err(self.unsupported(i));
+        }
+        self.regular(i, exec, to, &[from, from])
+    }
+
+    /// A source that may be held in a wider register, cut to the width of its type.
+    fn cut_source(&mut self, operand: &Operand<'a>, ty: Ty) -> Result<(Ref, Width), LoadError> {
+        let (a, width) = self.any_source(operand, ty)?;
+        if width == Width::Double && ty.bits() < 64 {
+            let low = self.temporary(Width::Word);
+            self.emit(unary::<moves::Low32>(), low, &[a]);
+            return Ok((low, Width::Word));
+        }
+        Ok((a, width))
+    }
+
+    fn integer_to_integer(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
+        let [destination, source] = self.operands(i)?;
+        let (d, to_width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
+        let (Some(to_kind), Some(from_kind)) = (to.integer(), from.integer()) else { return Err(self.unsupported(i)) };
+        // What is kept of the source, and how that is extended.
+        let kept = if to.bits() <= from.bits() { to } else { from };
+        let odd = to.bits() > from.bits()
+            && from_kind.signed
+            && !to_kind.signed
+            && to_width == Width::Double
+            && to.bits() < 64;
+        if style.saturate || odd {
+            let (a, width) = self.any_source(source, from)?;
+            let conversion = Conversion {
+                from: from_kind,
+                to: to_kind,
+                saturate: style.saturate,
+                wide_source: width == Width::Double,
+                wide_target: to_width == Width::Double,
+            };
+            self.push(Draft::new(convert_slow::convert).d(d).a(a).imm(conversion.encode()).apart());
+            return Ok(());
+        }
+        if kept.bits() == 64 {
+            let a = self.source(source, from)?;
+            self.emit(unary::<moves::Copy64>(), d, &[a]);
+            return Ok(());
+        }
+        let (a, width) = self.any_source(source, from)?;
+        if width == Width::Double && kept.bits() == 32 && to_width == Width::Word {
+            self.emit(unary::<moves::Low32>(), d, &[a]);
+            return Ok(());
+        }
+        let (a, _) = self.cut_source(source, from)?;
+        let exec = extension(kept, to_width).ok_or_else(|| self.unsupported(i))?;
+        self.emit(exec, d, &[a]);
+        Ok(())
+    }
+
+    fn integer_to_float(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
+        let [destination, source] = self.operands(i)?;
+        let (a, width) = self.cut_source(source, from)?;
+        if (width == Width::Double) != (from.bits() == 64) {
+            return Err(self.invalid("cvt source has the wrong width"));
+        }
+        let d = self.destination(destination, to)?;
+        let exec = match to {
+            Ty::F32 if style.saturate => by_integer!(from, style.rounding, ToF32Sat),
+            Ty::F32 => by_integer!(from, style.rounding, ToF32),
+            Ty::F64 => by_integer!(from, style.rounding, ToF64),
+            _ if is_half(to) => return self.integer_to_half(i, style, (to, d), (from, a)),
+            _ => None,
+        };
+        let exec = exec.ok_or_else(|| self.unsupported(i))?;
+        self.emit(exec, d, &[a]);
+        Ok(())
+    }
+
+    /// By way of `f64`, rounded towards zero where 53 bits do not do: only the last bit could differ, for `s64`.
+    fn integer_to_half(
+        &mut self,
+        i: &Instruction<'a>,
+        style: Style,
+        (to, d): (Ty, Ref),
+        (from, a): (Ty, Ref),
+    ) -> Result<(), LoadError> {
+        let wide = self.temporary(Width::Double);
+        let exec = by_integer!(from, mode::ZERO, ToF64).ok_or_else(|| self.unsupported(i))?;
+        self.emit(exec, wide, &[a]);
+        self.float_to_float(i, style, (to, d), (Ty::F64, wide))
+    }
+
+    fn float_to_integer(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
+        let [destination, source] = self.operands(i)?;
+        let mut a = self.source(source, from)?;
+        let mut from = from;
+        if is_half(from) {
+            let wide = self.temporary(Width::Word);
+            self.emit(widen(from), wide, &[a]);
+            (a, from) = (wide, Ty::F32);
+        }
+        let rounding = style.integral.unwrap_or(mode::ZERO);
+        let exec = match from {
+            Ty::F32 if style.flush => by_integer!(to, rounding, FromF32Ftz),
+            Ty::F32 => by_integer!(to, rounding, FromF32),
+            Ty::F64 => by_integer!(to, rounding, FromF64),
+            _ => None,
+        };
+        let exec = exec.ok_or_else(|| self.unsupported(i))?;
+        let (d, width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
+        if to.bits() >= 32 {
+            if Some(width) != to.width() {
+                return Err(self.invalid("cvt destination has the wrong width"));
+            }
+            self.emit(exec, d, &[a]);
+            return Ok(());
+        }
+        let narrow = self.temporary(Width::Word);
+        self.emit(exec, narrow, &[a]);
+        let extend = extension(to, width).ok_or_else(|| self.unsupported(i))?;
+        self.emit(extend, d, &[narrow]);
+        Ok(())
+    }
+
+    fn float_to_float(
+        &mut self,
+        i: &Instruction<'a>,
+        style: Style,
+        (to, d): (Ty, Ref),
+        (from, a): (Ty, Ref),
+    ) -> Result<(), LoadError> {
+        let rounding = style.integral.unwrap_or(style.rounding);
+        let exec = match (to, from) {
+            (Ty::F32, Ty::F32) if style.integral.is_some() => styled!(style, rounding, IntegralF32),
+            (Ty::F32, Ty::F32) => match (style.flush, style.saturate) {
+                (false, false) => unary::<ops::SameF32<false, false>>(),
+                (false, true) => unary::<ops::SameF32<false, true>>(),
+                (true, false) => unary::<ops::SameF32<true, false>>(),
+                (true, true) => unary::<ops::SameF32<true, true>>(),
+            },
+            (Ty::F64, Ty::F64) if style.saturate => unary::<ops::SatF64>(),
+            (Ty::F64, Ty::F64) => match rounding {
+                _ if style.integral.is_none() => unary::<moves::Copy64>(),
+                mode::ZERO => unary::<ops::IntegralF64<{ mode::ZERO }>>(),
+                mode::DOWN => unary::<ops::IntegralF64<{ mode::DOWN }>>(),
+                mode::UP => unary::<ops::IntegralF64<{ mode::UP }>>(),
+                _ => unary::<ops::IntegralF64<{ mode::NEAREST }>>(),
+            },
+            (Ty::F64, Ty::F32) if style.flush => unary::<ops::Widen<true>>(),
+            (Ty::F64, Ty::F32) => unary::<ops::Widen<false>>(),
+            (Ty::F32, Ty::F64) => styled!(style, rounding, Narrow),
+            (Ty::Tf32, Ty::F32) => unary::<ops::ToTf32>(),
+            _ => return self.small_float(i, style, (to, d), (from, a)),
+        };
+        self.emit(exec, d, &[a]);
+        Ok(())
+    }
+
+    /// Conversions that begin or end with a 16-bit float.
+    fn small_float(
+        &mut self,
+        i: &Instruction<'a>,
+        style: Style,
+        (to, d): (Ty, Ref),
+        (from, a): (Ty, Ref),
+    ) -> Result<(), LoadError> {
+        if from == Ty::F64 && is_half(to) && !style.saturate && !style.relu && style.rounding == mode::NEAREST {
+            let exec =
+                if to == Ty::F16 { unary::<half::RoundDouble<F16>>() } else { unary::<half::RoundDouble<Bf16>>() };
+            self.emit(exec, d, &[a]);
+            return Ok(());
+        }
+        if is_half(from) {
+            let last = to == Ty::F32 && style.integral.is_none() && !style.saturate;
+            let wide = if last { d } else { self.temporary(Width::Word) };
+            self.emit(widen(from), wide, &[a]);
+            return if last { Ok(()) } else { self.float_to_float(i, style, (to, d), (Ty::F32, wide)) };
+        }
+        if from != Ty::F32 || !is_half(to) {
+            return Err(self.unsupported(i));
+        }
+        let mut value = a;
+        if style.integral.is_some() || style.saturate {
+            value = self.temporary(Width::Word);
+            let exec = match style.integral {
+                Some(rounding) => styled!(style, rounding, IntegralF32),
+                None => unary::<Clamp>(),
+            };
+            self.emit(exec, value, &[a]);
+        }
+        let rounding = if style.integral.is_some() { mode::NEAREST } else { style.rounding };
+        let exec = to_half(to, rounding, style.relu).ok_or_else(|| self.unsupported(i))?;
+        self.emit(exec, d, &[value]);
+        Ok(())
+    }
+}

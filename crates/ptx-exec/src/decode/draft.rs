@@ -1,0 +1,175 @@
+//! An instruction whose operands are still virtual registers.
+
+use crate::inst::{CONSTANT, Exec, Inst, NONE};
+use crate::types::Width;
+use std::ops::Range;
+
+/// A virtual register, a constant slot (with `CONSTANT`), or `NONE`.
+pub(crate) type Ref = u32;
+
+/// Whether a reference is a virtual register.
+pub(crate) fn is_register(reference: Ref) -> bool {
+    reference & CONSTANT == 0
+}
+
+/// What an operand field of an `Inst` holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A number, not a reference.
+    Plain,
+    /// A register that is read.
+    Use,
+    /// A register that is written.
+    Def,
+}
+
+/// The operand fields of `Inst`, in the order of `Draft::roles`.
+pub(crate) const FIELDS: usize = 6;
+
+/// A draft of an instruction.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft {
+    /// With references where the roles say so.
+    pub(crate) inst: Inst,
+    /// Roles of `d a b c x` and the low half of `imm`.
+    pub(crate) roles: [Role; FIELDS],
+    /// Entries of the function's list that this instruction reads or writes.
+    pub(crate) list: Range<u32>,
+    /// Whether those are written.
+    pub(crate) list_role: Role,
+    /// Whether `x` is where the list starts.
+    pub(crate) list_in_x: bool,
+    /// Label in `x`.
+    pub(crate) target: Option<u32>,
+    /// Labels in `list`.
+    pub(crate) table: bool,
+    /// Control never goes on to the next instruction.
+    pub(crate) ends: bool,
+    /// Destinations must not share a slot with sources: not all sources are read before the first write.
+    pub(crate) apart: bool,
+}
+
+impl Draft {
+    /// An instruction without operands.
+    pub(crate) fn new(exec: Exec) -> Self {
+        let inst = Inst { exec, guard: NONE, d: NONE, a: NONE, b: NONE, c: NONE, x: NONE, imm: 0, line: 0 };
+        Self {
+            inst,
+            roles: [Role::Plain; FIELDS],
+            list: 0..0,
+            list_role: Role::Plain,
+            list_in_x: false,
+            target: None,
+            table: false,
+            ends: false,
+            apart: false,
+        }
+    }
+
+    /// Sets the destination.
+    pub(crate) fn d(mut self, register: Ref) -> Self {
+        self.inst.d = register;
+        self.roles[0] = Role::Def;
+        self
+    }
+
+    /// Sets the first source.
+    pub(crate) fn a(mut self, source: Ref) -> Self {
+        self.inst.a = source;
+        self.roles[1] = Role::Use;
+        self
+    }
+
+    /// Sets the second source.
+    pub(crate) fn b(mut self, source: Ref) -> Self {
+        self.inst.b = source;
+        self.roles[2] = Role::Use;
+        self
+    }
+
+    /// Sets the third source.
+    pub(crate) fn c(mut self, source: Ref) -> Self {
+        self.inst.c = source;
+        self.roles[3] = Role::Use;
+        self
+    }
+
+    /// Sets `x` to a register in that role.
+    pub(crate) fn x(mut self, register: Ref, role: Role) -> Self {
+        self.inst.x = register;
+        self.roles[4] = role;
+        self
+    }
+
+    /// Sets the low half of `imm` to a source.
+    pub(crate) fn member(mut self, source: Ref) -> Self {
+        self.inst.imm = u64::from(source);
+        self.roles[5] = Role::Use;
+        self
+    }
+
+    /// Sets `imm` to a number.
+    pub(crate) fn imm(mut self, value: u64) -> Self {
+        self.inst.imm = value;
+        self
+    }
+
+    /// Sets `x` to a number.
+    pub(crate) fn number(mut self, value: u32) -> Self {
+        self.inst.x = value;
+        self
+    }
+
+    /// Keeps destinations away from sources.
+    pub(crate) fn apart(mut self) -> Self {
+        self.apart = true;
+        self
+    }
+
+    /// Says that control ends here.
+    pub(crate) fn ends(mut self) -> Self {
+        self.ends = true;
+        self
+    }
+
+    /// Jumps to a label.
+    pub(crate) fn to(mut self, label: u32) -> Self {
+        self.target = Some(label);
+        self
+    }
+
+    /// The references of the operand fields with their roles.
+    pub(crate) fn fields(&self) -> [(Ref, Role); FIELDS] {
+        let Inst { d, a, b, c, x, imm, .. } = self.inst;
+        let [rd, ra, rb, rc, rx, ri] = self.roles;
+        [(d, rd), (a, ra), (b, rb), (c, rc), (x, rx), (imm as u32, ri)]
+    }
+
+    /// Replaces the references of the operand fields.
+    pub(crate) fn map(&mut self, place: impl Fn(Ref) -> u32) {
+        let slots: [Ref; FIELDS] = self.fields().map(|(reference, role)| match role {
+            Role::Plain => reference,
+            _ => place(reference),
+        });
+        let inst = &mut self.inst;
+        [inst.d, inst.a, inst.b, inst.c, inst.x] = [slots[0], slots[1], slots[2], slots[3], slots[4]];
+        if self.roles[5] != Role::Plain {
+            inst.imm = u64::from(slots[5]);
+        }
+    }
+}
+
+/// The virtual registers of a function.
+#[derive(Debug, Default)]
+pub(crate) struct Registers {
+    /// Width of each.
+    pub(crate) widths: Vec<Width>,
+}
+
+impl Registers {
+    /// A new one.
+    pub(crate) fn fresh(&mut self, width: Width) -> Ref {
+        self.widths.push(width);
+        self.widths.len() as Ref - 1
+    }
+}

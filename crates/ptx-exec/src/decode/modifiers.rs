@@ -1,0 +1,144 @@
+//! The dotted words of an instruction: each must be taken by somebody, or the instruction is refused.
+
+use crate::alu::round::mode;
+use crate::types::Ty;
+
+/// Modifiers that have not been taken yet, in the order written.
+#[derive(Debug, Clone)]
+pub(crate) struct Modifiers<'a> {
+    left: Vec<&'a str>,
+}
+
+impl<'a> Modifiers<'a> {
+    /// All modifiers of an instruction.
+    pub(crate) fn new(words: &[&'a str]) -> Self {
+        Self { left: words.to_vec() }
+    }
+
+    /// Takes `word` if it is there.
+    pub(crate) fn take(&mut self, word: &str) -> bool {
+        self.take_if(|found| found == word).is_some()
+    }
+
+    /// Takes the first of the words that is in `choices`.
+    pub(crate) fn one_of(&mut self, choices: &[&str]) -> Option<&'a str> {
+        self.take_if(|found| choices.contains(&found))
+    }
+
+    /// Takes the first word that satisfies `test`.
+    pub(crate) fn take_if(&mut self, test: impl Fn(&str) -> bool) -> Option<&'a str> {
+        let index = self.left.iter().position(|word| test(word))?;
+        Some(self.left.remove(index))
+    }
+
+    /// Takes the next word that is a type.
+    pub(crate) fn ty(&mut self) -> Option<Ty> {
+        self.take_if(|word| Ty::parse(word).is_some()).and_then(Ty::parse)
+    }
+
+    /// Takes a float rounding; nearest when there is none.
+    pub(crate) fn rounding(&mut self) -> u8 {
+        match self.one_of(&["rn", "rz", "rm", "rp"]) {
+            Some("rz") => mode::ZERO,
+            Some("rm") => mode::DOWN,
+            Some("rp") => mode::UP,
+            _ => mode::NEAREST,
+        }
+    }
+
+    /// Takes a rounding to integers.
+    pub(crate) fn integral_rounding(&mut self) -> Option<u8> {
+        Some(match self.one_of(&["rni", "rzi", "rmi", "rpi"])? {
+            "rzi" => mode::ZERO,
+            "rmi" => mode::DOWN,
+            "rpi" => mode::UP,
+            _ => mode::NEAREST,
+        })
+    }
+
+    /// Takes everything that says how memory is ordered or cached without changing what a correct program sees here:
+    /// caching hints, eviction priorities, and the scope. Returns whether the order words ask for a fence before and after.
+    pub(crate) fn memory_order(&mut self) -> Order {
+        let mut order = Order::default();
+        while let Some(word) = self.take_if(is_memory_word) {
+            order.acquire |= matches!(word, "acquire" | "acq_rel" | "sc");
+            order.release |= matches!(word, "release" | "acq_rel" | "sc");
+            order.strong |= matches!(word, "volatile" | "relaxed" | "acquire" | "release" | "acq_rel" | "mmio");
+        }
+        order
+    }
+
+    /// Whether all have been taken.
+    pub(crate) fn all_taken(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Whether `word` is among those left.
+    pub(crate) fn has(&self, word: &str) -> bool {
+        self.left.contains(&word)
+    }
+}
+
+/// What the memory model words of an instruction ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Order {
+    /// Nothing after it may come before it.
+    pub(crate) acquire: bool,
+    /// Nothing before it may come after it.
+    pub(crate) release: bool,
+    /// It may be one side of a wait loop.
+    pub(crate) strong: bool,
+}
+
+fn is_memory_word(word: &str) -> bool {
+    matches!(
+        word,
+        "weak"
+            | "relaxed"
+            | "acquire"
+            | "release"
+            | "acq_rel"
+            | "sc"
+            | "volatile"
+            | "mmio"
+            | "cta"
+            | "cluster"
+            | "gpu"
+            | "sys"
+            | "gl"
+            | "ca"
+            | "cg"
+            | "cs"
+            | "cv"
+            | "lu"
+            | "wb"
+            | "wt"
+            | "nc"
+            | "noftz"
+            | "unified"
+    ) || word.starts_with("L1::")
+        || word.starts_with("L2::64B")
+        || word.starts_with("L2::128B")
+        || word.starts_with("L2::256B")
+        || word.starts_with("L2::evict")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_taken_in_any_order_and_none_is_lost() {
+        let mut modifiers = Modifiers::new(&["ftz", "rm", "f32", "sat"]);
+        assert!(modifiers.take("sat") && !modifiers.take("sat"));
+        assert_eq!((modifiers.rounding(), modifiers.ty()), (mode::DOWN, Some(Ty::F32)));
+        assert!(!modifiers.all_taken() && modifiers.take("ftz") && modifiers.all_taken());
+    }
+
+    #[test]
+    fn memory_words_give_their_order() {
+        let mut modifiers = Modifiers::new(&["acquire", "sys", "global", "L1::no_allocate", "u8"]);
+        assert_eq!(modifiers.memory_order(), Order { acquire: true, release: false, strong: true });
+        assert!(modifiers.take("global") && modifiers.ty() == Some(Ty::U(8)) && modifiers.all_taken());
+    }
+}

@@ -1,0 +1,203 @@
+//! Decodes all functions of a linked program into one piece of code.
+
+use super::draft::{Draft, Ref, Role, is_register};
+use super::function::FunctionDecoder;
+use super::{liveness, slots};
+use crate::api::LoadError;
+use crate::code::{CallSite, Code, FunctionCode};
+use crate::globals::{self, Globals};
+use crate::inst::{CONSTANT, NEGATED, NONE};
+use crate::link::{Linked, Symbol};
+use crate::registers::{LANES, Row};
+use crate::types::Width;
+use katydid_ptx::ast::{Instruction, Linkage, Operand, Space, Statement};
+use std::collections::HashMap;
+
+/// Rows of constants, each value once.
+#[derive(Debug, Default)]
+pub(crate) struct Constants {
+    rows: Vec<Row>,
+    known: HashMap<(u64, Width), Ref>,
+}
+
+impl Constants {
+    /// The slot of a row that holds `value` in every lane.
+    pub(crate) fn slot(&mut self, value: u64, width: Width) -> Ref {
+        if let Some(slot) = self.known.get(&(value, width)) {
+            return *slot;
+        }
+        let slot = (self.rows.len() * LANES) as Ref | CONSTANT;
+        let (low, high) = (value as u32, (value >> 32) as u32);
+        match width {
+            Width::Double => {
+                let pairs: [u32; LANES] = std::array::from_fn(|word| if word % 2 == 0 { low } else { high });
+                self.rows.extend([Row(pairs), Row(pairs)]);
+            }
+            Width::Word | Width::Pred => self.rows.push(Row([low; LANES])),
+        }
+        self.known.insert((value, width), slot);
+        slot
+    }
+}
+
+/// What all functions of a program share while they are decoded.
+pub(crate) struct Shared<'a> {
+    /// Names.
+    pub(crate) linked: &'a Linked<'a, 'a>,
+    /// Addresses of variables.
+    pub(crate) globals: &'a Globals,
+    /// Constants so far.
+    pub(crate) constants: Constants,
+    /// Call sites so far.
+    pub(crate) call_sites: Vec<CallSite>,
+    /// Offsets of shared variables that functions use: the same in every kernel.
+    pub(crate) common_shared: HashMap<usize, u32>,
+    /// Alignment of dynamic shared memory.
+    pub(crate) dynamic_align: u32,
+}
+
+/// What a kernel's launch needs besides its code, by function.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Needs {
+    /// Bytes of static shared memory.
+    pub(crate) shared_bytes: u32,
+    /// 32-bit registers a thread.
+    pub(crate) registers: u32,
+    /// Alignment of dynamic shared memory.
+    pub(crate) dynamic_align: u32,
+}
+
+/// A decoded program.
+pub(crate) struct Decoded {
+    /// The code; functions in the order of `Linked::functions`.
+    pub(crate) code: Code,
+    /// What each function needs.
+    pub(crate) needs: Vec<Needs>,
+}
+
+/// Decodes every function.
+pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Result<Decoded, LoadError> {
+    let (common_shared, common_bytes) = common_shared(linked)?;
+    let mut shared = Shared {
+        linked,
+        globals,
+        constants: Constants::default(),
+        call_sites: Vec::new(),
+        common_shared,
+        dynamic_align: 16,
+    };
+    let mut code = Code::default();
+    let mut needs = Vec::new();
+    for known in &linked.functions {
+        let function = known.function;
+        // A kernel that calls nothing cannot reach the shared variables of functions.
+        let calls = function.body.as_deref().is_some_and(has_call);
+        let start = if !function.entry || calls { common_bytes } else { 0 };
+        let mut decoder = FunctionDecoder::new(&mut shared, known.module, function.entry, start);
+        decoder.function(function)?;
+        needs.push(finish(&mut code, decoder));
+    }
+    code.constants = shared.constants.rows;
+    code.call_sites = shared.call_sites;
+    for need in &mut needs {
+        need.dynamic_align = shared.dynamic_align;
+    }
+    Ok(Decoded { code, needs })
+}
+
+/// Appends a decoded function to the code: registers to slots, labels to program counters.
+fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
+    let FunctionDecoder { drafts, lists, labels, registers, local_bytes, shared_bytes, params, returns, .. } = decoder;
+    let intervals = liveness::intervals(&drafts, &lists, &labels, registers.widths.len());
+    let places = slots::allocate(&registers.widths, &intervals);
+    let (entry, list_base) = (code.insts.len() as u32, code.lists.len() as u32);
+    let place = |reference: Ref| {
+        if is_register(reference) { places.slots.get(reference as usize).copied().unwrap_or(0) } else { reference }
+    };
+    let label = |label: u32| labels.get(label as usize).copied().flatten().map_or(entry, |place| entry + place);
+    let mut entries = lists.clone();
+    for mut draft in drafts {
+        for index in draft.list.clone() {
+            if let Some(slot) = entries.get_mut(index as usize) {
+                *slot = match draft.list_role {
+                    Role::Plain => label(lists[index as usize]),
+                    _ => place(lists[index as usize]),
+                };
+            }
+        }
+        place_fields(&mut draft, &place, list_base);
+        if let Some(target) = draft.target {
+            draft.inst.x = label(target);
+        }
+        code.insts.push(draft.inst);
+    }
+    code.lists.extend(entries);
+    let local_bytes = local_bytes.next_multiple_of(16);
+    code.functions.push(FunctionCode { entry, rows: places.rows, local_bytes, params, returns });
+    Needs { shared_bytes, registers: places.pressure, dynamic_align: 16 }
+}
+
+fn place_fields(draft: &mut Draft, place: &impl Fn(Ref) -> u32, list_base: u32) {
+    draft.map(place);
+    if draft.list_in_x {
+        draft.inst.x += list_base;
+    }
+    if draft.inst.guard != NONE {
+        let negated = draft.inst.guard & NEGATED;
+        draft.inst.guard = place(draft.inst.guard & !NEGATED) | negated;
+    }
+}
+
+/// Gives the shared variables that `.func`s name their offsets: code of a function is the same whoever calls it.
+fn common_shared(linked: &Linked<'_, '_>) -> Result<(HashMap<usize, u32>, u32), LoadError> {
+    let mut places = HashMap::new();
+    let mut bytes = 0_u32;
+    for known in linked.functions.iter().filter(|known| !known.function.entry) {
+        let mut names = Vec::new();
+        names_in(known.function.body.as_deref().unwrap_or_default(), &mut names);
+        for name in names {
+            let Some(Symbol::Variable(index)) = linked.find(known.module, name) else { continue };
+            let variable = linked.variables[index].variable;
+            let fixed = variable.space == Space::Shared && variable.linkage != Linkage::Extern;
+            if fixed && !places.contains_key(&index) {
+                let layout = globals::layout(variable)?;
+                let offset = bytes.next_multiple_of(layout.align as u32);
+                bytes = offset.saturating_add(u32::try_from(layout.size).unwrap_or(u32::MAX));
+                places.insert(index, offset);
+            }
+        }
+    }
+    Ok((places, bytes))
+}
+
+/// Whether there is a call anywhere in a body.
+fn has_call(body: &[Statement<'_>]) -> bool {
+    body.iter().any(|statement| match statement {
+        Statement::Instruction(Instruction { opcode, .. }) => *opcode == "call",
+        Statement::Block(inner) => has_call(inner),
+        _ => false,
+    })
+}
+
+/// Every name that operands of a body mention.
+fn names_in<'a>(body: &[Statement<'a>], names: &mut Vec<&'a str>) {
+    for statement in body {
+        match statement {
+            Statement::Instruction(instruction) => {
+                instruction.operands.iter().for_each(|operand| operand_names(operand, names))
+            }
+            Statement::Block(inner) => names_in(inner, names),
+            _ => {}
+        }
+    }
+}
+
+fn operand_names<'a>(operand: &Operand<'a>, names: &mut Vec<&'a str>) {
+    match operand {
+        Operand::Name(name) | Operand::Offset(name, _) | Operand::Address { base: Some(name), .. } => names.push(name),
+        Operand::Vector(list) | Operand::List(list) | Operand::Bracket(list) => {
+            list.iter().for_each(|operand| operand_names(operand, names));
+        }
+        _ => {}
+    }
+}

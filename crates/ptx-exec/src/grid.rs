@@ -1,0 +1,236 @@
+//! A launch in progress: blocks spread over threads, and what is left of them between two runs.
+//!
+//! Blocks are started in order of their index, so a block that waits for an earlier one (a chained scan) waits for something
+//! that runs. The state between two runs is the blocks in the queue and the index of the next one.
+
+use crate::api::{Host, Launch, Limits, Progress};
+use crate::block::{Block, BlockProgress};
+use crate::code::Env;
+use crate::fault::{Fault, FaultKind};
+use crate::machine::Machine;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Warp instructions of a block between two looks at the cancel flag and at blocks that wait for a turn.
+const SLICE: u64 = 1 << 18;
+
+/// The same in a cooperative launch, where blocks wait for others that may share their thread.
+const COOPERATIVE_SLICE: u64 = 1 << 14;
+
+/// Most blocks of a cooperative launch: what a large GPU holds at once.
+const MAX_RESIDENT: u64 = 132 * 32;
+
+/// Most threads in a block.
+const MAX_THREADS: u64 = 1024;
+
+/// Most shared memory of a block, in bytes.
+const MAX_SHARED: u64 = 227 * 1024;
+
+/// A launch in progress.
+#[derive(Debug)]
+pub struct Grid {
+    launch: Launch,
+    /// Blocks that have started and are not done.
+    started: VecDeque<Block>,
+    /// Linear index of the next block to start.
+    next: u64,
+}
+
+/// What the threads of one run share.
+struct Run<'a> {
+    env: &'a Env<'a>,
+    queue: Mutex<VecDeque<Block>>,
+    next: AtomicU64,
+    fault: Mutex<Option<Fault>>,
+    /// Set when a fault was found, by any thread.
+    stop: AtomicBool,
+    cancel: &'a AtomicBool,
+    cooperative: bool,
+    kernel: &'a str,
+}
+
+impl Grid {
+    /// Prepares a launch; faults with `BadLaunch` when it cannot be.
+    pub fn new(launch: Launch) -> Result<Self, Fault> {
+        let kernel = &launch.kernel;
+        let threads: u64 = launch.block.iter().map(|size| u64::from(*size)).product();
+        let blocks = blocks_of(launch.grid);
+        let shared = u64::from(kernel.static_shared) + u64::from(launch.dynamic_shared);
+        let fits = threads > 0
+            && threads <= MAX_THREADS.min(u64::from(kernel.max_threads))
+            && blocks.is_some_and(|blocks| blocks > 0 && (!launch.cooperative || blocks <= MAX_RESIDENT))
+            && shared <= MAX_SHARED
+            && kernel.required_block.is_none_or(|required| required == launch.block)
+            && launch.params.len() >= kernel.param_bytes as usize;
+        if fits { Ok(Self { launch, started: VecDeque::new(), next: 0 }) } else { Err(bad_launch(&kernel.name)) }
+    }
+
+    /// Runs until done, the budget is used up, `cancel` is set, or a fault. After a fault the grid is of no more use.
+    pub fn run(&mut self, host: &dyn Host, limits: Limits, cancel: &AtomicBool) -> Result<Progress, Fault> {
+        let Self { launch, started, next } = self;
+        let env = environment(launch, host);
+        let blocks = blocks_of(launch.grid).unwrap_or(0);
+        while launch.cooperative && *next < blocks {
+            let mut block = Block::default();
+            block.reset(index_of(*next, env.grid), &env);
+            started.push_back(block);
+            *next += 1;
+        }
+        let run = Run {
+            env: &env,
+            queue: Mutex::new(std::mem::take(started)),
+            next: AtomicU64::new(*next),
+            fault: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            cancel,
+            cooperative: launch.cooperative,
+            kernel: &launch.kernel.name,
+        };
+        run.all_threads(limits, blocks);
+        *started = run.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *next = run.next.into_inner().min(blocks);
+        match run.fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(fault) => Err(fault),
+            None if started.is_empty() && *next == blocks => Ok(Progress::Done),
+            None => Ok(Progress::Paused),
+        }
+    }
+}
+
+/// What the threads of a launch read.
+fn environment<'a>(launch: &'a Launch, host: &'a dyn Host) -> Env<'a> {
+    let kernel = &launch.kernel;
+    let dynamic_at = kernel.static_shared.next_multiple_of(kernel.dynamic_align);
+    Env {
+        code: &kernel.code,
+        host,
+        params: &launch.params,
+        grid: launch.grid,
+        block: launch.block,
+        dynamic_shared_at: dynamic_at,
+        dynamic_shared: launch.dynamic_shared,
+        shared_bytes: dynamic_at + launch.dynamic_shared,
+        started: Instant::now(),
+        function: kernel.function,
+    }
+}
+
+/// Blocks of a grid, unless there are too many to count.
+fn blocks_of(grid: [u32; 3]) -> Option<u64> {
+    let [x, y, z] = grid.map(u64::from);
+    (x * y).checked_mul(z)
+}
+
+/// Index of block number `linear`.
+fn index_of(linear: u64, grid: [u32; 3]) -> [u32; 3] {
+    let (x, y) = (u64::from(grid[0]), u64::from(grid[1]));
+    [(linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32]
+}
+
+fn bad_launch(kernel: &str) -> Fault {
+    Fault { kind: FaultKind::BadLaunch, kernel: kernel.to_owned(), line: 0, block: [0; 3], thread: [0; 3] }
+}
+
+impl Run<'_> {
+    /// Runs on as many threads as there is work for, this one included.
+    fn all_threads(&self, limits: Limits, blocks: u64) {
+        let queued = self.lock_queue().len() as u64;
+        let left = queued + blocks.saturating_sub(self.next.load(Ordering::Relaxed));
+        let threads = (limits.threads.max(1) as u64).min(left.max(1));
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(|| self.one_thread(limits.budget, blocks));
+            }
+            self.one_thread(limits.budget, blocks);
+        });
+    }
+
+    fn lock_queue(&self) -> std::sync::MutexGuard<'_, VecDeque<Block>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes blocks and runs them until there are none, or the budget is used up.
+    fn one_thread(&self, mut budget: u64, blocks: u64) {
+        let mut machine = Machine::new(self.env);
+        while budget > 0 && !self.stop.load(Ordering::Relaxed) && self.take_block(&mut machine, blocks) {
+            let outcome = self.run_block(&mut machine, &mut budget);
+            match outcome {
+                Ok(BlockProgress::Done) => {}
+                Ok(BlockProgress::Paused) => self.lock_queue().push_back(std::mem::take(&mut machine.block)),
+                Err(kind) => return self.report(&machine, kind),
+            }
+        }
+    }
+
+    /// Puts the next block into the machine, reusing the memory of the last one.
+    fn take_block(&self, machine: &mut Machine<'_>, blocks: u64) -> bool {
+        if let Some(block) = self.lock_queue().pop_front() {
+            machine.block = block;
+            return true;
+        }
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        if next >= blocks {
+            return false;
+        }
+        machine.block.reset(index_of(next, self.env.grid), self.env);
+        true
+    }
+
+    /// Runs a block to its end, in slices; cooperative blocks for one slice, so that all get their turn.
+    fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64) -> Result<BlockProgress, FaultKind> {
+        loop {
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(FaultKind::Cancelled);
+            }
+            let slice = if self.cooperative { COOPERATIVE_SLICE } else { SLICE }.min(*budget);
+            let mut left = slice;
+            let progress = machine.run_block(&mut left)?;
+            *budget -= slice - left;
+            let pause = *budget == 0 || self.cooperative || self.stop.load(Ordering::Relaxed);
+            if progress == BlockProgress::Done || pause {
+                return Ok(progress);
+            }
+        }
+    }
+
+    /// Keeps the first fault and stops the other threads.
+    fn report(&self, machine: &Machine<'_>, kind: FaultKind) {
+        let fault = Fault {
+            kind,
+            kernel: self.kernel.to_owned(),
+            line: machine.line(),
+            block: machine.block.index,
+            thread: machine.faulting_thread(),
+        };
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs a launch to its end on `threads` threads.
+pub fn run(launch: &Launch, host: &dyn Host, threads: usize, cancel: &AtomicBool) -> Result<(), Fault> {
+    let mut grid = Grid::new(launch.clone())?;
+    while grid.run(host, Limits { threads, budget: u64::MAX }, cancel)? == Progress::Paused {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_indices_count_x_first() {
+        assert_eq!(
+            [0, 3, 4, 23].map(|linear| index_of(linear, [4, 3, 2])),
+            [[0, 0, 0], [3, 0, 0], [0, 1, 0], [3, 2, 1]]
+        );
+    }
+
+    #[test]
+    fn a_grid_too_large_to_count_is_refused() {
+        assert_eq!(blocks_of([u32::MAX, u32::MAX, u32::MAX]), None);
+        assert_eq!(blocks_of([2, 3, 4]), Some(24));
+    }
+}

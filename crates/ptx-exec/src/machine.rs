@@ -1,0 +1,217 @@
+//! Runs one warp after another on one thread: the loop around the instructions, and the change between splits.
+
+use crate::block::Block;
+use crate::code::Env;
+use crate::fault::FaultKind;
+use crate::inst::{Flow, Inst, NEGATED, NONE};
+use crate::memory::ranges::Ranges;
+use crate::registers::Registers;
+use crate::warp::{Split, Wait, Warp};
+
+/// Warp instructions between two looks at the other splits of a warp.
+const CHUNK: u32 = 512;
+
+/// Warp instructions that a split may run while others wait, if it does nothing that looks like waiting for them.
+const PATIENCE: u32 = 32 * CHUNK;
+
+/// One interpreter thread with the block and the warp that it runs.
+pub(crate) struct Machine<'a> {
+    /// Registers of the running frame.
+    pub(crate) registers: Registers,
+    /// Lanes that execute the current instruction.
+    pub(crate) mask: u32,
+    /// The current instruction.
+    pub(crate) pc: u32,
+    /// Lanes of the running split.
+    pub(crate) lanes: u32,
+    /// Frame of the running split.
+    pub(crate) frame: u32,
+    /// Where the running split meets another one.
+    join_at: u32,
+    /// What the running split waits for, when an instruction returned `Flow::Wait`.
+    pub(crate) wait: Wait,
+    /// Whether the running split does something that could be waiting for other lanes: atomics, volatile loads.
+    pub(crate) spinning: bool,
+    /// The launch.
+    pub(crate) env: &'a Env<'a>,
+    /// The warp that runs; its place in `block` is empty meanwhile.
+    pub(crate) warp: Warp,
+    /// The block it belongs to.
+    pub(crate) block: Block,
+    /// Memory that was touched before.
+    pub(crate) ranges: Ranges,
+    /// What happened, and to which lane, when an instruction returned `Flow::Fault`.
+    pub(crate) fault: Option<(FaultKind, usize)>,
+}
+
+/// Why `run_warp` returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// Its instructions are used up, or it asked to be put aside.
+    Yielded,
+    /// All its lanes wait or have exited.
+    Blocked,
+    /// See `Machine::fault`.
+    Fault,
+}
+
+/// Why a split stopped running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// Another split may be due, or it has run for a chunk.
+    Changed,
+    /// It waits, as `Machine::wait` says.
+    Wait,
+    /// It faulted.
+    Fault,
+}
+
+impl<'a> Machine<'a> {
+    /// A machine with an empty block.
+    pub(crate) fn new(env: &'a Env<'a>) -> Self {
+        Self {
+            registers: Registers::none(),
+            mask: 0,
+            pc: 0,
+            lanes: 0,
+            frame: 0,
+            join_at: u32::MAX,
+            wait: Wait::Ready,
+            spinning: false,
+            env,
+            warp: Warp::default(),
+            block: Block::default(),
+            ranges: Ranges::new(env.code.insts.len()),
+            fault: None,
+        }
+    }
+
+    /// Records a fault of the current instruction.
+    pub(crate) fn fail(&mut self, kind: FaultKind, lane: usize) -> Flow {
+        self.fault = Some((kind, lane));
+        Flow::Fault
+    }
+
+    /// Runs `self.warp` for about `fuel` instructions; returns why it stopped, and how many it ran.
+    pub(crate) fn run_warp(&mut self, fuel: u32) -> (Stopped, u32) {
+        let (mut used, mut since_turn, mut take_turn) = (0, 0, false);
+        self.spinning = false;
+        while let Some(split) = self.warp.pick(take_turn) {
+            self.enter(split);
+            let (event, ran) = self.run_split(take_turn);
+            used += ran;
+            since_turn += ran;
+            match event {
+                Event::Fault => return (Stopped::Fault, used),
+                Event::Wait => {
+                    self.leave(self.wait);
+                    take_turn = false;
+                    if self.wait == Wait::Ready {
+                        return (Stopped::Yielded, used);
+                    }
+                    continue;
+                }
+                Event::Changed => {}
+            }
+            take_turn = self.turn_is_due(since_turn);
+            since_turn = if take_turn { 0 } else { since_turn };
+            self.leave(Wait::Ready);
+            if used >= fuel {
+                return (Stopped::Yielded, used);
+            }
+        }
+        if self.meet_across() { (Stopped::Yielded, used) } else { (Stopped::Blocked, used) }
+    }
+
+    /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
+    /// because lanes that run ahead may miss the place where they would have joined the others.
+    fn turn_is_due(&mut self, since_turn: u32) -> bool {
+        let limit = if self.spinning { CHUNK } else { PATIENCE };
+        let due = since_turn >= limit && !self.warp.splits.is_empty();
+        self.spinning &= !due;
+        due
+    }
+
+    /// Makes `split` the running one, together with all lanes at the same place.
+    fn enter(&mut self, split: Split) {
+        self.pc = split.pc;
+        self.frame = split.frame;
+        self.lanes = split.lanes | self.warp.join(split.frame, split.pc);
+        self.map_frame();
+        self.find_join();
+    }
+
+    /// Points the registers at the running frame; needed after any change of frames.
+    pub(crate) fn map_frame(&mut self) {
+        let code = self.env.code;
+        self.registers = Registers::new(self.warp.rows_of(self.frame, code), &code.constants);
+    }
+
+    /// Looks where the running split meets another one.
+    pub(crate) fn find_join(&mut self) {
+        self.join_at = if self.warp.splits.is_empty() { u32::MAX } else { self.warp.next_join(self.frame, self.pc) };
+    }
+
+    /// Puts the running split, if it has lanes left, among the others.
+    fn leave(&mut self, wait: Wait) {
+        if self.lanes != 0 {
+            let (pc, frame, lanes, turn) = (self.pc, self.frame, self.lanes, self.warp.turns);
+            self.warp.splits.push(Split { pc, frame, lanes, wait, turn });
+        }
+        self.lanes = 0;
+    }
+
+    /// Parks lanes of the running split at `pc`.
+    pub(crate) fn park(&mut self, pc: u32, lanes: u32) {
+        let (frame, turn) = (self.frame, self.warp.turns);
+        self.warp.splits.push(Split { pc, frame, lanes, wait: Wait::Ready, turn });
+    }
+
+    /// Runs the entered split for up to a chunk; in its turn it goes on even where another one is lower.
+    fn run_split(&mut self, in_turn: bool) -> (Event, u32) {
+        let code = self.env.code;
+        let mut ran = 0;
+        while ran < CHUNK {
+            let Some(inst) = code.insts.get(self.pc as usize) else {
+                self.fail(FaultKind::InvalidPc(u64::from(self.pc)), 0);
+                return (Event::Fault, ran);
+            };
+            ran += 1;
+            match self.step(inst) {
+                Flow::Next => {
+                    self.pc += 1;
+                    if self.pc == self.join_at {
+                        self.lanes |= self.warp.join(self.frame, self.pc);
+                        self.find_join();
+                    }
+                }
+                Flow::Jump if self.lanes == 0 => return (Event::Changed, ran),
+                Flow::Jump if self.warp.splits.is_empty() => self.join_at = u32::MAX,
+                Flow::Jump if in_turn => {
+                    self.lanes |= self.warp.join(self.frame, self.pc);
+                    self.find_join();
+                }
+                Flow::Jump => return (Event::Changed, ran),
+                Flow::Wait => return (Event::Wait, ran),
+                Flow::Fault => return (Event::Fault, ran),
+            }
+        }
+        (Event::Changed, ran)
+    }
+
+    /// Runs one instruction for the lanes that its guard lets through.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions are compiled for what the CPU has")]
+    fn step(&mut self, inst: &Inst) -> Flow {
+        self.mask = self.lanes;
+        if inst.guard != NONE {
+            let bits = self.registers.bits(inst.guard & !NEGATED);
+            self.mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
+            if self.mask == 0 {
+                return Flow::Next;
+            }
+        }
+        // SAFETY: the decoder chose `exec` by what `has_avx2` found on this CPU.
+        unsafe { (inst.exec)(self, inst) }
+    }
+}

@@ -1,0 +1,171 @@
+//! Local memory: rows of 8 bytes for each of 32 lanes, in safe code.
+
+use super::{Pointer, Word};
+use crate::fault::FaultKind;
+use crate::inst::{Flow, Inst};
+use crate::machine::Machine;
+use crate::registers::{LANES, Raw, lanes_of};
+
+/// The local memory of a warp.
+pub(crate) type Rows = Vec<[u64; LANES]>;
+
+/// Rows for `bytes` bytes a lane.
+pub(crate) fn rows_for(bytes: u32) -> usize {
+    bytes.div_ceil(8) as usize
+}
+
+/// Whether `size` bytes at `offset` exist.
+pub(crate) fn contains(rows: &Rows, offset: u64, size: u64) -> bool {
+    offset.checked_add(size).is_some_and(|end| end <= rows.len() as u64 * 8)
+}
+
+/// The value of a lane; 0 outside, which `contains` excludes.
+pub(crate) fn read<T: Word>(rows: &Rows, lane: usize, offset: u64) -> T {
+    let word = rows.get((offset / 8) as usize).map_or(0, |row| row[lane]);
+    T::cut(word >> (8 * (offset % 8)))
+}
+
+/// Changes the value of a lane.
+pub(crate) fn write<T: Word>(rows: &mut Rows, lane: usize, offset: u64, value: T) {
+    if let Some(row) = rows.get_mut((offset / 8) as usize) {
+        row[lane] = merged(row[lane], offset, value);
+    }
+}
+
+/// `word` with the bytes at `offset % 8` replaced.
+#[inline(always)]
+fn merged<T: Word>(word: u64, offset: u64, value: T) -> u64 {
+    let (shift, mask) = (8 * (offset % 8), u64::MAX >> (64 - 8 * T::SIZE));
+    (word & !(mask << shift)) | ((value.extended() & mask) << shift)
+}
+
+/// `ld.local` of one value.
+pub(crate) fn load<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    load_element::<T, L, P>(machine, inst, inst.imm, inst.d, T::SIZE)
+}
+
+/// `ld.local` of several.
+pub(crate) fn load_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    // The address may be overwritten by the first element: keep it.
+    let row = *machine.registers.row::<P>(inst.a);
+    for index in 0..inst.c {
+        let imm = inst.imm.wrapping_add(u64::from(index) * T::SIZE);
+        let total = if index == 0 { T::SIZE * u64::from(inst.c) } else { T::SIZE };
+        let slot = machine.env.code.list(inst.x + index);
+        let flow = load_row::<T, L, P>(machine, &row, imm, slot, total);
+        if flow != Flow::Next {
+            return flow;
+        }
+    }
+    Flow::Next
+}
+
+fn load_element<T: Word, L: Raw, P: Pointer>(
+    machine: &mut Machine<'_>,
+    inst: &Inst,
+    imm: u64,
+    slot: u32,
+    alignment: u64,
+) -> Flow {
+    let row = *machine.registers.row::<P>(inst.a);
+    load_row::<T, L, P>(machine, &row, imm, slot, alignment)
+}
+
+/// Reads one value a lane; `alignment` is what the address must be a multiple of.
+fn load_row<T: Word, L: Raw, P: Pointer>(
+    machine: &mut Machine<'_>,
+    row: &[P; LANES],
+    imm: u64,
+    slot: u32,
+    alignment: u64,
+) -> Flow {
+    let mut out = [L::ZERO; LANES];
+    let first = row[0].plus(imm);
+    let usable = first.is_multiple_of(alignment) && contains(&machine.warp.local, first, T::SIZE);
+    if P::pattern(row, T::SIZE).1 && usable {
+        let shift = 8 * (first % 8);
+        if let Some(words) = machine.warp.local.get((first / 8) as usize) {
+            for lane in 0..LANES {
+                out[lane] = L::narrow(T::cut(words[lane] >> shift).extended());
+            }
+        }
+    } else {
+        for lane in lanes_of(machine.mask) {
+            let address = row[lane].plus(imm);
+            if let Err(kind) = check(machine, address, T::SIZE, alignment) {
+                return machine.fail(kind, lane);
+            }
+            out[lane] = L::narrow(read::<T>(&machine.warp.local, lane, address).extended());
+        }
+    }
+    if slot != crate::inst::NONE {
+        machine.registers.set(slot, machine.mask, &out);
+    }
+    Flow::Next
+}
+
+fn check(machine: &Machine<'_>, address: u64, size: u64, alignment: u64) -> Result<(), FaultKind> {
+    if !address.is_multiple_of(alignment) {
+        return Err(FaultKind::MisalignedAddress(address));
+    }
+    if contains(&machine.warp.local, address, size) { Ok(()) } else { Err(FaultKind::IllegalAddress(address)) }
+}
+
+/// `st.local` of one value.
+pub(crate) fn store<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    store_row::<T, L, P>(machine, inst, inst.imm, inst.b, T::SIZE)
+}
+
+/// `st.local` of several.
+pub(crate) fn store_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    for index in 0..inst.c {
+        let imm = inst.imm.wrapping_add(u64::from(index) * T::SIZE);
+        let total = if index == 0 { T::SIZE * u64::from(inst.c) } else { T::SIZE };
+        let slot = machine.env.code.list(inst.x + index);
+        let flow = store_row::<T, L, P>(machine, inst, imm, slot, total);
+        if flow != Flow::Next {
+            return flow;
+        }
+    }
+    Flow::Next
+}
+
+fn store_row<T: Word, L: Raw, P: Pointer>(
+    machine: &mut Machine<'_>,
+    inst: &Inst,
+    imm: u64,
+    slot: u32,
+    alignment: u64,
+) -> Flow {
+    for lane in lanes_of(machine.mask) {
+        let address = machine.registers.row::<P>(inst.a)[lane].plus(imm);
+        if let Err(kind) = check(machine, address, T::SIZE, alignment) {
+            return machine.fail(kind, lane);
+        }
+        let value = T::cut(machine.registers.row::<L>(slot)[lane].wide());
+        write(&mut machine.warp.local, lane, address, value);
+    }
+    Flow::Next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_every_size_share_rows() {
+        let mut rows: Rows = vec![[0; LANES]; 2];
+        write::<u8>(&mut rows, 3, 9, 0xab);
+        write::<i16>(&mut rows, 3, 14, -2);
+        assert_eq!((rows[1][3], rows[1][2]), (0xfffe_0000_0000_ab00, 0));
+        assert_eq!((read::<u8>(&rows, 3, 9), read::<i16>(&rows, 3, 14)), (0xab, -2));
+        write::<u64>(&mut rows, 3, 8, 7);
+        assert_eq!(read::<u32>(&rows, 3, 12), 0);
+    }
+
+    #[test]
+    fn the_end_of_local_memory_is_exact() {
+        let rows: Rows = vec![[0; LANES]; 2];
+        assert!(contains(&rows, 8, 8) && !contains(&rows, 9, 8) && !contains(&rows, u64::MAX, 8));
+    }
+}

@@ -1,0 +1,134 @@
+//! From an address and a lane to a place: plain memory, shared memory, parameters, or the lane's local memory.
+
+use super::raw::{self, Atomic};
+use super::{Word, local, param};
+use crate::fault::FaultKind;
+use crate::machine::Machine;
+use crate::window;
+
+/// Where an access of one lane goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Memory of this process, checked.
+    Host(u64),
+    /// An offset into the lane's local memory, checked.
+    Local(u64),
+    /// An offset into the kernel's parameters, checked.
+    Param(u64),
+}
+
+/// Address spaces that an instruction can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// Any of the others, told apart by the address.
+    Generic,
+    /// Device memory.
+    Global,
+    /// Offsets into the block's shared memory.
+    Shared,
+    /// Offsets into the thread's local memory.
+    Local,
+}
+
+impl Space {
+    /// As a number, for `Inst` fields.
+    pub(crate) fn encode(self) -> u32 {
+        match self {
+            Self::Generic => 0,
+            Self::Global => 1,
+            Self::Shared => 2,
+            Self::Local => 3,
+        }
+    }
+
+    /// The reverse of `encode`.
+    pub(crate) fn decode(code: u32) -> Self {
+        [Self::Generic, Self::Global, Self::Shared, Self::Local][code as usize & 3]
+    }
+}
+
+impl Machine<'_> {
+    /// Checks an access of `size` bytes, a power of two, and says where it goes.
+    pub(crate) fn place(&mut self, space: Space, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
+        if address & (size - 1) != 0 {
+            return Err(FaultKind::MisalignedAddress(address));
+        }
+        match space {
+            Space::Shared => self.shared_place(address, size).ok_or(FaultKind::IllegalAddress(address)),
+            Space::Local => self.local_place(address, size).ok_or(FaultKind::IllegalAddress(address)),
+            Space::Global => self.global_place(address, size, write),
+            Space::Generic => self.generic_place(address, size, write),
+        }
+    }
+
+    fn generic_place(&mut self, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
+        let place = if address < window::SHARED {
+            return self.global_place(address, size, write);
+        } else if let Some(offset) = window::offset_in(window::SHARED, address) {
+            self.shared_place(offset, size)
+        } else if let Some(offset) = window::offset_in(window::LOCAL, address) {
+            self.local_place(offset, size)
+        } else {
+            let offset = window::offset_in(window::PARAM, address).filter(|_| !write);
+            offset.filter(|offset| param::contains(self.env.params, *offset, size)).map(Place::Param)
+        };
+        place.ok_or(FaultKind::IllegalAddress(address))
+    }
+
+    fn global_place(&mut self, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
+        let allowed = self.ranges.allow(self.env.host, self.pc, address, size, write);
+        if allowed { Ok(Place::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
+    }
+
+    fn shared_place(&mut self, offset: u64, size: u64) -> Option<Place> {
+        self.block.shared.span(offset, size).map(Place::Host)
+    }
+
+    fn local_place(&mut self, offset: u64, size: u64) -> Option<Place> {
+        local::contains(&self.warp.local, offset, size).then_some(Place::Local(offset))
+    }
+
+    /// Reads one value for `lane`.
+    #[expect(unsafe_code, reason = "the one slow path to memory")]
+    pub(crate) fn read<T: Word>(&mut self, space: Space, lane: usize, address: u64) -> Result<T, FaultKind> {
+        Ok(match self.place(space, address, T::SIZE, false)? {
+            // SAFETY: `place` checked range and alignment.
+            Place::Host(address) => unsafe { raw::load(address) },
+            Place::Local(offset) => local::read(&self.warp.local, lane, offset),
+            Place::Param(offset) => T::cut(param::read(self.env.params, offset, T::SIZE)),
+        })
+    }
+
+    /// Writes one value for `lane`.
+    #[expect(unsafe_code, reason = "the one slow path to memory")]
+    pub(crate) fn write<T: Word>(
+        &mut self,
+        space: Space,
+        lane: usize,
+        address: u64,
+        value: T,
+    ) -> Result<(), FaultKind> {
+        match self.place(space, address, T::SIZE, true)? {
+            // SAFETY: `place` checked range, writability and alignment.
+            Place::Host(address) => unsafe { raw::store(address, value) },
+            Place::Local(offset) => local::write(&mut self.warp.local, lane, offset, value),
+            Place::Param(_) => return Err(FaultKind::IllegalAddress(address)),
+        }
+        Ok(())
+    }
+
+    /// Changes one value atomically and returns the old one. Local memory has no atomics.
+    #[expect(unsafe_code, reason = "the one path of atomics to memory")]
+    pub(crate) fn update<T: Word + Atomic>(
+        &mut self,
+        space: Space,
+        address: u64,
+        change: impl FnMut(T) -> T,
+    ) -> Result<T, FaultKind> {
+        match self.place(space, address, T::SIZE, true)? {
+            // SAFETY: `place` checked range, writability and alignment.
+            Place::Host(address) => Ok(unsafe { T::update(address, change) }),
+            Place::Local(_) | Place::Param(_) => Err(FaultKind::InvalidAddressSpace(address)),
+        }
+    }
+}

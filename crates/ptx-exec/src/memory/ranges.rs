@@ -1,0 +1,108 @@
+//! Which memory may be touched: the host's ranges, remembered, because asking takes a lock and a search.
+//!
+//! Each instruction tends to stay in one allocation, so the range that served it last is tried first.
+
+use crate::api::{AddressRange, Host};
+
+/// Ranges remembered.
+const ENTRIES: usize = 16;
+
+/// Ranges a thread has used in this launch.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    entries: [AddressRange; ENTRIES],
+    /// For each instruction, the entry it used last.
+    hints: Vec<u8>,
+    /// The entry to replace next.
+    next: usize,
+}
+
+impl Ranges {
+    /// Nothing remembered yet, for a program of `instructions`.
+    pub(crate) fn new(instructions: usize) -> Self {
+        let none = AddressRange { start: 0, end: 0, writable: false };
+        Self { entries: [none; ENTRIES], hints: vec![0; instructions], next: 0 }
+    }
+
+    /// Whether `bytes` bytes at `address` lie in one range that allows the access of instruction `pc`.
+    #[inline(always)]
+    pub(crate) fn allow(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
+        let hint = self.hints.get(pc as usize).copied().unwrap_or(0);
+        let entry = &self.entries[usize::from(hint) % ENTRIES];
+        contains(entry, address, bytes, write) || self.search(host, pc, address, bytes, write)
+    }
+
+    #[inline(never)]
+    fn search(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
+        let known = self.entries.iter().position(|entry| contains(entry, address, bytes, write));
+        let index = match known {
+            Some(index) => index,
+            // In a known range, but not wholly, or not for writing: the host would say the same again.
+            None if self.entries.iter().any(|entry| contains(entry, address, 1, false)) => return false,
+            None => match host.range_of(address) {
+                Some(range) if contains(&range, address, 1, false) => self.remember(range),
+                _ => return false,
+            },
+        };
+        if let Some(hint) = self.hints.get_mut(pc as usize) {
+            *hint = index as u8;
+        }
+        contains(&self.entries[index], address, bytes, write)
+    }
+
+    fn remember(&mut self, range: AddressRange) -> usize {
+        let index = self.next;
+        self.entries[index] = range;
+        self.next = (index + 1) % ENTRIES;
+        index
+    }
+}
+
+#[inline(always)]
+fn contains(range: &AddressRange, address: u64, bytes: u64, write: bool) -> bool {
+    let fits = address >= range.start && address < range.end && range.end - address >= bytes;
+    fits && (range.writable || !write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// One read-only and one writable range, and a count of questions.
+    struct Two(AtomicUsize);
+
+    impl Host for Two {
+        fn range_of(&self, address: u64) -> Option<AddressRange> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let start = address & !0xff;
+            (0x100..0x300).contains(&address).then(|| AddressRange {
+                start,
+                end: start + 0x100,
+                writable: start == 0x200,
+            })
+        }
+
+        fn print(&self, _: &[u8]) {}
+
+        fn assert_failed(&self, _: &str) {}
+    }
+
+    #[test]
+    fn an_access_must_lie_in_one_range_that_allows_it() {
+        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4));
+        assert!(ranges.allow(&host, 0, 0x100, 0x100, false) && !ranges.allow(&host, 0, 0x100, 4, true));
+        assert!(!ranges.allow(&host, 0, 0x1fe, 4, false), "the end of one and the start of the next");
+        assert!(ranges.allow(&host, 1, 0x2fc, 4, true) && !ranges.allow(&host, 1, 0x2fd, 4, true));
+        assert!(!ranges.allow(&host, 1, u64::MAX, 4, false) && !ranges.allow(&host, 1, 0, 1, false));
+    }
+
+    #[test]
+    fn the_host_is_asked_once_for_a_range() {
+        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4));
+        for address in 0x100..0x1f0 {
+            assert!(ranges.allow(&host, (address % 5) as u32, address, 1, false));
+        }
+        assert_eq!(host.0.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,113 @@
+//! `vprintf` and `__assertfail`, the functions that the driver provides.
+//!
+//! Text is made lane by lane and handed to the host whole, so that two prints never mix.
+
+mod format;
+
+use crate::fault::FaultKind;
+use crate::inst::{Flow, Inst};
+use crate::machine::Machine;
+use crate::memory::Word;
+use crate::memory::place::Space;
+use crate::registers::lanes_of;
+
+/// Longest string that is read from device memory.
+const MAX_STRING: u64 = 64 * 1024;
+
+/// Arguments in device memory, as seen by one lane.
+struct Buffer<'m, 'a> {
+    machine: &'m mut Machine<'a>,
+    lane: usize,
+    at: u64,
+    /// The first bad address met.
+    fault: Option<FaultKind>,
+}
+
+impl Buffer<'_, '_> {
+    fn read<T: Word>(&mut self, address: u64) -> T {
+        self.machine.read(Space::Generic, self.lane, address).unwrap_or_else(|kind| {
+            self.fault.get_or_insert(kind);
+            T::cut(0)
+        })
+    }
+
+    fn next<T: Word>(&mut self) -> T {
+        let address = self.at.next_multiple_of(T::SIZE);
+        self.at = address + T::SIZE;
+        self.read(address)
+    }
+}
+
+impl format::Arguments for Buffer<'_, '_> {
+    fn word(&mut self) -> u32 {
+        self.next()
+    }
+
+    fn double_word(&mut self) -> u64 {
+        self.next()
+    }
+
+    fn string(&mut self, address: u64) -> Vec<u8> {
+        let bytes = (0..MAX_STRING).map(|index| self.read::<u8>(address.wrapping_add(index)));
+        bytes.take_while(|byte| *byte != 0).collect()
+    }
+}
+
+/// Reads parameter `index` of the call, which lies in the caller's local memory.
+fn parameter<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, lane: usize) -> T {
+    let frame = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
+    let site = machine.env.code.call_sites.get(inst.imm as usize);
+    let offset = site.and_then(|site| site.args.get(index)).map_or(0, |area| area.offset);
+    machine.read(Space::Local, lane, u64::from(frame + offset)).unwrap_or_else(|_| T::cut(0))
+}
+
+/// `call vprintf, (format, arguments)`: its result is how many arguments were printed, which nobody asks for.
+pub(crate) fn vprintf(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    for lane in lanes_of(machine.mask) {
+        let text: u64 = parameter(machine, inst, 0, lane);
+        let at: u64 = parameter(machine, inst, 1, lane);
+        let mut buffer = Buffer { machine, lane, at, fault: None };
+        let text = format::Arguments::string(&mut buffer, text);
+        let line = format::format(&text, &mut buffer);
+        if let Some(kind) = buffer.fault {
+            return machine.fail(kind, lane);
+        }
+        machine.env.host.print(&line);
+    }
+    Flow::Next
+}
+
+/// `call __assertfail, (message, file, line, function, character size)`.
+pub(crate) fn assert_fail(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    for lane in lanes_of(machine.mask) {
+        let addresses: [u64; 3] = [0, 1, 3].map(|index| parameter(machine, inst, index, lane));
+        let line: u32 = parameter(machine, inst, 2, lane);
+        let [tx, ty, tz] = thread_of(machine, lane);
+        let [bx, by, bz] = machine.block.index;
+        let mut buffer = Buffer { machine, lane, at: 0, fault: None };
+        let [message, file, function] =
+            addresses.map(|at| String::from_utf8_lossy(&format::Arguments::string(&mut buffer, at)).into_owned());
+        let text = format!(
+            "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{message}` failed.\n"
+        );
+        machine.env.host.assert_failed(&text);
+    }
+    let lane = lanes_of(machine.mask).next().unwrap_or(0);
+    machine.fail(FaultKind::Assert, lane)
+}
+
+/// `%tid` of a lane.
+fn thread_of(machine: &Machine<'_>, lane: usize) -> [u32; 3] {
+    let [x, y, _] = machine.env.block;
+    let linear = machine.warp.index * 32 + lane as u32;
+    [linear % x, linear / x % y, linear / x / y]
+}
+
+/// Functions that the driver provides, by name, with the code that stands for a call of each.
+pub(crate) fn builtin(name: &str) -> Option<crate::inst::Exec> {
+    match name {
+        "vprintf" => Some(vprintf),
+        "__assertfail" => Some(assert_fail),
+        _ => None,
+    }
+}

@@ -1,0 +1,144 @@
+//! A program: PTX texts checked, linked, decoded, its variables in memory.
+
+use crate::api::{GlobalMemory, Kernel, LoadError, Param, Target};
+use crate::code::Code;
+use crate::decode::{self, Needs};
+use crate::globals::{self, Globals};
+use crate::link::{Linked, LinkedFunction};
+use katydid_ptx::ast::{Function, Module};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Threads in a block where the text does not say.
+const MAX_THREADS: u32 = 1024;
+
+/// A linked and decoded program.
+#[derive(Debug)]
+pub struct Program {
+    kernels: Vec<Arc<Kernel>>,
+    /// Index into `kernels`.
+    by_name: HashMap<String, usize>,
+    /// Name, address, size, in the order of the texts.
+    globals: Vec<(String, u64, u64)>,
+}
+
+impl Program {
+    /// Links and decodes PTX texts; variables are placed in `memory`. When this fails, what was allocated is the
+    /// caller's to free.
+    pub fn load(sources: &[&str], memory: &mut dyn GlobalMemory, target: Target) -> Result<Self, LoadError> {
+        let modules = sources.iter().map(|source| parse(source, target)).collect::<Result<Vec<_>, _>>()?;
+        let linked = Linked::new(&modules)?;
+        let globals = globals::place(&linked, memory)?;
+        let decoded = decode::decode(&linked, &globals)?;
+        let code = Arc::new(decoded.code);
+        let mut kernels = Vec::new();
+        let entries = linked.functions.iter().zip(&decoded.needs).enumerate();
+        for (index, (known, needs)) in entries.filter(|(_, (known, _))| known.function.entry) {
+            kernels.push(Arc::new(kernel(known, &modules, needs, &globals, index as u32, &code)?));
+        }
+        let by_name = kernels.iter().enumerate().map(|(index, kernel)| (kernel.name.clone(), index)).collect();
+        Ok(Self { kernels, by_name, globals: visible_globals(&linked, &globals) })
+    }
+
+    /// All kernels, in the order of the texts.
+    pub fn kernels(&self) -> &[Arc<Kernel>] {
+        &self.kernels
+    }
+
+    /// The kernel called `name`.
+    pub fn kernel(&self, name: &str) -> Option<Arc<Kernel>> {
+        self.by_name.get(name).and_then(|index| self.kernels.get(*index)).cloned()
+    }
+
+    /// Address and size of the `.global` or `.const` variable `name`.
+    pub fn global(&self, name: &str) -> Option<(u64, u64)> {
+        let found = self.globals.iter().find(|(known, ..)| known == name);
+        found.map(|(_, address, size)| (*address, *size))
+    }
+
+    /// Names of all variables that `global` finds, in the order of the texts.
+    pub fn global_names(&self) -> Vec<&str> {
+        self.globals.iter().map(|(name, ..)| name.as_str()).collect()
+    }
+}
+
+/// Parses one text and checks that the device can run it.
+fn parse(source: &str, target: Target) -> Result<Module<'_>, LoadError> {
+    let module = katydid_ptx::parse(source).map_err(|error| LoadError::InvalidPtx {
+        line: error.line,
+        message: format!("{} near '{}'", error.message, error.token),
+    })?;
+    let device = target.major * 10 + target.minor;
+    let wanted = architecture(&module);
+    if wanted > device {
+        return Err(LoadError::NoKernelImage { wanted, device });
+    }
+    if module.address_size != 64 {
+        return Err(LoadError::Unsupported { line: 1, name: format!(".address_size {}", module.address_size) });
+    }
+    Ok(module)
+}
+
+/// The number in `.target sm_90a`; 0 for a target without one.
+fn architecture(module: &Module<'_>) -> u32 {
+    let name = module.target.iter().find_map(|name| name.strip_prefix("sm_")).unwrap_or_default();
+    name.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or(0)
+}
+
+fn visible_globals(linked: &Linked<'_, '_>, globals: &Globals) -> Vec<(String, u64, u64)> {
+    let placed = linked.variables.iter().zip(&globals.places);
+    let placed = placed.filter_map(|(known, place)| place.map(|(address, size)| (known, address, size)));
+    placed.map(|(known, address, size)| (known.variable.name.to_owned(), address, size)).collect()
+}
+
+fn kernel(
+    known: &LinkedFunction<'_, '_>,
+    modules: &[Module<'_>],
+    needs: &Needs,
+    globals: &Globals,
+    function: u32,
+    code: &Arc<Code>,
+) -> Result<Kernel, LoadError> {
+    let (params, param_bytes) = params(known.function)?;
+    let module = modules.get(known.module);
+    let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
+    let threads = |name: &str| directive(known.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
+    let max_threads = threads("reqntid").or_else(|| threads("maxntid")).unwrap_or(MAX_THREADS);
+    Ok(Kernel {
+        name: known.function.name.to_owned(),
+        params,
+        param_bytes,
+        static_shared: needs.shared_bytes,
+        local_bytes: local,
+        const_bytes: u32::try_from(globals.const_bytes).unwrap_or(u32::MAX),
+        registers: needs.registers.clamp(16, 255),
+        max_threads: max_threads.clamp(1, MAX_THREADS),
+        required_block: directive(known.function, "reqntid"),
+        ptx_version: module.map_or(0, |module| module.version.0 * 10 + module.version.1),
+        target: module.map_or(0, architecture),
+        code: Arc::clone(code),
+        function,
+        dynamic_align: needs.dynamic_align,
+    })
+}
+
+/// The three numbers of a directive such as `.maxntid`; those not given are 1.
+fn directive(function: &Function<'_>, name: &str) -> Option<[u32; 3]> {
+    let (_, numbers) = function.directives.iter().find(|(known, _)| *known == name)?;
+    let number = |index: usize| numbers.get(index).map_or(1, |number| u32::try_from(*number).unwrap_or(u32::MAX));
+    Some([number(0), number(1), number(2)])
+}
+
+/// The parameter buffer: each parameter at a multiple of its alignment.
+fn params(function: &Function<'_>) -> Result<(Vec<Param>, u32), LoadError> {
+    let mut end = 0_u32;
+    let mut params = Vec::new();
+    for variable in &function.params {
+        let layout = globals::layout(variable)?;
+        let offset = end.next_multiple_of(layout.align as u32);
+        let size = u32::try_from(layout.size).unwrap_or(u32::MAX);
+        end = offset.saturating_add(size);
+        params.push(Param { offset, size });
+    }
+    Ok((params, end))
+}

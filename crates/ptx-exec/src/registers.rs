@@ -1,0 +1,204 @@
+//! The rows of registers that the running warp sees: the one place where slots become memory.
+//!
+//! A row is a value for each of 32 lanes. Reads give references, writes take the mask of lanes to change. All checks were
+//! made by the decoder: a slot lies inside its frame or inside the constants, and constants are never destinations.
+
+#![expect(unsafe_code, reason = "a bounds check for each operand would cost a third of the speed")]
+
+use crate::inst::{CONSTANT, Slot};
+
+/// Lanes of a warp.
+pub(crate) const LANES: usize = 32;
+
+/// All lanes.
+pub(crate) const FULL: u32 = u32::MAX;
+
+/// 32 words, aligned for the widest vector loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(128))]
+pub(crate) struct Row(pub(crate) [u32; LANES]);
+
+impl Row {
+    /// All lanes zero.
+    pub(crate) const ZERO: Self = Self([0; LANES]);
+}
+
+/// What a lane of a row can be.
+///
+/// # Safety
+///
+/// Every bit pattern must be a value, and the size must be 4 or 8 bytes.
+pub(crate) unsafe trait Raw: Copy + PartialEq {
+    /// A row of it, as an array.
+    const ZERO: Self;
+    /// The value, zero-extended.
+    fn wide(self) -> u64;
+    /// The low bits of `value`.
+    fn narrow(value: u64) -> Self;
+    /// `a` where `take`, else `b`, without a branch.
+    fn select(take: bool, a: Self, b: Self) -> Self;
+}
+
+// SAFETY: an integer of 4 bytes.
+unsafe impl Raw for u32 {
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn wide(self) -> u64 {
+        u64::from(self)
+    }
+
+    #[inline(always)]
+    fn narrow(value: u64) -> Self {
+        value as Self
+    }
+
+    #[inline(always)]
+    fn select(take: bool, a: Self, b: Self) -> Self {
+        let keep = Self::from(take).wrapping_neg();
+        (a & keep) | (b & !keep)
+    }
+}
+
+// SAFETY: an integer of 8 bytes.
+unsafe impl Raw for u64 {
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn wide(self) -> u64 {
+        self
+    }
+
+    #[inline(always)]
+    fn narrow(value: u64) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    fn select(take: bool, a: Self, b: Self) -> Self {
+        let keep = Self::from(take).wrapping_neg();
+        (a & keep) | (b & !keep)
+    }
+}
+
+/// Where the frame of the running function and the constants are.
+#[derive(Debug)]
+pub(crate) struct Registers {
+    bases: [*mut u32; 2],
+}
+
+impl Registers {
+    /// Registers of a frame: `frame` is its rows, `constants` those of the program.
+    ///
+    /// The rows are used for as long as the caller keeps running code with this value; the machine makes a new one each
+    /// time it enters a frame, and after any change to the memory that frames lie in.
+    pub(crate) fn new(frame: &mut [Row], constants: &[Row]) -> Self {
+        Self { bases: [frame.as_mut_ptr().cast(), constants.as_ptr().cast_mut().cast()] }
+    }
+
+    /// Registers that nothing may be read from yet.
+    pub(crate) const fn none() -> Self {
+        Self { bases: [std::ptr::null_mut(); 2] }
+    }
+
+    #[inline(always)]
+    fn at(&self, slot: Slot) -> *mut u32 {
+        let base = self.bases[(slot >> 31) as usize];
+        // SAFETY: the decoder makes only slots below the size of the frame (or of the constants), and the machine set
+        // `bases` to memory of that size.
+        unsafe { base.add((slot & !CONSTANT) as usize) }
+    }
+
+    /// The row at `slot`.
+    #[inline(always)]
+    pub(crate) fn row<T: Raw>(&self, slot: Slot) -> &[T; LANES] {
+        // SAFETY: rows are 128-byte aligned, those of 8-byte lanes take two adjacent ones (the decoder's `Width`), all
+        // bit patterns are values (`Raw`), and writes need `&mut self`.
+        unsafe { &*self.at(slot).cast() }
+    }
+
+    /// Writes the lanes in `mask`.
+    #[inline(always)]
+    pub(crate) fn set<T: Raw>(&mut self, slot: Slot, mask: u32, values: &[T; LANES]) {
+        debug_assert!(slot & CONSTANT == 0, "constants are never written");
+        // SAFETY: as in `row`; `&mut self` excludes other references.
+        let row: &mut [T; LANES] = unsafe { &mut *self.at(slot).cast() };
+        if mask == FULL {
+            *row = *values;
+        } else {
+            blend(row, values, mask);
+        }
+    }
+
+    /// Writes one lane.
+    #[inline(always)]
+    pub(crate) fn set_lane<T: Raw>(&mut self, slot: Slot, lane: usize, value: T) {
+        debug_assert!(slot & CONSTANT == 0, "constants are never written");
+        // SAFETY: as in `set`.
+        let row: &mut [T; LANES] = unsafe { &mut *self.at(slot).cast() };
+        row[lane] = value;
+    }
+
+    /// A predicate: one bit a lane.
+    #[inline(always)]
+    pub(crate) fn bits(&self, slot: Slot) -> u32 {
+        // SAFETY: as in `at`; a word is always aligned.
+        unsafe { *self.at(slot) }
+    }
+
+    /// Writes the lanes in `mask` of a predicate.
+    #[inline(always)]
+    pub(crate) fn set_bits(&mut self, slot: Slot, mask: u32, bits: u32) {
+        debug_assert!(slot & CONSTANT == 0, "constants are never written");
+        let word = self.at(slot);
+        // SAFETY: as in `at`; `&mut self` excludes other references.
+        unsafe { *word = (*word & !mask) | (bits & mask) };
+    }
+}
+
+/// Takes the lanes in `mask` from `values`.
+#[inline(always)]
+fn blend<T: Raw>(row: &mut [T; LANES], values: &[T; LANES], mask: u32) {
+    for lane in 0..LANES {
+        row[lane] = T::select((mask >> lane) & 1 != 0, values[lane], row[lane]);
+    }
+}
+
+/// Lanes of a mask, lowest first.
+pub(crate) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let lane = rest.trailing_zeros();
+        rest &= rest.wrapping_sub(1);
+        (lane < 32).then_some(lane as usize)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_masked_write_changes_only_its_lanes() {
+        let mut frame = vec![Row::ZERO; 3];
+        let mut registers = Registers::new(&mut frame, &[]);
+        registers.set::<u32>(0, 0x8000_0001, &[7; 32]);
+        registers.set::<u64>(32, 0b10, &[u64::MAX; 32]);
+        assert_eq!((registers.row::<u32>(0)[0], registers.row::<u32>(0)[1], registers.row::<u32>(0)[31]), (7, 0, 7));
+        assert_eq!(registers.row::<u64>(32)[..3], [0, u64::MAX, 0]);
+    }
+
+    #[test]
+    fn predicates_are_bits_of_a_word() {
+        let mut frame = vec![Row::ZERO];
+        let mut registers = Registers::new(&mut frame, &[]);
+        registers.set_bits(5, 0xff, 0x0f0f);
+        assert_eq!(registers.bits(5), 0x0f);
+    }
+
+    #[test]
+    fn lanes_come_lowest_first() {
+        assert_eq!(lanes_of(0x8000_0005).collect::<Vec<_>>(), [0, 2, 31]);
+        assert_eq!(lanes_of(0).count(), 0);
+    }
+}

@@ -1,0 +1,44 @@
+//! Shared memory of a block.
+//!
+//! One thread runs all warps of a block, so nobody else touches it; it goes through the same raw accesses as device memory
+//! because generic addresses reach both.
+
+use crate::registers::Row;
+
+/// The bytes, in rows so that they are aligned for any access.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shared {
+    rows: Vec<Row>,
+    bytes: u32,
+    /// Address of the first byte.
+    base: u64,
+}
+
+impl Shared {
+    /// Makes it `bytes` large. The content is left from the last block, as on the GPU.
+    pub(crate) fn resize(&mut self, bytes: u32) {
+        self.rows.resize(bytes.div_ceil(size_of::<Row>() as u32) as usize, Row::ZERO);
+        self.bytes = bytes;
+        self.base = self.rows.as_mut_ptr().expose_provenance() as u64;
+    }
+
+    /// Where `bytes` bytes at `offset` are in this process, if they all exist.
+    #[inline(always)]
+    pub(crate) fn span(&self, offset: u64, bytes: u64) -> Option<u64> {
+        let fits = bytes <= u64::from(self.bytes) && offset <= u64::from(self.bytes) - bytes;
+        fits.then_some(self.base.wrapping_add(offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_end_with_the_memory() {
+        let mut shared = Shared::default();
+        shared.resize(100);
+        assert!(shared.span(0, 100).is_some() && shared.span(96, 4).is_some());
+        assert!(shared.span(97, 4).is_none() && shared.span(u64::MAX, 4).is_none() && shared.span(0, 101).is_none());
+    }
+}

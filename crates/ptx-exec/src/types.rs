@@ -1,0 +1,129 @@
+//! The types of PTX and the registers that hold them.
+
+use crate::alu::convert_slow::Kind;
+
+/// A fundamental type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ty {
+    /// `.pred`
+    Pred,
+    /// `.u8` to `.u64`
+    U(u32),
+    /// `.s8` to `.s64`
+    S(u32),
+    /// `.b8` to `.b128`
+    B(u32),
+    /// `.f16`
+    F16,
+    /// `.f16x2`
+    F16x2,
+    /// `.bf16`
+    Bf16,
+    /// `.bf16x2`
+    Bf16x2,
+    /// `.f32`
+    F32,
+    /// `.f64`
+    F64,
+    /// `.u16x2`
+    U16x2,
+    /// `.s16x2`
+    S16x2,
+    /// `.tf32`
+    Tf32,
+    /// `.texref .samplerref .surfref`: an 8-byte handle.
+    Handle,
+}
+
+/// How wide a register is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Width {
+    /// One bit a lane, all lanes in one word.
+    Pred,
+    /// Up to 32 bits a lane: one row.
+    Word,
+    /// 64 bits a lane: two rows.
+    Double,
+}
+
+impl Ty {
+    /// The type called `name`.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "pred" => Self::Pred,
+            "u8" => Self::U(8),
+            "u16" => Self::U(16),
+            "u32" => Self::U(32),
+            "u64" => Self::U(64),
+            "s8" => Self::S(8),
+            "s16" => Self::S(16),
+            "s32" => Self::S(32),
+            "s64" => Self::S(64),
+            "b8" => Self::B(8),
+            "b16" => Self::B(16),
+            "b32" => Self::B(32),
+            "b64" => Self::B(64),
+            "b128" => Self::B(128),
+            "f16" => Self::F16,
+            "f16x2" => Self::F16x2,
+            "bf16" => Self::Bf16,
+            "bf16x2" => Self::Bf16x2,
+            "f32" => Self::F32,
+            "f64" => Self::F64,
+            "u16x2" => Self::U16x2,
+            "s16x2" => Self::S16x2,
+            "tf32" => Self::Tf32,
+            "texref" | "samplerref" | "surfref" => Self::Handle,
+            _ => return None,
+        })
+    }
+
+    /// Its size in bits; 1 for a predicate.
+    pub(crate) fn bits(self) -> u32 {
+        match self {
+            Self::Pred => 1,
+            Self::U(bits) | Self::S(bits) | Self::B(bits) => bits,
+            Self::F16 | Self::Bf16 => 16,
+            Self::F16x2 | Self::Bf16x2 | Self::F32 | Self::U16x2 | Self::S16x2 | Self::Tf32 => 32,
+            Self::F64 | Self::Handle => 64,
+        }
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn bytes(self) -> u32 {
+        self.bits().div_ceil(8)
+    }
+
+    /// The register that holds it; `None` for 128 bits.
+    pub(crate) fn width(self) -> Option<Width> {
+        match self.bits() {
+            1 => Some(Width::Pred),
+            8..=32 => Some(Width::Word),
+            64 => Some(Width::Double),
+            _ => None,
+        }
+    }
+
+    /// The integer type for conversions; bits count as unsigned.
+    pub(crate) fn integer(self) -> Option<Kind> {
+        match self {
+            Self::U(bits) | Self::B(bits) => Some(Kind { bits, signed: false }),
+            Self::S(bits) => Some(Kind { bits, signed: true }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_widths() {
+        assert_eq!(Ty::parse("f16x2").unwrap().width(), Some(Width::Word));
+        assert_eq!(Ty::parse("s8").unwrap().width(), Some(Width::Word));
+        assert_eq!(Ty::parse("f64").unwrap().bytes(), 8);
+        assert_eq!(Ty::parse("b128").unwrap().width(), None);
+        assert_eq!(Ty::parse("v2"), None);
+    }
+}

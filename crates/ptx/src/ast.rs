@@ -1,0 +1,237 @@
+//! The syntax tree: what a PTX text says, names unresolved and instructions uninterpreted.
+//!
+//! Every name is a slice of the text. Lines are kept where a message may need them.
+
+/// One PTX text.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Module<'a> {
+    /// `.version` as major and minor.
+    pub version: (u32, u32),
+    /// `.target`: the architecture first (`sm_90`), then options (`debug`, `texmode_unified`).
+    pub target: Vec<&'a str>,
+    /// Bits of an address: 32 or 64; 32 where the text does not say.
+    pub address_size: u32,
+    /// Variables and functions in the order of the text.
+    pub items: Vec<Item<'a>>,
+}
+
+/// One declaration at module level.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item<'a> {
+    /// A `.global`, `.const` or `.shared` variable.
+    Variable(Variable<'a>),
+    /// An `.entry` or `.func`, defined or declared.
+    Function(Function<'a>),
+    /// `.alias name, target;`
+    Alias {
+        /// The new name.
+        name: &'a str,
+        /// The function it stands for.
+        target: &'a str,
+        /// Line of the directive.
+        line: u32,
+    },
+}
+
+/// How a name takes part in linking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Linkage {
+    /// Seen in this text only.
+    #[default]
+    Private,
+    /// Defined here, for all texts.
+    Visible,
+    /// Defined in another text, or by the driver.
+    Extern,
+    /// Defined here unless another text defines it.
+    Weak,
+    /// One definition, the largest, shared by all texts.
+    Common,
+}
+
+/// State spaces a variable can be declared in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// `.global`
+    Global,
+    /// `.const`
+    Const,
+    /// `.shared`
+    Shared,
+    /// `.local`
+    Local,
+    /// `.param`
+    Param,
+    /// `.reg`
+    Reg,
+}
+
+/// A declared variable, parameter or register (range).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Variable<'a> {
+    /// How it is linked; `Private` inside functions.
+    pub linkage: Linkage,
+    /// Where it lives.
+    pub space: Space,
+    /// `.align`, 0 where the text does not say.
+    pub align: u32,
+    /// Elements of the `.v2`/`.v4` before the type, else 1.
+    pub vector: u32,
+    /// The type without its dot: `f32`, `b8`, `pred`, `texref`.
+    pub ty: &'a str,
+    /// Its name; for a register range `%r<9>` the part before `<`.
+    pub name: &'a str,
+    /// The number in `<...>`: registers `name0` to `name(count-1)`.
+    pub count: Option<u32>,
+    /// Array dimensions; 0 for `[]`. Empty for a scalar.
+    pub dimensions: Vec<u64>,
+    /// What it is initialised with; empty for zeroes.
+    pub initial: Vec<Initial<'a>>,
+    /// Line of its name.
+    pub line: u32,
+}
+
+/// One element of an initialiser, nested braces flattened by `Initial::List`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Initial<'a> {
+    /// An integer, two's complement.
+    Int(u64),
+    /// `0f...` bits.
+    F32(u32),
+    /// `0d...` or decimal bits.
+    F64(u64),
+    /// The address of a variable or function plus a constant.
+    Address(SymbolAddress<'a>),
+    /// A braced row of a multi-dimensional array.
+    List(Vec<Initial<'a>>),
+}
+
+/// `mask(generic(name) + offset)`, each part but the name optional.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SymbolAddress<'a> {
+    /// What the address is of.
+    pub name: &'a str,
+    /// Whether `generic()` was around it.
+    pub generic: bool,
+    /// Added to the address.
+    pub offset: i64,
+    /// `0xFF00(...)`: take the bits of this mask, shifted down.
+    pub mask: Option<u64>,
+}
+
+/// A function or kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function<'a> {
+    /// How it is linked.
+    pub linkage: Linkage,
+    /// Whether it is a kernel.
+    pub entry: bool,
+    /// Its name.
+    pub name: &'a str,
+    /// Return parameters.
+    pub returns: Vec<Variable<'a>>,
+    /// Parameters.
+    pub params: Vec<Variable<'a>>,
+    /// `.maxntid 128, 1, 1` and the like: name without dot, numbers.
+    pub directives: Vec<(&'a str, Vec<u64>)>,
+    /// `None` for a declaration.
+    pub body: Option<Vec<Statement<'a>>>,
+    /// Line of its name.
+    pub line: u32,
+}
+
+/// One statement of a body.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Statement<'a> {
+    /// `name:`
+    Label(&'a str, u32),
+    /// `.reg`, `.local`, `.shared`, `.param`, ... declarations.
+    Declare(Variable<'a>),
+    /// An instruction.
+    Instruction(Instruction<'a>),
+    /// `{ ... }`: a scope of its own.
+    Block(Vec<Statement<'a>>),
+    /// `name: .callprototype (returns) _ (params);`
+    Prototype(Function<'a>),
+    /// `name: .branchtargets a, b;` or `.calltargets`.
+    Targets {
+        /// The list's own label.
+        name: &'a str,
+        /// What it lists.
+        targets: Vec<&'a str>,
+        /// Line of the label.
+        line: u32,
+    },
+}
+
+/// One instruction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instruction<'a> {
+    /// `@p` or `@!p`.
+    pub guard: Option<Guard<'a>>,
+    /// The part before the first dot.
+    pub opcode: &'a str,
+    /// The parts after it, in the order written, without dots: `global`, `L2::128B`, `f32`.
+    pub modifiers: Vec<&'a str>,
+    /// Operands in order.
+    pub operands: Vec<Operand<'a>>,
+    /// Line of the opcode.
+    pub line: u32,
+}
+
+impl Instruction<'_> {
+    /// Opcode and modifiers as written, for messages.
+    pub fn full_name(&self) -> String {
+        let mut name = self.opcode.to_owned();
+        for modifier in &self.modifiers {
+            name.push('.');
+            name.push_str(modifier);
+        }
+        name
+    }
+}
+
+/// The predicate before an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guard<'a> {
+    /// Whether it was `@!`.
+    pub negated: bool,
+    /// The predicate register.
+    pub register: &'a str,
+}
+
+/// One operand.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operand<'a> {
+    /// A register, variable, label, function or special register.
+    Name(&'a str),
+    /// `%tid.x`: name and component.
+    Member(&'a str, &'a str),
+    /// `name+4` outside brackets.
+    Offset(&'a str, i64),
+    /// An integer constant, two's complement.
+    Int(u64),
+    /// `0f...` bits.
+    F32(u32),
+    /// `0d...` or decimal bits.
+    F64(u64),
+    /// `!p`
+    Not(&'a str),
+    /// `d|p`
+    Pair(Box<(Operand<'a>, Operand<'a>)>),
+    /// `{a, b, c, d}`
+    Vector(Vec<Operand<'a>>),
+    /// `(a, b)` of a call.
+    List(Vec<Operand<'a>>),
+    /// `[base+offset]`; `base` is absent in `[1024]`.
+    Address {
+        /// A register, variable or parameter.
+        base: Option<&'a str>,
+        /// Added to it, in bytes.
+        offset: i64,
+    },
+    /// `[a, {x, y}]`: several operands in brackets, of texture and bulk instructions.
+    Bracket(Vec<Operand<'a>>),
+    /// `_`
+    Discard,
+}

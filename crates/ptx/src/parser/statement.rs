@@ -1,0 +1,100 @@
+//! Bodies of functions: labels, declarations, scopes and instructions.
+
+use super::{Parsed, Parser, error, variable};
+use crate::ast::{Guard, Instruction, Linkage, Operand, Statement};
+use crate::lexer::{Token, TokenKind};
+
+impl<'a> Parser<'a> {
+    /// The statements up to the closing brace; the opening one has been read.
+    pub(super) fn block(&mut self) -> Parsed<Vec<Statement<'a>>> {
+        self.descend()?;
+        let mut statements = Vec::new();
+        loop {
+            let token = self.next()?;
+            match token.kind {
+                TokenKind::Punct(b'}') => break,
+                TokenKind::Punct(b';') => {}
+                TokenKind::Punct(b'{') => statements.push(Statement::Block(self.block()?)),
+                TokenKind::Punct(b'@') => statements.push(self.guarded()?),
+                TokenKind::Dotted(word) => self.body_directive(word, &token, &mut statements)?,
+                TokenKind::Word(word) => statements.push(self.label_or_instruction(word, &token)?),
+                _ => return Err(error(&token, "expected a statement")),
+            }
+        }
+        self.depth -= 1;
+        Ok(statements)
+    }
+
+    fn body_directive(&mut self, word: &'a str, token: &Token<'a>, out: &mut Vec<Statement<'a>>) -> Parsed<()> {
+        match word {
+            "loc" | "file" => self.skip_line(token.line),
+            "pragma" => self.skip_statement(),
+            "section" => self.skip_section(),
+            _ => {
+                let space = variable::space(word).ok_or_else(|| error(token, "unknown directive"))?;
+                let variables = self.variables(space, Linkage::Private)?;
+                out.extend(variables.into_iter().map(Statement::Declare));
+                Ok(())
+            }
+        }
+    }
+
+    fn guarded(&mut self) -> Parsed<Statement<'a>> {
+        let negated = self.accept(b'!')?;
+        let register = self.word()?;
+        let token = self.next()?;
+        let TokenKind::Word(opcode) = token.kind else { return Err(error(&token, "expected an instruction")) };
+        self.instruction(Some(Guard { negated, register }), opcode, token.line)
+    }
+
+    fn label_or_instruction(&mut self, word: &'a str, token: &Token<'a>) -> Parsed<Statement<'a>> {
+        if !self.accept(b':')? {
+            return self.instruction(None, word, token.line);
+        }
+        match self.peek()?.kind {
+            TokenKind::Dotted("callprototype") => self.prototype(word),
+            TokenKind::Dotted("branchtargets" | "calltargets") => {
+                self.next()?;
+                let targets = self.words()?;
+                self.expect(b';')?;
+                Ok(Statement::Targets { name: word, targets, line: token.line })
+            }
+            _ => Ok(Statement::Label(word, token.line)),
+        }
+    }
+
+    /// `name: .callprototype (returns) _ (params) .noreturn;`
+    fn prototype(&mut self, name: &'a str) -> Parsed<Statement<'a>> {
+        self.next()?;
+        let mut prototype = self.signature(false, Linkage::Private)?;
+        prototype.name = name;
+        prototype.directives = self.function_directives()?;
+        self.expect(b';')?;
+        Ok(Statement::Prototype(prototype))
+    }
+
+    /// Modifiers and operands, to the semicolon.
+    fn instruction(&mut self, guard: Option<Guard<'a>>, opcode: &'a str, line: u32) -> Parsed<Statement<'a>> {
+        let mut modifiers = Vec::new();
+        while let TokenKind::Dotted(word) = self.peek()?.kind {
+            self.next()?;
+            modifiers.push(word);
+        }
+        let operands = self.operands()?;
+        Ok(Statement::Instruction(Instruction { guard, opcode, modifiers, operands, line }))
+    }
+
+    fn operands(&mut self) -> Parsed<Vec<Operand<'a>>> {
+        let mut operands = Vec::new();
+        if self.accept(b';')? {
+            return Ok(operands);
+        }
+        loop {
+            operands.push(self.operand()?);
+            if self.accept(b';')? {
+                return Ok(operands);
+            }
+            self.expect(b',')?;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Variable declarations and their initialisers.
+
+use super::{Parsed, Parser, error};
+use crate::ast::{Initial, Linkage, Space, SymbolAddress, Variable};
+use crate::lexer::TokenKind;
+
+/// The state space called `word`.
+pub(super) fn space(word: &str) -> Option<Space> {
+    Some(match word {
+        "global" => Space::Global,
+        "const" => Space::Const,
+        "shared" => Space::Shared,
+        "local" => Space::Local,
+        "param" => Space::Param,
+        "reg" => Space::Reg,
+        // Old texts declare texture references in a space of their own.
+        "tex" => Space::Global,
+        _ => return None,
+    })
+}
+
+impl<'a> Parser<'a> {
+    /// What follows the state space, to the semicolon: several names may share a type.
+    pub(super) fn variables(&mut self, space: Space, linkage: Linkage) -> Parsed<Vec<Variable<'a>>> {
+        let head = self.variable_head(space, linkage)?;
+        let mut variables = Vec::new();
+        loop {
+            let mut variable = head.clone();
+            self.variable_name(&mut variable)?;
+            if self.accept(b'=')? {
+                variable.initial = self.initialiser()?;
+            }
+            variables.push(variable);
+            if self.accept(b';')? {
+                return Ok(variables);
+            }
+            self.expect(b',')?;
+        }
+    }
+
+    /// One formal parameter of a function, `.param` or `.reg`.
+    pub(super) fn param(&mut self) -> Parsed<Variable<'a>> {
+        let token = self.next()?;
+        let space = match token.kind {
+            TokenKind::Dotted(word) => space(word),
+            _ => None,
+        };
+        let space = space.ok_or_else(|| error(&token, "expected .param or .reg"))?;
+        let mut variable = self.variable_head(space, Linkage::Private)?;
+        self.variable_name(&mut variable)?;
+        Ok(variable)
+    }
+
+    /// The dotted words before a name: alignment, vector, type, and hints about what a pointer parameter points to.
+    fn variable_head(&mut self, space: Space, linkage: Linkage) -> Parsed<Variable<'a>> {
+        let line = self.peek()?.line;
+        let (name, dimensions, initial) = ("", Vec::new(), Vec::new());
+        let mut head =
+            Variable { linkage, space, align: 0, vector: 1, ty: "", name, count: None, dimensions, initial, line };
+        let mut pointer = false;
+        while let TokenKind::Dotted(word) = self.peek()?.kind {
+            self.next()?;
+            match word {
+                "align" if pointer => drop(self.int()?),
+                "align" => head.align = u32::try_from(self.int()?).unwrap_or(u32::MAX),
+                "v2" => head.vector = 2,
+                "v4" => head.vector = 4,
+                "v8" => head.vector = 8,
+                "ptr" => pointer = true,
+                "attribute" => self.skip_parentheses()?,
+                _ if pointer => {}
+                _ => head.ty = word,
+            }
+        }
+        Ok(head)
+    }
+
+    /// The name with its register range or array dimensions.
+    fn variable_name(&mut self, variable: &mut Variable<'a>) -> Parsed<()> {
+        let token = self.next()?;
+        let TokenKind::Word(name) = token.kind else { return Err(error(&token, "expected a variable name")) };
+        variable.name = name;
+        variable.line = token.line;
+        if variable.ty.is_empty() {
+            return Err(error(&token, "variable without a type"));
+        }
+        if self.accept(b'<')? {
+            let count = self.int()?;
+            variable.count = Some(u32::try_from(count).map_err(|_| error(&token, "too many registers"))?);
+            self.expect(b'>')?;
+        }
+        while self.accept(b'[')? {
+            let open = self.accept(b']')?;
+            variable.dimensions.push(if open { 0 } else { self.int()? });
+            if !open {
+                self.expect(b']')?;
+            }
+        }
+        Ok(())
+    }
+
+    fn skip_parentheses(&mut self) -> Parsed<()> {
+        self.expect(b'(')?;
+        let mut open = 1;
+        while open > 0 {
+            let token = self.next()?;
+            match token.kind {
+                TokenKind::Punct(b'(') => open += 1,
+                TokenKind::Punct(b')') => open -= 1,
+                TokenKind::End => return Err(error(&token, "expected ')'")),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// `5` or `{1, 2, {3}}`; a scalar is a list of one.
+    fn initialiser(&mut self) -> Parsed<Vec<Initial<'a>>> {
+        if self.accept(b'{')? { self.initial_list() } else { Ok(vec![self.initial()?]) }
+    }
+
+    fn initial_list(&mut self) -> Parsed<Vec<Initial<'a>>> {
+        self.descend()?;
+        let mut list = Vec::new();
+        while !self.accept(b'}')? {
+            list.push(if self.accept(b'{')? { Initial::List(self.initial_list()?) } else { self.initial()? });
+            if !self.accept(b',')? {
+                self.expect(b'}')?;
+                break;
+            }
+        }
+        self.depth -= 1;
+        Ok(list)
+    }
+
+    /// One scalar: a number, a symbol, `generic(symbol)`, `0xFF00(symbol)`.
+    fn initial(&mut self) -> Parsed<Initial<'a>> {
+        let negative = self.accept(b'-')?;
+        let token = self.next()?;
+        Ok(match token.kind {
+            TokenKind::Int(value) if negative => Initial::Int(value.wrapping_neg()),
+            TokenKind::Int(value) if self.accept(b'(')? => {
+                let address = self.symbol_address(Some(value))?;
+                self.expect(b')')?;
+                Initial::Address(address)
+            }
+            TokenKind::Int(value) => Initial::Int(value),
+            TokenKind::F32(bits) => Initial::F32(if negative { bits ^ (1 << 31) } else { bits }),
+            TokenKind::F64(bits) => Initial::F64(if negative { bits ^ (1 << 63) } else { bits }),
+            TokenKind::Word(_) if !negative => {
+                self.ahead = Some(token);
+                Initial::Address(self.symbol_address(None)?)
+            }
+            _ => return Err(error(&token, "expected a value")),
+        })
+    }
+
+    /// `name`, `generic(name)`, either with `+ offset`, which may stand inside or outside the parentheses.
+    fn symbol_address(&mut self, mask: Option<u64>) -> Parsed<SymbolAddress<'a>> {
+        let mut name = self.word()?;
+        let mut offset = 0;
+        let generic = name == "generic" && self.accept(b'(')?;
+        if generic {
+            name = self.word()?;
+            offset = self.signed_offset()?;
+            self.expect(b')')?;
+        }
+        offset += self.signed_offset()?;
+        Ok(SymbolAddress { name, generic, offset, mask })
+    }
+}
