@@ -13,15 +13,15 @@ use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityPar
 use katydid_wire::codec::Message;
 use katydid_wire::facts::ContextFacts;
 use katydid_wire::message::{
-    cuCtxSetCacheConfig, cuCtxSynchronize, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain,
-    kdContextSetLimit,
+    cuCtxDestroy_v2, cuCtxSetCacheConfig, cuCtxSynchronize, kdContextCreate, kdContextRelease, kdContextReset,
+    kdContextRetain, kdContextSetLimit,
 };
 
 use crate::border::{enqueue, out, refuse, write_if_given};
 use crate::device;
 use crate::handle::object;
 use crate::session::{Shim, shim};
-use crate::{current, pinned};
+use crate::{current, pinned, stream};
 
 /// Flags that a context may be made with: scheduling in the low bits (at most one), the rest as in the header.
 const FLAGS: u32 = 0xff;
@@ -52,7 +52,7 @@ pub(crate) struct Context {
     retains: Mutex<u32>,
     /// All messages up to this count have been executed, as far as this context's work goes.
     settled: AtomicU64,
-    /// Ids of its two default streams, given out when first asked.
+    /// Ids of its two default streams, the first that it has.
     pub(crate) default_streams: [AtomicU64; 2],
 }
 
@@ -121,6 +121,9 @@ impl Context {
             return Err(shim()?.session.broken("a context's beginning"));
         };
         *self.facts.write().unwrap_or_else(PoisonError::into_inner) = Some(facts);
+        for id in &self.default_streams {
+            id.store(stream::next_id(), Ordering::Relaxed);
+        }
         self.state.store(CUresult::SUCCESS.0, Ordering::Release);
         Ok(())
     }
@@ -385,7 +388,7 @@ pub(crate) fn destroy(handle: CUcontext) -> Result<(), CUresult> {
     if context.is_primary {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
-    let ended = context.end(&kdContextRelease { context: context.wire(), device: context.position as i32 });
+    let ended = context.end(&cuCtxDestroy_v2 { ctx: context.wire() });
     if current::get().is_some_and(|top| top.slot == context.slot) {
         current::pop();
     }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
 use katydid_wire::message::{
-    cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecordWithFlags, cuEventSynchronize,
+    cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventRecordWithFlags, cuEventSynchronize,
 };
 
 use crate::border::{call, enqueue, out};
 use crate::context::Context;
 use crate::device::handle;
-use crate::handle::wire;
+use crate::handle::{object, wire};
 use crate::session::shim;
-use crate::{current, pinned};
+use crate::{current, pinned, stream};
 
 /// An event.
 pub(crate) struct Event {
@@ -55,9 +55,22 @@ pub(crate) fn destroy(event: CUevent) -> Result<(), CUresult> {
     shim()?.session.enqueue(event.context.wire(), &cuEventDestroy_v2 { hEvent: event.wire() })
 }
 
+/// Wire ids of an event and of the stream that is to record it, which must be of the same context.
+fn recordable(event: CUevent, stream: CUstream) -> Result<(u32, u32), CUresult> {
+    let (event, context) = (object(event)?, stream::context_of(stream)?);
+    let same = event.context.slot == context.slot;
+    if same { Ok((event.wire(), wire(stream)?)) } else { Err(CUresult::ERROR_INVALID_HANDLE) }
+}
+
+/// The event comes to pass when the stream has done what it holds now.
+pub(crate) fn record(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
+    let (event, stream) = recordable(event, stream)?;
+    enqueue(&cuEventRecord { hEvent: event, hStream: stream })
+}
+
 /// With `CU_EVENT_RECORD_EXTERNAL` or nothing.
 pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) -> Result<(), CUresult> {
-    let (event, stream) = (wire(event)?, wire(stream)?);
+    let (event, stream) = recordable(event, stream)?;
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -66,12 +79,14 @@ pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) ->
 
 /// Whether the event has come to pass; `ERROR_NOT_READY` when it has not.
 pub(crate) fn query(event: CUevent) -> Result<(), CUresult> {
+    current::wire()?;
     call(&cuEventQuery { hEvent: wire(event)? })?;
     pinned::pull_all()
 }
 
 /// Waits until the event has come to pass.
 pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
+    current::wire()?;
     call(&cuEventSynchronize { hEvent: wire(event)? })?;
     pinned::pull_all()
 }

@@ -2,11 +2,11 @@
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::ffi::{CStr, CString, c_char};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUdevice, CUfunction, CUkernel, CUlibrary, CUresult};
-use katydid_wire::message::{kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction};
+use katydid_wire::message::{kdFunctionFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction};
 
 use crate::border::{enqueue, out};
 use crate::code::Code;
@@ -23,15 +23,32 @@ pub(crate) struct Kernel {
     /// The library's handle.
     pub(crate) library: usize,
     name: CString,
-    pub(crate) code: Code,
+    /// Known from the first moment on at which there is a context to ask in.
+    code: OnceLock<Code>,
     /// What it is in each context, by the context's handle.
     functions: Mutex<Vec<(usize, Arc<Function>)>>,
 }
 
 impl Kernel {
-    /// A kernel that its library gave.
-    pub(crate) fn new(slot: Slot, library: usize, name: CString, code: Code) -> Self {
+    /// A kernel that its library gave, with its code if that could be told.
+    pub(crate) fn new(slot: Slot, library: usize, name: CString, code: Option<Code>) -> Self {
+        let code = code.map_or_else(OnceLock::new, OnceLock::from);
         Self { slot, library, name, code, functions: Mutex::default() }
+    }
+
+    /// What is known of it.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_CONTEXT` when it was found without a context and there is none now, either.
+    pub(crate) fn code(&self) -> Result<&Code, CUresult> {
+        if let Some(code) = self.code.get() {
+            return Ok(code);
+        }
+        let session = &shim()?.session;
+        let facts = session.call(current::wire()?, &kdFunctionFacts { function: 0, kernel: self.wire() })?.facts;
+        let code = Code::decode(&facts).ok_or_else(|| session.broken("kdFunctionFacts"))?;
+        Ok(self.code.get_or_init(|| code))
     }
 
     /// The number that messages carry.
@@ -109,7 +126,7 @@ pub(crate) unsafe fn attribute(target: *mut i32, id: u32, kernel: CUkernel, ordi
     let target = unsafe { out(target) }?;
     let kernel = object(kernel)?;
     device(ordinal)?;
-    target.write(kernel.code.attribute(id)?);
+    target.write(kernel.code()?.attribute(id)?);
     Ok(())
 }
 
@@ -117,7 +134,7 @@ pub(crate) unsafe fn attribute(target: *mut i32, id: u32, kernel: CUkernel, ordi
 pub(crate) fn set_attribute(id: u32, value: i32, kernel: CUkernel, ordinal: CUdevice) -> Result<(), CUresult> {
     let kernel = object(kernel)?;
     device(ordinal)?;
-    kernel.code.set_attribute(id, value, ordinal.unsigned_abs())?;
+    kernel.code()?.set_attribute(id, value, ordinal.unsigned_abs())?;
     kernel.keep_everywhere(id, value);
     enqueue(&kdFunctionSetAttribute { function: 0, kernel: kernel.wire(), attribute: id, value })
 }
@@ -157,5 +174,5 @@ pub(crate) unsafe fn param_info(
 ) -> Result<(), CUresult> {
     current::active()?;
     // SAFETY: handed on.
-    unsafe { object(kernel)?.code.write_param(index, offset, size) }
+    unsafe { object(kernel)?.code()?.write_param(index, offset, size) }
 }

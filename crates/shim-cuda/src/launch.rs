@@ -55,10 +55,14 @@ impl Target {
     }
 
     /// What is known of it.
-    pub(crate) fn code(&self) -> &Code {
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernel::code`].
+    pub(crate) fn code(&self) -> Result<&Code, CUresult> {
         match self {
-            Self::Function(function) => &function.code,
-            Self::Kernel(kernel) => &kernel.code,
+            Self::Function(function) => Ok(&function.code),
+            Self::Kernel(kernel) => kernel.code(),
         }
     }
 }
@@ -236,7 +240,8 @@ unsafe fn launch(
     let context = current::active()?;
     let stream = stream::wire(stream)?;
     let device = &shim()?.devices[context.device as usize];
-    shape.check(target.code(), device)?;
+    let code = target.code()?;
+    shape.check(code, device)?;
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
         shape.check_cooperative(&target, device)?;
     }
@@ -245,7 +250,7 @@ unsafe fn launch(
     attributes.iter().for_each(|attribute| block.extend_from_slice(&attribute.to_bytes()));
     let start = block.len();
     // SAFETY: handed on.
-    unsafe { target.code().layout.pack(params.array, params.extra, &mut block) }.map_err(code_of)?;
+    unsafe { code.layout.pack(params.array, params.extra, &mut block) }.map_err(code_of)?;
     pinned::push_named(&block[start..])?;
     let (function, kernel) = target.wire();
     let sent = shim()?.session.enqueue(

@@ -134,8 +134,10 @@ pub(crate) fn kernel_named(library: &Library, name: &[u8]) -> Result<Arc<Kernel>
     let shim = shim()?;
     let kernel = shim.kernels.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         let message = kdLibraryKernel { kernel: slot.index + 1, library: library.wire(), name };
-        let facts = shim.session.call(any_context(), &message)?.facts;
-        let code = Code::decode(&facts).ok_or_else(|| shim.session.broken("kdLibraryKernel"))?;
+        let context = any_context();
+        let facts = shim.session.call(context, &message)?.facts;
+        // Without a context the driver finds the kernel, but does not describe it.
+        let code = if context == 0 { None } else { Code::decode(&facts) };
         let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
         Ok(Kernel::new(slot, library.slot.handle, name, code))
     })?;

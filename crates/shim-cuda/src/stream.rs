@@ -96,15 +96,17 @@ fn which(stream: CUstream) -> Result<Which, CUresult> {
     }
 }
 
-/// Default streams have their numbers from the first question on.
-fn default_id(context: &Context, index: usize) -> u64 {
-    let slot = &context.default_streams[index];
-    let known = slot.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let fresh = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    slot.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(fresh)
+/// A number that no stream of the process has had.
+pub(crate) fn next_id() -> u64 {
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The context whose work a stream takes.
+pub(crate) fn context_of(stream: CUstream) -> Result<Arc<Context>, CUresult> {
+    Ok(match which(stream)? {
+        Which::Default(context, _) => context,
+        Which::Made(stream) => Arc::clone(&stream.context),
+    })
 }
 
 /// # Safety
@@ -128,7 +130,7 @@ pub(crate) unsafe fn create_with_priority(target: *mut CUstream, flags: u32, pri
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let priority = context.with_facts(|facts| priority.min(facts.least_priority).max(facts.greatest_priority))?;
-    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    let id = next_id();
     let make = |slot| Stream { slot, context, flags, priority, id };
     let stream = shim()?.streams.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     enqueue(&cuStreamCreateWithPriority { phStream: stream.wire(), flags, priority })?;
@@ -169,7 +171,7 @@ pub(crate) unsafe fn id(stream: CUstream, target: *mut u64) -> Result<(), CUresu
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     target.write(match which(stream)? {
-        Which::Default(context, index) => default_id(&context, index),
+        Which::Default(context, index) => context.default_streams[index].load(Ordering::Relaxed),
         Which::Made(stream) => stream.id,
     });
     Ok(())
@@ -181,10 +183,7 @@ pub(crate) unsafe fn id(stream: CUstream, target: *mut u64) -> Result<(), CUresu
 pub(crate) unsafe fn context(stream: CUstream, target: *mut CUcontext) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    target.write(match which(stream)? {
-        Which::Default(context, _) => context.handle(),
-        Which::Made(stream) => stream.context.handle(),
-    });
+    target.write(context_of(stream)?.handle());
     Ok(())
 }
 
@@ -194,16 +193,13 @@ pub(crate) unsafe fn context(stream: CUstream, target: *mut CUcontext) -> Result
 pub(crate) unsafe fn device(stream: CUstream, target: *mut CUdevice) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let device = match which(stream)? {
-        Which::Default(context, _) => context.device,
-        Which::Made(stream) => stream.context.device,
-    };
-    target.write(device as CUdevice);
+    target.write(context_of(stream)?.device as CUdevice);
     Ok(())
 }
 
 /// Waits for everything in the stream.
 pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
+    current::wire()?;
     call(&cuStreamSynchronize { hStream: wire(stream)? })?;
     pinned::pull_all()
 }
@@ -215,6 +211,7 @@ pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
 
 /// Whether everything in the stream is done; `ERROR_NOT_READY` when it is not.
 pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
+    current::wire()?;
     call(&cuStreamQuery { hStream: wire(stream)? })?;
     pinned::pull_all()
 }
@@ -271,7 +268,7 @@ pub(crate) fn id_of_object(object: usize) -> Result<u64, CUresult> {
     }
     for index in 0..2 {
         if let Some(context) = shim.contexts.get(object.wrapping_sub(1 + index)) {
-            return Ok(default_id(&context, index));
+            return Ok(context.default_streams[index].load(Ordering::Relaxed));
         }
     }
     Err(CUresult::ERROR_INVALID_HANDLE)
