@@ -127,9 +127,14 @@ impl<T: sys::Pod> Argument for In<T> {
 pub(crate) struct Text<'call>(&'call CStr);
 
 impl<'call> Text<'call> {
-    /// The text, if it is UTF-8; names of PTX are ASCII, so another one names nothing.
+    /// The text as a name: an empty one gives `INVALID_VALUE`; names of PTX are ASCII, so one that is not UTF-8 names
+    /// nothing.
     pub(crate) fn name(&self) -> Outcome<&'call str> {
-        self.0.to_str().map_err(|_| CUresult::ERROR_NOT_FOUND)
+        match self.0.to_str() {
+            Ok("") => Err(CUresult::ERROR_INVALID_VALUE),
+            Ok(name) => Ok(name),
+            Err(_) => Err(CUresult::ERROR_NOT_FOUND),
+        }
     }
 
     /// The bytes without the NUL.

@@ -86,23 +86,15 @@ unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void) -> Outcome<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use katydid_ptx_exec::Param;
+    use crate::image::{Code, Imagined};
     use std::ptr;
+    use std::sync::Arc;
 
-    fn kernel() -> Kernel {
-        Kernel {
-            name: "k".to_owned(),
-            params: vec![Param { offset: 0, size: 8 }, Param { offset: 8, size: 4 }],
-            param_bytes: 12,
-            static_shared: 0,
-            local_bytes: 0,
-            const_bytes: 0,
-            registers: 16,
-            max_threads: 1024,
-            required_block: None,
-            ptx_version: 90,
-            target: 75,
-        }
+    fn kernel() -> Arc<Kernel> {
+        let text =
+            b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u32 b) { ret; }";
+        let program = Code::from_bytes(text).unwrap().load(&mut Imagined::default()).unwrap();
+        program.kernel("k").unwrap()
     }
 
     #[test]

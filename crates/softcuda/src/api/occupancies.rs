@@ -9,7 +9,7 @@ use katydid_cuda_sys::{CUfunction, CUoccupancyB2DSize, CUresult};
 use crate::border::{Out, Outcome, api};
 use crate::current;
 use crate::function::callable;
-use crate::occupancy::{available_shared, best_block, blocks};
+use crate::occupancy::Needs;
 
 /// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE`, which changes nothing here.
 const FLAGS: u32 = 1;
@@ -22,7 +22,7 @@ fn check(flags: u32) -> Outcome {
 /// Blocks that fit a multiprocessor.
 fn fitting(function: CUfunction, threads: i32, dynamic: usize) -> Outcome<i32> {
     let (kernel, settings) = callable(function, &current::usable()?)?;
-    Ok(blocks(&kernel, &settings, threads, dynamic)? as i32)
+    Ok(Needs::of(&kernel, &settings).blocks(threads, dynamic)? as i32)
 }
 
 /// The best block size; `sizes` says what shared memory a block size needs, else it is `dynamic`.
@@ -34,7 +34,7 @@ fn best(function: CUfunction, sizes: CUoccupancyB2DSize, dynamic: usize, limit: 
         Some(size) => unsafe { size(threads) },
         None => dynamic,
     };
-    best_block(&kernel, &settings, context.device.multiprocessors(), needed, limit)
+    Needs::of(&kernel, &settings).best_block(context.device.multiprocessors(), needed, limit)
 }
 
 api! {
@@ -87,7 +87,7 @@ api! {
 
     /// In bytes, for each of that many blocks.
     fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, of: CUfunction, count: i32, threads: i32) {
-        let (kernel, _) = callable(of, &current::usable()?)?;
-        size.set(available_shared(&kernel, count, threads)?);
+        let (kernel, settings) = callable(of, &current::usable()?)?;
+        size.set(Needs::of(&kernel, &settings).available_shared(count, threads)?);
     }
 }
