@@ -1,6 +1,6 @@
 //! `katydid bench`: the same measurements on the driver directly, through shared memory and through TCP, in turns.
 //!
-//! Each run is a fresh process ([`body`]), so that the first call is measured as programs meet it; the ways take turns
+//! Each run is a fresh process ([`mod@body`]), so that the first call is measured as programs meet it; the ways take turns
 //! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run.
 
 mod body;
