@@ -46,7 +46,7 @@ pub(crate) enum Way {
 const OTHER_DRIVER: &str = "KATYDID_TEST_DRIVER";
 
 /// The driver of these tests.
-fn driver() -> String {
+pub(crate) fn driver() -> String {
     env::var(OTHER_DRIVER).unwrap_or_else(|_| soft().to_str().unwrap().to_owned())
 }
 
