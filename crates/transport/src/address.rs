@@ -46,7 +46,7 @@ pub enum AddressError {
         text: String,
     },
     /// There is a host, but no port that could be one.
-    #[error("{text:?}: a port from 1 to 65535 must follow the host, as in tcp://host:7717")]
+    #[error("{text:?}: a port from 1 to 65535 must follow the host, as in tcp://host:9923")]
     Port {
         /// As given.
         text: String,
@@ -144,8 +144,8 @@ mod tests {
     fn every_form_is_read() {
         assert_eq!(parse("unix:/run/katydid.sock"), Ok(Address::Unix("/run/katydid.sock".into())));
         assert_eq!(parse("unix:///run/katydid.sock"), Ok(Address::Unix("/run/katydid.sock".into())));
-        assert_eq!(parse("tcp://gpu7:7717"), tcp("gpu7", 7717));
-        assert_eq!(parse("gpu7.example.org:7717"), tcp("gpu7.example.org", 7717));
+        assert_eq!(parse("tcp://gpu7:9923"), tcp("gpu7", 9923));
+        assert_eq!(parse("gpu7.example.org:9923"), tcp("gpu7.example.org", 9923));
         assert_eq!(parse("tcp://[::1]:9"), tcp("::1", 9));
         assert_eq!(parse("127.0.0.1:0"), tcp("127.0.0.1", 0));
     }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn links_of_later_releases_are_named() {
-        let text = parse("vsock:7717").unwrap_err().to_string();
+        let text = parse("vsock:9923").unwrap_err().to_string();
         assert!(text.contains("vsock links are not built yet"), "{text}");
         assert!(parse("rdma://host:1").unwrap_err().to_string().contains("RDMA"));
     }
