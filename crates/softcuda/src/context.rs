@@ -39,7 +39,9 @@ pub(crate) struct Context {
     /// Stops running kernels: set by the first fault.
     pub(crate) cancel: AtomicBool,
     flags: AtomicU32,
+    /// The code that sticks, 0 for none.
     failure: AtomicU32,
+    /// Somebody destroys it.
     closing: AtomicBool,
     /// A bit for each device whose memory it may use.
     peers: AtomicU32,

@@ -44,6 +44,7 @@ pub(crate) struct Event {
     /// Its handle.
     pub(crate) handle: usize,
     flags: u32,
+    /// Handle of that context, to ask how it is.
     context_handle: usize,
     /// The context it belongs to; a mark of an ended context is as good as reached.
     context: u64,

@@ -18,7 +18,9 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Streams that wait for a thread, and threads that wait for a stream.
 #[derive(Default)]
 struct Pool {
+    /// Claimed, and not yet taken by a thread.
     streams: VecDeque<Arc<Stream>>,
+    /// Threads in [`next`], those just woken included.
     idle: usize,
 }
 

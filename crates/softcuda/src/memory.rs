@@ -25,9 +25,13 @@ const ARENA: u64 = 384 << 30;
 
 /// Memory of one device.
 pub(crate) struct DeviceMemory {
+    /// Chooses the place of the arena.
     index: usize,
+    /// The budget, in bytes.
     capacity: u64,
+    /// What of it has been charged.
     used: Mutex<u64>,
+    /// Reserved at the first allocation.
     arena: OnceLock<Option<Arena>>,
     /// Physical memory for mappings, shares the budget.
     pub(crate) physical: Physical,

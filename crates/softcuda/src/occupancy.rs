@@ -19,9 +19,13 @@ const SHARED_PIECE: u32 = 128;
 /// What of a kernel limits how many blocks of it fit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
+    /// 32-bit registers of a thread, at least 1.
     registers: u32,
+    /// Bytes of shared memory that the code declares.
     static_shared: u32,
+    /// Threads of a block.
     most_threads: u32,
+    /// Bytes of dynamic shared memory that a launch may ask for.
     most_dynamic: u32,
 }
 

@@ -21,8 +21,11 @@ pub(crate) struct Primary {
 /// Users, flags, and the context while there are users.
 #[derive(Default)]
 struct State {
+    /// Retains that have not been released.
     holds: u32,
+    /// What the next context starts with; an active one has its own.
     flags: u32,
+    /// There while it is active.
     context: Option<Arc<Context>>,
     /// The thread that is ending the context before; a new one under the same handle waits for that.
     ending: Option<ThreadId>,

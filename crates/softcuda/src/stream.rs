@@ -50,8 +50,11 @@ pub(crate) struct Stream {
 /// Jobs that wait, and tickets given and reached.
 #[derive(Default)]
 struct Queue {
+    /// The last ticket given.
     submitted: u64,
+    /// The last ticket reached; tickets are reached in order.
     done: u64,
+    /// What has a ticket and has not been started.
     jobs: VecDeque<Job>,
     /// A thread is running the stream, or about to.
     claimed: bool,
