@@ -18,7 +18,9 @@ const MOST: u32 = 64;
 
 /// The caller's arrays.
 pub(crate) struct Options {
+    /// What each option is.
     kinds: Vec<CUjit_option>,
+    /// Where its value is; as many as there are kinds.
     values: *mut *mut c_void,
 }
 

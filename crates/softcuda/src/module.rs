@@ -19,6 +19,7 @@ use crate::{memory, process};
 pub(crate) struct Module {
     /// Its handle.
     pub(crate) handle: usize,
+    /// Handle of the context it was loaded into.
     context: usize,
     /// Id of the context it was loaded into.
     pub(crate) context_id: u64,

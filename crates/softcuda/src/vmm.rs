@@ -16,7 +16,9 @@ use crate::space::{self, Access, Kind, Region};
 
 /// A reservation and the blocks mapped into it, by address.
 struct Reservation {
+    /// The addresses.
     range: Range,
+    /// What keeps the physical memory of each mapping.
     mapped: BTreeMap<u64, Arc<Block>>,
 }
 

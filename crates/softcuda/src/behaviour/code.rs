@@ -115,12 +115,12 @@ fn a_fault_sticks_to_its_context_and_to_no_other() {
     let memory = device_memory(4);
     {
         let _broken = Scene::new();
-        let freed = device_memory(4);
-        let function = function(module(), c"poke");
+        let (function, mut nowhere) = (function(module(), c"poke"), 0);
         // SAFETY: addresses by value, and locals.
         unsafe {
-            ok(cuMemFree_v2(freed));
-            ok(poke(function, freed));
+            // Reserved and not mapped, so that no other test can have memory there meanwhile.
+            ok(cuMemAddressReserve(&mut nowhere, 2 << 20, 0, 0, 0));
+            ok(poke(function, nowhere));
             assert_eq!(cuCtxSynchronize(), CUresult::ERROR_ILLEGAL_ADDRESS);
             let mut address = 0;
             assert_eq!(cuMemAlloc_v2(&mut address, 4), CUresult::ERROR_ILLEGAL_ADDRESS);
