@@ -34,9 +34,9 @@ fn copies_outside_of_an_allocation_are_refused() {
         assert_eq!(cuMemcpyHtoD_v2(memory, ptr::null(), 1), CUresult::ERROR_INVALID_VALUE);
         assert_eq!(cuMemsetD32_v2(memory + 2, 0, 1), CUresult::ERROR_INVALID_VALUE);
         assert_eq!(cuMemsetD8_v2(memory, 0, 17), CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(cuMemFree_v2(memory + 8), CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(cuMemFree_v2(0x1234_5678), CUresult::ERROR_INVALID_VALUE);
         ok(cuMemFree_v2(memory));
-        assert_eq!(cuMemFree_v2(memory), CUresult::ERROR_INVALID_VALUE);
-        assert_eq!(cuMemcpyHtoD_v2(memory, host, 1), CUresult::ERROR_INVALID_VALUE);
         ok(cuMemFree_v2(0));
     }
 }
@@ -128,7 +128,8 @@ fn host_memory_is_registered_once_and_freed_once() {
 #[test]
 fn attributes_of_pointers_are_written_at_their_widths() {
     let scene = Scene::new();
-    let memory = device_memory(0x1000);
+    // Not a whole number of granules, so that no other test has memory right behind it.
+    let memory = device_memory(0xff8);
     let (mut kind, mut context, mut start) = ([0xffff_ffff_u32; 2], 0_u64, 0_u64);
     let (mut ordinal, mut size) = (7_i32, 7_u64);
     // SAFETY: locals of the attributes' widths.
@@ -137,7 +138,7 @@ fn attributes_of_pointers_are_written_at_their_widths() {
         ok(ask(kind.as_mut_ptr().cast(), pointer_attribute::MEMORY_TYPE));
         ok(ask(ptr::from_mut(&mut context).cast(), pointer_attribute::CONTEXT));
         ok(ask(ptr::from_mut(&mut start).cast(), pointer_attribute::RANGE_START_ADDR));
-        let past = cuPointerGetAttribute(kind.as_mut_ptr().cast(), pointer_attribute::MEMORY_TYPE, memory + 0x1000);
+        let past = cuPointerGetAttribute(kind.as_mut_ptr().cast(), pointer_attribute::MEMORY_TYPE, memory + 0xff8);
         assert_eq!(past, CUresult::ERROR_INVALID_VALUE);
         let mut kinds = [pointer_attribute::DEVICE_ORDINAL, pointer_attribute::RANGE_SIZE];
         let mut places = [ptr::from_mut(&mut ordinal).cast(), ptr::from_mut(&mut size).cast()];
