@@ -15,7 +15,7 @@ pub(crate) mod raw;
 pub(crate) mod store;
 
 use crate::alu::convert::Source;
-use crate::registers::{LANES, Raw, lanes_of};
+use crate::registers::{LANES, Raw};
 
 /// What a load or store moves for one lane: an integer of 1 to 8 bytes, whose sign says how it is extended.
 pub(crate) trait Word: Source {
@@ -46,6 +46,22 @@ pub(crate) trait Pointer: Raw {
     fn plus(self, imm: u64) -> u64;
     /// Whether the lanes are `size` bytes apart in order, and whether they are all equal.
     fn pattern(row: &[Self; LANES], size: u64) -> (bool, bool);
+    /// The distance of each lane from the address `first`; 0 for lanes not in `mask`. Returns whether a lane in `mask` is
+    /// not a multiple of `size` or is more than `limit` bytes above `start`.
+    fn distances(out: &mut [Self; LANES], row: &[Self; LANES], mask: u32, first: u64, span: Span) -> bool;
+}
+
+/// Where accesses may start, and what their addresses must be multiples of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// The constant part of the addresses.
+    pub(crate) imm: u64,
+    /// The lowest address.
+    pub(crate) start: u64,
+    /// The highest one, from `start`.
+    pub(crate) limit: u64,
+    /// A power of two.
+    pub(crate) size: u64,
 }
 
 macro_rules! pointers {
@@ -67,42 +83,27 @@ macro_rules! pointers {
                 }
                 (strided == 0, different == 0)
             }
+
+            #[inline(always)]
+            fn distances(out: &mut [Self; LANES], row: &[Self; LANES], mask: u32, first: u64, span: Span) -> bool {
+                let (imm, first, low_bits) = (span.imm as Self, first as Self, (span.size - 1) as Self);
+                let (lead, limit) = (first.wrapping_sub(span.start as Self), span.limit as Self);
+                let mut bad = 0;
+                for lane in 0..LANES {
+                    let active = Self::from((mask >> lane) & 1).wrapping_neg();
+                    let address = row[lane].wrapping_add(imm);
+                    let distance = address.wrapping_sub(first) & active;
+                    out[lane] = distance;
+                    let beyond = Self::from(distance.wrapping_add(lead) > limit);
+                    bad |= (address & low_bits & active) | beyond;
+                }
+                bad != 0
+            }
         }
     )*};
 }
 
 pointers! { u32 u64 }
-
-/// The addresses of all lanes.
-#[inline(always)]
-fn addresses<P: Pointer>(row: &[P; LANES], imm: u64) -> [u64; LANES] {
-    let mut out = [0; LANES];
-    for lane in 0..LANES {
-        out[lane] = row[lane].plus(imm);
-    }
-    out
-}
-
-/// Lowest and highest address of the lanes in `mask`, which is not empty.
-#[inline(always)]
-fn bounds(addresses: &[u64; LANES], mask: u32) -> (u64, u64) {
-    let (mut low, mut high) = (u64::MAX, 0);
-    for lane in lanes_of(mask) {
-        low = low.min(addresses[lane]);
-        high = high.max(addresses[lane]);
-    }
-    (low, high)
-}
-
-/// Whether all lanes in `mask` are multiples of `size`, a power of two.
-#[inline(always)]
-fn aligned(addresses: &[u64; LANES], mask: u32, size: u64) -> bool {
-    let mut all = 0;
-    for lane in 0..LANES {
-        all |= addresses[lane] & u64::from((mask >> lane) & 1).wrapping_neg();
-    }
-    all & (size - 1) == 0
-}
 
 #[cfg(test)]
 mod tests {
@@ -123,9 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn bounds_and_alignment_look_at_running_lanes_only() {
-        let addresses: [u64; LANES] = std::array::from_fn(|lane| if lane == 3 { 1 } else { 8 * lane as u64 });
-        assert_eq!(bounds(&addresses, 0b1000), (1, 1));
-        assert!(aligned(&addresses, !0b1000, 8) && !aligned(&addresses, 0b1000, 2));
+    fn distances_look_at_running_lanes_only() {
+        let row: [u64; LANES] = std::array::from_fn(|lane| if lane == 3 { 1 } else { 100 + 8 * lane as u64 });
+        let span = Span { imm: 4, start: 96, limit: 256, size: 8 };
+        let mut out = [9; LANES];
+        assert!(!u64::distances(&mut out, &row, !0b1000, 104, span));
+        assert_eq!((out[0], out[3], out[31]), (0, 0, 248));
+        assert!(u64::distances(&mut out, &row, 0b1000, 5, span), "misaligned and below the start");
+        assert!(u64::distances(&mut out, &row, !0b1000, 104, Span { limit: 255, ..span }), "one byte too far");
     }
 }

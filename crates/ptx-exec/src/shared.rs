@@ -22,6 +22,12 @@ impl Shared {
         self.base = self.rows.as_mut_ptr().expose_provenance() as u64;
     }
 
+    /// Its size.
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.bytes)
+    }
+
     /// Where `bytes` bytes at `offset` are in this process, if they all exist.
     #[inline(always)]
     pub(crate) fn span(&self, offset: u64, bytes: u64) -> Option<u64> {

@@ -6,9 +6,10 @@
 #![expect(unsafe_code, reason = "reads memory that was checked a few lines above")]
 
 use super::place::Space;
-use super::{Pointer, Word, addresses, aligned, bounds, raw};
+use super::{Pointer, Span, Word, raw};
+use crate::alu::convert::Source;
 use crate::alu::lanes::dispatched;
-use crate::inst::{Flow, Inst, NONE};
+use crate::inst::{Flow, Inst, NONE, Slot};
 use crate::machine::Machine;
 use crate::registers::{FULL, LANES, Raw, lanes_of};
 use crate::window;
@@ -58,9 +59,41 @@ pub(crate) fn span<A: Access>(machine: &mut Machine<'_>, address: u64, bytes: u6
     allowed.then_some(address)
 }
 
+/// The range that `address` lies in, for accesses of `size` bytes, and where `address` is in this process.
+#[inline(always)]
+fn around<A: Access>(machine: &mut Machine<'_>, address: u64, size: u64, write: bool) -> Option<(u64, u64, u64)> {
+    let host = span::<A>(machine, address, size, write)?;
+    let (start, end) = if A::SHARED { (0, machine.block.shared.bytes()) } else { machine.ranges.around(machine.pc) };
+    Some((host, start, end - start - size))
+}
+
+/// Accesses of a warp that are known to be allowed: where the first is, and how far the others are from it.
+pub(crate) struct Spread<P> {
+    /// Address in this process of the first lane's access.
+    pub(crate) host: u64,
+    /// From there, wrapping; 0 for lanes that do not run.
+    pub(crate) distances: [P; LANES],
+}
+
+/// Checks all accesses of `size` bytes against the range of the first one; `None` when they need a closer look.
+#[inline(always)]
+pub(crate) fn spread<A: Access>(
+    machine: &mut Machine<'_>,
+    inst: &Inst,
+    size: u64,
+    write: bool,
+) -> Option<Spread<A::Pointer>> {
+    let mask = machine.mask;
+    let first = machine.registers.row::<A::Pointer>(inst.a)[(mask.trailing_zeros() & 31) as usize].plus(inst.imm);
+    let (host, start, limit) = around::<A>(machine, first, size, write)?;
+    let mut distances = [A::Pointer::ZERO; LANES];
+    let span = Span { imm: inst.imm, start, limit, size };
+    let bad = A::Pointer::distances(&mut distances, machine.registers.row(inst.a), mask, first, span);
+    (!bad).then_some(Spread { host, distances })
+}
+
 #[inline(always)]
 fn extend_row<A: Access>(out: &mut [A::Lane; LANES], values: &[A::Word; LANES]) {
-    use crate::alu::convert::Source;
     for lane in 0..LANES {
         out[lane] = A::Lane::narrow(values[lane].extended());
     }
@@ -89,61 +122,55 @@ fn load_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             return Flow::Next;
         }
     }
-    let addresses = addresses(machine.registers.row::<A::Pointer>(inst.a), inst.imm);
-    scattered::<A>(machine, inst, &addresses, 0, A::Word::SIZE, inst.d)
-}
-
-/// Any addresses: all in one range, or lane by lane. `alignment` is what the addresses must be multiples of, and the
-/// value is `offset` bytes after them.
-#[inline(always)]
-fn scattered<A: Access>(
-    machine: &mut Machine<'_>,
-    inst: &Inst,
-    addresses: &[u64; LANES],
-    offset: u64,
-    alignment: u64,
-    slot: u32,
-) -> Flow {
-    use crate::alu::convert::Source;
-    let (low, high) = bounds(addresses, machine.mask);
-    let bytes = (high - low).saturating_add(alignment);
-    let host = span::<A>(machine, low, bytes, false).filter(|_| aligned(addresses, machine.mask, alignment));
-    let Some(host) = host else { return lane_by_lane::<A>(machine, inst, addresses, offset, alignment, slot) };
-    let mut out = [A::Lane::ZERO; LANES];
-    for lane in lanes_of(machine.mask) {
-        // SAFETY: `span` found everything from the lowest address to the end of the highest access in one range, and all
-        // addresses are aligned; `offset` stays inside an access of `alignment` bytes.
-        let value: A::Word = unsafe { raw::load(host + (addresses[lane] - low) + offset) };
-        out[lane] = A::Lane::narrow(value.extended());
-    }
-    if slot != NONE {
-        machine.registers.set(slot, machine.mask, &out);
+    match spread::<A>(machine, inst, A::Word::SIZE, false) {
+        Some(spread) => scattered::<A>(machine, &spread, 0, inst.d),
+        None => return lane_by_lane::<A>(machine, inst),
     }
     Flow::Next
 }
 
-#[inline(never)]
-fn lane_by_lane<A: Access>(
-    machine: &mut Machine<'_>,
-    inst: &Inst,
-    addresses: &[u64; LANES],
-    offset: u64,
-    alignment: u64,
-    slot: u32,
-) -> Flow {
-    use crate::alu::convert::Source;
-    let space = if A::SHARED { Space::Shared } else { Space::decode(inst.b) };
-    let mut out = [A::Lane::ZERO; LANES];
-    for lane in lanes_of(machine.mask) {
-        let checked = machine.place(space, addresses[lane], alignment, false);
-        let value = checked.and_then(|_| machine.read::<A::Word>(space, lane, addresses[lane].wrapping_add(offset)));
-        match value {
-            Ok(value) => out[lane] = A::Lane::narrow(value.extended()),
-            Err(kind) => return machine.fail(kind, lane),
-        }
+/// Any allowed addresses; the value is `offset` bytes into the access.
+#[inline(always)]
+fn scattered<A: Access>(machine: &mut Machine<'_>, spread: &Spread<A::Pointer>, offset: u64, slot: Slot) {
+    if slot == NONE {
+        return;
     }
-    if slot != NONE {
-        machine.registers.set(slot, machine.mask, &out);
+    let host = spread.host.wrapping_add(offset);
+    let mut out = [A::Lane::ZERO; LANES];
+    for lane in 0..LANES {
+        // SAFETY: `spread` checked range and alignment of every access; lanes that do not run read that of one that does.
+        let value: A::Word = unsafe { raw::load(step::<A>(host, spread.distances[lane])) };
+        out[lane] = A::Lane::narrow(value.extended());
+    }
+    machine.registers.set(slot, machine.mask, &out);
+}
+
+/// `host` plus a distance, which wraps at the width of the address register.
+#[inline(always)]
+pub(crate) fn step<A: Access>(host: u64, distance: A::Pointer) -> u64 {
+    let distance = distance.wide();
+    let signed = if size_of::<A::Pointer>() == 4 { i64::from(distance as i32).cast_unsigned() } else { distance };
+    host.wrapping_add(signed)
+}
+
+/// Whatever the addresses: finds the fault, or the lanes that lie in different ranges.
+#[inline(never)]
+fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let count = if inst.c == NONE { 1 } else { inst.c };
+    let space = if A::SHARED { Space::Shared } else { Space::decode(inst.b) };
+    let row = *machine.registers.row::<A::Pointer>(inst.a);
+    for index in 0..count {
+        let slot = if inst.c == NONE { inst.d } else { machine.env.code.list(inst.x + index) };
+        for lane in lanes_of(machine.mask) {
+            let address = row[lane].plus(inst.imm);
+            let checked = machine.place(space, address, A::Word::SIZE * u64::from(count), false);
+            let element = address.wrapping_add(u64::from(index) * A::Word::SIZE);
+            match checked.and_then(|_| machine.read::<A::Word>(space, lane, element)) {
+                Ok(value) if slot != NONE => machine.registers.set_lane(slot, lane, A::Lane::narrow(value.extended())),
+                Ok(_) => {}
+                Err(kind) => return machine.fail(kind, lane),
+            }
+        }
     }
     Flow::Next
 }
@@ -151,15 +178,12 @@ fn lane_by_lane<A: Access>(
 /// Several values a lane, which must be aligned to all of them together.
 #[inline(always)]
 fn load_vector_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let addresses = addresses(machine.registers.row::<A::Pointer>(inst.a), inst.imm);
-    let total = A::Word::SIZE * u64::from(inst.c);
+    let Some(spread) = spread::<A>(machine, inst, A::Word::SIZE * u64::from(inst.c), false) else {
+        return lane_by_lane::<A>(machine, inst);
+    };
     for index in 0..inst.c {
         let slot = machine.env.code.list(inst.x + index);
-        let offset = u64::from(index) * A::Word::SIZE;
-        let flow = scattered::<A>(machine, inst, &addresses, offset, total, slot);
-        if flow != Flow::Next {
-            return flow;
-        }
+        scattered::<A>(machine, &spread, u64::from(index) * A::Word::SIZE, slot);
     }
     Flow::Next
 }

@@ -32,6 +32,14 @@ impl Ranges {
         contains(entry, address, bytes, write) || self.search(host, pc, address, bytes, write)
     }
 
+    /// Start and end of the range that `allow` used last for instruction `pc`.
+    #[inline(always)]
+    pub(crate) fn around(&self, pc: u32) -> (u64, u64) {
+        let hint = self.hints.get(pc as usize).copied().unwrap_or(0);
+        let entry = &self.entries[usize::from(hint) % ENTRIES];
+        (entry.start, entry.end)
+    }
+
     #[inline(never)]
     fn search(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
         let known = self.entries.iter().position(|entry| contains(entry, address, bytes, write));

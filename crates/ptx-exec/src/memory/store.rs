@@ -4,11 +4,11 @@
 
 #![expect(unsafe_code, reason = "writes memory that was checked a few lines above")]
 
-use super::load::{Access, span};
+use super::load::{Access, Spread, span, spread, step};
 use super::place::Space;
-use super::{Pointer, Word, addresses, aligned, bounds, raw};
+use super::{Pointer, Word, raw};
 use crate::alu::lanes::dispatched;
-use crate::inst::{Flow, Inst};
+use crate::inst::{Flow, Inst, NONE, Slot};
 use crate::machine::Machine;
 use crate::registers::{FULL, LANES, Raw, lanes_of};
 
@@ -34,49 +34,46 @@ fn store_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             return Flow::Next;
         }
     }
-    let addresses = addresses(machine.registers.row::<A::Pointer>(inst.a), inst.imm);
-    scattered::<A>(machine, inst, &addresses, 0, A::Word::SIZE, inst.b)
-}
-
-/// Any addresses; see `load::scattered`.
-#[inline(always)]
-fn scattered<A: Access>(
-    machine: &mut Machine<'_>,
-    inst: &Inst,
-    addresses: &[u64; LANES],
-    offset: u64,
-    alignment: u64,
-    slot: u32,
-) -> Flow {
-    let (low, high) = bounds(addresses, machine.mask);
-    let bytes = (high - low).saturating_add(alignment);
-    let host = span::<A>(machine, low, bytes, true).filter(|_| aligned(addresses, machine.mask, alignment));
-    let Some(host) = host else { return lane_by_lane::<A>(machine, inst, addresses, offset, alignment, slot) };
-    let values = machine.registers.row::<A::Lane>(slot);
-    for lane in lanes_of(machine.mask) {
-        // SAFETY: `span` found everything from the lowest address to the end of the highest access in one writable
-        // range, and all addresses are aligned; `offset` stays inside an access of `alignment` bytes.
-        unsafe { raw::store(host + (addresses[lane] - low) + offset, A::Word::cut(values[lane].wide())) };
+    match spread::<A>(machine, inst, A::Word::SIZE, true) {
+        Some(spread) => scattered::<A>(machine, &spread, 0, inst.b),
+        None => return lane_by_lane::<A>(machine, inst),
     }
     Flow::Next
 }
 
+/// Any allowed addresses; the value is `offset` bytes into the access.
+#[inline(always)]
+fn scattered<A: Access>(machine: &Machine<'_>, spread: &Spread<A::Pointer>, offset: u64, slot: Slot) {
+    let host = spread.host.wrapping_add(offset);
+    let values = machine.registers.row::<A::Lane>(slot);
+    let one = |lane: usize| {
+        let value = A::Word::cut(values[lane].wide());
+        // SAFETY: `spread` checked range, writability and alignment of every access of a lane that runs.
+        unsafe { raw::store(step::<A>(host, spread.distances[lane]), value) };
+    };
+    if machine.mask == FULL {
+        (0..LANES).for_each(one);
+    } else {
+        lanes_of(machine.mask).for_each(one);
+    }
+}
+
+/// Whatever the addresses: finds the fault, or the lanes that lie in different ranges.
 #[inline(never)]
-fn lane_by_lane<A: Access>(
-    machine: &mut Machine<'_>,
-    inst: &Inst,
-    addresses: &[u64; LANES],
-    offset: u64,
-    alignment: u64,
-    slot: u32,
-) -> Flow {
+fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let count = if inst.c == NONE { 1 } else { inst.c };
     let space = if A::SHARED { Space::Shared } else { Space::decode(inst.d) };
-    for lane in lanes_of(machine.mask) {
-        let value = A::Word::cut(machine.registers.row::<A::Lane>(slot)[lane].wide());
-        let checked = machine.place(space, addresses[lane], alignment, true);
-        let written = checked.and_then(|_| machine.write(space, lane, addresses[lane].wrapping_add(offset), value));
-        if let Err(kind) = written {
-            return machine.fail(kind, lane);
+    let row = *machine.registers.row::<A::Pointer>(inst.a);
+    for index in 0..count {
+        let slot = if inst.c == NONE { inst.b } else { machine.env.code.list(inst.x + index) };
+        for lane in lanes_of(machine.mask) {
+            let value = A::Word::cut(machine.registers.row::<A::Lane>(slot)[lane].wide());
+            let address = row[lane].plus(inst.imm);
+            let checked = machine.place(space, address, A::Word::SIZE * u64::from(count), true);
+            let element = address.wrapping_add(u64::from(index) * A::Word::SIZE);
+            if let Err(kind) = checked.and_then(|_| machine.write(space, lane, element, value)) {
+                return machine.fail(kind, lane);
+            }
         }
     }
     Flow::Next
@@ -85,15 +82,12 @@ fn lane_by_lane<A: Access>(
 /// Several values a lane, which must be aligned to all of them together.
 #[inline(always)]
 fn store_vector_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let addresses = addresses(machine.registers.row::<A::Pointer>(inst.a), inst.imm);
-    let total = A::Word::SIZE * u64::from(inst.c);
+    let Some(spread) = spread::<A>(machine, inst, A::Word::SIZE * u64::from(inst.c), true) else {
+        return lane_by_lane::<A>(machine, inst);
+    };
     for index in 0..inst.c {
         let slot = machine.env.code.list(inst.x + index);
-        let offset = u64::from(index) * A::Word::SIZE;
-        let flow = scattered::<A>(machine, inst, &addresses, offset, total, slot);
-        if flow != Flow::Next {
-            return flow;
-        }
+        scattered::<A>(machine, &spread, u64::from(index) * A::Word::SIZE, slot);
     }
     Flow::Next
 }
