@@ -278,7 +278,7 @@ pub(crate) unsafe fn device_to_device_async(
     unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream::wire(stream)?, Wait::No) }
 }
 
-pub(crate) use crate::copy_2d::{two_dimensional, two_dimensional_async};
+pub(crate) use crate::copy_rows::{three_dimensional, three_dimensional_async, two_dimensional, two_dimensional_async};
 
 #[cfg(test)]
 mod tests {

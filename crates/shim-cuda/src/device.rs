@@ -12,6 +12,7 @@ use katydid_cuda_sys::{CUdevice, CUdevprop, CUresult, CUuuid};
 use katydid_wire::facts::{Answer, DeviceFacts, Facts, PeerFacts};
 
 use crate::border::{out, text};
+use crate::capability;
 use crate::context::Context;
 use crate::session::shim;
 
@@ -43,7 +44,8 @@ impl Device {
         let worker = u32::try_from(position).ok()?;
         let range = map.device(worker)?;
         let primary = contexts.insert(|slot| Context::primary(slot, ordinal as u32, worker))?;
-        let facts = facts.devices.get(position)?.clone();
+        let mut facts = facts.devices.get(position)?.clone();
+        capability::restrict(&mut facts);
         Some(Self { position, facts, primary, memory: Arena::new(range, GROWTH) })
     }
 

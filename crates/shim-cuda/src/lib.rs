@@ -8,18 +8,19 @@
 //! | modules | what they answer |
 //! |---|---|
 //! | [`session`], [`border`], [`handle`] | start, the way in, what handles stand for |
-//! | [`device`], [`context`], [`current`] | facts, kept since the start; each thread's contexts |
+//! | [`device`], [`capability`], [`context`], [`current`] | facts, kept since the start; each thread's contexts |
 //! | [`module`], [`library`], [`function`], [`kernel`], [`code`], [`image`], [`jit`] | code and what is known of it |
 //! | [`launch`], [`occupancy`], [`upcall`] | running it |
-//! | [`memory`], [`host_memory`], [`pinned`], [`pointer`], [`copy`], [`copy_2d`], [`fill`], [`transfer`] | memory |
+//! | [`memory`], [`host_memory`], [`pinned`], [`pointer`], [`copy`], [`copy_rows`], [`fill`], [`transfer`] | memory |
 //! | [`stream`], [`event`] | order |
 //! | [`error`], [`export_table`], [`proc_address`], [`profiler`], [`tracing`] | the rest |
 
 mod border;
+mod capability;
 mod code;
 mod context;
 mod copy;
-mod copy_2d;
+mod copy_rows;
 mod current;
 mod device;
 mod entry;

@@ -1,0 +1,86 @@
+//! Which of a device's capabilities a program may count on here.
+//!
+//! A careful program asks for an attribute before it uses a feature. For features whose functions are refused the
+//! answer is "no", whatever the device could do; so the program takes its other way, and works. The list shrinks as
+//! functions are built.
+
+use katydid_wire::facts::{Answer, DeviceFacts};
+
+/// Ids of attributes that announce what is refused, in the order of the header.
+const REFUSED: [usize; 43] = [
+    83,  // managed memory
+    88,  // pageable memory from the device
+    89,  // managed memory from both sides at once
+    92,  // operations on memory in streams, first form
+    93,  //   with 64 bits
+    94,  //   waiting for NOR
+    96,  // cooperative launches on several devices
+    98,  // flushes of remote writes
+    99,  // registration of host memory
+    100, // pageable memory through the host's page tables
+    101, // managed memory from the host without migration
+    102, // virtual memory management
+    103, //   exported as a file
+    104, //   exported to Windows
+    105, //   exported to Windows, older
+    107, // compressible memory
+    110, // RDMA to managed addresses
+    112, // sparse arrays
+    113, // registration for reading only
+    114, // timeline semaphores
+    115, // memory pools
+    116, // RDMA
+    117, //   its flushes
+    118, //   its order of writes
+    119, // handles of memory pools
+    121, // arrays mapped later
+    122, // operations on memory in streams with 64 bits
+    123, //   waiting for NOR
+    124, // buffers shared as dma-buf
+    125, // events between processes
+    127, // tensor maps
+    128, // fabric handles
+    129, // unified function pointers
+    132, // multicast
+    135, // sharing with Direct3D
+    136, // decompression
+    137, //   its largest piece
+    138, // sharing with Vulkan
+    141, // virtual memory on host nodes
+    142, // pools on host nodes
+    144, // pools on the host
+    145, // virtual memory on the host
+    146, // host memory shared as dma-buf
+];
+
+/// Says no for what is refused. Errors stay: an older driver does not know the newer ids.
+pub(crate) fn restrict(facts: &mut DeviceFacts) {
+    for id in REFUSED {
+        // Ids count from 1.
+        if let Some(answer @ Answer { code: 0, .. }) = facts.attributes.get_mut(id - 1) {
+            answer.value = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_denied_and_the_rest_stays() {
+        let mut attributes = vec![Answer { code: 0, value: 1 }; 120];
+        attributes[101] = Answer { code: 1, value: 0 };
+        let mut facts = DeviceFacts { attributes, ..DeviceFacts::default() };
+        restrict(&mut facts);
+        let value = |id| facts.attribute(id).unwrap();
+        assert_eq!((value(83).value, value(115).value), (0, 0));
+        assert_eq!((value(95).value, value(120).value), (1, 1));
+        assert_eq!(value(102), Answer { code: 1, value: 0 });
+    }
+
+    #[test]
+    fn the_list_is_in_order_and_names_nothing_twice() {
+        assert!(REFUSED.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+}

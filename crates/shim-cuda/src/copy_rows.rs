@@ -1,0 +1,295 @@
+//! Two- and three-dimensional copies: rows at a pitch on each side, in slices at a distance.
+//!
+//! Rows that follow each other without gap on both sides are one copy. Otherwise each row is one, in order; a copy
+//! into the program's memory fetches the rows with what lies between them and picks them out here, because each fetch
+//! would wait for a reply. Gaps on the program's side are never read or written: they may not be mapped.
+#![expect(unsafe_code, reason = "reads and writes memory of the program")]
+
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUresult, CUstream, Function, memory_type};
+
+use crate::border::refuse;
+use crate::copy::{Claim, Side, Wait, locate, run};
+use crate::transfer::{Way, copy_out};
+use crate::{current, stream};
+
+/// Rows are fetched together while all of them with their gaps stay below this many bytes.
+const TOGETHER: u64 = 64 << 20;
+
+/// How much is copied: bytes of a row, rows of a slice, slices.
+#[derive(Clone, Copy)]
+struct Extent {
+    width: u64,
+    height: u64,
+    depth: u64,
+}
+
+/// A side as a descriptor gives it.
+struct Described {
+    kind: u32,
+    host: u64,
+    device: u64,
+    /// Bytes from row to row; 0: rows without gap.
+    pitch: usize,
+    /// Rows from slice to slice; 0: slices without gap.
+    rows: usize,
+    /// First byte, row and slice.
+    first: [usize; 3],
+}
+
+/// One side: where its first row lies, and how many bytes further the next row and the next slice are.
+#[derive(Clone, Copy)]
+struct Rows {
+    side: Side,
+    pitch: u64,
+    slice: u64,
+}
+
+/// # Safety
+///
+/// `copy` is null or readable; sides that are the program's own memory are valid for their rows.
+pub(crate) unsafe fn two_dimensional(copy: *const CUDA_MEMCPY2D) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { copy_rows(copy, stream::default_wire(), Wait::Yes) }
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+pub(crate) unsafe fn two_dimensional_async(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { copy_rows(copy, stream::wire(stream)?, Wait::No) }
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+pub(crate) unsafe fn three_dimensional(copy: *const CUDA_MEMCPY3D) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { copy_slices(copy, stream::default_wire(), Wait::Yes) }
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+pub(crate) unsafe fn three_dimensional_async(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { copy_slices(copy, stream::wire(stream)?, Wait::No) }
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+unsafe fn copy_rows(copy: *const CUDA_MEMCPY2D, stream: u32, wait: Wait) -> Result<(), CUresult> {
+    if copy.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let copy = unsafe { copy.read_unaligned() };
+    let source = Described {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost.expose_provenance() as u64,
+        device: copy.srcDevice,
+        pitch: copy.srcPitch,
+        rows: 0,
+        first: [copy.srcXInBytes, copy.srcY, 0],
+    };
+    let target = Described {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost.expose_provenance() as u64,
+        device: copy.dstDevice,
+        pitch: copy.dstPitch,
+        rows: 0,
+        first: [copy.dstXInBytes, copy.dstY, 0],
+    };
+    let extent = Extent { width: copy.WidthInBytes as u64, height: copy.Height as u64, depth: 1 };
+    // SAFETY: handed on.
+    unsafe { copy_described(target, source, extent, stream, wait) }
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result<(), CUresult> {
+    if copy.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let copy = unsafe { copy.read_unaligned() };
+    let source = Described {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost.expose_provenance() as u64,
+        device: copy.srcDevice,
+        pitch: copy.srcPitch,
+        rows: copy.srcHeight,
+        first: [copy.srcXInBytes, copy.srcY, copy.srcZ],
+    };
+    let target = Described {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost.expose_provenance() as u64,
+        device: copy.dstDevice,
+        pitch: copy.dstPitch,
+        rows: copy.dstHeight,
+        first: [copy.dstXInBytes, copy.dstY, copy.dstZ],
+    };
+    let extent = Extent { width: copy.WidthInBytes as u64, height: copy.Height as u64, depth: copy.Depth as u64 };
+    // SAFETY: handed on.
+    unsafe { copy_described(target, source, extent, stream, wait) }
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+unsafe fn copy_described(
+    target: Described,
+    source: Described,
+    extent: Extent,
+    stream: u32,
+    wait: Wait,
+) -> Result<(), CUresult> {
+    let way = Way { context: current::wire()?, stream };
+    if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
+        return Ok(());
+    }
+    let (target, source) = (target.find(extent)?, source.find(extent)?);
+    for slice in 0..extent.depth {
+        let wait = if slice + 1 == extent.depth { wait } else { Wait::No };
+        // SAFETY: one slice of each side, valid by the contract.
+        unsafe { run_rows(way, target.at(slice), source.at(slice), (extent.width, extent.height), wait) }?;
+    }
+    Ok(())
+}
+
+impl Rows {
+    /// The rows of one slice.
+    fn at(self, slice: u64) -> Self {
+        Self { side: self.side.plus(slice * self.slice), ..self }
+    }
+}
+
+impl Described {
+    /// Checks that all rows lie in one block, and finds it.
+    fn find(&self, extent: Extent) -> Result<Rows, CUresult> {
+        let (claim, base) = match self.kind {
+            memory_type::HOST => (Claim::Host, self.host),
+            memory_type::DEVICE => (Claim::Device, self.device),
+            memory_type::UNIFIED => (Claim::Any, self.device),
+            memory_type::ARRAY => return Err(refuse(Function::cuMemcpy3D_v2, "with arrays is not supported yet")),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        let layout = self.layout(extent).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let address = base.checked_add(layout.start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        Ok(Rows { side: locate(claim, address, layout.span)?, pitch: layout.pitch, slice: layout.slice })
+    }
+
+    /// Distances that count, and where the bytes are. None when rows or slices overlap, or numbers pass all bounds.
+    fn layout(&self, extent: Extent) -> Option<Layout> {
+        let [x, y, z] = self.first.map(|first| first as u64);
+        let (row, rows) = (x.checked_add(extent.width)?, y.checked_add(extent.height)?);
+        let pitch = if self.pitch == 0 { row } else { self.pitch as u64 };
+        let height = if self.rows == 0 { rows } else { self.rows as u64 };
+        let slice = pitch.checked_mul(height)?;
+        let overlaps = (pitch < row && (rows > 1 || z + extent.depth > 1)) || (height < rows && z + extent.depth > 1);
+        if overlaps {
+            return None;
+        }
+        let start = z.checked_mul(slice)?.checked_add(y.checked_mul(pitch)?)?.checked_add(x)?;
+        let last_row = (extent.depth - 1).checked_mul(slice)?.checked_add((extent.height - 1).checked_mul(pitch)?)?;
+        Some(Layout { pitch, slice, start, span: last_row.checked_add(extent.width)? })
+    }
+}
+
+/// Where the bytes of a side are, relative to its base.
+#[derive(Debug, PartialEq, Eq)]
+struct Layout {
+    pitch: u64,
+    slice: u64,
+    /// Offset of the first byte.
+    start: u64,
+    /// Bytes from the first to the last.
+    span: u64,
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+unsafe fn run_rows(
+    way: Way,
+    target: Rows,
+    source: Rows,
+    (width, height): (u64, u64),
+    wait: Wait,
+) -> Result<(), CUresult> {
+    if height == 1 || (target.pitch == width && source.pitch == width) {
+        // SAFETY: rows without gap are one range, valid by the contract.
+        return unsafe { run(way, target.side, source.side, width * height, wait) };
+    }
+    let span = (height - 1) * source.pitch + width;
+    if let (Side::Own(to), Side::Gpu(from)) = (target.side, source.side)
+        && span <= TOGETHER
+        && source.pitch <= 8 * width
+    {
+        // SAFETY: handed on.
+        return unsafe { fetch_rows(way, (to, target.pitch), (from, source.pitch), (width, height)) };
+    }
+    for row in 0..height {
+        let (to, from) = (target.side.plus(row * target.pitch), source.side.plus(row * source.pitch));
+        let wait = if row + 1 == height { wait } else { Wait::No };
+        // SAFETY: one row of each side, valid by the contract.
+        unsafe { run(way, to, from, width, wait) }?;
+    }
+    Ok(())
+}
+
+/// Fetches all rows with their gaps, and picks them out.
+///
+/// # Safety
+///
+/// The target's rows are writable.
+unsafe fn fetch_rows(
+    way: Way,
+    (target, target_pitch): (u64, u64),
+    (source, source_pitch): (u64, u64),
+    (width, height): (u64, u64),
+) -> Result<(), CUresult> {
+    let span = (height - 1) * source_pitch + width;
+    let mut fetched = vec![0u8; span as usize];
+    // SAFETY: the vector has `span` bytes.
+    unsafe { copy_out(way, fetched.as_mut_ptr(), source, span) }?;
+    for row in 0..height {
+        let from = &fetched[(row * source_pitch) as usize..][..width as usize];
+        let to = std::ptr::with_exposed_provenance_mut::<u8>((target + row * target_pitch) as usize);
+        // SAFETY: one row of the target, writable by the contract.
+        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(pitch: usize, rows: usize, first: [usize; 3]) -> Described {
+        Described { kind: memory_type::HOST, host: 0, device: 0, pitch, rows, first }
+    }
+
+    fn layout(described: &Described, width: u64, height: u64, depth: u64) -> Option<(u64, u64, u64, u64)> {
+        let layout = described.layout(Extent { width, height, depth })?;
+        Some((layout.pitch, layout.slice, layout.start, layout.span))
+    }
+
+    #[test]
+    fn spans_reach_from_the_first_byte_to_the_last() {
+        assert_eq!(layout(&described(512, 0, [8, 2, 0]), 100, 3, 1), Some((512, 5 * 512, 1032, 1124)));
+        assert_eq!(layout(&described(0, 0, [0, 0, 0]), 100, 3, 1), Some((100, 300, 0, 300)));
+        assert_eq!(layout(&described(50, 0, [0, 0, 0]), 100, 1, 1), Some((50, 50, 0, 100)));
+        assert_eq!(layout(&described(64, 10, [4, 1, 2]), 32, 3, 2), Some((64, 640, 1348, 800)));
+    }
+
+    #[test]
+    fn rows_and_slices_that_overlap_or_overflow_are_refused() {
+        assert_eq!(layout(&described(99, 0, [0, 0, 0]), 100, 2, 1), None);
+        assert_eq!(layout(&described(104, 0, [8, 0, 0]), 100, 2, 1), None);
+        assert_eq!(layout(&described(usize::MAX, 0, [0, 2, 0]), 100, 2, 1), None);
+        assert_eq!(layout(&described(100, 2, [0, 0, 0]), 100, 3, 2), None);
+    }
+}
