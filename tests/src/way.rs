@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::places::Places;
+use crate::server::Server;
 
 /// One way from a program to a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum Way {
         name: &'static str,
         /// Where it listens.
         address: String,
+        /// Frames on the socket where shared memory would be taken.
+        as_stream: bool,
     },
 }
 
@@ -42,6 +45,14 @@ impl fmt::Display for Way {
 }
 
 impl Way {
+    /// The ways through one server: over shared memory and over TCP.
+    pub fn through(server: &Server) -> [Self; 2] {
+        [
+            Self::Served { name: "shm", address: server.unix(), as_stream: false },
+            Self::Served { name: "tcp", address: server.tcp().to_owned(), as_stream: false },
+        ]
+    }
+
     /// The command that runs `program` on this way; arguments can be added to it.
     pub fn command(&self, places: &Places, program: &Path) -> Command {
         match self {
@@ -51,7 +62,8 @@ impl Way {
                 command
             }
             Self::Private { driver } => katydid(places, &["--driver", driver], program),
-            Self::Served { address, .. } => katydid(places, &["--server", address], program),
+            Self::Served { address, as_stream: false, .. } => katydid(places, &["--server", address], program),
+            Self::Served { address, .. } => katydid(places, &["--server", address, "--link", "stream"], program),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Every program under test, in every variant, on every way: directly on softcuda, through Katydid over shared memory,
-//! and through Katydid over TCP. A test a combination, named `way::variant::program`.
+//! through Katydid over TCP and over frames on a unix socket. A test a combination, named `way::variant::program`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,12 +35,10 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-fn ways(places: &Places, server: &Server) -> [Way; 3] {
-    [
-        Way::Direct { name: "soft", folder: Some(places.soft()) },
-        Way::Served { name: "shm", address: server.unix() },
-        Way::Served { name: "tcp", address: server.tcp().to_owned() },
-    ]
+fn ways(places: &Places, server: &Server) -> [Way; 4] {
+    let [shm, tcp] = Way::through(server);
+    let unix = Way::Served { name: "unix", address: server.unix(), as_stream: true };
+    [Way::Direct { name: "soft", folder: Some(places.soft()) }, shm, tcp, unix]
 }
 
 fn all_trials(places: &Places, ways: &[Way], apps: &[App]) -> Vec<Trial> {

@@ -32,10 +32,7 @@ impl Bench {
 
     /// The two ways to this server, for tests that hold on both.
     fn ways(&self) -> [Way; 2] {
-        [
-            Way::Served { name: "shm", address: self.server.unix() },
-            Way::Served { name: "tcp", address: self.server.tcp().to_owned() },
-        ]
+        Way::through(&self.server)
     }
 
     fn fixture(&self, way: &Way, arguments: &[&str]) -> Command {

@@ -32,7 +32,7 @@ impl Target {
     fn new() -> Result<Self> {
         let places = Places::of_this_test()?;
         let server = Server::start(&places, &driver_under_test(), &[])?;
-        let way = Way::Served { name: "shm", address: server.unix() };
+        let [way, _] = Way::through(&server);
         let mut command = way.command(&places, &places.program("fixture", Variant::Static));
         let mut bystander = Running::start(command.arg("idle"), Stdio::piped())?;
         bystander.wait_for("ready", PATIENCE)?;

@@ -116,12 +116,9 @@ pub(crate) fn run(folder: &Path) -> Result<ExitCode> {
     let machine = machine();
     step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
     let server = Server::start(&places, "auto", &[])?;
-    let ways = [
-        Way::Direct { name: "native", folder: None },
-        Way::Private { driver: "auto".to_owned() },
-        Way::Served { name: "shm", address: server.unix() },
-        Way::Served { name: "tcp", address: server.tcp().to_owned() },
-    ];
+    let [shm, tcp] = Way::through(&server);
+    let private = Way::Private { driver: "auto".to_owned() };
+    let ways = [Way::Direct { name: "native", folder: None }, private, shm, tcp];
     let mut runs = Vec::new();
     for way in &ways {
         step(&way.to_string());
