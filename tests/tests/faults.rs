@@ -234,6 +234,30 @@ fn sessions_are_listed_with_their_programs_and_then_forgotten() -> Result<()> {
 }
 
 #[test]
+fn many_programs_at_once_are_each_served_by_their_own_worker() -> Result<()> {
+    let bench = Bench::new()?;
+    let ways = bench.ways();
+    let started = (0..8).map(|i| bench.ready(&ways[i % 2], &["idle"])).collect::<Result<Vec<_>>>()?;
+    let mut workers = bench.server.workers_of(started.len())?;
+    workers.sort_unstable();
+    workers.dedup();
+    ensure!(workers.len() == started.len(), "{} workers for {} programs", workers.len(), started.len());
+    started.into_iter().try_for_each(ended_well)?;
+    bench.server.workers_of(0)?;
+    Ok(())
+}
+
+#[test]
+fn more_launches_than_any_queue_holds_all_arrive() -> Result<()> {
+    let bench = Bench::new()?;
+    for way in bench.ways() {
+        let outcome = program::run(&mut bench.fixture(&way, &["count", "150000"]), PATIENCE)?;
+        ensure!(outcome.text() == "150000\n", "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+    }
+    Ok(())
+}
+
+#[test]
 fn a_session_cannot_take_more_memory_than_it_was_given() -> Result<()> {
     let bench = Bench::with(&["--session-memory", "64M"])?;
     for way in bench.ways() {
