@@ -215,8 +215,8 @@ fn is_fault(code: CUresult) -> bool {
 /// Runs `body` with empty buffers of this thread. A call inside a call (an upcall's, or after the thread's locals are
 /// gone) gets fresh ones.
 fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
-    /// More than this is given back after use: a thread that loaded one large module keeps no megabyte for it.
-    const KEEP: usize = 64 << 10;
+    /// Room for the largest reply is kept: a thread that copies much would otherwise fault in fresh pages every time.
+    const KEEP: usize = 2 << 20;
     let (mut request, mut reply) = BUFFERS.try_with(RefCell::take).unwrap_or_default();
     request.clear();
     reply.clear();

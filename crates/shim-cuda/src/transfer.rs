@@ -10,10 +10,11 @@ use katydid_wire::message::{kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged
 
 use crate::session::{Shim, shim};
 
-/// Up to this many bytes a copy in travels inside the ring, even where there is a staging area.
-const INLINE_IN: u64 = 32 << 10;
+/// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
+/// piece back costs what copying so much once more does.
+const INLINE_IN: u64 = 128 << 10;
 /// The same for a copy out, whose reply has a place of its own.
-const INLINE_OUT: u64 = 64 << 10;
+const INLINE_OUT: u64 = 128 << 10;
 /// Bytes of one frame on a stream link.
 const FRAME: u64 = 1 << 20;
 
