@@ -8,7 +8,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::program;
 use katydid_tests::way::Way;
 
-use crate::output::{line, step};
+use crate::output::line;
 use crate::tree::Tree;
 use crate::{apps, dist};
 
@@ -59,6 +59,5 @@ fn trace(katydid: &std::path::Path, path: &std::path::Path) -> Result<()> {
     for row in outcome.errors().lines().take(16) {
         line(row);
     }
-    step("done");
     Ok(())
 }
