@@ -36,9 +36,9 @@ pub(crate) fn barrier(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let Some(barrier) = machine.block.barriers.get_mut(id as usize).filter(|_| (id as usize) < BARRIERS) else {
         return machine.fail(FaultKind::Trap, lane);
     };
-    barrier.arrived += mask.count_ones();
+    barrier.arrived = barrier.arrived.saturating_add(mask.count_ones());
     barrier.expected = expected;
-    barrier.votes += (votes & mask).count_ones();
+    barrier.votes = barrier.votes.saturating_add((votes & mask).count_ones());
     if inst.imm & 7 == kind::ARRIVE {
         return Flow::Next;
     }

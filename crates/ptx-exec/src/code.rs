@@ -1,6 +1,6 @@
 //! A decoded program, and what every thread of a launch reads of it.
 
-use crate::api::Host;
+use crate::api::{AddressRange, Host};
 use crate::inst::{Inst, Slot};
 use crate::registers::Row;
 use std::time::Instant;
@@ -83,9 +83,20 @@ pub(crate) struct Env<'a> {
     pub(crate) started: Instant,
     /// The kernel's function.
     pub(crate) function: u32,
+    /// Address of the words that the blocks of a cooperative launch wait for each other with; 0 in any other launch.
+    pub(crate) workspace: u64,
 }
 
+/// Bytes of the workspace of a cooperative launch.
+pub(crate) const WORKSPACE_BYTES: u64 = 256;
+
 impl Env<'_> {
+    /// The memory of the launch that the host does not know.
+    pub(crate) fn own_memory(&self) -> AddressRange {
+        let bytes = if self.workspace == 0 { 0 } else { WORKSPACE_BYTES };
+        AddressRange { start: self.workspace, end: self.workspace + bytes, writable: true }
+    }
+
     /// Threads in a block; `Grid::new` checked that it is at most 1024.
     pub(crate) fn threads(&self) -> u32 {
         self.block.iter().product()

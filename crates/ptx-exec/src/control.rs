@@ -17,6 +17,9 @@ const MAX_DEPTH: u32 = 10_000;
 /// Most local memory of a thread with all its frames, in bytes.
 const MAX_LOCAL: usize = 512 * 1024;
 
+/// Most rows of registers of a warp with all its frames.
+const MAX_ROWS: usize = 1 << 17;
+
 /// Bytes between the addresses of two functions.
 pub(crate) const FUNCTION_STEP: u64 = 16;
 
@@ -197,7 +200,9 @@ impl Machine<'_> {
             return self.fail(FaultKind::InvalidPc(u64::from(function)), 0);
         };
         let caller = self.warp.frames.get(self.frame as usize).map_or((0, 0), |frame| (frame.local, frame.depth));
-        if caller.1 >= MAX_DEPTH || self.warp.local.len() * 8 + callee.local_bytes as usize > MAX_LOCAL {
+        let rows = self.warp.rows.len() + callee.rows as usize;
+        let local = self.warp.local.len() * 8 + callee.local_bytes as usize;
+        if caller.1 >= MAX_DEPTH || local > MAX_LOCAL || rows > MAX_ROWS {
             let lane = lanes_of(lanes).next().unwrap_or(0);
             return self.fail(FaultKind::StackOverflow, lane);
         }

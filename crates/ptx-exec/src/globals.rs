@@ -10,6 +10,12 @@ use katydid_ptx::ast::{Initial, Space, SymbolAddress, Variable};
 /// Largest variable that is accepted: no device has more memory.
 const MAX_SIZE: u64 = 1 << 40;
 
+/// Largest initial value that is built.
+const MAX_IMAGE: usize = 1 << 30;
+
+/// Most parameters of a function together, and most static shared memory, in bytes.
+const MAX_SMALL: u32 = 1 << 20;
+
 /// Size and alignment of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -19,6 +25,16 @@ pub(crate) struct Layout {
     pub(crate) size: u64,
     /// A power of two.
     pub(crate) align: u64,
+}
+
+impl Layout {
+    /// Where the variable goes after `end` bytes of others, and where it ends; for spaces that are small.
+    pub(crate) fn after(self, end: u32, line: u32) -> Result<(u32, u32), LoadError> {
+        let start = u64::from(end).next_multiple_of(self.align);
+        let stop = u32::try_from(start.saturating_add(self.size)).ok().filter(|stop| *stop <= MAX_SMALL);
+        let stop = stop.ok_or(LoadError::InvalidPtx { line, message: format!("more than {MAX_SMALL} bytes") })?;
+        Ok((start as u32, stop))
+    }
 }
 
 /// The layout of a variable; an array without a size takes it from its initialiser.
@@ -110,11 +126,13 @@ impl Image<'_, '_, '_> {
             let start = bytes.len() as u64;
             self.row(inner, depth + 1, bytes)?;
             let rest = variable.dimensions.get(depth + 1..).unwrap_or_default();
-            let full = rest.iter().product::<u64>().saturating_mul(element * u64::from(variable.vector));
+            let unit = element * u64::from(variable.vector);
+            let full = rest.iter().fold(unit, |size, dimension| size.saturating_mul(*dimension));
             let end = usize::try_from(start.saturating_add(full)).unwrap_or(usize::MAX);
-            if bytes.len() < end && end as u64 <= MAX_SIZE {
-                bytes.resize(end, 0);
+            if end > MAX_IMAGE {
+                return Err(self.invalid("initial value too large"));
             }
+            bytes.resize(end.max(bytes.len()), 0);
         }
         Ok(())
     }

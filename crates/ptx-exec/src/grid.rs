@@ -5,7 +5,7 @@
 
 use crate::api::{Host, Launch, Limits, Progress};
 use crate::block::{Block, BlockProgress};
-use crate::code::Env;
+use crate::code::{Env, WORKSPACE_BYTES};
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Machine;
 use std::collections::VecDeque;
@@ -36,6 +36,8 @@ pub struct Grid {
     started: VecDeque<Block>,
     /// Linear index of the next block to start.
     next: u64,
+    /// What the blocks of a cooperative launch wait for each other with; device code reads and writes it.
+    workspace: Vec<AtomicU64>,
 }
 
 /// What the threads of one run share.
@@ -55,23 +57,30 @@ impl Grid {
     /// Prepares a launch; faults with `BadLaunch` when it cannot be.
     pub fn new(launch: Launch) -> Result<Self, Fault> {
         let kernel = &launch.kernel;
-        let threads: u64 = launch.block.iter().map(|size| u64::from(*size)).product();
-        let blocks = blocks_of(launch.grid);
+        let threads = count_of(launch.block).unwrap_or(u64::MAX);
+        let blocks = count_of(launch.grid);
         let shared = u64::from(kernel.static_shared) + u64::from(launch.dynamic_shared);
+        let words = if launch.cooperative { WORKSPACE_BYTES / 8 } else { 0 };
+        let workspace = std::iter::repeat_with(|| AtomicU64::new(0)).take(words as usize).collect();
         let fits = threads > 0
             && threads <= MAX_THREADS.min(u64::from(kernel.max_threads))
             && blocks.is_some_and(|blocks| blocks > 0 && (!launch.cooperative || blocks <= MAX_RESIDENT))
             && shared <= MAX_SHARED
             && kernel.required_block.is_none_or(|required| required == launch.block)
             && launch.params.len() >= kernel.param_bytes as usize;
-        if fits { Ok(Self { launch, started: VecDeque::new(), next: 0 }) } else { Err(bad_launch(&kernel.name)) }
+        if fits {
+            Ok(Self { launch, started: VecDeque::new(), next: 0, workspace })
+        } else {
+            Err(bad_launch(&kernel.name))
+        }
     }
 
     /// Runs until done, the budget is used up, `cancel` is set, or a fault. After a fault the grid is of no more use.
     pub fn run(&mut self, host: &dyn Host, limits: Limits, cancel: &AtomicBool) -> Result<Progress, Fault> {
-        let Self { launch, started, next } = self;
-        let env = environment(launch, host);
-        let blocks = blocks_of(launch.grid).unwrap_or(0);
+        let Self { launch, started, next, workspace } = self;
+        let workspace = if launch.cooperative { workspace.as_ptr().expose_provenance() as u64 } else { 0 };
+        let env = environment(launch, host, workspace);
+        let blocks = count_of(launch.grid).unwrap_or(0);
         while launch.cooperative && *next < blocks {
             let mut block = Block::default();
             block.reset(index_of(*next, env.grid), &env);
@@ -100,7 +109,7 @@ impl Grid {
 }
 
 /// What the threads of a launch read.
-fn environment<'a>(launch: &'a Launch, host: &'a dyn Host) -> Env<'a> {
+fn environment<'a>(launch: &'a Launch, host: &'a dyn Host, workspace: u64) -> Env<'a> {
     let kernel = &launch.kernel;
     let dynamic_at = kernel.static_shared.next_multiple_of(kernel.dynamic_align);
     Env {
@@ -114,11 +123,12 @@ fn environment<'a>(launch: &'a Launch, host: &'a dyn Host) -> Env<'a> {
         shared_bytes: dynamic_at + launch.dynamic_shared,
         started: Instant::now(),
         function: kernel.function,
+        workspace,
     }
 }
 
-/// Blocks of a grid, unless there are too many to count.
-fn blocks_of(grid: [u32; 3]) -> Option<u64> {
+/// How many blocks a grid has (or threads a block), unless there are too many to count.
+fn count_of(grid: [u32; 3]) -> Option<u64> {
     let [x, y, z] = grid.map(u64::from);
     (x * y).checked_mul(z)
 }
@@ -230,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_grid_too_large_to_count_is_refused() {
-        assert_eq!(blocks_of([u32::MAX, u32::MAX, u32::MAX]), None);
-        assert_eq!(blocks_of([2, 3, 4]), Some(24));
+        assert_eq!(count_of([u32::MAX, u32::MAX, u32::MAX]), None);
+        assert_eq!(count_of([2, 3, 4]), Some(24));
     }
 }

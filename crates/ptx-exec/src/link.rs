@@ -128,13 +128,13 @@ impl<'m, 'a> Linked<'m, 'a> {
 
     /// A common variable takes the largest of its definitions.
     fn enlarge(&mut self, variable: &'m Variable<'a>) {
-        if let Some(Symbol::Variable(index)) = self.public.get(variable.name).copied() {
-            if let Some(known) = self.variables.get_mut(index) {
-                let size = |variable: &Variable<'_>| variable.dimensions.iter().product::<u64>();
-                if size(variable) > size(known.variable) {
-                    known.variable = variable;
-                }
-            }
+        let size =
+            |variable: &Variable<'_>| variable.dimensions.iter().fold(1_u64, |size, next| size.saturating_mul(*next));
+        if let Some(Symbol::Variable(index)) = self.public.get(variable.name).copied()
+            && let Some(known) = self.variables.get_mut(index)
+            && size(variable) > size(known.variable)
+        {
+            known.variable = variable;
         }
     }
 

@@ -81,7 +81,7 @@ impl<'a> Machine<'a> {
             env,
             warp: Warp::default(),
             block: Block::default(),
-            ranges: Ranges::new(env.code.insts.len()),
+            ranges: Ranges::new(env.code.insts.len(), env.own_memory()),
             fault: None,
         }
     }

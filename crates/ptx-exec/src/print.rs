@@ -32,8 +32,8 @@ impl Buffer<'_, '_> {
     }
 
     fn next<T: Word>(&mut self) -> T {
-        let address = self.at.next_multiple_of(T::SIZE);
-        self.at = address + T::SIZE;
+        let address = self.at.wrapping_add(T::SIZE - 1) & !(T::SIZE - 1);
+        self.at = address.wrapping_add(T::SIZE);
         self.read(address)
     }
 }

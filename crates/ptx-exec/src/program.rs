@@ -134,11 +134,9 @@ fn params(function: &Function<'_>) -> Result<(Vec<Param>, u32), LoadError> {
     let mut end = 0_u32;
     let mut params = Vec::new();
     for variable in &function.params {
-        let layout = globals::layout(variable)?;
-        let offset = end.next_multiple_of(layout.align as u32);
-        let size = u32::try_from(layout.size).unwrap_or(u32::MAX);
-        end = offset.saturating_add(size);
-        params.push(Param { offset, size });
+        let (offset, stop) = globals::layout(variable)?.after(end, variable.line)?;
+        params.push(Param { offset, size: stop - offset });
+        end = stop;
     }
     Ok((params, end))
 }

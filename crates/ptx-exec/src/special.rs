@@ -35,6 +35,8 @@ const NAMES: &[(&str, &str, Width)] = &[
     ("%total_smem_size", "", Width::Word),
     ("%smid", "", Width::Word),
     ("%nsmid", "", Width::Word),
+    ("%envreg1", "", Width::Word),
+    ("%envreg2", "", Width::Word),
     ("%gridid", "", Width::Double),
     ("%clock64", "", Width::Double),
     ("%globaltimer", "", Width::Double),
@@ -121,6 +123,9 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         24 => all(env.dynamic_shared),
         25 => all(env.shared_bytes),
         27 => all(1),
+        // The upper and lower half of where a cooperative launch keeps its barrier.
+        28 => all((env.workspace >> 32) as u32),
+        29 => all(env.workspace as u32),
         _ => all(0),
     };
     machine.registers.set(inst.d, machine.mask, &values);
@@ -129,8 +134,8 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let value = match inst.imm {
-        29 => clock(machine),
-        30 => timer(),
+        31 => clock(machine),
+        32 => timer(),
         _ => 1,
     };
     machine.registers.set(inst.d, machine.mask, &[value; LANES]);
@@ -162,8 +167,9 @@ mod tests {
         assert_eq!(lookup("%laneid", ""), Some((12, Width::Word)));
         assert_eq!(lookup("%lanemask_ge", ""), Some((19, Width::Word)));
         assert_eq!(lookup("%total_smem_size", ""), Some((25, Width::Word)));
-        assert_eq!(lookup("%clock64", ""), Some((29, Width::Double)));
-        assert_eq!(lookup("%globaltimer", ""), Some((30, Width::Double)));
+        assert_eq!(lookup("%clock64", ""), Some((31, Width::Double)));
+        assert_eq!(lookup("%envreg2", ""), Some((29, Width::Word)));
+        assert_eq!(lookup("%globaltimer", ""), Some((32, Width::Double)));
         assert_eq!(lookup("%tid", ""), None);
     }
 }

@@ -152,7 +152,7 @@ impl Warp {
             ready.min_by_key(|(_, split)| (u32::MAX - depth(split), split.pc, split.frame))?
         };
         let mut split = self.splits.swap_remove(index);
-        self.turns += 1;
+        self.turns = self.turns.wrapping_add(1);
         split.turn = self.turns;
         Some(split)
     }

@@ -18,7 +18,7 @@ pub(crate) fn ex2(x: f32) -> f32 {
     let fraction = bounded - (shifted - magic);
     // Taylor series of exp(fraction * ln 2), highest power first.
     let mut sum = 1.525_273_4e-5_f32;
-    for term in [1.540_353e-4, 1.333_355_8e-3, 9.618_13e-3, 5.550_410_7e-2, 0.240_226_5, 0.693_147_2, 1.0] {
+    for term in [1.540_353e-4, 1.333_355_8e-3, 9.618_13e-3, 5.550_410_7e-2, 0.240_226_5, std::f32::consts::LN_2, 1.0] {
         sum = sum.mul_add(fraction, term);
     }
     // Two factors, because the exponent may be below that of the smallest normal.
@@ -42,7 +42,7 @@ pub(crate) fn lg2(x: f32) -> f32 {
     let square = ratio * ratio;
     // 2 / ln 2 * atanh(ratio)
     let mut sum = 0.262_308_2_f32;
-    for term in [0.320_598_9, 0.412_198_6, 0.577_078_04, 0.961_796_7, 2.885_390_1] {
+    for term in [0.320_598_9, 0.412_198_6, 0.577_078_04, 0.961_796_7, 2.885_39] {
         sum = sum.mul_add(square, term);
     }
     let offset = if subnormal { -24.0 } else { 0.0 };
@@ -85,7 +85,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
     let square = x * x;
     // Near zero the quotient below would cancel.
     let small = x * (1.0 - square * (0.333_333_34 - square * 0.133_333_34));
-    let large = 1.0 - 2.0 / (ex2(x * 2.885_390_1) + 1.0);
+    let large = 1.0 - 2.0 / (ex2(x * 2.885_39) + 1.0);
     canonical(if x.abs() < 0.15 { small } else { large })
 }
 

@@ -129,12 +129,11 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
 
     /// Binds the parameters of a kernel to offsets in its buffer.
     fn kernel_params(&mut self, params: &[Variable<'a>]) -> Result<(), LoadError> {
-        let mut offset = 0_u32;
+        let mut end = 0;
         for param in params {
-            let layout = globals::layout(param)?;
-            offset = offset.next_multiple_of(layout.align as u32);
+            let (offset, stop) = globals::layout(param)?.after(end, param.line)?;
             self.bind(param.name, Binding::KernelParam(offset));
-            offset = offset.saturating_add(layout.size as u32);
+            end = stop;
         }
         Ok(())
     }
@@ -227,10 +226,10 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
 
     fn place_label(&mut self, name: &str) {
         let here = self.drafts.len() as u32;
-        if let Some(Binding::Label(label)) = self.binding(name).cloned() {
-            if let Some(place) = self.labels.get_mut(label as usize) {
-                *place = Some(here);
-            }
+        if let Some(Binding::Label(label)) = self.binding(name).cloned()
+            && let Some(place) = self.labels.get_mut(label as usize)
+        {
+            *place = Some(here);
         }
     }
 
@@ -252,16 +251,16 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
 
     fn declare_shared(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         let layout = globals::layout(variable)?;
-        let offset = self.shared_room(layout);
+        let offset = self.shared_room(layout)?;
         self.bind(variable.name, Binding::Shared(offset));
         Ok(())
     }
 
     /// Reserves static shared memory.
-    pub(crate) fn shared_room(&mut self, layout: globals::Layout) -> u32 {
-        let offset = self.shared_bytes.next_multiple_of(layout.align.max(1) as u32);
-        self.shared_bytes = offset.saturating_add(u32::try_from(layout.size).unwrap_or(u32::MAX));
-        offset
+    pub(crate) fn shared_room(&mut self, layout: globals::Layout) -> Result<u32, LoadError> {
+        let (offset, end) = layout.after(self.shared_bytes, self.line)?;
+        self.shared_bytes = end;
+        Ok(offset)
     }
 
     fn declare_registers(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {

@@ -201,11 +201,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Ok(register);
         }
         let known = self.shared.common_shared.get(&index).or_else(|| self.shared_places.get(&index)).copied();
-        let base = known.unwrap_or_else(|| {
-            let base = self.shared_room(layout);
-            self.shared_places.insert(index, base);
-            base
-        });
+        let base = match known {
+            Some(base) => base,
+            None => self.shared_room(layout)?,
+        };
+        self.shared_places.insert(index, base);
         let address = u64::from(base).wrapping_add(offset.cast_unsigned());
         Ok(self.constant(if width == Width::Word { address & 0xffff_ffff } else { address }, width))
     }

@@ -160,10 +160,9 @@ fn common_shared(linked: &Linked<'_, '_>) -> Result<(HashMap<usize, u32>, u32), 
             let variable = linked.variables[index].variable;
             let fixed = variable.space == Space::Shared && variable.linkage != Linkage::Extern;
             if fixed && !places.contains_key(&index) {
-                let layout = globals::layout(variable)?;
-                let offset = bytes.next_multiple_of(layout.align as u32);
-                bytes = offset.saturating_add(u32::try_from(layout.size).unwrap_or(u32::MAX));
+                let (offset, end) = globals::layout(variable)?.after(bytes, variable.line)?;
                 places.insert(index, offset);
+                bytes = end;
             }
         }
     }

@@ -106,21 +106,25 @@ fn load_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let (strided, uniform) = A::Pointer::pattern(row, A::Word::SIZE);
     let first = row[0].plus(inst.imm);
     let mut out = [A::Lane::ZERO; LANES];
-    if strided && machine.mask == FULL && first.is_multiple_of(A::Word::SIZE) {
-        if let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, false) {
-            // SAFETY: `span` found all 32 values in one range; the address is aligned.
-            extend_row::<A>(&mut out, &unsafe { raw::load_row(host) });
-            machine.registers.set(inst.d, FULL, &out);
-            return Flow::Next;
-        }
+    let aligned = first.is_multiple_of(A::Word::SIZE);
+    if strided
+        && aligned
+        && machine.mask == FULL
+        && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, false)
+    {
+        // SAFETY: `span` found all 32 values in one range; the address is aligned.
+        extend_row::<A>(&mut out, &unsafe { raw::load_row(host) });
+        machine.registers.set(inst.d, FULL, &out);
+        return Flow::Next;
     }
-    if uniform && first.is_multiple_of(A::Word::SIZE) {
-        if let Some(host) = span::<A>(machine, first, A::Word::SIZE, false) {
-            // SAFETY: `span` found the value in a range; the address is aligned.
-            extend_row::<A>(&mut out, &[unsafe { raw::load(host) }; LANES]);
-            machine.registers.set(inst.d, machine.mask, &out);
-            return Flow::Next;
-        }
+    if uniform
+        && aligned
+        && let Some(host) = span::<A>(machine, first, A::Word::SIZE, false)
+    {
+        // SAFETY: `span` found the value in a range; the address is aligned.
+        extend_row::<A>(&mut out, &[unsafe { raw::load(host) }; LANES]);
+        machine.registers.set(inst.d, machine.mask, &out);
+        return Flow::Next;
     }
     match spread::<A>(machine, inst, A::Word::SIZE, false) {
         Some(spread) => scattered::<A>(machine, &spread, 0, inst.d),
@@ -137,10 +141,10 @@ fn scattered<A: Access>(machine: &mut Machine<'_>, spread: &Spread<A::Pointer>, 
     }
     let host = spread.host.wrapping_add(offset);
     let mut out = [A::Lane::ZERO; LANES];
-    for lane in 0..LANES {
+    for (out, distance) in out.iter_mut().zip(&spread.distances) {
         // SAFETY: `spread` checked range and alignment of every access; lanes that do not run read that of one that does.
-        let value: A::Word = unsafe { raw::load(step::<A>(host, spread.distances[lane])) };
-        out[lane] = A::Lane::narrow(value.extended());
+        let value: A::Word = unsafe { raw::load(step::<A>(host, *distance)) };
+        *out = A::Lane::narrow(value.extended());
     }
     machine.registers.set(slot, machine.mask, &out);
 }

@@ -7,6 +7,9 @@ use crate::api::{AddressRange, Host};
 /// Ranges remembered.
 const ENTRIES: usize = 16;
 
+/// The entry that is never replaced.
+const OWN: usize = ENTRIES - 1;
+
 /// Ranges a thread has used in this launch.
 #[derive(Debug)]
 pub(crate) struct Ranges {
@@ -18,10 +21,11 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Nothing remembered yet, for a program of `instructions`.
-    pub(crate) fn new(instructions: usize) -> Self {
-        let none = AddressRange { start: 0, end: 0, writable: false };
-        Self { entries: [none; ENTRIES], hints: vec![0; instructions], next: 0 }
+    /// Knows only `own`, memory of the launch that the host does not know; for a program of `instructions`.
+    pub(crate) fn new(instructions: usize, own: AddressRange) -> Self {
+        let mut entries = [AddressRange { start: 0, end: 0, writable: false }; ENTRIES];
+        entries[OWN] = own;
+        Self { entries, hints: vec![0; instructions], next: 0 }
     }
 
     /// Whether `bytes` bytes at `address` lie in one range that allows the access of instruction `pc`.
@@ -61,7 +65,7 @@ impl Ranges {
     fn remember(&mut self, range: AddressRange) -> usize {
         let index = self.next;
         self.entries[index] = range;
-        self.next = (index + 1) % ENTRIES;
+        self.next = (index + 1) % OWN;
         index
     }
 }
@@ -76,6 +80,8 @@ fn contains(range: &AddressRange, address: u64, bytes: u64, write: bool) -> bool
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const NOTHING: AddressRange = AddressRange { start: 0, end: 0, writable: false };
 
     /// One read-only and one writable range, and a count of questions.
     struct Two(AtomicUsize);
@@ -98,7 +104,7 @@ mod tests {
 
     #[test]
     fn an_access_must_lie_in_one_range_that_allows_it() {
-        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4));
+        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4, NOTHING));
         assert!(ranges.allow(&host, 0, 0x100, 0x100, false) && !ranges.allow(&host, 0, 0x100, 4, true));
         assert!(!ranges.allow(&host, 0, 0x1fe, 4, false), "the end of one and the start of the next");
         assert!(ranges.allow(&host, 1, 0x2fc, 4, true) && !ranges.allow(&host, 1, 0x2fd, 4, true));
@@ -107,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_host_is_asked_once_for_a_range() {
-        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4));
+        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4, NOTHING));
         for address in 0x100..0x1f0 {
             assert!(ranges.allow(&host, (address % 5) as u32, address, 1, false));
         }

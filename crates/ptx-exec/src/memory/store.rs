@@ -25,14 +25,16 @@ fn store_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let row = machine.registers.row::<A::Pointer>(inst.a);
     let (strided, _) = A::Pointer::pattern(row, A::Word::SIZE);
     let first = row[0].plus(inst.imm);
-    if strided && machine.mask == FULL && first.is_multiple_of(A::Word::SIZE) {
-        if let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, true) {
-            let mut values = [A::Word::cut(0); LANES];
-            cut_row::<A>(&mut values, machine.registers.row(inst.b));
-            // SAFETY: `span` found all 32 values in one writable range; the address is aligned.
-            unsafe { raw::store_row(host, &values) };
-            return Flow::Next;
-        }
+    if strided
+        && machine.mask == FULL
+        && first.is_multiple_of(A::Word::SIZE)
+        && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, true)
+    {
+        let mut values = [A::Word::cut(0); LANES];
+        cut_row::<A>(&mut values, machine.registers.row(inst.b));
+        // SAFETY: `span` found all 32 values in one writable range; the address is aligned.
+        unsafe { raw::store_row(host, &values) };
+        return Flow::Next;
     }
     match spread::<A>(machine, inst, A::Word::SIZE, true) {
         Some(spread) => scattered::<A>(machine, &spread, 0, inst.b),

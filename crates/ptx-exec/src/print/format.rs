@@ -307,8 +307,8 @@ mod tests {
     fn floats_in_every_shape() {
         assert_eq!(print_float("%f", 1.5), "1.500000");
         assert_eq!(print_float("%.0f", 2.5), "2");
-        assert_eq!(print_float("%8.2f", -3.14159), "   -3.14");
-        assert_eq!(print_float("%08.2f", -3.14159), "-0003.14");
+        assert_eq!(print_float("%8.2f", -3.24159), "   -3.24");
+        assert_eq!(print_float("%08.2f", -3.24159), "-0003.24");
         assert_eq!(print_float("%e", 12345.678), "1.234568e+04");
         assert_eq!(print_float("%.2E", 0.000_123), "1.23E-04");
         for (value, text) in
