@@ -228,3 +228,126 @@ fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
     let _ = BUFFERS.try_with(|buffers| buffers.replace((request, reply)));
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use katydid_wire::message::{cuCtxSynchronize, kdContextLimit, kdCopyIn, kdDeviceInfo};
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    type Answer = Result<(ReplyHead, Vec<u8>), LinkError>;
+
+    /// Opcode, context and payload of every frame.
+    type Sent = Arc<Mutex<Vec<(u16, u32, Vec<u8>)>>>;
+
+    /// A link that answers from a list and notes what was sent.
+    #[derive(Default)]
+    struct Script {
+        answers: Mutex<VecDeque<Answer>>,
+        sent: Sent,
+    }
+
+    impl ProgramLink for Script {
+        fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
+            self.sent.lock().unwrap().push((opcode, context, parts.concat()));
+            Ok(())
+        }
+
+        fn call(&self, op: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
+            self.enqueue(op, context, parts)?;
+            let (head, body) = self.answers.lock().unwrap().pop_front().unwrap()?;
+            reply.extend_from_slice(&body);
+            Ok(head)
+        }
+
+        fn staging(&self) -> Option<&Staging> {
+            None
+        }
+
+        fn abandon(&self) {}
+    }
+
+    fn session(answers: impl IntoIterator<Item = Answer>) -> Session {
+        let answers = Mutex::new(answers.into_iter().collect());
+        Session::new(Box::new(Script { answers, ..Script::default() }), |_, _| ())
+    }
+
+    fn answer(status: CUresult, deferred: CUresult, body: &[u8]) -> Answer {
+        let head = ReplyHead { status: status.0, deferred: deferred.0, output: 0, thread: 1, sequence: 0 };
+        Ok((head, body.to_vec()))
+    }
+
+    const FINE: CUresult = CUresult::SUCCESS;
+    const BAD: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+    #[test]
+    fn messages_travel_with_their_context_and_tail() {
+        let script = Script::default();
+        let sent = Arc::clone(&script.sent);
+        let session = Session::new(Box::new(script), |_, _| ());
+        session.enqueue(7, &kdCopyIn { destination: 1, stream: 2, data: b"abc" }).unwrap();
+        let sent = sent.lock().unwrap();
+        assert_eq!((sent[0].0, sent[0].1), (kdCopyIn::OPCODE, 7));
+        assert_eq!(sent[0].2, [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, b'a', b'b', b'c']);
+        assert_eq!(session.enqueued(), 1);
+    }
+
+    #[test]
+    fn a_reply_is_read_and_its_status_returned() {
+        let body = [5u64.to_le_bytes(), 9u64.to_le_bytes()].concat();
+        let session = session([answer(FINE, FINE, &body), answer(BAD, FINE, &[])]);
+        let reply = session.call(0, &kdDeviceInfo { device: 0 }).unwrap();
+        assert_eq!((reply.free, reply.total), (5, 9));
+        assert_eq!(session.call(0, &kdDeviceInfo { device: 0 }), Err(BAD));
+    }
+
+    #[test]
+    fn a_deferred_failure_is_told_once_by_the_next_call_that_succeeds() {
+        let late = CUresult::ERROR_INVALID_HANDLE;
+        let session = session([
+            answer(BAD, late, &[]),
+            answer(FINE, FINE, &[]),
+            answer(FINE, FINE, &[]),
+            answer(CUresult::ERROR_NOT_READY, late, &[]),
+        ]);
+        let synchronize = || session.call(0, &cuCtxSynchronize {}).map(drop);
+        assert_eq!([(); 4].map(|()| synchronize()), [Err(BAD), Err(late), Ok(()), Err(late)]);
+    }
+
+    #[test]
+    fn a_lost_worker_is_not_asked_again() {
+        let session = session([Err(LinkError::Closed)]);
+        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(LOST));
+        assert!(session.is_lost());
+        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(LOST));
+        assert_eq!(session.enqueue(0, &kdCopyIn { destination: 1, stream: 2, data: b"" }), Err(LOST));
+    }
+
+    #[test]
+    fn a_reply_that_makes_no_sense_ends_the_session() {
+        let session = session([answer(FINE, FINE, &[1, 2, 3])]);
+        assert_eq!(session.call(0, &kdContextLimit { limit: 0 }).map(drop), Err(LOST));
+        assert!(session.is_lost());
+    }
+
+    #[test]
+    fn an_error_that_ruins_a_context_is_announced_others_are_not() {
+        static FAULTS: Mutex<Vec<(u32, CUresult)>> = Mutex::new(Vec::new());
+        let fault = CUresult::ERROR_ILLEGAL_ADDRESS;
+        let answers = [answer(BAD, FINE, &[]), answer(FINE, fault, &[]), answer(CUresult::ERROR_ASSERT, FINE, &[])];
+        let script = Script { answers: Mutex::new(answers.into_iter().collect()), ..Script::default() };
+        let session = Session::new(Box::new(script), |context, code| FAULTS.lock().unwrap().push((context, code)));
+        for context in 1..=3 {
+            assert!(session.call(context, &cuCtxSynchronize {}).is_err());
+        }
+        assert_eq!(*FAULTS.lock().unwrap(), [(2, fault), (3, CUresult::ERROR_ASSERT)]);
+    }
+
+    #[test]
+    fn a_failure_with_a_log_tells_both() {
+        let session = session([answer(BAD, FINE, &[3, 0, 0, 0, 0, 0, 0, 0])]);
+        let (status, reply) = session.call_any(0, &kdContextLimit { limit: 0 }).unwrap();
+        assert_eq!((status, reply.map(|reply| reply.value)), (BAD, Some(3)));
+    }
+}

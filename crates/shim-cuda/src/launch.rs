@@ -280,3 +280,66 @@ fn code_of(error: ParamError) -> CUresult {
         ParamError::Form | ParamError::Null => CUresult::ERROR_INVALID_VALUE,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Context;
+    use katydid_client::memory::Arena;
+    use katydid_client::slab::Slot;
+    use katydid_wire::facts::{Answer, DeviceFacts, FunctionFacts};
+
+    /// As far as launches look, an H200.
+    fn device() -> Device {
+        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        for (id, value) in
+            [(1, 1024), (2, 1024), (3, 1024), (4, 64), (5, i32::MAX), (6, 65535), (7, 65535), (12, 65536)]
+        {
+            attributes[id - 1].value = value;
+        }
+        let facts = DeviceFacts { attributes, ..DeviceFacts::default() };
+        let primary = Arc::new(Context::primary(Slot { handle: 64, index: 0 }, 0, 0));
+        Device { position: 0, facts, primary, memory: Arena::new(0..0, 0) }
+    }
+
+    /// Code that takes blocks of `threads` at most, with `registers` for each thread.
+    fn code(threads: i32, registers: i32) -> Code {
+        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        attributes[0].value = threads;
+        attributes[4].value = registers;
+        attributes[8].value = 49152;
+        Code::decode(&FunctionFacts { attributes, parameters: Vec::new() }.encode()).unwrap()
+    }
+
+    fn check(code: &Code, grid: [u32; 3], block: [u32; 3], shared: u32) -> Result<(), CUresult> {
+        Shape { grid, block, shared }.check(code, &device())
+    }
+
+    const WRONG: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
+
+    #[test]
+    fn geometry_beyond_the_device_is_refused_at_the_call() {
+        let code = code(1024, 8);
+        assert_eq!(check(&code, [1, 65535, 65535], [32, 32, 1], 49152), Ok(()));
+        for grid in [[0, 1, 1], [1 << 31, 1, 1], [1, 65536, 1], [1, 1, 65536]] {
+            assert_eq!(check(&code, grid, [1, 1, 1], 0), WRONG, "{grid:?}");
+        }
+        for block in [[0, 1, 1], [1025, 1, 1], [1, 1025, 1], [1, 1, 65], [32, 32, 2]] {
+            assert_eq!(check(&code, [1, 1, 1], block, 0), WRONG, "{block:?}");
+        }
+        assert_eq!(check(&code, [1, 1, 1], [1, 1, 1], 49153), WRONG);
+    }
+
+    #[test]
+    fn launch_bounds_are_an_invalid_value_and_registers_a_lack_of_resources() {
+        assert_eq!(check(&code(128, 8), [1, 1, 1], [129, 1, 1], 0), WRONG);
+        let lack = Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        assert_eq!(check(&code(256, 255), [1, 1, 1], [512, 1, 1], 0), lack);
+    }
+
+    #[test]
+    fn parameter_errors_have_the_drivers_codes() {
+        assert_eq!(code_of(ParamError::Form), CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(code_of(ParamError::TooLarge), CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+    }
+}

@@ -1,19 +1,19 @@
 //! `libcuda.so.1` for programs under Katydid: every symbol of the driver API, answered here or by the worker.
 //!
-//! The exported symbols are generated from `spec/cuda.api` ([`entry`]); each passes [`border`], which stops panics and
+//! The exported symbols are generated from `spec/cuda.api` (`entry`); each passes `border`, which stops panics and
 //! refuses calls that come too early or too late. Lines of the spec name the functions of the other modules. The rule
 //! they keep: arguments are validated here, with the codes that NVIDIA's driver gives, so that what is queued can only
 //! fail for reasons that CUDA reports late as well.
 //!
 //! | modules | what they answer |
 //! |---|---|
-//! | [`session`], [`border`], [`handle`] | start, the way in, what handles stand for |
-//! | [`device`], [`capability`], [`context`], [`current`] | facts, kept since the start; each thread's contexts |
-//! | [`module`], [`library`], [`function`], [`kernel`], [`code`], [`image`], [`jit`] | code and what is known of it |
-//! | [`launch`], [`occupancy`], [`upcall`] | running it |
-//! | [`memory`], [`host_memory`], [`pinned`], [`pointer`], [`copy`], [`copy_rows`], [`fill`], [`transfer`] | memory |
-//! | [`stream`], [`event`] | order |
-//! | [`error`], [`export_table`], [`proc_address`], [`profiler`], [`tracing`] | the rest |
+//! | `session`, `border`, `handle` | start, the way in, what handles stand for |
+//! | `device`, `capability`, `context`, `current` | facts, kept since the start; each thread's contexts |
+//! | `module`, `library`, `function`, `kernel`, `code`, `image`, `jit` | code and what is known of it |
+//! | `launch`, `occupancy`, `upcall` | running it |
+//! | `memory`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
+//! | `stream`, `event` | order |
+//! | `error`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
 
 mod border;
 mod capability;
