@@ -194,7 +194,44 @@ fn dot2<const A: bool, const B: bool>(a: u32, b: u32, c: u32) -> u32 {
     c.wrapping_add((half(0) * byte(0) + half(1) * byte(1)) as u32)
 }
 
+/// Absolute differences of the parts of two words, `BITS` wide; with `SUM`, added up onto `c`.
+#[inline(always)]
+fn distances<const BITS: u32, const SIGNED: bool, const SUM: bool>(a: u32, b: u32, c: u32) -> u32 {
+    let part = |word: u32, index: u32| {
+        let part = (word >> (BITS * index)).field(0, BITS);
+        if SIGNED { part.signed_field(0, BITS).cast_signed() } else { part.cast_signed() }
+    };
+    let (mut joined, mut sum) = (0, c);
+    for index in 0..32 / BITS {
+        let distance = part(a, index).abs_diff(part(b, index));
+        joined |= distance.field(0, BITS) << (BITS * index);
+        sum = sum.wrapping_add(distance);
+    }
+    if SUM { sum } else { joined }
+}
+
+/// Position of the `offset`-th set bit of `mask` from `base` on (downwards when negative), or all ones.
+#[inline(always)]
+fn nth_set(mask: u32, base: u32, offset: u32) -> u32 {
+    let offset = offset.cast_signed();
+    let is_set = |position: &u32| mask >> (position & 31) & 1 != 0;
+    let skip = offset.unsigned_abs().saturating_sub(1) as usize;
+    let base = if base < 32 { base } else { 32 };
+    let found = match offset {
+        0 => Some(base).filter(|base| *base < 32 && is_set(base)),
+        1.. => (base..32).filter(is_set).nth(skip),
+        _ => (0..(base + 1).min(32)).rev().filter(is_set).nth(skip),
+    };
+    found.unwrap_or(u32::MAX)
+}
+
 operations! {
+    /// `vabsdiff2`, `vabsdiff4`
+    Distances [const BITS: u32, const SIGNED: bool, const SUM: bool] (u32, u32, u32) -> u32 = |a, b, c| {
+        distances::<BITS, SIGNED, SUM>(a, b, c)
+    };
+    /// `fns`
+    NthSet(u32, u32, u32) -> u32 = |a, b, c| nth_set(a, b, c);
     /// `and`
     And<T: Bits>(T, T) -> T = |a, b| a & b;
     /// `or`
@@ -339,6 +376,25 @@ mod tests {
         assert_eq!((MaskClamp::apply(4, 40), MaskWrap::apply(36, 8)), (0xffff_fff0, 0xff0));
         assert_eq!((SignExtendClamp::apply(0x80, 8), SignExtendWrap::apply(0x80, 32)), (0xffff_ff80, 0));
         assert_eq!((ZeroExtendClamp::apply(0x1ff, 8), ZeroExtendClamp::apply(0x1ff, 77)), (0xff, 0x1ff));
+    }
+
+    #[test]
+    fn distances_of_parts_are_joined_or_added() {
+        assert_eq!(Distances::<8, false, false>::apply(0x05ff_0001, 0x0100_0002, 9), 0x04ff_0001);
+        assert_eq!(Distances::<8, true, true>::apply(0x05ff_0001, 0x0100_0002, 9), 4 + 1 + 1 + 9);
+        assert_eq!(Distances::<16, false, true>::apply(0x0005_0000, 0x0000_0001, 0), 6);
+    }
+
+    #[test]
+    fn set_bits_are_counted_in_both_directions() {
+        assert_eq!(
+            [1, 2, 0xffff_ffff, 0, 5].map(|offset| NthSet::apply(0b1101_0010, 4, offset)),
+            [4, 6, 4, 4, u32::MAX]
+        );
+        assert_eq!(
+            (NthSet::apply(1, 0, 0), NthSet::apply(1, 40, 1), NthSet::apply(1, 31, 0xffff_ffff)),
+            (0, u32::MAX, 0)
+        );
     }
 
     #[test]

@@ -346,7 +346,8 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             | "mad24" | "sad" | "addc" | "subc" | "madc" => self.arithmetic(i, m),
             "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" | "copysign" => self.float_function(i, m),
             "and" | "or" | "xor" | "not" | "cnot" | "lop3" | "shl" | "shr" | "shf" | "popc" | "clz" | "brev"
-            | "bfind" | "bfe" | "bfi" | "prmt" | "bmsk" | "szext" | "dp4a" | "dp2a" => self.logic(i, m),
+            | "bfind" | "bfe" | "bfi" | "prmt" | "bmsk" | "szext" | "dp4a" | "dp2a" | "fns" | "vabsdiff2"
+            | "vabsdiff4" => self.logic(i, m),
             "setp" | "set" | "testp" | "selp" | "slct" => self.comparison(i, m),
             "mov" | "cvta" | "isspacep" => self.movement(i, m),
             "cvt" => self.convert(i, m),

@@ -109,6 +109,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             "bfi" => self.insert(i, ty),
             "lop3" => self.lop3(i),
             "dp4a" | "dp2a" => self.dot(i, m, ty),
+            "fns" => self.uniform(i, ternary::<ops::NthSet>(), Ty::U(32), 3),
+            "vabsdiff2" | "vabsdiff4" => self.distances(i, m, ty),
             "shl" | "shr" => {
                 let exec = if i.opcode == "shl" { shift!(ty, Shl) } else { shift!(ty, Shr) };
                 let exec = exec.ok_or_else(|| self.unsupported(i))?;
@@ -189,6 +191,27 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let d = self.destination(d, ty)?;
         self.push(Draft::new(ops::lop3).d(d).a(a).b(b).c(c).imm(*table));
         Ok(())
+    }
+
+    /// `vabsdiff4.u32.u32.u32.add d, a, b, c`: three types, of which the sources' must agree.
+    fn distances(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, result: Ty) -> Result<(), LoadError> {
+        let (first, second) = (m.ty(), m.ty());
+        let sum = m.take("add");
+        if first != second || result.bits() != 32 {
+            return Err(self.unsupported(i));
+        }
+        let exec = match (i.opcode, first, sum) {
+            ("vabsdiff4", Some(Ty::U(32)), false) => ternary::<ops::Distances<8, false, false>>(),
+            ("vabsdiff4", Some(Ty::U(32)), true) => ternary::<ops::Distances<8, false, true>>(),
+            ("vabsdiff4", Some(Ty::S(32)), false) => ternary::<ops::Distances<8, true, false>>(),
+            ("vabsdiff4", Some(Ty::S(32)), true) => ternary::<ops::Distances<8, true, true>>(),
+            ("vabsdiff2", Some(Ty::U(32)), false) => ternary::<ops::Distances<16, false, false>>(),
+            ("vabsdiff2", Some(Ty::U(32)), true) => ternary::<ops::Distances<16, false, true>>(),
+            ("vabsdiff2", Some(Ty::S(32)), false) => ternary::<ops::Distances<16, true, false>>(),
+            ("vabsdiff2", Some(Ty::S(32)), true) => ternary::<ops::Distances<16, true, true>>(),
+            _ => return Err(self.unsupported(i)),
+        };
+        self.uniform(i, exec, Ty::U(32), 3)
     }
 
     /// `dp4a.s32.u32`, `dp2a.lo.s32.s32`.
