@@ -17,7 +17,9 @@ pub fn generate(source: &Source) -> String {
     out.push_str(
         "/// Executes one frame.\n///\n/// # Errors\n///\n/// A breach of protocol, which ends the session, or the code that the program gets.\n",
     );
-    out.push_str("pub(crate) fn dispatch(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), Fault> {\n");
+    out.push_str(
+        "pub(crate) fn dispatch(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), Fault> {\n",
+    );
     out.push_str("    match head.opcode {\n");
     for (opcode, function) in source.messages() {
         let _ = writeln!(out, "        {opcode} => {}(session, head, payload),", function.name);
@@ -32,10 +34,7 @@ pub fn generate(source: &Source) -> String {
 
 fn handler(out: &mut String, function: &Function, body: fn(&Function) -> String) {
     let name = &function.name;
-    let _ = writeln!(
-        out,
-        "fn {name}(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), Fault> {{"
-    );
+    let _ = writeln!(out, "fn {name}(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), Fault> {{");
     let _ = writeln!(out, "    let message = message::{name}::decode(payload)?;\n    let _ = &message;");
     out.push_str(&body(function));
     out.push_str("}\n\n");

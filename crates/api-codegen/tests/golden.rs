@@ -1,6 +1,8 @@
 //! Every product is held to kept output. `cargo xtask bless` (or `KATYDID_BLESS=1`) rewrites it: read the
 //! difference before committing it.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
