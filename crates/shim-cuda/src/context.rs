@@ -168,7 +168,7 @@ impl Context {
             } else if region.is_host()
                 && let Some(pinned) = &shim.pinned
             {
-                let _ = pinned.arena.free(region.start, 0);
+                pinned.ended(region.start);
             }
         }
     }

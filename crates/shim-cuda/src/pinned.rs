@@ -52,6 +52,7 @@ impl Pinned {
         let range = reservation.range();
         if let Some(memory) = &memory {
             reservation.map_shared(0, range.end - range.start, memory, 0)?;
+            leave_out_of_dumps(&range);
         }
         let start = range.start;
         let copies = Mutex::default();
@@ -60,6 +61,13 @@ impl Pinned {
 
     fn copies(&self) -> MutexGuard<'_, BTreeMap<u64, Copy>> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block has ended with its context, and so have its pages in the worker.
+    pub(crate) fn ended(&self, start: u64) {
+        self.copies().remove(&start);
+        // Its addresses are free at once: the worker ends the context before it sees any later message.
+        let _ = self.arena.free(start, 0);
     }
 
     /// A freed block's pages in the worker go.
@@ -77,6 +85,15 @@ impl Pinned {
         self.arena.trim(&HostBacking);
         Ok(())
     }
+}
+
+/// A core of the program would otherwise walk through 256 GiB of holes.
+fn leave_out_of_dumps(range: &Range<u64>) {
+    let start = std::ptr::with_exposed_provenance_mut(range.start as usize);
+    let length = (range.end - range.start) as usize;
+    // A kernel without this advice writes slow dumps, no more.
+    // SAFETY: changes what a dump holds, not what the memory does; the mapping was just made.
+    let _ = unsafe { rustix::mm::madvise(start, length, rustix::mm::Advice::LinuxDontDump) };
 }
 
 impl Backing for HostBacking {
@@ -129,7 +146,6 @@ pub(crate) fn register_again() -> Result<(), CUresult> {
     let shim = shim()?;
     let Some(pinned) = &shim.pinned else { return Ok(()) };
     if !pinned.is_shared {
-        pinned.copies().clear();
         return Ok(());
     }
     let active = shim.contexts.live().into_iter().find(|context| context.is_active());

@@ -38,9 +38,12 @@ impl Shared {
         Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
     }
 
-    /// Keeps the mapping out of children that are forked from now on.
+    /// Keeps the mapping out of children that are forked from now on, and out of core dumps: those of the program would
+    /// write a gigabyte of places for replies.
     pub(crate) fn keep_from_children(&self) -> io::Result<()> {
-        // SAFETY: the range is exactly this value's mapping; a child in which it is missing calls `abandon`.
+        // SAFETY: the range is exactly this value's mapping; what a dump holds changes nothing in it.
+        unsafe { madvise(self.base.cast(), self.length, Advice::LinuxDontDump) }?;
+        // SAFETY: as above; a child in which the mapping is missing calls `abandon`.
         Ok(unsafe { madvise(self.base.cast(), self.length, Advice::LinuxDontFork) }?)
     }
 
