@@ -1,0 +1,215 @@
+//! A device for tests: memory, a host that keeps what is printed, and kernels made of a few lines of PTX.
+//!
+//! Memory is bytes that are atomics, so that tests read it in safe code while the interpreter writes it.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use katydid_ptx_exec::{
+    AddressRange, Fault, GlobalMemory, Grid, Host, Launch, Limits, LoadError, Program, Progress, Target, run,
+};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// What every text begins with.
+pub const HEADER: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
+
+/// The device that programs are loaded for.
+pub const TARGET: Target = Target { major: 9, minor: 0 };
+
+/// Bytes of a device's memory.
+const SIZE: usize = 1 << 20;
+
+/// Memory and output.
+pub struct Device {
+    bytes: Vec<AtomicU8>,
+    /// Allocations as start and end.
+    ranges: Mutex<Vec<(u64, u64)>>,
+    /// Addresses below this may be read only.
+    pub read_only_below: u64,
+    printed: Mutex<Vec<u8>>,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(SIZE).collect();
+        Self { bytes, ranges: Mutex::default(), read_only_below: 0, printed: Mutex::default() }
+    }
+}
+
+impl Device {
+    fn base(&self) -> u64 {
+        self.bytes.as_ptr().expose_provenance() as u64
+    }
+
+    /// A new allocation, 256-byte aligned, with a gap after it.
+    pub fn allocate(&self, size: u64) -> u64 {
+        let mut ranges = self.ranges.lock().unwrap();
+        let end = ranges.last().map_or(self.base(), |(_, end)| *end);
+        let start = (end + 16).next_multiple_of(256);
+        assert!(start + size <= self.base() + SIZE as u64, "test memory is too small");
+        ranges.push((start, start + size));
+        start
+    }
+
+    /// A new allocation that holds `words`.
+    pub fn put(&self, words: &[u32]) -> u64 {
+        let address = self.allocate(words.len() as u64 * 4);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.store(address, &bytes);
+        address
+    }
+
+    fn store(&self, address: u64, bytes: &[u8]) {
+        let start = (address - self.base()) as usize;
+        for (place, byte) in self.bytes[start..].iter().zip(bytes) {
+            place.store(*byte, Ordering::Relaxed);
+        }
+    }
+
+    /// The bytes at `address`.
+    pub fn bytes(&self, address: u64, size: usize) -> Vec<u8> {
+        let start = (address - self.base()) as usize;
+        self.bytes[start..start + size].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// The words at `address`.
+    pub fn words(&self, address: u64, count: usize) -> Vec<u32> {
+        let bytes = self.bytes(address, count * 4);
+        bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    /// The double words at `address`.
+    pub fn doubles(&self, address: u64, count: usize) -> Vec<u64> {
+        let bytes = self.bytes(address, count * 8);
+        bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    /// Everything printed so far.
+    pub fn printed(&self) -> String {
+        String::from_utf8(self.printed.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Loads `text` after the usual header.
+    pub fn load(&self, text: &str) -> Result<Program, LoadError> {
+        Program::load(&[&format!("{HEADER}{text}")], &mut Globals(self), TARGET)
+    }
+
+    /// Runs kernel `k` of `text`.
+    pub fn run(&self, text: &str, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Result<(), Fault> {
+        let program = self.load(text).unwrap_or_else(|error| panic!("{error}"));
+        run(&launch(&program, grid, block, params), self, 2, &AtomicBool::new(false))
+    }
+
+    /// The same, pausing after every `budget` instructions; returns how often it paused.
+    pub fn run_in_pieces(&self, launch: Launch, budget: u64) -> Result<u32, Fault> {
+        let mut grid = Grid::new(launch)?;
+        let mut pauses = 0;
+        while grid.run(self, Limits { threads: 1, budget }, &AtomicBool::new(false))? == Progress::Paused {
+            pauses += 1;
+        }
+        Ok(pauses)
+    }
+}
+
+/// A launch of kernel `k` with 8-byte parameters.
+pub fn launch(program: &Program, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Launch {
+    let kernel = program.kernel("k").unwrap();
+    let params = params.iter().flat_map(|param| param.to_le_bytes()).collect();
+    Launch { kernel, grid, block, dynamic_shared: 0, params, cooperative: false }
+}
+
+impl Host for Device {
+    fn range_of(&self, address: u64) -> Option<AddressRange> {
+        let ranges = self.ranges.lock().unwrap();
+        let (start, end) = *ranges.iter().find(|(start, end)| (*start..*end).contains(&address))?;
+        Some(AddressRange { start, end, writable: start >= self.read_only_below })
+    }
+
+    fn print(&self, text: &[u8]) {
+        self.printed.lock().unwrap().extend_from_slice(text);
+    }
+
+    fn assert_failed(&self, text: &str) {
+        self.print(text.as_bytes());
+    }
+}
+
+/// Where a program's variables go.
+pub struct Globals<'a>(pub &'a Device);
+
+impl GlobalMemory for Globals<'_> {
+    fn allocate(&mut self, size: u64, _: u64) -> Option<u64> {
+        (size < SIZE as u64 / 2).then(|| self.0.allocate(size))
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) {
+        self.0.store(address, bytes);
+    }
+}
+
+/// Operands of one lane: `a` to `d`.
+pub type Operands = [u64; 4];
+
+/// Runs `body` once for each element of `operands`, one lane each, and returns what it left in `%d0`.
+///
+/// Operands come as `%d4..%d7`, their low parts as `%r4..`, `%f4..`, `%h4..`, their bits as `%g4..` (`f64`); `%r0` and `%f0`
+/// can be the result too, by way of `result` ("r", "f", "g", "h", "p" or "d").
+pub fn evaluate(body: &str, result: &str, operands: &[Operands]) -> Vec<u64> {
+    let device = Device::default();
+    let words: Vec<u32> =
+        operands.iter().flatten().flat_map(|operand| [*operand as u32, (*operand >> 32) as u32]).collect();
+    let (input, output) = (device.put(&words), device.allocate(operands.len() as u64 * 8));
+    let finish = match result {
+        "r" => "cvt.u64.u32 %d0, %r0;",
+        "f" => "mov.b32 %r0, %f0; cvt.u64.u32 %d0, %r0;",
+        "g" => "mov.b64 %d0, %g0;",
+        "h" => "cvt.u64.u16 %d0, %h0;",
+        "p" => "selp.u64 %d0, 1, 0, %p0;",
+        _ => "",
+    };
+    let mut unpack = String::new();
+    for index in 4..8 {
+        unpack += &format!(
+            "ld.global.u64 %d{index}, [%in+{}]; cvt.u32.u64 %r{index}, %d{index}; mov.b32 %f{index}, %r{index};
+             cvt.u16.u64 %h{index}, %d{index}; mov.b64 %g{index}, %d{index};\n",
+            8 * (index - 4)
+        );
+    }
+    let text = format!(
+        ".visible .entry k(.param .u64 in, .param .u64 out) {{
+            .reg .pred %p<8>; .reg .b16 %h<9>; .reg .b32 %r<12>; .reg .b64 %d<12>; .reg .f32 %f<9>; .reg .f64 %g<9>;
+            .reg .b64 %in, %out; .reg .b32 %lane;
+            ld.param.u64 %in, [in]; ld.param.u64 %out, [out];
+            mov.u32 %lane, %tid.x;
+            mad.wide.u32 %in, %lane, 32, %in;
+            mad.wide.u32 %out, %lane, 8, %out;
+            {unpack}
+            {body}
+            {finish}
+            st.global.u64 [%out], %d0;
+            ret;
+        }}"
+    );
+    device.run(&text, [1, 1, 1], [operands.len() as u32, 1, 1], &[input, output]).unwrap();
+    device.doubles(output, operands.len())
+}
+
+/// `evaluate` on one lane.
+pub fn once(body: &str, result: &str, operands: Operands) -> u64 {
+    evaluate(body, result, &[operands])[0]
+}
+
+/// An `f32` as an operand.
+pub fn f(value: f32) -> u64 {
+    u64::from(value.to_bits())
+}
+
+/// An `i32` as an operand.
+pub fn i(value: i32) -> u64 {
+    u64::from(value.cast_unsigned())
+}
+
+/// The `f32` that `once` gave.
+pub fn to_f32(bits: u64) -> f32 {
+    f32::from_bits(bits as u32)
+}
