@@ -15,7 +15,7 @@ use katydid_wire::handshake::{Build, Hello, LinkKind, SessionKind};
 use crate::session::{FaultHandler, Session};
 
 /// A worker that has to start its driver first takes a second or two; more than this is a fault.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why this program has no session.
 #[derive(Debug, thiserror::Error)]
