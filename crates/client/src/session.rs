@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use katydid_cuda_sys::CUresult;
 use katydid_transport::{LinkError, ProgramLink, Staging};
 use katydid_wire::codec::{Message, Reply};
-use katydid_wire::frame::ReplyHead;
+use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
+use katydid_wire::message::kdOutput;
 
 use crate::{life, output};
 
@@ -119,12 +120,34 @@ impl Session {
             .map_err(|error| self.fail(M::NAME, &error))?;
         let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(M::NAME)) };
         output::write(printed.stdout, printed.stderr);
+        if head.output != 0 && reply.len() == MAX_PAYLOAD {
+            self.print_rest(context)?;
+        }
         let verdict = self.verdict(&head);
         let (Ok(code) | Err(code)) = verdict;
         if is_fault(code) {
             (self.on_fault)(context, code);
         }
         Ok((verdict?, payload))
+    }
+
+    /// Prints what a full reply had no room for, before the call returns that waited for the device.
+    fn print_rest(&self, context: u32) -> Result<(), CUresult> {
+        let mut reply = Vec::new();
+        loop {
+            let head = self
+                .link
+                .call(kdOutput::OPCODE, context, &[], &mut reply)
+                .map_err(|error| self.fail(kdOutput::NAME, &error))?;
+            let Ok((_, printed)) = head.split(&reply) else { return Err(self.broken(kdOutput::NAME)) };
+            output::write(printed.stdout, printed.stderr);
+            if head.deferred != 0 {
+                self.deferred.store(head.deferred, Ordering::Relaxed);
+            }
+            if reply.len() < MAX_PAYLOAD {
+                return Ok(());
+            }
+        }
     }
 
     fn verdict(&self, head: &ReplyHead) -> Result<CUresult, CUresult> {

@@ -18,6 +18,7 @@ mod library;
 mod module;
 mod occupancy;
 mod options;
+mod output;
 mod upcall;
 
 use katydid_cuda_sys::CUresult;
@@ -42,6 +43,7 @@ pub(crate) use launch::kdLaunch;
 pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule};
 pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 pub(crate) use occupancy::{kdAvailableSharedMemory, kdOccupancy};
+pub(crate) use output::kdOutput;
 pub(crate) use upcall::{kdHostFunction, kdStreamCallback, kdUpcallNext, upcall_task};
 
 /// What a handler of an enqueued message returns.

@@ -1,0 +1,14 @@
+//! Device output that a reply had no room for: the program asks until nothing is left, so that all of it is printed
+//! before the call returns that waited for the device.
+
+use katydid_cuda_sys::CUresult;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{kdOutput, kdOutputReply};
+
+use super::Detached;
+use crate::session::Session;
+
+/// Does nothing: what was printed travels with every reply to a blocking message.
+pub(crate) fn kdOutput(_session: &mut Session, _head: &FrameHead, _message: kdOutput) -> Detached<kdOutputReply> {
+    Ok(Box::new(|_| (CUresult::SUCCESS, kdOutputReply {})))
+}
