@@ -86,34 +86,3 @@ extern "C" fn exiting() {
 fn leave(from: Life, to: Life) -> bool {
     LIFE.compare_exchange(from as u8, to as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    static EXITS: AtomicU8 = AtomicU8::new(0);
-
-    /// One test, because the state belongs to the process.
-    #[test]
-    fn a_child_of_a_running_process_is_refused_and_exit_ends_it() {
-        assert_eq!(now(), Life::Fresh);
-        start(|| (), || EXITS.store(1, Ordering::Relaxed));
-        assert!(is_running());
-        // SAFETY: the child calls only async-signal-safe functions and leaves by _exit.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let code = i32::from(now() != Life::Forked);
-            // SAFETY: ends the child without running the test harness's handlers.
-            unsafe { libc::_exit(code) };
-        }
-        let mut status = -1;
-        // SAFETY: waits for the child made above.
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(status, 0);
-        assert!(lose() && !lose());
-        assert_eq!(now(), Life::Lost);
-        exiting();
-        exiting();
-        assert_eq!((now(), EXITS.load(Ordering::Relaxed)), (Life::Exiting, 1));
-    }
-}

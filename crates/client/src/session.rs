@@ -255,7 +255,7 @@ fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use katydid_wire::message::{cuCtxSynchronize, kdContextLimit, kdCopyIn, kdDeviceInfo};
+    use katydid_wire::message::{cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceInfo};
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
 
@@ -336,6 +336,24 @@ mod tests {
         ]);
         let synchronize = || session.call(0, &cuCtxSynchronize {}).map(drop);
         assert_eq!([(); 4].map(|()| synchronize()), [Err(BAD), Err(late), Ok(()), Err(late)]);
+    }
+
+    #[test]
+    fn a_reply_full_of_output_is_followed_by_questions_for_the_rest() {
+        // The output itself is empty: what counts is that the reply had no room for more.
+        let full = |payload: &[u8]| {
+            let head = ReplyHead { status: 0, deferred: 0, output: 4, thread: 1, sequence: 0 };
+            Ok((head, [payload, &0u32.to_le_bytes()].concat()))
+        };
+        let data = vec![0; MAX_PAYLOAD - 8];
+        let reply = [&(data.len() as u32).to_le_bytes(), &data[..]].concat();
+        let answers = [full(&reply), full(&[0; MAX_PAYLOAD - 4]), full(&[])];
+        let script = Script { answers: Mutex::new(answers.into_iter().collect()), ..Script::default() };
+        let sent = Arc::clone(&script.sent);
+        let message = kdCopyOut { source: 0, size: data.len() as u32, stream: 0 };
+        assert_eq!(Session::new(Box::new(script), |_, _| ()).call(0, &message).unwrap().data.len(), data.len());
+        let opcodes: Vec<_> = sent.lock().unwrap().iter().map(|frame| frame.0).collect();
+        assert_eq!(opcodes, [kdCopyOut::OPCODE, kdOutput::OPCODE, kdOutput::OPCODE]);
     }
 
     #[test]

@@ -1,0 +1,46 @@
+//! The life of a process: it belongs to the process as a whole, so this test has one of its own.
+
+#![expect(unsafe_code, reason = "forks")]
+
+use katydid_client::life::{Life, is_running, lose, now, start};
+
+fn nothing() {}
+
+/// Runs as exit handler: tells by the status that it did, and what it saw.
+fn leave_with_seven() {
+    let code = if now() == Life::Exiting { 7 } else { 8 };
+    // SAFETY: ends the process without further handlers.
+    unsafe { libc::_exit(code) };
+}
+
+/// The exit status of a child that runs `body`.
+fn status_of_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child calls nothing but `body`, which takes no lock that another thread could hold.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = body();
+        // SAFETY: ends the child without the handlers of the test's harness.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child made above, into a local.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    libc::WEXITSTATUS(status)
+}
+
+#[test]
+fn a_child_of_a_running_process_is_refused_and_exit_ends_it() {
+    assert_eq!(now(), Life::Fresh);
+    let status = status_of_child(|| {
+        start(nothing, leave_with_seven);
+        // SAFETY: ends this child, running the handler registered the line before.
+        unsafe { libc::exit(0) }
+    });
+    assert_eq!(status, 7, "the exit handler runs, and sees that the process is on its way out");
+
+    start(nothing, nothing);
+    assert!(is_running());
+    assert_eq!(status_of_child(|| i32::from(now() != Life::Forked)), 0);
+    assert!(lose() && !lose(), "the first who loses the worker tells it");
+    assert_eq!(now(), Life::Lost);
+}
