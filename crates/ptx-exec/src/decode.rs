@@ -12,6 +12,8 @@ mod convert;
 mod draft;
 mod float;
 mod function;
+#[cfg(test)]
+mod golden;
 mod half;
 mod integer;
 mod liveness;

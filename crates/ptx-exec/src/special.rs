@@ -60,6 +60,23 @@ pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
     Some((index as u64, NAMES[index].2))
 }
 
+/// Beginnings of the names of special registers that are not in `NAMES`.
+const OTHERS: &[&str] = &[
+    "%envreg",
+    "%pm",
+    "%cluster",
+    "%ncluster",
+    "%is_explicit_cluster",
+    "%reserved_smem_offset",
+    "%aggr_smem_size",
+    "%current_graph_exec",
+];
+
+/// Whether PTX has a special register of that name.
+pub(crate) fn exists(name: &str) -> bool {
+    NAMES.iter().any(|(known, ..)| *known == name) || OTHERS.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Code that reads a register of that width.
 pub(crate) fn code(width: Width) -> Exec {
     match width {

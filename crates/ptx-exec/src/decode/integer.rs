@@ -137,11 +137,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let exec = exec.ok_or_else(|| self.unsupported(i))?;
         let result = if half == Some("wide") { doubled(ty) } else { ty };
         // Only the addend of a product has the type of the result.
-        let sources: Vec<Ty> = match i.operands.len() {
-            4 => vec![ty, ty, result],
-            _ => vec![ty; i.operands.len().saturating_sub(1)],
+        let sources: &[Ty] = match i.opcode {
+            "neg" | "abs" => &[ty],
+            "mad" | "mad24" | "sad" => &[ty, ty, result],
+            _ => &[ty, ty],
         };
-        self.regular(i, exec, result, &sources)
+        self.regular(i, exec, result, sources)
     }
 
     /// An instruction `d = exec(a, b, c)` with a type for each operand.
@@ -193,12 +194,15 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let flag = *self.carry.get_or_insert_with(|| self.registers.fresh(Width::Pred));
         let sources = i.operands.get(1..).unwrap_or_default();
         let references = sources.iter().map(|operand| self.source(operand, ty)).collect::<Result<Vec<_>, _>>()?;
-        let [a, b, rest @ ..] = references.as_slice() else { return Err(self.invalid("too few operands")) };
-        let c = rest.first().copied().unwrap_or(*a);
+        let (a, b, c) = match (chain, references.as_slice()) {
+            (Chain::Add | Chain::Sub, [a, b]) => (a, b, a),
+            (Chain::MadLo | Chain::MadHi, [a, b, c]) => (a, b, c),
+            _ => return Err(self.invalid("carry chain with the wrong number of operands")),
+        };
         let destination = i.operands.first().ok_or_else(|| self.invalid("no destination"))?;
         let d = self.destination(destination, ty)?;
         // The flag is read and written by one field: as a definition that does not end what was there before.
-        let draft = Draft::new(exec).d(d).a(*a).b(*b).c(c).x(flag, Role::Use).imm(carry_in | carry_out).apart();
+        let draft = Draft::new(exec).d(d).a(*a).b(*b).c(*c).x(flag, Role::Use).imm(carry_in | carry_out).apart();
         let draft = if carry_out != 0 { self.with_list_kept(draft, &[flag]) } else { draft };
         self.push(draft);
         Ok(())

@@ -167,9 +167,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let exec = on_predicates(i.opcode).ok_or_else(|| self.unsupported(i))?;
         let [destination, sources @ ..] = i.operands.as_slice() else { return Err(self.invalid("no operands")) };
         let references = sources.iter().map(|source| self.plain_predicate(source)).collect::<Result<Vec<_>, _>>()?;
-        let (Some(a), b) = (references.first(), references.last()) else { return Err(self.invalid("no source")) };
+        let (a, b) = match (i.opcode, references.as_slice()) {
+            ("not", [a]) => (a, a),
+            ("and" | "or" | "xor", [a, b]) => (a, b),
+            _ => return Err(self.invalid("predicate logic with the wrong number of operands")),
+        };
         let d = self.destination(destination, Ty::Pred)?;
-        self.emit(exec, d, &[*a, b.copied().unwrap_or(*a)]);
+        self.emit(exec, d, &[*a, *b]);
         Ok(())
     }
 

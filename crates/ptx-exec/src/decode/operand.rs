@@ -116,6 +116,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     fn special(&mut self, name: &str, member: &str) -> Result<(Ref, Width), LoadError> {
         let Some((number, width)) = special::lookup(name, member) else {
+            if !special::exists(name) {
+                return Err(self.invalid(format!("{name} is not declared")));
+            }
             let dot = if member.is_empty() { "" } else { "." };
             return Err(self.unsupported_name(&format!("special register {name}{dot}{member}"), self.line));
         };

@@ -31,12 +31,17 @@ pub struct Device {
 
 impl Default for Device {
     fn default() -> Self {
-        let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(SIZE).collect();
-        Self { bytes, ranges: Mutex::default(), read_only_below: 0, printed: Mutex::default() }
+        Self::new(SIZE)
     }
 }
 
 impl Device {
+    /// A device with that much memory.
+    pub fn new(size: usize) -> Self {
+        let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(size).collect();
+        Self { bytes, ranges: Mutex::default(), read_only_below: 0, printed: Mutex::default() }
+    }
+
     fn base(&self) -> u64 {
         self.bytes.as_ptr().expose_provenance() as u64
     }
@@ -46,7 +51,7 @@ impl Device {
         let mut ranges = self.ranges.lock().unwrap();
         let end = ranges.last().map_or(self.base(), |(_, end)| *end);
         let start = (end + 16).next_multiple_of(256);
-        assert!(start + size <= self.base() + SIZE as u64, "test memory is too small");
+        assert!(start + size <= self.base() + self.bytes.len() as u64, "test memory is too small");
         ranges.push((start, start + size));
         start
     }
@@ -139,7 +144,7 @@ pub struct Globals<'a>(pub &'a Device);
 
 impl GlobalMemory for Globals<'_> {
     fn allocate(&mut self, size: u64, _: u64) -> Option<u64> {
-        (size < SIZE as u64 / 2).then(|| self.0.allocate(size))
+        (size < self.0.bytes.len() as u64 / 8).then(|| self.0.allocate(size))
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) {
