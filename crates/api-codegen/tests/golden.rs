@@ -65,6 +65,14 @@ fn the_coverage_page_is_generated_as_kept() {
 }
 
 #[test]
+fn the_published_coverage_page_is_true() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let soft = fs::read_to_string(root.join("crates/softcuda/implemented.txt")).unwrap();
+    let page = coverage::generate(&Source::read(&root.join("spec")).unwrap().cuda, &soft);
+    compare("../../../../docs/api-coverage.md", &page);
+}
+
+#[test]
 fn a_changed_line_changes_the_hash() {
     let source = Source::from_texts("f (x: u32) call none 2.0", "g (x: u32) call none -").unwrap();
     let changed = Source::from_texts("f (x: u64) call none 2.0", "g (x: u32) call none -").unwrap();
