@@ -96,6 +96,7 @@ fn conversions_between_integers_extend_by_the_source() {
     assert_eq!(once("cvt.sat.u8.s32 %r0, %r4;", "r", [i(300), 0, 0, 0]), 255);
     assert_eq!(once("cvt.sat.s32.s64 %r0, %d4;", "r", [i64::MIN.cast_unsigned(), 0, 0, 0]), 1 << 31);
     assert_eq!(once("cvt.u16.u64 %h0, %d4;", "h", [0x1234_5678, 0, 0, 0]), 0x5678);
+    assert_eq!(once("cvt.s8.u64 %d0, %d4;", "d", [0x1280, 0, 0, 0]), (-128_i64).cast_unsigned());
 }
 
 #[test]

@@ -222,7 +222,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             self.emit(unary::<moves::Low32>(), d, &[a]);
             return Ok(());
         }
-        let (a, _) = self.cut_source(source, from)?;
+        let (a, _) = self.cut_source(source, kept)?;
         let exec = extension(kept, to_width).ok_or_else(|| self.unsupported(i))?;
         self.emit(exec, d, &[a]);
         Ok(())

@@ -199,9 +199,11 @@ pub fn evaluate(body: &str, result: &str, operands: &[Operands]) -> Vec<u64> {
     device.doubles(output, operands.len())
 }
 
-/// `evaluate` on one lane.
+/// `evaluate` on one lane among others that hold something else, so that a mix-up of lanes shows.
 pub fn once(body: &str, result: &str, operands: Operands) -> u64 {
-    evaluate(body, result, &[operands])[0]
+    let mut all = [[0x5555_1234_5678_9abd; 4]; 11];
+    all[5] = operands;
+    evaluate(body, result, &all)[5]
 }
 
 /// An `f32` as an operand.
