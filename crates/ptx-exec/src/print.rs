@@ -19,6 +19,8 @@ struct Buffer<'m, 'a> {
     machine: &'m mut Machine<'a>,
     lane: usize,
     at: u64,
+    /// Arguments taken so far.
+    taken: u32,
     /// The first bad address met.
     fault: Option<FaultKind>,
 }
@@ -34,6 +36,7 @@ impl Buffer<'_, '_> {
     fn next<T: Word>(&mut self) -> T {
         let address = self.at.wrapping_add(T::SIZE - 1) & !(T::SIZE - 1);
         self.at = address.wrapping_add(T::SIZE);
+        self.taken += 1;
         self.read(address)
     }
 }
@@ -61,15 +64,25 @@ fn parameter<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, lane
     machine.read(Space::Local, lane, u64::from(frame + offset)).unwrap_or_else(|_| T::cut(0))
 }
 
-/// `call vprintf, (format, arguments)`: its result is how many arguments were printed, which nobody asks for.
+/// Writes the first result of the call, where the caller asks for one, into the caller's local memory.
+fn set_result(machine: &mut Machine<'_>, inst: &Inst, lane: usize, value: u32) -> Result<(), FaultKind> {
+    let frame = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
+    let site = machine.env.code.call_sites.get(inst.imm as usize);
+    let Some(area) = site.and_then(|site| site.results.first()) else { return Ok(()) };
+    let address = u64::from(frame + area.offset);
+    machine.write(Space::Local, lane, address, value)
+}
+
+/// `call (result), vprintf, (format, arguments)`: the result is how many arguments the format took, widths included.
 pub(crate) fn vprintf(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let text: u64 = parameter(machine, inst, 0, lane);
         let at: u64 = parameter(machine, inst, 1, lane);
-        let mut buffer = Buffer { machine, lane, at, fault: None };
+        let mut buffer = Buffer { machine, lane, at, taken: 0, fault: None };
         let text = format::Arguments::string(&mut buffer, text);
         let line = format::format(&text, &mut buffer);
-        if let Some(kind) = buffer.fault {
+        let (taken, fault) = (buffer.taken, buffer.fault);
+        if let Some(kind) = fault.or_else(|| set_result(machine, inst, lane, taken).err()) {
             return machine.fail(kind, lane);
         }
         machine.env.host.print(&line);
@@ -84,7 +97,7 @@ pub(crate) fn assert_fail(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let line: u32 = parameter(machine, inst, 2, lane);
         let [tx, ty, tz] = thread_of(machine, lane);
         let [bx, by, bz] = machine.block.index;
-        let mut buffer = Buffer { machine, lane, at: 0, fault: None };
+        let mut buffer = Buffer { machine, lane, at: 0, taken: 0, fault: None };
         let [message, file, function] =
             addresses.map(|at| String::from_utf8_lossy(&format::Arguments::string(&mut buffer, at)).into_owned());
         let text = format!(

@@ -189,6 +189,17 @@ fn printf_and_assert_reach_the_host() {
 }
 
 #[test]
+fn printf_returns_how_many_arguments_its_format_took() {
+    let declarations = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+        .global .align 1 .b8 format[9] = {37, 42, 100, 32, 37, 37, 37, 117, 0};";
+    let body = ".local .align 8 .b8 args[16]; mov.u64 %d5, args; st.local.u32 [%d5], 5; st.local.u32 [%d5+4], %r1; st.local.u32 [%d5+8], 7;
+        cvta.local.u64 %d7, %d5; mov.u64 %d8, format;
+        { .param .b64 p; .param .b64 q; .param .b32 r; st.param.b64 [p], %d8; st.param.b64 [q], %d7; call.uni (r), vprintf, (p, q); ld.param.b32 %r5, [r]; }
+        st.global.u32 [%d4], %r5;";
+    assert_eq!(run_block(declarations, body, 2), Ok(vec![3, 3]));
+}
+
+#[test]
 fn a_trap_stops_the_kernel() {
     assert_eq!(run_block("", "setp.eq.u32 %p1, %r1, 9; @%p1 trap;", 32), Err(FaultKind::Trap));
 }
