@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {fault}")]
 pub struct SpecError {
-    /// Name of the spec file, as given to [`crate::parse`].
+    /// Name of the spec file, as given to [`crate::parse()`].
     pub file: String,
     /// Line number, from 1.
     pub line: usize,

@@ -1,5 +1,7 @@
 //! Integer and bit instructions, each run on edge values.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
 mod common;
 
 use common::{evaluate, i, once};

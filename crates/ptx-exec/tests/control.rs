@@ -1,5 +1,7 @@
 //! Branches, calls, barriers, warp operations, pausing: what depends on which lanes are where.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
 mod common;
 
 use common::{Device, launch};

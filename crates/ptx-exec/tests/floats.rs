@@ -1,5 +1,7 @@
 //! Floating-point instructions: roundings, modifiers, special values, conversions.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
 mod common;
 
 use common::{f, i, once, to_f32};

@@ -1,5 +1,7 @@
 //! Loads, stores and atomics in every space, and the faults they give.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
 mod common;
 
 use common::{Device, once};

@@ -1,5 +1,7 @@
 //! Whole programs as a compiler writes them, several texts linked, and what loading refuses.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
 mod common;
 
 use common::{Device, Globals, HEADER, TARGET, launch};

@@ -1,5 +1,7 @@
 //! Damaged texts: an error with its place, never a panic.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
 const HEADER: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
 
 fn error(text: &str) -> katydid_ptx::ParseError {

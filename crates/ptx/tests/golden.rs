@@ -2,6 +2,8 @@
 //!
 //! `KATYDID_BLESS=1 cargo test -p katydid-ptx` rewrites the trees; the difference is then reviewed like code.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
 use katydid_ptx::ast::{Function, Initial, Item, Module, Operand, Statement, Variable};
 use std::fmt::Write;
 use std::path::Path;

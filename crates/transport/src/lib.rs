@@ -8,7 +8,7 @@
 //! ProgramLink ◀══════════ shared memory, or frames on the same socket ══════════▶ WorkerLink
 //! ```
 //!
-//! [`connect`] makes the shared memory (if the link is to have some), sends the hello and waits for the answer. The
+//! [`connect()`] makes the shared memory (if the link is to have some), sends the hello and waits for the answer. The
 //! daemon reads the hello under a deadline, refuses what does not fit, and passes the rest on; it keeps nothing of the
 //! connection. The worker checks the shared memory, chooses the arenas, and answers. From then on the socket of a
 //! shared-memory link stays silent: it only tells each side when the other one is gone.

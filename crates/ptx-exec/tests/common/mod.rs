@@ -11,16 +11,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// What every text begins with.
-pub const HEADER: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
+pub(crate) const HEADER: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
 
 /// The device that programs are loaded for.
-pub const TARGET: Target = Target { major: 9, minor: 0 };
+pub(crate) const TARGET: Target = Target { major: 9, minor: 0 };
 
 /// Bytes of a device's memory.
 const SIZE: usize = 1 << 20;
 
 /// Memory and output.
-pub struct Device {
+pub(crate) struct Device {
     bytes: Vec<AtomicU8>,
     /// Allocations as start and end.
     ranges: Mutex<Vec<(u64, u64)>>,
@@ -37,7 +37,7 @@ impl Default for Device {
 
 impl Device {
     /// A device with that much memory.
-    pub fn new(size: usize) -> Self {
+    pub(crate) fn new(size: usize) -> Self {
         let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(size).collect();
         Self { bytes, ranges: Mutex::default(), read_only_below: 0, printed: Mutex::default() }
     }
@@ -47,7 +47,7 @@ impl Device {
     }
 
     /// A new allocation, 256-byte aligned, with a gap after it.
-    pub fn allocate(&self, size: u64) -> u64 {
+    pub(crate) fn allocate(&self, size: u64) -> u64 {
         let mut ranges = self.ranges.lock().unwrap();
         let end = ranges.last().map_or(self.base(), |(_, end)| *end);
         let start = (end + 16).next_multiple_of(256);
@@ -57,7 +57,7 @@ impl Device {
     }
 
     /// A new allocation that holds `words`.
-    pub fn put(&self, words: &[u32]) -> u64 {
+    pub(crate) fn put(&self, words: &[u32]) -> u64 {
         let address = self.allocate(words.len() as u64 * 4);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.store(address, &bytes);
@@ -72,41 +72,41 @@ impl Device {
     }
 
     /// The bytes at `address`.
-    pub fn bytes(&self, address: u64, size: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, address: u64, size: usize) -> Vec<u8> {
         let start = (address - self.base()) as usize;
         self.bytes[start..start + size].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 
     /// The words at `address`.
-    pub fn words(&self, address: u64, count: usize) -> Vec<u32> {
+    pub(crate) fn words(&self, address: u64, count: usize) -> Vec<u32> {
         let bytes = self.bytes(address, count * 4);
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
     /// The double words at `address`.
-    pub fn doubles(&self, address: u64, count: usize) -> Vec<u64> {
+    pub(crate) fn doubles(&self, address: u64, count: usize) -> Vec<u64> {
         let bytes = self.bytes(address, count * 8);
         bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
     /// Everything printed so far.
-    pub fn printed(&self) -> String {
+    pub(crate) fn printed(&self) -> String {
         String::from_utf8(self.printed.lock().unwrap().clone()).unwrap()
     }
 
     /// Loads `text` after the usual header.
-    pub fn load(&self, text: &str) -> Result<Program, LoadError> {
+    pub(crate) fn load(&self, text: &str) -> Result<Program, LoadError> {
         Program::load(&[&format!("{HEADER}{text}")], &mut Globals(self), TARGET)
     }
 
     /// Runs kernel `k` of `text`.
-    pub fn run(&self, text: &str, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Result<(), Fault> {
+    pub(crate) fn run(&self, text: &str, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Result<(), Fault> {
         let program = self.load(text).unwrap_or_else(|error| panic!("{error}"));
         run(&launch(&program, grid, block, params), self, 2, &AtomicBool::new(false))
     }
 
     /// The same, pausing after every `budget` instructions; returns how often it paused.
-    pub fn run_in_pieces(&self, launch: Launch, budget: u64) -> Result<u32, Fault> {
+    pub(crate) fn run_in_pieces(&self, launch: Launch, budget: u64) -> Result<u32, Fault> {
         let mut grid = Grid::new(launch)?;
         let mut pauses = 0;
         while grid.run(self, Limits { threads: 1, budget }, &AtomicBool::new(false))? == Progress::Paused {
@@ -117,7 +117,7 @@ impl Device {
 }
 
 /// A launch of kernel `k` with 8-byte parameters.
-pub fn launch(program: &Program, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Launch {
+pub(crate) fn launch(program: &Program, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Launch {
     let kernel = program.kernel("k").unwrap();
     let params = params.iter().flat_map(|param| param.to_le_bytes()).collect();
     Launch { kernel, grid, block, dynamic_shared: 0, params, cooperative: false }
@@ -140,7 +140,7 @@ impl Host for Device {
 }
 
 /// Where a program's variables go.
-pub struct Globals<'a>(pub &'a Device);
+pub(crate) struct Globals<'a>(pub &'a Device);
 
 impl GlobalMemory for Globals<'_> {
     fn allocate(&mut self, size: u64, _: u64) -> Option<u64> {
@@ -153,13 +153,13 @@ impl GlobalMemory for Globals<'_> {
 }
 
 /// Operands of one lane: `a` to `d`.
-pub type Operands = [u64; 4];
+pub(crate) type Operands = [u64; 4];
 
 /// Runs `body` once for each element of `operands`, one lane each, and returns what it left in `%d0`.
 ///
 /// Operands come as `%d4..%d7`, their low parts as `%r4..`, `%f4..`, `%h4..`, their bits as `%g4..` (`f64`); `%r0` and `%f0`
 /// can be the result too, by way of `result` ("r", "f", "g", "h", "p" or "d").
-pub fn evaluate(body: &str, result: &str, operands: &[Operands]) -> Vec<u64> {
+pub(crate) fn evaluate(body: &str, result: &str, operands: &[Operands]) -> Vec<u64> {
     let device = Device::default();
     let words: Vec<u32> =
         operands.iter().flatten().flat_map(|operand| [*operand as u32, (*operand >> 32) as u32]).collect();
@@ -200,23 +200,23 @@ pub fn evaluate(body: &str, result: &str, operands: &[Operands]) -> Vec<u64> {
 }
 
 /// `evaluate` on one lane among others that hold something else, so that a mix-up of lanes shows.
-pub fn once(body: &str, result: &str, operands: Operands) -> u64 {
+pub(crate) fn once(body: &str, result: &str, operands: Operands) -> u64 {
     let mut all = [[0x5555_1234_5678_9abd; 4]; 11];
     all[5] = operands;
     evaluate(body, result, &all)[5]
 }
 
 /// An `f32` as an operand.
-pub fn f(value: f32) -> u64 {
+pub(crate) fn f(value: f32) -> u64 {
     u64::from(value.to_bits())
 }
 
 /// An `i32` as an operand.
-pub fn i(value: i32) -> u64 {
+pub(crate) fn i(value: i32) -> u64 {
     u64::from(value.cast_unsigned())
 }
 
 /// The `f32` that `once` gave.
-pub fn to_f32(bits: u64) -> f32 {
+pub(crate) fn to_f32(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
