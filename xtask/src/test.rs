@@ -3,7 +3,7 @@
 //! All parts run even when one fails, so that one run shows everything that is wrong.
 
 use std::io::{BufRead, BufReader};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -55,22 +55,35 @@ pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
     }
     count.note("binaries", dist::run(tree, false));
     count.note("programs under test", apps::run(tree));
-    if let Err(error) = cargo_test(tree, &mut count) {
-        // Failed tests have been counted one by one; anything else, such as code that does not compile, counts once.
-        if count.failed == 0 {
-            count.failed += 1;
-        }
-        problem(&format!("{error:#}"));
-    }
+    step("tests of the workspace, and every program on every way");
+    cargo_test(&mut shell::cargo(&tree.root, &["test", "--workspace", "--no-fail-fast"]), &mut count);
+    step("every interleaving of the shared-memory ring, by loom");
+    cargo_test(&mut loom(tree), &mut count);
     line("");
     line(&format!("{} passed, {} failed", count.passed, count.failed));
     Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All tests of the workspace; their output is shown as it comes.
-fn cargo_test(tree: &Tree, count: &mut Count) -> Result<()> {
-    step("tests of the workspace, and every program on every way");
-    let mut cargo = shell::cargo(&tree.root, &["test", "--workspace", "--no-fail-fast"]);
+/// The ring's own tests, built against loom's atomics: other flags, so a folder of their own.
+fn loom(tree: &Tree) -> Command {
+    let mut cargo = shell::cargo(&tree.root, &["test", "--package", "katydid-transport", "--lib", "loom"]);
+    cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", tree.target.join("loom"));
+    cargo
+}
+
+/// Runs a `cargo test` and counts its tests; its output is shown as it comes.
+fn cargo_test(cargo: &mut Command, count: &mut Count) {
+    let before = count.failed;
+    if let Err(error) = counted(cargo, count) {
+        // Failed tests have been counted one by one; anything else, such as code that does not compile, counts once.
+        if count.failed == before {
+            count.failed += 1;
+        }
+        problem(&format!("{error:#}"));
+    }
+}
+
+fn counted(cargo: &mut Command, count: &mut Count) -> Result<()> {
     let mut child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start cargo test")?;
     let output = child.stdout.take().context("cargo test has no output")?;
     for text in BufReader::new(output).lines() {
