@@ -136,7 +136,7 @@ fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             if slot == NONE { O::Word::cut(0) } else { O::Word::cut(registers.row::<O::Lane>(slot)[lane].wide()) }
         };
         let (b, c) = (operand(inst.b), operand(inst.c));
-        match machine.update::<O::Word>(space, address, |old| O::apply(old, b, c)) {
+        match machine.update::<O::Word>(space, lane, address, |old| O::apply(old, b, c)) {
             Ok(old) if inst.d != NONE => machine.registers.set_lane(inst.d, lane, O::Lane::narrow(old.extended())),
             Ok(_) => {}
             Err(kind) => return machine.fail(kind, lane),

@@ -26,15 +26,13 @@ pub enum FaultKind {
     IllegalAddress(u64),
     /// `CUDA_ERROR_MISALIGNED_ADDRESS` (716): an address that is no multiple of the access size.
     MisalignedAddress(u64),
-    /// `CUDA_ERROR_INVALID_ADDRESS_SPACE` (717): e.g. an atomic operation on local memory.
-    InvalidAddressSpace(u64),
-    /// `CUDA_ERROR_INVALID_PC` (718): an indirect call of something that is no function.
+    /// `CUDA_ERROR_ILLEGAL_INSTRUCTION` (715): an indirect call of something that is no function.
     InvalidPc(u64),
     /// `CUDA_ERROR_ASSERT` (710): `__assertfail` was called.
     Assert,
     /// `trap` was executed (`CUDA_ERROR_LAUNCH_FAILED`, 719).
     Trap,
-    /// Calls are nested deeper than a thread's stack (`CUDA_ERROR_LAUNCH_FAILED`, 719).
+    /// Calls are nested deeper than a thread's stack (`CUDA_ERROR_ILLEGAL_ADDRESS`, 700).
     StackOverflow,
     /// No warp of the block can go on: its barriers wait for each other (`CUDA_ERROR_LAUNCH_TIMEOUT`, 702).
     Deadlock,
@@ -49,7 +47,6 @@ impl fmt::Display for FaultKind {
         match self {
             Self::IllegalAddress(address) => write!(f, "illegal address {address:#x}"),
             Self::MisalignedAddress(address) => write!(f, "misaligned address {address:#x}"),
-            Self::InvalidAddressSpace(address) => write!(f, "address {address:#x} is in the wrong address space"),
             Self::InvalidPc(address) => write!(f, "call of {address:#x}, which is no function"),
             Self::Assert => f.write_str("assertion failed"),
             Self::Trap => f.write_str("trap"),

@@ -123,10 +123,9 @@ fn atomics_return_what_was_there_and_leave_the_sum() {
         run(".shared .u32 cell;", &format!("mov.u32 %r5, cell; st.shared.u32 [%r5], 0; bar.sync 0; {shared}")).unwrap(),
         [128; 64]
     );
-    assert!(matches!(
-        run("", ".local .b32 x; mov.u64 %d5, x; cvta.local.u64 %d5, %d5; atom.add.u32 %r2, [%d5], 1;"),
-        Err(FaultKind::InvalidAddressSpace(_))
-    ));
+    let local = ".local .b32 x; mov.u64 %d5, x; cvta.local.u64 %d5, %d5; st.u32 [%d5], 7; atom.add.u32 %r2, [%d5], %r1;
+        ld.u32 %r3, [%d5]; add.u32 %r2, %r2, %r3; st.global.u32 [%d4], %r2;";
+    assert_eq!(run("", local).unwrap()[..3], [14, 15, 16]);
 }
 
 #[test]

@@ -105,10 +105,9 @@ fn run(context: &Context, launch: Launch) -> Outcome {
 /// The code that sticks to the context after a fault.
 fn code_of(kind: FaultKind) -> CUresult {
     match kind {
-        FaultKind::IllegalAddress(_) => CUresult::ERROR_ILLEGAL_ADDRESS,
+        FaultKind::IllegalAddress(_) | FaultKind::StackOverflow => CUresult::ERROR_ILLEGAL_ADDRESS,
         FaultKind::MisalignedAddress(_) => CUresult::ERROR_MISALIGNED_ADDRESS,
-        FaultKind::InvalidAddressSpace(_) => CUresult::ERROR_INVALID_ADDRESS_SPACE,
-        FaultKind::InvalidPc(_) => CUresult::ERROR_INVALID_PC,
+        FaultKind::InvalidPc(_) => CUresult::ERROR_ILLEGAL_INSTRUCTION,
         FaultKind::Assert => CUresult::ERROR_ASSERT,
         FaultKind::Deadlock => CUresult::ERROR_LAUNCH_TIMEOUT,
         FaultKind::BadLaunch => CUresult::ERROR_INVALID_VALUE,

@@ -28,7 +28,7 @@ pub(crate) trait Bits:
 }
 
 macro_rules! bits {
-    ($($ty:ident, $signed:ident;)*) => {$(
+    ($($ty:ident, $signed:ident, $places:expr;)*) => {$(
         impl Bits for $ty {
             #[inline(always)]
             fn ones(self) -> u32 {
@@ -47,14 +47,14 @@ macro_rules! bits {
 
             #[inline(always)]
             fn field(self, pos: u32, len: u32) -> Self {
-                let (pos, len) = (pos & 0xff, len & 0xff);
+                let (pos, len) = (pos & $places, len & $places);
                 let shifted = if pos < Self::BITS { self.wrapping_shr(pos) } else { 0 };
                 shifted & low_mask::<$ty>(len)
             }
 
             #[inline(always)]
             fn signed_field(self, pos: u32, len: u32) -> Self {
-                let (pos, len) = (pos & 0xff, len & 0xff);
+                let (pos, len) = (pos & $places, len & $places);
                 let pos = if pos < Self::BITS { pos } else { Self::BITS - 1 };
                 let shifted = (self as $signed).wrapping_shr(pos);
                 let unused = if len < Self::BITS { Self::BITS - len } else { 0 };
@@ -64,7 +64,7 @@ macro_rules! bits {
 
             #[inline(always)]
             fn insert(self, bits: Self, pos: u32, len: u32) -> Self {
-                let (pos, len) = (pos & 0xff, len & 0xff);
+                let (pos, len) = (pos & $places, len & $places);
                 let mask = low_mask::<$ty>(len);
                 let keep = !mask.wrapping_shl(pos);
                 let joined = (self & keep) | (bits & mask).wrapping_shl(pos);
@@ -99,8 +99,9 @@ fn low_mask<T: LowMask>(len: u32) -> T {
 }
 
 bits! {
-    u32, i32;
-    u64, i64;
+    u32, i32, 0xff;
+    // The GPU looks at all bits of position and length here.
+    u64, i64, u32::MAX;
 }
 
 /// Position of the highest set bit, or all ones.
@@ -216,11 +217,11 @@ fn nth_set(mask: u32, base: u32, offset: u32) -> u32 {
     let offset = offset.cast_signed();
     let is_set = |position: &u32| mask >> (position & 31) & 1 != 0;
     let skip = offset.unsigned_abs().saturating_sub(1) as usize;
-    let base = if base < 32 { base } else { 32 };
     let found = match offset {
-        0 => Some(base).filter(|base| *base < 32 && is_set(base)),
+        _ if base > 31 => None,
+        0 => Some(base).filter(is_set),
         1.. => (base..32).filter(is_set).nth(skip),
-        _ => (0..(base + 1).min(32)).rev().filter(is_set).nth(skip),
+        _ => (0..=base).rev().filter(is_set).nth(skip),
     };
     found.unwrap_or(u32::MAX)
 }

@@ -187,10 +187,10 @@ tests_of_one! {
     Number32(f32) = |a| !a.is_nan();
     /// `testp.notanumber.f32`
     NotANumber32(f32) = |a| a.is_nan();
-    /// `testp.normal.f32`
-    Normal32(f32) = |a| a.is_normal();
-    /// `testp.subnormal.f32`: zero counts as one.
-    Subnormal32(f32) = |a| a.abs() < f32::MIN_POSITIVE;
+    /// `testp.normal.f32`: zero counts as normal.
+    Normal32(f32) = |a| a.is_normal() | (a == 0.0);
+    /// `testp.subnormal.f32`
+    Subnormal32(f32) = |a| (a.abs() < f32::MIN_POSITIVE) & (a != 0.0);
     /// `testp.finite.f64`
     Finite64(f64) = |a| a.is_finite();
     /// `testp.infinite.f64`
@@ -199,10 +199,10 @@ tests_of_one! {
     Number64(f64) = |a| !a.is_nan();
     /// `testp.notanumber.f64`
     NotANumber64(f64) = |a| a.is_nan();
-    /// `testp.normal.f64`
-    Normal64(f64) = |a| a.is_normal();
-    /// `testp.subnormal.f64`: zero counts as one.
-    Subnormal64(f64) = |a| a.abs() < f64::MIN_POSITIVE;
+    /// `testp.normal.f64`: zero counts as normal.
+    Normal64(f64) = |a| a.is_normal() | (a == 0.0);
+    /// `testp.subnormal.f64`
+    Subnormal64(f64) = |a| (a.abs() < f64::MIN_POSITIVE) & (a != 0.0);
     /// `isspacep.shared`
     InShared(u64) = |a| a.wrapping_sub(window::SHARED) < window::SIZE;
     /// `isspacep.local`
@@ -235,7 +235,9 @@ mod tests {
     #[test]
     fn flushed_subnormals_equal_zero() {
         assert!(Eq::<Flushed>::apply(Flushed(f32::from_bits(1)), Flushed(-0.0)));
-        assert!(Subnormal32::apply(0.0, 0.0) && Subnormal64::apply(f64::from_bits(9), 0.0));
+        assert!(
+            Normal32::apply(0.0, 0.0) && !Subnormal32::apply(-0.0, 0.0) && Subnormal64::apply(f64::from_bits(9), 0.0)
+        );
     }
 
     #[test]

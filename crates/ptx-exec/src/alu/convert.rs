@@ -120,6 +120,12 @@ fn to_f64<S: Source, const MODE: u8>(value: S) -> f64 {
     round::integer_to_f64::<MODE>(magnitude, negative)
 }
 
+/// The canonical NaN, where the instruction flushes (and so is arithmetic and no mere move).
+#[inline(always)]
+fn nan<const FTZ: bool>(value: f32) -> f32 {
+    if FTZ { canonical(value) } else { value }
+}
+
 #[inline(always)]
 fn clamp_f64(value: f64) -> f64 {
     let low = if value > 0.0 { value } else { 0.0 };
@@ -181,24 +187,24 @@ operations! {
     /// `cvt.f32.f32`, `cvt.sat.f32.f32`
     SameF32 [const FTZ: bool, const SAT: bool] (f32) -> f32 = |a| {
         let value = flush::<FTZ>(a);
-        if SAT { saturate(value) } else { value }
+        if SAT { saturate(value) } else { nan::<FTZ>(value) }
     };
     /// `cvt.rni.f64.f64`
     IntegralF64 [const MODE: u8] (f64) -> f64 = |a| integral_f64::<MODE>(a);
     /// `cvt.sat.f64.f64`
     SatF64(f64) -> f64 = |a| clamp_f64(a);
     /// `cvt.f64.f32`
-    Widen [const FTZ: bool] (f32) -> f64 = |a| f64::from(flush::<FTZ>(a));
+    Widen [const FTZ: bool] (f32) -> f64 = |a| f64::from(nan::<FTZ>(flush::<FTZ>(a)));
     /// `cvt.rn.f32.f64`
     Narrow [const MODE: u8, const FTZ: bool, const SAT: bool] (f64) -> f32 = |a| {
         let value = if MODE == mode::NEAREST { a as f32 } else { round::narrow::<MODE>(a) };
         let value = flush::<FTZ>(value);
-        if SAT { saturate(value) } else { canonical(value) }
+        if SAT { saturate(value) } else { value }
     };
     /// `cvt.rna.tf32.f32`: 10 bits of mantissa, ties away from zero.
     ToTf32(u32) -> u32 = |a| {
-        let rounded = a.wrapping_add(0x1000) & 0xffff_e000;
-        if a & 0x7f80_0000 == 0x7f80_0000 { a } else { rounded }
+        let half = if a & 0x7f80_0000 == 0x7f80_0000 { 0 } else { 0x1000 };
+        a.wrapping_add(half) & 0xffff_e000
     };
 }
 

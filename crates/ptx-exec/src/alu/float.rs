@@ -10,10 +10,18 @@ use super::round::{self, mode};
 /// The NaN that every `f32` operation of the GPU gives.
 pub(crate) const NAN: f32 = f32::from_bits(0x7fff_ffff);
 
-/// Replaces any NaN by the canonical one.
+/// Replaces any NaN by the canonical one. On bits, because to the compiler one NaN is as good as another.
 #[inline(always)]
 pub(crate) fn canonical(value: f32) -> f32 {
-    if value.is_nan() { NAN } else { value }
+    let bits = value.to_bits();
+    f32::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { 0x7fff_ffff } else { bits })
+}
+
+/// The same for results of the approximate `f64` instructions, which have 32 significant bits.
+#[inline(always)]
+fn canonical_upper(value: f64) -> f64 {
+    let bits = value.to_bits();
+    f64::from_bits(if bits & !(1 << 63) > 0x7ff0_0000_0000_0000 { 0x7fff_ffff_0000_0000 } else { bits })
 }
 
 /// Subnormal to zero of the same sign, when `FTZ`.
@@ -40,29 +48,29 @@ fn finish<const FTZ: bool, const SAT: bool>(value: f32) -> f32 {
 
 /// Picks the bits of `a` or `b` by a comparison that is false for NaN.
 macro_rules! min_max {
-    ($($(#[$doc:meta])* $name:ident: $ty:ty, |$x:ident, $y:ident| $equal:expr, $less:tt, $nan:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $ty:ty, |$x:ident, $y:ident| $equal:expr, $less:tt, $finish:path;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
         pub(crate) fn $name($x: $ty, $y: $ty) -> $ty {
-            let ordered = if $x $less $y { $x } else { $y };
+            let ordered = if $x $less $y { $x.to_bits() } else { $y.to_bits() };
             // Zeroes of both signs compare equal: join their sign bits.
-            let value = if $x == $y { <$ty>::from_bits($equal) } else { ordered };
-            let value = if $y.is_nan() { $x } else { value };
-            let value = if $x.is_nan() { $y } else { value };
-            if $x.is_nan() & $y.is_nan() { $nan } else { value }
+            let value = if $x == $y { $equal } else { ordered };
+            let value = if $y.is_nan() { $x.to_bits() } else { value };
+            let value = if $x.is_nan() { $y.to_bits() } else { value };
+            $finish(<$ty>::from_bits(value))
         }
     )*};
 }
 
 min_max! {
     /// The smaller `f32`; a number beats NaN; -0 is below +0.
-    min_f32: f32, |x, y| x.to_bits() | y.to_bits(), <, NAN;
+    min_f32: f32, |x, y| x.to_bits() | y.to_bits(), <, canonical;
     /// The larger `f32`; a number beats NaN; +0 is above -0.
-    max_f32: f32, |x, y| x.to_bits() & y.to_bits(), >, NAN;
+    max_f32: f32, |x, y| x.to_bits() & y.to_bits(), >, canonical;
     /// The smaller `f64`.
-    min_f64: f64, |x, y| x.to_bits() | y.to_bits(), <, f64::NAN;
+    min_f64: f64, |x, y| x.to_bits() | y.to_bits(), <, std::convert::identity;
     /// The larger `f64`.
-    max_f64: f64, |x, y| x.to_bits() & y.to_bits(), >, f64::NAN;
+    max_f64: f64, |x, y| x.to_bits() & y.to_bits(), >, std::convert::identity;
 }
 
 /// The smaller `f32`; NaN wins.
@@ -138,9 +146,9 @@ operations! {
         if NAN_WINS { max_nan_f32(a, b) } else { max_f32(a, b) }
     };
     /// `neg.f32`
-    NegF32 [const FTZ: bool] (f32) -> f32 = |a| -flush::<FTZ>(a);
+    NegF32 [const FTZ: bool] (f32) -> f32 = |a| canonical(-flush::<FTZ>(a));
     /// `abs.f32`
-    AbsF32 [const FTZ: bool] (f32) -> f32 = |a| flush::<FTZ>(a).abs();
+    AbsF32 [const FTZ: bool] (f32) -> f32 = |a| canonical(flush::<FTZ>(a).abs());
     /// `copysign.f32`: the sign of the first on the second.
     CopysignF32(u32, u32) -> u32 = |a, b| (a & 0x8000_0000) | (b & 0x7fff_ffff);
     /// `add.f64`
@@ -158,11 +166,11 @@ operations! {
     /// `rcp.f64`
     RcpF64 [const MODE: u8] (f64) -> f64 = |a| round::div_f64::<MODE>(1.0, a);
     /// `rcp.approx.ftz.f64`: the upper half of the reciprocal of the upper half.
-    RcpApproxF64(f64) -> f64 = |a| upper(flush_f64(1.0 / flush_f64(upper(a))));
+    RcpApproxF64(f64) -> f64 = |a| canonical_upper(upper(flush_f64(1.0 / flush_f64(upper(a)))));
     /// `rsqrt.approx.f64`
     RsqrtApproxF64(f64) -> f64 = |a| 1.0 / a.sqrt();
     /// `rsqrt.approx.ftz.f64`
-    RsqrtApproxFtzF64(f64) -> f64 = |a| upper(flush_f64(1.0 / flush_f64(upper(a)).sqrt()));
+    RsqrtApproxFtzF64(f64) -> f64 = |a| canonical_upper(upper(flush_f64(1.0 / flush_f64(upper(a)).sqrt())));
     /// `min.f64`
     MinF64(f64, f64) -> f64 = |a, b| min_f64(a, b);
     /// `max.f64`

@@ -5,7 +5,7 @@
 //! through `f64`, rounded to odd.
 
 use super::element::{Bf16, Element, F16, Two};
-use super::float::{max_f32, max_nan_f32, min_f32, min_nan_f32, saturate};
+use super::float::{canonical, max_f32, max_nan_f32, min_f32, min_nan_f32, saturate};
 use super::lanes::operations;
 use super::round;
 
@@ -54,11 +54,13 @@ pub(crate) fn f32_to_bf16(value: f32) -> u32 {
 
 /// A 16-bit float, by way of `f32`.
 pub(crate) trait Small: Element<Lane = u32> {
+    /// The bits of plus infinity.
+    const INFINITY: u32;
     /// The exact value.
     fn wide(self) -> f32;
     /// The value to be rounded on writing.
     fn from_wide(value: f32) -> Self;
-    /// Lanes below the smallest normal become zero.
+    /// Applies an operation of `f32`.
     #[inline(always)]
     fn map(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         Self::from_wide(f(self.wide(), b.wide()))
@@ -66,6 +68,8 @@ pub(crate) trait Small: Element<Lane = u32> {
 }
 
 impl Small for F16 {
+    const INFINITY: u32 = 0x7c00;
+
     #[inline(always)]
     fn wide(self) -> f32 {
         self.0
@@ -78,6 +82,8 @@ impl Small for F16 {
 }
 
 impl Small for Bf16 {
+    const INFINITY: u32 = 0x7f80;
+
     #[inline(always)]
     fn wide(self) -> f32 {
         self.0
@@ -93,6 +99,12 @@ impl Small for Bf16 {
 #[inline(always)]
 fn fused<T: Small>(a: T, b: T, c: T) -> T {
     T::from_wide(round::fma_to_odd_f32(a.wide(), b.wide(), c.wide()))
+}
+
+/// `result`, or the canonical NaN if `operand` is one.
+#[inline(always)]
+fn ordered<T: Small>(operand: u32, result: u32) -> u32 {
+    if operand & 0x7fff > T::INFINITY { 0x7fff } else { result }
 }
 
 #[inline(always)]
@@ -152,20 +164,26 @@ operations! {
     Ex2<T: Small>(T) -> T = |a| T::from_wide(super::approx::ex2(a.wide()));
     /// `tanh.approx`
     Tanh<T: Small>(T) -> T = |a| T::from_wide(super::approx::tanh(a.wide()));
-    /// `neg`: the sign bit, nothing else.
-    Neg(u32) -> u32 = |a| a ^ 0x8000;
+    /// `neg`
+    Neg<T: Small>(u32) -> u32 = |a| ordered::<T>(a, (a ^ 0x8000) & 0xffff);
     /// `neg.f16x2`
-    Neg2(u32) -> u32 = |a| a ^ 0x8000_8000;
+    Neg2<T: Small>(u32) -> u32 = |a| {
+        let (low, high) = (a & 0xffff, a >> 16);
+        ordered::<T>(low, low ^ 0x8000) | ordered::<T>(high, high ^ 0x8000) << 16
+    };
     /// `abs`
-    Abs(u32) -> u32 = |a| a & 0x7fff;
+    Abs<T: Small>(u32) -> u32 = |a| ordered::<T>(a, a & 0x7fff);
     /// `abs.f16x2`
-    Abs2(u32) -> u32 = |a| a & 0x7fff_7fff;
+    Abs2<T: Small>(u32) -> u32 = |a| {
+        let (low, high) = (a & 0xffff, a >> 16);
+        ordered::<T>(low, low & 0x7fff) | ordered::<T>(high, high & 0x7fff) << 16
+    };
     /// `cvt.rn.f16x2.f32`: the first source goes to the upper half.
     Pack<T: Small>(f32, f32) -> Two<T> = |a, b| Two(T::from_wide(b), T::from_wide(a));
     /// `cvt.rn.relu.f16x2.f32`
     PackRelu<T: Small>(f32, f32) -> Two<T> = |a, b| Two(T::from_wide(relu(b)), T::from_wide(relu(a)));
     /// `cvt.f32.f16`
-    Widen<T: Small>(T) -> f32 = |a| a.wide();
+    Widen<T: Small>(T) -> f32 = |a| canonical(a.wide());
     /// `cvt.rn.f16.f32`
     Round<T: Small>(f32) -> T = |a| T::from_wide(a);
     /// `cvt.rn.relu.f16.f32`

@@ -1,6 +1,6 @@
 //! Integer arithmetic: add to mad, in every width, with the edge cases that PTX (or the hardware) defines.
 //!
-//! Division by zero gives all ones, and its remainder the dividend, as on the GPU.
+//! Division by zero gives all ones, and so does its remainder, as on the GPU.
 
 use super::element::{Element, Two};
 use super::lanes::operations;
@@ -142,7 +142,8 @@ fn div_u32(a: u32, b: u32) -> u32 {
 
 #[inline(always)]
 fn rem_u32(a: u32, b: u32) -> u32 {
-    a.wrapping_sub(div_u32(a, b).wrapping_mul(b))
+    let rest = a.wrapping_sub(div_u32(a, b).wrapping_mul(b));
+    if b == 0 { u32::MAX } else { rest }
 }
 
 #[inline(always)]
@@ -160,11 +161,12 @@ fn div_i32(a: i32, b: i32) -> i32 {
 
 #[inline(always)]
 fn rem_i32(a: i32, b: i32) -> i32 {
-    a.wrapping_sub(div_i32(a, b).wrapping_mul(b))
+    let rest = a.wrapping_sub(div_i32(a, b).wrapping_mul(b));
+    if b == 0 { -1 } else { rest }
 }
 
 macro_rules! narrow_division {
-    ($($div:ident, $rem:ident, $ty:ident, $by:ident, $middle:ident;)*) => {$(
+    ($($div:ident, $rem:ident, $ty:ident, $by:ident, $rest:ident, $middle:ident;)*) => {$(
         #[inline(always)]
         fn $div(a: $ty, b: $ty) -> $ty {
             $by($middle::from(a), $middle::from(b)) as $ty
@@ -172,14 +174,14 @@ macro_rules! narrow_division {
 
         #[inline(always)]
         fn $rem(a: $ty, b: $ty) -> $ty {
-            a.wrapping_sub($div(a, b).wrapping_mul(b))
+            $rest($middle::from(a), $middle::from(b)) as $ty
         }
     )*};
 }
 
 narrow_division! {
-    div_u16, rem_u16, u16, div_u32, u32;
-    div_i16, rem_i16, i16, div_i32, i32;
+    div_u16, rem_u16, u16, div_u32, rem_u32, u32;
+    div_i16, rem_i16, i16, div_i32, rem_i32, i32;
 }
 
 macro_rules! wide_division {
@@ -191,7 +193,7 @@ macro_rules! wide_division {
 
         #[inline(always)]
         fn $rem(a: $ty, b: $ty) -> $ty {
-            if b == 0 { a } else { a.wrapping_rem(b) }
+            if b == 0 { $by_zero } else { a.wrapping_rem(b) }
         }
     )*};
 }
@@ -316,8 +318,8 @@ mod tests {
             assert_eq!((a.div(b), a.rem(b)), (a / b, a % b));
         }
         assert_eq!((Integer::div(i32::MIN, -1), Integer::rem(i32::MIN, -1)), (i32::MIN, 0));
-        assert_eq!((Integer::div(5_u32, 0), Integer::rem(5_u32, 0)), (u32::MAX, 5));
-        assert_eq!((Integer::div(5_u64, 0), Integer::rem(5_i64, 0)), (u64::MAX, 5));
+        assert_eq!((Integer::div(5_u32, 0), Integer::rem(5_u32, 0)), (u32::MAX, u32::MAX));
+        assert_eq!((Integer::div(5_u64, 0), Integer::rem(5_i64, 0)), (u64::MAX, -1));
         assert_eq!((Integer::div(-7_i16, 2), Integer::rem(-7_i16, 2)), (-3, -1));
     }
 

@@ -45,14 +45,9 @@ fn saturating(opcode: &str, ty: Ty) -> Option<Exec> {
     }
 }
 
-/// Code for sign operations, which work on bits.
-fn sign(opcode: &str, pair: bool) -> Exec {
-    match (opcode, pair) {
-        ("neg", false) => unary::<ops::Neg>(),
-        ("neg", true) => unary::<ops::Neg2>(),
-        (_, false) => unary::<ops::Abs>(),
-        (_, true) => unary::<ops::Abs2>(),
-    }
+/// Code for sign operations.
+fn sign(opcode: &str, ty: Ty) -> Exec {
+    if opcode == "neg" { by_type!(ty, unary, Neg, Neg2) } else { by_type!(ty, unary, Abs, Abs2) }
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
@@ -67,7 +62,6 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if m.has("ftz") || m.rounding() != mode::NEAREST {
             return Err(self.unsupported(i));
         }
-        let pair = matches!(ty, Ty::F16x2 | Ty::Bf16x2);
         let (exec, arity) = match (i.opcode, saturate, relu, nan_wins) {
             (_, true, false, false) => {
                 let arity = if i.opcode == "fma" { 3 } else { 2 };
@@ -82,7 +76,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             ("max", false, false, false) => (by_type!(ty, binary, Max, Max2), 2),
             ("min", false, false, true) => (by_type!(ty, binary, MinNan, MinNan2), 2),
             ("max", false, false, true) => (by_type!(ty, binary, MaxNan, MaxNan2), 2),
-            ("neg" | "abs", false, false, false) => (sign(i.opcode, pair), 1),
+            ("neg" | "abs", false, false, false) => (sign(i.opcode, ty), 1),
             _ => return Err(self.unsupported(i)),
         };
         self.uniform(i, exec, ty, arity)

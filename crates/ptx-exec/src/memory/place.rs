@@ -117,18 +117,25 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Changes one value atomically and returns the old one. Local memory has no atomics.
+    /// Changes one value atomically and returns the old one.
     #[expect(unsafe_code, reason = "the one path of atomics to memory")]
     pub(crate) fn update<T: Word + Atomic>(
         &mut self,
         space: Space,
+        lane: usize,
         address: u64,
-        change: impl FnMut(T) -> T,
+        mut change: impl FnMut(T) -> T,
     ) -> Result<T, FaultKind> {
         match self.place(space, address, T::SIZE, true)? {
             // SAFETY: `place` checked range, writability and alignment.
             Place::Host(address) => Ok(unsafe { T::update(address, change) }),
-            Place::Local(_) | Place::Param(_) => Err(FaultKind::InvalidAddressSpace(address)),
+            // Nobody else sees a lane's local memory.
+            Place::Local(offset) => {
+                let old = local::read(&self.warp.local, lane, offset);
+                local::write(&mut self.warp.local, lane, offset, change(old));
+                Ok(old)
+            }
+            Place::Param(_) => Err(FaultKind::IllegalAddress(address)),
         }
     }
 }
