@@ -60,6 +60,8 @@ pub(crate) trait Small: Element<Lane = u32> {
     fn wide(self) -> f32;
     /// The value to be rounded on writing.
     fn from_wide(value: f32) -> Self;
+    /// The value as `cvt` gives it: NaN stays what it is in `bf16`, whose conversion only moves bits.
+    fn converted(self) -> f32;
     /// Applies an operation of `f32`.
     #[inline(always)]
     fn map(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
@@ -69,6 +71,11 @@ pub(crate) trait Small: Element<Lane = u32> {
 
 impl Small for F16 {
     const INFINITY: u32 = 0x7c00;
+
+    #[inline(always)]
+    fn converted(self) -> f32 {
+        canonical(self.0)
+    }
 
     #[inline(always)]
     fn wide(self) -> f32 {
@@ -83,6 +90,11 @@ impl Small for F16 {
 
 impl Small for Bf16 {
     const INFINITY: u32 = 0x7f80;
+
+    #[inline(always)]
+    fn converted(self) -> f32 {
+        self.0
+    }
 
     #[inline(always)]
     fn wide(self) -> f32 {
@@ -183,7 +195,7 @@ operations! {
     /// `cvt.rn.relu.f16x2.f32`
     PackRelu<T: Small>(f32, f32) -> Two<T> = |a, b| Two(T::from_wide(relu(b)), T::from_wide(relu(a)));
     /// `cvt.f32.f16`
-    Widen<T: Small>(T) -> f32 = |a| canonical(a.wide());
+    Widen<T: Small>(T) -> f32 = |a| a.converted();
     /// `cvt.rn.f16.f32`
     Round<T: Small>(f32) -> T = |a| T::from_wide(a);
     /// `cvt.rn.relu.f16.f32`
