@@ -1,8 +1,12 @@
 //! `atom` and `red`: one lane after the other, lowest first.
+//!
+//! Device and shared memory alike are changed by compare-and-exchange on the host address, so that blocks on other threads
+//! and the program's own threads see each change whole. Every operation is sequentially consistent, which is at least what
+//! any order word of PTX asks for; scopes make no difference on a CPU.
 
 use crate::alu::convert::Source;
 use crate::alu::element::{Bf16, Element, F16, Two};
-use crate::alu::float::{canonical, max_f32, min_f32};
+use crate::alu::float::canonical;
 use crate::alu::half::Small;
 use crate::inst::{Exec, Flow, Inst, NONE};
 use crate::machine::Machine;
@@ -52,6 +56,7 @@ fn add_pair<T: Small>(a: u32, b: u32) -> u32 {
     Two(T::from_wide(a.0.wide() + b.0.wide()), T::from_wide(a.1.wide() + b.1.wide())).write()
 }
 
+/// Bits as a number.
 fn float(bits: u32) -> f32 {
     f32::from_bits(bits)
 }
@@ -89,10 +94,6 @@ operations! {
     MinS64: u64, u64 = |old, b, _c| old.cast_signed().min(b.cast_signed()).cast_unsigned();
     /// `max.s64`
     MaxS64: u64, u64 = |old, b, _c| old.cast_signed().max(b.cast_signed()).cast_unsigned();
-    /// `min.f32`
-    MinF32: u32, u32 = |old, b, _c| min_f32(float(old), float(b)).to_bits();
-    /// `max.f32`
-    MaxF32: u32, u32 = |old, b, _c| max_f32(float(old), float(b)).to_bits();
     /// `and.b32`
     And32: u32, u32 = |old, b, _c| old & b;
     /// `or.b32`
@@ -179,6 +180,7 @@ pub(crate) fn lookup(name: &str, ty: &str) -> Option<Exec> {
     })
 }
 
+/// `min` and `max`, signed and unsigned.
 fn extreme(name: &str, ty: &str) -> Option<Exec> {
     Some(match (name, ty) {
         ("min", "u32") => code::<MinU32>(),
@@ -189,8 +191,6 @@ fn extreme(name: &str, ty: &str) -> Option<Exec> {
         ("max", "u64") => code::<MaxU64>(),
         ("min", "s64") => code::<MinS64>(),
         ("max", "s64") => code::<MaxS64>(),
-        ("min", "f32") => code::<MinF32>(),
-        ("max", "f32") => code::<MaxF32>(),
         _ => return None,
     })
 }

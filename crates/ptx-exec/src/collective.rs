@@ -1,5 +1,16 @@
 //! Operations between the lanes of a warp: `shfl vote match redux elect activemask bar.warp.sync`.
 //!
+//! | instruction | result of each lane |
+//! |---|---|
+//! | `shfl` | the value of a lane computed from its own number, and whether that was in range |
+//! | `vote` | all, any or equal predicates of its partners; `ballot`: those predicates as bits |
+//! | `match` | which partners have its value; `all`: everybody if so, else nobody |
+//! | `redux` | sum, extreme or bits of its partners' values |
+//! | `elect` | the lowest partner |
+//!
+//! The partners of a lane are the lanes of its member mask that take part, so several groups of one warp (tiles) may run
+//! one instruction together, each with its own mask.
+//!
 //! Each names the lanes that must take part. Lanes that are not there yet are waited for: those that reach the same
 //! instruction join; those that reach another instruction of the same kind are brought together when nobody in the
 //! warp can run any more (`meet_across`).
@@ -283,11 +294,13 @@ impl Machine<'_> {
         false
     }
 
+    /// The instruction that a split stands at.
     fn inst_of(&self, split: usize) -> Option<Inst> {
         let pc = self.warp.splits.get(split)?.pc;
         self.env.code.insts.get(pc as usize).copied()
     }
 
+    /// Whether a split waits at the same operation with the same kinds of destinations as `model`.
     fn same_operation(&self, split: usize, model: &Inst) -> bool {
         self.inst_of(split).is_some_and(|inst| {
             std::ptr::fn_addr_eq(inst.exec, model.exec)
@@ -342,6 +355,7 @@ impl Machine<'_> {
         }
     }
 
+    /// Runs the operation if everybody it needs has come.
     fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all: u32) -> bool {
         let place = |slot: Slot, row: u32| if slot == NONE { NONE } else { row * LANES as u32 };
         let mut inst = *model;
@@ -363,6 +377,7 @@ impl Machine<'_> {
         flow == Flow::Next
     }
 
+    /// Copies the results back into the frames that the lanes came from.
     fn carry_out(&mut self, rows: &[Row; MEETING_ROWS], split: Split, inst: &Inst) {
         let code = self.env.code;
         let mut registers = Registers::new(self.warp.rows_of(split.frame, code), &code.constants);
@@ -384,14 +399,17 @@ fn is_one_of(exec: Exec, those: &[Exec]) -> bool {
     those.iter().any(|one| std::ptr::fn_addr_eq(exec, *one))
 }
 
+/// Whether the operand has 64 bits.
 fn operates_on_wide(exec: Exec) -> bool {
     is_one_of(exec, &[match_any::<u64>, match_all::<u64>])
 }
 
+/// Whether the result of a vote is a word.
 fn is_ballot(exec: Exec) -> bool {
     is_one_of(exec, &[ballot])
 }
 
+/// Whether the operand is a predicate.
 fn reads_predicate(exec: Exec) -> bool {
     is_one_of(exec, &[ballot, vote::<{ question::ALL }>, vote::<{ question::ANY }>, vote::<{ question::UNIFORM }>])
 }

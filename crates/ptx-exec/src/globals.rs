@@ -99,6 +99,7 @@ struct Image<'x, 'm, 'a> {
 }
 
 impl Image<'_, '_, '_> {
+    /// All initial bytes; those after them stay zero.
     fn bytes(&self, size: u64) -> Result<Vec<u8>, LoadError> {
         let mut bytes = Vec::new();
         self.row(&self.known.variable.initial, 0, &mut bytes)?;
@@ -109,6 +110,7 @@ impl Image<'_, '_, '_> {
         Ok(bytes)
     }
 
+    /// An error about this variable.
     fn invalid(&self, message: &str) -> LoadError {
         let variable = self.known.variable;
         LoadError::InvalidPtx { line: variable.line, message: format!("{}: {message}", variable.name) }
@@ -137,6 +139,7 @@ impl Image<'_, '_, '_> {
         Ok(())
     }
 
+    /// One element, little-endian. A number is converted to the type of the variable.
     fn scalar(&self, value: &Initial<'_>, element: u64) -> Result<Vec<u8>, LoadError> {
         let is_f32 = self.known.variable.ty == "f32";
         let number = match value {
@@ -152,6 +155,7 @@ impl Image<'_, '_, '_> {
         Ok(number.to_le_bytes().into_iter().take(element as usize).collect())
     }
 
+    /// The value of an address: of a variable, or of a function for tables of pointers.
     fn address(&self, wanted: SymbolAddress<'_>) -> Result<u64, LoadError> {
         let unresolved =
             || LoadError::UnresolvedSymbol { line: self.known.variable.line, name: wanted.name.to_owned() };

@@ -1,7 +1,11 @@
 //! A launch in progress: blocks spread over threads, and what is left of them between two runs.
 //!
 //! Blocks are started in order of their index, so a block that waits for an earlier one (a chained scan) waits for something
-//! that runs. The state between two runs is the blocks in the queue and the index of the next one.
+//! that runs. A thread keeps its block to the end and reuses its memory for the next one. In a cooperative launch all
+//! blocks are started at once and take turns, as each may wait for any other.
+//!
+//! The state between two runs is the blocks in the queue and the index of the next one: plain data, which could be written
+//! down. The first fault of any thread stops the others at their next slice.
 
 use crate::api::{Host, Launch, Limits, Progress};
 use crate::block::{Block, BlockProgress};
@@ -139,6 +143,7 @@ fn index_of(linear: u64, grid: [u32; 3]) -> [u32; 3] {
     [(linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32]
 }
 
+/// The fault of a launch that was never started.
 fn bad_launch(kernel: &str) -> Fault {
     Fault { kind: FaultKind::BadLaunch, kernel: kernel.to_owned(), line: 0, block: [0; 3], thread: [0; 3] }
 }
@@ -157,6 +162,7 @@ impl Run<'_> {
         });
     }
 
+    /// The queue, whatever happened to a thread that held it.
     fn lock_queue(&self) -> std::sync::MutexGuard<'_, VecDeque<Block>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -74,6 +74,7 @@ impl<'m, 'a> Linked<'m, 'a> {
         found.or_else(|| print::builtin(name).map(|_| Symbol::Builtin))
     }
 
+    /// Takes in one item of a text.
     fn add(&mut self, module: usize, item: &'m Item<'a>) -> Result<(), LoadError> {
         match item {
             Item::Function(function) => self.add_function(module, function),
@@ -85,6 +86,7 @@ impl<'m, 'a> Linked<'m, 'a> {
         }
     }
 
+    /// Takes in a definition; declarations say nothing that a call does not.
     fn add_function(&mut self, module: usize, function: &'m Function<'a>) -> Result<(), LoadError> {
         let Some(body) = &function.body else { return Ok(()) };
         let symbol = Symbol::Function(self.functions.len());
@@ -110,6 +112,7 @@ impl<'m, 'a> Linked<'m, 'a> {
         }
     }
 
+    /// Takes in a variable that has memory in this program.
     fn add_variable(&mut self, module: usize, variable: &'m Variable<'a>) -> Result<(), LoadError> {
         // Dynamic shared memory has no definition anywhere.
         let defined = variable.linkage != Linkage::Extern || variable.space == Space::Shared;
@@ -138,6 +141,7 @@ impl<'m, 'a> Linked<'m, 'a> {
         }
     }
 
+    /// A name of one text only.
     fn define_private(&mut self, module: usize, name: &'a str, symbol: Symbol) {
         if let Some(names) = self.private.get_mut(module) {
             names.insert(name, symbol);

@@ -1,4 +1,12 @@
 //! Runs one warp after another on one thread: the loop around the instructions, and the change between splits.
+//!
+//! While all lanes are together nothing but the next instruction is looked at. Once they have diverged, two more things
+//! matter: after each instruction, whether the place of another split was reached (one comparison with `join_at`), and
+//! after each jump, which split is now the lowest.
+//!
+//! Running the lowest split first would starve a lane that holds a lock which the others spin for. So a split that has run
+//! for a while gives the others a turn: soon if it uses atomics, volatile accesses or fences, the marks of waiting, and
+//! late if it only computes.
 
 use crate::block::Block;
 use crate::code::Env;

@@ -3,6 +3,15 @@
 //! Every access is checked for alignment and against a known range before `raw` touches memory; the checks are made once
 //! for all lanes when their addresses lie in one range, else lane by lane, so that a fault names its lane.
 //!
+//! | space | addresses | where it is |
+//! |---|---|---|
+//! | generic | 64 bits | by window: shared, local, parameters; else device memory |
+//! | global, const | 64 bits | device memory: addresses of this process |
+//! | shared | offsets, 32 or 64 bits | `Block::shared` |
+//! | local | offsets, 32 or 64 bits | `Warp::local` |
+//! | param of a kernel | constant offsets | the launch's buffer |
+//! | param of a function | constant offsets | the frame's part of `Warp::local` |
+//!
 //! Local memory is kept as rows of 8 bytes a lane, so that lanes that use the same offset (they nearly always do) touch
 //! one row.
 

@@ -26,6 +26,7 @@ struct Buffer<'m, 'a> {
 }
 
 impl Buffer<'_, '_> {
+    /// Reads one value; the first bad address is kept and the rest of the text is made of zeroes.
     fn read<T: Word>(&mut self, address: u64) -> T {
         self.machine.read(Space::Generic, self.lane, address).unwrap_or_else(|kind| {
             self.fault.get_or_insert(kind);
@@ -33,6 +34,7 @@ impl Buffer<'_, '_> {
         })
     }
 
+    /// Reads the next argument, which lies at a multiple of its size.
     fn next<T: Word>(&mut self) -> T {
         let address = self.at.wrapping_add(T::SIZE - 1) & !(T::SIZE - 1);
         self.at = address.wrapping_add(T::SIZE);

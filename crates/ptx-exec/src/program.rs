@@ -85,12 +85,14 @@ fn architecture(module: &Module<'_>) -> u32 {
     name.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or(0)
 }
 
+/// What the host can look up: static variables too, since programs name them by their symbol.
 fn visible_globals(linked: &Linked<'_, '_>, globals: &Globals) -> Vec<(String, u64, u64)> {
     let placed = linked.variables.iter().zip(&globals.places);
     let placed = placed.filter_map(|(known, place)| place.map(|(address, size)| (known, address, size)));
     placed.map(|(known, address, size)| (known.variable.name.to_owned(), address, size)).collect()
 }
 
+/// What a launch, and the attributes of a function, need to know of a kernel.
 fn kernel(
     known: &LinkedFunction<'_, '_>,
     modules: &[Module<'_>],

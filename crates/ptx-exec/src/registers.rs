@@ -101,6 +101,7 @@ impl Registers {
         Self { bases: [std::ptr::null_mut(); 2] }
     }
 
+    /// Where a slot is. The top bit chooses between frame and constants without a branch.
     #[inline(always)]
     fn at(&self, slot: Slot) -> *mut u32 {
         let base = self.bases[(slot >> 31) as usize];

@@ -116,6 +116,7 @@ fn masks(one: impl Fn(u32) -> u32) -> [u32; LANES] {
     std::array::from_fn(|lane| one(1 << lane))
 }
 
+/// Reads a register of 32 bits into a row.
 fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let env = machine.env;
     let all = |value: u32| [value; LANES];
@@ -149,6 +150,7 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
+/// Reads a register of 64 bits into a row.
 fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let value = match inst.imm {
         31 => clock(machine),

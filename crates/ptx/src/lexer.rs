@@ -63,6 +63,7 @@ impl<'a> Lexer<'a> {
         Ok(Token { kind, line, column, text })
     }
 
+    /// Column of the current byte, from 1.
     fn column(&self) -> u32 {
         (self.at - self.line_start) as u32 + 1
     }
@@ -81,12 +82,14 @@ impl<'a> Lexer<'a> {
         self.at += 1;
     }
 
+    /// An error at the current place, quoting the text up to the next blank.
     fn error(&self, message: &str) -> ParseError {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let token = rest.split_whitespace().next().unwrap_or_default();
         ParseError::at(self.line, self.column(), token, message)
     }
 
+    /// Skips white space and comments.
     fn skip_blank(&mut self) -> Result<(), ParseError> {
         loop {
             match (self.peek(0), self.peek(1)) {
@@ -100,6 +103,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Skips `/* ... */`; comments do not nest.
     fn skip_comment(&mut self) -> Result<(), ParseError> {
         let unclosed = self.error("comment without end");
         self.at += 2;
@@ -113,12 +117,14 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
+    /// Moves on over bytes that satisfy `keep`.
     fn skip_while(&mut self, keep: impl Fn(u8) -> bool) {
         while self.at < self.text.len() && keep(self.peek(0)) {
             self.bump();
         }
     }
 
+    /// Reads one token. The first byte decides what it is.
     fn kind(&mut self) -> Result<TokenKind<'a>, ParseError> {
         match self.peek(0) {
             0 => Ok(TokenKind::End),
@@ -154,6 +160,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Reads `"..."`. Nothing is unescaped: only file names and debug sections have strings.
     fn string(&mut self) -> Result<TokenKind<'a>, ParseError> {
         let unclosed = self.error("string without end");
         self.at += 1;
@@ -169,6 +176,9 @@ impl<'a> Lexer<'a> {
         Ok(TokenKind::Text(inside))
     }
 
+    /// Reads a number in any notation, a decimal point and an exponent included.
+    ///
+    /// A point ends a number that is written as bits, so that `0f3F800000.x` is no decimal fraction.
     fn number(&mut self) -> Result<TokenKind<'a>, ParseError> {
         let (start, begin) = (self.at, self.clone());
         self.skip_while(is_word);

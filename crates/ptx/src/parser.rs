@@ -78,6 +78,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// What follows the linkage: a function, or variables of a state space.
     fn declared(&mut self, word: &'a str, token: &Token<'a>, linkage: Linkage, module: &mut Module<'a>) -> Parsed<()> {
         if word == "entry" || word == "func" {
             let function = self.function(word == "entry", linkage)?;
@@ -107,6 +108,7 @@ impl<'a> Parser<'a> {
         Ok(words)
     }
 
+    /// `.alias name, target;`
     fn alias(&mut self, line: u32) -> Parsed<Item<'a>> {
         let name = self.word()?;
         self.expect(b',')?;
@@ -212,6 +214,7 @@ impl<'a> Parser<'a> {
 
     // Token access.
 
+    /// Takes the next token.
     fn next(&mut self) -> Parsed<Token<'a>> {
         match self.ahead.take() {
             Some(token) => Ok(token),
@@ -219,6 +222,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Looks at the next token without taking it.
     fn peek(&mut self) -> Parsed<Token<'a>> {
         let token = self.next()?;
         self.ahead = Some(token);
@@ -234,6 +238,7 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
+    /// Takes the next token, which must be `punct`.
     fn expect(&mut self, punct: u8) -> Parsed<()> {
         let token = self.next()?;
         match token.kind {
@@ -242,6 +247,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Takes a name.
     fn word(&mut self) -> Parsed<&'a str> {
         let token = self.next()?;
         match token.kind {
@@ -250,6 +256,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Takes an integer.
     fn int(&mut self) -> Parsed<u64> {
         let token = self.next()?;
         match token.kind {

@@ -157,6 +157,7 @@ permute_modes! {
     PermuteRc16: [0x1010_u32, 0x3232, 0x1010, 0x3232];
 }
 
+/// `width` ones at `position`; when they reach `beyond` the word, ones up to its end.
 #[inline(always)]
 fn bit_mask(position: u32, width: u32, beyond: bool) -> u32 {
     let (start, end) = (position & 31, (position & 31) + (width & 31));
@@ -165,6 +166,7 @@ fn bit_mask(position: u32, width: u32, beyond: bool) -> u32 {
     from & !below
 }
 
+/// The low `bits` bits, sign-extended.
 #[inline(always)]
 fn sign_extended(value: u32, bits: u32) -> u32 {
     value.signed_field(0, bits)

@@ -31,6 +31,7 @@ pub(crate) fn finish(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
     }
 }
 
+/// The rare forms: kept out of the comparison loops, which are many copies of one code.
 #[inline(never)]
 fn finish_combined(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
     let operation = inst.imm & 7;

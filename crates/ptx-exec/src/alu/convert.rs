@@ -39,11 +39,13 @@ macro_rules! integers {
                 (magnitude(self), self < 0)
             }
 
+            /// An integer in `f32`; nearest is what the CPU does, other roundings go by sign and magnitude.
             #[inline(always)]
             fn to_f32(self) -> f32 {
                 self as f32
             }
 
+            /// An integer in `f64`.
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 self as f64
@@ -126,6 +128,7 @@ fn nan<const FTZ: bool>(value: f32) -> f32 {
     if FTZ { canonical(value) } else { value }
 }
 
+/// Clamps to 0..1; NaN becomes 0.
 #[inline(always)]
 fn clamp_f64(value: f64) -> f64 {
     let low = if value > 0.0 { value } else { 0.0 };

@@ -37,6 +37,7 @@ impl Kind {
         u64::from(self.bits) << 1 | u64::from(self.signed)
     }
 
+    /// The reverse of `encode`.
     fn decode(code: u64) -> Self {
         Self { bits: ((code >> 1) & 0x7f) as u32, signed: code & 1 != 0 }
     }

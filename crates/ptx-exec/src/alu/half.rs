@@ -119,6 +119,7 @@ fn ordered<T: Small>(operand: u32, result: u32) -> u32 {
     if operand & 0x7fff > T::INFINITY { 0x7fff } else { result }
 }
 
+/// Zero for negative values; NaN passes.
 #[inline(always)]
 fn relu(value: f32) -> f32 {
     if value > 0.0 || value.is_nan() { value } else { 0.0 }

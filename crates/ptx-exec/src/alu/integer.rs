@@ -140,12 +140,14 @@ fn div_u32(a: u32, b: u32) -> u32 {
     if b == 0 { u32::MAX } else { whole }
 }
 
+/// The remainder that belongs to `div_u32`.
 #[inline(always)]
 fn rem_u32(a: u32, b: u32) -> u32 {
     let rest = a.wrapping_sub(div_u32(a, b).wrapping_mul(b));
     if b == 0 { u32::MAX } else { rest }
 }
 
+/// By magnitudes. `i32::MIN / -1` wraps to itself, as on the GPU.
 #[inline(always)]
 fn div_i32(a: i32, b: i32) -> i32 {
     let magnitude = div_u32(a.unsigned_abs(), b.unsigned_abs()).cast_signed();
@@ -159,6 +161,7 @@ fn div_i32(a: i32, b: i32) -> i32 {
     }
 }
 
+/// The remainder that belongs to `div_i32`.
 #[inline(always)]
 fn rem_i32(a: i32, b: i32) -> i32 {
     let rest = a.wrapping_sub(div_i32(a, b).wrapping_mul(b));

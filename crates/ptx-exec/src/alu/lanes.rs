@@ -56,6 +56,7 @@ pub(crate) trait Compare {
 /// The lane that an element lives in.
 type Lane<E> = <E as Element>::Lane;
 
+/// `out = f(a)`. The arrays come as parameters because that tells the compiler that they do not overlap.
 #[inline(always)]
 fn map1<O: Unary>(out: &mut [Lane<O::D>; LANES], a: &[Lane<O::A>; LANES]) {
     for lane in 0..LANES {
@@ -63,6 +64,7 @@ fn map1<O: Unary>(out: &mut [Lane<O::D>; LANES], a: &[Lane<O::A>; LANES]) {
     }
 }
 
+/// `out = f(a, b)`
 #[inline(always)]
 fn map2<O: Binary>(out: &mut [Lane<O::D>; LANES], a: &[Lane<O::A>; LANES], b: &[Lane<O::B>; LANES]) {
     for lane in 0..LANES {
@@ -70,6 +72,7 @@ fn map2<O: Binary>(out: &mut [Lane<O::D>; LANES], a: &[Lane<O::A>; LANES], b: &[
     }
 }
 
+/// `out = f(a, b, c)`
 #[inline(always)]
 fn map3<O: Ternary>(
     out: &mut [Lane<O::D>; LANES],
@@ -82,6 +85,7 @@ fn map3<O: Ternary>(
     }
 }
 
+/// `f(a, b)` as one bit a lane. The bits are made in an array first, which vectorises; joining them is cheap.
 #[inline(always)]
 fn compare_bits<O: Compare>(a: &[Lane<O::A>; LANES], b: &[Lane<O::A>; LANES]) -> u32 {
     let mut bits = [0_u32; LANES];
@@ -91,6 +95,7 @@ fn compare_bits<O: Compare>(a: &[Lane<O::A>; LANES], b: &[Lane<O::A>; LANES]) ->
     bits.iter().fold(0, |all, bit| all | bit)
 }
 
+/// One unary instruction.
 #[inline(always)]
 fn unary_body<O: Unary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let mut out = [Raw::ZERO; LANES];
@@ -99,6 +104,7 @@ fn unary_body<O: Unary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
+/// One binary instruction.
 #[inline(always)]
 fn binary_body<O: Binary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let mut out = [Raw::ZERO; LANES];
@@ -107,6 +113,7 @@ fn binary_body<O: Binary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
+/// One ternary instruction.
 #[inline(always)]
 fn ternary_body<O: Ternary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let mut out = [Raw::ZERO; LANES];

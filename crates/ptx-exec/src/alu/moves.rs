@@ -31,6 +31,7 @@ operations! {
     High8(u32) -> u32 = |a| (a >> 8) & 0xff;
 }
 
+/// The lanes of `a` where `bits` says so, else those of `b`.
 #[inline(always)]
 fn choose<T: Raw>(out: &mut [T; LANES], a: &[T; LANES], b: &[T; LANES], bits: u32) {
     for lane in 0..LANES {

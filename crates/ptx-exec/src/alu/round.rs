@@ -215,6 +215,7 @@ pub(crate) fn fma_f64<const MODE: u8>(a: f64, b: f64, c: f64) -> f64 {
     if MODE == mode::NEAREST { nearest } else { fma_f64_directed::<MODE>(a, b, c, nearest) }
 }
 
+/// Corrects the nearest result by the sign of its exact error. Rare, so exactness goes before speed.
 #[inline(never)]
 fn fma_f64_directed<const MODE: u8>(a: f64, b: f64, c: f64, nearest: f64) -> f64 {
     if !(a.is_finite() && b.is_finite() && c.is_finite()) {

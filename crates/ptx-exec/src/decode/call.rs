@@ -1,4 +1,8 @@
 //! `call`: arguments and results are areas of local memory, copied between the frames.
+//!
+//! A `.param` variable of the caller and the parameter of the callee have the same layout, as the PTX calling convention
+//! wants; so a call copies rows and looks at no types. The areas of each call are kept in a `CallSite`, because `ret` needs
+//! them again to bring the results back.
 
 use super::draft::Draft;
 use super::function::{Binding, FunctionDecoder};
@@ -51,6 +55,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.direct(callee, site)
     }
 
+    /// Where the arguments or results named in a call are. Compilers name `.param` variables only.
     fn areas(&mut self, operands: &[Operand<'a>]) -> Result<Vec<LocalArea>, LoadError> {
         let area = |operand: &Operand<'a>| match operand {
             Operand::Name(name) => match self.binding(name) {
@@ -68,6 +73,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.shared.call_sites.len() as u64 - 1
     }
 
+    /// A call of a function known by name: defined in a text, or provided by the driver.
     fn direct(&mut self, callee: &'a str, site: CallSite) -> Result<(), LoadError> {
         match self.shared.linked.find(self.module, callee) {
             Some(Symbol::Function(index)) => {
@@ -91,6 +97,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// A call through a register. The prototype is checked here, the target when the call is made.
     fn indirect(&mut self, callee: &'a str, prototype: Option<&Operand<'a>>, site: CallSite) -> Result<(), LoadError> {
         if let Some(Operand::Name(name)) = prototype {
             let Some(Binding::Prototype(signature)) = self.binding(name).cloned() else {

@@ -68,6 +68,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.push(draft.apart());
     }
 
+    /// `shfl.sync.down.b32 d|p, a, b, c, members`
     fn shuffle(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, sync: bool) -> Result<(), LoadError> {
         let exec: Exec = match m.one_of(&["up", "down", "bfly", "idx"]) {
             Some("up") => code::shuffle::<{ code::UP }>,
@@ -102,6 +103,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         })
     }
 
+    /// `vote.sync.any.pred d, p, members` in either order of the words.
     fn vote(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, sync: bool) -> Result<(), LoadError> {
         use code::question::{ALL, ANY, UNIFORM};
         let (exec, result): (Exec, Ty) = match m.one_of(&["all", "any", "uni", "ballot"]) {
@@ -120,6 +122,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `match.any.sync.b32 d, a, members` and `match.all.sync.b32 d|p, a, members`
     fn find_matches(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let all = match m.one_of(&["any", "all"]) {
             Some(word) => word == "all",
@@ -141,6 +144,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `redux.sync.add.s32 d, a, members`
     fn reduce(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let name = m.one_of(&["add", "min", "max", "and", "or", "xor"]);
         let ty = m.ty();
@@ -154,6 +158,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `elect.sync d|p, members`
     fn elect(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
         let (operands, members) = self.members(i, true)?;
         let [destination] = operands else { return Err(self.invalid("elect with the wrong number of operands")) };

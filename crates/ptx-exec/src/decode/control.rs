@@ -46,6 +46,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.plain(draft)
     }
 
+    /// `bra label`; whether it is conditional is the guard's business.
     fn branch(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
         let [Operand::Name(name)] = i.operands.as_slice() else { return Err(self.invalid("branch without a label")) };
         let Some(Binding::Label(label)) = self.binding(name).cloned() else {
@@ -54,6 +55,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.end(Draft::new(control::branch).to(label))
     }
 
+    /// `brx.idx index, table`
     fn branch_indexed(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let [index, Operand::Name(table)] = self.operands(i)? else { return Err(self.invalid("brx without a table")) };
         let Some(Binding::Targets(labels)) = self.binding(table).cloned() else {
@@ -97,6 +99,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// `bar.warp.sync members`
     fn warp_barrier(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         if !m.take("sync") {
             return Err(self.unsupported(i));
@@ -107,6 +110,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `bar.red.popc.u32 d, a, b, p`; the count `b` may be absent.
     fn reducing_barrier(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let how = match m.one_of(&["and", "or", "popc"]) {
             Some("and") => kind::AND,

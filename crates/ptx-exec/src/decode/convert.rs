@@ -1,5 +1,11 @@
 //! `cvt`: from a pair of types and modifiers to one or two conversions.
 //!
+//! | from \ to | integer | `f32` `f64` | `f16` `bf16` |
+//! |---|---|---|---|
+//! | integer | keep the narrower, extend | one rounding | by way of `f64` |
+//! | `f32` `f64` | round, saturate | one rounding | one rounding |
+//! | `f16` `bf16` | by way of `f32` | exact | by way of `f32` |
+//!
 //! Pairs without a direct conversion go through a register in between that loses nothing: 16-bit floats through `f32`,
 //! 8-bit results through the extension to the register.
 
@@ -189,6 +195,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((a, width))
     }
 
+    /// Between integers: the narrower of the two types is kept of the source, and extended to the register.
+    ///
+    /// An extension by the sign of the source into an unsigned type narrower than its register, and saturation, are left to
+    /// the slow conversion, which takes any pair.
     fn integer_to_integer(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let [destination, source] = self.operands(i)?;
         let (d, to_width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
@@ -228,6 +238,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// From an integer of any size. Nothing is lost before the one rounding.
     fn integer_to_float(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let [destination, source] = self.operands(i)?;
         let (a, width) = self.cut_source(source, from)?;
@@ -261,6 +272,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.float_to_float(i, style, (to, d), (Ty::F64, wide))
     }
 
+    /// To an integer of any size; results of 8 and 16 bits are extended to their register.
     fn float_to_integer(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let [destination, source] = self.operands(i)?;
         let mut a = self.source(source, from)?;
@@ -293,6 +305,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// Between floats of 32 and 64 bits, or rounding to an integral value within one of them.
     fn float_to_float(
         &mut self,
         i: &Instruction<'a>,

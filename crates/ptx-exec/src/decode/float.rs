@@ -141,6 +141,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// `sqrt rcp` in every rounding and the approximate functions.
     fn function_f32(
         &mut self,
         i: &Instruction<'a>,
@@ -163,6 +164,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.uniform(i, exec, Ty::F32, 1)
     }
 
+    /// `sqrt rcp` in every rounding; the approximate ones exist for two functions, with and without flush.
     fn function_f64(
         &mut self,
         i: &Instruction<'a>,

@@ -138,6 +138,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         Ok(())
     }
 
+    /// Makes room for parameters in the frame, in order.
     fn bind_params(&mut self, params: &[Variable<'a>]) -> Result<Vec<LocalArea>, LoadError> {
         params.iter().map(|param| self.param_area(param)).collect()
     }
@@ -180,6 +181,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         self.scopes.iter().rev().find_map(|scope| scope.get(name))
     }
 
+    /// One scope of statements. Labels are declared first, since branches may go forward.
     fn statements(&mut self, statements: &[Statement<'a>]) -> Result<(), LoadError> {
         self.declare_labels(statements);
         for statement in statements {
@@ -224,6 +226,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         }
     }
 
+    /// Records where a label stands: at the next instruction.
     fn place_label(&mut self, name: &str) {
         let here = self.drafts.len() as u32;
         if let Some(Binding::Label(label)) = self.binding(name).cloned()
@@ -233,6 +236,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         }
     }
 
+    /// A declaration inside the body.
     fn declare(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         match variable.space {
             Space::Reg => self.declare_registers(variable),
@@ -249,6 +253,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         }
     }
 
+    /// A shared variable of a kernel, which is nobody else's.
     fn declare_shared(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         let layout = globals::layout(variable)?;
         let offset = self.shared_room(layout)?;
@@ -263,6 +268,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         Ok(offset)
     }
 
+    /// `.reg .b32 a, %r<9>;`
     fn declare_registers(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         let width = Ty::parse(variable.ty).and_then(Ty::width);
         let width =
@@ -322,6 +328,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         draft
     }
 
+    /// One instruction: guard, family, and the check that every modifier was understood.
     fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
         self.line = instruction.line;
         self.guard = NONE;
@@ -334,6 +341,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         if modifiers.all_taken() { Ok(()) } else { Err(self.unsupported(instruction)) }
     }
 
+    /// The predicate of a guard, with its negation.
     fn guard_register(&mut self, guard: &Guard<'a>) -> Result<Ref, LoadError> {
         let register = self.source(&Operand::Name(guard.register), Ty::Pred)?;
         Ok(if guard.negated { register | NEGATED } else { register })

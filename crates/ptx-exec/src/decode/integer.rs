@@ -1,4 +1,11 @@
 //! `add` to `sad`: integer arithmetic, and the way to the float families for the opcodes they share.
+//!
+//! | written | chosen by |
+//! |---|---|
+//! | `add sub div rem min max neg abs sad` | type |
+//! | `mul mad mul24 mad24` with `.lo .hi .wide` | type and half |
+//! | any of these with `.sat` | half; only `.s32` has it |
+//! | `add addc sub subc mad madc` with `.cc` | width; the flag is one predicate of the function |
 
 use super::draft::{Draft, Ref, Role};
 use super::function::FunctionDecoder;
@@ -127,6 +134,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// Everything but carry chains. The half of a product decides the type of its result.
     fn arithmetic_integer(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, ty: Ty) -> Result<(), LoadError> {
         let half = m.one_of(&["lo", "hi", "wide"]);
         let exec = if m.take("sat") {

@@ -121,6 +121,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// Operations that exist in both widths.
     fn plain_logic(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, ty: Ty) -> Result<(), LoadError> {
         let word = Ty::U(32);
         match i.opcode {
@@ -143,6 +144,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// Operations of 32 bits with a mode: `shf prmt bmsk szext`.
     fn on_words(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, ty: Ty) -> Result<(), LoadError> {
         let word = Ty::U(32);
         if ty.bits() != 32 {
@@ -163,6 +165,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// `and.pred` and the like; a negated source is turned around first.
     fn predicate_logic(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
         let exec = on_predicates(i.opcode).ok_or_else(|| self.unsupported(i))?;
         let [destination, sources @ ..] = i.operands.as_slice() else { return Err(self.invalid("no operands")) };
@@ -177,6 +180,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `bfi`, the one operation with four sources: the length goes into `x`.
     fn insert(&mut self, i: &Instruction<'a>, ty: Ty) -> Result<(), LoadError> {
         let [d, bits, base, position, length] = self.operands(i)?;
         let (bits, base) = (self.source(bits, ty)?, self.source(base, ty)?);
@@ -187,6 +191,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `lop3.b32 d, a, b, c, table`
     fn lop3(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
         let [d, a, b, c, table] = self.operands(i)?;
         let Operand::Int(table) = table else { return Err(self.invalid("lop3 without a constant table")) };

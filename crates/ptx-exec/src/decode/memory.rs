@@ -1,4 +1,8 @@
 //! `ld`, `st` and the hints around them.
+//!
+//! The code of an access depends on four things: what is in memory, how wide the register is, how the address is held,
+//! and whether it is a vector. Cache hints and scopes change nothing here; acquire and release become fences of their own
+//! after or before the access, and any strong access is marked as a possible wait loop by one.
 
 use super::draft::{Draft, Ref, Role};
 use super::function::{Binding, FunctionDecoder};
@@ -134,6 +138,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         })
     }
 
+    /// Takes `.v2` and the like; 1 without.
     fn vector_size(&self, m: &mut Modifiers<'a>) -> usize {
         match m.one_of(&["v2", "v4", "v8"]) {
             Some("v2") => 2,
@@ -143,6 +148,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// `ld`: a fence follows where the text asks for acquire order.
     fn load(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let space = self.space(m);
         let order = m.memory_order();
@@ -201,6 +207,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((registers, common.unwrap_or(default)))
     }
 
+    /// `st`: a fence goes before where the text asks for release order.
     fn store(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let space = self.space(m);
         let order = m.memory_order();
@@ -257,6 +264,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// The operand in brackets. A bare number is an address, a name is a register or something with an address.
     fn target(&mut self, operand: &Operand<'a>, space: Option<&str>) -> Result<Target, LoadError> {
         let Operand::Address { base, offset } = operand else { return Err(self.invalid("expected an address")) };
         let space = match space {
@@ -278,6 +286,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.named_target(name, *offset, space)
     }
 
+    /// The address of a variable or parameter. Parameters of kernels are read from the buffer directly.
     fn named_target(&mut self, name: &'a str, offset: i64, space: Space) -> Result<Target, LoadError> {
         match self.binding(name).cloned() {
             Some(Binding::KernelParam(base)) if space == Space::Generic => {

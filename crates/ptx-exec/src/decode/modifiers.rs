@@ -90,6 +90,7 @@ pub(crate) struct Order {
     pub(crate) strong: bool,
 }
 
+/// Orders, scopes and cache hints: all that says how, and nothing of what.
 fn is_memory_word(word: &str) -> bool {
     matches!(
         word,

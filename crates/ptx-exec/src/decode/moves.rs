@@ -168,6 +168,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `testp.finite.f32 p, a`
     fn test(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let name = m.one_of(&["finite", "infinite", "number", "notanumber", "normal", "subnormal"]);
         let ty = m.ty();
@@ -185,6 +186,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `selp.b32 d, a, b, p`
     fn select(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let ty = m.ty().ok_or_else(|| self.invalid("selp without a type"))?;
         let [destination, a, b, condition] = self.operands(i)?;
@@ -196,6 +198,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `slct.b32.s32 d, a, b, c`
     fn select_by_sign(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         m.take("ftz");
         let (Some(ty), Some(sign)) = (m.ty(), m.ty()) else { return Err(self.unsupported(i)) };
@@ -218,6 +221,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// `mov` in all its forms: copies, addresses, packing, unpacking, predicates.
     fn mov(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let ty = m.ty().ok_or_else(|| self.invalid("mov without a type"))?;
         let [destination, source] = self.operands(i)?;
@@ -239,6 +243,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// A plain copy of a register.
     fn copy(&mut self, d: Ref, a: Ref, ty: Ty) {
         let exec = if ty.bits() == 64 { unary::<moves::Copy64>() } else { unary::<moves::Copy32>() };
         self.emit(exec, d, &[a]);
@@ -347,6 +352,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
+    /// `isspacep.shared p, a`
     fn is_space(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let space = m.take_if(|word| !word.is_empty());
         let exec = match space {

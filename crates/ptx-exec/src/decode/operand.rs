@@ -1,4 +1,8 @@
 //! Operands to references: registers, constants, special registers, addresses of variables.
+//!
+//! A constant becomes a row of constants, once for each value and width in the program. A special register, and an address
+//! that is known only at launch (dynamic shared memory, local memory of a function), becomes an instruction of its own
+//! that fills a temporary.
 
 use super::draft::{Draft, Ref};
 use super::function::{Binding, FunctionDecoder};
@@ -100,6 +104,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.shared.constants.slot(value, width)
     }
 
+    /// A register, a special register, a constant by name, or the address of a variable.
     fn named_source(&mut self, name: &'a str, offset: i64, ty: Ty) -> Result<(Ref, Width), LoadError> {
         if name == "WARP_SZ" {
             return Ok((self.constant(WARP_SIZE, Width::Word), Width::Word));
@@ -114,6 +119,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((self.address(name, offset, width)?, width))
     }
 
+    /// Reads a special register into a temporary: they are sources like any other, but have no slot.
     fn special(&mut self, name: &str, member: &str) -> Result<(Ref, Width), LoadError> {
         let Some((number, width)) = special::lookup(name, member) else {
             if !special::exists(name) {
@@ -167,6 +173,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(register)
     }
 
+    /// The address of something declared at module level. 32 bits hold addresses of shared memory only.
     fn symbol_address(&mut self, name: &'a str, offset: i64, width: Width) -> Result<Ref, LoadError> {
         let address = match self.shared.linked.find(self.module, name) {
             Some(Symbol::Function(index)) => function_address(index),

@@ -137,6 +137,7 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
     Needs { shared_bytes, registers: places.pressure, dynamic_align: 16 }
 }
 
+/// Slots instead of registers, and the place of the list among those of all functions.
 fn place_fields(draft: &mut Draft, place: &impl Fn(Ref) -> u32, list_base: u32) {
     draft.map(place);
     if draft.list_in_x {
@@ -191,6 +192,7 @@ fn names_in<'a>(body: &[Statement<'a>], names: &mut Vec<&'a str>) {
     }
 }
 
+/// The names that one operand mentions.
 fn operand_names<'a>(operand: &Operand<'a>, names: &mut Vec<&'a str>) {
     match operand {
         Operand::Name(name) | Operand::Offset(name, _) | Operand::Address { base: Some(name), .. } => names.push(name),

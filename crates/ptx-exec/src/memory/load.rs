@@ -92,6 +92,7 @@ pub(crate) fn spread<A: Access>(
     (!bad).then_some(Spread { host, distances })
 }
 
+/// Extends 32 values to registers.
 #[inline(always)]
 fn extend_row<A: Access>(out: &mut [A::Lane; LANES], values: &[A::Word; LANES]) {
     for lane in 0..LANES {

@@ -60,6 +60,7 @@ pub(crate) fn load_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>
     Flow::Next
 }
 
+/// Loads one value from the addresses in the register of the instruction.
 fn load_element<T: Word, L: Raw, P: Pointer>(
     machine: &mut Machine<'_>,
     inst: &Inst,
@@ -104,6 +105,7 @@ fn load_row<T: Word, L: Raw, P: Pointer>(
     Flow::Next
 }
 
+/// Alignment first, as the hardware looks at it first.
 fn check(machine: &Machine<'_>, address: u64, size: u64, alignment: u64) -> Result<(), FaultKind> {
     if !address.is_multiple_of(alignment) {
         return Err(FaultKind::MisalignedAddress(address));
@@ -130,6 +132,7 @@ pub(crate) fn store_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_
     Flow::Next
 }
 
+/// Stores one value a lane.
 fn store_row<T: Word, L: Raw, P: Pointer>(
     machine: &mut Machine<'_>,
     inst: &Inst,

@@ -61,6 +61,7 @@ impl Machine<'_> {
         }
     }
 
+    /// Tells by the address which space is meant.
     fn generic_place(&mut self, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
         let place = if address < window::SHARED {
             return self.global_place(address, size, write);
@@ -75,15 +76,18 @@ impl Machine<'_> {
         place.ok_or(FaultKind::IllegalAddress(address))
     }
 
+    /// Device memory: asks for the range.
     fn global_place(&mut self, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
         let allowed = self.ranges.allow(self.env.host, self.pc, address, size, write);
         if allowed { Ok(Place::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
     }
 
+    /// Shared memory: has one size for the whole launch.
     fn shared_place(&mut self, offset: u64, size: u64) -> Option<Place> {
         self.block.shared.span(offset, size).map(Place::Host)
     }
 
+    /// Local memory: ends with the frames that exist now.
     fn local_place(&mut self, offset: u64, size: u64) -> Option<Place> {
         local::contains(&self.warp.local, offset, size).then_some(Place::Local(offset))
     }

@@ -44,6 +44,7 @@ impl Ranges {
         (entry.start, entry.end)
     }
 
+    /// The hint was wrong: looks at all that is known, then asks the host.
     #[inline(never)]
     fn search(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
         let known = self.entries.iter().position(|entry| contains(entry, address, bytes, write));
@@ -62,6 +63,7 @@ impl Ranges {
         contains(&self.entries[index], address, bytes, write)
     }
 
+    /// Puts a range in place of the oldest one.
     fn remember(&mut self, range: AddressRange) -> usize {
         let index = self.next;
         self.entries[index] = range;
@@ -70,6 +72,7 @@ impl Ranges {
     }
 }
 
+/// Whether an access lies wholly in a range that allows it.
 #[inline(always)]
 fn contains(range: &AddressRange, address: u64, bytes: u64, write: bool) -> bool {
     let fits = address >= range.start && address < range.end && range.end - address >= bytes;

@@ -12,6 +12,7 @@ use crate::inst::{Flow, Inst, NONE, Slot};
 use crate::machine::Machine;
 use crate::registers::{FULL, LANES, Raw, lanes_of};
 
+/// Cuts 32 registers to the size in memory.
 #[inline(always)]
 fn cut_row<A: Access>(out: &mut [A::Word; LANES], values: &[A::Lane; LANES]) {
     for lane in 0..LANES {

@@ -77,6 +77,7 @@ fn conversion<'a>(text: &'a [u8], arguments: &mut dyn Arguments, out: &mut Vec<u
     rest
 }
 
+/// Flags in any order; returns where they end.
 fn flags(text: &[u8], mut at: usize, spec: &mut Spec) -> usize {
     loop {
         match text.get(at) {
@@ -118,6 +119,7 @@ fn length(text: &[u8], mut at: usize, spec: &mut Spec) -> usize {
     }
 }
 
+/// `d i u o x X`. A precision is a least number of digits, and turns the zero flag off.
 fn integer(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     let raw = if spec.long { arguments.double_word() } else { u64::from(arguments.word()) };
     let unused = if spec.long { 0 } else { 64 - spec.bits.max(8) };
@@ -168,6 +170,7 @@ fn pad(spec: Spec, text: Vec<u8>, out: &mut Vec<u8>) {
     out.extend(second);
 }
 
+/// `s`, cut to the precision. A null pointer prints as the C library does.
 fn string(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     let address = arguments.double_word();
     let mut text = if address == 0 { b"(null)".to_vec() } else { arguments.string(address) };
@@ -175,12 +178,14 @@ fn string(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     pad(spec, text, out);
 }
 
+/// `p`
 fn pointer(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     let address = arguments.double_word();
     let text = if address == 0 { "(nil)".to_owned() } else { format!("{address:#x}") };
     pad(spec, text.into_bytes(), out);
 }
 
+/// `f e g a` in both cases. Infinities and NaN are never padded with zeroes.
 fn float(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     let value = f64::from_bits(arguments.double_word());
     let magnitude = value.abs();
@@ -197,6 +202,7 @@ fn float(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     number_field(Spec { zero: spec.zero && value.is_finite(), ..spec }, prefix, &digits, out);
 }
 
+/// The digits of a finite magnitude.
 fn finite(spec: Spec, value: f64) -> String {
     let precision = spec.precision.unwrap_or(6);
     match spec.conversion.to_ascii_lowercase() {
@@ -219,15 +225,18 @@ fn decimal_parts(value: f64, precision: usize) -> (String, i32) {
     (mantissa.to_owned(), exponent.parse().unwrap_or(0))
 }
 
+/// A decimal exponent of at least two digits.
 fn exponent_text(exponent: i32) -> String {
     format!("e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.unsigned_abs())
 }
 
+/// `1.5e+01`
 fn scientific(spec: Spec, value: f64, precision: usize) -> String {
     let (mantissa, exponent) = decimal_parts(value, precision);
     with_point(spec, mantissa) + &exponent_text(exponent)
 }
 
+/// The shorter of the two notations, by C's rule, without trailing zeroes.
 fn general(spec: Spec, value: f64, precision: usize) -> String {
     let (mantissa, exponent) = decimal_parts(value, precision - 1);
     let strip = |digits: String| {

@@ -15,6 +15,7 @@ impl<'a> Parser<'a> {
         Ok(first)
     }
 
+    /// One operand without what may follow a `|`.
     fn simple_operand(&mut self) -> Parsed<Operand<'a>> {
         let token = self.next()?;
         match token.kind {

@@ -25,6 +25,7 @@ impl<'a> Parser<'a> {
         Ok(statements)
     }
 
+    /// A directive inside a body: a declaration, or something without effect on execution.
     fn body_directive(&mut self, word: &'a str, token: &Token<'a>, out: &mut Vec<Statement<'a>>) -> Parsed<()> {
         match word {
             "loc" | "file" => self.skip_line(token.line),
@@ -39,6 +40,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// What follows `@`: a predicate, then an instruction.
     fn guarded(&mut self) -> Parsed<Statement<'a>> {
         let negated = self.accept(b'!')?;
         let register = self.word()?;
@@ -47,6 +49,9 @@ impl<'a> Parser<'a> {
         self.instruction(Some(Guard { negated, register }), opcode, token.line)
     }
 
+    /// A word that starts a statement is a label if a colon follows, else an opcode.
+    ///
+    /// A label may stand on a directive, which then is what the label names.
     fn label_or_instruction(&mut self, word: &'a str, token: &Token<'a>) -> Parsed<Statement<'a>> {
         if !self.accept(b':')? {
             return self.instruction(None, word, token.line);
@@ -84,6 +89,7 @@ impl<'a> Parser<'a> {
         Ok(Statement::Instruction(Instruction { guard, opcode, modifiers, operands, line }))
     }
 
+    /// Operands with commas between them, up to and including the semicolon.
     fn operands(&mut self) -> Parsed<Vec<Operand<'a>>> {
         let mut operands = Vec::new();
         if self.accept(b';')? {

@@ -99,6 +99,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
+    /// Skips `( ... )`: attributes have no effect here.
     fn skip_parentheses(&mut self) -> Parsed<()> {
         self.expect(b'(')?;
         let mut open = 1;
@@ -119,6 +120,7 @@ impl<'a> Parser<'a> {
         if self.accept(b'{')? { self.initial_list() } else { Ok(vec![self.initial()?]) }
     }
 
+    /// The elements up to the closing brace; a trailing comma is accepted.
     fn initial_list(&mut self) -> Parsed<Vec<Initial<'a>>> {
         self.descend()?;
         let mut list = Vec::new();
