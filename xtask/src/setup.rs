@@ -69,7 +69,7 @@ fn need_program(program: &str, arguments: &[&str], package: &str) -> Result<()> 
 }
 
 fn apt(arguments: &[&str]) -> Result<()> {
-    shell::run(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
+    shell::read(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
 }
 
 fn remove(folder: &Path) -> Result<()> {
