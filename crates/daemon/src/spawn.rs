@@ -126,9 +126,10 @@ mod tests {
 
     use super::*;
 
+    /// bash, because the `sh` of Debian cannot write to a descriptor above 9.
     fn shell(script: &str) -> WorkerCommand {
         let arguments = vec!["-c".into(), script.into(), "worker".into()];
-        WorkerCommand { program: "/bin/sh".into(), arguments, set: Vec::new(), unset: vec!["HOME".into()] }
+        WorkerCommand { program: "/bin/bash".into(), arguments, set: Vec::new(), unset: vec!["HOME".into()] }
     }
 
     fn wait_for_end(worker: &Worker) {
