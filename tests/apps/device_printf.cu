@@ -30,11 +30,15 @@ __global__ void many_lines(int lines) {
     for (int i = 0; i < lines; i++) printf("  line %d: %d squared is %d\n", i, i, i * i);
 }
 
-// Ends with the device's text in our stdout; the host's own lines come before and after it.
-static void arrive(const char *what) {
-    OK(cudaGetLastError());
+// The host's own line, which ends up before or after the device's text: that shows when the text arrived.
+static void say(const char *what) {
     printf("%s:\n", what);
     fflush(stdout);
+}
+
+// Ends with the device's text in our stdout.
+static void arrive() {
+    OK(cudaGetLastError());
     OK(cudaDeviceSynchronize());
     fflush(stdout);
 }
@@ -43,17 +47,23 @@ int main() {
     int *device_returned, returned[5];
     OK(cudaMalloc(&device_returned, sizeof returned));
     whole_numbers<<<1, 1>>>(device_returned);
-    arrive("whole numbers");
+    say("whole numbers");
+    arrive();
     OK(cudaMemcpy(returned, device_returned, sizeof returned, cudaMemcpyDeviceToHost));
     printf("returned: %d %d %d %d %d\n", returned[0], returned[1], returned[2], returned[3], returned[4]);
     fractions<<<1, 1>>>();
-    arrive("fractions");
+    say("fractions");
+    arrive();
+    // A launch may bring the text of those before it, so the host speaks first.
+    say("texts");
     for (int which = 0; which < 3; which++) texts<<<1, 1>>>(which);
-    arrive("texts");
+    arrive();
+    say("blocks");
     for (int block = 0; block < 4; block++) in_turn<<<4, 32>>>(block);
-    arrive("blocks");
+    arrive();
     many_lines<<<1, 1>>>(40);
-    arrive("lines");
+    say("lines");
+    arrive();
     OK(cudaFree(device_returned));
     return finish("device_printf");
 }

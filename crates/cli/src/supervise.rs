@@ -80,9 +80,15 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
 
+    /// A signal to this process reaches every program that is supervised at that moment: one at a time.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
     fn shell(script: &str) -> u8 {
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         exit_code(run(Command::new("/bin/sh").args(["-c", script])).unwrap())
     }
 
