@@ -22,7 +22,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Rewrites all of it.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("golden files of the crates");
-    let mut cargo = shell::cargo(&tree.root, &["test", "--quiet", "--package", "katydid-api-codegen"]);
+    let packages = ["--package", "katydid-api-codegen", "--package", "katydid-ptx", "--package", "katydid-ptx-exec"];
+    let mut cargo = shell::cargo(&tree.root, &["test", "--quiet"]);
+    cargo.args(packages);
     shell::run(cargo.env("KATYDID_BLESS", "1"))?;
     dist::run(tree, false)?;
     apps::run(tree)?;

@@ -9,7 +9,7 @@ use katydid_api_spec::{Api, Class, Function};
 pub fn generate(api: &Api, soft: &str) -> String {
     let soft: HashSet<&str> = soft.lines().map(str::trim).collect();
     let mut out = String::from(
-        "# Coverage of the CUDA driver API\n\nGenerated from `spec/cuda.api` by `cargo xtask bless`; `cargo xtask check` compares.\n\n\
+        "# Coverage of the CUDA driver API\n\nGenerated from `spec/cuda.api` by `cargo xtask bless`; a test compares.\n\n\
          `local`: answered in the program's process. `enqueue`: queued, the call does not wait. `call`: waits for the\n\
          worker. `blocking`: may wait for the GPU. `upcall`: runs a function of the program. `refused`: returns\n\
          `CUDA_ERROR_NOT_SUPPORTED` and says its name once. softcuda: the software driver has it.\n\n",

@@ -127,11 +127,6 @@ impl Type {
                 "CUuuid" | "CUdevprop" | "CUmemLocation" | "CUipcMemHandle" | "CUipcEventHandle"
             )
     }
-
-    /// All handle types, sorted.
-    pub fn handles() -> impl Iterator<Item = &'static str> {
-        Self::HANDLES.into_iter()
-    }
 }
 
 impl fmt::Display for Type {
