@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `link`, `globals`, `decode`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
-//! | `alu`, `memory`, `atom`, `collective`, `barrier`, `control`, `special`, `print` | instructions |
+//! | `alu`, `memory`, `atom`, `collective`, `barrier`, `control`, `special`, `builtin`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid` | what runs when |
 
 mod alu;
@@ -20,6 +20,7 @@ mod api;
 mod atom;
 mod barrier;
 mod block;
+mod builtin;
 mod code;
 mod collective;
 mod control;

@@ -4,7 +4,7 @@
 //! weak name wins, the largest of a common one.
 
 use crate::api::LoadError;
-use crate::print;
+use crate::builtin;
 use katydid_ptx::ast::{Function, Item, Linkage, Module, Space, Statement, Variable};
 use std::collections::HashMap;
 
@@ -71,7 +71,7 @@ impl<'m, 'a> Linked<'m, 'a> {
     pub(crate) fn find(&self, module: usize, name: &str) -> Option<Symbol> {
         let private = self.private.get(module).and_then(|names| names.get(name));
         let found = private.or_else(|| self.public.get(name)).copied();
-        found.or_else(|| print::builtin(name).map(|_| Symbol::Builtin))
+        found.or_else(|| builtin::find(name).map(|_| Symbol::Builtin))
     }
 
     /// Takes in one item of a text.

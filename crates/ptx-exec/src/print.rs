@@ -4,6 +4,7 @@
 
 mod format;
 
+use crate::builtin::{parameter, set_result};
 use crate::fault::FaultKind;
 use crate::inst::{Flow, Inst};
 use crate::machine::Machine;
@@ -58,23 +59,6 @@ impl format::Arguments for Buffer<'_, '_> {
     }
 }
 
-/// Reads parameter `index` of the call, which lies in the caller's local memory.
-fn parameter<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, lane: usize) -> T {
-    let frame = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
-    let site = machine.env.code.call_sites.get(inst.imm as usize);
-    let offset = site.and_then(|site| site.args.get(index)).map_or(0, |area| area.offset);
-    machine.read(Space::Local, lane, u64::from(frame + offset)).unwrap_or_else(|_| T::cut(0))
-}
-
-/// Writes the first result of the call, where the caller asks for one, into the caller's local memory.
-fn set_result(machine: &mut Machine<'_>, inst: &Inst, lane: usize, value: u32) -> Result<(), FaultKind> {
-    let frame = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
-    let site = machine.env.code.call_sites.get(inst.imm as usize);
-    let Some(area) = site.and_then(|site| site.results.first()) else { return Ok(()) };
-    let address = u64::from(frame + area.offset);
-    machine.write(Space::Local, lane, address, value)
-}
-
 /// `call (result), vprintf, (format, arguments)`: the result is how many arguments the format took, widths included.
 pub(crate) fn vprintf(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
@@ -116,13 +100,4 @@ fn thread_of(machine: &Machine<'_>, lane: usize) -> [u32; 3] {
     let [x, y, _] = machine.env.block;
     let linear = machine.warp.index * 32 + lane as u32;
     [linear % x, linear / x % y, linear / x / y]
-}
-
-/// Functions that the driver provides, by name, with the code that stands for a call of each.
-pub(crate) fn builtin(name: &str) -> Option<crate::inst::Exec> {
-    match name {
-        "vprintf" => Some(vprintf),
-        "__assertfail" => Some(assert_fail),
-        _ => None,
-    }
 }

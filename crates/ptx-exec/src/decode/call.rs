@@ -8,11 +8,11 @@ use super::draft::Draft;
 use super::function::{Binding, FunctionDecoder};
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
+use crate::builtin;
 use crate::code::{CallSite, LocalArea};
 use crate::control;
 use crate::globals;
 use crate::link::Symbol;
-use crate::print;
 use crate::types::Ty;
 use katydid_ptx::ast::{Function, Instruction, Operand};
 
@@ -86,7 +86,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 Ok(())
             }
             Some(Symbol::Builtin) => {
-                let exec = print::builtin(callee).ok_or_else(|| self.unsupported_name(callee, self.line))?;
+                let exec = builtin::find(callee).ok_or_else(|| self.unsupported_name(callee, self.line))?;
                 let site = self.site(site);
                 self.push(Draft::new(exec).imm(site));
                 Ok(())

@@ -1,0 +1,42 @@
+//! Functions that the driver provides: a call of one is a single instruction that finds its arguments where a call would
+//! have put them, in the caller's local memory.
+//!
+//! A name that no text defines and that is not in [`find`] is an unresolved symbol when the program is loaded.
+
+use crate::fault::FaultKind;
+use crate::inst::{Exec, Inst};
+use crate::machine::Machine;
+use crate::memory::Word;
+use crate::memory::place::Space;
+use crate::print;
+
+/// The code that stands for a call of `name`.
+pub(crate) fn find(name: &str) -> Option<Exec> {
+    match name {
+        "vprintf" => Some(print::vprintf),
+        "__assertfail" => Some(print::assert_fail),
+        _ => None,
+    }
+}
+
+/// Reads parameter `index` of the call, which lies in the caller's local memory.
+pub(crate) fn parameter<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, lane: usize) -> T {
+    let frame = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
+    let site = machine.env.code.call_sites.get(inst.imm as usize);
+    let offset = site.and_then(|site| site.args.get(index)).map_or(0, |area| area.offset);
+    machine.read(Space::Local, lane, u64::from(frame + offset)).unwrap_or_else(|_| T::cut(0))
+}
+
+/// Writes the first result of the call, where the caller asks for one, into the caller's local memory.
+pub(crate) fn set_result<T: Word>(
+    machine: &mut Machine<'_>,
+    inst: &Inst,
+    lane: usize,
+    value: T,
+) -> Result<(), FaultKind> {
+    let frame = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
+    let site = machine.env.code.call_sites.get(inst.imm as usize);
+    let Some(area) = site.and_then(|site| site.results.first()) else { return Ok(()) };
+    let address = u64::from(frame + area.offset);
+    machine.write(Space::Local, lane, address, value)
+}
