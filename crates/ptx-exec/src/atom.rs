@@ -146,51 +146,66 @@ fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Code for an operation.
-fn code<O: Operation>() -> Exec {
-    body::<O>
+/// Makes code that works with an operation.
+pub(crate) trait Visitor: Sized {
+    /// The code for `O`.
+    fn visit<O: Operation>(self) -> Exec;
+}
+
+/// Makes code for `atom` and `red` themselves.
+struct Plain;
+
+impl Visitor for Plain {
+    fn visit<O: Operation>(self) -> Exec {
+        body::<O>
+    }
 }
 
 /// The code for operation `name` on `ty`, as PTX writes them; `None` for combinations that do not exist.
 pub(crate) fn lookup(name: &str, ty: &str) -> Option<Exec> {
+    visit(name, ty, Plain)
+}
+
+/// The code that `visitor` makes for operation `name` on `ty`.
+pub(crate) fn visit(name: &str, ty: &str, visitor: impl Visitor) -> Option<Exec> {
     Some(match (name, ty) {
-        ("add", "u32" | "s32") => code::<Add32>(),
-        ("add", "u64" | "s64") => code::<Add64>(),
-        ("add", "f32") => code::<AddF32>(),
-        ("add", "f64") => code::<AddF64>(),
-        ("add", "f16") => code::<AddF16>(),
-        ("add", "bf16") => code::<AddBf16>(),
-        ("add", "f16x2") => code::<AddF16x2>(),
-        ("add", "bf16x2") => code::<AddBf16x2>(),
-        ("min", _) | ("max", _) => return extreme(name, ty),
-        ("and", "b32") => code::<And32>(),
-        ("or", "b32") => code::<Or32>(),
-        ("xor", "b32") => code::<Xor32>(),
-        ("and", "b64") => code::<And64>(),
-        ("or", "b64") => code::<Or64>(),
-        ("xor", "b64") => code::<Xor64>(),
-        ("exch", "b32" | "u32" | "s32" | "f32") => code::<Exchange32>(),
-        ("exch", "b64" | "u64" | "s64" | "f64") => code::<Exchange64>(),
-        ("cas", "b16" | "u16" | "s16") => code::<Swap16>(),
-        ("cas", "b32" | "u32" | "s32" | "f32") => code::<Swap32>(),
-        ("cas", "b64" | "u64" | "s64" | "f64") => code::<Swap64>(),
-        ("inc", "u32") => code::<Increment>(),
-        ("dec", "u32") => code::<Decrement>(),
+        ("add", "u32" | "s32") => visitor.visit::<Add32>(),
+        ("add", "u64" | "s64") => visitor.visit::<Add64>(),
+        ("add", "f32") => visitor.visit::<AddF32>(),
+        ("add", "f64") => visitor.visit::<AddF64>(),
+        ("add", "f16") => visitor.visit::<AddF16>(),
+        ("add", "bf16") => visitor.visit::<AddBf16>(),
+        ("add", "f16x2") => visitor.visit::<AddF16x2>(),
+        ("add", "bf16x2") => visitor.visit::<AddBf16x2>(),
+        ("min", _) | ("max", _) => return extreme(name, ty, visitor),
+        ("and", "b32") => visitor.visit::<And32>(),
+        ("or", "b32") => visitor.visit::<Or32>(),
+        ("xor", "b32") => visitor.visit::<Xor32>(),
+        ("and", "b64") => visitor.visit::<And64>(),
+        ("or", "b64") => visitor.visit::<Or64>(),
+        ("xor", "b64") => visitor.visit::<Xor64>(),
+        ("exch", "b32" | "u32" | "s32" | "f32") => visitor.visit::<Exchange32>(),
+        ("exch", "b64" | "u64" | "s64" | "f64") => visitor.visit::<Exchange64>(),
+        ("cas", "b16" | "u16" | "s16") => visitor.visit::<Swap16>(),
+        ("cas", "b32" | "u32" | "s32" | "f32") => visitor.visit::<Swap32>(),
+        ("cas", "b64" | "u64" | "s64" | "f64") => visitor.visit::<Swap64>(),
+        ("inc", "u32") => visitor.visit::<Increment>(),
+        ("dec", "u32") => visitor.visit::<Decrement>(),
         _ => return None,
     })
 }
 
 /// `min` and `max`, signed and unsigned.
-fn extreme(name: &str, ty: &str) -> Option<Exec> {
+fn extreme(name: &str, ty: &str, visitor: impl Visitor) -> Option<Exec> {
     Some(match (name, ty) {
-        ("min", "u32") => code::<MinU32>(),
-        ("max", "u32") => code::<MaxU32>(),
-        ("min", "s32") => code::<MinS32>(),
-        ("max", "s32") => code::<MaxS32>(),
-        ("min", "u64") => code::<MinU64>(),
-        ("max", "u64") => code::<MaxU64>(),
-        ("min", "s64") => code::<MinS64>(),
-        ("max", "s64") => code::<MaxS64>(),
+        ("min", "u32") => visitor.visit::<MinU32>(),
+        ("max", "u32") => visitor.visit::<MaxU32>(),
+        ("min", "s32") => visitor.visit::<MinS32>(),
+        ("max", "s32") => visitor.visit::<MaxS32>(),
+        ("min", "u64") => visitor.visit::<MinU64>(),
+        ("max", "u64") => visitor.visit::<MaxU64>(),
+        ("min", "s64") => visitor.visit::<MinS64>(),
+        ("max", "s64") => visitor.visit::<MaxS64>(),
         _ => return None,
     })
 }

@@ -4,6 +4,7 @@
 //! families of instructions are a file each. An instruction or a modifier that no family knows is refused with its
 //! name and line: what is decoded is executed exactly.
 
+mod async_copy;
 mod atomic;
 mod call;
 mod collective;
@@ -18,6 +19,7 @@ mod half;
 mod integer;
 mod liveness;
 mod logic;
+mod mbarrier;
 mod memory;
 mod modifiers;
 mod moves;

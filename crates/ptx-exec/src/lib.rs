@@ -12,15 +12,17 @@
 //! |---|---|
 //! | `link`, `globals`, `decode`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
-//! | `alu`, `memory`, `atom`, `collective`, `barrier`, `control`, `special`, `builtin`, `print` | instructions |
+//! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `collective`, `barrier`, `control`, `special`, `builtin`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid` | what runs when |
 
 mod alu;
 mod api;
+mod async_copy;
 mod atom;
 mod barrier;
 mod block;
 mod builtin;
+mod cluster;
 mod code;
 mod collective;
 mod control;
@@ -31,6 +33,7 @@ mod grid;
 mod inst;
 mod link;
 mod machine;
+mod mbarrier;
 mod memory;
 mod print;
 mod program;

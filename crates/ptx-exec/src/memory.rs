@@ -22,6 +22,7 @@ pub(crate) mod place;
 pub(crate) mod ranges;
 pub(crate) mod raw;
 pub(crate) mod store;
+pub(crate) mod stretch;
 
 use crate::alu::convert::Source;
 use crate::registers::{LANES, Raw};

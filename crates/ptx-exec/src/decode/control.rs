@@ -71,13 +71,25 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.end(draft)
     }
 
-    /// `membar.gl`, `fence.acq_rel.gpu`, `fence.proxy.*`: all are the strongest fence.
+    /// `membar.gl`, `fence.acq_rel.gpu`, `fence.proxy.async`: all are the strongest fence, as there is one path to memory.
     fn fence(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
-        let mut any = false;
-        while m.one_of(&["cta", "cluster", "gl", "gpu", "sys", "sc", "acq_rel", "acquire", "release"]).is_some() {
-            any = true;
-        }
-        if !any {
+        const SCOPES: &[&str] = &["cta", "cluster", "gl", "gpu", "sys"];
+        const PROXIES: &[&str] = &["alias", "async", "async::generic", "tensormap::generic"];
+        let proxy = m.take("proxy");
+        let known = if proxy {
+            let proxy = m.one_of(PROXIES);
+            if proxy == Some("async") {
+                m.one_of(&["global", "shared::cta", "shared::cluster"]);
+            }
+            proxy.is_some()
+        } else {
+            m.take("mbarrier_init");
+            true
+        };
+        let order = m.one_of(&["sc", "acq_rel", "acquire", "release"]);
+        m.one_of(&["sync_restrict::shared::cta", "sync_restrict::shared::cluster"]);
+        let scope = m.one_of(SCOPES);
+        if !known || (order.is_none() && scope.is_none() && !proxy) {
             return Err(self.unsupported(i));
         }
         self.plain(Draft::new(control::fence))

@@ -361,6 +361,8 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             "cvt" => self.convert(i, m),
             "ld" | "ldu" | "st" | "prefetch" | "prefetchu" | "discard" | "applypriority" => self.memory(i, m),
             "atom" | "red" => self.atomic(i, m),
+            "cp" => self.copy_asynchronously(i, m),
+            "mbarrier" => self.mbarrier(i, m),
             "call" => self.call(i, m),
             "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "membar" | "fence" | "griddepcontrol"
             | "pmevent" => self.control(i, m),

@@ -133,7 +133,15 @@ impl<'a> FunctionDecoder<'_, 'a> {
         m.take_if(|word| {
             matches!(
                 word,
-                "global" | "shared" | "shared::cta" | "local" | "const" | "param" | "param::entry" | "param::func"
+                "global"
+                    | "shared"
+                    | "shared::cta"
+                    | "shared::cluster"
+                    | "local"
+                    | "const"
+                    | "param"
+                    | "param::entry"
+                    | "param::func"
             )
         })
     }
@@ -269,7 +277,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let Operand::Address { base, offset } = operand else { return Err(self.invalid("expected an address")) };
         let space = match space {
             None | Some("param" | "param::entry" | "param::func") => Space::Generic,
-            Some("shared" | "shared::cta") => Space::Shared,
+            Some("shared" | "shared::cta" | "shared::cluster") => Space::Shared,
             Some("local") => Space::Local,
             Some(_) => Space::Global,
         };

@@ -83,7 +83,7 @@ impl Machine<'_> {
     }
 
     /// Shared memory: has one size for the whole launch.
-    fn shared_place(&mut self, offset: u64, size: u64) -> Option<Place> {
+    pub(crate) fn shared_place(&mut self, offset: u64, size: u64) -> Option<Place> {
         self.block.shared.span(offset, size).map(Place::Host)
     }
 

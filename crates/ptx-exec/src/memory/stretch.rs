@@ -1,0 +1,66 @@
+//! Stretches of memory that one lane moves at once: what asynchronous copies and the driver's own functions work on.
+
+#![expect(unsafe_code, reason = "copies memory that was checked just before")]
+
+use super::place::{Place, Space};
+use super::raw;
+use crate::fault::FaultKind;
+use crate::machine::Machine;
+use crate::window;
+
+/// Bytes that are looked up at once where a stretch does not lie in one range.
+const PIECE: u64 = 16;
+
+/// A stretch: where it starts, in which space.
+pub(crate) type Start = (Space, u64);
+
+impl Machine<'_> {
+    /// Where the `size` bytes at `start` are in this process.
+    fn stretch(&mut self, (space, address): Start, size: u64, write: bool) -> Result<u64, FaultKind> {
+        let illegal = FaultKind::IllegalAddress(address);
+        let shared = match space {
+            Space::Shared => Some(address),
+            Space::Generic => window::offset_in(window::SHARED, address),
+            Space::Global | Space::Local => None,
+        };
+        if let Some(offset) = shared {
+            return match self.shared_place(offset, size) {
+                Some(Place::Host(at)) => Ok(at),
+                _ => Err(illegal),
+            };
+        }
+        let plain = space != Space::Local && address < window::SHARED;
+        let allowed = plain && self.ranges.allow(self.env.host, self.pc, address, size, write);
+        if allowed { Ok(address) } else { Err(illegal) }
+    }
+
+    /// Copies `size` bytes; the stretches do not overlap, or nobody minds what an overlap holds afterwards.
+    pub(crate) fn copy_stretch(&mut self, to: Start, from: Start, size: u64) -> Result<(), FaultKind> {
+        if let (Ok(to), Ok(from)) = (self.stretch(to, size, true), self.stretch(from, size, false)) {
+            // SAFETY: both stretches were checked; accesses inside are volatile.
+            unsafe { raw::copy_bytes(to, from, size) };
+            return Ok(());
+        }
+        // Two allocations may follow each other; a fault is to name its address.
+        let mut done = 0;
+        while done < size {
+            let piece = PIECE.min(size - done);
+            let to = self.stretch((to.0, to.1.wrapping_add(done)), piece, true)?;
+            let from = self.stretch((from.0, from.1.wrapping_add(done)), piece, false)?;
+            // SAFETY: both pieces were checked.
+            unsafe { raw::copy_bytes(to, from, piece) };
+            done += piece;
+        }
+        Ok(())
+    }
+
+    /// Sets `size` bytes to zero.
+    pub(crate) fn clear_stretch(&mut self, to: Start, size: u64) -> Result<(), FaultKind> {
+        let to = self.stretch(to, size, true)?;
+        for byte in 0..size {
+            // SAFETY: the stretch was checked.
+            unsafe { raw::store(to + byte, 0_u8) };
+        }
+        Ok(())
+    }
+}
