@@ -32,6 +32,15 @@ pub struct AddressRange {
     pub writable: bool,
 }
 
+/// Heaps that device code allocates from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pool {
+    /// That of `malloc`, whose size the program sets.
+    Malloc,
+    /// What the device runtime itself needs: parameters of launches, its strings.
+    Runtime,
+}
+
 /// What running code needs of its surroundings; called from every interpreter thread.
 pub trait Host: Sync {
     /// The allocation that holds `address`. It must stay mapped, readable (and writable when it says so) until the
@@ -41,6 +50,13 @@ pub trait Host: Sync {
     fn print(&self, text: &[u8]);
     /// A failed device `assert`, as one line of text with its line feed; the launch then faults.
     fn assert_failed(&self, text: &str);
+    /// Memory for device code that stays allocated until it is freed, whatever launch asked for it. `align` is a power of
+    /// two. `None` when there is no room, which is what a host without heaps always says.
+    fn allocate(&self, _pool: Pool, _size: u64, _align: u64) -> Option<u64> {
+        None
+    }
+    /// Frees what `allocate` gave; any other address is left alone.
+    fn free(&self, _pool: Pool, _address: u64) {}
 }
 
 /// One kernel parameter in the parameter buffer.

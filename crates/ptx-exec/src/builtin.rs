@@ -4,6 +4,7 @@
 //! A name that no text defines and that is not in [`find`] is an unresolved symbol when the program is loaded.
 
 use crate::fault::FaultKind;
+use crate::heap;
 use crate::inst::{Exec, Inst};
 use crate::machine::Machine;
 use crate::memory::Word;
@@ -15,6 +16,9 @@ pub(crate) fn find(name: &str) -> Option<Exec> {
     match name {
         "vprintf" => Some(print::vprintf),
         "__assertfail" => Some(print::assert_fail),
+        "malloc" => Some(heap::malloc),
+        "free" => Some(heap::free),
+        "__nv_aligned_device_malloc" => Some(heap::aligned_malloc),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `link`, `globals`, `decode`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
-//! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `collective`, `barrier`, `control`, `special`, `builtin`, `print` | instructions |
+//! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid` | what runs when |
 
 mod alu;
@@ -30,6 +30,7 @@ mod decode;
 mod fault;
 mod globals;
 mod grid;
+mod heap;
 mod inst;
 mod link;
 mod machine;
@@ -44,7 +45,7 @@ mod types;
 mod warp;
 pub mod window;
 
-pub use api::{AddressRange, GlobalMemory, Host, Kernel, Launch, Limits, LoadError, Param, Progress, Target};
+pub use api::{AddressRange, GlobalMemory, Host, Kernel, Launch, Limits, LoadError, Param, Pool, Progress, Target};
 pub use fault::{Fault, FaultKind};
 pub use grid::{Grid, run};
 pub use program::Program;

@@ -10,6 +10,7 @@ use katydid_cuda_sys::CUresult;
 
 use crate::border::Outcome;
 use crate::device::Device;
+use crate::device_heap::DeviceHeaps;
 use crate::handles::{Registry, mint};
 use crate::limits::Limits;
 use crate::output::Output;
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) device: &'static Device,
     /// Its limits.
     pub(crate) limits: Limits,
+    /// What device code allocates from.
+    pub(crate) heaps: DeviceHeaps,
     /// What kernels print.
     pub(crate) output: Output,
     /// Its streams.
@@ -62,6 +65,7 @@ impl Context {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device,
             limits: Limits::new(),
+            heaps: DeviceHeaps::default(),
             output: Output::new(),
             streams: StreamSet::new(Arc::new(Stream::new(this.clone(), Role::Legacy, 0, 0))),
             cache_config: AtomicU32::new(0),

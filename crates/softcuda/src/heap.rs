@@ -18,12 +18,19 @@ pub(crate) struct Heap {
     free: BTreeMap<u64, u64>,
     /// Used places: start to end.
     used: BTreeMap<u64, u64>,
+    /// What places start and end at multiples of.
+    granule: u64,
 }
 
 impl Heap {
     /// A heap over `start..end`, all free.
     pub(crate) fn new(start: u64, end: u64) -> Self {
-        Self { free: BTreeMap::from([(start, end)]), used: BTreeMap::new() }
+        Self::with_granule(start, end, GRANULE)
+    }
+
+    /// The same with places at multiples of `granule`, a power of two.
+    pub(crate) fn with_granule(start: u64, end: u64, granule: u64) -> Self {
+        Self { free: BTreeMap::from([(start, end)]), used: BTreeMap::new(), granule }
     }
 
     /// Bytes that an allocation of `size` takes; `None` if that is more than an address can say.
@@ -33,8 +40,9 @@ impl Heap {
 
     /// Takes a place of `size` bytes at a multiple of `align` (a power of two).
     pub(crate) fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
-        let size = Self::cost(size)?;
-        let align = align.max(if size >= LARGE { LARGE } else { GRANULE });
+        let size = size.max(1).checked_next_multiple_of(self.granule)?;
+        let large = size >= LARGE && self.granule == GRANULE;
+        let align = align.max(if large { LARGE } else { self.granule });
         let (start, end, at) = self.free.iter().find_map(|(&start, &end)| {
             let at = start.checked_next_multiple_of(align)?;
             (at.checked_add(size)? <= end).then_some((start, end, at))
@@ -82,6 +90,13 @@ mod tests {
         assert_eq!(heap.free.len(), 1);
         assert_eq!(heap.allocate(2 * LARGE, 1), Some(LARGE));
         assert_eq!(heap.allocate(1, 1), None);
+    }
+
+    #[test]
+    fn a_finer_heap_wastes_less() {
+        let mut heap = Heap::with_granule(LARGE, LARGE + 64, 16);
+        let places = [1, 17, 1, 1].map(|size| heap.allocate(size, 16));
+        assert_eq!(places, [Some(LARGE), Some(LARGE + 16), Some(LARGE + 48), None]);
     }
 
     #[test]

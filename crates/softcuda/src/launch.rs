@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as id};
-use katydid_ptx_exec::{AddressRange, FaultKind, Grid, Host, Kernel, Launch, Limits, Progress};
+use katydid_ptx_exec::{AddressRange, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Progress};
 
 use crate::attributes::{BLOCK, BLOCK_THREADS, GRID, REGISTERS};
 use crate::border::{Outcome, say, unsupported};
@@ -13,7 +13,7 @@ use crate::event::{self, Event};
 use crate::function::Settings;
 use crate::job::Job;
 use crate::settings;
-use crate::space::{self, Access};
+use crate::space::{self, Access, Kind};
 use crate::stream::Stream;
 
 /// Geometry of a launch.
@@ -127,6 +127,7 @@ impl Host for Reach<'_> {
         let space = space::read();
         let region = space.find_reach(address)?;
         let writable = match region.access(self.device, self.peers) {
+            Access::None if region.kind == Kind::Heap && region.context == self.context.handle => true,
             Access::None => return None,
             Access::Read => false,
             Access::ReadWrite => true,
@@ -140,5 +141,13 @@ impl Host for Reach<'_> {
 
     fn assert_failed(&self, text: &str) {
         self.context.output.complain(text);
+    }
+
+    fn allocate(&self, pool: Pool, size: u64, align: u64) -> Option<u64> {
+        self.context.heaps.allocate(self.context, pool, size, align)
+    }
+
+    fn free(&self, pool: Pool, address: u64) {
+        self.context.heaps.free(pool, address);
     }
 }

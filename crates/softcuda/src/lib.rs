@@ -25,6 +25,7 @@ mod context;
 mod copy;
 mod current;
 mod device;
+mod device_heap;
 mod entry;
 mod event;
 mod executor;

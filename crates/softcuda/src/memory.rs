@@ -124,8 +124,13 @@ pub(crate) fn allocate(context: &Context, size: u64) -> Outcome<u64> {
 
 /// Memory for `context`, also for variables of modules.
 pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
+    place_as(context, size, align, Kind::Device)
+}
+
+/// Memory for `context` of a kind.
+pub(crate) fn place_as(context: &Context, size: u64, align: u64, kind: Kind) -> Outcome<u64> {
     let at = context.device.memory.allocate(size, align)?;
-    let region = Region::new(at, size.max(1), Kind::Device, context.device.ordinal, context.handle);
+    let region = Region::new(at, size.max(1), kind, context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(at)
 }

@@ -30,6 +30,8 @@ pub(crate) enum Access {
 pub(crate) enum Kind {
     /// Memory of `cuMemAlloc`, or a variable of a module.
     Device,
+    /// A heap that device code allocates from: kernels of its context reach it, the host API does not.
+    Heap,
     /// A mapping of physical memory into reserved addresses, with each device's access.
     Mapped([Access; MOST_DEVICES]),
     /// Page-locked memory of `cuMemHostAlloc`, with its flags.
@@ -76,6 +78,7 @@ impl Region {
     pub(crate) fn access(&self, device: i32, peers: u32) -> Access {
         match self.kind {
             Kind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
+            Kind::Heap => Access::None,
             Kind::Device if self.device != device && peers & (1 << self.device) == 0 => Access::None,
             Kind::Device | Kind::Pinned(_) | Kind::Registered(_) => Access::ReadWrite,
         }

@@ -116,7 +116,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
 /// Functions that the driver provides on a GPU and this interpreter does not.
 fn is_device_runtime(name: &str) -> bool {
-    matches!(name, "malloc" | "free" | "cudaGraphSetConditional")
+    name == "cudaGraphSetConditional"
         || name.starts_with("__cudaCDP2")
+        || name.starts_with("cudaCG")
         || name.starts_with("cnp")
 }

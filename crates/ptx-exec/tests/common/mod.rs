@@ -5,7 +5,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use katydid_ptx_exec::{
-    AddressRange, Fault, GlobalMemory, Grid, Host, Launch, Limits, LoadError, Program, Progress, Target, run,
+    AddressRange, Fault, GlobalMemory, Grid, Host, Launch, Limits, LoadError, Pool, Program, Progress, Target, run,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -136,6 +136,14 @@ impl Host for Device {
 
     fn assert_failed(&self, text: &str) {
         self.print(text.as_bytes());
+    }
+
+    fn allocate(&self, _: Pool, size: u64, _: u64) -> Option<u64> {
+        (size <= 4096).then(|| Self::allocate(self, size))
+    }
+
+    fn free(&self, _: Pool, address: u64) {
+        self.ranges.lock().unwrap().retain(|(start, _)| *start != address);
     }
 }
 

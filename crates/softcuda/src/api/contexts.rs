@@ -174,9 +174,13 @@ api! {
         value.set(current::usable()?.limits.get(limit)? as usize);
     }
 
-    /// The interpreter needs no limit, so any value is taken.
+    /// Only the heap of `malloc` has a use for its limit, and cannot change once kernels have used it.
     fn cuCtxSetLimit(limit: u32, value: usize) {
-        current::usable()?.limits.set(limit, value as u64)?;
+        let context = current::usable()?;
+        if limit == katydid_cuda_sys::limit::MALLOC_HEAP_SIZE {
+            context.heaps.check_resize()?;
+        }
+        context.limits.set(limit, value as u64)?;
     }
 
     /// What was set; the software device has no such choice.
