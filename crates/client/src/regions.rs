@@ -19,6 +19,8 @@ pub enum Place {
         /// The module's or library's handle.
         owner: usize,
     },
+    /// Device memory that the program mapped into addresses it reserved.
+    Mapped,
     /// Pinned host memory, out of the pinned arena.
     Host {
         /// As given to `cuMemHostAlloc`, with the bits that the driver adds.
@@ -75,6 +77,20 @@ impl Regions {
         self.map.read().unwrap_or_else(PoisonError::into_inner).find(address).map(|(.., region)| *region)
     }
 
+    /// Whether neighbouring mappings fill `size` bytes from `address`: the GPU takes them for one.
+    pub fn is_mapped(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else { return false };
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let mut at = address;
+        while at < end {
+            match map.find(at) {
+                Some((start, length, region)) if region.place == Place::Mapped => at = start + length,
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Forgets the region that starts at exactly this address, if `wanted` says so.
     pub fn remove(&self, start: u64, wanted: impl FnOnce(&Region) -> bool) -> Option<Region> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -118,6 +134,17 @@ mod tests {
         assert!(regions.remove(0x1000, |region| !region.is_host()).is_none());
         assert!(regions.remove(0x1000, Region::is_host).is_some());
         assert!(regions.remove(0x1000, Region::is_host).is_none());
+    }
+
+    #[test]
+    fn neighbouring_mappings_are_one() {
+        let regions = Regions::default();
+        regions.insert(0x1000, 0x1000, Place::Mapped, 0, 0);
+        regions.insert(0x2000, 0x1000, Place::Mapped, 0, 0);
+        regions.insert(0x3000, 0x1000, Place::Device, 0, 7);
+        assert!(regions.is_mapped(0x1800, 0x1800));
+        assert!(!regions.is_mapped(0x1800, 0x1801) && !regions.is_mapped(0x800, 0x1000));
+        assert!(!regions.is_mapped(u64::MAX, 2));
     }
 
     #[test]

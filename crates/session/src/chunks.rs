@@ -66,6 +66,11 @@ impl<T> Chunks<T> {
         )
     }
 
+    /// Whether the range is one that was noted, as a whole.
+    pub(crate) fn is_one(&self, address: u64, size: u64) -> bool {
+        self.ranges.get(&address).is_some_and(|(length, _)| *length == size)
+    }
+
     /// Whether every byte of the range is backed.
     pub(crate) fn covers(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else { return false };

@@ -26,6 +26,8 @@ pub struct DeviceMemory {
     friends: Vec<Vec<i32>>,
     /// Bytes the session may hold; `u64::MAX` without a quota.
     quota: u64,
+    /// Bytes outside the arenas that count as well.
+    charged: u64,
 }
 
 impl DeviceMemory {
@@ -33,12 +35,22 @@ impl DeviceMemory {
     pub fn new(map: AddressMap, facts: &Facts, quota: u64) -> Self {
         let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
         let friends = (0..facts.devices.len()).map(|device| friends(facts, device)).collect();
-        Self { map, devices, friends, quota: if quota == 0 { u64::MAX } else { quota } }
+        Self { map, devices, friends, quota: if quota == 0 { u64::MAX } else { quota }, charged: 0 }
     }
 
-    /// Bytes backed on all devices.
+    /// Bytes backed on all devices, and those charged.
     pub(crate) fn held(&self) -> u64 {
-        self.devices.iter().map(Chunks::total).sum()
+        self.devices.iter().map(Chunks::total).sum::<u64>() + self.charged
+    }
+
+    /// Counts memory that was had outside the arenas.
+    pub(crate) fn charge(&mut self, bytes: u64) {
+        self.charged += bytes;
+    }
+
+    /// Counts it no more.
+    pub(crate) fn refund(&mut self, bytes: u64) {
+        self.charged -= bytes;
     }
 
     /// Bytes that the quota leaves.

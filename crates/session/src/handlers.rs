@@ -20,6 +20,7 @@ mod occupancy;
 mod options;
 mod output;
 mod upcall;
+mod virtual_memory;
 
 use katydid_cuda_sys::CUresult;
 
@@ -45,6 +46,10 @@ pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 pub(crate) use occupancy::{kdAvailableSharedMemory, kdOccupancy};
 pub(crate) use output::kdOutput;
 pub(crate) use upcall::{kdHostFunction, kdStreamCallback, kdUpcallNext, upcall_task};
+pub(crate) use virtual_memory::{
+    kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,
+    kdMemorySetAccess, kdMemoryUnmap,
+};
 
 /// What a handler of an enqueued message returns.
 type Enqueued = Result<CUresult, Fault>;

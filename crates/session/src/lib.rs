@@ -34,6 +34,7 @@ mod tests;
 mod upcalls;
 mod uploads;
 mod usage;
+mod virtual_memory;
 
 pub use fault::SessionError;
 pub use host_memory::HostMemory;

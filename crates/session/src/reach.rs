@@ -1,7 +1,8 @@
 //! Which addresses a program may name in a copy or fill.
 //!
 //! Under unified addressing a driver takes any address of its process for host memory, so a copy could read the
-//! worker itself. The rule kept here: only the session's arenas and the variables of its modules can be named.
+//! worker itself. The rule kept here: only the session's arenas and reservations and the variables of its modules can be
+//! named.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,6 +20,8 @@ pub(crate) struct Reach {
     /// Variables of modules by address, with their size in bytes. Those of unloaded modules stay: an address that the
     /// driver gave out is never memory of the worker.
     variables: BTreeMap<u64, u64>,
+    /// Reservations of the program by address, with their size in bytes.
+    reservations: BTreeMap<u64, u64>,
 }
 
 impl Reach {
@@ -26,13 +29,23 @@ impl Reach {
     pub(crate) fn new(map: &AddressMap) -> Self {
         let mut arenas: Vec<_> = (0..MAX_DEVICES).filter_map(|device| map.device(device)).collect();
         arenas.extend(map.pinned());
-        Self { arenas, variables: BTreeMap::new() }
+        Self { arenas, variables: BTreeMap::new(), reservations: BTreeMap::new() }
     }
 
     /// Notes a variable that the driver told the address of.
     pub(crate) fn add_variable(&mut self, address: u64, size: u64) {
         let known = self.variables.entry(address).or_insert(size);
         *known = size.max(*known);
+    }
+
+    /// Notes addresses that the program reserved: nothing of the worker's can lie there until they are given back.
+    pub(crate) fn add_reservation(&mut self, address: u64, size: u64) {
+        self.reservations.insert(address, size);
+    }
+
+    /// Forgets the reservation that starts at `address`.
+    pub(crate) fn remove_reservation(&mut self, address: u64) {
+        self.reservations.remove(&address);
     }
 
     /// Passes `size` bytes at `address`.
@@ -43,16 +56,20 @@ impl Reach {
     pub(crate) fn check(&self, address: u64, size: u64) -> Result<(), Fault> {
         let end = address.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let inside = |range: &Range<u64>| range.start <= address && end <= range.end;
-        if self.arenas.iter().any(inside) || self.in_variable(address, end) {
+        if self.arenas.iter().any(inside)
+            || holds(&self.variables, address, end)
+            || holds(&self.reservations, address, end)
+        {
             return Ok(());
         }
         Err(CUresult::ERROR_INVALID_VALUE.into())
     }
+}
 
-    fn in_variable(&self, address: u64, end: u64) -> bool {
-        let below = self.variables.range(..=address).next_back();
-        below.is_some_and(|(start, size)| start.checked_add(*size).is_some_and(|limit| end <= limit))
-    }
+/// Whether one of `ranges` (size by address) holds all of `address..end`.
+fn holds(ranges: &BTreeMap<u64, u64>, address: u64, end: u64) -> bool {
+    let below = ranges.range(..=address).next_back();
+    below.is_some_and(|(start, size)| start.checked_add(*size).is_some_and(|limit| end <= limit))
 }
 
 #[cfg(test)]

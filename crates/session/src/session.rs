@@ -29,6 +29,7 @@ use crate::staged::StagingArea;
 use crate::tables::{Resolve, Tables};
 use crate::uploads::Uploads;
 use crate::usage::Usage;
+use crate::virtual_memory::VirtualMemory;
 
 /// What a session is made of.
 pub struct Setup {
@@ -69,6 +70,7 @@ pub struct Session {
     pub(crate) facts: Facts,
     pub(crate) reach: Reach,
     pub(crate) device: DeviceMemory,
+    pub(crate) virtual_memory: VirtualMemory,
     pub(crate) host: Option<HostMemory>,
     pub(crate) staging: Option<StagingArea>,
     pub(crate) uploads: Uploads,
@@ -100,6 +102,7 @@ impl Session {
             facts: setup.facts,
             reach: Reach::new(&setup.map),
             device: setup.device,
+            virtual_memory: VirtualMemory::default(),
             host: setup.host,
             staging,
             uploads: Uploads::default(),

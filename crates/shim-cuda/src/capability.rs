@@ -7,7 +7,7 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 43] = [
+const REFUSED: [usize; 42] = [
     83,  // managed memory
     88,  // pageable memory from the device
     89,  // managed memory from both sides at once
@@ -19,8 +19,7 @@ const REFUSED: [usize; 43] = [
     99,  // registration of host memory
     100, // pageable memory through the host's page tables
     101, // managed memory from the host without migration
-    102, // virtual memory management
-    103, //   exported as a file
+    103, // virtual memory exported as a file
     104, //   exported to Windows
     105, //   exported to Windows, older
     107, // compressible memory

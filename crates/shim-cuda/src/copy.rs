@@ -59,7 +59,12 @@ impl Side {
 /// `ERROR_INVALID_VALUE`.
 pub(crate) fn locate(claim: Claim, address: u64, size: u64) -> Result<Side, CUresult> {
     let shim = shim()?;
-    let region = shim.regions.find(address);
+    let mut region = shim.regions.find(address);
+    if let Some(mapped) = region.as_mut().filter(|region| region.place == Place::Mapped && !region.holds(address, size))
+        && shim.regions.is_mapped(address, size)
+    {
+        mapped.size = address - mapped.start + size;
+    }
     let shared = shim.pinned.as_ref().is_some_and(|pinned| pinned.is_shared);
     place(claim, address, size, region, shared, is_arena(shim, address))
 }

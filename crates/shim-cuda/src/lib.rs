@@ -11,7 +11,7 @@
 //! | `device`, `capability`, `context`, `current` | facts, kept since the start; each thread's contexts |
 //! | `module`, `library`, `function`, `kernel`, `code`, `image`, `jit` | code and what is known of it |
 //! | `launch`, `occupancy`, `upcall` | running it |
-//! | `memory`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
+//! | `memory`, `virtual_memory`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
 //! | `stream`, `event` | order |
 //! | `error`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
 
@@ -48,3 +48,4 @@ mod stream;
 mod tracing;
 mod transfer;
 mod upcall;
+mod virtual_memory;

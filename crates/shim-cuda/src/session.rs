@@ -23,6 +23,7 @@ use crate::library::Library;
 use crate::module::Module;
 use crate::pinned::Pinned;
 use crate::stream::Stream;
+use crate::virtual_memory::{Allocation, VirtualMemory};
 use crate::{context, export_table, tracing, upcall};
 
 /// Handles of one kind at a time. The worker takes ids below 2^24.
@@ -44,6 +45,8 @@ pub(crate) struct Shim {
     pub(crate) libraries: Slab<Library>,
     pub(crate) functions: Slab<Function>,
     pub(crate) kernels: Slab<Kernel>,
+    pub(crate) allocations: Slab<Allocation>,
+    pub(crate) virtual_memory: VirtualMemory,
     pub(crate) regions: Regions,
     /// None when the two sides found no common range for it.
     pub(crate) pinned: Option<Pinned>,
@@ -161,6 +164,8 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         libraries: room(HANDLES)?,
         functions: room(HANDLES)?,
         kernels: room(HANDLES)?,
+        allocations: room(HANDLES)?,
+        virtual_memory: VirtualMemory::default(),
         regions: Regions::default(),
         pinned,
         upcalls: upcall::Registry::default(),

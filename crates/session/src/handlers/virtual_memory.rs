@@ -1,0 +1,189 @@
+//! Virtual memory of the program's own making.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdAddressFree, kdAddressFreeReply, kdAddressReserve, kdAddressReserveReply, kdMemoryAccess, kdMemoryAccessReply,
+    kdMemoryCreate, kdMemoryCreateReply, kdMemoryGranularity, kdMemoryGranularityReply, kdMemoryMap, kdMemoryMapReply,
+    kdMemoryRelease, kdMemorySetAccess, kdMemorySetAccessReply, kdMemoryUnmap, kdMemoryUnmapReply,
+};
+
+use super::{Called, Detached, Enqueued, done};
+use crate::ask::ask;
+use crate::fault::{Fault, SessionError};
+use crate::session::Session;
+
+/// Reserves exactly the addresses that the program reserved on its side; `ALREADY_MAPPED` when they are not to be had.
+pub(crate) fn kdAddressReserve(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdAddressReserve,
+) -> Called<kdAddressReserveReply> {
+    let (wanted, size) = (message.address, message.size as usize);
+    let driver = Arc::clone(&session.shared.driver);
+    // SAFETY: asks for addresses only; the output is a local.
+    let got = ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, wanted, 0) })?;
+    if got == wanted && session.virtual_memory.reserve(wanted, message.size) {
+        session.reach.add_reservation(wanted, message.size);
+        return done(kdAddressReserveReply {});
+    }
+    // SAFETY: gives back what was just reserved; nothing was mapped there.
+    let _ = unsafe { driver.cuMemAddressFree(got, size) };
+    Err(CUresult::ERROR_ALREADY_MAPPED.into())
+}
+
+/// Gives a reservation back in which nothing is mapped.
+pub(crate) fn kdAddressFree(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdAddressFree,
+) -> Called<kdAddressFreeReply> {
+    session.virtual_memory.unreserve(message.address, message.size)?;
+    session.reach.remove_reservation(message.address);
+    // SAFETY: reserved for the program, and nothing is mapped there by the books.
+    unsafe { session.driver().cuMemAddressFree(message.address, message.size as usize) }.ok()?;
+    done(kdAddressFreeReply {})
+}
+
+/// Makes a block; out of memory is told here, for the device or the quota.
+pub(crate) fn kdMemoryCreate(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryCreate<'_>,
+) -> Called<kdMemoryCreateReply> {
+    session.virtual_memory.check_new(message.memory)?;
+    let wish = properties(session, message.properties, "kdMemoryCreate")?;
+    let (driver, size) = (Arc::clone(&session.shared.driver), message.size as usize);
+    if message.size > session.device.left() {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+    }
+    // SAFETY: `wish` and the output outlive the call.
+    let handle = ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const wish, 0) })?;
+    session.virtual_memory.add(message.memory, handle, message.size);
+    session.device.charge(message.size);
+    session.shared.usage.set_device_memory(session.device.held());
+    done(kdMemoryCreateReply {})
+}
+
+/// Gives a handle back; the memory goes with the last mapping.
+pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message: kdMemoryRelease) -> Enqueued {
+    let handle = session.virtual_memory.block(message.memory)?;
+    let free = session.virtual_memory.release(message.memory);
+    refund(session, free);
+    // SAFETY: the program's own handle, which leaves the books here.
+    Ok(unsafe { session.driver().cuMemRelease(handle) })
+}
+
+/// Maps a part of a block, without access until that is granted.
+pub(crate) fn kdMemoryMap(session: &mut Session, _head: &FrameHead, message: kdMemoryMap) -> Called<kdMemoryMapReply> {
+    let kdMemoryMap { address, size, offset, memory } = message;
+    let handle = session.virtual_memory.block(memory)?;
+    session.virtual_memory.check_room(address, size)?;
+    // SAFETY: inside a reservation of the program in which, by the books, nothing is mapped.
+    unsafe { session.driver().cuMemMap(address, size as usize, offset as usize, handle, 0) }.ok()?;
+    session.virtual_memory.map(address, size, memory);
+    done(kdMemoryMapReply {})
+}
+
+/// Unmaps whole mappings; the driver may wait for the GPU.
+pub(crate) fn kdMemoryUnmap(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryUnmap,
+) -> Detached<kdMemoryUnmapReply> {
+    let free = session.virtual_memory.unmap(message.address, message.size)?;
+    refund(session, free);
+    Ok(Box::new(move |driver| {
+        // SAFETY: mapped for the program, and has left the books.
+        let status = unsafe { driver.cuMemUnmap(message.address, message.size as usize) };
+        (status, kdMemoryUnmapReply {})
+    }))
+}
+
+/// Grants or takes access to whole mappings.
+pub(crate) fn kdMemorySetAccess(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemorySetAccess<'_>,
+) -> Called<kdMemorySetAccessReply> {
+    if !session.virtual_memory.is_mapped(message.address, message.size) {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    }
+    let grants = grants(session, message.grants)?;
+    let size = message.size as usize;
+    // SAFETY: the range is mapped for the program; the array has as many entries as said and outlives the call.
+    unsafe { session.driver().cuMemSetAccess(message.address, size, grants.as_ptr(), grants.len()) }.ok()?;
+    done(kdMemorySetAccessReply {})
+}
+
+/// What a device may do at an address.
+pub(crate) fn kdMemoryAccess(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryAccess,
+) -> Called<kdMemoryAccessReply> {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: message.device };
+    let driver = session.driver();
+    // SAFETY: both pointers are locals' for the call.
+    let flags = ask(|out| unsafe { driver.cuMemGetAccess(out, &raw const location, message.address) })?;
+    done(kdMemoryAccessReply { flags })
+}
+
+/// What sizes and addresses must be multiples of.
+pub(crate) fn kdMemoryGranularity(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryGranularity<'_>,
+) -> Called<kdMemoryGranularityReply> {
+    let wish = properties(session, message.properties, "kdMemoryGranularity")?;
+    let (driver, option) = (session.driver(), message.option);
+    // SAFETY: both pointers are locals' for the call.
+    let granularity =
+        ask::<usize>(|out| unsafe { driver.cuMemGetAllocationGranularity(out, &raw const wish, option) })?;
+    done(kdMemoryGranularityReply { granularity: granularity as u64 })
+}
+
+/// Bytes are free again.
+fn refund(session: &mut Session, bytes: u64) {
+    session.device.refund(bytes);
+    session.shared.usage.set_device_memory(session.device.held());
+}
+
+/// The properties of a block: memory of a device of the session, shared with no other process.
+fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<CUmemAllocationProp, Fault> {
+    let damaged = || SessionError::DamagedPart { message, part: "properties", reason: "not 32 bytes".to_owned() };
+    let bytes: &[u8; size_of::<CUmemAllocationProp>()] = bytes.try_into().map_err(|_| damaged())?;
+    // SAFETY: a structure of plain numbers and one pointer, of which every bit pattern is a value; the pointer is
+    // replaced below and never followed.
+    let told: CUmemAllocationProp = unsafe { bytes.as_ptr().cast::<CUmemAllocationProp>().read_unaligned() };
+    let device = told.location.type_ == location_type::DEVICE && is_device(session, told.location.id);
+    if told.type_ != allocation_type::PINNED || !device {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    }
+    Ok(CUmemAllocationProp { requestedHandleTypes: 0, win32HandleMetaData: std::ptr::null_mut(), ..told })
+}
+
+/// The grants of a message; each names a device of the session.
+fn grants(session: &Session, bytes: &[u8]) -> Result<Vec<CUmemAccessDesc>, Fault> {
+    let (records, rest) = bytes.as_chunks::<{ size_of::<CUmemAccessDesc>() }>();
+    if !rest.is_empty() || records.is_empty() {
+        let reason = format!("{} bytes are no whole records", bytes.len());
+        return Err(SessionError::DamagedPart { message: "kdMemorySetAccess", part: "grants", reason }.into());
+    }
+    let word = |record: &[u8], at: usize| record.as_chunks().0.get(at).copied().map_or(0, u32::from_le_bytes);
+    let read = |record: &[u8; 12]| {
+        let location = CUmemLocation { type_: word(record, 0), id: word(record, 1).cast_signed() };
+        let known = location.type_ == location_type::DEVICE && is_device(session, location.id);
+        known.then(|| CUmemAccessDesc { location, flags: word(record, 2) })
+    };
+    let grants = records.iter().map(read).collect::<Option<Vec<_>>>();
+    grants.ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+}
+
+fn is_device(session: &Session, ordinal: i32) -> bool {
+    usize::try_from(ordinal).is_ok_and(|ordinal| ordinal < session.facts.devices.len())
+}

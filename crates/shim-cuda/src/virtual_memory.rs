@@ -1,0 +1,390 @@
+//! Virtual memory of the program's own making: reserved addresses, blocks of memory, and what is mapped where.
+//!
+//! The rule: an address is reserved in the program and in the worker, or in neither. So this side chooses: it takes
+//! addresses here first, and asks the worker for the very same. What is mapped is in the map of addresses, mapping by
+//! mapping; memory of neighbours can be used as one, as on the GPU.
+#![expect(unsafe_code, reason = "reads and writes memory of C callers")]
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_arena::{RangeMap, Reservation};
+use katydid_client::regions::Place;
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult,
+    allocation_type, location_type,
+};
+use katydid_wire::message::{
+    kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,
+    kdMemorySetAccess, kdMemoryUnmap,
+};
+
+use crate::border::out;
+use crate::current;
+use crate::session::{Shim, shim};
+
+/// Sizes and addresses are multiples of this on every GPU so far.
+const GRANULARITY: u64 = 2 << 20;
+/// Where reservations without a wish go: between the places of the arenas.
+const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
+/// Places that are tried for one reservation: each can be taken on one of the two sides.
+const ATTEMPTS: u32 = 64;
+/// More grants than places make no sense.
+const MOST_GRANTS: usize = 64;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: may be wished; only the export is refused, by its own name.
+const FILE_DESCRIPTOR: u32 = 1;
+/// Bytes of the records that travel.
+const PROPERTIES: usize = size_of::<CUmemAllocationProp>();
+
+/// A block of device memory without an address.
+pub(crate) struct Allocation {
+    slot: Slot,
+    /// The program's ordinal of the device.
+    device: i32,
+    /// What the program wished for in sharing and use, word by word.
+    wishes: (u32, u8, u8, u16),
+    size: u64,
+    uses: Mutex<Uses>,
+}
+
+/// What keeps a block.
+struct Uses {
+    /// How often the handle may still be released.
+    handles: u32,
+    mappings: u32,
+}
+
+impl Allocation {
+    /// What it was created with.
+    fn properties(&self) -> CUmemAllocationProp {
+        let (sharing, compression, rdma, usage) = self.wishes;
+        CUmemAllocationProp {
+            type_: allocation_type::PINNED,
+            requestedHandleTypes: sharing,
+            location: CUmemLocation { type_: location_type::DEVICE, id: self.device },
+            win32HandleMetaData: std::ptr::null_mut(),
+            compressionType: compression,
+            gpuDirectRDMACapable: rdma,
+            usage,
+            reserved: [0; 4],
+        }
+    }
+
+    fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// Changes what keeps the block, and gives it back when nothing does any more. A mapped block without a handle can
+    /// get one again, so the worker keeps its own until then.
+    fn change(&self, shim: &Shim, change: impl FnOnce(&mut Uses)) -> Result<(), CUresult> {
+        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut uses);
+        if uses.handles > 0 || uses.mappings > 0 {
+            return Ok(());
+        }
+        let sent = shim.session.enqueue(0, &kdMemoryRelease { memory: self.wire() });
+        shim.allocations.remove(self.slot.handle);
+        sent
+    }
+}
+
+/// What the program reserved and mapped. Its lock is held across every message, so that both sides see one order and an
+/// id is never given to a second block too early.
+#[derive(Default)]
+pub(crate) struct VirtualMemory {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    reservations: RangeMap<Reservation>,
+    /// Where the search for a place begins, as a distance.
+    next: u64,
+    mapped: RangeMap<Arc<Allocation>>,
+}
+
+impl VirtualMemory {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Reserves at `address` on both sides; false when it is taken on one of them.
+    fn reserve_at(&mut self, shim: &Shim, address: u64, size: u64) -> Result<bool, CUresult> {
+        let Ok(reservation) = Reservation::at(address, size) else { return Ok(false) };
+        match shim.session.call(0, &kdAddressReserve { address, size }) {
+            Ok(_) => {}
+            Err(CUresult::ERROR_ALREADY_MAPPED) => return Ok(false),
+            Err(other) => return Err(other),
+        }
+        // Taken from the system just now, so nothing of ours can be there.
+        let _ = self.reservations.insert(address, size, reservation);
+        Ok(true)
+    }
+
+    /// Reserves wherever both sides have room.
+    fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
+        let room = ANYWHERE.end - ANYWHERE.start;
+        for _ in 0..ATTEMPTS {
+            let wanted = (ANYWHERE.start + self.next).next_multiple_of(align);
+            let Some(end) = wanted.checked_add(size).filter(|end| *end <= ANYWHERE.end) else {
+                if self.next == 0 || size > room {
+                    break;
+                }
+                self.next = 0;
+                continue;
+            };
+            self.next = end - ANYWHERE.start;
+            if self.reserve_at(shim, wanted, size)? {
+                return Ok(wanted);
+            }
+        }
+        Err(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    /// The mappings that fill `address..address + size` exactly.
+    fn tiles(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, CUresult> {
+        let end = address.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let tiles: Vec<_> = self.mapped.overlapping(address, end).map(|(at, length, _)| (at, length)).collect();
+        let reached = tiles.iter().try_fold(address, |at, tile| (tile.0 == at).then(|| tile.0 + tile.1));
+        if reached == Some(end) && size > 0 { Ok(tiles) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    }
+}
+
+/// At the wished address if that is free on both sides, else elsewhere.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn reserve(
+    target: *mut CUdeviceptr,
+    size: usize,
+    align: usize,
+    wanted: CUdeviceptr,
+    flags: u64,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let (shim, size, align) = (shim()?, size as u64, align as u64);
+    let whole = size != 0 && size.is_multiple_of(GRANULARITY) && wanted.is_multiple_of(GRANULARITY);
+    if flags != 0 || !whole || (align != 0 && !align.is_power_of_two()) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let align = align.max(GRANULARITY);
+    let mut state = shim.virtual_memory.lock();
+    let there = wanted != 0 && wanted.is_multiple_of(align) && state.reserve_at(shim, wanted, size)?;
+    target.write(if there { wanted } else { state.reserve_anywhere(shim, size, align)? });
+    Ok(())
+}
+
+/// A whole reservation in which nothing is mapped.
+pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
+    let (shim, size) = (shim()?, size as u64);
+    let mut state = shim.virtual_memory.lock();
+    let known = state.reservations.find(address).filter(|(start, length, _)| (*start, *length) == (address, size));
+    known.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    shim.session.call(0, &kdAddressFree { address, size })?;
+    state.reservations.remove(address);
+    Ok(())
+}
+
+/// A device location with the worker's ordinal.
+fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
+    let ordinal = usize::try_from(location.id).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+    let device = shim()?.devices.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    if location.type_ != location_type::DEVICE {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(CUmemLocation { id: device.position as i32, ..location })
+}
+
+/// Properties as they travel: for the worker, and shared with no other process.
+fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; PROPERTIES], CUresult> {
+    if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let location = located(properties.location)?;
+    let mut bytes = [0; PROPERTIES];
+    bytes[0..4].copy_from_slice(&properties.type_.to_le_bytes());
+    bytes[8..12].copy_from_slice(&location.type_.to_le_bytes());
+    bytes[12..16].copy_from_slice(&location.id.to_le_bytes());
+    bytes[24..26].copy_from_slice(&[properties.compressionType, properties.gpuDirectRDMACapable]);
+    bytes[26..28].copy_from_slice(&properties.usage.to_le_bytes());
+    Ok(bytes)
+}
+
+/// Out of memory is told here.
+///
+/// # Safety
+///
+/// `target` is null or writable, `properties` null or readable.
+pub(crate) unsafe fn create(
+    target: *mut CUmemGenericAllocationHandle,
+    size: usize,
+    properties: *const CUmemAllocationProp,
+    flags: u64,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, and null or readable, by the contract.
+    let (target, properties) = unsafe { (out(target)?, properties.as_ref()) };
+    let properties = *properties.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let (shim, size) = (shim()?, size as u64);
+    if flags != 0 || size == 0 || properties.type_ != allocation_type::PINNED {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let wish = travelling(&properties)?;
+    let _order = shim.virtual_memory.lock();
+    let allocation = shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &wish })?;
+        let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
+        let wishes = (sharing, compression, properties.gpuDirectRDMACapable, properties.usage);
+        let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
+        Ok(Allocation { slot, device: properties.location.id, wishes, size, uses })
+    })?;
+    target.write(allocation.slot.handle as u64);
+    Ok(())
+}
+
+/// The block behind a handle that may still be used.
+fn allocation(shim: &Shim, handle: CUmemGenericAllocationHandle) -> Result<Arc<Allocation>, CUresult> {
+    let allocation = shim.allocations.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let alive = allocation.uses.lock().unwrap_or_else(PoisonError::into_inner).handles > 0;
+    if alive { Ok(allocation) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// The memory goes when its last mapping is gone too.
+pub(crate) fn release(handle: CUmemGenericAllocationHandle) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let _order = shim.virtual_memory.lock();
+    allocation(shim, handle)?.change(shim, |uses| uses.handles -= 1)
+}
+
+/// Without access until that is granted.
+pub(crate) fn map(
+    address: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: u64,
+) -> Result<(), CUresult> {
+    let (shim, size, offset) = (shim()?, size as u64, offset as u64);
+    let mut state = shim.virtual_memory.lock();
+    let allocation = allocation(shim, handle)?;
+    let inside = offset.checked_add(size).is_some_and(|end| end <= allocation.size);
+    if flags != 0 || size == 0 || !inside || state.reservations.find_span(address, size).is_none() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    shim.session.call(0, &kdMemoryMap { address, size, offset, memory: allocation.wire() })?;
+    allocation.change(shim, |uses| uses.mappings += 1)?;
+    let device = allocation.device.unsigned_abs();
+    shim.regions.insert(address, size, Place::Mapped, device, 0);
+    // The worker has checked that nothing is mapped there.
+    let _ = state.mapped.insert(address, size, allocation);
+    Ok(())
+}
+
+/// Whole mappings, one or several side by side.
+pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
+    let (shim, size) = (shim()?, size as u64);
+    let mut state = shim.virtual_memory.lock();
+    let tiles = state.tiles(address, size)?;
+    shim.session.call(current::wire().unwrap_or(0), &kdMemoryUnmap { address, size })?;
+    for (start, _) in tiles {
+        shim.regions.remove(start, |region| region.place == Place::Mapped);
+        let Some((_, allocation)) = state.mapped.remove(start) else { continue };
+        allocation.change(shim, |uses| uses.mappings -= 1)?;
+    }
+    Ok(())
+}
+
+/// Whole mappings; each grant names a device.
+///
+/// # Safety
+///
+/// `grants` is null or has `count` entries.
+pub(crate) unsafe fn set_access(
+    address: CUdeviceptr,
+    size: usize,
+    grants: *const CUmemAccessDesc,
+    count: usize,
+) -> Result<(), CUresult> {
+    if grants.is_null() || count == 0 || count > MOST_GRANTS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut bytes = Vec::with_capacity(count * size_of::<CUmemAccessDesc>());
+    for at in 0..count {
+        // SAFETY: below `count`, by the contract.
+        let CUmemAccessDesc { location, flags } = unsafe { grants.add(at).read_unaligned() };
+        let location = located(location)?;
+        bytes.extend([location.type_.to_le_bytes(), location.id.to_le_bytes(), flags.to_le_bytes()].as_flattened());
+    }
+    let (shim, size) = (shim()?, size as u64);
+    let state = shim.virtual_memory.lock();
+    state.tiles(address, size)?;
+    shim.session.call(0, &kdMemorySetAccess { address, size, grants: &bytes }).map(drop)
+}
+
+/// # Safety
+///
+/// `flags` is null or writable, `location` null or readable.
+pub(crate) unsafe fn access(
+    flags: *mut u64,
+    location: *const CUmemLocation,
+    address: CUdeviceptr,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, and null or readable, by the contract.
+    let (flags, location) = unsafe { (out(flags)?, location.as_ref()) };
+    let device = located(*location.ok_or(CUresult::ERROR_INVALID_VALUE)?)?.id;
+    let shim = shim()?;
+    shim.virtual_memory.lock().mapped.find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    flags.write(shim.session.call(0, &kdMemoryAccess { address, device })?.flags);
+    Ok(())
+}
+
+/// # Safety
+///
+/// `target` is null or writable, `properties` null or readable.
+pub(crate) unsafe fn granularity(
+    target: *mut usize,
+    properties: *const CUmemAllocationProp,
+    option: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, and null or readable, by the contract.
+    let (target, properties) = unsafe { (out(target)?, properties.as_ref()) };
+    let wish = travelling(properties.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+    let reply = shim()?.session.call(0, &kdMemoryGranularity { option, properties: &wish })?;
+    target.write(reply.granularity as usize);
+    Ok(())
+}
+
+/// What a block was created with.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn properties(
+    target: *mut CUmemAllocationProp,
+    handle: CUmemGenericAllocationHandle,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(allocation(shim()?, handle)?.properties());
+    Ok(())
+}
+
+/// A handle of the block that is mapped at an address, to be released once more.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn retain(target: *mut CUmemGenericAllocationHandle, address: *mut c_void) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let shim = shim()?;
+    let state = shim.virtual_memory.lock();
+    let (.., allocation) = state.mapped.find(address.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    allocation.change(shim, |uses| uses.handles += 1)?;
+    target.write(allocation.slot.handle as u64);
+    Ok(())
+}
