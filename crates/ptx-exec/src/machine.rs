@@ -102,7 +102,8 @@ impl<'a> Machine<'a> {
 
     /// Runs `self.warp` for about `fuel` instructions; returns why it stopped, and how many it ran.
     pub(crate) fn run_warp(&mut self, fuel: u32) -> (Stopped, u32) {
-        let (mut used, mut since_turn, mut take_turn) = (0, 0, false);
+        let (mut used, mut since_turn) = (0, 0);
+        let mut take_turn = std::mem::take(&mut self.warp.slept);
         self.spinning = false;
         while let Some(split) = self.warp.pick(take_turn) {
             self.enter(split);
@@ -115,6 +116,7 @@ impl<'a> Machine<'a> {
                     self.leave(self.wait);
                     take_turn = false;
                     if self.wait == Wait::Ready {
+                        self.warp.slept = true;
                         return (Stopped::Yielded, used);
                     }
                     continue;

@@ -80,6 +80,8 @@ pub(crate) struct Warp {
     pub(crate) local: local::Rows,
     /// Counts turns.
     pub(crate) turns: u32,
+    /// Whether the split that ran last went to sleep, so that another one is due first.
+    pub(crate) slept: bool,
 }
 
 impl Warp {
@@ -90,6 +92,7 @@ impl Warp {
         self.index = index;
         self.alive = if lanes == 32 { FULL } else { (1 << lanes) - 1 };
         self.turns = 0;
+        self.slept = false;
         self.frames.clear();
         self.rows.clear();
         self.local.clear();

@@ -62,6 +62,14 @@ fn carries_run_through_a_chain() {
 }
 
 #[test]
+fn the_flag_of_a_difference_is_set_when_nothing_is_borrowed() {
+    let body = "sub.cc.u32 %r0, %r4, %r5; addc.u32 %r0, 0, 0;";
+    assert_eq!((once(body, "r", [5, 3, 0, 0]), once(body, "r", [3, 5, 0, 0])), (1, 0));
+    assert_eq!(once("add.cc.u32 %r0, %r4, %r5; subc.u32 %r0, 9, 2;", "r", [u64::from(u32::MAX), 1, 0, 0]), 7);
+    assert_eq!(once("add.cc.u32 %r0, %r4, %r5; subc.u32 %r0, 9, 2;", "r", [1, 1, 0, 0]), 6);
+}
+
+#[test]
 fn shifts_clamp_their_amount() {
     assert_eq!(once("shl.b32 %r0, %r4, %r5;", "r", [1, 32, 0, 0]), 0);
     assert_eq!(once("shr.s32 %r0, %r4, %r5;", "r", [i(-8), 40, 0, 0]), i(-1));

@@ -50,6 +50,15 @@ fn a_jump_table_sends_each_lane_its_way() {
 }
 
 #[test]
+fn lanes_that_sleep_let_the_lane_go_on_that_they_wait_for() {
+    let declarations = ".global .u32 ticket = 0; .global .u32 serving = 0;";
+    let body = "atom.global.add.u32 %r2, [ticket], 1;
+        WAIT: nanosleep.u32 20; atom.global.add.u32 %r3, [serving], 0; setp.ne.u32 %p1, %r3, %r2; @%p1 bra WAIT;
+        st.global.u32 [%d4], %r2; membar.gl; atom.global.add.u32 %r4, [serving], 1;";
+    assert_eq!(run_block(declarations, body, 8).unwrap().iter().sum::<u32>(), 28);
+}
+
+#[test]
 fn a_lock_inside_a_warp_is_handed_from_lane_to_lane() {
     let declarations = ".global .u32 lock = 0; .global .u32 count = 0;";
     let body = "TRY: atom.global.cas.b32 %r2, [lock], 0, 1; setp.ne.u32 %p1, %r2, 0; @%p1 bra TRY;

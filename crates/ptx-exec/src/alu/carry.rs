@@ -1,4 +1,7 @@
 //! Carry chains: `add.cc addc sub.cc subc mad.cc madc`. The carry flag is a predicate like any other.
+//!
+//! A difference is the sum `a + !b + 1`, and the flag is the carry of that sum: set when nothing was borrowed. Programs
+//! see it when `addc` follows `sub.cc`, as it does in the compiler's own division of 128-bit integers.
 
 use crate::inst::{Exec, Flow, Inst};
 use crate::machine::Machine;
@@ -14,7 +17,7 @@ pub(crate) const CARRY_OUT: u64 = 2;
 pub(crate) enum Chain {
     /// `a + b`
     Add,
-    /// `a - b`; the flag is a borrow.
+    /// `a - b`; the flag says that nothing is borrowed.
     Sub,
     /// Low half of `a * b`, plus `c`.
     MadLo,
@@ -42,7 +45,7 @@ macro_rules! limbs {
                     Chain::MadLo => (product as Self, c),
                     Chain::MadHi => ((product >> Self::BITS) as Self, c),
                 };
-                if chain == Chain::Sub { left.borrowing(right, carry) } else { left.carrying(right, carry) }
+                left.carrying(if chain == Chain::Sub { !right } else { right }, carry)
             }
         }
 
@@ -52,22 +55,14 @@ macro_rules! limbs {
                 let (sum, second) = sum.overflowing_add(Self::from(carry));
                 (sum, first | second)
             }
-
-            fn borrowing(self, b: Self, borrow: bool) -> (Self, bool) {
-                let (rest, first) = self.overflowing_sub(b);
-                let (rest, second) = rest.overflowing_sub(Self::from(borrow));
-                (rest, first | second)
-            }
         }
     )*};
 }
 
-/// Sums and differences with a flag in and out.
+/// Sums with a flag in and out.
 trait Carrying: Sized {
     /// `self + b + carry`
     fn carrying(self, b: Self, carry: bool) -> (Self, bool);
-    /// `self - b - borrow`
-    fn borrowing(self, b: Self, borrow: bool) -> (Self, bool);
 }
 
 limbs! {
@@ -80,7 +75,8 @@ fn body<T: Limb, const CHAIN: u8, const SIGNED: bool>(machine: &mut Machine<'_>,
     let chain = [Chain::Add, Chain::Sub, Chain::MadLo, Chain::MadHi][CHAIN as usize & 3];
     let registers = &machine.registers;
     let (a, b, c) = (registers.row::<T>(inst.a), registers.row::<T>(inst.b), registers.row::<T>(inst.c));
-    let carries = if inst.imm & CARRY_IN != 0 { registers.bits(inst.x) } else { 0 };
+    let first = if chain == Chain::Sub { u32::MAX } else { 0 };
+    let carries = if inst.imm & CARRY_IN != 0 { registers.bits(inst.x) } else { first };
     let mut out = [T::ZERO; LANES];
     let mut flags = 0;
     for lane in 0..LANES {
@@ -113,7 +109,8 @@ mod tests {
     #[test]
     fn carries_and_borrows_pass_on() {
         assert_eq!(u32::step(Chain::Add, false, u32::MAX, 0, 0, true), (0, true));
-        assert_eq!(u32::step(Chain::Sub, false, 0, 0, 0, true), (u32::MAX, true));
+        assert_eq!(u32::step(Chain::Sub, false, 0, 0, 0, false), (u32::MAX, false));
+        assert_eq!(u32::step(Chain::Sub, false, 5, 2, 0, true), (3, true));
         assert_eq!(u64::step(Chain::Add, false, 1, 2, 0, false), (3, false));
     }
 
