@@ -4,7 +4,7 @@
 
 use crate::block::{BARRIERS, Barrier};
 use crate::fault::FaultKind;
-use crate::inst::{Flow, Inst, NONE};
+use crate::inst::{Exec, Flow, Inst, NONE};
 use crate::machine::Machine;
 use crate::registers::{LANES, Registers, lanes_of};
 use crate::warp::Wait;
@@ -45,6 +45,11 @@ pub(crate) fn barrier(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     machine.park_rest();
     machine.wait = Wait::Barrier(id as u8);
     Flow::Wait
+}
+
+/// Whether an instruction is one that lanes wait at for a barrier.
+pub(crate) fn is_barrier(inst: &Inst) -> bool {
+    std::ptr::fn_addr_eq(inst.exec, barrier as Exec)
 }
 
 /// Gives lanes that wait at `inst` the result of the complete barrier.

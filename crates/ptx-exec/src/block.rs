@@ -67,6 +67,12 @@ impl Block {
         }
     }
 
+    /// Bytes of memory that it holds, about.
+    pub(crate) fn memory(&self) -> usize {
+        let warps = self.warps.iter().map(|warp| warp.rows.capacity() * 128 + warp.local.capacity() * 256);
+        self.shared.bytes() as usize + warps.sum::<usize>()
+    }
+
     /// Threads that have not exited.
     fn alive(&self) -> u32 {
         self.warps.iter().map(|warp| warp.alive.count_ones()).sum()

@@ -1,9 +1,10 @@
 //! A decoded program, and what every thread of a launch reads of it.
 
-use crate::api::{AddressRange, Host};
+use crate::api::Host;
 use crate::inst::{Inst, Slot};
 use crate::registers::Row;
-use std::time::Instant;
+use crate::window;
+use std::time::{Duration, Instant};
 
 /// All functions of a program, decoded. Never changes after loading.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct Code {
     pub(crate) functions: Vec<FunctionCode>,
     /// Layouts of indirect calls.
     pub(crate) call_sites: Vec<CallSite>,
+    /// A hash of the texts.
+    pub(crate) source: u64,
 }
 
 impl Code {
@@ -33,6 +36,8 @@ impl Code {
 pub(crate) struct FunctionCode {
     /// Where it starts.
     pub(crate) entry: u32,
+    /// Where the next one starts.
+    pub(crate) end: u32,
     /// Rows of its frame.
     pub(crate) rows: u32,
     /// Bytes of local memory of its frame, a multiple of 16.
@@ -79,11 +84,14 @@ pub(crate) struct Env<'a> {
     pub(crate) dynamic_shared: u32,
     /// Size of all shared memory of a block.
     pub(crate) shared_bytes: u32,
-    /// When the launch started, for clocks.
+    /// When the threads started, for clocks.
     pub(crate) started: Instant,
+    /// How long the grid had run before that.
+    pub(crate) before: Duration,
     /// The kernel's function.
     pub(crate) function: u32,
-    /// Address of the words that the blocks of a cooperative launch wait for each other with; 0 in any other launch.
+    /// Where in this process the words are that the blocks of a cooperative launch wait for each other with; 0 in any
+    /// other launch. Device code knows them by their window.
     pub(crate) workspace: u64,
 }
 
@@ -91,10 +99,16 @@ pub(crate) struct Env<'a> {
 pub(crate) const WORKSPACE_BYTES: u64 = 256;
 
 impl Env<'_> {
-    /// The memory of the launch that the host does not know.
-    pub(crate) fn own_memory(&self) -> AddressRange {
-        let bytes = if self.workspace == 0 { 0 } else { WORKSPACE_BYTES };
-        AddressRange { start: self.workspace, end: self.workspace + bytes, writable: true }
+    /// Address of the workspace, as device code sees it.
+    pub(crate) fn workspace_address(&self) -> u64 {
+        if self.workspace == 0 { 0 } else { window::WORKSPACE }
+    }
+
+    /// Where `size` bytes of the workspace are, if `address` lies in its window.
+    pub(crate) fn workspace_at(&self, address: u64, size: u64) -> Option<u64> {
+        let offset = window::offset_in(window::WORKSPACE, address)?;
+        let fits = self.workspace != 0 && offset + size <= WORKSPACE_BYTES;
+        fits.then_some(self.workspace + offset)
     }
 
     /// Threads in a block; `Grid::new` checked that it is at most 1024.

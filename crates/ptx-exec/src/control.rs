@@ -163,7 +163,7 @@ fn copy_areas(warp: &mut Warp, from: u32, sources: &[LocalArea], to: u32, target
 
 impl Code {
     /// Whether the function exists and takes what the call site passes.
-    fn accepts(&self, function: u32, site: u32) -> bool {
+    pub(crate) fn accepts(&self, function: u32, site: u32) -> bool {
         let (Some(function), Some(site)) = (self.functions.get(function as usize), self.call_sites.get(site as usize))
         else {
             return false;

@@ -4,24 +4,24 @@
 //! that runs. A thread keeps its block to the end and reuses its memory for the next one. In a cooperative launch all
 //! blocks are started at once and take turns, as each may wait for any other.
 //!
-//! The state between two runs is the blocks in the queue and the index of the next one: plain data, which could be written
-//! down. The first fault of any thread stops the others at their next slice.
+//! The state between two runs is the blocks in the queue and the index of the next one: plain data, which `state` writes
+//! down. The first fault of any thread stops the others at their next slice, and so does a `Switch`.
 
 use crate::api::{Host, Launch, Limits, Progress};
 use crate::block::{Block, BlockProgress};
 use crate::code::{Env, WORKSPACE_BYTES};
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Machine;
+use crate::pool;
+use crate::switch::{Request, Switch};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Warp instructions of a block between two looks at the cancel flag and at blocks that wait for a turn.
-const SLICE: u64 = 1 << 18;
-
-/// The same in a cooperative launch, where blocks wait for others that may share their thread.
-const COOPERATIVE_SLICE: u64 = 1 << 14;
+/// Most memory of a block, in bytes, that a thread keeps for its next launch.
+const SPARE: usize = 4 << 20;
 
 /// Most blocks of a cooperative launch: what a large GPU holds at once.
 const MAX_RESIDENT: u64 = 132 * 32;
@@ -35,13 +35,15 @@ const MAX_SHARED: u64 = 227 * 1024;
 /// A launch in progress.
 #[derive(Debug)]
 pub struct Grid {
-    launch: Launch,
+    pub(crate) launch: Launch,
     /// Blocks that have started and are not done.
-    started: VecDeque<Block>,
+    pub(crate) started: VecDeque<Block>,
     /// Linear index of the next block to start.
-    next: u64,
+    pub(crate) next: u64,
     /// What the blocks of a cooperative launch wait for each other with; device code reads and writes it.
-    workspace: Vec<AtomicU64>,
+    pub(crate) workspace: Vec<AtomicU64>,
+    /// How long it has run, without pauses: the clock of device code.
+    pub(crate) ran: Duration,
 }
 
 /// What the threads of one run share.
@@ -52,7 +54,7 @@ struct Run<'a> {
     fault: Mutex<Option<Fault>>,
     /// Set when a fault was found, by any thread.
     stop: AtomicBool,
-    cancel: &'a AtomicBool,
+    switch: &'a Switch,
     cooperative: bool,
     kernel: &'a str,
 }
@@ -73,18 +75,19 @@ impl Grid {
             && kernel.required_block.is_none_or(|required| required == launch.block)
             && launch.params.len() >= kernel.param_bytes as usize;
         if fits {
-            Ok(Self { launch, started: VecDeque::new(), next: 0, workspace })
+            Ok(Self { launch, started: VecDeque::new(), next: 0, workspace, ran: Duration::ZERO })
         } else {
-            Err(bad_launch(&kernel.name))
+            Err(no_place(&kernel.name, FaultKind::BadLaunch))
         }
     }
 
-    /// Runs until done, the budget is used up, `cancel` is set, or a fault. After a fault the grid is of no more use.
-    pub fn run(&mut self, host: &dyn Host, limits: Limits, cancel: &AtomicBool) -> Result<Progress, Fault> {
-        let Self { launch, started, next, workspace } = self;
+    /// Runs until done, the budget is used up, `switch` asks for something else, or a fault. After a fault the grid is of
+    /// no more use.
+    pub fn run(&mut self, host: &dyn Host, limits: Limits, switch: &Switch) -> Result<Progress, Fault> {
+        let blocks = self.blocks();
+        let Self { launch, started, next, workspace, ran } = self;
         let workspace = if launch.cooperative { workspace.as_ptr().expose_provenance() as u64 } else { 0 };
-        let env = environment(launch, host, workspace);
-        let blocks = count_of(launch.grid).unwrap_or(0);
+        let env = environment(launch, host, workspace, *ran);
         while launch.cooperative && *next < blocks {
             let mut block = Block::default();
             block.reset(index_of(*next, env.grid), &env);
@@ -97,35 +100,54 @@ impl Grid {
             next: AtomicU64::new(*next),
             fault: Mutex::new(None),
             stop: AtomicBool::new(false),
-            cancel,
+            switch,
             cooperative: launch.cooperative,
             kernel: &launch.kernel.name,
         };
         run.all_threads(limits, blocks);
         *started = run.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
         *next = run.next.into_inner().min(blocks);
+        *ran += env.started.elapsed();
         match run.fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(fault) => Err(fault),
             None if started.is_empty() && *next == blocks => Ok(Progress::Done),
+            None if switch.request() == Request::Cancel => Err(no_place(&launch.kernel.name, FaultKind::Cancelled)),
             None => Ok(Progress::Paused),
         }
+    }
+
+    /// How many blocks it has.
+    pub(crate) fn blocks(&self) -> u64 {
+        count_of(self.launch.grid).unwrap_or(0)
+    }
+}
+
+impl Launch {
+    /// Offset of dynamic shared memory.
+    fn dynamic_at(&self) -> u32 {
+        self.kernel.static_shared.next_multiple_of(self.kernel.dynamic_align)
+    }
+
+    /// Bytes of shared memory of a block.
+    pub(crate) fn shared_bytes(&self) -> u32 {
+        self.dynamic_at() + self.dynamic_shared
     }
 }
 
 /// What the threads of a launch read.
-fn environment<'a>(launch: &'a Launch, host: &'a dyn Host, workspace: u64) -> Env<'a> {
+fn environment<'a>(launch: &'a Launch, host: &'a dyn Host, workspace: u64, before: Duration) -> Env<'a> {
     let kernel = &launch.kernel;
-    let dynamic_at = kernel.static_shared.next_multiple_of(kernel.dynamic_align);
     Env {
         code: &kernel.code,
         host,
         params: &launch.params,
         grid: launch.grid,
         block: launch.block,
-        dynamic_shared_at: dynamic_at,
+        dynamic_shared_at: launch.dynamic_at(),
         dynamic_shared: launch.dynamic_shared,
-        shared_bytes: dynamic_at + launch.dynamic_shared,
+        shared_bytes: launch.shared_bytes(),
         started: Instant::now(),
+        before,
         function: kernel.function,
         workspace,
     }
@@ -143,9 +165,20 @@ fn index_of(linear: u64, grid: [u32; 3]) -> [u32; 3] {
     [(linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32]
 }
 
-/// The fault of a launch that was never started.
-fn bad_launch(kernel: &str) -> Fault {
-    Fault { kind: FaultKind::BadLaunch, kernel: kernel.to_owned(), line: 0, block: [0; 3], thread: [0; 3] }
+/// The reverse of `index_of`.
+pub(crate) fn number_of(index: [u32; 3], grid: [u32; 3]) -> u64 {
+    let ([x, y, z], [width, height, _]) = (index.map(u64::from), grid.map(u64::from));
+    (z * height + y) * width + x
+}
+
+thread_local! {
+    /// The last block of this thread: the next launch uses its memory again.
+    static LAST: Cell<Option<Block>> = const { Cell::new(None) };
+}
+
+/// The fault of a launch as a whole.
+fn no_place(kernel: &str, kind: FaultKind) -> Fault {
+    Fault { kind, kernel: kernel.to_owned(), line: 0, block: [0; 3], thread: [0; 3] }
 }
 
 impl Run<'_> {
@@ -154,12 +187,7 @@ impl Run<'_> {
         let queued = self.lock_queue().len() as u64;
         let left = queued + blocks.saturating_sub(self.next.load(Ordering::Relaxed));
         let threads = (limits.threads.max(1) as u64).min(left.max(1));
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(|| self.one_thread(limits.budget, blocks));
-            }
-            self.one_thread(limits.budget, blocks);
-        });
+        pool::together(threads as usize, &|| self.one_thread(limits.budget, blocks));
     }
 
     /// The queue, whatever happened to a thread that held it.
@@ -170,14 +198,28 @@ impl Run<'_> {
     /// Takes blocks and runs them until there are none, or the budget is used up.
     fn one_thread(&self, mut budget: u64, blocks: u64) {
         let mut machine = Machine::new(self.env);
-        while budget > 0 && !self.stop.load(Ordering::Relaxed) && self.take_block(&mut machine, blocks) {
-            let outcome = self.run_block(&mut machine, &mut budget);
+        machine.block = LAST.take().unwrap_or_default();
+        self.blocks(&mut machine, &mut budget, blocks);
+        if machine.block.memory() <= SPARE {
+            LAST.set(Some(machine.block));
+        }
+    }
+
+    /// The same with a machine.
+    fn blocks(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) {
+        while *budget > 0 && self.goes_on() && self.take_block(machine, blocks) {
+            let outcome = self.run_block(machine, budget);
             match outcome {
                 Ok(BlockProgress::Done) => {}
                 Ok(BlockProgress::Paused) => self.lock_queue().push_back(std::mem::take(&mut machine.block)),
-                Err(kind) => return self.report(&machine, kind),
+                Err(kind) => return self.report(machine, kind),
             }
         }
+    }
+
+    /// Whether neither a fault nor the switch keeps this thread from starting another slice.
+    fn goes_on(&self) -> bool {
+        self.switch.request() == Request::Run && !self.stop.load(Ordering::Relaxed)
     }
 
     /// Puts the next block into the machine, reusing the memory of the last one.
@@ -197,14 +239,11 @@ impl Run<'_> {
     /// Runs a block to its end, in slices; cooperative blocks for one slice, so that all get their turn.
     fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64) -> Result<BlockProgress, FaultKind> {
         loop {
-            if self.cancel.load(Ordering::Relaxed) {
-                return Err(FaultKind::Cancelled);
-            }
-            let slice = if self.cooperative { COOPERATIVE_SLICE } else { SLICE }.min(*budget);
+            let slice = Switch::LATENCY.min(*budget);
             let mut left = slice;
             let progress = machine.run_block(&mut left)?;
             *budget -= slice - left;
-            let pause = *budget == 0 || self.cooperative || self.stop.load(Ordering::Relaxed);
+            let pause = *budget == 0 || self.cooperative || !self.goes_on();
             if progress == BlockProgress::Done || pause {
                 return Ok(progress);
             }
@@ -225,10 +264,10 @@ impl Run<'_> {
     }
 }
 
-/// Runs a launch to its end on `threads` threads.
-pub fn run(launch: &Launch, host: &dyn Host, threads: usize, cancel: &AtomicBool) -> Result<(), Fault> {
+/// Runs a launch to its end on `threads` threads; a pause that `switch` asks for is none here.
+pub fn run(launch: &Launch, host: &dyn Host, threads: usize, switch: &Switch) -> Result<(), Fault> {
     let mut grid = Grid::new(launch.clone())?;
-    while grid.run(host, Limits { threads, budget: u64::MAX }, cancel)? == Progress::Paused {}
+    while grid.run(host, Limits { threads, budget: u64::MAX }, switch)? == Progress::Paused {}
     Ok(())
 }
 
@@ -238,10 +277,9 @@ mod tests {
 
     #[test]
     fn block_indices_count_x_first() {
-        assert_eq!(
-            [0, 3, 4, 23].map(|linear| index_of(linear, [4, 3, 2])),
-            [[0, 0, 0], [3, 0, 0], [0, 1, 0], [3, 2, 1]]
-        );
+        let indices = [0, 3, 4, 23].map(|linear| index_of(linear, [4, 3, 2]));
+        assert_eq!(indices, [[0, 0, 0], [3, 0, 0], [0, 1, 0], [3, 2, 1]]);
+        assert_eq!(indices.map(|index| number_of(index, [4, 3, 2])), [0, 3, 4, 23]);
     }
 
     #[test]

@@ -13,7 +13,8 @@
 //! | `link`, `globals`, `decode`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
 //! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `print` | instructions |
-//! | `machine`, `warp`, `block`, `grid` | what runs when |
+//! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
+//! | `switch`, `state` | pausing, ending, and the running state as bytes |
 
 mod alu;
 mod api;
@@ -36,11 +37,14 @@ mod link;
 mod machine;
 mod mbarrier;
 mod memory;
+mod pool;
 mod print;
 mod program;
 mod registers;
 mod shared;
 mod special;
+mod state;
+mod switch;
 mod types;
 mod warp;
 pub mod window;
@@ -48,4 +52,7 @@ pub mod window;
 pub use api::{AddressRange, GlobalMemory, Host, Kernel, Launch, Limits, LoadError, Param, Pool, Progress, Target};
 pub use fault::{Fault, FaultKind};
 pub use grid::{Grid, run};
+pub use pool::prepare_threads;
 pub use program::Program;
+pub use state::StateError;
+pub use switch::{Request, Switch};

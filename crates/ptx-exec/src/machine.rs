@@ -89,7 +89,7 @@ impl<'a> Machine<'a> {
             env,
             warp: Warp::default(),
             block: Block::default(),
-            ranges: Ranges::new(env.code.insts.len(), env.own_memory()),
+            ranges: Ranges::new(env.code.insts.len()),
             fault: None,
         }
     }

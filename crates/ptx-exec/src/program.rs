@@ -5,6 +5,7 @@ use crate::code::Code;
 use crate::decode::{self, Needs};
 use crate::globals::{self, Globals};
 use crate::link::{Linked, LinkedFunction};
+use crate::state::bytes::Hash;
 use katydid_ptx::ast::{Function, Module};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +31,9 @@ impl Program {
         let linked = Linked::new(&modules)?;
         let globals = globals::place(&linked, memory)?;
         let decoded = decode::decode(&linked, &globals)?;
-        let code = Arc::new(decoded.code);
+        let mut code = decoded.code;
+        code.source = sources.iter().fold(Hash::NONE, |hash, source| hash.bytes(source.as_bytes())).value();
+        let code = Arc::new(code);
         let mut kernels = Vec::new();
         let entries = linked.functions.iter().zip(&decoded.needs).enumerate();
         for (index, (known, needs)) in entries.filter(|(_, (known, _))| known.function.entry) {

@@ -17,9 +17,24 @@ pub(crate) struct Shared {
 impl Shared {
     /// Makes it `bytes` large. The content is left from the last block, as on the GPU.
     pub(crate) fn resize(&mut self, bytes: u32) {
-        self.rows.resize(bytes.div_ceil(size_of::<Row>() as u32) as usize, Row::ZERO);
+        self.rows.resize(Self::rows_for(bytes), Row::ZERO);
         self.bytes = bytes;
         self.base = self.rows.as_mut_ptr().expose_provenance() as u64;
+    }
+
+    /// Rows that hold `bytes` bytes.
+    pub(crate) fn rows_for(bytes: u32) -> usize {
+        bytes.div_ceil(size_of::<Row>() as u32) as usize
+    }
+
+    /// Its content; nobody may be running the block.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Its content, to be changed; nobody may be running the block.
+    pub(crate) fn rows_mut(&mut self) -> &mut [Row] {
+        &mut self.rows
     }
 
     /// Its size.

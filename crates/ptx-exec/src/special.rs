@@ -99,9 +99,9 @@ fn thread_index(machine: &Machine<'_>, axis: u64) -> [u32; LANES] {
     })
 }
 
-/// Ticks since the launch started.
+/// Ticks that the grid has run for.
 fn clock(machine: &Machine<'_>) -> u64 {
-    let elapsed = machine.env.started.elapsed().as_nanos();
+    let elapsed = (machine.env.before + machine.env.started.elapsed()).as_nanos();
     u64::try_from(elapsed).unwrap_or(u64::MAX).wrapping_mul(TICKS_PER_NANOSECOND)
 }
 
@@ -142,8 +142,8 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         25 => all(env.shared_bytes),
         27 => all(1),
         // The upper and lower half of where a cooperative launch keeps its barrier.
-        28 => all((env.workspace >> 32) as u32),
-        29 => all(env.workspace as u32),
+        28 => all((env.workspace_address() >> 32) as u32),
+        29 => all(env.workspace_address() as u32),
         _ => all(0),
     };
     machine.registers.set(inst.d, machine.mask, &values);

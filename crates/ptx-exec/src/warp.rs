@@ -120,6 +120,12 @@ impl Warp {
         self.frames.len() as u32 - 1
     }
 
+    /// The row after those of the last frame.
+    pub(crate) fn next_base(&self, code: &Code) -> u32 {
+        let rows = |frame: &Frame| code.functions.get(frame.function as usize).map_or(0, |function| function.rows);
+        self.frames.last().map_or(0, |frame| frame.base.saturating_add(rows(frame)))
+    }
+
     /// Takes lanes out of a frame; frames at the end that nobody is in any more are dropped.
     pub(crate) fn leave_frame(&mut self, frame: u32, lanes: u32) {
         if let Some(frame) = self.frames.get_mut(frame as usize) {

@@ -11,6 +11,9 @@ pub const LOCAL: u64 = 0x0000_8200_0000_0000;
 pub const PARAM: u64 = 0x0000_8300_0000_0000;
 /// Address of function 0 of a program; function `n` is at `FUNCTION + 16 * n`. Nothing can be read there.
 pub const FUNCTION: u64 = 0x0000_8400_0000_0000;
+/// Generic address of what the blocks of a cooperative launch wait for each other with. A window, so that a grid finds it
+/// at the same address wherever it is taken up again.
+pub const WORKSPACE: u64 = 0x0000_8500_0000_0000;
 /// Bytes of each window: offsets into shared and local memory are 32 bits wide.
 pub const SIZE: u64 = 1 << 32;
 

@@ -5,8 +5,7 @@
 mod common;
 
 use common::{Device, launch};
-use katydid_ptx_exec::{FaultKind, run};
-use std::sync::atomic::AtomicBool;
+use katydid_ptx_exec::{FaultKind, Switch, run};
 
 /// A kernel with an output pointer; `%r1` is the thread, `%d4` its word of output.
 fn kernel(declarations: &str, body: &str) -> String {
@@ -234,7 +233,9 @@ fn a_cancelled_launch_stops() {
     let output = device.put(&[0; 32]);
     let program = device.load(&kernel("", "LOOP: bra LOOP;")).unwrap();
     let launch = launch(&program, [1, 1, 1], [32, 1, 1], &[output]);
-    let fault = run(&launch, &device, 1, &AtomicBool::new(true)).unwrap_err();
+    let switch = Switch::new();
+    switch.cancel();
+    let fault = run(&launch, &device, 1, &switch).unwrap_err();
     assert_eq!(fault.kind, FaultKind::Cancelled);
 }
 
@@ -248,7 +249,7 @@ fn cooperative_blocks_wait_for_each_other_on_one_thread() {
     let program = device.load(&kernel(declarations, body)).unwrap();
     let mut launch = launch(&program, [4, 1, 1], [3, 1, 1], &[output]);
     launch.cooperative = true;
-    run(&launch, &device, 1, &AtomicBool::new(false)).unwrap();
+    run(&launch, &device, 1, &Switch::new()).unwrap();
     assert_eq!(device.words(output, 3), [12; 3]);
 }
 
@@ -259,7 +260,7 @@ fn impossible_launches_are_refused() {
     let refused = |change: &dyn Fn(&mut katydid_ptx_exec::Launch)| {
         let mut launch = launch(&program, [1, 1, 1], [32, 1, 1], &[0]);
         change(&mut launch);
-        run(&launch, &device, 1, &AtomicBool::new(false)).map_err(|fault| fault.kind)
+        run(&launch, &device, 1, &Switch::new()).map_err(|fault| fault.kind)
     };
     assert_eq!(refused(&|_| {}), Ok(()));
     assert_eq!(refused(&|launch| launch.block = [64, 1, 1]), Err(FaultKind::BadLaunch));

@@ -5,8 +5,7 @@
 mod common;
 
 use common::{Device, Globals, HEADER, TARGET, launch};
-use katydid_ptx_exec::{LoadError, Program, Target, run};
-use std::sync::atomic::AtomicBool;
+use katydid_ptx_exec::{LoadError, Program, Switch, Target, run};
 
 /// `C = A * B` for square matrices, 16 by 16 tiles in shared memory, two columns a thread.
 const MATMUL: &str = "
@@ -71,7 +70,7 @@ fn texts_that_refer_to_each_other_are_linked() {
     );
     let program = Program::load(&[&main, &library], &mut Globals(&device), TARGET).unwrap();
     let output = device.put(&[0]);
-    run(&launch(&program, [1, 1, 1], [1, 1, 1], &[output]), &device, 1, &AtomicBool::new(false)).unwrap();
+    run(&launch(&program, [1, 1, 1], [1, 1, 1], &[output]), &device, 1, &Switch::new()).unwrap();
     assert_eq!(device.words(output, 1), [42]);
     let (address, size) = program.global("base").unwrap();
     assert_eq!((device.words(address, 1), size), (vec![14], 4));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use katydid_cuda_sys::CUresult;
+use katydid_ptx_exec::Switch;
 
 use crate::border::Outcome;
 use crate::device::Device;
@@ -39,8 +40,8 @@ pub(crate) struct Context {
     pub(crate) streams: StreamSet,
     /// Preferred cache configuration: kept and reported.
     pub(crate) cache_config: AtomicU32,
-    /// Stops running kernels: set by the first fault.
-    pub(crate) cancel: AtomicBool,
+    /// Stops running kernels: thrown by the first fault.
+    pub(crate) switch: Switch,
     flags: AtomicU32,
     /// The code that sticks, 0 for none.
     failure: AtomicU32,
@@ -69,7 +70,7 @@ impl Context {
             output: Output::new(),
             streams: StreamSet::new(Arc::new(Stream::new(this.clone(), Role::Legacy, 0, 0))),
             cache_config: AtomicU32::new(0),
-            cancel: AtomicBool::new(false),
+            switch: Switch::new(),
             flags: AtomicU32::new(flags),
             failure: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -87,7 +88,7 @@ impl Context {
     /// Makes `code` stick, unless another came first, and stops kernels that run.
     pub(crate) fn fail(&self, code: CUresult) {
         let _ = self.failure.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
-        self.cancel.store(true, Ordering::Release);
+        self.switch.cancel();
     }
 
     /// Whether waits for a value should give up: the context ends or has failed.

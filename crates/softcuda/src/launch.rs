@@ -91,7 +91,7 @@ fn run(context: &Context, launch: Launch) -> Outcome {
     let limits = Limits { threads, budget: u64::MAX };
     let host = Reach { context, device: context.device.ordinal, peers: context.peers() };
     let outcome = Grid::new(launch).and_then(|mut grid| {
-        while grid.run(&host, limits, &context.cancel)? == Progress::Paused {}
+        while grid.run(&host, limits, &context.switch)? == Progress::Paused {}
         Ok(())
     });
     outcome.map_err(|fault| {

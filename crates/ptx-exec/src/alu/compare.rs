@@ -210,8 +210,8 @@ tests_of_one! {
     InLocal(u64) = |a| a.wrapping_sub(window::LOCAL) < window::SIZE;
     /// `isspacep.param`
     InParam(u64) = |a| a.wrapping_sub(window::PARAM) < window::SIZE;
-    /// `isspacep.global`: everything that is in no window.
-    InGlobal(u64) = |a| a < window::SHARED;
+    /// `isspacep.global`: everything that is in no window, and the workspace, which is global memory to device code.
+    InGlobal(u64) = |a| (a < window::SHARED) | (a.wrapping_sub(window::WORKSPACE) < window::SIZE);
     /// `isspacep.const`: constant variables lie in global memory here.
     Never(u64) = |_a| false;
 }

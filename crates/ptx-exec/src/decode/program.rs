@@ -133,7 +133,8 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
     }
     code.lists.extend(entries);
     let local_bytes = local_bytes.next_multiple_of(16);
-    code.functions.push(FunctionCode { entry, rows: places.rows, local_bytes, params, returns });
+    let end = code.insts.len() as u32;
+    code.functions.push(FunctionCode { entry, end, rows: places.rows, local_bytes, params, returns });
     Needs { shared_bytes, registers: places.pressure, dynamic_align: 16 }
 }
 

@@ -71,13 +71,18 @@ impl Machine<'_> {
             self.local_place(offset, size)
         } else {
             let offset = window::offset_in(window::PARAM, address).filter(|_| !write);
-            offset.filter(|offset| param::contains(self.env.params, *offset, size)).map(Place::Param)
+            let param = offset.filter(|offset| param::contains(self.env.params, *offset, size)).map(Place::Param);
+            param.or_else(|| self.env.workspace_at(address, size).map(Place::Host))
         };
         place.ok_or(FaultKind::IllegalAddress(address))
     }
 
     /// Device memory: asks for the range.
     fn global_place(&mut self, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
+        if address >= window::SHARED {
+            let place = self.env.workspace_at(address, size).map(Place::Host);
+            return place.ok_or(FaultKind::IllegalAddress(address));
+        }
         let allowed = self.ranges.allow(self.env.host, self.pc, address, size, write);
         if allowed { Ok(Place::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
     }

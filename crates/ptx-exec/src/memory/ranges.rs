@@ -7,9 +7,6 @@ use crate::api::{AddressRange, Host};
 /// Ranges remembered.
 const ENTRIES: usize = 16;
 
-/// The entry that is never replaced.
-const OWN: usize = ENTRIES - 1;
-
 /// Ranges a thread has used in this launch.
 #[derive(Debug)]
 pub(crate) struct Ranges {
@@ -21,10 +18,9 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Knows only `own`, memory of the launch that the host does not know; for a program of `instructions`.
-    pub(crate) fn new(instructions: usize, own: AddressRange) -> Self {
-        let mut entries = [AddressRange { start: 0, end: 0, writable: false }; ENTRIES];
-        entries[OWN] = own;
+    /// Knows nothing yet; for a program of `instructions`.
+    pub(crate) fn new(instructions: usize) -> Self {
+        let entries = [AddressRange { start: 0, end: 0, writable: false }; ENTRIES];
         Self { entries, hints: vec![0; instructions], next: 0 }
     }
 
@@ -67,7 +63,7 @@ impl Ranges {
     fn remember(&mut self, range: AddressRange) -> usize {
         let index = self.next;
         self.entries[index] = range;
-        self.next = (index + 1) % OWN;
+        self.next = (index + 1) % ENTRIES;
         index
     }
 }
@@ -83,8 +79,6 @@ fn contains(range: &AddressRange, address: u64, bytes: u64, write: bool) -> bool
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    const NOTHING: AddressRange = AddressRange { start: 0, end: 0, writable: false };
 
     /// One read-only and one writable range, and a count of questions.
     struct Two(AtomicUsize);
@@ -107,7 +101,7 @@ mod tests {
 
     #[test]
     fn an_access_must_lie_in_one_range_that_allows_it() {
-        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4, NOTHING));
+        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4));
         assert!(ranges.allow(&host, 0, 0x100, 0x100, false) && !ranges.allow(&host, 0, 0x100, 4, true));
         assert!(!ranges.allow(&host, 0, 0x1fe, 4, false), "the end of one and the start of the next");
         assert!(ranges.allow(&host, 1, 0x2fc, 4, true) && !ranges.allow(&host, 1, 0x2fd, 4, true));
@@ -116,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_host_is_asked_once_for_a_range() {
-        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4, NOTHING));
+        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4));
         for address in 0x100..0x1f0 {
             assert!(ranges.allow(&host, (address % 5) as u32, address, 1, false));
         }

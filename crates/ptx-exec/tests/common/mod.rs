@@ -4,11 +4,14 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod busy;
+
 use katydid_ptx_exec::{
-    AddressRange, Fault, GlobalMemory, Grid, Host, Launch, Limits, LoadError, Pool, Program, Progress, Target, run,
+    AddressRange, Fault, GlobalMemory, Grid, Host, Launch, Limits, LoadError, Pool, Program, Progress, Switch, Target,
+    run,
 };
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What every text begins with.
 pub(crate) const HEADER: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
@@ -77,6 +80,11 @@ impl Device {
         self.bytes[start..start + size].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 
+    /// Changes the word at `address`, also while a kernel runs.
+    pub(crate) fn set_word(&self, address: u64, word: u32) {
+        self.store(address, &word.to_le_bytes());
+    }
+
     /// The words at `address`.
     pub(crate) fn words(&self, address: u64, count: usize) -> Vec<u32> {
         let bytes = self.bytes(address, count * 4);
@@ -102,14 +110,14 @@ impl Device {
     /// Runs kernel `k` of `text`.
     pub(crate) fn run(&self, text: &str, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Result<(), Fault> {
         let program = self.load(text).unwrap_or_else(|error| panic!("{error}"));
-        run(&launch(&program, grid, block, params), self, 2, &AtomicBool::new(false))
+        run(&launch(&program, grid, block, params), self, 2, &Switch::new())
     }
 
     /// The same, pausing after every `budget` instructions; returns how often it paused.
     pub(crate) fn run_in_pieces(&self, launch: Launch, budget: u64) -> Result<u32, Fault> {
         let mut grid = Grid::new(launch)?;
         let mut pauses = 0;
-        while grid.run(self, Limits { threads: 1, budget }, &AtomicBool::new(false))? == Progress::Paused {
+        while grid.run(self, Limits { threads: 1, budget }, &Switch::new())? == Progress::Paused {
             pauses += 1;
         }
         Ok(pauses)

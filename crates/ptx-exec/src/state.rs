@@ -1,0 +1,220 @@
+//! The running state of a grid as bytes, and a grid from such bytes, in this process or another.
+//!
+//! Everything that a paused grid is goes along: geometry, parameters, which blocks have started, and of each its registers,
+//! masks, call frames, barriers, shared and local memory. Device memory is not part of it: a grid goes on where that memory
+//! is at the same addresses with the same content, under the same program with its variables in the same places.
+//!
+//! | bytes | what |
+//! |---:|---|
+//! | 8 | `KDGRID` and two NUL |
+//! | 4 | version of the format |
+//! | 8 | hash of what follows |
+//! | | kernel: name, fingerprint of its program |
+//! | | launch: grid, block, dynamic shared memory, cooperative, parameters |
+//! | | progress: next block, nanoseconds run, workspace of a cooperative launch |
+//! | | blocks that have started, as `block` writes them |
+//!
+//! Numbers are little-endian; lists have their number of items (4 bytes) before them. The bytes are not trusted: nothing is
+//! allocated before the bytes for it are there, and what the interpreter relies on is checked.
+
+mod block;
+pub(crate) mod bytes;
+
+use crate::api::{Kernel, Launch};
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::grid::{Grid, number_of};
+use block::{Shape, read_block, sound, write_block};
+use bytes::{Hash, Reader, Writer};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const MAGIC: [u8; 8] = *b"KDGRID\0\0";
+
+/// Changes with the format, and with whatever gives instructions other places or registers other slots.
+const VERSION: u32 = 1;
+
+/// Bytes before those that are hashed.
+const HEADER: usize = 20;
+
+/// Why bytes were refused as the state of a grid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// They do not begin like one.
+    #[error("not the state of a grid")]
+    Foreign,
+    /// Another version of the format.
+    #[error("state of a grid in format {found}; this build reads {VERSION}")]
+    Version {
+        /// The version found.
+        found: u32,
+    },
+    /// The hash differs.
+    #[error("state of a grid: damaged")]
+    Damaged,
+    /// They end too early.
+    #[error("state of a grid: cut off")]
+    Truncated,
+    /// They do not end where they should.
+    #[error("state of a grid: {bytes} bytes too many")]
+    Trailing {
+        /// How many are left.
+        bytes: usize,
+    },
+    /// Nobody knows the kernel.
+    #[error("state of a grid of kernel {kernel}, which is not loaded")]
+    UnknownKernel {
+        /// Its name.
+        kernel: String,
+    },
+    /// A kernel of that name, but of another program, or with its variables elsewhere.
+    #[error("state of a grid of kernel {kernel} of another program, or of one whose variables were elsewhere")]
+    OtherProgram {
+        /// Its name.
+        kernel: String,
+    },
+    /// The kernel cannot be launched like that.
+    #[error(transparent)]
+    Launch(#[from] Fault),
+    /// Something that no running grid can be.
+    #[error("state of a grid: impossible value in {what}")]
+    Unsound {
+        /// What was looked at.
+        what: &'static str,
+    },
+}
+
+impl Kernel {
+    /// Tells programs apart, and builds that decode them differently: the state of a grid fits this value only.
+    pub fn fingerprint(&self) -> u64 {
+        self.code.fingerprint()
+    }
+}
+
+impl Code {
+    /// See `Kernel::fingerprint`. Takes in the texts and all that decoding made of them, but for the machine code.
+    fn fingerprint(&self) -> u64 {
+        let mut hash = Hash::NONE.word(self.source).word(self.insts.len() as u64);
+        for inst in &self.insts {
+            let pairs = [(inst.guard, inst.d), (inst.a, inst.b), (inst.c, inst.x)];
+            hash = pairs.iter().fold(hash, |hash, (low, high)| hash.word(u64::from(*low) | u64::from(*high) << 32));
+            hash = hash.word(inst.imm);
+        }
+        for row in &self.constants {
+            hash = hash.word(u64::from(row.0[0]) | u64::from(row.0[1]) << 32);
+        }
+        for function in &self.functions {
+            hash = hash.word(u64::from(function.entry) | u64::from(function.rows) << 32);
+            hash = hash.word(u64::from(function.local_bytes));
+        }
+        self.lists.iter().fold(hash, |hash, slot| hash.word(u64::from(*slot))).value()
+    }
+}
+
+impl Grid {
+    /// The state as bytes. The grid can still be run on.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut body = Writer::default();
+        body.bytes(self.launch.kernel.name.as_bytes());
+        body.u64(self.launch.kernel.fingerprint());
+        write_launch(&mut body, &self.launch);
+        body.u64(self.next);
+        body.u64(u64::try_from(self.ran.as_nanos()).unwrap_or(u64::MAX));
+        body.count(self.workspace.len());
+        self.workspace.iter().for_each(|word| body.u64(word.load(Ordering::Relaxed)));
+        body.count(self.started.len());
+        self.started.iter().for_each(|block| write_block(&mut body, block));
+        let mut all = Writer::default();
+        all.0.extend_from_slice(&MAGIC);
+        all.u32(VERSION);
+        all.u64(Hash::NONE.bytes(&body.0).value());
+        all.0.append(&mut body.0);
+        all.0
+    }
+
+    /// A grid from the bytes of one. `find` looks up a kernel by name and fingerprint.
+    pub fn from_bytes(bytes: &[u8], find: impl FnOnce(&str, u64) -> Option<Arc<Kernel>>) -> Result<Self, StateError> {
+        let mut reader = body(bytes)?;
+        let name =
+            std::str::from_utf8(reader.bytes()?).map_err(|_| StateError::Unsound { what: "the kernel's name" })?;
+        let fingerprint = reader.u64()?;
+        let named = || name.to_owned();
+        let kernel = find(name, fingerprint).ok_or_else(|| StateError::UnknownKernel { kernel: named() })?;
+        if kernel.fingerprint() != fingerprint {
+            return Err(StateError::OtherProgram { kernel: named() });
+        }
+        let launch = read_launch(&mut reader, kernel)?;
+        let mut grid = Self::new(launch)?;
+        read_progress(&mut reader, &mut grid)?;
+        reader.end()?;
+        Ok(grid)
+    }
+}
+
+/// What the header says is true of; version first, since the rest is the version's business.
+fn body(bytes: &[u8]) -> Result<Reader<'_>, StateError> {
+    let mut reader = Reader(bytes);
+    if reader.take(MAGIC.len()).map_err(|_| StateError::Foreign)? != MAGIC {
+        return Err(StateError::Foreign);
+    }
+    let found = reader.u32()?;
+    if found != VERSION {
+        return Err(StateError::Version { found });
+    }
+    let hash = reader.u64()?;
+    let body = bytes.get(HEADER..).unwrap_or_default();
+    if Hash::NONE.bytes(body).value() != hash {
+        return Err(StateError::Damaged);
+    }
+    Ok(reader)
+}
+
+/// Writes what a launch is besides its kernel.
+fn write_launch(writer: &mut Writer, launch: &Launch) {
+    writer.triple(launch.grid);
+    writer.triple(launch.block);
+    writer.u32(launch.dynamic_shared);
+    writer.u8(u8::from(launch.cooperative));
+    writer.bytes(&launch.params);
+}
+
+/// The reverse of `write_launch`; `Grid::new` checks it against the kernel.
+fn read_launch(reader: &mut Reader<'_>, kernel: Arc<Kernel>) -> Result<Launch, StateError> {
+    let (grid, block, dynamic_shared) = (reader.triple()?, reader.triple()?, reader.u32()?);
+    let cooperative = match reader.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(StateError::Unsound { what: "the kind of launch" }),
+    };
+    Ok(Launch { kernel, grid, block, dynamic_shared, params: reader.bytes()?.to_vec(), cooperative })
+}
+
+/// Reads how far the grid has come.
+fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateError> {
+    (grid.next, grid.ran) = (reader.u64()?, Duration::from_nanos(reader.u64()?));
+    sound(grid.next <= grid.blocks(), "the next block")?;
+    let words = reader.count(8)?;
+    sound(words == grid.workspace.len(), "the workspace")?;
+    for word in &mut grid.workspace {
+        *word.get_mut() = reader.u64()?;
+    }
+    let launch = &grid.launch;
+    let shape = Shape {
+        code: &launch.kernel.code,
+        function: launch.kernel.function,
+        grid: launch.grid,
+        threads: launch.block.iter().product(),
+        shared_bytes: launch.shared_bytes(),
+    };
+    let mut seen = HashSet::new();
+    for _ in 0..reader.count(1)? {
+        let block = read_block(reader, &shape)?;
+        let fresh = number_of(block.index, launch.grid) < grid.next && seen.insert(block.index);
+        sound(fresh, "the blocks that have started")?;
+        grid.started.push_back(block);
+    }
+    Ok(())
+}

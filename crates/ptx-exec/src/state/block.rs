@@ -1,0 +1,212 @@
+//! Blocks and warps to bytes and back.
+//!
+//! The interpreter trusts its own state: a program counter lies in the function of its frame, a frame has the rows that its
+//! function names, a split at a barrier stands at a barrier instruction. Each of these is established here, for bytes that
+//! anybody may have made; what lanes hold in registers and memory may be anything, as in a program that went wrong.
+
+use super::StateError;
+use super::bytes::{Reader, Writer};
+use crate::barrier;
+use crate::block::{BARRIERS, Barrier, Block};
+use crate::code::Code;
+use crate::registers::{FULL, LANES, Row};
+use crate::shared::Shared;
+use crate::warp::{Frame, Split, Wait, Warp};
+
+/// Bytes of a row of registers.
+const ROW: usize = size_of::<Row>();
+
+/// Bytes of a row of local memory: 8 for each lane.
+const LOCAL_ROW: usize = 8 * LANES;
+
+/// Bytes of a split, and of a frame.
+const SPLIT: usize = 17;
+const FRAME: usize = 24;
+
+/// What all blocks of a launch have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape<'a> {
+    /// The program.
+    pub(crate) code: &'a Code,
+    /// The kernel's function.
+    pub(crate) function: u32,
+    /// Blocks in the grid.
+    pub(crate) grid: [u32; 3],
+    /// Threads in a block.
+    pub(crate) threads: u32,
+    /// Bytes of shared memory of a block.
+    pub(crate) shared_bytes: u32,
+}
+
+impl Shape<'_> {
+    /// Lanes that warp `index` of a block starts with.
+    fn lanes(&self, index: u32) -> u32 {
+        let lanes = self.threads.saturating_sub(index.saturating_mul(32)).min(32);
+        if lanes == 32 { FULL } else { (1 << lanes) - 1 }
+    }
+
+    /// Whether `pc` lies in a function.
+    fn holds(&self, function: u32, pc: u32) -> bool {
+        self.code.functions.get(function as usize).is_some_and(|function| (function.entry..function.end).contains(&pc))
+    }
+}
+
+/// An error unless something holds that the interpreter relies on.
+pub(crate) fn sound(holds: bool, what: &'static str) -> Result<(), StateError> {
+    if holds { Ok(()) } else { Err(StateError::Unsound { what }) }
+}
+
+/// Writes a block that no thread runs.
+pub(crate) fn write_block(writer: &mut Writer, block: &Block) {
+    writer.triple(block.index);
+    writer.count(block.turn);
+    for barrier in &block.barriers {
+        writer.triple([barrier.arrived, barrier.expected, barrier.votes]);
+    }
+    write_rows(writer, block.shared.rows());
+    writer.count(block.warps.len());
+    block.warps.iter().for_each(|warp| write_warp(writer, warp));
+}
+
+/// Reads a block.
+pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<Block, StateError> {
+    let index = reader.triple()?;
+    sound(index.iter().zip(shape.grid).all(|(index, size)| *index < size), "the index of a block")?;
+    let turn = reader.u32()? as usize;
+    let mut barriers = [Barrier::default(); BARRIERS];
+    for barrier in &mut barriers {
+        let [arrived, expected, votes] = reader.triple()?;
+        *barrier = Barrier { arrived, expected, votes };
+    }
+    let mut shared = Shared::default();
+    // The size is known from the launch: make no room before the bytes are there.
+    let rows = reader.take(Shared::rows_for(shape.shared_bytes) * ROW)?;
+    shared.resize(shape.shared_bytes);
+    fill_rows(shared.rows_mut(), rows);
+    let count = reader.count(1)?;
+    sound(count == shape.threads.div_ceil(32) as usize && turn < count, "the number of warps")?;
+    let warps = (0..count as u32).map(|index| read_warp(reader, shape, index)).collect::<Result<_, _>>()?;
+    Ok(Block { index, warps, shared, barriers, turn })
+}
+
+/// Words of rows, one after the other.
+fn write_rows(writer: &mut Writer, rows: &[Row]) {
+    writer.0.reserve(rows.len() * ROW);
+    for row in rows {
+        row.0.iter().for_each(|word| writer.u32(*word));
+    }
+}
+
+/// The reverse of `write_rows`.
+fn fill_rows(rows: &mut [Row], bytes: &[u8]) {
+    let words = rows.iter_mut().flat_map(|row| &mut row.0);
+    for (word, bytes) in words.zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+}
+
+/// Writes a warp. What follows from the program is left out: where the rows of a frame start, and how deep it is.
+fn write_warp(writer: &mut Writer, warp: &Warp) {
+    writer.u32(warp.alive);
+    writer.u32(warp.turns);
+    writer.count(warp.splits.len());
+    for split in &warp.splits {
+        writer.triple([split.pc, split.frame, split.lanes]);
+        writer.u32(split.turn);
+        // Who waits for other lanes looks again, and waits again if they have not come.
+        writer.u8(if let Wait::Barrier(id) = split.wait { id + 1 } else { 0 });
+    }
+    writer.count(warp.frames.len());
+    for frame in &warp.frames {
+        writer.triple([frame.function, frame.local, frame.parent]);
+        writer.triple([frame.return_pc, frame.lanes, frame.call_site]);
+    }
+    write_rows(writer, &warp.rows);
+    writer.count(warp.local.len());
+    warp.local.iter().flatten().for_each(|word| writer.u64(*word));
+}
+
+/// Reads warp number `index` of a block.
+fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<Warp, StateError> {
+    let mut warp = Warp { index, alive: reader.u32()?, turns: reader.u32()?, ..Warp::default() };
+    sound(warp.alive & !shape.lanes(index) == 0, "the lanes of a warp")?;
+    for _ in 0..reader.count(SPLIT)? {
+        warp.splits.push(read_split(reader)?);
+    }
+    let frames = reader.count(FRAME)?;
+    for _ in 0..frames {
+        let frame = read_frame(reader, shape, &warp)?;
+        let rows = shape.code.functions.get(frame.function as usize).map_or(0, |function| function.rows);
+        warp.frames.push(frame);
+        // Rows are made below, when it is known that their bytes are there.
+        sound(frame.base.checked_add(rows).is_some(), "the rows of a frame")?;
+    }
+    sound(frames > 0, "a warp without a kernel")?;
+    let rows = warp.next_base(shape.code) as usize;
+    let bytes = reader.take(rows * ROW)?;
+    warp.rows = vec![Row::ZERO; rows];
+    fill_rows(&mut warp.rows, bytes);
+    let local = reader.count(LOCAL_ROW)?;
+    let words = reader.take(local * LOCAL_ROW)?;
+    warp.local = vec![[0; LANES]; local];
+    for (word, bytes) in warp.local.iter_mut().flatten().zip(words.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    check_frames(&warp, shape)?;
+    check_splits(&warp, shape)?;
+    Ok(warp)
+}
+
+/// Reads a split; `check_splits` looks at it when the frames are known.
+fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
+    let ([pc, frame, lanes], turn) = (reader.triple()?, reader.u32()?);
+    let wait = match reader.u8()? {
+        0 => Wait::Ready,
+        id => Wait::Barrier(id - 1),
+    };
+    Ok(Split { pc, frame, lanes, wait, turn })
+}
+
+/// Reads the frame after those that `warp` has.
+fn read_frame(reader: &mut Reader<'_>, shape: &Shape<'_>, warp: &Warp) -> Result<Frame, StateError> {
+    let ([function, local, parent], [return_pc, lanes, call_site]) = (reader.triple()?, reader.triple()?);
+    let depth = warp.frames.get(parent as usize).map_or(0, |parent| parent.depth + 1);
+    let frame = Frame { function, base: warp.next_base(shape.code), local, parent, return_pc, depth, lanes, call_site };
+    let Some(caller) = warp.frames.get(parent as usize) else {
+        let first = warp.frames.is_empty() && function == shape.function && parent == 0;
+        return sound(first, "the frame of the kernel").map(|()| frame);
+    };
+    sound(shape.code.accepts(function, call_site), "the function that a frame is of")?;
+    sound(shape.holds(caller.function, return_pc), "where a function returns to")?;
+    Ok(frame)
+}
+
+/// Local memory of frames lies in the order of the frames, and inside what the warp has.
+fn check_frames(warp: &Warp, shape: &Shape<'_>) -> Result<(), StateError> {
+    let size = warp.local.len() as u64 * 8;
+    for (at, frame) in warp.frames.iter().enumerate() {
+        let bytes = shape.code.functions.get(frame.function as usize).map_or(0, |function| function.local_bytes);
+        let next = warp.frames.get(at + 1).map_or(size, |next| u64::from(next.local));
+        let fits = frame.local % 8 == 0 && u64::from(frame.local) + u64::from(bytes) <= next;
+        sound(fits, "the local memory of a frame")?;
+        sound(frame.lanes & !shape.lanes(warp.index) == 0, "the lanes of a frame")?;
+    }
+    Ok(())
+}
+
+/// Every lane that is alive is in one split, at an instruction of its frame's function.
+fn check_splits(warp: &Warp, shape: &Shape<'_>) -> Result<(), StateError> {
+    let mut seen = 0;
+    for split in &warp.splits {
+        sound(split.lanes != 0 && split.lanes & seen == 0, "the lanes of a split")?;
+        seen |= split.lanes;
+        let frame = warp.frames.get(split.frame as usize).filter(|frame| split.lanes & !frame.lanes == 0);
+        sound(frame.is_some_and(|frame| shape.holds(frame.function, split.pc)), "the place of a split")?;
+        if let Wait::Barrier(id) = split.wait {
+            let inst = shape.code.insts.get(split.pc as usize);
+            let at_barrier = inst.is_some_and(barrier::is_barrier) && usize::from(id) < BARRIERS;
+            sound(at_barrier, "what a split waits for")?;
+        }
+    }
+    sound(seen == warp.alive, "the lanes that are alive")
+}
