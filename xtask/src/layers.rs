@@ -13,7 +13,7 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// What each crate may use, without the `katydid-` before the names.
-const ARROWS: [(&str, &[&str]); 20] = [
+const ARROWS: [(&str, &[&str]); 21] = [
     ("api-spec", &[]),
     ("api-codegen", &["api-spec"]),
     ("cuda-sys", &[]),
@@ -28,6 +28,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("shim-cuda", &["client"]),
     ("softcuda", &["ptx-exec", "fatbin", "export-table", "cuda-sys"]),
     ("driver", &["cuda-sys"]),
+    ("ptx-forms", &["ptx-exec", "driver", "cuda-sys"]),
     ("session", &["driver", "wire", "transport", "arena", "fatbin"]),
     ("worker", &["session"]),
     ("daemon", &["transport"]),

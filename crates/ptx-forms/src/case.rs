@@ -1,0 +1,88 @@
+//! One question to a device: a text with an entry `k`, what it is launched with, and how its outputs are judged.
+
+use crate::exact::Bound;
+use crate::kind::Kind;
+use crate::rng::hash;
+
+/// A kernel parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Argument {
+    /// The address of a buffer that holds these bytes.
+    Input(Vec<u8>),
+    /// The address of a zeroed buffer of that many bytes; what is in it afterwards is the answer.
+    Output(usize),
+    /// Both: filled before, part of the answer afterwards.
+    InOut(Vec<u8>),
+    /// These bytes, by value.
+    Scalar(Vec<u8>),
+}
+
+/// How outputs are compared with the kept ones.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Check {
+    /// Bit for bit.
+    Exact,
+    /// Both within a bound around the exact function of the inputs.
+    Function(Bound),
+    /// Within a bound around the kept values, read as this type.
+    Near(Bound, Kind),
+}
+
+/// Types of the operands of a form: columns of its buffers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Operands {
+    /// Of the input, each column at a multiple of 16 bytes.
+    pub(crate) sources: Vec<Kind>,
+    /// Of the output.
+    pub(crate) results: Vec<Kind>,
+}
+
+/// A question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// The form, or the name of the program; unique in its group.
+    pub name: String,
+    /// The PTX.
+    pub text: String,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic: u32,
+    /// Blocks a cluster.
+    pub cluster: Option<[u32; 3]>,
+    /// Whether all blocks must be resident.
+    pub cooperative: bool,
+    /// The parameters in order.
+    pub arguments: Vec<Argument>,
+    /// The `CUresult` that the launch must come to; 0 for success.
+    pub fault: u32,
+    /// Whether only the driver API can make its arguments.
+    pub needs_driver: bool,
+    /// Forms that a program shows, besides the one that names it.
+    pub(crate) covers: Vec<String>,
+    /// Of a form.
+    pub(crate) operands: Option<Operands>,
+    /// How answers are compared.
+    pub(crate) check: Check,
+}
+
+impl Case {
+    /// A number that changes whenever the question does: a kept answer belongs to one question.
+    pub fn question(&self) -> u64 {
+        let shape = format!(
+            "{:?}{:?}{}{:?}{}{:?}",
+            self.grid, self.block, self.dynamic, self.cluster, self.cooperative, self.arguments
+        );
+        hash(self.text.as_bytes()) ^ hash(shape.as_bytes()).rotate_left(17)
+    }
+
+    /// The inputs, in order.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &[u8]> {
+        self.arguments.iter().filter_map(|argument| match argument {
+            Argument::Input(bytes) | Argument::InOut(bytes) => Some(bytes.as_slice()),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,221 @@
+//! The catalogue of forms: text files with one line a family of forms.
+//!
+//! `FORM : RESULTS = SOURCES | BODY ~ BOUND`, the last two if need be:
+//!
+//! - `{a,b}` in the form gives alternatives, of which one may be empty;
+//! - `$` among the types is the last type in the form, `$$` the one before it;
+//! - a source may name its domain (`u32:shift`);
+//! - the body, in which `d0`.. are results and `a0`.. sources, is `FORM d0, a0, ..;` unless given; `@form` is the form;
+//! - a comment that stands right above lines is their heading.
+
+use crate::case::{Argument, Case, Check, Operands};
+use crate::exact::Bound;
+use crate::kernel;
+use crate::kind::Kind;
+use crate::rng::Rng;
+use crate::values::{Domain, values};
+
+/// How often a form is run: four blocks of four warps.
+pub(crate) const ROWS: usize = 512;
+
+/// Threads a block.
+const THREADS: u32 = 128;
+
+/// A line of the catalogue that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of the catalogue: {what}: {text}")]
+pub struct CatalogError {
+    /// Counted from 1.
+    line: usize,
+    /// What is wrong.
+    what: &'static str,
+    /// The line itself.
+    text: String,
+}
+
+/// A source operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// Its type.
+    pub(crate) kind: Kind,
+    /// What it takes.
+    pub(crate) domain: Domain,
+}
+
+/// One exact form.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Form {
+    /// As it stands in PTX.
+    pub(crate) name: String,
+    /// Types of its results.
+    pub(crate) results: Vec<Kind>,
+    /// Its operands.
+    pub(crate) sources: Vec<Source>,
+    /// Its statements.
+    pub(crate) body: String,
+    /// For approximations.
+    pub(crate) bound: Option<Bound>,
+}
+
+/// A line: a family of forms.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Family {
+    /// The comment above, or that of the line before it.
+    pub(crate) heading: String,
+    /// With its braces.
+    pub(crate) pattern: String,
+    /// What the line asks of approximations, as written.
+    pub(crate) bound: String,
+    /// Its forms.
+    pub(crate) forms: Vec<Form>,
+}
+
+/// Reads a file of the catalogue.
+pub(crate) fn parse(text: &str) -> Result<Vec<Family>, CatalogError> {
+    let mut heading = String::new();
+    let mut families = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(comment) = line.strip_prefix('#') {
+            heading = comment.trim().to_owned();
+        } else if !line.is_empty() {
+            let family = family(line, &heading);
+            families.push(family.map_err(|what| CatalogError { line: index + 1, what, text: line.to_owned() })?);
+        }
+    }
+    Ok(families)
+}
+
+/// One line.
+fn family(line: &str, heading: &str) -> Result<Family, &'static str> {
+    let (line, bound) = line.split_once(" ~ ").unwrap_or((line, ""));
+    let (line, body) = line.split_once(" | ").map_or((line, None), |(line, body)| (line, Some(body.trim())));
+    let (pattern, operands) = line.split_once(" : ").ok_or("no ` : ` between form and types")?;
+    let (results, sources) = operands.split_once('=').ok_or("no `=` between results and sources")?;
+    let measured = Some(bound.trim()).filter(|bound| !bound.is_empty());
+    let measured = match measured {
+        Some(bound) => Some(Bound::parse(bound).filter(|bound| bound.function.is_some()).ok_or("no bound")?),
+        None => None,
+    };
+    let names = alternatives(pattern.trim()).ok_or("braces do not match")?;
+    let form = |name: String| {
+        let results = results.split_whitespace().map(|word| kind(word, &name)).collect::<Result<Vec<_>, _>>()?;
+        let sources = sources.split_whitespace().map(|word| source(word, &name)).collect::<Result<Vec<_>, _>>()?;
+        let body =
+            body.map_or_else(|| plain_body(&name, results.len(), sources.len()), |body| body.replace("@form", &name));
+        Ok(Form { name, results, sources, body, bound: measured })
+    };
+    let forms = names.into_iter().map(form).collect::<Result<Vec<_>, &'static str>>()?;
+    Ok(Family {
+        heading: heading.to_owned(),
+        pattern: pattern.trim().to_owned(),
+        bound: bound.trim().to_owned(),
+        forms,
+    })
+}
+
+/// `FORM d0|d1, a0, a1;`
+fn plain_body(name: &str, results: usize, sources: usize) -> String {
+    let destinations: Vec<String> = (0..results).map(|index| format!("d{index}")).collect();
+    let operands = (0..sources).map(|index| format!(", a{index}")).collect::<String>();
+    format!("{name} {}{operands};", destinations.join("|"))
+}
+
+/// A type, or `$` for one that the form names.
+fn kind(word: &str, form: &str) -> Result<Kind, &'static str> {
+    let mut named = form.split('.').rev().filter_map(Kind::parse);
+    match word {
+        "$" => named.next(),
+        "$$" => named.nth(1),
+        name => Kind::parse(name),
+    }
+    .ok_or("no such type")
+}
+
+/// A type with its domain.
+fn source(word: &str, form: &str) -> Result<Source, &'static str> {
+    let (name, domain) = word.split_once(':').unwrap_or((word, "edge"));
+    Ok(Source { kind: kind(name, form)?, domain: Domain::parse(domain).ok_or("no such domain")? })
+}
+
+/// All readings of a pattern with braces, in order; they do not nest.
+pub(crate) fn alternatives(pattern: &str) -> Option<Vec<String>> {
+    let Some((before, rest)) = pattern.split_once('{') else {
+        return (!pattern.contains('}')).then(|| vec![pattern.to_owned()]);
+    };
+    let (choices, after) = rest.split_once('}')?;
+    let tails = alternatives(after)?;
+    let heads = choices.split(',').map(|choice| format!("{before}{}", choice.trim()));
+    Some(heads.flat_map(|head| tails.iter().map(move |tail| format!("{head}{tail}"))).collect())
+}
+
+impl Form {
+    /// The form over its values. Operands are related to the one before them where both have one type.
+    pub(crate) fn case(&self) -> Case {
+        let mut columns: Vec<Vec<u128>> = Vec::new();
+        for (index, source) in self.sources.iter().enumerate() {
+            let near = index.checked_sub(1).filter(|before| self.sources[*before].kind == source.kind);
+            let near = near.and_then(|before| columns.get(before)).map(Vec::as_slice);
+            let mut rng = Rng::of(&format!("{index} {:?} {:?}", source, near.is_some()));
+            let column = values(source.kind, source.domain, ROWS, near, &mut rng);
+            columns.push(column);
+        }
+        let mut input = Vec::new();
+        for (source, column) in self.sources.iter().zip(&columns) {
+            input.resize(input.len().next_multiple_of(16), 0);
+            input.extend(column.iter().flat_map(|value| value.to_le_bytes()[..source.kind.bytes()].to_vec()));
+        }
+        Case {
+            name: self.name.clone(),
+            text: kernel::text(self),
+            grid: [ROWS as u32 / THREADS, 1, 1],
+            block: [THREADS, 1, 1],
+            dynamic: 0,
+            cluster: None,
+            cooperative: false,
+            arguments: vec![Argument::Input(input), Argument::Output(kernel::output_bytes(self))],
+            fault: 0,
+            needs_driver: false,
+            covers: Vec::new(),
+            operands: Some(Operands {
+                sources: self.sources.iter().map(|source| source.kind).collect(),
+                results: self.results.clone(),
+            }),
+            check: self.bound.map_or(Check::Exact, Check::Function),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_give_every_combination_in_order() {
+        assert_eq!(alternatives("a{,.x,.y}.{b,c}").unwrap(), ["a.b", "a.c", "a.x.b", "a.x.c", "a.y.b", "a.y.c"]);
+        assert_eq!((alternatives("a{b"), alternatives("a}b")), (None, None));
+    }
+
+    #[test]
+    fn types_come_from_the_form() {
+        let families = parse("# Conversions\ncvt.rn.{f32,f64}.s32 : $$ = $:small\n").unwrap();
+        assert_eq!((families.len(), families[0].heading.as_str()), (1, "Conversions"));
+        let form = &families[0].forms[1];
+        assert_eq!((form.name.as_str(), form.results[0].name), ("cvt.rn.f64.s32", "f64"));
+        assert_eq!(form.body, "cvt.rn.f64.s32 d0, a0;");
+        assert_eq!(form.sources[0].domain, Domain::Small);
+    }
+
+    #[test]
+    fn bodies_name_their_form() {
+        let families = parse("setp.lt.and.f32 : pred pred = f32 f32 pred | @form d0|d1, a0, a1, !a2;\n").unwrap();
+        assert_eq!(families[0].forms[0].body, "setp.lt.and.f32 d0|d1, a0, a1, !a2;");
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_named() {
+        let error = parse("\nadd.f32 : f32 = f33\n").unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("no such type"), "{error}");
+        assert!(parse("ex2 : f32 = f32 ~ rel 2^-22").is_err(), "a bound needs a function");
+    }
+}

@@ -1,0 +1,300 @@
+//! Holds an answer against the kept one.
+
+use crate::case::{Case, Check, Operands};
+use crate::catalog::ROWS;
+use crate::device::Answer;
+use crate::exact::{Bound, Function};
+use crate::kernel::result_bytes;
+use crate::kind::{Content, Format, Kind};
+use crate::values::decode;
+use std::fmt;
+
+/// How an answer agrees with the kept one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// Bit for bit.
+    Same,
+    /// Both lie within the bound: the largest part of it that each used, the kept answer first, and how many values differ.
+    Within {
+        /// Of the kept answer; 0 where the bound lies around it.
+        kept: f64,
+        /// Of the answer held against it.
+        got: f64,
+        /// Values that are not the same, of all.
+        differing: usize,
+    },
+    /// Neither loads it.
+    BothRefuse,
+}
+
+/// How an answer does not agree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Difference(String);
+
+/// Holds `got` against `kept`.
+///
+/// # Errors
+///
+/// Says what differs first, and how much differs in all.
+pub fn compare(case: &Case, kept: &Answer, got: &Answer) -> Result<Verdict, Difference> {
+    match (kept, got) {
+        (Answer::Done(kept), Answer::Done(got)) if kept.len() != got.len() => {
+            Err(Difference(format!("{} bytes, kept are {}", got.len(), kept.len())))
+        }
+        (Answer::Done(kept), Answer::Done(got)) => match &case.check {
+            Check::Exact => exact(case, kept, got),
+            Check::Function(bound) => around_function(case, *bound, kept, got),
+            Check::Near(bound, kind) => around_kept(*bound, *kind, kept, got),
+        },
+        (Answer::Refused { .. }, Answer::Refused { .. }) => Ok(Verdict::BothRefuse),
+        (Answer::Faulted { code: kept, .. }, Answer::Faulted { code: got, .. }) if kept == got => Ok(Verdict::Same),
+        _ => Err(Difference(format!("{}; kept: {}", shown(got), shown(kept)))),
+    }
+}
+
+/// An answer in a few words.
+fn shown(answer: &Answer) -> String {
+    match answer {
+        Answer::Done(output) => format!("done, {} bytes", output.len()),
+        Answer::Refused { code, log } => format!("refused with {code} {log}"),
+        Answer::Faulted { code, log } => format!("failed with {code} {log}"),
+    }
+}
+
+/// Bit for bit.
+fn exact(case: &Case, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
+    if kept == got {
+        return Ok(Verdict::Same);
+    }
+    let Some(operands) = &case.operands else {
+        let at = kept.iter().zip(got).position(|(kept, got)| kept != got).unwrap_or(0) & !3;
+        let word = |bytes: &[u8]| hex(bytes.get(at..(at + 4).min(bytes.len())).unwrap_or_default());
+        let bytes = kept.iter().zip(got).filter(|(kept, got)| kept != got).count();
+        return Err(Difference(format!("{bytes} bytes differ; at {at}: {} kept {}", word(got), word(kept))));
+    };
+    let rows: Vec<Row<'_>> = rows(case, operands, kept, got).filter(|row| row.kept != row.got).collect();
+    Err(Difference(format!("{} of {ROWS} differ; {}", rows.len(), listed(&rows))))
+}
+
+/// One result of one row.
+struct Row<'a> {
+    kind: Kind,
+    inputs: Vec<&'a [u8]>,
+    kept: &'a [u8],
+    got: &'a [u8],
+}
+
+impl fmt::Display for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inputs: Vec<String> = self.inputs.iter().map(|input| hex(input)).collect();
+        write!(f, "({}) = {} kept {}", inputs.join(", "), hex(self.got), hex(self.kept))
+    }
+}
+
+/// A few rows.
+fn listed(rows: &[Row<'_>]) -> String {
+    rows.iter().take(6).map(Row::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// A number as it is written.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().rev().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// All results of all rows.
+fn rows<'a>(case: &'a Case, operands: &'a Operands, kept: &'a [u8], got: &'a [u8]) -> impl Iterator<Item = Row<'a>> {
+    let input = case.inputs().next().unwrap_or_default();
+    let mut start = 0;
+    let sources: Vec<(usize, usize)> = operands
+        .sources
+        .iter()
+        .map(|kind| {
+            let column = (start, kind.bytes());
+            start = (start + kind.bytes() * ROWS).next_multiple_of(16);
+            column
+        })
+        .collect();
+    let mut start = 0;
+    let results = operands.results.iter().map(move |kind| {
+        let column = (*kind, start, result_bytes(*kind));
+        start += column.2 * ROWS;
+        column
+    });
+    results.flat_map(move |(kind, start, size)| {
+        let sources = sources.clone();
+        (0..ROWS).map(move |row| {
+            let cell = |bytes: &'a [u8], start: usize, size: usize| {
+                bytes.get(start + row * size..start + (row + 1) * size).unwrap_or_default()
+            };
+            Row {
+                kind,
+                inputs: sources.iter().map(|(start, size)| cell(input, *start, *size)).collect(),
+                kept: cell(kept, start, size),
+                got: cell(got, start, size),
+            }
+        })
+    })
+}
+
+/// The floats in a value: one, or two of half its size.
+fn floats(kind: Kind, bytes: &[u8]) -> Option<(Format, Vec<u64>)> {
+    let whole = bytes.iter().rev().take(8).fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
+    match kind.content {
+        Content::Float(format) => Some((format, vec![whole])),
+        Content::Two(Some(format)) => Some((format, vec![whole & 0xffff, whole >> 16])),
+        _ => None,
+    }
+}
+
+/// What of a bound the answers used up.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    kept: f64,
+    got: f64,
+    differing: usize,
+}
+
+impl Used {
+    fn verdict(self) -> Verdict {
+        if self.differing == 0 {
+            Verdict::Same
+        } else {
+            Verdict::Within { kept: self.kept, got: self.got, differing: self.differing }
+        }
+    }
+}
+
+/// Whether only equal bits will do: zero, infinities and NaN are never approximate.
+fn is_special(value: f64) -> bool {
+    value == 0.0 || !value.is_finite()
+}
+
+/// Each value of both answers lies around the exact function of its inputs.
+fn around_function(case: &Case, bound: Bound, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
+    let (Some(operands), Some(function)) = (&case.operands, bound.function) else {
+        return Err(Difference("a bound around a function needs a form".to_owned()));
+    };
+    let mut used = Used::default();
+    let mut far = Vec::new();
+    for row in rows(case, operands, kept, got).filter(|row| row.kept != row.got) {
+        let Some(parts) = row_used(&row, operands, bound, function) else {
+            far.push(row);
+            continue;
+        };
+        if parts.kept > 1.0 || parts.got > 1.0 {
+            far.push(row);
+        }
+        used.kept = used.kept.max(parts.kept);
+        used.got = used.got.max(parts.got);
+        used.differing += 1;
+    }
+    if far.is_empty() {
+        return Ok(used.verdict());
+    }
+    Err(Difference(format!(
+        "{} of {ROWS} are too far (kept {:.3}, got {:.3} of the bound); {}",
+        far.len(),
+        used.kept,
+        used.got,
+        listed(&far)
+    )))
+}
+
+/// How far a row is from the function; `None` when a special value differs.
+fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function) -> Option<Used> {
+    let (format, kept) = floats(row.kind, row.kept)?;
+    let (_, got) = floats(row.kind, row.got)?;
+    let inputs: Vec<(Format, Vec<u64>)> =
+        row.inputs.iter().zip(&operands.sources).map(|(input, kind)| floats(*kind, input)).collect::<Option<_>>()?;
+    let mut used = Used::default();
+    for part in (0..kept.len()).filter(|part| kept[*part] != got[*part]) {
+        let (kept, got) = (decode(format, kept[part]), decode(format, got[part]));
+        if is_special(kept) || is_special(got) {
+            return None;
+        }
+        let operand = |index: usize| inputs.get(index).map_or(0.0, |(format, bits)| decode(*format, bits[part]));
+        let exact = function.of(operand(0), operand(1));
+        used.kept = used.kept.max(bound.used(exact, kept, format));
+        used.got = used.got.max(bound.used(exact, got, format));
+    }
+    Some(used)
+}
+
+/// Each value lies around the kept one.
+fn around_kept(bound: Bound, kind: Kind, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
+    let mut used = Used::default();
+    let size = kind.bytes();
+    for (index, (kept, got)) in kept.chunks(size).zip(got.chunks(size)).enumerate().filter(|(_, (a, b))| a != b) {
+        let pair = floats(kind, kept).zip(floats(kind, got));
+        let Some(((format, kept_bits), (_, got_bits))) = pair else {
+            return Err(Difference(format!("{} is no float", kind.name)));
+        };
+        for (kept_bits, got_bits) in kept_bits.iter().zip(&got_bits).filter(|(a, b)| a != b) {
+            let (exact, value) = (decode(format, *kept_bits), decode(format, *got_bits));
+            let part = bound.used(exact, value, format);
+            if !exact.is_finite() || !value.is_finite() || part > 1.0 {
+                return Err(Difference(format!("value {index} is {value:e}, kept {exact:e}: {part:.3} of the bound")));
+            }
+            used.got = used.got.max(part);
+            used.differing += 1;
+        }
+    }
+    Ok(used.verdict())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::parse;
+    use crate::program;
+
+    fn case(line: &str) -> Case {
+        parse(line).unwrap()[0].forms[0].case()
+    }
+
+    /// All rows 1.0 but the first.
+    fn output(first: f32) -> Answer {
+        let mut rows = vec![1.0_f32; ROWS];
+        rows[0] = first;
+        Answer::Done(rows.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+
+    #[test]
+    fn an_exact_form_names_the_rows_that_differ() {
+        let case = case("abs.f32 : f32 = f32");
+        assert_eq!(compare(&case, &output(1.0), &output(1.0)), Ok(Verdict::Same));
+        let difference = compare(&case, &output(1.0), &output(2.0)).unwrap_err().to_string();
+        assert!(difference.contains("1 of 512") && difference.contains("= 40000000 kept 3f800000"), "{difference}");
+    }
+
+    #[test]
+    fn an_approximation_may_differ_within_its_bound_but_not_in_special_values() {
+        let case = case("ex2.approx.f32 : f32 = f32:zero ~ rel 2^-22 ex2");
+        let near = f32::from_bits(1.0_f32.to_bits() + 1);
+        let verdict = compare(&case, &output(near), &output(1.0)).unwrap();
+        assert!(matches!(verdict, Verdict::Within { kept, got: 0.0, differing: 1 } if kept > 0.4), "{verdict:?}");
+        assert!(compare(&case, &output(1.0), &output(1.001)).is_err());
+        assert!(compare(&case, &output(f32::INFINITY), &output(1.0)).is_err());
+    }
+
+    #[test]
+    fn a_program_may_be_near_the_kept_values() {
+        let case = program::parse("p", "//! About.\n//! output 2048\n//! bound rel 2^-9 f32\n").unwrap().case;
+        assert!(compare(&case, &output(1.0), &output(1.001)).is_ok());
+        assert!(compare(&case, &output(1.0), &output(1.01)).is_err());
+    }
+
+    #[test]
+    fn refusals_and_faults_are_answers_too() {
+        let case = case("abs.f32 : f32 = f32");
+        let refused = |code| Answer::Refused { code, log: String::new() };
+        let faulted = |code| Answer::Faulted { code, log: String::new() };
+        assert_eq!(compare(&case, &refused(218), &refused(300)), Ok(Verdict::BothRefuse));
+        assert_eq!(compare(&case, &faulted(700), &faulted(700)), Ok(Verdict::Same));
+        assert!(
+            compare(&case, &faulted(700), &faulted(716)).is_err()
+                && compare(&case, &output(1.0), &refused(218)).is_err()
+        );
+    }
+}

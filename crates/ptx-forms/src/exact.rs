@@ -1,0 +1,148 @@
+//! The functions that some instructions approximate, and how far off they may be.
+//!
+//! The functions are computed in `f64`, whose error is far below what any bound allows a result of 32 bits or fewer.
+
+use crate::kind::Format;
+
+/// How an error is measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Measure {
+    /// In units of the last place of the exact value, in the type of the result.
+    Ulp(f64),
+    /// Relative to the exact value.
+    Relative(f64),
+    /// Absolute.
+    Absolute(f64),
+}
+
+/// The largest error allowed, and the function it is measured from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Bound {
+    /// How far.
+    pub(crate) measure: Measure,
+    /// From what; none for a bound around kept values.
+    pub(crate) function: Option<Function>,
+}
+
+/// An exact function of one or two operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Function {
+    /// `1 / a`
+    Rcp,
+    /// `sqrt(a)`
+    Sqrt,
+    /// `1 / sqrt(a)`
+    Rsqrt,
+    /// `2 ^ a`
+    Ex2,
+    /// `log2(a)`
+    Lg2,
+    /// `sin(a)`
+    Sin,
+    /// `cos(a)`
+    Cos,
+    /// `tanh(a)`
+    Tanh,
+    /// `a / b`
+    Div,
+}
+
+impl Function {
+    /// The function called `name`.
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "rcp" => Self::Rcp,
+            "sqrt" => Self::Sqrt,
+            "rsqrt" => Self::Rsqrt,
+            "ex2" => Self::Ex2,
+            "lg2" => Self::Lg2,
+            "sin" => Self::Sin,
+            "cos" => Self::Cos,
+            "tanh" => Self::Tanh,
+            "div" => Self::Div,
+            _ => return None,
+        })
+    }
+
+    /// Its value; `b` is looked at by functions of two operands.
+    pub(crate) fn of(self, a: f64, b: f64) -> f64 {
+        match self {
+            Self::Rcp => 1.0 / a,
+            Self::Sqrt => a.sqrt(),
+            Self::Rsqrt => 1.0 / a.sqrt(),
+            Self::Ex2 => a.exp2(),
+            Self::Lg2 => a.log2(),
+            Self::Sin => a.sin(),
+            Self::Cos => a.cos(),
+            Self::Tanh => a.tanh(),
+            Self::Div => a / b,
+        }
+    }
+}
+
+impl Bound {
+    /// `rel 2^-22 ex2`, `ulp 1 rcp`, `abs 2^-20.9 sin`; the function may be left out.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let (measure, amount) = (words.next()?, number(words.next()?)?);
+        let measure = match measure {
+            "ulp" => Measure::Ulp(amount),
+            "rel" => Measure::Relative(amount),
+            "abs" => Measure::Absolute(amount),
+            _ => return None,
+        };
+        let function = match words.next() {
+            Some(name) => Some(Function::parse(name)?),
+            None => None,
+        };
+        Some(Self { measure, function }).filter(|_| words.next().is_none())
+    }
+
+    /// How much of the bound `value` uses up around `exact`: above 1 is too far. Not for NaN or infinities.
+    pub(crate) fn used(self, exact: f64, value: f64, format: Format) -> f64 {
+        let error = (value - exact).abs();
+        let (error, allowed) = match self.measure {
+            Measure::Ulp(units) => (error, units * unit(exact, format)),
+            // Below the normal numbers nothing is relative: the last place is all there is.
+            Measure::Relative(part) => (error, (part * exact.abs()).max(unit(0.0, format))),
+            Measure::Absolute(part) => (error, part.max(unit(0.0, format))),
+        };
+        if error == 0.0 { 0.0 } else { error / allowed }
+    }
+}
+
+/// `2^-22.5` or a plain number.
+fn number(text: &str) -> Option<f64> {
+    match text.strip_prefix("2^") {
+        Some(exponent) => exponent.parse::<f64>().ok().map(f64::exp2),
+        None => text.parse().ok(),
+    }
+}
+
+/// The last place of a value in a format; of the smallest normal number below those.
+pub(crate) fn unit(value: f64, format: Format) -> f64 {
+    let least = 1 - format.bias();
+    let exponent = if value == 0.0 { least } else { (value.abs().log2().floor() as i32).max(least) };
+    f64::from(exponent - format.fraction as i32).exp2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::SINGLE;
+
+    #[test]
+    fn bounds_are_read_and_used() {
+        let bound = Bound::parse("rel 2^-22 ex2").unwrap();
+        assert_eq!(bound.function, Some(Function::Ex2));
+        assert!(bound.used(1.0, 1.0 + 2.0_f64.powi(-23), SINGLE) < 0.6);
+        assert!(Bound::parse("ulp 1").unwrap().used(1.0, 1.0 + 3.0 * 2.0_f64.powi(-23), SINGLE) > 2.0);
+        assert_eq!((Bound::parse("ulp"), Bound::parse("far 1 ex2"), Bound::parse("ulp 1 foo")), (None, None, None));
+    }
+
+    #[test]
+    fn the_last_place_of_subnormals_does_not_shrink() {
+        assert_eq!(unit(1e-45, SINGLE), 2.0_f64.powi(-149));
+        assert_eq!(unit(1.5, SINGLE), 2.0_f64.powi(-23));
+    }
+}

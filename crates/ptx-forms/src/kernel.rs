@@ -1,0 +1,94 @@
+//! A form as a kernel: every thread loads its row of operands, runs the form once, and stores the results.
+//!
+//! Operands lie in columns, each at a multiple of 16 bytes; so do results. Narrow results are stored with their whole
+//! register, so that what an instruction leaves in its upper bits is part of the answer.
+
+use crate::catalog::{Form, ROWS};
+use crate::kind::{Content, Kind};
+use std::fmt::Write;
+
+/// Bytes of a result in memory.
+pub(crate) fn result_bytes(kind: Kind) -> usize {
+    if kind.content == Content::Predicate { 1 } else { kind.register_bits() as usize / 8 }
+}
+
+/// Bytes of all results of all rows.
+pub(crate) fn output_bytes(form: &Form) -> usize {
+    form.results.iter().map(|kind| result_bytes(*kind) * ROWS).sum()
+}
+
+/// The kernel.
+pub(crate) fn text(form: &Form) -> String {
+    let mut out = String::from(
+        ".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out)\n{\n\
+         .reg .b32 row, word;\n.reg .b64 from, to, at, low, high;\n\
+         ld.param.u64 from, [in];\nld.param.u64 to, [out];\nmov.u32 row, %ctaid.x;\nmov.u32 word, %ntid.x;\n\
+         mul.lo.u32 row, row, word;\nmov.u32 word, %tid.x;\nadd.u32 row, row, word;\n",
+    );
+    let mut start = 0;
+    for (index, source) in form.sources.iter().enumerate() {
+        load(&mut out, source.kind, index, start);
+        start = (start + source.kind.bytes() * ROWS).next_multiple_of(16);
+    }
+    for (index, kind) in form.results.iter().enumerate() {
+        clear(&mut out, *kind, index);
+    }
+    // Writing to a text cannot fail.
+    let _ = writeln!(out, "{{\n{}\n}}", form.body);
+    let mut start = 0;
+    for (index, kind) in form.results.iter().enumerate() {
+        store(&mut out, *kind, index, start);
+        start += result_bytes(*kind) * ROWS;
+    }
+    out + "ret;\n}\n"
+}
+
+/// Loads `a{index}`.
+fn load(out: &mut String, kind: Kind, index: usize, start: usize) {
+    let (register, ty, bytes) = (kind.register(), kind.loaded_as(), kind.bytes());
+    let _ = write!(out, ".reg .{register} a{index};\nmad.wide.u32 at, row, {bytes}, from;\n");
+    let _ = match register {
+        "pred" => write!(out, "ld.global.u8 word, [at+{start}];\nsetp.ne.u32 a{index}, word, 0;\n"),
+        "b128" => write!(out, "ld.global.{ty} {{low, high}}, [at+{start}];\nmov.b128 a{index}, {{low, high}};\n"),
+        _ => write!(out, "ld.global.{ty} a{index}, [at+{start}];\n"),
+    };
+}
+
+/// Declares `d{index}` and clears it: a form may leave some lanes alone.
+fn clear(out: &mut String, kind: Kind, index: usize) {
+    let register = kind.register();
+    let _ = writeln!(out, ".reg .{register} d{index};");
+    let _ = match register {
+        "pred" => writeln!(out, "setp.ne.u32 d{index}, row, row;"),
+        "b128" => write!(out, "mov.b64 low, 0;\nmov.b128 d{index}, {{low, low}};\n"),
+        "f32" => writeln!(out, "mov.f32 d{index}, 0f00000000;"),
+        "f64" => writeln!(out, "mov.f64 d{index}, 0d0000000000000000;"),
+        _ => writeln!(out, "mov.{register} d{index}, 0;"),
+    };
+}
+
+/// Stores `d{index}`.
+fn store(out: &mut String, kind: Kind, index: usize, start: usize) {
+    let (register, bytes) = (kind.register(), result_bytes(kind));
+    let _ = writeln!(out, "mad.wide.u32 at, row, {bytes}, to;");
+    let _ = match register {
+        "pred" => write!(out, "selp.u32 word, 1, 0, d{index};\nst.global.u8 [at+{start}], word;\n"),
+        "b128" => write!(out, "mov.b128 {{low, high}}, d{index};\nst.global.v2.b64 [at+{start}], {{low, high}};\n"),
+        _ => writeln!(out, "st.global.{register} [at+{start}], d{index};"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::catalog::parse;
+
+    #[test]
+    fn a_form_becomes_a_kernel() {
+        let families = parse("setp.lt.f32 : pred = f32 f32").unwrap();
+        let form = &families[0].forms[0];
+        let text = super::text(form);
+        assert!(text.contains("ld.global.f32 a1, [at+2048];"), "{text}");
+        assert!(text.contains("{\nsetp.lt.f32 d0, a0, a1;\n}"), "{text}");
+        assert_eq!(super::output_bytes(form), 512);
+    }
+}

@@ -1,0 +1,148 @@
+//! The types that operands of a form can have: how wide they are, and in which registers they live.
+
+/// How a float of up to 64 bits is put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// Bits of the exponent.
+    pub(crate) exponent: u32,
+    /// Bits of the fraction.
+    pub(crate) fraction: u32,
+}
+
+/// `f16`
+const HALF: Format = Format { exponent: 5, fraction: 10 };
+/// `bf16`
+const BRAIN: Format = Format { exponent: 8, fraction: 7 };
+/// `f32`
+pub(crate) const SINGLE: Format = Format { exponent: 8, fraction: 23 };
+/// `f64`
+pub(crate) const DOUBLE: Format = Format { exponent: 11, fraction: 52 };
+
+impl Format {
+    /// Bits of a value.
+    pub(crate) fn bits(self) -> u32 {
+        1 + self.exponent + self.fraction
+    }
+
+    /// What is subtracted from the exponent.
+    pub(crate) fn bias(self) -> i32 {
+        (1 << (self.exponent - 1)) - 1
+    }
+}
+
+/// What a value of a type is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A predicate.
+    Predicate,
+    /// An integer, or bits.
+    Integer,
+    /// A float.
+    Float(Format),
+    /// Two of `bits / 2` each.
+    Two(Option<Format>),
+}
+
+/// A type of an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Its name in PTX.
+    pub(crate) name: &'static str,
+    /// Its width; a predicate is kept in a byte.
+    pub(crate) bits: u32,
+    /// What it is made of.
+    pub(crate) content: Content,
+}
+
+/// Shorthand for the table below.
+const fn kind(name: &'static str, bits: u32, content: Content) -> Kind {
+    Kind { name, bits, content }
+}
+
+/// All types.
+const KINDS: &[Kind] = &[
+    kind("pred", 8, Content::Predicate),
+    kind("b8", 8, Content::Integer),
+    kind("u8", 8, Content::Integer),
+    kind("s8", 8, Content::Integer),
+    kind("b16", 16, Content::Integer),
+    kind("u16", 16, Content::Integer),
+    kind("s16", 16, Content::Integer),
+    kind("b32", 32, Content::Integer),
+    kind("u32", 32, Content::Integer),
+    kind("s32", 32, Content::Integer),
+    kind("b64", 64, Content::Integer),
+    kind("u64", 64, Content::Integer),
+    kind("s64", 64, Content::Integer),
+    kind("b128", 128, Content::Integer),
+    kind("e4m3x2", 16, Content::Integer),
+    kind("e5m2x2", 16, Content::Integer),
+    kind("u16x2", 32, Content::Two(None)),
+    kind("s16x2", 32, Content::Two(None)),
+    kind("f16", 16, Content::Float(HALF)),
+    kind("bf16", 16, Content::Float(BRAIN)),
+    kind("f16x2", 32, Content::Two(Some(HALF))),
+    kind("bf16x2", 32, Content::Two(Some(BRAIN))),
+    kind("tf32", 32, Content::Float(SINGLE)),
+    kind("f32", 32, Content::Float(SINGLE)),
+    kind("f64", 64, Content::Float(DOUBLE)),
+];
+
+impl Kind {
+    /// The type called `name`.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        KINDS.iter().find(|kind| kind.name == name).copied()
+    }
+
+    /// Bytes of a value in memory.
+    pub(crate) fn bytes(self) -> usize {
+        self.bits as usize / 8
+    }
+
+    /// The width of its register in bits: nothing is narrower than 16.
+    pub(crate) fn register_bits(self) -> u32 {
+        self.bits.max(16)
+    }
+
+    /// The type of its register.
+    pub(crate) fn register(self) -> &'static str {
+        match (self.content, self.register_bits()) {
+            (Content::Predicate, _) => "pred",
+            (Content::Float(SINGLE), _) if self.name == "f32" => "f32",
+            (Content::Float(DOUBLE), _) => "f64",
+            (_, 16) => "b16",
+            (_, 32) => "b32",
+            (_, 64) => "b64",
+            _ => "b128",
+        }
+    }
+
+    /// The type that loads it: narrow integers are extended by their sign.
+    pub(crate) fn loaded_as(self) -> &'static str {
+        match (self.name, self.bits) {
+            ("pred", _) => "u8",
+            ("s8" | "u8" | "b8" | "f32" | "f64", _) => self.name,
+            (_, 16) => "b16",
+            (_, 32) => "b32",
+            (_, 64) => "b64",
+            _ => "v2.b64",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_fill_their_types() {
+        for kind in KINDS {
+            if let Content::Float(format) = kind.content {
+                assert_eq!(format.bits(), kind.bits, "{}", kind.name);
+            }
+        }
+        assert_eq!(Kind::parse("f32").map(Kind::register), Some("f32"));
+        assert_eq!(Kind::parse("u8").map(Kind::register), Some("b16"));
+        assert_eq!(Kind::parse("v2"), None);
+    }
+}

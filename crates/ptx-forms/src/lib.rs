@@ -1,0 +1,41 @@
+//! Instruction forms and small programs, run on any device and compared with what a GPU made of them.
+//!
+//! The catalogue names forms, one line a family; each becomes a kernel over edge values. Beside it stand whole programs,
+//! and random ones made from a seed. What an H200 answered lies in `data`, with its driver and the day; tests run the same
+//! on the interpreter and compare bit for bit, or within the error that the PTX ISA allows an approximation.
+//!
+//! The rule of the crate: a case is text and bytes only. It knows neither the interpreter nor the driver, so that all
+//! devices are asked the very same question, and a kept answer that was given to another question is never used.
+//!
+//! | module | what |
+//! |---|---|
+//! | `kind`, `values`, `rng` | types, and the values to try |
+//! | `catalog`, `kernel`, `program`, `random` | where cases come from |
+//! | `case`, `suite` | what a case is, and all of them |
+//! | `device`, `interpreter`, `gpu` | what runs them |
+//! | `store`, `check`, `exact` | kept answers, and comparing with them |
+//! | `table` | the page of forms |
+
+mod case;
+mod catalog;
+mod check;
+mod device;
+mod exact;
+mod gpu;
+mod interpreter;
+mod kernel;
+mod kind;
+mod program;
+mod random;
+mod rng;
+mod store;
+mod suite;
+mod values;
+
+pub use case::{Argument, Case};
+pub use check::{Difference, Verdict, compare};
+pub use device::{Answer, Device, DeviceError};
+pub use gpu::Gpu;
+pub use interpreter::Interpreter;
+pub use store::{Kept, Origin, StoreError};
+pub use suite::{Group, SuiteError, kept, suite};

@@ -1,0 +1,163 @@
+//! Asks a GPU, softcuda or the interpreter what is in the catalogue: records answers, or holds them against kept ones.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::{Parser, Subcommand};
+use katydid_ptx_forms::{
+    Answer, Case, Device, DeviceError, Gpu, Group, Interpreter, Kept, Origin, StoreError, SuiteError, compare, kept,
+    suite,
+};
+
+/// Instruction forms and small programs, compared with what a GPU made of them.
+#[derive(Parser)]
+#[command(name = "katydid-forms")]
+struct Flags {
+    /// The folder with `catalog`, `programs` and `data`.
+    #[arg(long, default_value = env!("CARGO_MANIFEST_DIR"))]
+    root: PathBuf,
+    #[command(subcommand)]
+    command: Action,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+enum Action {
+    /// Asks a GPU everything and writes its answers.
+    Record {
+        /// A folder for one file a group.
+        #[arg(long)]
+        out: PathBuf,
+        /// Only groups whose names begin so.
+        #[arg(long, default_value = "")]
+        group: String,
+        /// The driver library, if not the system's.
+        #[arg(long)]
+        library: Option<PathBuf>,
+    },
+    /// Holds what the interpreter (or a driver library) answers against what is kept.
+    Run {
+        /// Only cases whose names contain this.
+        #[arg(default_value = "")]
+        pattern: String,
+        /// A driver library in place of the interpreter.
+        #[arg(long)]
+        library: Option<PathBuf>,
+        /// Says what agrees as well.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Prints the text of a case.
+    Show {
+        /// Its whole name.
+        name: String,
+    },
+}
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Suite(#[from] SuiteError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("there is no case {0}")]
+    NoCase(String),
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let done = suite(&flags.root).map_err(Failure::from).and_then(|groups| match &flags.command {
+        Action::Record { out, group, library } => record(&groups, group, library.as_deref(), out),
+        Action::Run { pattern, library, all } => hold(&flags.root, &groups, pattern, library.as_deref(), *all),
+        Action::Show { name } => show(&groups, name),
+    });
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("katydid-forms: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a command of the system says of itself, in one line.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().unwrap_or("unknown").trim().to_owned()
+}
+
+/// Writes the answers of a GPU, and lists what it did not do.
+fn record(groups: &[Group], only: &str, library: Option<&Path>, out: &Path) -> Result<bool, Failure> {
+    let mut gpu = Gpu::open(library)?;
+    let origin = Origin {
+        device: gpu.name()?,
+        driver: said("nvidia-smi", &["--query-gpu=driver_version", "--format=csv,noheader"]),
+        date: said("date", &["-u", "+%Y-%m-%d"]),
+    };
+    for group in groups.iter().filter(|group| group.name.starts_with(only)) {
+        let mut kept = Kept::new(origin.clone());
+        for case in &group.cases {
+            let answer = gpu.ask(case)?;
+            if !expected(case, &answer) {
+                println!("{}: {answer:?}", case.name);
+            }
+            kept.keep(case, answer);
+        }
+        kept.write(&out.join(&group.name).with_extension("kept"))?;
+        println!("{}: {} answers", group.name, kept.len());
+    }
+    Ok(true)
+}
+
+/// Whether an answer is what the author of the case expects; a refusal is worth a look.
+fn expected(case: &Case, answer: &Answer) -> bool {
+    match answer {
+        Answer::Done(_) => case.fault == 0,
+        Answer::Faulted { code, .. } => *code == case.fault,
+        Answer::Refused { .. } => false,
+    }
+}
+
+/// Lists all that differs.
+fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, all: bool) -> Result<bool, Failure> {
+    let mut device: Box<dyn Device> = match library {
+        Some(path) => Box::new(Gpu::open(Some(path))?),
+        None => Box::new(Interpreter),
+    };
+    let (mut asked, mut differing) = (0, 0);
+    for group in groups {
+        let kept = kept(root, group)?;
+        let cases = group.cases.iter().filter(|case| case.name.contains(pattern));
+        for case in cases.filter(|case| library.is_some() || !case.needs_driver) {
+            asked += 1;
+            let got = device.ask(case)?;
+            let known = kept.as_ref().and_then(|kept| kept.answer(case));
+            let line = match known.map(|known| compare(case, known, &got)) {
+                Some(Err(difference)) => {
+                    differing += 1;
+                    Some(difference.to_string())
+                }
+                None if !expected(case, &got) => Some(format!("not kept; {got:?}")),
+                verdict => all.then(|| format!("{verdict:?}")),
+            };
+            if let Some(line) = line {
+                println!("{}: {line}", case.name);
+            }
+        }
+    }
+    println!("{asked} asked, {differing} differ");
+    Ok(differing == 0)
+}
+
+/// Prints a text.
+fn show(groups: &[Group], name: &str) -> Result<bool, Failure> {
+    let case = groups.iter().flat_map(|group| &group.cases).find(|case| case.name == name);
+    let case = case.ok_or_else(|| Failure::NoCase(name.to_owned()))?;
+    println!("{}", case.text);
+    Ok(true)
+}

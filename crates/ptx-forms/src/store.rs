@@ -1,0 +1,261 @@
+//! Kept answers: what a GPU made of the cases of one group, in one file.
+//!
+//! A file is a few lines of text that say whose answers these are, an empty line, and a zstd frame:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | records, then for each: |
+//! | 2 + n | name |
+//! | 8 | the question it answers (`Case::question`) |
+//! | 1 | 0 done, 1 refused, 2 faulted |
+//! | 4 | done: number of its output among the outputs; else the `CUresult` |
+//! | 4 | outputs, then for each: 4 bytes of length, and the bytes |
+//!
+//! All numbers are little-endian. Equal outputs are kept once.
+
+use crate::case::Case;
+use crate::device::Answer;
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// First line of a file.
+const MAGIC: &str = "katydid-forms 1";
+
+/// Largest unpacked content that is accepted, in bytes.
+const LIMIT: u64 = 64 << 20;
+
+/// Why kept answers cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The file cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is not what was written.
+    #[error("{}: is damaged or of another version; record it again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Whose answers they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// Name of the GPU.
+    pub device: String,
+    /// Version of its driver.
+    pub driver: String,
+    /// The day, as `2026-11-21`.
+    pub date: String,
+}
+
+/// An answer with the question it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Record {
+    question: u64,
+    answer: Answer,
+}
+
+/// The answers to a group.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Kept {
+    /// Whose they are.
+    pub origin: Origin,
+    records: HashMap<String, Record>,
+}
+
+impl Kept {
+    /// No answers yet.
+    pub fn new(origin: Origin) -> Self {
+        Self { origin, records: HashMap::new() }
+    }
+
+    /// Keeps the answer to a case.
+    pub fn keep(&mut self, case: &Case, answer: Answer) {
+        self.records.insert(case.name.clone(), Record { question: case.question(), answer });
+    }
+
+    /// The answer to this very question.
+    pub fn answer(&self, case: &Case) -> Option<&Answer> {
+        self.records.get(&case.name).filter(|record| record.question == case.question()).map(|record| &record.answer)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Reads a file; `None` when there is none.
+    ///
+    /// # Errors
+    ///
+    /// When it is there and no good.
+    pub fn read(path: &Path) -> Result<Option<Self>, StoreError> {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(StoreError::File { path: path.to_owned(), error }),
+        };
+        let kept = Self::from_bytes(&bytes);
+        kept.map(Some).ok_or_else(|| StoreError::Damaged { path: path.to_owned() })
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), StoreError> {
+        std::fs::write(path, self.to_bytes()).map_err(|error| StoreError::File { path: path.to_owned(), error })
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.windows(2).position(|pair| pair == b"\n\n")?;
+        let head = std::str::from_utf8(&bytes[..end]).ok()?;
+        let mut lines = head.lines();
+        let mut line = |key: &str| Some(lines.next()?.strip_prefix(key)?.trim().to_owned());
+        line(MAGIC)?;
+        let origin = Origin { device: line("device ")?, driver: line("driver ")?, date: line("date ")? };
+        let mut unpacked = Vec::new();
+        let decoder = ruzstd::decoding::StreamingDecoder::new(&bytes[end + 2..]).ok()?;
+        decoder.take(LIMIT).read_to_end(&mut unpacked).ok()?;
+        let records = Reader(&unpacked).records()?;
+        Some(Self { origin, records })
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let Origin { device, driver, date } = &self.origin;
+        let mut out = format!("{MAGIC}\ndevice {device}\ndriver {driver}\ndate {date}\n\n").into_bytes();
+        let packed = self.packed();
+        out.extend(ruzstd::encoding::compress_to_vec(packed.as_slice(), ruzstd::encoding::CompressionLevel::Fastest));
+        out
+    }
+
+    /// The content of the frame, records in the order of their names.
+    fn packed(&self) -> Vec<u8> {
+        let mut names: Vec<&String> = self.records.keys().collect();
+        names.sort();
+        let mut places: HashMap<&[u8], u32> = HashMap::new();
+        let mut outputs: Vec<&[u8]> = Vec::new();
+        let mut out = (names.len() as u32).to_le_bytes().to_vec();
+        for name in names {
+            let record = &self.records[name];
+            let (stage, number) = match &record.answer {
+                Answer::Done(output) => {
+                    let place = *places.entry(output).or_insert_with(|| {
+                        outputs.push(output);
+                        outputs.len() as u32 - 1
+                    });
+                    (0, place)
+                }
+                Answer::Refused { code, .. } => (1, *code),
+                Answer::Faulted { code, .. } => (2, *code),
+            };
+            out.extend((name.len() as u16).to_le_bytes());
+            out.extend(name.as_bytes());
+            out.extend(record.question.to_le_bytes());
+            out.push(stage);
+            out.extend(number.to_le_bytes());
+        }
+        out.extend((outputs.len() as u32).to_le_bytes());
+        for output in outputs {
+            out.extend((output.len() as u32).to_le_bytes());
+            out.extend(output);
+        }
+        out
+    }
+}
+
+/// Bytes that have not been read yet.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(count)?;
+        self.0 = tail;
+        Some(head)
+    }
+
+    fn number(&mut self, bytes: usize) -> Option<u64> {
+        Some(self.take(bytes)?.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+
+    fn records(mut self) -> Option<HashMap<String, Record>> {
+        let count = self.number(4)?;
+        let mut found = Vec::new();
+        for _ in 0..count {
+            let length = self.number(2)? as usize;
+            let name = String::from_utf8(self.take(length)?.to_vec()).ok()?;
+            found.push((name, self.number(8)?, self.number(1)?, self.number(4)?));
+        }
+        let mut outputs = Vec::new();
+        for _ in 0..self.number(4)? {
+            let length = self.number(4)? as usize;
+            outputs.push(self.take(length)?);
+        }
+        let record = |(name, question, stage, number): (String, u64, u64, u64)| {
+            let (code, log) = (number as u32, String::new());
+            let answer = match stage {
+                0 => Answer::Done(outputs.get(number as usize)?.to_vec()),
+                1 => Answer::Refused { code, log },
+                _ => Answer::Faulted { code, log },
+            };
+            Some((name, Record { question, answer }))
+        };
+        found.into_iter().map(record).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program;
+
+    fn case(name: &str) -> Case {
+        program::parse(name, "//! Nothing.\n//! output 4\n").unwrap().case
+    }
+
+    fn kept() -> Kept {
+        let mut kept = Kept::new(Origin {
+            device: "NVIDIA H200".to_owned(),
+            driver: "580.1".to_owned(),
+            date: "2026-11-21".to_owned(),
+        });
+        kept.keep(&case("a"), Answer::Done(vec![1, 2, 3]));
+        kept.keep(&case("b"), Answer::Done(vec![1, 2, 3]));
+        kept.keep(&case("c"), Answer::Refused { code: 218, log: String::new() });
+        kept.keep(&case("d"), Answer::Faulted { code: 700, log: String::new() });
+        kept
+    }
+
+    #[test]
+    fn answers_survive_being_written_and_read() {
+        assert_eq!(Kept::from_bytes(&kept().to_bytes()), Some(kept()));
+    }
+
+    #[test]
+    fn an_answer_belongs_to_one_question() {
+        let other = Case { dynamic: 16, ..case("a") };
+        assert_eq!((kept().answer(&case("a")).is_some(), kept().answer(&other)), (true, None));
+    }
+
+    #[test]
+    fn a_file_cut_short_is_damaged() {
+        let bytes = kept().to_bytes();
+        for end in 0..bytes.len() {
+            assert_eq!(Kept::from_bytes(&bytes[..end]), None, "cut at {end}");
+        }
+    }
+}
