@@ -7,7 +7,7 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 42] = [
+const REFUSED: [usize; 40] = [
     83,  // managed memory
     88,  // pageable memory from the device
     89,  // managed memory from both sides at once
@@ -33,8 +33,6 @@ const REFUSED: [usize; 42] = [
     118, //   its order of writes
     119, // handles of memory pools
     121, // arrays mapped later
-    122, // operations on memory in streams with 64 bits
-    123, //   waiting for NOR
     124, // buffers shared as dma-buf
     125, // events between processes
     127, // tensor maps

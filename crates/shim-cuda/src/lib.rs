@@ -12,7 +12,7 @@
 //! | `module`, `library`, `function`, `kernel`, `code`, `image`, `jit` | code and what is known of it |
 //! | `launch`, `occupancy`, `upcall` | running it |
 //! | `memory`, `virtual_memory`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
-//! | `stream`, `event` | order |
+//! | `stream`, `stream_value`, `event` | order |
 //! | `error`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
 
 mod border;
@@ -45,6 +45,7 @@ mod proc_address;
 mod profiler;
 mod session;
 mod stream;
+mod stream_value;
 mod tracing;
 mod transfer;
 mod upcall;

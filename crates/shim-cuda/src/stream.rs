@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use katydid_client::slab::Slot;
-use katydid_cuda_sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream, stream_flags};
+use katydid_cuda_sys::{CUcontext, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream, stream_flags};
 use katydid_wire::message::{
     cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
 };
@@ -184,6 +184,23 @@ pub(crate) unsafe fn context(stream: CUstream, target: *mut CUcontext) -> Result
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     target.write(context_of(stream)?.handle());
+    Ok(())
+}
+
+/// The context of a stream; no stream belongs to a green context, since none can be made.
+///
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn contexts(
+    stream: CUstream,
+    target: *mut CUcontext,
+    green: *mut CUgreenCtx,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let (target, green) = unsafe { (out(target)?, out(green)?) };
+    target.write(context_of(stream)?.handle());
+    green.write(CUgreenCtx::NULL);
     Ok(())
 }
 

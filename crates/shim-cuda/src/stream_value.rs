@@ -1,0 +1,67 @@
+//! Words in memory that streams and the program signal each other with: written and waited for in the stream's turn.
+
+use katydid_cuda_sys::{CUdeviceptr, CUresult, CUstream, Function};
+use katydid_wire::message::{
+    cuStreamWaitValue32_v2, cuStreamWaitValue64_v2, cuStreamWriteValue32_v2, cuStreamWriteValue64_v2,
+};
+
+use crate::border::{enqueue, refuse};
+use crate::copy::{Claim, Side, locate};
+use crate::stream;
+
+/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
+const NO_BARRIER: u32 = 1;
+/// `CU_STREAM_WAIT_VALUE_FLUSH`, beside the four comparisons in the low bits.
+const FLUSH: u32 = 1 << 30;
+/// The highest comparison: `CU_STREAM_WAIT_VALUE_NOR`.
+const NOR: u32 = 3;
+
+/// Passes a word that the GPU reaches. On a stream link the program's pinned memory is only copied now and then, so a word
+/// there would be waited for in vain: it is refused.
+fn check(function: Function, address: u64, size: u64) -> Result<(), CUresult> {
+    if !address.is_multiple_of(size) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    match locate(Claim::Device, address, size)? {
+        Side::Gpu(_) | Side::Shared(_) => Ok(()),
+        Side::Own(_) => Err(refuse(function, "with pinned memory needs a link with shared memory")),
+    }
+}
+
+fn check_write(address: u64, size: u64, flags: u32) -> Result<(), CUresult> {
+    let function = if size == 4 { Function::cuStreamWriteValue32_v2 } else { Function::cuStreamWriteValue64_v2 };
+    if flags & !NO_BARRIER == 0 { check(function, address, size) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+fn check_wait(address: u64, size: u64, flags: u32) -> Result<(), CUresult> {
+    let function = if size == 4 { Function::cuStreamWaitValue32_v2 } else { Function::cuStreamWaitValue64_v2 };
+    if flags & !FLUSH <= NOR { check(function, address, size) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// `cuStreamWriteValue32`.
+pub(crate) fn write_32(stream: CUstream, addr: CUdeviceptr, value: u32, flags: u32) -> Result<(), CUresult> {
+    let stream = stream::wire(stream)?;
+    check_write(addr, 4, flags)?;
+    enqueue(&cuStreamWriteValue32_v2 { stream, addr, value, flags })
+}
+
+/// `cuStreamWriteValue64`.
+pub(crate) fn write_64(stream: CUstream, addr: CUdeviceptr, value: u64, flags: u32) -> Result<(), CUresult> {
+    let stream = stream::wire(stream)?;
+    check_write(addr, 8, flags)?;
+    enqueue(&cuStreamWriteValue64_v2 { stream, addr, value, flags })
+}
+
+/// `cuStreamWaitValue32`: the stream waits, not the caller.
+pub(crate) fn wait_32(stream: CUstream, addr: CUdeviceptr, value: u32, flags: u32) -> Result<(), CUresult> {
+    let stream = stream::wire(stream)?;
+    check_wait(addr, 4, flags)?;
+    enqueue(&cuStreamWaitValue32_v2 { stream, addr, value, flags })
+}
+
+/// `cuStreamWaitValue64`: the stream waits, not the caller.
+pub(crate) fn wait_64(stream: CUstream, addr: CUdeviceptr, value: u64, flags: u32) -> Result<(), CUresult> {
+    let stream = stream::wire(stream)?;
+    check_wait(addr, 8, flags)?;
+    enqueue(&cuStreamWaitValue64_v2 { stream, addr, value, flags })
+}
