@@ -71,9 +71,31 @@ constants! {
         LAUNCH_COMPLETION_EVENT = 12, DEVICE_UPDATABLE_KERNEL_NODE = 13, PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
     }
     /// `CUmemLocationType`.
-    location_type { DEVICE = 1, HOST = 2 }
+    location_type { NONE = 0, DEVICE = 1, HOST = 2, HOST_NUMA = 3, HOST_NUMA_CURRENT = 4 }
     /// `CUmemAllocationType`.
-    allocation_type { PINNED = 1 }
+    allocation_type { PINNED = 1, MANAGED = 2 }
+    /// `CUmemPool_attribute`.
+    pool_attribute {
+        REUSE_FOLLOW_EVENT_DEPENDENCIES = 1, REUSE_ALLOW_OPPORTUNISTIC = 2, REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
+        RELEASE_THRESHOLD = 4, RESERVED_MEM_CURRENT = 5, RESERVED_MEM_HIGH = 6, USED_MEM_CURRENT = 7, USED_MEM_HIGH = 8,
+    }
+    /// `CUmem_range_attribute`.
+    range_attribute {
+        READ_MOSTLY = 1, PREFERRED_LOCATION = 2, ACCESSED_BY = 3, LAST_PREFETCH_LOCATION = 4,
+        PREFERRED_LOCATION_TYPE = 5, PREFERRED_LOCATION_ID = 6, LAST_PREFETCH_LOCATION_TYPE = 7,
+        LAST_PREFETCH_LOCATION_ID = 8,
+    }
+    /// `CUmem_advise`.
+    advice {
+        SET_READ_MOSTLY = 1, UNSET_READ_MOSTLY = 2, SET_PREFERRED_LOCATION = 3, UNSET_PREFERRED_LOCATION = 4,
+        SET_ACCESSED_BY = 5, UNSET_ACCESSED_BY = 6,
+    }
+    /// Flags of `cuMemAllocManaged` and `cuStreamAttachMemAsync`.
+    attach_flags { GLOBAL = 1, HOST = 2, SINGLE = 4 }
+    /// `CUmemcpySrcAccessOrder`.
+    access_order { STREAM = 1, DURING_API_CALL = 2, ANY = 3 }
+    /// `CUjitInputType`.
+    jit_input { CUBIN = 0, PTX = 1, FATBINARY = 2, OBJECT = 3, LIBRARY = 4, NVVM = 5 }
     /// `CUmemAccess_flags`.
     access_flags { NONE = 0, READ = 1, READ_WRITE = 3 }
     /// `CUdriverProcAddressQueryResult`.

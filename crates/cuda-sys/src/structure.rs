@@ -4,7 +4,7 @@
 
 use std::ffi::c_void;
 
-use crate::{CUarray, CUarray_format, CUcontext, CUdeviceptr, CUstream, Pod};
+use crate::{CUarray, CUarray_format, CUcontext, CUdeviceptr, CUfunction, CUstream, Pod};
 
 /// Lays out structures, makes them zero by default and checks their sizes.
 macro_rules! structures {
@@ -82,6 +82,18 @@ structures! {
         type_: u32, requestedHandleTypes: u32, location: CUmemLocation, win32HandleMetaData: *mut c_void,
         compressionType: u8, gpuDirectRDMACapable: u8, usage: u16, reserved: [u8; 4],
     }
+    /// Properties of a memory pool; a size of 0 leaves the limit to the driver.
+    CUmemPoolProps 88 {
+        allocType: u32, handleTypes: u32, location: CUmemLocation, win32SecurityAttributes: *mut c_void,
+        maxSize: usize, usage: u16, reserved: [u8; 54],
+    }
+    /// How the copies of a batch read their sources.
+    CUmemcpyAttributes 24 { srcAccessOrder: u32, srcLocHint: CUmemLocation, dstLocHint: CUmemLocation, flags: u32 }
+    /// One launch of a cooperative group of several devices.
+    CUDA_LAUNCH_PARAMS 56 {
+        function: CUfunction, gridDimX: u32, gridDimY: u32, gridDimZ: u32, blockDimX: u32, blockDimY: u32,
+        blockDimZ: u32, sharedMemBytes: u32, hStream: CUstream, kernelParams: *mut *mut c_void,
+    }
     /// Geometry and attributes of a launch.
     CUlaunchConfig 56 {
         gridDimX: u32, gridDimY: u32, gridDimZ: u32, blockDimX: u32, blockDimY: u32, blockDimZ: u32,
@@ -126,7 +138,6 @@ opaque! {
     CUDA_HOST_NODE_PARAMS 16
     CUDA_KERNEL_NODE_PARAMS 72
     CUDA_KERNEL_NODE_PARAMS_v1 56
-    CUDA_LAUNCH_PARAMS 56
     CUDA_MEMCPY2D_v1 96
     CUDA_MEMCPY3D_BATCH_OP 112
     CUDA_MEMCPY3D_v1 144
@@ -147,9 +158,7 @@ opaque! {
     CUgraphNodeParams 256
     CUkernelNodeAttrValue 64
     CUmemDecompressParams 64
-    CUmemPoolProps 88
     CUmemPoolPtrExportData 64
-    CUmemcpyAttributes 24
     CUmulticastObjectProp 32
     CUstreamAttrValue 64
     CUstreamBatchMemOpParams 48

@@ -46,9 +46,9 @@ pub(crate) fn value(id: u32, device: &Variable) -> Option<i32> {
     }
 }
 
-/// Ids 1 to 147. Textures keep an H200's limits although nothing can be bound yet: programs only print them. Managed
-/// memory, cooperative and cluster launches, pools, sharing between processes and everything that needs hardware of a
-/// GPU are 0, so that careful programs keep away from them.
+/// Ids 1 to 147. Textures keep an H200's limits although nothing can be bound yet: programs only print them. Cluster
+/// launches, sharing between processes and everything that needs hardware of a GPU are 0, so that careful programs keep
+/// away from them.
 #[rustfmt::skip]
 static ROWS: &[(u32, &[i32])] = &[
     // Threads, block and grid extents, shared and constant memory, warp, pitch, registers, clock in kHz, alignment.
@@ -67,21 +67,21 @@ static ROWS: &[(u32, &[i32])] = &[
     (50, &[0, 32, 32768, 32768, 2046, 32768, 131_072, 65536, 16384, 16384, 16384, 32768, 2048, 32768, 32768, 2048]),
     (66, &[32768, 32768, 2046, 268_435_456, 131_072, 65000, 2_097_120, 32768, 32768]),
     // 75 compute capability, mipmap width, priorities, L1 caching, shared memory, registers, managed memory, boards.
-    (75, &[CAPABILITY.0 as i32, CAPABILITY.1 as i32, 32768, 1, 1, 1, SHARED as i32, REGISTERS as i32, 0, 0]),
+    (75, &[CAPABILITY.0 as i32, CAPABILITY.1 as i32, 32768, 1, 1, 1, SHARED as i32, REGISTERS as i32, 1, 0]),
     // 85 board group, host atomics, f64 ratio, pageable access, concurrent managed, preemption, registered pointers.
-    (85, &[0, 1, 2, 0, 0, 0, 1]),
+    (85, &[0, 1, 2, 0, 1, 0, 1]),
     // 92 stream memory operations (old), their 64 bits, NOR; cooperative launches (two kinds); 97 opted-in shared.
-    (92, &[0, 0, 0, 0, 0, SHARED_OPT_IN as i32]),
+    (92, &[0, 0, 0, 1, 1, SHARED_OPT_IN as i32]),
     // 98 remote writes, host registration, host page tables, managed from host, virtual memory, file handles.
     (98, &[0, 1, 0, 0, 1, 0, 0, 0]),
     // 106 blocks, compression, persisting L2, access window, RDMA, reserved shared, sparse arrays, read-only register.
-    (106, &[BLOCKS as i32, 0, 0, 0, 0, SHARED_RESERVED as i32, 0, 0]),
+    (106, &[BLOCKS as i32, 0, 0, 0, 0, SHARED_RESERVED as i32, 0, 1]),
     // 114 timeline semaphores, pools, RDMA (three), pool handles, clusters, deferred arrays.
-    (114, &[0, 0, 0, 0, 0, 0, 0, 0]),
+    (114, &[0, 1, 0, 0, 0, 0, 0, 0]),
     // 122 64-bit stream memory operations, NOR waits, DMA buffers, IPC events, sync domains, tensor maps, fabric.
     (122, &[1, 1, 0, 0, 1, 0, 0]),
     // 129 unified function pointers, NUMA (two), multicast, MPS, host NUMA id, and the rest of 13.0's ids.
-    (129, &[0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    (129, &[0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0]),
 ];
 
 #[cfg(test)]
@@ -105,6 +105,6 @@ mod tests {
         let device = Variable { multiprocessors: 4, bus: 1 };
         let shown = [1, 8, 16, 39, 75, 81, 97, 106, 111].map(|id| value(id, &device));
         assert_eq!(shown, [1024, 49152, 4, 2048, 9, 233_472, 232_448, 32, 1024].map(Some));
-        assert_eq!([83, 95, 115, 120].map(|id| value(id, &device)), [Some(0); 4]);
+        assert_eq!([83, 89, 95, 115].map(|id| value(id, &device)), [Some(1); 4]);
     }
 }

@@ -7,7 +7,9 @@
 
 mod code;
 mod contexts;
+mod managed;
 mod memory;
+mod pools;
 mod streams;
 
 use std::ffi::c_void;

@@ -206,6 +206,8 @@ plain!(
     sys::CUfunction,
     sys::CUkernel,
     sys::CUlibrary,
+    sys::CUmemLocation,
+    sys::CUmemoryPool,
     sys::CUmodule,
     sys::CUstream,
     sys::CUhostFn,

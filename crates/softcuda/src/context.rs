@@ -16,7 +16,7 @@ use crate::handles::{Registry, mint};
 use crate::limits::Limits;
 use crate::output::Output;
 use crate::stream::{Role, Stream, StreamSet};
-use crate::{event, host_memory, library, memory, module, space, stream};
+use crate::{event, host_memory, library, memory, module, pool, space, stream};
 
 /// Flags that `cuCtxCreate` and the primary context accept: scheduling, host mapping, local memory, dumps, memory
 /// operations. None of them changes what a software device does.
@@ -107,6 +107,7 @@ impl Context {
     pub(crate) fn synchronise(&self) -> Outcome {
         self.drain();
         self.output.flush();
+        pool::settle(self.device.ordinal);
         self.healthy()
     }
 

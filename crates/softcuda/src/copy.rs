@@ -48,6 +48,12 @@ impl Side {
     }
 }
 
+/// Refuses a copy whose sides are not what they may be.
+pub(crate) fn check(context: &Context, to: (Side, u64), from: (Side, u64), size: usize) -> Outcome {
+    to.0.span(context, to.1, size as u64, Access::ReadWrite)?;
+    from.0.span(context, from.1, size as u64, Access::Read).map(drop)
+}
+
 /// Copies `size` bytes in `stream`.
 pub(crate) fn copy(stream: &Arc<Stream>, to: (Side, u64), from: (Side, u64), size: usize, when: When) -> Outcome {
     let (context, size) = (stream.context()?, size as u64);

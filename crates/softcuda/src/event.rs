@@ -11,6 +11,7 @@ use crate::border::Outcome;
 use crate::context::{self, Context};
 use crate::handles::{Registry, mint};
 use crate::job::Job;
+use crate::pool;
 use crate::stream::Stream;
 
 /// A point that will be reached once.
@@ -104,6 +105,7 @@ impl Event {
         }
         if let Some(context) = context::living(self.context_handle) {
             context.output.flush();
+            pool::settle(context.device.ordinal);
         }
         self.healthy()
     }

@@ -38,11 +38,25 @@ impl Heap {
         size.max(1).checked_next_multiple_of(GRANULE)
     }
 
+    /// Whether a used place touches `start..end`.
+    pub(crate) fn uses(&self, start: u64, end: u64) -> bool {
+        self.used.range(..end).next_back().is_some_and(|(_, &used)| used > start)
+    }
+
+    /// Takes a place of `size` bytes at the lowest multiple of [`GRANULE`], however large it is.
+    pub(crate) fn allocate_packed(&mut self, size: u64) -> Option<u64> {
+        self.take(Self::cost(size)?, GRANULE)
+    }
+
     /// Takes a place of `size` bytes at a multiple of `align` (a power of two).
     pub(crate) fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let size = size.max(1).checked_next_multiple_of(self.granule)?;
         let large = size >= LARGE && self.granule == GRANULE;
-        let align = align.max(if large { LARGE } else { self.granule });
+        self.take(size, align.max(if large { LARGE } else { self.granule }))
+    }
+
+    /// The first free place of exactly `size` bytes, whole granules, at a multiple of `align`.
+    fn take(&mut self, size: u64, align: u64) -> Option<u64> {
         let (start, end, at) = self.free.iter().find_map(|(&start, &end)| {
             let at = start.checked_next_multiple_of(align)?;
             (at.checked_add(size)? <= end).then_some((start, end, at))
@@ -97,6 +111,16 @@ mod tests {
         let mut heap = Heap::with_granule(LARGE, LARGE + 64, 16);
         let places = [1, 17, 1, 1].map(|size| heap.allocate(size, 16));
         assert_eq!(places, [Some(LARGE), Some(LARGE + 16), Some(LARGE + 48), None]);
+    }
+
+    #[test]
+    fn packed_places_follow_each_other_and_show_where_the_heap_is_used() {
+        let mut heap = Heap::new(LARGE, 8 * LARGE);
+        let first = heap.allocate_packed(1000);
+        assert_eq!((first, heap.allocate_packed(2 * LARGE)), (Some(LARGE), Some(LARGE + 1024)));
+        assert!(heap.uses(LARGE, LARGE + 1) && heap.uses(3 * LARGE, 4 * LARGE) && !heap.uses(4 * LARGE, 8 * LARGE));
+        assert_eq!(heap.free(LARGE), Some(1024));
+        assert!(!heap.uses(LARGE, LARGE + 1024));
     }
 
     #[test]

@@ -35,7 +35,9 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
     let start = range.start();
     allocated.insert(start, range);
     drop(allocated);
-    let region = Region::new(start, size, Kind::Pinned(flags), context.device.ordinal, context.handle);
+    // All such memory is portable and mapped; the flags say the latter only, as on a GPU.
+    let shown = flags & host_alloc_flags::WRITECOMBINED | host_alloc_flags::DEVICEMAP;
+    let region = Region::new(start, size, Kind::Pinned(shown), context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(start)
 }
@@ -63,21 +65,28 @@ pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> 
     if start == 0 || size == 0 || flags & !KNOWN != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if flags & (host_register_flags::IOMEMORY | host_register_flags::READ_ONLY) != 0 {
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
-    }
-    if !pages::is_mapped(start, size) {
+    // Memory of a device on the bus is not there to be registered, and what cannot be written needs the flag for that.
+    let may_read_only = flags & host_register_flags::READ_ONLY != 0;
+    let wrong = flags & host_register_flags::IOMEMORY != 0 || !pages::is_mapped(start, size);
+    if wrong || !(may_read_only || pages::is_writable(start, size)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let kind = Kind::Registered(flags);
+    let kind = Kind::Registered(flags & host_register_flags::PORTABLE | host_register_flags::DEVICEMAP);
     let region = Region::new(start, size, kind, context.device.ordinal, context.handle);
-    if space::write().insert(region) { Ok(()) } else { Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED) }
+    let mut space = space::write();
+    if space.insert(region) {
+        return Ok(());
+    }
+    // Only what was registered before is told apart; memory of the driver is no memory of the program.
+    let before = space.overlapping(start, size).all(|other| matches!(other.kind, Kind::Registered(_)));
+    Err(if before { CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUresult::ERROR_INVALID_VALUE })
 }
 
 /// `cuMemHostUnregister`: waits for the work of the memory's context.
 pub(crate) fn unregister(start: u64) -> Outcome {
-    let registered = space::starting_at(start).ok().filter(|region| matches!(region.kind, Kind::Registered(_)));
-    take_away(&registered.ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?)
+    let found = space::find(start).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    let whole = matches!(found.kind, Kind::Registered(_)) && found.start == start;
+    if whole { take_away(&found) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 /// Waits for a region's context, then takes the region out of the space.
@@ -97,10 +106,17 @@ pub(crate) fn give_back(region: &Region) {
     }
 }
 
-/// The flags of page-locked memory that holds `address`.
+/// Refuses an address that is in no page-locked memory.
+pub(crate) fn check_mapped(address: u64) -> Outcome {
+    let found = space::find(address).filter(Region::is_host);
+    found.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// The flags of host memory that holds `address`; managed memory is mapped, too.
 pub(crate) fn flags(address: u64) -> Outcome<u32> {
     match space::find(address).map(|region| region.kind) {
         Some(Kind::Pinned(flags) | Kind::Registered(flags)) => Ok(flags),
+        Some(Kind::Managed) => Ok(host_alloc_flags::DEVICEMAP),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | process and devices | `process`, `settings`, `device`, `attributes`, `facts`, `proc_address` |
 //! | contexts | `context`, `primary`, `current`, `limits` |
-//! | memory | `pages`, `heap`, `space`, `memory`, `physical`, `vmm`, `host_memory`, `pointer` |
+//! | memory | `pages`, `heap`, `space`, `memory`, `pool`, `managed`, `physical`, `vmm`, `host_memory`, `pointer` |
 //! | work | `stream`, `executor`, `job`, `event`, `transfer`, `copy`, `plane`, `wait_value` |
 //! | code | `image`, `jit`, `module`, `library`, `function`, `launch`, `params`, `occupancy`, `output` |
 //!
@@ -40,6 +40,7 @@ mod job;
 mod launch;
 mod library;
 mod limits;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
@@ -49,6 +50,7 @@ mod params;
 mod physical;
 mod plane;
 mod pointer;
+mod pool;
 mod primary;
 mod proc_address;
 mod process;

@@ -4,18 +4,20 @@
 //! touched, and freeing gives pages back. So an operation that still knows a freed range meets zeroes, not a hole.
 //! The budget counts what was asked for, not what was touched: running out is exact.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 
 use crate::attributes::PITCH;
 use crate::border::Outcome;
 use crate::context::{self, Context};
-use crate::device;
 use crate::heap::Heap;
+use crate::job::Job;
 use crate::pages::{Protection, Range};
 use crate::physical::Physical;
 use crate::space::{self, Kind, Region};
+use crate::stream::Stream;
+use crate::{current, device, managed, pool};
 
 /// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
 /// in the way, an arena goes where there is room.
@@ -129,7 +131,11 @@ pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
 
 /// Memory for `context` of a kind.
 pub(crate) fn place_as(context: &Context, size: u64, align: u64, kind: Kind) -> Outcome<u64> {
-    let at = context.device.memory.allocate(size, align)?;
+    let memory = &context.device.memory;
+    let at = memory.allocate(size, align).or_else(|_| {
+        pool::trim_device(context.device.ordinal);
+        memory.allocate(size, align)
+    })?;
     let region = Region::new(at, size.max(1), kind, context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(at)
@@ -145,27 +151,59 @@ pub(crate) fn allocate_pitch(context: &Context, width: u64, height: u64, element
     Ok((allocate(context, size)?, pitch))
 }
 
-/// `cuMemFree`: waits for the work of the memory's context, then frees.
+/// `cuMemFree`: waits for the work of the memory's context, then frees. Memory of a pool belongs to no context: the
+/// current one's work is waited for.
 pub(crate) fn free(at: u64) -> Outcome {
     if at == 0 {
         return Ok(());
     }
     let region = space::starting_at(at)?;
-    if region.kind != Kind::Device {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    if let Some(context) = context::living(region.context) {
+    let context = match region.kind {
+        Kind::Device | Kind::Managed => context::living(region.context),
+        Kind::Pooled { .. } => current::active().ok(),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    if let Some(context) = context {
         context.drain();
     }
+    if matches!(region.kind, Kind::Pooled { .. }) {
+        return pool::free_now(&region);
+    }
     // Somebody else may have freed it meanwhile.
-    let region = space::write().remove(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let region = space::write().remove_same(at, region.id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     space::quiet();
     give_back(&region)
 }
 
-/// Returns the memory of a range that has left the space to its device.
+/// `cuMemFreeAsync`: the memory is out of reach for calls at once, and goes when `stream` gets there.
+pub(crate) fn free_async(at: u64, stream: &Arc<Stream>) -> Outcome {
+    if at == 0 {
+        return Ok(());
+    }
+    let region = space::starting_at(at)?;
+    match region.kind {
+        Kind::Pooled { .. } => return pool::free_async(&region, stream),
+        Kind::Device => {}
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    }
+    space::write().leave(at);
+    // The arena stays mapped, so nothing has to be waited for: late work of another stream meets zeroes.
+    let job = Job::always(move |_| {
+        let gone = space::write().remove_same(at, region.id);
+        gone.map_or(Ok(()), |region| give_back(&region))
+    });
+    stream.submit(job.short()).map(drop)
+}
+
+/// Returns the memory of a range that has left the space to whoever paid for it.
 pub(crate) fn give_back(region: &Region) -> Outcome {
-    device::get(region.device)?.memory.release(region.start);
+    match region.kind {
+        Kind::Managed => {
+            managed::forget(region.start, region.size);
+            managed::memory().release(region.start);
+        }
+        _ => device::get(region.device)?.memory.release(region.start),
+    }
     Ok(())
 }
 

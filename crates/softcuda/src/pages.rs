@@ -175,6 +175,20 @@ pub(crate) fn is_mapped(start: u64, size: u64) -> bool {
     true
 }
 
+/// True if this process may write every page of `start..start + size`; also if that cannot be found out.
+pub(crate) fn is_writable(start: u64, size: u64) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
+    let end = start.saturating_add(size);
+    let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+    maps.lines().all(|line| {
+        let mut words = line.split_whitespace();
+        let ends = words.next().and_then(|range| range.split_once('-'));
+        let ends = ends.and_then(|(first, last)| Some((hexadecimal(first)?, hexadecimal(last)?)));
+        let apart = ends.is_none_or(|(first, last)| last <= start || first >= end);
+        apart || words.next().is_some_and(|rights| rights.as_bytes().get(1) == Some(&b'w'))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,6 +203,14 @@ mod tests {
         let again = Range::at(start, PAGE, Protection::ReadWrite).unwrap();
         assert!(is_mapped(start, PAGE));
         assert!(again.protect(start + PAGE, PAGE, Protection::Read).is_err());
+    }
+
+    #[test]
+    fn pages_that_cannot_be_written_are_recognised() {
+        let range = Range::anywhere(4 * PAGE, PAGE, Protection::ReadWrite).unwrap();
+        range.protect(range.start() + PAGE, PAGE, Protection::Read).unwrap();
+        assert!(is_writable(range.start(), PAGE) && is_writable(range.start() + 2 * PAGE, 10));
+        assert!(!is_writable(range.start(), 2 * PAGE) && !is_writable(range.start() + PAGE + 5, 1));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use katydid_cuda_sys::{CUresult, access_flags, memory_type, pointer_attribute as id};
 
 use crate::border::Outcome;
-use crate::space::Region;
+use crate::space::{Kind, Region};
 
 /// Ordinal that unknown memory has.
 const NO_DEVICE: i32 = -2;
@@ -21,12 +21,12 @@ pub(crate) enum Value {
 
 /// The value of `attribute` for an address in `region`. A device address has no host pointer: `INVALID_VALUE`.
 pub(crate) fn known(region: &Region, address: u64, attribute: u32) -> Outcome<Value> {
-    let host = region.is_host();
+    let (host, managed) = (region.is_host(), region.kind == Kind::Managed);
     Ok(match attribute {
         id::CONTEXT => Value::Eight(region.context as u64),
         id::MEMORY_TYPE => Value::Four(if host { memory_type::HOST } else { memory_type::DEVICE }),
         id::DEVICE_POINTER => Value::Eight(address),
-        id::HOST_POINTER if host => Value::Eight(address),
+        id::HOST_POINTER if region.is_for_host() => Value::Eight(address),
         id::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
         id::BUFFER_ID | id::MEMORY_BLOCK_ID => Value::Eight(region.id),
         id::DEVICE_ORDINAL => Value::Four(region.device as u32),
@@ -34,8 +34,10 @@ pub(crate) fn known(region: &Region, address: u64, attribute: u32) -> Outcome<Va
         id::RANGE_SIZE | id::MAPPING_SIZE => Value::Eight(region.size),
         id::MAPPED => Value::Four(1),
         id::ACCESS_FLAGS => Value::Four(access_flags::READ_WRITE),
-        id::ALLOWED_HANDLE_TYPES | id::MEMPOOL_HANDLE => Value::Eight(0),
-        id::SYNC_MEMOPS | id::IS_MANAGED | id::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Four(0),
+        id::MEMPOOL_HANDLE => Value::Eight(if let Kind::Pooled { pool, .. } = region.kind { pool as u64 } else { 0 }),
+        id::ALLOWED_HANDLE_TYPES => Value::Eight(0),
+        id::SYNC_MEMOPS | id::IS_MANAGED => Value::Four(u32::from(managed)),
+        id::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Four(0),
         id::IS_GPU_DIRECT_RDMA_CAPABLE | id::IS_HW_DECOMPRESS_CAPABLE => Value::Four(0),
         id::P2P_TOKENS => return Err(CUresult::ERROR_NOT_SUPPORTED),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
@@ -58,7 +60,7 @@ pub(crate) fn unknown(address: u64, attribute: u32) -> Outcome<Option<Value>> {
 pub(crate) fn plural(region: Option<&Region>, address: u64, attribute: u32) -> Outcome<Option<Value>> {
     match region {
         None => unknown(address, attribute),
-        Some(region) if attribute == id::HOST_POINTER && !region.is_host() => Ok(Some(Value::Eight(0))),
+        Some(region) if attribute == id::HOST_POINTER && !region.is_for_host() => Ok(Some(Value::Eight(0))),
         Some(region) => known(region, address, attribute).map(Some),
     }
 }
@@ -79,6 +81,18 @@ mod tests {
         let host = Region::new(0x1000, 0x100, Kind::Registered(0), 0, 0x77);
         assert_eq!(known(&host, 0x1010, id::HOST_POINTER), Ok(Value::Eight(0x1010)));
         assert_eq!(known(&host, 0x1010, id::MEMORY_TYPE), Ok(Value::Four(1)));
+    }
+
+    #[test]
+    fn managed_memory_is_the_hosts_too_and_memory_of_a_pool_names_it() {
+        let managed = Region::new(0x1000, 0x100, Kind::Managed, 0, 0x77);
+        assert_eq!(known(&managed, 0x1010, id::HOST_POINTER), Ok(Value::Eight(0x1010)));
+        let told = [id::MEMORY_TYPE, id::IS_MANAGED, id::SYNC_MEMOPS].map(|attribute| known(&managed, 0, attribute));
+        assert_eq!(told, [2, 1, 1].map(|value| Ok(Value::Four(value))));
+        let pooled = Region::new(0x1000, 0x100, Kind::Pooled { pool: 0x55, devices: 1 }, 0, 0);
+        assert_eq!(known(&pooled, 0x1010, id::MEMPOOL_HANDLE), Ok(Value::Eight(0x55)));
+        assert_eq!(known(&pooled, 0x1010, id::CONTEXT), Ok(Value::Eight(0)));
+        assert_eq!(known(&pooled, 0x1010, id::HOST_POINTER), Err(CUresult::ERROR_INVALID_VALUE));
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::border::Outcome;
 use crate::heap::GRANULE;
 use crate::settings::MOST_DEVICES;
 
+/// Under unified addressing copies and fills reach the memory of every device; only kernels need peer access.
+pub(crate) const ALL_PEERS: u32 = u32::MAX;
+
 /// What may be done with a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Access {
@@ -38,6 +41,15 @@ pub(crate) enum Kind {
     Pinned(u32),
     /// Memory of the program, registered, with its flags.
     Registered(u32),
+    /// Memory that host and devices share.
+    Managed,
+    /// Memory out of a pool.
+    Pooled {
+        /// Handle of the pool.
+        pool: usize,
+        /// A bit for each device that may use it.
+        devices: u32,
+    },
 }
 
 /// One range.
@@ -55,13 +67,15 @@ pub(crate) struct Region {
     pub(crate) context: usize,
     /// A number that no other range ever had.
     pub(crate) id: u64,
+    /// Freed in a stream: calls do not know it any more, work that was submitted before still uses it.
+    pub(crate) leaving: bool,
 }
 
 impl Region {
     /// A range with a new number.
     pub(crate) fn new(start: u64, size: u64, kind: Kind, device: i32, context: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { start, size, kind, device, context, id: NEXT.fetch_add(1, Ordering::Relaxed) }
+        Self { start, size, kind, device, context, id: NEXT.fetch_add(1, Ordering::Relaxed), leaving: false }
     }
 
     /// One past the last address.
@@ -74,20 +88,26 @@ impl Region {
         matches!(self.kind, Kind::Pinned(_) | Kind::Registered(_))
     }
 
+    /// Whether the program's processor may use it.
+    pub(crate) fn is_for_host(&self) -> bool {
+        self.is_host() || self.kind == Kind::Managed
+    }
+
     /// What `device` may do with it, if it reaches the memory of those devices whose bit is set in `peers`.
     pub(crate) fn access(&self, device: i32, peers: u32) -> Access {
         match self.kind {
             Kind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
             Kind::Heap => Access::None,
             Kind::Device if self.device != device && peers & (1 << self.device) == 0 => Access::None,
-            Kind::Device | Kind::Pinned(_) | Kind::Registered(_) => Access::ReadWrite,
+            Kind::Pooled { devices, .. } if devices & (1 << device) == 0 && peers != ALL_PEERS => Access::None,
+            _ => Access::ReadWrite,
         }
     }
 
     /// One past the last address that device code may touch: as on a GPU, the rest of the granule belongs to it.
     pub(crate) fn reach(&self) -> u64 {
         match self.kind {
-            Kind::Device => self.end().next_multiple_of(GRANULE),
+            Kind::Device | Kind::Managed | Kind::Pooled { .. } => self.end().next_multiple_of(GRANULE),
             _ => self.end(),
         }
     }
@@ -152,8 +172,13 @@ impl Space {
 
     /// Whether any range touches `start..start + size`.
     pub(crate) fn overlaps(&self, start: u64, size: u64) -> bool {
+        self.overlapping(start, size).next().is_some()
+    }
+
+    /// The ranges that touch `start..start + size`, last one first.
+    pub(crate) fn overlapping(&self, start: u64, size: u64) -> impl Iterator<Item = &Region> {
         let end = start.saturating_add(size);
-        self.regions.range(..end).next_back().is_some_and(|(_, region)| region.end() > start)
+        self.regions.range(..end).rev().map(|(_, region)| region).take_while(move |region| region.end() > start)
     }
 
     /// The ranges that tile `start..start + size` exactly, or `None`.
@@ -170,6 +195,34 @@ impl Space {
         (at == end && size > 0).then_some(tiles)
     }
 
+    /// Notes that the range at `start` was freed in a stream.
+    pub(crate) fn leave(&mut self, start: u64) {
+        if let Some(region) = self.regions.get_mut(&start) {
+            region.leaving = true;
+        }
+    }
+
+    /// Takes away the range that starts at `start`, if it is still the one with this number.
+    pub(crate) fn remove_same(&mut self, start: u64, id: u64) -> Option<Region> {
+        self.regions.get(&start).is_some_and(|region| region.id == id).then(|| self.remove(start)).flatten()
+    }
+
+    /// Puts a range in the place of the one that starts where it does and is leaving.
+    pub(crate) fn replace(&mut self, region: Region) {
+        self.regions.insert(region.start, region);
+    }
+
+    /// Sets which devices may use the memory of a pool.
+    pub(crate) fn set_pool_access(&mut self, wanted: usize, granted: u32) {
+        for region in self.regions.values_mut() {
+            if let Kind::Pooled { pool, devices } = &mut region.kind
+                && *pool == wanted
+            {
+                *devices = granted;
+            }
+        }
+    }
+
     /// Replaces the kind of the range that starts at `start`.
     pub(crate) fn set_kind(&mut self, start: u64, kind: Kind) {
         if let Some(region) = self.regions.get_mut(&start) {
@@ -182,15 +235,30 @@ impl Space {
         self.regions.values().filter(|region| region.context == context).copied().collect()
     }
 
-    /// Whether the whole of `start..start + size`, which may span neighbouring ranges, can be accessed.
+    /// Whether the whole of `start..start + size`, which may span neighbouring ranges, can be accessed by a call.
     pub(crate) fn allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
+        self.spans(start, size, |at| {
+            let region = self.find(at).filter(|region| !region.leaving && region.access(device, peers) >= wanted)?;
+            Some(region.end())
+        })
+    }
+
+    /// The same when the turn of work has come that a call allowed: memory that is leaving is there until then, and a
+    /// place that was given out again meanwhile counts whole.
+    pub(crate) fn still_allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
+        self.spans(start, size, |at| {
+            let region = self.find_reach(at).filter(|region| region.access(device, peers) >= wanted)?;
+            Some(region.reach())
+        })
+    }
+
+    /// Whether ranges follow each other over all of `start..start + size`; `next` gives the end of the one at an address.
+    fn spans(&self, start: u64, size: u64, next: impl Fn(u64) -> Option<u64>) -> bool {
         let Some(end) = start.checked_add(size) else { return false };
         let mut at = start;
         while at < end {
-            match self.find(at) {
-                Some(region) if region.access(device, peers) >= wanted => at = region.end(),
-                _ => return false,
-            }
+            let Some(after) = next(at) else { return false };
+            at = after;
         }
         true
     }
@@ -222,9 +290,9 @@ pub(crate) fn quiet() {
     drop(WORKING.write().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// The range that holds `address`, copied out.
+/// The range that holds `address`, copied out; one that was freed is none, wherever its stream stands.
 pub(crate) fn find(address: u64) -> Option<Region> {
-    read().find(address).copied()
+    read().find(address).filter(|region| !region.leaving).copied()
 }
 
 /// The range that starts at `start`; `INVALID_VALUE` if there is none.

@@ -15,7 +15,7 @@ use crate::border::Outcome;
 use crate::context::Context;
 use crate::handles::{Registry, mint};
 use crate::job::Job;
-use crate::{current, executor};
+use crate::{current, executor, pool};
 
 /// Best priority that can be asked for; 0 is the least. All are treated alike.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
@@ -181,6 +181,13 @@ impl Stream {
         }
     }
 
+    /// Waits until everything submitted so far is done.
+    pub(crate) fn finish(&self) {
+        if let Some(ticket) = self.pending() {
+            self.wait(ticket);
+        }
+    }
+
     /// Tickets that must be reached for the stream to be idle; the legacy one includes all blocking streams.
     fn tickets(self: &Arc<Self>, context: &Context) -> Vec<(Arc<Self>, u64)> {
         match self.role {
@@ -196,6 +203,7 @@ impl Stream {
             stream.wait(ticket);
         }
         context.output.flush();
+        pool::settle(context.device.ordinal);
         context.healthy()
     }
 

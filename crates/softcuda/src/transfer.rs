@@ -11,13 +11,10 @@ use katydid_cuda_sys::CUresult;
 
 use crate::border::Outcome;
 use crate::context::Context;
-use crate::space::{self, Access};
+use crate::space::{self, ALL_PEERS, Access};
 
 /// Addresses below this are no memory of anybody.
 const LOWEST: u64 = 4096;
-
-/// Under unified addressing copies and fills reach the memory of every device; only kernels need peer access.
-const ALL_PEERS: u32 = u32::MAX;
 
 /// Bytes that an operation will touch.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +54,11 @@ impl Span {
 
     /// The check when the turn has come, with [`space::working`] held.
     fn check(&self) -> Outcome {
-        if self.is_there() { Ok(()) } else { Err(CUresult::ERROR_ILLEGAL_ADDRESS) }
+        let there = match self.pageable {
+            true => self.is_there(),
+            false => space::read().still_allows(self.address, self.size, self.access, self.device, ALL_PEERS),
+        };
+        if there { Ok(()) } else { Err(CUresult::ERROR_ILLEGAL_ADDRESS) }
     }
 }
 

@@ -36,6 +36,13 @@ pub(crate) enum Width {
     Eight,
 }
 
+impl Width {
+    /// As a number.
+    fn bytes(self) -> u64 {
+        if self == Self::Four { 4 } else { 8 }
+    }
+}
+
 /// What a wait compares for.
 #[derive(Clone, Copy)]
 enum Condition {
@@ -58,7 +65,7 @@ struct Word {
 impl Word {
     /// A word that `context` may access, at a multiple of its width.
     fn new(context: &Context, address: u64, width: Width, access: Access) -> Outcome<Self> {
-        let size = if width == Width::Four { 4 } else { 8 };
+        let size = width.bytes();
         let there = space::read().allows(address, size, access, context.device.ordinal, context.peers());
         let usable = there && address.is_multiple_of(size);
         if usable { Ok(Self { address, width }) } else { Err(CUresult::ERROR_INVALID_VALUE) }
@@ -94,7 +101,9 @@ impl Word {
 
     /// Whether the word is still there, and may still be accessed so.
     fn check(self, context: &Context, access: Access) -> Outcome {
-        Self::new(context, self.address, self.width, access).map(drop).map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)
+        let (device, size) = (context.device.ordinal, self.width.bytes());
+        let there = space::read().still_allows(self.address, size, access, device, context.peers());
+        if there { Ok(()) } else { Err(CUresult::ERROR_ILLEGAL_ADDRESS) }
     }
 }
 

@@ -43,7 +43,7 @@ api! {
     /// The pointer itself, inside of page-locked memory too.
     fn cuMemHostGetDevicePointer_v2(device: Out<u64>, pointer: *mut c_void, flags: u32) {
         current::usable()?;
-        host_memory::flags(address(pointer))?;
+        host_memory::check_mapped(address(pointer))?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

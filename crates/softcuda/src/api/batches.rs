@@ -1,0 +1,143 @@
+//! Copies in groups: many copies of one row with one call, each with its own way of reading its source.
+//!
+//! All entries are checked before the first is submitted, and the first wrong one is named; default streams give 1, as
+//! on driver 580.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUmemcpyAttributes, CUresult, CUstream, access_order};
+
+use crate::border::{MaybeOut, Outcome, api};
+use crate::copy::{Side, When, check, copy};
+use crate::stream::{self, Stream};
+
+/// More copies in one call make no sense.
+const MOST: usize = 1 << 20;
+
+/// What a batch gives in the place of the index of a wrong copy when the fault is in no single one.
+const NO_INDEX: usize = usize::MAX;
+
+/// One copy.
+struct Entry {
+    to: u64,
+    from: u64,
+    size: usize,
+    /// How its source may be read.
+    order: u32,
+}
+
+/// The arrays of a call.
+struct Arrays {
+    targets: *mut u64,
+    sources: *mut u64,
+    sizes: *mut usize,
+    count: usize,
+    attributes: *mut CUmemcpyAttributes,
+    firsts: *mut usize,
+    kinds: usize,
+}
+
+impl Arrays {
+    /// Reads them, and checks what is not about a single copy.
+    ///
+    /// # Safety
+    ///
+    /// The first three have `count` entries, the others `kinds`.
+    unsafe fn read(&self) -> Outcome<Vec<Entry>> {
+        let missing = self.targets.is_null() || self.sources.is_null() || self.sizes.is_null();
+        let unsaid = self.attributes.is_null() || self.firsts.is_null();
+        let counts = (1..=MOST).contains(&self.count) && (1..=self.count).contains(&self.kinds);
+        if missing || unsaid || !counts {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: `kinds` entries each, by the contract.
+        let read =
+            |at: usize| unsafe { (self.firsts.add(at).read_unaligned(), self.attributes.add(at).read_unaligned()) };
+        let kinds: Vec<(usize, CUmemcpyAttributes)> = (0..self.kinds).map(read).collect();
+        let orders = access_order::STREAM..=access_order::ANY;
+        let known = kinds.iter().all(|(_, kind)| orders.contains(&kind.srcAccessOrder) && kind.flags <= 1);
+        let ascending = kinds.first().is_some_and(|(first, _)| *first == 0) && kinds.is_sorted_by(|a, b| a.0 < b.0);
+        if !known || !ascending {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let one = |at: usize| {
+            let kind = kinds.partition_point(|(first, _)| *first <= at) - 1;
+            // SAFETY: `at` is below `count`.
+            let (to, from, size) = unsafe {
+                (
+                    self.targets.add(at).read_unaligned(),
+                    self.sources.add(at).read_unaligned(),
+                    self.sizes.add(at).read_unaligned(),
+                )
+            };
+            Entry { to, from, size, order: kinds[kind].1.srcAccessOrder }
+        };
+        Ok((0..self.count).map(one).collect())
+    }
+}
+
+/// Checks a whole batch, then submits it. A wrong copy is told by its index.
+fn submit(stream: &Arc<Stream>, entries: &[Entry]) -> Result<(), (CUresult, usize)> {
+    let context = stream.context().map_err(|code| (code, NO_INDEX))?;
+    for (at, entry) in entries.iter().enumerate() {
+        let sized = if entry.size > 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) };
+        let checked = sized.and_then(|()| check(&context, (Side::Any, entry.to), (Side::Any, entry.from), entry.size));
+        checked.map_err(|code| (code, at))?;
+    }
+    for (at, entry) in entries.iter().enumerate() {
+        // A source that may only be read during the call is read before it returns.
+        let when = if entry.order == access_order::DURING_API_CALL { When::Now } else { When::Later };
+        copy(stream, (Side::Any, entry.to), (Side::Any, entry.from), entry.size, when).map_err(|code| (code, at))?;
+    }
+    Ok(())
+}
+
+/// A stream that was created, as batches demand it.
+fn created(handle: CUstream) -> Outcome<Arc<Stream>> {
+    let stream = stream::created(handle).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    stream.context()?.healthy()?;
+    Ok(stream)
+}
+
+api! {
+    /// The index of a wrong copy is answered; the greatest number if the fault is in no single one.
+    fn cuMemcpyBatchAsync(
+        targets: *mut u64,
+        sources: *mut u64,
+        sizes: *mut usize,
+        count: usize,
+        attributes: *mut CUmemcpyAttributes,
+        firsts: *mut usize,
+        kinds: usize,
+        wrong: MaybeOut<usize>,
+        stream: CUstream,
+    ) {
+        wrong.set(NO_INDEX);
+        let stream = created(stream)?;
+        // SAFETY: the caller's arrays have as many entries as it says.
+        let entries = unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }?;
+        submit(&stream, &entries).map_err(|(code, at)| {
+            wrong.set(at);
+            code
+        })?;
+    }
+
+    /// Without an index.
+    fn cuMemcpyBatchAsync_v2(
+        targets: *mut u64,
+        sources: *mut u64,
+        sizes: *mut usize,
+        count: usize,
+        attributes: *mut CUmemcpyAttributes,
+        firsts: *mut usize,
+        kinds: usize,
+        stream: CUstream,
+    ) {
+        let stream = created(stream)?;
+        // SAFETY: the caller's arrays have as many entries as it says.
+        let entries = unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }?;
+        submit(&stream, &entries).map_err(|(code, _)| code)?;
+    }
+}

@@ -1,0 +1,179 @@
+//! Stream-ordered allocation and pools; codes and numbers are those of driver 580 on an H200.
+
+use super::*;
+use katydid_cuda_sys::{
+    CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemoryPool, allocation_type, location_type, pointer_attribute,
+    pool_attribute,
+};
+use std::ptr;
+
+const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+const BLOCK: u64 = 32 << 20;
+
+/// A pool of the test's own, so that no other test counts in it.
+fn pool() -> CUmemoryPool {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: 0 };
+    let properties = CUmemPoolProps { allocType: allocation_type::PINNED, location, ..Default::default() };
+    let mut pool = CUmemoryPool::NULL;
+    // SAFETY: locals.
+    ok(unsafe { cuMemPoolCreate(&mut pool, &properties) });
+    pool
+}
+
+fn attribute(pool: CUmemoryPool, attribute: u32) -> u64 {
+    let mut value = 0_u64;
+    // SAFETY: a local of 8 bytes, which is room for every attribute.
+    ok(unsafe { cuMemPoolGetAttribute(pool, attribute, ptr::from_mut(&mut value).cast()) });
+    value
+}
+
+fn set(pool: CUmemoryPool, attribute: u32, mut value: u64) -> CUresult {
+    // SAFETY: a local of 8 bytes.
+    unsafe { cuMemPoolSetAttribute(pool, attribute, ptr::from_mut(&mut value).cast()) }
+}
+
+fn from(pool: CUmemoryPool, size: usize, stream: CUstream) -> u64 {
+    let mut address = 0;
+    // SAFETY: a local.
+    ok(unsafe { cuMemAllocFromPoolAsync(&mut address, size, pool, stream) });
+    address
+}
+
+/// Bytes reserved now and used now.
+fn counts(pool: CUmemoryPool) -> (u64, u64) {
+    (attribute(pool, pool_attribute::RESERVED_MEM_CURRENT), attribute(pool, pool_attribute::USED_MEM_CURRENT))
+}
+
+#[test]
+fn places_are_packed_into_blocks_that_go_back_at_synchronisation() {
+    let _scene = Scene::new();
+    let (pool, stream) = (pool(), stream(1));
+    let places = [from(pool, 1000, stream), from(pool, 1, stream), from(pool, 3 << 20, stream)];
+    assert_eq!([places[1] - places[0], places[2] - places[1]], [1024, 512]);
+    assert_eq!(counts(pool), (BLOCK, (3 << 20) + 1001));
+    let large = from(pool, 40 << 20, stream);
+    assert_eq!((large - places[2], counts(pool).0), (3 << 20, 2 * BLOCK));
+    // SAFETY: handles and addresses by value.
+    unsafe {
+        for place in places.into_iter().chain([large]) {
+            ok(cuMemFreeAsync(place, stream));
+        }
+        assert_eq!(counts(pool).1, 0);
+        ok(cuStreamSynchronize(stream));
+    }
+    assert_eq!(counts(pool), (0, 0));
+    assert_eq!(attribute(pool, pool_attribute::USED_MEM_HIGH), (43 << 20) + 1001);
+    assert_eq!(attribute(pool, pool_attribute::RESERVED_MEM_HIGH), 2 * BLOCK);
+    // SAFETY: a handle by value.
+    ok(unsafe { cuMemPoolDestroy(pool) });
+}
+
+#[test]
+fn the_release_threshold_keeps_memory_and_trimming_gives_it_back() {
+    let _scene = Scene::new();
+    let (pool, stream) = (pool(), stream(1));
+    ok(set(pool, pool_attribute::RELEASE_THRESHOLD, u64::MAX));
+    // SAFETY: handles and addresses by value.
+    unsafe {
+        ok(cuMemFreeAsync(from(pool, 5 << 20, stream), stream));
+        ok(cuStreamSynchronize(stream));
+        assert_eq!(counts(pool), (BLOCK, 0));
+        ok(cuMemPoolTrimTo(pool, 1));
+        assert_eq!(counts(pool).0, BLOCK);
+        ok(cuMemPoolTrimTo(pool, 0));
+        assert_eq!(counts(pool).0, 0);
+        ok(cuMemPoolDestroy(pool));
+    }
+}
+
+#[test]
+fn a_stream_has_its_own_freed_place_at_once_and_others_when_it_got_there() {
+    let _scene = Scene::new();
+    let (pool, first, second) = (pool(), stream(1), stream(1));
+    // SAFETY: handles and addresses by value.
+    unsafe {
+        let place = from(pool, 4096, first);
+        let gate = Gate::new(first);
+        ok(cuMemsetD8Async(place, 1, 4096, first));
+        ok(cuMemFreeAsync(place, first));
+        let elsewhere = from(pool, 4096, second);
+        assert_ne!(elsewhere, place);
+        assert_eq!(from(pool, 4000, first), place);
+        // The old work still has its place, although it was freed and given out again before the work's turn.
+        ok(cuMemsetD8Async(place, 2, 4000, first));
+        gate.open();
+        ok(cuStreamSynchronize(first));
+        ok(cuMemFreeAsync(elsewhere, second));
+        ok(cuStreamSynchronize(second));
+        assert_eq!(from(pool, 4096, first), elsewhere);
+        ok(cuMemPoolDestroy(pool));
+    }
+}
+
+#[test]
+fn freed_memory_is_unknown_at_once_and_freed_once() {
+    let _scene = Scene::new();
+    let stream = stream(1);
+    let (mut place, mut value) = (0, 0_u64);
+    // SAFETY: locals of the sizes given; what is refused is not touched.
+    unsafe {
+        ok(cuMemAllocAsync(&mut place, 0, stream));
+        assert_eq!(place, 0);
+        ok(cuMemFreeAsync(0, stream));
+        assert_eq!(cuMemAllocAsync(&mut place, 1 << 50, stream), CUresult::ERROR_OUT_OF_MEMORY);
+        ok(cuMemAllocAsync(&mut place, 1000, stream));
+        let ask = |value: &mut u64| {
+            cuPointerGetAttribute(ptr::from_mut(value).cast(), pointer_attribute::MEMPOOL_HANDLE, place + 5)
+        };
+        ok(ask(&mut value));
+        let mut default = CUmemoryPool::NULL;
+        ok(cuDeviceGetDefaultMemPool(&mut default, 0));
+        assert_eq!(value, default.address());
+        assert_eq!(cuMemFreeAsync(place + 8, stream), INVALID);
+        let gate = Gate::new(stream);
+        ok(cuMemFreeAsync(place, stream));
+        assert_eq!([cuMemFreeAsync(place, stream), cuMemFree_v2(place), ask(&mut value)], [INVALID; 3]);
+        assert_eq!(cuMemsetD8Async(place, 0, 1, stream), INVALID);
+        gate.open();
+        ok(cuMemAllocAsync(&mut place, 1000, stream));
+        ok(cuMemFree_v2(place));
+        ok(cuMemFreeAsync(device_memory(4096), stream));
+    }
+}
+
+#[test]
+fn pools_are_made_chosen_and_ended_as_on_a_gpu() {
+    let _scene = Scene::new();
+    let (pool, mut found, mut flags) = (pool(), CUmemoryPool::NULL, 77);
+    let mut at = |type_, id| {
+        // SAFETY: locals.
+        (unsafe { cuMemPoolGetAccess(&mut flags, pool, &mut CUmemLocation { type_, id }) }, flags)
+    };
+    assert_eq!([at(1, 0).1, at(2, 0).1], [3, 0]);
+    assert_eq!(at(1, 7).0, INVALID);
+    let grant = |type_, id, flags| {
+        let grant = CUmemAccessDesc { location: CUmemLocation { type_, id }, flags };
+        // SAFETY: one entry, a local.
+        unsafe { cuMemPoolSetAccess(pool, &grant, 1) }
+    };
+    assert_eq!([grant(1, 0, 1), grant(2, 0, 3)], [CUresult::ERROR_NOT_SUPPORTED; 2]);
+    assert_eq!([grant(1, 0, 0), grant(1, 7, 3)], [CUresult::ERROR_INVALID_DEVICE; 2]);
+    assert_eq!([grant(1, 0, 3), grant(1, 0, 2)], [CUresult::SUCCESS, INVALID]);
+    assert_eq!([set(pool, 5, 0), set(pool, 6, 7), set(pool, 9, 0), set(pool, 0, 0)], [INVALID; 4]);
+    ok(set(pool, 2, 5));
+    assert_eq!(attribute(pool, 2), 1);
+    // SAFETY: locals, and handles by value.
+    unsafe {
+        let mut host = CUmemLocation { type_: location_type::HOST, id: 0 };
+        ok(cuMemGetDefaultMemPool(&mut found, &mut host, 1));
+        assert_eq!(cuMemSetMemPool(&mut host, 1, pool), INVALID);
+        assert_eq!([cuMemGetMemPool(&mut found, &mut host, 3), cuDeviceSetMemPool(7, pool)], [INVALID; 2]);
+        ok(cuDeviceGetDefaultMemPool(&mut found, 0));
+        assert_eq!(cuMemPoolDestroy(found), INVALID);
+        let place = from(pool, 100, CUstream::NULL);
+        ok(cuMemPoolDestroy(pool));
+        assert_eq!(cuMemPoolTrimTo(pool, 0), INVALID);
+        ok(cuMemFreeAsync(place, CUstream::NULL));
+        ok(cuCtxSynchronize());
+    }
+}
