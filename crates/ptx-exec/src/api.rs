@@ -89,6 +89,12 @@ pub struct Kernel {
     pub max_threads: u32,
     /// The block dimensions it insists on (`.reqntid`).
     pub required_block: Option<[u32; 3]>,
+    /// The cluster dimensions it insists on (`.reqnctapercluster`).
+    pub required_cluster: Option<[u32; 3]>,
+    /// Most blocks its clusters may have (`.maxclusterrank`).
+    pub max_cluster: Option<u32>,
+    /// It can be launched in clusters only (`.explicitcluster`).
+    pub needs_cluster: bool,
     /// PTX version times ten, e.g. 90.
     pub ptx_version: u32,
     /// `.target` of its PTX, e.g. 75.
@@ -170,6 +176,8 @@ pub struct Launch {
     pub params: Vec<u8>,
     /// All blocks are resident at once, so that they may wait for each other.
     pub cooperative: bool,
+    /// Blocks of a cluster; `None` is what the kernel insists on, or no clusters.
+    pub cluster: Option<[u32; 3]>,
 }
 
 /// How much of a grid to run before pausing.

@@ -5,6 +5,7 @@
 //! here, between two turns, because only here are all warps at hand. When a whole round finds no warp that can run and no
 //! barrier to complete, the block can never end, and that is a fault rather than a hang.
 
+use crate::cluster::{self, RANK_SHIFT};
 use crate::code::{Code, Env};
 use crate::fault::FaultKind;
 
@@ -45,6 +46,19 @@ pub(crate) struct Block {
     pub(crate) turn: usize,
 }
 
+/// What a round over the warps of a block came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// The budget is used up.
+    Paused,
+    /// All threads have exited.
+    Done,
+    /// Some thread went on, or can now.
+    Moved,
+    /// Every thread waits, and not for this block.
+    Stuck,
+}
+
 /// Where running a block got to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockProgress {
@@ -58,7 +72,9 @@ impl Block {
     /// Puts the block at the start of the kernel.
     pub(crate) fn reset(&mut self, index: [u32; 3], env: &Env<'_>) {
         self.index = index;
-        self.shared.resize(env.shared_bytes);
+        self.shared.resize(env.all_shared_bytes);
+        let rank = if env.code.ranked { env.order.rank(index) } else { 0 };
+        self.shared.begin_at(u64::from(rank) << RANK_SHIFT);
         self.barriers = Default::default();
         self.turn = 0;
         self.warps.resize(env.warps() as usize, Warp::default());
@@ -74,7 +90,7 @@ impl Block {
     }
 
     /// Threads that have not exited.
-    fn alive(&self) -> u32 {
+    pub(crate) fn alive(&self) -> u32 {
         self.warps.iter().map(|warp| warp.alive.count_ones()).sum()
     }
 
@@ -116,21 +132,35 @@ impl Machine<'_> {
     /// Runs the block for about `budget` warp instructions, and takes off what it ran.
     pub(crate) fn run_block(&mut self, budget: &mut u64) -> Result<BlockProgress, FaultKind> {
         loop {
-            let mut progress = false;
-            for _ in 0..self.block.warps.len() {
-                if *budget == 0 {
-                    return Ok(BlockProgress::Paused);
+            match self.round(budget)? {
+                Round::Paused => return Ok(BlockProgress::Paused),
+                Round::Done => return Ok(BlockProgress::Done),
+                round => {
+                    // The block is a cluster of its own.
+                    let released = cluster::complete_barrier(std::slice::from_mut(&mut self.block));
+                    if round == Round::Stuck && !released {
+                        return Err(self.deadlock());
+                    }
                 }
-                progress |= self.run_next_warp(budget)?;
-            }
-            let released = self.block.complete_barriers(self.env.code);
-            if self.block.alive() == 0 {
-                return Ok(BlockProgress::Done);
-            }
-            if !progress && !released {
-                return Err(self.deadlock());
             }
         }
+    }
+
+    /// Gives each warp of the block a turn.
+    pub(crate) fn round(&mut self, budget: &mut u64) -> Result<Round, FaultKind> {
+        let mut progress = false;
+        for _ in 0..self.block.warps.len() {
+            if *budget == 0 {
+                return Ok(Round::Paused);
+            }
+            progress |= self.run_next_warp(budget)?;
+        }
+        let released = self.block.complete_barriers(self.env.code);
+        Ok(match (self.block.alive(), progress || released) {
+            (0, _) => Round::Done,
+            (_, true) => Round::Moved,
+            (_, false) => Round::Stuck,
+        })
     }
 
     /// Gives the next warp its turn; returns whether it ran anything.
@@ -154,7 +184,7 @@ impl Machine<'_> {
     }
 
     /// Every thread waits: names one of them as the place of the fault.
-    fn deadlock(&mut self) -> FaultKind {
+    pub(crate) fn deadlock(&mut self) -> FaultKind {
         let waiting = self.block.warps.iter().find_map(|warp| warp.splits.first().map(|split| (warp.index, *split)));
         if let Some((warp, split)) = waiting {
             self.pc = split.pc;

@@ -2,6 +2,7 @@
 
 use crate::api::Host;
 use crate::inst::{Inst, Slot};
+use crate::order::Order;
 use crate::registers::Row;
 use crate::window;
 use std::time::{Duration, Instant};
@@ -19,6 +20,10 @@ pub(crate) struct Code {
     pub(crate) functions: Vec<FunctionCode>,
     /// Layouts of indirect calls.
     pub(crate) call_sites: Vec<CallSite>,
+    /// Whether addresses of shared memory say which block of the cluster they belong to.
+    pub(crate) ranked: bool,
+    /// Whether blocks need the shared memory that is reserved for the system.
+    pub(crate) reserved: bool,
     /// A hash of the texts.
     pub(crate) source: u64,
 }
@@ -74,16 +79,20 @@ pub(crate) struct Env<'a> {
     pub(crate) host: &'a dyn Host,
     /// The parameter buffer.
     pub(crate) params: &'a [u8],
-    /// Blocks in the grid.
-    pub(crate) grid: [u32; 3],
+    /// Blocks in the grid and in its clusters.
+    pub(crate) order: Order,
+    /// Whether the launch is one of clusters.
+    pub(crate) clustered: bool,
     /// Threads in a block.
     pub(crate) block: [u32; 3],
     /// Offset of dynamic shared memory.
     pub(crate) dynamic_shared_at: u32,
     /// Size of dynamic shared memory.
     pub(crate) dynamic_shared: u32,
-    /// Size of all shared memory of a block.
+    /// Size of the shared memory of a block that its program asks for.
     pub(crate) shared_bytes: u32,
+    /// Size of all, with what is reserved for the system behind it.
+    pub(crate) all_shared_bytes: u32,
     /// When the threads started, for clocks.
     pub(crate) started: Instant,
     /// How long the grid had run before that.

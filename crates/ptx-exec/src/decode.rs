@@ -7,6 +7,7 @@
 mod async_copy;
 mod atomic;
 mod call;
+mod cluster;
 mod collective;
 mod control;
 mod convert;

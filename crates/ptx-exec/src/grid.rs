@@ -1,7 +1,7 @@
 //! A launch in progress: blocks spread over threads, and what is left of them between two runs.
 //!
 //! Blocks are started in order of their index, so a block that waits for an earlier one (a chained scan) waits for something
-//! that runs. A thread keeps its block to the end and reuses its memory for the next one. In a cooperative launch all
+//! that runs. A thread keeps its block, or the blocks of a cluster, to the end and reuses its memory for the next one. In a cooperative launch all
 //! blocks are started at once and take turns, as each may wait for any other.
 //!
 //! The state between two runs is the blocks in the queue and the index of the next one: plain data, which `state` writes
@@ -9,10 +9,13 @@
 
 use crate::api::{Host, Launch, Limits, Progress};
 use crate::block::{Block, BlockProgress};
+use crate::cluster::MAX_CLUSTER;
 use crate::code::{Env, WORKSPACE_BYTES};
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Machine;
+use crate::order::Order;
 use crate::pool;
+use crate::special::RESERVED;
 use crate::switch::{Request, Switch};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -61,7 +64,8 @@ struct Run<'a> {
 
 impl Grid {
     /// Prepares a launch; faults with `BadLaunch` when it cannot be.
-    pub fn new(launch: Launch) -> Result<Self, Fault> {
+    pub fn new(mut launch: Launch) -> Result<Self, Fault> {
+        launch.cluster = launch.cluster.or(launch.kernel.required_cluster);
         let kernel = &launch.kernel;
         let threads = count_of(launch.block).unwrap_or(u64::MAX);
         let blocks = count_of(launch.grid);
@@ -73,6 +77,7 @@ impl Grid {
             && blocks.is_some_and(|blocks| blocks > 0 && (!launch.cooperative || blocks <= MAX_RESIDENT))
             && shared <= MAX_SHARED
             && kernel.required_block.is_none_or(|required| required == launch.block)
+            && launch.clusters_fit()
             && launch.params.len() >= kernel.param_bytes as usize;
         if fits {
             Ok(Self { launch, started: VecDeque::new(), next: 0, workspace, ran: Duration::ZERO })
@@ -90,7 +95,7 @@ impl Grid {
         let env = environment(launch, host, workspace, *ran);
         while launch.cooperative && *next < blocks {
             let mut block = Block::default();
-            block.reset(index_of(*next, env.grid), &env);
+            block.reset(env.order.index(*next), &env);
             started.push_back(block);
             *next += 1;
         }
@@ -128,9 +133,25 @@ impl Launch {
         self.kernel.static_shared.next_multiple_of(self.kernel.dynamic_align)
     }
 
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory of a block, with those that are reserved for the system.
     pub(crate) fn shared_bytes(&self) -> u32 {
-        self.dynamic_at() + self.dynamic_shared
+        let own = self.dynamic_at() + self.dynamic_shared;
+        if self.kernel.code.reserved { own.next_multiple_of(16) + RESERVED } else { own }
+    }
+
+    /// The order in which its blocks start.
+    pub(crate) fn order(&self) -> Order {
+        Order { grid: self.grid, cluster: self.cluster.unwrap_or([1; 3]) }
+    }
+
+    /// Whether its clusters are what the kernel asks for and divide the grid.
+    fn clusters_fit(&self) -> bool {
+        let Some(cluster) = self.cluster else { return !self.kernel.needs_cluster };
+        let size = count_of(cluster).unwrap_or(u64::MAX);
+        let most = self.kernel.max_cluster.unwrap_or(MAX_CLUSTER).min(MAX_CLUSTER);
+        (1..=u64::from(most)).contains(&size)
+            && self.kernel.required_cluster.is_none_or(|required| required == cluster)
+            && self.grid.iter().zip(cluster).all(|(grid, cluster)| grid % cluster == 0)
     }
 }
 
@@ -141,11 +162,13 @@ fn environment<'a>(launch: &'a Launch, host: &'a dyn Host, workspace: u64, befor
         code: &kernel.code,
         host,
         params: &launch.params,
-        grid: launch.grid,
+        order: launch.order(),
+        clustered: launch.cluster.is_some(),
         block: launch.block,
         dynamic_shared_at: launch.dynamic_at(),
         dynamic_shared: launch.dynamic_shared,
-        shared_bytes: launch.shared_bytes(),
+        shared_bytes: launch.dynamic_at() + launch.dynamic_shared,
+        all_shared_bytes: launch.shared_bytes(),
         started: Instant::now(),
         before,
         function: kernel.function,
@@ -157,18 +180,6 @@ fn environment<'a>(launch: &'a Launch, host: &'a dyn Host, workspace: u64, befor
 fn count_of(grid: [u32; 3]) -> Option<u64> {
     let [x, y, z] = grid.map(u64::from);
     (x * y).checked_mul(z)
-}
-
-/// Index of block number `linear`.
-fn index_of(linear: u64, grid: [u32; 3]) -> [u32; 3] {
-    let (x, y) = (u64::from(grid[0]), u64::from(grid[1]));
-    [(linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32]
-}
-
-/// The reverse of `index_of`.
-pub(crate) fn number_of(index: [u32; 3], grid: [u32; 3]) -> u64 {
-    let ([x, y, z], [width, height, _]) = (index.map(u64::from), grid.map(u64::from));
-    (z * height + y) * width + x
 }
 
 thread_local! {
@@ -211,7 +222,7 @@ impl Run<'_> {
             let outcome = self.run_block(machine, budget);
             match outcome {
                 Ok(BlockProgress::Done) => {}
-                Ok(BlockProgress::Paused) => self.lock_queue().push_back(std::mem::take(&mut machine.block)),
+                Ok(BlockProgress::Paused) => self.put_aside(machine),
                 Err(kind) => return self.report(machine, kind),
             }
         }
@@ -222,8 +233,11 @@ impl Run<'_> {
         self.switch.request() == Request::Run && !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Puts the next block into the machine, reusing the memory of the last one.
+    /// Puts the next block, or cluster, into the machine, reusing the memory of the last one.
     fn take_block(&self, machine: &mut Machine<'_>, blocks: u64) -> bool {
+        if self.env.clustered {
+            return self.take_cluster(machine, blocks);
+        }
         if let Some(block) = self.lock_queue().pop_front() {
             machine.block = block;
             return true;
@@ -232,8 +246,39 @@ impl Run<'_> {
         if next >= blocks {
             return false;
         }
-        machine.block.reset(index_of(next, self.env.grid), self.env);
+        machine.block.reset(self.env.order.index(next), self.env);
         true
+    }
+
+    /// The same for all blocks of a cluster: they are together in the queue, and start together.
+    fn take_cluster(&self, machine: &mut Machine<'_>, blocks: u64) -> bool {
+        let size = self.env.order.size();
+        let mut queue = self.lock_queue();
+        let count = queue.len().min(size as usize);
+        if count > 0 {
+            machine.cluster.clear();
+            machine.cluster.extend(queue.drain(..count));
+            return true;
+        }
+        drop(queue);
+        let next = self.next.fetch_add(u64::from(size), Ordering::Relaxed);
+        if next >= blocks {
+            return false;
+        }
+        machine.cluster.resize(size as usize, Block::default());
+        for (number, block) in (next..).zip(&mut machine.cluster) {
+            block.reset(self.env.order.index(number), self.env);
+        }
+        true
+    }
+
+    /// Puts what the machine ran last back into the queue.
+    fn put_aside(&self, machine: &mut Machine<'_>) {
+        if self.env.clustered {
+            self.lock_queue().extend(machine.cluster.drain(..));
+        } else {
+            self.lock_queue().push_back(std::mem::take(&mut machine.block));
+        }
     }
 
     /// Runs a block to its end, in slices; cooperative blocks for one slice, so that all get their turn.
@@ -241,7 +286,8 @@ impl Run<'_> {
         loop {
             let slice = Switch::LATENCY.min(*budget);
             let mut left = slice;
-            let progress = machine.run_block(&mut left)?;
+            let progress =
+                if self.env.clustered { machine.run_cluster(&mut left)? } else { machine.run_block(&mut left)? };
             *budget -= slice - left;
             let pause = *budget == 0 || self.cooperative || !self.goes_on();
             if progress == BlockProgress::Done || pause {
@@ -274,13 +320,6 @@ pub fn run(launch: &Launch, host: &dyn Host, threads: usize, switch: &Switch) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn block_indices_count_x_first() {
-        let indices = [0, 3, 4, 23].map(|linear| index_of(linear, [4, 3, 2]));
-        assert_eq!(indices, [[0, 0, 0], [3, 0, 0], [0, 1, 0], [3, 2, 1]]);
-        assert_eq!(indices.map(|index| number_of(index, [4, 3, 2])), [0, 3, 4, 23]);
-    }
 
     #[test]
     fn a_grid_too_large_to_count_is_refused() {

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `link`, `globals`, `decode`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
-//! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `print` | instructions |
+//! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
 //! | `switch`, `state` | pausing, ending, and the running state as bytes |
 
@@ -37,6 +37,7 @@ mod link;
 mod machine;
 mod mbarrier;
 mod memory;
+mod order;
 mod pool;
 mod print;
 mod program;
@@ -50,6 +51,7 @@ mod warp;
 pub mod window;
 
 pub use api::{AddressRange, GlobalMemory, Host, Kernel, Launch, Limits, LoadError, Param, Pool, Progress, Target};
+pub use cluster::MAX_CLUSTER;
 pub use fault::{Fault, FaultKind};
 pub use grid::{Grid, run};
 pub use pool::prepare_threads;

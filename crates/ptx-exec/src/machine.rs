@@ -46,6 +46,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) warp: Warp,
     /// The block it belongs to.
     pub(crate) block: Block,
+    /// All blocks of its cluster but for the one that runs, whose place is empty; nothing in a launch without clusters.
+    pub(crate) cluster: Vec<Block>,
     /// Memory that was touched before.
     pub(crate) ranges: Ranges,
     /// What happened, and to which lane, when an instruction returned `Flow::Fault`.
@@ -89,6 +91,7 @@ impl<'a> Machine<'a> {
             env,
             warp: Warp::default(),
             block: Block::default(),
+            cluster: Vec::new(),
             ranges: Ranges::new(env.code.insts.len()),
             fault: None,
         }

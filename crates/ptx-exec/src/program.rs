@@ -119,12 +119,20 @@ fn kernel(
         registers: needs.registers.clamp(16, 255),
         max_threads: max_threads.clamp(1, MAX_THREADS),
         required_block: directive(known.function, "reqntid"),
+        required_cluster: directive(known.function, "reqnctapercluster"),
+        max_cluster: directive(known.function, "maxclusterrank").map(|[rank, ..]| rank),
+        needs_cluster: has_directive(known.function, "explicitcluster"),
         ptx_version: module.map_or(0, |module| module.version.0 * 10 + module.version.1),
         target: module.map_or(0, architecture),
         code: Arc::clone(code),
         function,
         dynamic_align: needs.dynamic_align,
     })
+}
+
+/// Whether a function has a directive.
+fn has_directive(function: &Function<'_>, name: &str) -> bool {
+    function.directives.iter().any(|(known, _)| *known == name)
 }
 
 /// The three numbers of a directive such as `.maxntid`; those not given are 1.

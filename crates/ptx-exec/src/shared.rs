@@ -10,8 +10,10 @@ use crate::registers::Row;
 pub(crate) struct Shared {
     rows: Vec<Row>,
     bytes: u32,
-    /// Address of the first byte.
+    /// Address of the first byte in this process.
     base: u64,
+    /// Address of the first byte in the space of shared memory.
+    first: u64,
 }
 
 impl Shared {
@@ -37,15 +39,27 @@ impl Shared {
         &mut self.rows
     }
 
+    /// Says where it is in the space of shared memory: elsewhere than at 0 only if programs look into other blocks.
+    pub(crate) fn begin_at(&mut self, first: u64) {
+        self.first = first;
+    }
+
+    /// Address of the first byte in the space of shared memory.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Its size.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.bytes)
     }
 
-    /// Where `bytes` bytes at `offset` are in this process, if they all exist.
+    /// Where `bytes` bytes at `address` are in this process, if they all exist.
     #[inline(always)]
-    pub(crate) fn span(&self, offset: u64, bytes: u64) -> Option<u64> {
+    pub(crate) fn span(&self, address: u64, bytes: u64) -> Option<u64> {
+        let offset = address.wrapping_sub(self.first);
         let fits = bytes <= u64::from(self.bytes) && offset <= u64::from(self.bytes) - bytes;
         fits.then_some(self.base.wrapping_add(offset))
     }
@@ -60,6 +74,9 @@ mod tests {
         let mut shared = Shared::default();
         shared.resize(100);
         assert!(shared.span(0, 100).is_some() && shared.span(96, 4).is_some());
+        shared.begin_at(1 << 24);
+        assert!(shared.span((1 << 24) + 96, 4).is_some() && shared.span(96, 4).is_none());
+        shared.begin_at(0);
         assert!(shared.span(97, 4).is_none() && shared.span(u64::MAX, 4).is_none() && shared.span(0, 101).is_none());
     }
 }

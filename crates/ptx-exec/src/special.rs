@@ -3,6 +3,7 @@
 use crate::inst::{Exec, Flow, Inst};
 use crate::machine::Machine;
 use crate::registers::LANES;
+use crate::types::Width;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Registers by name and component, in the order of their numbers (`Inst::imm`).
@@ -40,19 +41,34 @@ const NAMES: &[(&str, &str, Width)] = &[
     ("%gridid", "", Width::Double),
     ("%clock64", "", Width::Double),
     ("%globaltimer", "", Width::Double),
+    ("%clusterid", "x", Width::Word),
+    ("%clusterid", "y", Width::Word),
+    ("%clusterid", "z", Width::Word),
+    ("%nclusterid", "x", Width::Word),
+    ("%nclusterid", "y", Width::Word),
+    ("%nclusterid", "z", Width::Word),
+    ("%cluster_ctaid", "x", Width::Word),
+    ("%cluster_ctaid", "y", Width::Word),
+    ("%cluster_ctaid", "z", Width::Word),
+    ("%cluster_nctaid", "x", Width::Word),
+    ("%cluster_nctaid", "y", Width::Word),
+    ("%cluster_nctaid", "z", Width::Word),
+    ("%cluster_ctarank", "", Width::Word),
+    ("%cluster_nctarank", "", Width::Word),
+    ("%aggr_smem_size", "", Width::Word),
+    ("%reserved_smem_offset_begin", "", Width::Word),
+    ("%reserved_smem_offset_end", "", Width::Word),
+    ("%reserved_smem_offset_cap", "", Width::Word),
+    ("%reserved_smem_offset_0", "", Width::Word),
+    ("%reserved_smem_offset_1", "", Width::Word),
+    ("%is_explicit_cluster", "", Width::Pred),
 ];
+
+/// Bytes of shared memory that are reserved for the system in each block, behind what the program asks for.
+pub(crate) const RESERVED: u32 = 1024;
 
 /// Nanoseconds of host time are counted as this many clock ticks.
 const TICKS_PER_NANOSECOND: u64 = 2;
-
-/// Width of a special register.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Width {
-    /// 32 bits.
-    Word,
-    /// 64 bits.
-    Double,
-}
 
 /// The number and width of a special register, if it is one.
 pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
@@ -61,16 +77,7 @@ pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
 }
 
 /// Beginnings of the names of special registers that are not in `NAMES`.
-const OTHERS: &[&str] = &[
-    "%envreg",
-    "%pm",
-    "%cluster",
-    "%ncluster",
-    "%is_explicit_cluster",
-    "%reserved_smem_offset",
-    "%aggr_smem_size",
-    "%current_graph_exec",
-];
+const OTHERS: &[&str] = &["%envreg", "%pm", "%reserved_smem_offset", "%current_graph_exec"];
 
 /// Whether PTX has a special register of that name.
 pub(crate) fn exists(name: &str) -> bool {
@@ -82,6 +89,7 @@ pub(crate) fn code(width: Width) -> Exec {
     match width {
         Width::Word => read_word,
         Width::Double => read_double,
+        Width::Pred => read_predicate,
     }
 }
 
@@ -125,7 +133,7 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         0..=2 => thread_index(machine, inst.imm),
         3..=5 => all(axis(env.block)),
         6..=8 => all(axis(machine.block.index)),
-        9..=11 => all(axis(env.grid)),
+        9..=11 => all(axis(env.order.grid)),
         12 => std::array::from_fn(|lane| lane as u32),
         13 => all(machine.warp.index),
         14 => all(env.warps()),
@@ -144,9 +152,38 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         // The upper and lower half of where a cooperative launch keeps its barrier.
         28 => all((env.workspace_address() >> 32) as u32),
         29 => all(env.workspace_address() as u32),
+        33..=52 => all(cluster_word(machine, inst.imm)),
         _ => all(0),
     };
     machine.registers.set(inst.d, machine.mask, &values);
+    Flow::Next
+}
+
+/// Registers of the cluster, and of the shared memory that is the system's.
+fn cluster_word(machine: &Machine<'_>, number: u64) -> u32 {
+    let (env, index) = (machine.env, machine.block.index);
+    let axis = |values: [u32; 3]| values[(number % 3) as usize];
+    // Whoever names one of these registers has the reserved memory.
+    let reserved = machine.block.shared.first() as u32 + env.all_shared_bytes.saturating_sub(RESERVED);
+    match number {
+        33..=35 => axis(env.order.cluster_of(index)),
+        36..=38 => axis(env.order.clusters()),
+        39..=41 => axis(env.order.place(index)),
+        42..=44 => axis(env.order.cluster),
+        45 => env.order.rank(index),
+        46 => env.order.size(),
+        47 => env.all_shared_bytes,
+        49 => reserved + RESERVED,
+        50 => RESERVED,
+        52 => reserved + RESERVED / 2,
+        _ => reserved,
+    }
+}
+
+/// Reads a predicate: whether the launch is one of clusters is the only one there is.
+fn read_predicate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let bits = if machine.env.clustered { u32::MAX } else { 0 };
+    machine.registers.set_bits(inst.d, machine.mask, bits);
     Flow::Next
 }
 
@@ -163,14 +200,16 @@ fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// `mov` of the address of dynamic shared memory, `imm` bytes in; known only at launch.
 pub(crate) fn dynamic_shared_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let address = machine.env.dynamic_shared_at.wrapping_add(inst.imm as u32);
+    let start = machine.block.shared.first() as u32 + machine.env.dynamic_shared_at;
+    let address = start.wrapping_add(inst.imm as u32);
     machine.registers.set(inst.d, machine.mask, &[address; LANES]);
     Flow::Next
 }
 
 /// The same into a 64-bit register.
 pub(crate) fn dynamic_shared_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let address = u64::from(machine.env.dynamic_shared_at).wrapping_add(inst.imm);
+    let start = machine.block.shared.first() + u64::from(machine.env.dynamic_shared_at);
+    let address = start.wrapping_add(inst.imm);
     machine.registers.set(inst.d, machine.mask, &[address; LANES]);
     Flow::Next
 }
@@ -189,6 +228,8 @@ mod tests {
         assert_eq!(lookup("%clock64", ""), Some((31, Width::Double)));
         assert_eq!(lookup("%envreg2", ""), Some((29, Width::Word)));
         assert_eq!(lookup("%globaltimer", ""), Some((32, Width::Double)));
+        assert_eq!(lookup("%cluster_ctarank", ""), Some((45, Width::Word)));
+        assert_eq!(lookup("%reserved_smem_offset_1", ""), Some((52, Width::Word)));
         assert_eq!(lookup("%tid", ""), None);
     }
 }

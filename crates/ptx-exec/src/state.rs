@@ -23,7 +23,7 @@ pub(crate) mod bytes;
 use crate::api::{Kernel, Launch};
 use crate::code::Code;
 use crate::fault::Fault;
-use crate::grid::{Grid, number_of};
+use crate::grid::Grid;
 use block::{Shape, read_block, sound, write_block};
 use bytes::{Hash, Reader, Writer};
 use std::collections::HashSet;
@@ -178,18 +178,26 @@ fn write_launch(writer: &mut Writer, launch: &Launch) {
     writer.triple(launch.block);
     writer.u32(launch.dynamic_shared);
     writer.u8(u8::from(launch.cooperative));
+    writer.u8(u8::from(launch.cluster.is_some()));
+    writer.triple(launch.cluster.unwrap_or_default());
     writer.bytes(&launch.params);
 }
 
 /// The reverse of `write_launch`; `Grid::new` checks it against the kernel.
 fn read_launch(reader: &mut Reader<'_>, kernel: Arc<Kernel>) -> Result<Launch, StateError> {
     let (grid, block, dynamic_shared) = (reader.triple()?, reader.triple()?, reader.u32()?);
-    let cooperative = match reader.u8()? {
-        0 => false,
-        1 => true,
-        _ => return Err(StateError::Unsound { what: "the kind of launch" }),
-    };
-    Ok(Launch { kernel, grid, block, dynamic_shared, params: reader.bytes()?.to_vec(), cooperative })
+    let (cooperative, clustered, cluster) = (read_flag(reader)?, read_flag(reader)?, reader.triple()?);
+    let cluster = clustered.then_some(cluster);
+    Ok(Launch { kernel, grid, block, dynamic_shared, params: reader.bytes()?.to_vec(), cooperative, cluster })
+}
+
+/// Reads whether something is so.
+fn read_flag(reader: &mut Reader<'_>) -> Result<bool, StateError> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(StateError::Unsound { what: "the kind of launch" }),
+    }
 }
 
 /// Reads how far the grid has come.
@@ -205,16 +213,23 @@ fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateEr
     let shape = Shape {
         code: &launch.kernel.code,
         function: launch.kernel.function,
-        grid: launch.grid,
+        order: launch.order(),
         threads: launch.block.iter().product(),
         shared_bytes: launch.shared_bytes(),
     };
     let mut seen = HashSet::new();
     for _ in 0..reader.count(1)? {
         let block = read_block(reader, &shape)?;
-        let fresh = number_of(block.index, launch.grid) < grid.next && seen.insert(block.index);
-        sound(fresh, "the blocks that have started")?;
+        let (order, place) = (launch.order(), seen.len() as u64);
+        let number = order.number(block.index);
+        sound(number < grid.next && seen.insert(block.index), "the blocks that have started")?;
+        // Blocks of a cluster stand together, in order.
+        let size = u64::from(order.size());
+        let first =
+            order.number(grid.started.get((place / size * size) as usize).map_or(block.index, |block| block.index));
+        sound(number % size == place % size && number / size == first / size, "the blocks of a cluster")?;
         grid.started.push_back(block);
     }
-    Ok(())
+    let size = u64::from(grid.launch.order().size());
+    sound(grid.next.is_multiple_of(size) && (seen.len() as u64).is_multiple_of(size), "the blocks of a cluster")
 }

@@ -18,6 +18,8 @@ pub(crate) enum Wait {
     Lanes,
     /// Until a barrier of the block is complete; it has been counted there.
     Barrier(u8),
+    /// Until the barrier of the cluster is complete.
+    Cluster,
 }
 
 /// Lanes that are at the same place.
@@ -38,7 +40,7 @@ pub(crate) struct Split {
 impl Split {
     /// Whether lanes of the two can go on together.
     fn joins(&self, frame: u32, pc: u32) -> bool {
-        self.frame == frame && self.pc == pc && !matches!(self.wait, Wait::Barrier(_))
+        self.frame == frame && self.pc == pc && !matches!(self.wait, Wait::Barrier(_) | Wait::Cluster)
     }
 }
 
@@ -78,6 +80,8 @@ pub(crate) struct Warp {
     pub(crate) rows: Vec<Row>,
     /// Local memory of all frames.
     pub(crate) local: local::Rows,
+    /// Lanes that have arrived at the barrier of the cluster, which is not complete.
+    pub(crate) arrived: u32,
     /// Counts turns.
     pub(crate) turns: u32,
     /// Whether the split that ran last went to sleep, so that another one is due first.
@@ -91,6 +95,7 @@ impl Warp {
         let lanes = env.threads().saturating_sub(index * 32).min(32);
         self.index = index;
         self.alive = if lanes == 32 { FULL } else { (1 << lanes) - 1 };
+        self.arrived = 0;
         self.turns = 0;
         self.slept = false;
         self.frames.clear();

@@ -89,7 +89,15 @@ fn load(memory: &mut Memory) -> Program {
 fn new_launch(program: &Program) -> Launch {
     let params = [BASE + OUTPUT, BASE + COUNTER].into_iter().flat_map(u64::to_le_bytes).collect();
     let (grid, block) = ([BLOCKS, 1, 1], [busy::THREADS, 1, 1]);
-    Launch { kernel: program.kernel("k").unwrap(), grid, block, dynamic_shared: 0, params, cooperative: true }
+    Launch {
+        kernel: program.kernel("k").unwrap(),
+        grid,
+        block,
+        dynamic_shared: 0,
+        params,
+        cooperative: true,
+        cluster: None,
+    }
 }
 
 /// One process: takes up what the last one left (the first starts), runs a while, and leaves the rest for the next.

@@ -79,7 +79,7 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
 pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: Shape, params: Vec<u8>) -> Outcome {
     stream.context()?.output.flush();
     let Shape { grid, block, shared } = shape;
-    let launch = Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative: false };
+    let launch = Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative: false, cluster: None };
     stream.submit(Job::new(move |context| run(context, launch))).map(drop)
 }
 

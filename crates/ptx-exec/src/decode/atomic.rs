@@ -14,6 +14,7 @@ const OPERATIONS: &[&str] = &["add", "min", "max", "and", "or", "xor", "exch", "
 impl<'a> FunctionDecoder<'_, 'a> {
     /// `atom.global.cas.b32 d, [a], b, c` or `red.global.add.u32 [a], b`.
     pub(crate) fn atomic(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let (operands, barrier) = self.counting_barrier(i, m)?;
         let space = self.space(m);
         m.memory_order();
         let name = m.one_of(OPERATIONS).ok_or_else(|| self.unsupported(i))?;
@@ -21,7 +22,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let named = m.take_if(|word| crate::types::Ty::parse(word).is_some());
         let exec = atom::lookup(name, &type_name(ty)).filter(|_| named.is_none()).ok_or_else(|| self.unsupported(i))?;
         let reduces = i.opcode == "red";
-        let operands = i.operands.get(usize::from(!reduces)..).unwrap_or_default();
+        let operands = operands.get(usize::from(!reduces)..).unwrap_or_default();
         let [address, values @ ..] = operands else { return Err(self.invalid("atomic without an address")) };
         if values.len() != 1 + usize::from(name == "cas") {
             return Err(self.invalid("atomic with the wrong number of operands"));
@@ -42,7 +43,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             }
         }
         self.push(draft);
-        Ok(())
+        self.count_bytes(barrier, u64::from(ty.bytes()))
     }
 }
 

@@ -100,6 +100,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if m.take("warp") {
             return self.warp_barrier(i, m);
         }
+        if m.take("cluster") {
+            return self.cluster_barrier(i, m);
+        }
         m.take("cta");
         m.take("aligned");
         let what = m.one_of(&["sync", "arrive", "red"]);

@@ -363,6 +363,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             "atom" | "red" => self.atomic(i, m),
             "cp" => self.copy_asynchronously(i, m),
             "mbarrier" => self.mbarrier(i, m),
+            "mapa" | "getctarank" => self.cluster_address(i, m),
             "call" => self.call(i, m),
             "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "membar" | "fence" | "griddepcontrol"
             | "pmevent" => self.control(i, m),

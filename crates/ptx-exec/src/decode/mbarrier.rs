@@ -53,7 +53,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// An instruction with the address of a barrier, and flags.
-    fn on_barrier(
+    pub(crate) fn on_barrier(
         &mut self,
         exec: Exec,
         address: &Operand<'a>,

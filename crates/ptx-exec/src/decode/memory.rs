@@ -218,10 +218,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// `st`: a fence goes before where the text asks for release order.
     fn store(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let space = self.space(m);
+        let (operands, barrier) = self.counting_barrier(i, m)?;
         let order = m.memory_order();
         let count = self.vector_size(m);
         let ty = unsigned(m.ty().ok_or_else(|| self.unsupported(i))?);
-        let [address, value] = self.operands(i)?;
+        let [address, value] = operands else {
+            return Err(self.invalid(format!("{} takes two operands", i.full_name())));
+        };
         let Target::Address(Address { base, width: pointer, offset, space }) = self.target(address, space)? else {
             return Err(self.invalid("store to a kernel parameter"));
         };
@@ -243,7 +246,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => self.with_list(draft, &values, Role::Use),
         };
         self.push(draft);
-        Ok(())
+        self.count_bytes(barrier, u64::from(ty.bytes()) * count as u64)
     }
 
     /// Sources of a store and their common width; constants take the width of the registers.

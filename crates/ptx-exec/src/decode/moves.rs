@@ -327,14 +327,22 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let space = m.take_if(|word| {
             matches!(
                 word,
-                "global" | "const" | "shared" | "shared::cta" | "local" | "param" | "param::entry" | "param::func"
+                "global"
+                    | "const"
+                    | "shared"
+                    | "shared::cta"
+                    | "shared::cluster"
+                    | "local"
+                    | "param"
+                    | "param::entry"
+                    | "param::func"
             )
         });
         if m.ty() != Some(Ty::U(64)) {
             return Err(self.unsupported(i));
         }
         let base = match space {
-            Some("shared" | "shared::cta") => window::SHARED,
+            Some("shared" | "shared::cta" | "shared::cluster") => window::SHARED,
             Some("local") => window::LOCAL,
             Some(_) => 0,
             None => return Err(self.unsupported(i)),
@@ -355,6 +363,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// `isspacep.shared p, a`
     fn is_space(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let space = m.take_if(|word| !word.is_empty());
+        if matches!(space, Some("shared" | "shared::cta")) && self.shared.ranked {
+            let [destination, address] = self.operands(i)?;
+            let address = self.source(address, Ty::U(64))?;
+            let d = self.destination(destination, Ty::Pred)?;
+            self.push(Draft::new(crate::cluster::is_own).d(d).a(address));
+            return Ok(());
+        }
         let exec = match space {
             Some("shared" | "shared::cta" | "shared::cluster") => compare::<tests::InShared>(),
             Some("local") => compare::<tests::InLocal>(),

@@ -128,12 +128,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
             let dot = if member.is_empty() { "" } else { "." };
             return Err(self.unsupported_name(&format!("special register {name}{dot}{member}"), self.line));
         };
-        let width = match width {
-            special::Width::Word => Width::Word,
-            special::Width::Double => Width::Double,
-        };
+        self.shared.reserved |= name.starts_with("%reserved_smem") || name == "%aggr_smem_size";
+        let code = special::code(width);
         let register = self.temporary(width);
-        let code = special::code(if width == Width::Word { special::Width::Word } else { special::Width::Double });
         self.push_unguarded(Draft::new(code).d(register).imm(number));
         Ok((register, width))
     }
@@ -153,7 +150,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Some(Binding::Local(base)) => self.local_address(plus(u64::from(base)), width),
             Some(Binding::Param(area)) => self.local_address(plus(window::LOCAL + u64::from(area.offset)), width),
             Some(Binding::KernelParam(base)) => Ok(self.constant(cut(plus(window::PARAM + u64::from(base))), width)),
-            Some(Binding::Shared(base)) => Ok(self.constant(cut(plus(u64::from(base))), width)),
+            Some(Binding::Shared(base)) => Ok(self.shared_offset(plus(u64::from(base)), width)),
             Some(_) => Err(self.invalid(format!("{name} has no address"))),
             None => self.symbol_address(name, offset, width),
         }
@@ -216,8 +213,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             None => self.shared_room(layout)?,
         };
         self.shared_places.insert(index, base);
-        let address = u64::from(base).wrapping_add(offset.cast_unsigned());
-        Ok(self.constant(if width == Width::Word { address & 0xffff_ffff } else { address }, width))
+        Ok(self.shared_offset(u64::from(base).wrapping_add(offset.cast_unsigned()), width))
     }
 
     /// The only operand list of a pair `d|p`, or the operand and nothing.

@@ -1,5 +1,6 @@
 //! Decodes all functions of a linked program into one piece of code.
 
+use super::cluster::looks_beyond;
 use super::draft::{Draft, Ref, Role, is_register};
 use super::function::FunctionDecoder;
 use super::{liveness, slots};
@@ -54,6 +55,10 @@ pub(crate) struct Shared<'a> {
     pub(crate) common_shared: HashMap<usize, u32>,
     /// Alignment of dynamic shared memory.
     pub(crate) dynamic_align: u32,
+    /// Whether addresses of shared memory say which block of the cluster they belong to.
+    pub(crate) ranked: bool,
+    /// Whether the memory that is reserved for the system is used.
+    pub(crate) reserved: bool,
 }
 
 /// What a kernel's launch needs besides its code, by function.
@@ -85,6 +90,8 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
         call_sites: Vec::new(),
         common_shared,
         dynamic_align: 16,
+        ranked: linked.functions.iter().any(|known| looks_beyond(known.function.body.as_deref().unwrap_or_default())),
+        reserved: false,
     };
     let mut code = Code::default();
     let mut needs = Vec::new();
@@ -99,6 +106,7 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
     }
     code.constants = shared.constants.rows;
     code.call_sites = shared.call_sites;
+    (code.ranked, code.reserved) = (shared.ranked, shared.reserved);
     for need in &mut needs {
         need.dynamic_align = shared.dynamic_align;
     }

@@ -63,7 +63,12 @@ pub(crate) fn span<A: Access>(machine: &mut Machine<'_>, address: u64, bytes: u6
 #[inline(always)]
 fn around<A: Access>(machine: &mut Machine<'_>, address: u64, size: u64, write: bool) -> Option<(u64, u64, u64)> {
     let host = span::<A>(machine, address, size, write)?;
-    let (start, end) = if A::SHARED { (0, machine.block.shared.bytes()) } else { machine.ranges.around(machine.pc) };
+    let (start, end) = if A::SHARED {
+        let first = machine.block.shared.first();
+        (first, first + machine.block.shared.bytes())
+    } else {
+        machine.ranges.around(machine.pc)
+    };
     Some((host, start, end - start - size))
 }
 

@@ -87,9 +87,10 @@ impl Machine<'_> {
         if allowed { Ok(Place::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
     }
 
-    /// Shared memory: has one size for the whole launch.
-    pub(crate) fn shared_place(&mut self, offset: u64, size: u64) -> Option<Place> {
-        self.block.shared.span(offset, size).map(Place::Host)
+    /// Shared memory, of the block or of another one of its cluster.
+    pub(crate) fn shared_place(&mut self, address: u64, size: u64) -> Option<Place> {
+        let span = self.block.shared.span(address, size);
+        span.or_else(|| self.peer_span(address, size)).map(Place::Host)
     }
 
     /// Local memory: ends with the frames that exist now.

@@ -8,7 +8,9 @@ use super::StateError;
 use super::bytes::{Reader, Writer};
 use crate::barrier;
 use crate::block::{BARRIERS, Barrier, Block};
+use crate::cluster::{self, RANK_SHIFT};
 use crate::code::Code;
+use crate::order::Order;
 use crate::registers::{FULL, LANES, Row};
 use crate::shared::Shared;
 use crate::warp::{Frame, Split, Wait, Warp};
@@ -23,6 +25,9 @@ const LOCAL_ROW: usize = 8 * LANES;
 const SPLIT: usize = 17;
 const FRAME: usize = 24;
 
+/// How a split that waits for its cluster is written.
+const CLUSTER: u8 = u8::MAX;
+
 /// What all blocks of a launch have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape<'a> {
@@ -30,8 +35,8 @@ pub(crate) struct Shape<'a> {
     pub(crate) code: &'a Code,
     /// The kernel's function.
     pub(crate) function: u32,
-    /// Blocks in the grid.
-    pub(crate) grid: [u32; 3],
+    /// Blocks in the grid and in its clusters.
+    pub(crate) order: Order,
     /// Threads in a block.
     pub(crate) threads: u32,
     /// Bytes of shared memory of a block.
@@ -71,7 +76,7 @@ pub(crate) fn write_block(writer: &mut Writer, block: &Block) {
 /// Reads a block.
 pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<Block, StateError> {
     let index = reader.triple()?;
-    sound(index.iter().zip(shape.grid).all(|(index, size)| *index < size), "the index of a block")?;
+    sound(index.iter().zip(shape.order.grid).all(|(index, size)| *index < size), "the index of a block")?;
     let turn = reader.u32()? as usize;
     let mut barriers = [Barrier::default(); BARRIERS];
     for barrier in &mut barriers {
@@ -82,6 +87,8 @@ pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<B
     // The size is known from the launch: make no room before the bytes are there.
     let rows = reader.take(Shared::rows_for(shape.shared_bytes) * ROW)?;
     shared.resize(shape.shared_bytes);
+    let rank = if shape.code.ranked { shape.order.rank(index) } else { 0 };
+    shared.begin_at(u64::from(rank) << RANK_SHIFT);
     fill_rows(shared.rows_mut(), rows);
     let count = reader.count(1)?;
     sound(count == shape.threads.div_ceil(32) as usize && turn < count, "the number of warps")?;
@@ -108,13 +115,18 @@ fn fill_rows(rows: &mut [Row], bytes: &[u8]) {
 /// Writes a warp. What follows from the program is left out: where the rows of a frame start, and how deep it is.
 fn write_warp(writer: &mut Writer, warp: &Warp) {
     writer.u32(warp.alive);
+    writer.u32(warp.arrived);
     writer.u32(warp.turns);
     writer.count(warp.splits.len());
     for split in &warp.splits {
         writer.triple([split.pc, split.frame, split.lanes]);
         writer.u32(split.turn);
         // Who waits for other lanes looks again, and waits again if they have not come.
-        writer.u8(if let Wait::Barrier(id) = split.wait { id + 1 } else { 0 });
+        writer.u8(match split.wait {
+            Wait::Ready | Wait::Lanes => 0,
+            Wait::Barrier(id) => id + 1,
+            Wait::Cluster => CLUSTER,
+        });
     }
     writer.count(warp.frames.len());
     for frame in &warp.frames {
@@ -128,7 +140,8 @@ fn write_warp(writer: &mut Writer, warp: &Warp) {
 
 /// Reads warp number `index` of a block.
 fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<Warp, StateError> {
-    let mut warp = Warp { index, alive: reader.u32()?, turns: reader.u32()?, ..Warp::default() };
+    let mut warp =
+        Warp { index, alive: reader.u32()?, arrived: reader.u32()?, turns: reader.u32()?, ..Warp::default() };
     sound(warp.alive & !shape.lanes(index) == 0, "the lanes of a warp")?;
     for _ in 0..reader.count(SPLIT)? {
         warp.splits.push(read_split(reader)?);
@@ -162,6 +175,7 @@ fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
     let ([pc, frame, lanes], turn) = (reader.triple()?, reader.u32()?);
     let wait = match reader.u8()? {
         0 => Wait::Ready,
+        CLUSTER => Wait::Cluster,
         id => Wait::Barrier(id - 1),
     };
     Ok(Split { pc, frame, lanes, wait, turn })
@@ -206,6 +220,10 @@ fn check_splits(warp: &Warp, shape: &Shape<'_>) -> Result<(), StateError> {
             let inst = shape.code.insts.get(split.pc as usize);
             let at_barrier = inst.is_some_and(barrier::is_barrier) && usize::from(id) < BARRIERS;
             sound(at_barrier, "what a split waits for")?;
+        }
+        if split.wait == Wait::Cluster {
+            let at_wait = shape.code.insts.get(split.pc as usize).is_some_and(cluster::is_wait);
+            sound(at_wait && split.lanes & !warp.arrived == 0, "what a split waits for")?;
         }
     }
     sound(seen == warp.alive, "the lanes that are alive")

@@ -128,7 +128,7 @@ impl Device {
 pub(crate) fn launch(program: &Program, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Launch {
     let kernel = program.kernel("k").unwrap();
     let params = params.iter().flat_map(|param| param.to_le_bytes()).collect();
-    Launch { kernel, grid, block, dynamic_shared: 0, params, cooperative: false }
+    Launch { kernel, grid, block, dynamic_shared: 0, params, cooperative: false, cluster: None }
 }
 
 impl Host for Device {

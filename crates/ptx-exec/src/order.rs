@@ -1,0 +1,84 @@
+//! The order in which the blocks of a grid start: x first, and in a launch of clusters one cluster after the other.
+
+/// Blocks in a grid and in each of its clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// Blocks.
+    pub(crate) grid: [u32; 3],
+    /// Blocks of a cluster, by which those of the grid can be divided; 1 each in a launch without clusters.
+    pub(crate) cluster: [u32; 3],
+}
+
+impl Order {
+    /// Blocks of a cluster.
+    pub(crate) fn size(self) -> u32 {
+        self.cluster.iter().product()
+    }
+
+    /// Clusters along each axis.
+    pub(crate) fn clusters(self) -> [u32; 3] {
+        std::array::from_fn(|axis| self.grid[axis] / self.cluster[axis].max(1))
+    }
+
+    /// Index of the block that starts as number `number`.
+    pub(crate) fn index(self, number: u64) -> [u32; 3] {
+        let size = u64::from(self.size()).max(1);
+        let (cluster, place) = (apart(number / size, self.clusters()), apart(number % size, self.cluster));
+        std::array::from_fn(|axis| cluster[axis] * self.cluster[axis] + place[axis])
+    }
+
+    /// The reverse of `index`.
+    pub(crate) fn number(self, index: [u32; 3]) -> u64 {
+        let cluster = together(self.cluster_of(index), self.clusters());
+        cluster * u64::from(self.size()) + u64::from(self.rank(index))
+    }
+
+    /// Index of the cluster that a block is in.
+    pub(crate) fn cluster_of(self, index: [u32; 3]) -> [u32; 3] {
+        std::array::from_fn(|axis| index[axis] / self.cluster[axis].max(1))
+    }
+
+    /// Index of a block in its cluster.
+    pub(crate) fn place(self, index: [u32; 3]) -> [u32; 3] {
+        std::array::from_fn(|axis| index[axis] % self.cluster[axis].max(1))
+    }
+
+    /// Number of a block in its cluster.
+    pub(crate) fn rank(self, index: [u32; 3]) -> u32 {
+        together(self.place(index), self.cluster) as u32
+    }
+}
+
+/// A number as an index, x first.
+fn apart(number: u64, sizes: [u32; 3]) -> [u32; 3] {
+    let (x, y) = (u64::from(sizes[0]).max(1), u64::from(sizes[1]).max(1));
+    [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32]
+}
+
+/// The reverse of `apart`.
+fn together(index: [u32; 3], sizes: [u32; 3]) -> u64 {
+    let ([x, y, z], [width, height, _]) = (index.map(u64::from), sizes.map(u64::from));
+    (z * height + y) * width + x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_count_x_first() {
+        let order = Order { grid: [4, 3, 2], cluster: [1; 3] };
+        let indices = [0, 3, 4, 23].map(|number| order.index(number));
+        assert_eq!(indices, [[0, 0, 0], [3, 0, 0], [0, 1, 0], [3, 2, 1]]);
+        assert_eq!(indices.map(|index| order.number(index)), [0, 3, 4, 23]);
+    }
+
+    #[test]
+    fn blocks_of_a_cluster_follow_each_other() {
+        let order = Order { grid: [4, 4, 2], cluster: [2, 2, 1] };
+        let indices: Vec<_> = (0..6).map(|number| order.index(number)).collect();
+        assert_eq!(indices, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [2, 0, 0], [3, 0, 0]]);
+        assert!((0..32).all(|number| order.number(order.index(number)) == number));
+        assert_eq!((order.rank([3, 1, 0]), order.cluster_of([3, 1, 1]), order.clusters()), (3, [1, 0, 1], [2, 2, 2]));
+    }
+}
