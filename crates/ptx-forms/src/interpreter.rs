@@ -2,8 +2,8 @@
 
 use crate::case::{Argument, Case};
 use crate::device::{Answer, Device, DeviceError};
-use katydid_ptx_exec::{AddressRange, FaultKind, GlobalMemory, Host, Launch, LoadError, Program, Target, run};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use katydid_ptx_exec::{AddressRange, FaultKind, GlobalMemory, Host, Launch, LoadError, Program, Switch, Target, run};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of the device's memory: every case begins with all of it free.
 const MEMORY: usize = 4 << 20;
@@ -93,8 +93,9 @@ impl Device for Interpreter {
             dynamic_shared: case.dynamic,
             params,
             cooperative: case.cooperative,
+            cluster: case.cluster,
         };
-        Ok(match run(&launch, &memory, 1, &AtomicBool::new(false)) {
+        Ok(match run(&launch, &memory, 1, &Switch::new()) {
             Ok(()) => Answer::Done(outputs.iter().flat_map(|(address, size)| memory.read(*address, *size)).collect()),
             Err(fault) => Answer::Faulted { code: fault_code(fault.kind), log: fault.to_string() },
         })
