@@ -2,6 +2,7 @@
 
 use crate::api::Host;
 use crate::inst::{Inst, Slot};
+use crate::matrix::Matrix;
 use crate::order::Order;
 use crate::registers::Row;
 use crate::window;
@@ -26,6 +27,8 @@ pub(crate) struct Code {
     pub(crate) reserved: bool,
     /// A hash of the texts.
     pub(crate) source: u64,
+    /// What matrix instructions do.
+    pub(crate) matrices: Vec<Matrix>,
 }
 
 impl Code {

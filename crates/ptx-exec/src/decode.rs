@@ -20,6 +20,7 @@ mod half;
 mod integer;
 mod liveness;
 mod logic;
+mod matrix;
 mod mbarrier;
 mod memory;
 mod modifiers;

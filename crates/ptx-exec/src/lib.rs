@@ -35,6 +35,7 @@ mod heap;
 mod inst;
 mod link;
 mod machine;
+mod matrix;
 mod mbarrier;
 mod memory;
 mod order;

@@ -37,6 +37,8 @@ pub(crate) struct Draft {
     pub(crate) list: Range<u32>,
     /// Whether those are written.
     pub(crate) list_role: Role,
+    /// How many entries at the start of the list are written whatever `list_role` says.
+    pub(crate) list_results: u32,
     /// Whether `x` is where the list starts.
     pub(crate) list_in_x: bool,
     /// Label in `x`.
@@ -58,6 +60,7 @@ impl Draft {
             roles: [Role::Plain; FIELDS],
             list: 0..0,
             list_role: Role::Plain,
+            list_results: 0,
             list_in_x: false,
             target: None,
             table: false,

@@ -368,6 +368,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "membar" | "fence" | "griddepcontrol"
             | "pmevent" => self.control(i, m),
             "bar" | "barrier" => self.barrier(i, m),
+            "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(i, m),
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(i, m),
             _ => Err(self.unsupported(i)),
         }

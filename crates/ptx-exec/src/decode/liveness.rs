@@ -76,7 +76,8 @@ pub(crate) fn registers_of(draft: &Draft, lists: &[Ref], mut visit: impl FnMut(u
     for wanted in [Role::Use, Role::Def] {
         let fields = draft.fields();
         let operands = fields.iter().filter(|(_, role)| *role == wanted).map(|(reference, _)| *reference);
-        let vector = list.iter().copied().filter(|_| draft.list_role == wanted);
+        let role = |index: usize| if index < draft.list_results as usize { Role::Def } else { draft.list_role };
+        let vector = list.iter().enumerate().filter(|(index, _)| role(*index) == wanted).map(|(_, one)| *one);
         for reference in operands.chain(vector).filter(|reference| is_register(*reference)) {
             visit(reference as usize, wanted == Role::Def);
         }

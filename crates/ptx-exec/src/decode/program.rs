@@ -9,6 +9,7 @@ use crate::code::{CallSite, Code, FunctionCode};
 use crate::globals::{self, Globals};
 use crate::inst::{CONSTANT, NEGATED, NONE};
 use crate::link::{Linked, Symbol};
+use crate::matrix::Matrix;
 use crate::registers::{LANES, Row};
 use crate::types::Width;
 use katydid_ptx::ast::{Instruction, Linkage, Operand, Space, Statement};
@@ -51,6 +52,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) constants: Constants,
     /// Call sites so far.
     pub(crate) call_sites: Vec<CallSite>,
+    /// Matrix instructions so far, each description once.
+    pub(crate) matrices: Vec<Matrix>,
     /// Offsets of shared variables that functions use: the same in every kernel.
     pub(crate) common_shared: HashMap<usize, u32>,
     /// Alignment of dynamic shared memory.
@@ -59,6 +62,18 @@ pub(crate) struct Shared<'a> {
     pub(crate) ranked: bool,
     /// Whether the memory that is reserved for the system is used.
     pub(crate) reserved: bool,
+}
+
+impl Shared<'_> {
+    /// The index of a matrix instruction's description.
+    pub(crate) fn matrix(&mut self, matrix: Matrix) -> u64 {
+        let known = self.matrices.iter().position(|known| *known == matrix);
+        let index = known.unwrap_or_else(|| {
+            self.matrices.push(matrix);
+            self.matrices.len() - 1
+        });
+        index as u64
+    }
 }
 
 /// What a kernel's launch needs besides its code, by function.
@@ -88,6 +103,7 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
         globals,
         constants: Constants::default(),
         call_sites: Vec::new(),
+        matrices: Vec::new(),
         common_shared,
         dynamic_align: 16,
         ranked: linked.functions.iter().any(|known| looks_beyond(known.function.body.as_deref().unwrap_or_default())),
@@ -107,6 +123,7 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
     code.constants = shared.constants.rows;
     code.call_sites = shared.call_sites;
     (code.ranked, code.reserved) = (shared.ranked, shared.reserved);
+    code.matrices = shared.matrices;
     for need in &mut needs {
         need.dynamic_align = shared.dynamic_align;
     }

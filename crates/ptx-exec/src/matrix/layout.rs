@@ -1,0 +1,156 @@
+//! Which lane and register holds which element of a matrix.
+//!
+//! Lanes come in groups of four. A register of a group holds elements of one line: a row of A, a column of B. Larger
+//! matrices repeat an 8-line pattern; the order of the repetitions is what the functions here know.
+//!
+//! | fragment | order of registers, fastest first |
+//! |---|---|
+//! | left operand | 8 lines on, steps along K, 16 lines on |
+//! | right operand | steps along K, 8 lines on |
+//! | accumulator | two neighbours in a row, 8 rows on, 8 columns on |
+//!
+//! `m8n32k16` is held as the transposed product: its B like a left operand of 32 lines, its A like a right one.
+
+/// Lanes of a warp.
+const LANES: u32 = 32;
+
+/// The part that an operand plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fragment {
+    /// Lines are multiplied by every line of the right operand.
+    Left {
+        /// Rows of A.
+        lines: u32,
+        /// Elements of a line.
+        depth: u32,
+    },
+    /// Columns of B.
+    Right {
+        /// Columns of B.
+        lines: u32,
+        /// Elements of a line.
+        depth: u32,
+    },
+    /// The sum, or what it is added to.
+    Accumulator {
+        /// Rows.
+        rows: u32,
+        /// Columns.
+        columns: u32,
+    },
+    /// An operand of `mma.m8n8k4` on `f16`: four 8x8 products, each held by two groups of four lanes.
+    Quad {
+        /// Whether a lane holds consecutive elements along K.
+        along: bool,
+    },
+    /// Its accumulator.
+    QuadAccumulator {
+        /// Whether registers hold single values (`f32`), not pairs.
+        single: bool,
+    },
+}
+
+/// Lines in the smallest pattern.
+const PATTERN: u32 = 8;
+
+impl Fragment {
+    /// Registers of 32 bits (64 for `f64`) with distinct elements of `bits` bits.
+    pub(crate) fn registers(self, bits: u32) -> u32 {
+        let elements = match self {
+            Self::Left { lines, depth } | Self::Right { lines, depth } => lines * depth,
+            Self::Accumulator { rows, columns } => rows * columns,
+            Self::Quad { .. } => 4 * LANES,
+            Self::QuadAccumulator { .. } => 8 * LANES,
+        };
+        (elements / (LANES * per_register(bits))).max(1)
+    }
+
+    /// The line and the position in it of element `index` of a lane's register.
+    pub(crate) fn place(self, bits: u32, register: u32, lane: u32, index: u32) -> (u32, u32) {
+        let (group, thread) = (lane / 4, lane % 4);
+        let per = per_register(bits);
+        let along = |steps: u32| per * thread + index + 4 * per * steps;
+        match self {
+            Self::Left { lines, depth } => {
+                let blocks = (lines / PATTERN).min(2);
+                let steps = (depth / (4 * per)).max(1);
+                let rest = register / blocks;
+                (group + PATTERN * (register % blocks) + 2 * PATTERN * (rest / steps), along(rest % steps))
+            }
+            Self::Right { depth, .. } => {
+                let steps = (depth / (4 * per)).max(1);
+                (group + PATTERN * (register / steps), along(register % steps))
+            }
+            Self::Accumulator { rows, .. } => {
+                let pair = if per == 2 { register } else { register / 2 };
+                let low = if per == 2 { index } else { register % 2 };
+                let blocks = rows / PATTERN;
+                (group + PATTERN * (pair % blocks), 2 * thread + low + PATTERN * (pair / blocks))
+            }
+            Self::Quad { along } => {
+                let (own, high) = (lane % 4, if lane >= 16 { 4 } else { 0 });
+                let element = 2 * register + index;
+                if along { (own + high, element) } else { (element + high, own) }
+            }
+            Self::QuadAccumulator { single } => {
+                let high = if lane >= 16 { 4 } else { 0 };
+                if single {
+                    ((lane & 1) + (register & 2) + high, (register & 4) + (lane & 2) + (register & 1))
+                } else {
+                    (lane % 4 + high, 2 * register + index)
+                }
+            }
+        }
+    }
+}
+
+/// Elements of `bits` bits in a register.
+pub(crate) fn per_register(bits: u32) -> u32 {
+    (32 / bits).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// Every place of a fragment is held exactly once.
+    fn covers(fragment: Fragment, bits: u32, elements: usize) {
+        let mut seen = HashSet::new();
+        for register in 0..fragment.registers(bits) {
+            for lane in 0..LANES {
+                for index in 0..per_register(bits) {
+                    assert!(seen.insert(fragment.place(bits, register, lane, index)), "{fragment:?} {register} {lane}");
+                }
+            }
+        }
+        assert_eq!(seen.len(), elements, "{fragment:?}");
+    }
+
+    #[test]
+    fn fragments_hold_each_element_once() {
+        for (lines, depth, bits) in
+            [(16, 16, 16), (32, 16, 16), (8, 16, 16), (16, 8, 32), (32, 16, 8), (16, 64, 4), (16, 256, 1), (8, 4, 64)]
+        {
+            covers(Fragment::Left { lines, depth }, bits, (lines * depth) as usize);
+            covers(Fragment::Right { lines, depth }, bits, (lines * depth) as usize);
+        }
+        for (rows, columns) in [(16, 8), (8, 8), (16, 16), (32, 8)] {
+            covers(Fragment::Accumulator { rows, columns }, 32, (rows * columns) as usize);
+            covers(Fragment::Accumulator { rows, columns }, 16, (rows * columns) as usize);
+        }
+    }
+
+    #[test]
+    fn wmma_fragments_are_where_an_h200_has_them() {
+        let left = Fragment::Left { lines: 32, depth: 16 };
+        assert_eq!(
+            (left.place(16, 1, 1, 1), left.place(16, 2, 0, 0), left.place(16, 4, 4, 0)),
+            ((8, 3), (0, 8), (17, 0))
+        );
+        let right = Fragment::Right { lines: 16, depth: 16 };
+        assert_eq!((right.place(16, 1, 1, 0), right.place(16, 2, 0, 0)), ((0, 10), (8, 0)));
+        let sum = Fragment::Accumulator { rows: 16, columns: 16 };
+        assert_eq!((sum.place(32, 1, 1, 0), sum.place(32, 2, 0, 0), sum.place(32, 4, 0, 0)), ((0, 3), (8, 0), (0, 8)));
+    }
+}

@@ -1,0 +1,532 @@
+//! `mma` and `wmma.mma`: fragments to lines, lines to sums, sums back to fragments.
+//!
+//! | operands | how a sum is made on an H200 |
+//! |---|---|
+//! | `f16 bf16 tf32` | all products and the addend at once (`dot`) |
+//! | `e4m3 e5m2` | as `f16`: elements 0 and 1 of each four, then 2 and 3; the addend is added last, to nearest |
+//! | `f64` | one fused multiply-add after the other, along K |
+//! | integers, bits | exactly, then wrapped or clamped |
+//! | `f16` of `m8n8k4` | fused multiply-adds in `f32`: along K, the addend last; for an `f16` result, against K from the addend on |
+//!
+//! Of a sparse A, only the elements that the metadata names take part: two of each four columns, told by two bits each.
+
+use super::dot::{Line, WIDTH, dot};
+use super::element::{Element, Part};
+use super::layout::{Fragment, per_register};
+use super::{LOST, Matrix, description, gather};
+use crate::alu::float::canonical;
+use crate::alu::half::{f16_to_f32, f32_to_f16};
+use crate::alu::lanes::dispatched;
+use crate::alu::round::{self, mode};
+use crate::inst::{Flow, Inst};
+use crate::machine::Machine;
+use crate::registers::LANES;
+
+/// Most elements of an accumulator.
+const SUMS: usize = 256;
+
+/// A multiplication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Multiply {
+    /// Rows, columns, and depth of the product; of the transposed one where that is how fragments are held.
+    pub(crate) shape: [u32; 3],
+    /// Elements of the left operand.
+    pub(crate) left: Element,
+    /// Elements of the right operand.
+    pub(crate) right: Element,
+    /// Elements that are added.
+    pub(crate) addend: Element,
+    /// Elements of the result.
+    pub(crate) result: Element,
+    /// Whether A and B are held the other way round.
+    pub(crate) transposed: bool,
+    /// Integers clamp instead of wrapping.
+    pub(crate) saturate: bool,
+    /// Rounding of `f64`.
+    pub(crate) rounding: u8,
+    /// Bits are joined by `and`, not by `xor`.
+    pub(crate) and: bool,
+    /// `mma.sp`: which lanes of four hold metadata.
+    pub(crate) sparse: Option<u32>,
+    /// `m8n8k4` on `f16`: whether lanes hold elements along K, of A and of B.
+    pub(crate) quad: Option<[bool; 2]>,
+}
+
+impl Multiply {
+    /// Fragments of left operand, right operand and accumulator.
+    pub(crate) fn fragments(&self) -> [Fragment; 3] {
+        let [rows, columns, depth] = self.shape;
+        if let Some([a, b]) = self.quad {
+            let single = self.result == Element::Word;
+            return [Fragment::Quad { along: a }, Fragment::Quad { along: b }, Fragment::QuadAccumulator { single }];
+        }
+        let held = if self.sparse.is_some() { depth / 2 } else { depth };
+        [
+            Fragment::Left { lines: rows, depth: held },
+            Fragment::Right { lines: columns, depth },
+            Fragment::Accumulator { rows, columns },
+        ]
+    }
+}
+
+/// Where the operands of an instruction are in `Code::lists`.
+pub(crate) struct Operands {
+    result: u32,
+    left: u32,
+    right: u32,
+    addend: u32,
+    metadata: u32,
+}
+
+impl Operands {
+    /// The list is: result, A, B, addend, metadata; `Inst::a` and `Inst::b` are the numbers of registers of A and B,
+    /// `Inst::d` that of the result.
+    fn of(inst: &Inst, multiply: &Multiply) -> Self {
+        let a = inst.x + inst.d;
+        let b = a + inst.a;
+        let addend = b + inst.b;
+        let (left, right) = if multiply.transposed { (b, a) } else { (a, b) };
+        let [_, _, sums] = multiply.fragments();
+        Self { result: inst.x, left, right, addend, metadata: addend + sums.registers(multiply.addend.bits()) }
+    }
+}
+
+/// Calls `visit` with line, position and bits of each element of a fragment of elements of up to 32 bits.
+#[inline(always)]
+fn elements(
+    machine: &Machine<'_>,
+    fragment: Fragment,
+    element: Element,
+    list: u32,
+    mut visit: impl FnMut(usize, u32, usize, u32),
+) {
+    let (bits, per) = (element.bits(), per_register(element.bits()));
+    for register in 0..fragment.registers(bits) {
+        let row = machine.registers.row::<u32>(machine.env.code.list(list + register));
+        for (lane, word) in row.iter().enumerate() {
+            for index in 0..per {
+                let (line, position) = fragment.place(bits, register, lane as u32, index);
+                visit(lane, line, position as usize, word >> (bits * index));
+            }
+        }
+    }
+}
+
+/// The same for `f64`.
+fn doubles(machine: &Machine<'_>, fragment: Fragment, list: u32, mut visit: impl FnMut(usize, usize, f64)) {
+    for register in 0..fragment.registers(64) {
+        let row = machine.registers.row::<u64>(machine.env.code.list(list + register));
+        for (lane, value) in row.iter().enumerate() {
+            let (line, position) = fragment.place(64, register, lane as u32, 0);
+            visit(line as usize, position as usize, f64::from_bits(*value));
+        }
+    }
+}
+
+/// The index of an element of the accumulator.
+fn at(multiply: &Multiply, row: usize, column: usize) -> usize {
+    (row * multiply.shape[1] as usize + column) % SUMS
+}
+
+/// The addends, by place.
+fn addends(machine: &Machine<'_>, multiply: &Multiply, list: u32) -> [u32; SUMS] {
+    let mut sums = [0; SUMS];
+    let [_, _, fragment] = multiply.fragments();
+    elements(machine, fragment, multiply.addend, list, |_, row, column, raw| {
+        sums[at(multiply, row as usize, column)] = raw;
+    });
+    sums
+}
+
+/// Writes the results, by place, to the registers of the result.
+fn store(machine: &mut Machine<'_>, multiply: &Multiply, list: u32, sums: &[u32; SUMS]) {
+    let [_, _, fragment] = multiply.fragments();
+    let (bits, per) = (multiply.result.bits(), per_register(multiply.result.bits()));
+    for register in 0..fragment.registers(bits) {
+        let mut row = [0_u32; LANES];
+        for (lane, word) in row.iter_mut().enumerate() {
+            for index in 0..per {
+                let (line, column) = fragment.place(bits, register, lane as u32, index);
+                let raw = sums[at(multiply, line as usize, column as usize)];
+                *word |= (if per == 2 { raw & 0xffff } else { raw }) << (bits * index % 32);
+            }
+        }
+        let slot = machine.env.code.list(list + register);
+        machine.registers.set(slot, machine.mask, &row);
+    }
+}
+
+/// How sums are made.
+pub(crate) trait Rule {
+    /// Runs a multiplication whose operands are all there.
+    fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands);
+}
+
+/// Any multiplication.
+#[inline(always)]
+fn multiply_body<R: Rule>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    if !gather(machine) {
+        return Flow::Wait;
+    }
+    let pick = |matrix| if let Matrix::Multiply(multiply) = matrix { Some(multiply) } else { None };
+    let Some(multiply) = description(machine, inst.imm, pick) else { return LOST };
+    R::run(machine, &multiply, &Operands::of(inst, &multiply));
+    Flow::Next
+}
+
+dispatched!(
+    /// Code for `mma`.
+    multiply, multiply_avx2, multiply_body, Rule
+);
+
+/// `f16 bf16 tf32`
+pub(crate) struct Floats;
+
+/// `e4m3 e5m2`
+pub(crate) struct TinyFloats;
+
+/// Most rows, and most columns.
+const LINES: usize = 32;
+
+/// Which of the two lines an element is in, and where: 8-bit floats are summed in two steps.
+fn step<const TINY: bool>(position: usize) -> (usize, usize) {
+    if TINY { (position % 4 / 2, position / 4 * 2 + position % 2) } else { (0, position) }
+}
+
+/// The lines of an operand.
+#[inline(always)]
+fn lines<const TINY: bool>(
+    machine: &Machine<'_>,
+    fragment: Fragment,
+    element: Element,
+    list: u32,
+) -> [[Line; LINES]; 2] {
+    let mut lines = [[Line::EMPTY; LINES]; 2];
+    elements(machine, fragment, element, list, |_, line, position, raw| {
+        let (half, index) = step::<TINY>(position);
+        lines[half][line as usize % LINES].set(index % WIDTH, element.part(raw));
+    });
+    lines
+}
+
+/// One sum of floats whose products are all added at once.
+///
+/// Accumulators of two types mean a sum in `f32`, before and after which the other type is converted.
+#[inline(always)]
+fn summed(multiply: &Multiply, a: &Line, b: &Line, count: usize, addend: u32) -> u32 {
+    let (half, single) = (Element::F16, Element::Word);
+    match (multiply.addend == half, multiply.result == half) {
+        (true, true) => dot(a, b, count, half.part(addend)).to_f16(),
+        (false, false) => stepwise(multiply, a, b, count, addend),
+        (true, false) => dot(a, b, count, single.part(f16_to_f32(addend).to_bits())).to_f32(),
+        (false, true) => f32_to_f16(f32::from_bits(dot(a, b, count, single.part(addend)).to_f32())),
+    }
+}
+
+/// A sum in `f32`: in one step, but in two for the `tf32` of `wmma`.
+#[inline(always)]
+fn stepwise(multiply: &Multiply, a: &Line, b: &Line, count: usize, addend: u32) -> u32 {
+    let single = Element::Word;
+    if multiply.shape != [16, 16, 8] {
+        return dot(a, b, count, single.part(addend)).to_f32();
+    }
+    let first = dot(&a.quarter(0), &b.quarter(0), 4, single.part(addend)).to_f32();
+    dot(&a.quarter(1), &b.quarter(1), 4, single.part(first)).to_f32()
+}
+
+/// One sum of floats.
+#[inline(always)]
+fn sum<const TINY: bool>(multiply: &Multiply, a: [&Line; 2], b: [&Line; 2], count: usize, addend: u32) -> u32 {
+    let half = multiply.result == Element::F16;
+    if !TINY {
+        return summed(multiply, a[0], b[0], count, addend);
+    }
+    let mut total = 0;
+    for step in 0..2 {
+        let sum = dot(a[step], b[step], count / 2, multiply.result.part(total));
+        total = if half { sum.to_f16() } else { sum.to_f32() };
+    }
+    if half {
+        f32_to_f16(f16_to_f32(total) + f16_to_f32(addend))
+    } else {
+        canonical(f32::from_bits(total) + f32::from_bits(addend)).to_bits()
+    }
+}
+
+/// Floats of up to 19 bits.
+#[inline(always)]
+fn floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
+    if let Some(selector) = multiply.sparse {
+        return sparse_floats::<TINY>(machine, multiply, operands, selector);
+    }
+    let [left, right, _] = multiply.fragments();
+    let a = lines::<TINY>(machine, left, multiply.left, operands.left);
+    let b = lines::<TINY>(machine, right, multiply.right, operands.right);
+    let mut sums = addends(machine, multiply, operands.addend);
+    let [rows, columns, depth] = multiply.shape.map(|size| size as usize);
+    for row in 0..rows.min(LINES) {
+        for column in 0..columns.min(LINES) {
+            let place = at(multiply, row, column);
+            let (a, b) = ([&a[0][row], &a[1][row]], [&b[0][column], &b[1][column]]);
+            sums[place] = sum::<TINY>(multiply, a, b, depth, sums[place]);
+        }
+    }
+    store(machine, multiply, operands.result, &sums);
+}
+
+impl Rule for Floats {
+    #[inline(always)]
+    fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
+        floats::<false>(machine, multiply, operands);
+    }
+}
+
+impl Rule for TinyFloats {
+    #[inline(always)]
+    fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
+        floats::<true>(machine, multiply, operands);
+    }
+}
+
+/// Most columns of a sparse A, and of it as it is held.
+const DEEP: usize = 128;
+
+/// For each row of a sparse A, the columns of the elements that are held.
+///
+/// The bits of a row are in one or two lanes of its group of four; 16 of them name the columns of eight units. A unit is one
+/// element, but half a `tf32` and a pair of 4-bit integers.
+fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32) -> [[u8; DEEP / 2]; 16] {
+    let words = machine.registers.row::<u32>(machine.env.code.list(list));
+    let bits = multiply.left.bits();
+    let held = multiply.shape[2] / 2;
+    let units = match bits {
+        32 => held * 2,
+        4 => held / 2,
+        _ => held,
+    };
+    let mut places = [[0; DEEP / 2]; 16];
+    for (row, places) in places.iter_mut().enumerate() {
+        let (group, upper) = (row as u32 % 8, row as u32 / 8);
+        let unit = |index: u32| {
+            let (lane, shift) = match units {
+                ..=8 => (selector, 16 * upper + 2 * index),
+                9..=16 if bits < 16 => (2 * selector + upper, 2 * index),
+                9..=16 => (2 * selector + index / 8, 16 * upper + 2 * (index % 8)),
+                _ => (upper + 2 * (index / 16), 2 * (index % 16)),
+            };
+            let word = words[(4 * group + lane) as usize % LANES];
+            4 * (index / 2) + (word >> shift & 3)
+        };
+        for (index, place) in places.iter_mut().enumerate().take(held as usize) {
+            let index = index as u32;
+            *place = match bits {
+                32 => unit(2 * index) / 2,
+                4 => 2 * unit(index / 2) + index % 2,
+                _ => unit(index),
+            } as u8;
+        }
+    }
+    places
+}
+
+/// `mma.sp` on floats.
+#[inline(never)]
+fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands, selector: u32) {
+    let [left, right, _] = multiply.fragments();
+    let a = lines::<TINY>(machine, left, multiply.left, operands.left);
+    let zero = Element::Word.part(0);
+    let mut parts = [[zero; DEEP / 2]; 8];
+    elements(machine, right, multiply.right, operands.right, |_, line, position, raw| {
+        parts[line as usize % 8][position % (DEEP / 2)] = multiply.right.part(raw);
+    });
+    let places = columns(machine, multiply, operands.metadata, selector);
+    let mut sums = addends(machine, multiply, operands.addend);
+    let held = multiply.shape[2] as usize / 2;
+    for row in 0..16 {
+        for (column, parts) in parts.iter().enumerate() {
+            let b = chosen::<TINY>(parts, &places[row][..held]);
+            let place = at(multiply, row, column);
+            let (a, b) = ([&a[0][row], &a[1][row]], [&b[0], &b[1]]);
+            sums[place] = sum::<TINY>(multiply, a, b, held, sums[place]);
+        }
+    }
+    store(machine, multiply, operands.result, &sums);
+}
+
+/// The elements of a column of B that meet those held of a row of A.
+fn chosen<const TINY: bool>(parts: &[Part; DEEP / 2], places: &[u8]) -> [Line; 2] {
+    let mut lines = [Line::EMPTY; 2];
+    for (position, place) in places.iter().enumerate() {
+        let (half, index) = step::<TINY>(position);
+        lines[half].set(index % WIDTH, parts[usize::from(*place) % (DEEP / 2)]);
+    }
+    lines
+}
+
+/// `u8 s8 u4 s4`
+pub(crate) struct Integers;
+
+impl Rule for Integers {
+    #[inline(always)]
+    fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
+        let [left, right, _] = multiply.fragments();
+        let (mut a, mut b) = ([[0_i32; DEEP]; LINES], [[0_i32; DEEP]; LINES]);
+        elements(machine, left, multiply.left, operands.left, |_, line, position, raw| {
+            a[line as usize % LINES][position % DEEP] = multiply.left.integer(raw);
+        });
+        elements(machine, right, multiply.right, operands.right, |_, line, position, raw| {
+            b[line as usize % LINES][position % DEEP] = multiply.right.integer(raw);
+        });
+        if let Some(selector) = multiply.sparse {
+            spread(&mut a, &columns(machine, multiply, operands.metadata, selector), multiply.shape[2] as usize / 2);
+        }
+        let mut sums = addends(machine, multiply, operands.addend);
+        let [rows, columns, depth] = multiply.shape.map(|size| size as usize);
+        for (row, a) in a.iter().enumerate().take(rows) {
+            for (column, b) in b.iter().enumerate().take(columns) {
+                // At most 128 products of 16 bits.
+                let total: i32 = a[..depth.min(DEEP)].iter().zip(b).map(|(a, b)| a * b).sum();
+                let place = at(multiply, row, column);
+                let addend = sums[place].cast_signed();
+                let joined = if multiply.saturate { addend.saturating_add(total) } else { addend.wrapping_add(total) };
+                sums[place] = joined.cast_unsigned();
+            }
+        }
+        store(machine, multiply, operands.result, &sums);
+    }
+}
+
+/// Puts the elements held of each row of a sparse A into their columns.
+fn spread(lines: &mut [[i32; DEEP]; LINES], places: &[[u8; DEEP / 2]; 16], held: usize) {
+    for (line, places) in lines.iter_mut().zip(places) {
+        let mut whole = [0; DEEP];
+        for (value, place) in line.iter().zip(places).take(held) {
+            whole[usize::from(*place) % DEEP] += value;
+        }
+        *line = whole;
+    }
+}
+
+/// `b1`
+pub(crate) struct Bits;
+
+impl Rule for Bits {
+    fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
+        let [left, right, _] = multiply.fragments();
+        let words = |fragment: Fragment, list: u32| {
+            let mut lines = [[0_u32; 8]; 16];
+            for register in 0..fragment.registers(1) {
+                let row = machine.registers.row::<u32>(machine.env.code.list(list + register));
+                for (lane, word) in row.iter().enumerate() {
+                    let (line, position) = fragment.place(1, register, lane as u32, 0);
+                    lines[line as usize % 16][position as usize / 32 % 8] = *word;
+                }
+            }
+            lines
+        };
+        let (a, b) = (words(left, operands.left), words(right, operands.right));
+        let mut sums = addends(machine, multiply, operands.addend);
+        for row in 0..multiply.shape[0].min(16) as usize {
+            for column in 0..multiply.shape[1].min(16) as usize {
+                let joined = a[row].iter().zip(&b[column]);
+                let ones: u32 = joined.map(|(a, b)| if multiply.and { a & b } else { a ^ b }.count_ones()).sum();
+                let place = at(multiply, row, column);
+                sums[place] = sums[place].wrapping_add(ones);
+            }
+        }
+        store(machine, multiply, operands.result, &sums);
+    }
+}
+
+/// `f64`
+pub(crate) struct Doubles;
+
+/// `a * b + c` in a rounding.
+fn fused(rounding: u8, a: f64, b: f64, c: f64) -> f64 {
+    let value = match rounding {
+        mode::ZERO => round::fma_f64::<{ mode::ZERO }>(a, b, c),
+        mode::DOWN => round::fma_f64::<{ mode::DOWN }>(a, b, c),
+        mode::UP => round::fma_f64::<{ mode::UP }>(a, b, c),
+        _ => a.mul_add(b, c),
+    };
+    if !value.is_nan() {
+        return value;
+    }
+    // The first operand that is not a number, made quiet; else the one that stands for an invalid operation.
+    let bits = [a, b, c].into_iter().find(|operand| operand.is_nan()).map_or(0xfff8 << 48, f64::to_bits);
+    f64::from_bits(bits | 1 << 51)
+}
+
+impl Rule for Doubles {
+    #[inline(always)]
+    fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
+        let [left, right, sum] = multiply.fragments();
+        let (mut a, mut b, mut sums) = ([[0.0; WIDTH]; LINES], [[0.0; WIDTH]; LINES], [0.0; SUMS]);
+        doubles(machine, left, operands.left, |line, position, value| a[line % LINES][position % WIDTH] = value);
+        doubles(machine, right, operands.right, |line, position, value| b[line % LINES][position % WIDTH] = value);
+        doubles(machine, sum, operands.addend, |row, column, value| sums[at(multiply, row, column)] = value);
+        let depth = multiply.shape[2] as usize;
+        for register in 0..sum.registers(64) {
+            let mut row = [0_u64; LANES];
+            for (lane, value) in row.iter_mut().enumerate() {
+                let (line, column) = sum.place(64, register, lane as u32, 0);
+                let (line, column) = (line as usize, column as usize);
+                let products = a[line % LINES].iter().zip(&b[column % LINES]).take(depth);
+                let total = products
+                    .fold(sums[at(multiply, line, column)], |total, (a, b)| fused(multiply.rounding, *a, *b, total));
+                *value = total.to_bits();
+            }
+            let slot = machine.env.code.list(operands.result + register);
+            machine.registers.set(slot, machine.mask, &row);
+        }
+    }
+}
+
+/// `m8n8k4` on `f16`: four products, each by eight lanes.
+pub(crate) struct Quads;
+
+/// Which of the four products a lane takes part in.
+fn quad(lane: usize) -> usize {
+    lane / 4 % 4
+}
+
+/// One sum of `m8n8k4`.
+fn quad_sum(multiply: &Multiply, a: [u32; 4], b: [u32; 4], addend: u32) -> u32 {
+    let half = Element::F16;
+    let addend = multiply.addend.value(addend);
+    let product = |total: f32, (a, b): (&u32, &u32)| half.value(*a & 0xffff).mul_add(half.value(*b & 0xffff), total);
+    if multiply.result == half {
+        return f32_to_f16(a.iter().zip(&b).rev().fold(addend, product));
+    }
+    canonical(a.iter().zip(&b).fold(0.0, product) + addend).to_bits()
+}
+
+impl Rule for Quads {
+    fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
+        let [left, right, sum] = multiply.fragments();
+        let (mut a, mut b) = ([[[0_u32; 4]; 8]; 4], [[[0_u32; 4]; 8]; 4]);
+        elements(machine, left, Element::F16, operands.left, |lane, line, position, raw| {
+            a[quad(lane)][line as usize % 8][position % 4] = raw;
+        });
+        elements(machine, right, Element::F16, operands.right, |lane, line, position, raw| {
+            b[quad(lane)][line as usize % 8][position % 4] = raw;
+        });
+        let mut addend = [[[0_u32; 8]; 8]; 4];
+        elements(machine, sum, multiply.addend, operands.addend, |lane, row, column, raw| {
+            addend[quad(lane)][row as usize % 8][column % 8] = raw;
+        });
+        let (bits, per) = (multiply.result.bits(), per_register(multiply.result.bits()));
+        for register in 0..sum.registers(bits) {
+            let row: [u32; LANES] = std::array::from_fn(|lane| {
+                (0..per).fold(0, |word, index| {
+                    let (line, column) = sum.place(bits, register, lane as u32, index);
+                    let (line, column, quad) = (line as usize % 8, column as usize % 8, quad(lane));
+                    let value = quad_sum(multiply, a[quad][line], b[quad][column], addend[quad][line][column]);
+                    word | value << (bits * index % 32)
+                })
+            });
+            let slot = machine.env.code.list(operands.result + register);
+            machine.registers.set(slot, machine.mask, &row);
+        }
+    }
+}
