@@ -9,15 +9,18 @@
 mod attribute;
 mod callback;
 mod function;
+mod graph;
 mod handle;
 mod pod;
 mod result;
 mod scalar;
+#[macro_use]
 mod structure;
 
 pub use attribute::*;
 pub use callback::*;
 pub use function::{Function, FunctionClass, JournalClass, Lookup, proc_address};
+pub use graph::*;
 pub use handle::*;
 pub use pod::Pod;
 pub use result::CUresult;

@@ -31,6 +31,8 @@ macro_rules! structures {
     )*};
 }
 
+pub(crate) use structures;
+
 /// Structures that nobody looks into yet: a size, aligned to 8 bytes.
 macro_rules! opaque {
     ($($name:ident $size:literal)*) => {$(
@@ -125,7 +127,6 @@ opaque! {
     CUDA_ARRAY_DESCRIPTOR_v1 16
     CUDA_ARRAY_MEMORY_REQUIREMENTS 32
     CUDA_ARRAY_SPARSE_PROPERTIES 48
-    CUDA_BATCH_MEM_OP_NODE_PARAMS 32
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC 88
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC 104
     CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC 120
@@ -134,15 +135,9 @@ opaque! {
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS 144
     CUDA_EXT_SEM_SIGNAL_NODE_PARAMS 24
     CUDA_EXT_SEM_WAIT_NODE_PARAMS 24
-    CUDA_GRAPH_INSTANTIATE_PARAMS 32
-    CUDA_HOST_NODE_PARAMS 16
-    CUDA_KERNEL_NODE_PARAMS 72
-    CUDA_KERNEL_NODE_PARAMS_v1 56
     CUDA_MEMCPY2D_v1 96
     CUDA_MEMCPY3D_BATCH_OP 112
     CUDA_MEMCPY3D_v1 144
-    CUDA_MEMSET_NODE_PARAMS 40
-    CUDA_MEM_ALLOC_NODE_PARAMS 120
     CUDA_RESOURCE_DESC 144
     CUDA_RESOURCE_VIEW_DESC 112
     CUDA_TEXTURE_DESC 104
@@ -153,14 +148,9 @@ opaque! {
     CUcheckpointUnlockArgs 64
     CUdevResource 144
     CUexecAffinityParam 8
-    CUgraphEdgeData 8
-    CUgraphExecUpdateResultInfo 24
-    CUgraphNodeParams 256
-    CUkernelNodeAttrValue 64
     CUmemDecompressParams 64
     CUmemPoolPtrExportData 64
     CUmulticastObjectProp 32
     CUstreamAttrValue 64
-    CUstreamBatchMemOpParams 48
     CUtensorMap 128
 }

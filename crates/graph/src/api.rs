@@ -1,0 +1,211 @@
+//! All graphs of a process, and what the rest of a driver library asks of them.
+//!
+//! Nothing here calls the program back or waits for a GPU while the lock is held.
+
+mod captures;
+mod execs;
+mod graphs;
+mod memory;
+mod nodes;
+mod params;
+mod raw;
+mod update;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use katydid_cuda_sys::{CUevent, CUresult, CUstream};
+
+use crate::backend::{Backend, Outcome};
+use crate::capture::{StreamKey, Taken};
+use crate::graph::State;
+use crate::legality::Call;
+use crate::params::Params;
+
+/// The graphs and captures of a process.
+#[derive(Debug)]
+pub struct Graphs<B> {
+    pub(crate) backend: B,
+    state: Mutex<State>,
+    /// Captures under way, and events that stand for a place in one: without any, most calls need no look.
+    captures: AtomicUsize,
+    /// Blocks of memory that belong to graphs.
+    blocks: AtomicUsize,
+}
+
+impl<B: Backend> Graphs<B> {
+    /// No graphs yet.
+    pub fn new(backend: B) -> Self {
+        let (state, captures, blocks) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { backend, state, captures, blocks }
+    }
+
+    /// Runs `body` under the lock; destructors that came due run after it.
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = body(&mut state);
+        self.captures.store(state.captures.load(), Ordering::Release);
+        self.blocks.store(state.memory.count(), Ordering::Release);
+        let due = state.objects.take_due();
+        drop(state);
+        due.into_iter().for_each(|(function, data)| self.backend.destruct(function, data));
+        answer
+    }
+
+    /// As [`Graphs::with`], for what may fail.
+    pub(crate) fn ask<T>(&self, body: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
+        self.with(body)
+    }
+
+    /// Nothing is captured, and no event was last recorded in a capture.
+    pub fn is_quiet(&self) -> bool {
+        self.captures.load(Ordering::Acquire) == 0
+    }
+
+    /// Refuses a call that a capture forbids.
+    ///
+    /// # Errors
+    ///
+    /// 900 or 906; the capture is spoilt.
+    pub fn forbid(&self, call: Call) -> Outcome {
+        if self.is_quiet() { Ok(()) } else { self.ask(|state| state.captures.forbid(call)) }
+    }
+
+    /// As [`Graphs::forbid`], for a stream by its handle.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graphs::forbid`], or that it is no stream.
+    pub fn forbid_stream(&self, stream: CUstream) -> Outcome {
+        if self.is_quiet() {
+            return Ok(());
+        }
+        let place = self.backend.stream(stream)?;
+        self.ask(|state| state.captures.forbid(Call::Stream(place)))
+    }
+
+    /// Whether a call in this stream would be captured.
+    ///
+    /// # Errors
+    ///
+    /// 901 in a spoilt capture, 906 for the legacy default stream.
+    pub fn is_captured(&self, stream: CUstream) -> Outcome<bool> {
+        if self.is_quiet() {
+            return Ok(false);
+        }
+        let place = self.backend.stream(stream)?;
+        self.ask(|state| state.captures.is_captured(place))
+    }
+
+    /// Puts an operation into the graph that its stream is captured into, if it is. `make` checks it.
+    ///
+    /// # Errors
+    ///
+    /// What `make` says; 901 in a spoilt capture, 906 for the legacy default stream.
+    pub fn take(&self, stream: CUstream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<Taken> {
+        if !self.is_captured(stream)? {
+            return Ok(Taken::No);
+        }
+        let (params, place) = (make()?, self.backend.stream(stream)?);
+        self.ask(|state| state.take(place.key, params)).map(|_| Taken::Yes)
+    }
+
+    /// As [`Graphs::take`]; what cannot be captured spoils the capture.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graphs::take`].
+    pub fn take_or_spoil(&self, stream: CUstream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<Taken> {
+        self.take(stream, || make().inspect_err(|_| self.spoil(stream)))
+    }
+
+    /// The capture of a stream cannot succeed any more.
+    pub fn spoil(&self, stream: CUstream) {
+        if let Ok(place) = self.backend.stream(stream) {
+            self.with(|state| state.captures.spoil(place.key));
+        }
+    }
+
+    /// Refuses what cannot be captured at all, which spoils the capture.
+    ///
+    /// # Errors
+    ///
+    /// 900 in a capture.
+    pub fn refuse_captured(&self, stream: CUstream) -> Outcome {
+        let refused = || Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        self.take_or_spoil(stream, refused).map(drop)
+    }
+
+    /// An event is recorded in a stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graphs::take`].
+    pub fn record(&self, event: CUevent, stream: CUstream, is_external: bool) -> Outcome<Taken> {
+        if self.is_quiet() {
+            return Ok(Taken::No);
+        }
+        if is_external && self.is_captured(stream)? {
+            return self.take(stream, || Ok(Params::RecordEvent(event)));
+        }
+        let place = self.backend.stream(stream)?;
+        self.ask(|state| state.captures.record(event.0.addr(), place))
+    }
+
+    /// A stream waits for an event; `was_recorded` says whether it ever was, outside of captures.
+    ///
+    /// # Errors
+    ///
+    /// 902 when captures would meet, 905 when a captured stream would wait for one that is not, and as [`Graphs::take`].
+    pub fn wait(
+        &self,
+        event: CUevent,
+        stream: CUstream,
+        is_external: bool,
+        was_recorded: impl FnOnce() -> bool,
+    ) -> Outcome<Taken> {
+        if self.is_quiet() {
+            return Ok(Taken::No);
+        }
+        if is_external && self.is_captured(stream)? {
+            return self.take(stream, || Ok(Params::WaitEvent(event)));
+        }
+        let (place, was_recorded) = (self.backend.stream(stream)?, was_recorded());
+        self.ask(|state| state.captures.wait(event.0.addr(), place, was_recorded))
+    }
+
+    /// Refuses to ask or wait for an event that was last recorded in a capture.
+    ///
+    /// # Errors
+    ///
+    /// 907 while the capture lasts, 1 afterwards.
+    pub fn check_event(&self, event: CUevent) -> Outcome {
+        if self.is_quiet() { Ok(()) } else { self.ask(|state| state.captures.check_event(event.0.addr())) }
+    }
+
+    /// An event's handle has ended.
+    pub fn forget_event(&self, event: CUevent) {
+        if !self.is_quiet() {
+            self.with(|state| state.captures.forget_event(event.0.addr()));
+        }
+    }
+
+    /// A stream's handle has ended.
+    pub fn forget_stream(&self, key: StreamKey) {
+        if !self.is_quiet() {
+            self.with(|state| state.forget_stream(key));
+        }
+    }
+
+    /// The program frees an address: true if it was memory of a graph, and is free now.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE` for memory of a graph that is not allocated.
+    pub fn free(&self, address: u64) -> Outcome<bool> {
+        if self.blocks.load(Ordering::Acquire) == 0 {
+            return Ok(false);
+        }
+        self.ask(|state| state.memory.free(address))
+    }
+}

@@ -1,0 +1,227 @@
+//! Functions of stream capture.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream, capture_mode, capture_status};
+
+use super::Graphs;
+use super::raw::{dependencies, wanted, write};
+use crate::backend::{Backend, Outcome};
+use crate::graph::{graph_handle, node_handle};
+use crate::legality::exchange_mode;
+
+/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`: replace, not add.
+const REPLACE: u32 = 1;
+
+thread_local! {
+    /// What the last question of this thread was answered with: programs are lent these arrays.
+    static LENT: std::cell::RefCell<(Vec<CUgraphNode>, Vec<CUgraphEdgeData>)> =
+        const { std::cell::RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// Where the answers about a capture go; all but the status may be left out.
+struct Answers {
+    status: *mut u32,
+    id: *mut u64,
+    graph: *mut CUgraph,
+    nodes: *mut *const CUgraphNode,
+    data: *mut *const CUgraphEdgeData,
+    count: *mut usize,
+}
+
+/// Every function: pointers are null or as the driver API documents them.
+#[allow(clippy::missing_safety_doc, reason = "one contract for all functions of the driver API, stated above")]
+#[allow(clippy::missing_errors_doc, missing_docs, reason = "functions of the driver API, under its codes")]
+#[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
+impl<B: Backend> Graphs<B> {
+    pub unsafe fn begin_capture(&self, stream: CUstream, mode: u32) -> Outcome {
+        let place = self.backend.stream(stream)?;
+        self.ask(|state| state.begin_capture(place, mode, None))
+    }
+
+    pub unsafe fn begin_capture_v1(&self, stream: CUstream) -> Outcome {
+        // SAFETY: handed on.
+        unsafe { self.begin_capture(stream, capture_mode::GLOBAL) }
+    }
+
+    pub unsafe fn begin_capture_to(
+        &self,
+        stream: CUstream,
+        graph: CUgraph,
+        nodes: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        mode: u32,
+    ) -> Outcome {
+        let place = self.backend.stream(stream)?;
+        self.ask(|state| {
+            let graph = state.graph_id(graph)?;
+            // SAFETY: the contract of all functions here.
+            let frontier = unsafe { dependencies(state, nodes, data, count) }?;
+            state.begin_capture(place, mode, Some((graph, frontier)))
+        })
+    }
+
+    pub unsafe fn end_capture(&self, stream: CUstream, out: *mut CUgraph) -> Outcome {
+        let place = self.backend.stream(stream)?;
+        let ended = self.ask(|state| state.end_capture(place));
+        // SAFETY: the contract of all functions here.
+        unsafe { write(out, ended.map_or(CUgraph::NULL, graph_handle)) };
+        ended.map(drop)
+    }
+
+    pub unsafe fn is_capturing(&self, stream: CUstream, out: *mut u32) -> Outcome {
+        wanted(out)?;
+        let place = self.backend.stream(stream)?;
+        let status = match self.is_quiet() {
+            true => capture_status::NONE,
+            false => self.ask(|state| {
+                state.captures.check_legacy(place, false)?;
+                Ok(state.captures.status(place.key))
+            })?,
+        };
+        // SAFETY: the contract of all functions here.
+        unsafe { write(out, status) };
+        Ok(())
+    }
+
+    pub unsafe fn exchange_capture_mode(&self, mode: *mut u32) -> Outcome {
+        // SAFETY: the contract of all functions here.
+        unsafe {
+            let new = read_number(mode)?;
+            write(mode, exchange_mode(new));
+        }
+        Ok(())
+    }
+
+    pub unsafe fn capture_info_v1(&self, stream: CUstream, status: *mut u32, id: *mut u64) -> Outcome {
+        let (graph, nodes, data, count) = (null(), null(), null(), null());
+        self.answer(stream, &Answers { status, id, graph, nodes, data, count })
+    }
+
+    pub unsafe fn capture_info_v2(
+        &self,
+        stream: CUstream,
+        status: *mut u32,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode,
+        count: *mut usize,
+    ) -> Outcome {
+        self.answer(stream, &Answers { status, id, graph, nodes, data: null(), count })
+    }
+
+    pub unsafe fn capture_info(
+        &self,
+        stream: CUstream,
+        status: *mut u32,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode,
+        data: *mut *const CUgraphEdgeData,
+        count: *mut usize,
+    ) -> Outcome {
+        self.answer(stream, &Answers { status, id, graph, nodes, data, count })
+    }
+
+    fn answer(&self, stream: CUstream, answers: &Answers) -> Outcome {
+        // SAFETY: the contract of all functions here; the status is written once it is known.
+        unsafe { self.is_capturing(stream, answers.status) }?;
+        let place = self.backend.stream(stream)?;
+        self.with(|state| {
+            let Some(capture) = state.captures.of(place.key).filter(|capture| capture.is_valid) else { return };
+            let frontier = state.captures.frontier(place.key).cloned().unwrap_or_default();
+            let nodes: Vec<_> = frontier.iter().map(|edge| node_handle(edge.0)).collect();
+            let data: Vec<_> = frontier.iter().map(|edge| edge.1).collect();
+            // SAFETY: the contract of all functions here.
+            unsafe {
+                write(answers.id, capture.id);
+                write(answers.graph, graph_handle(capture.graph));
+                write(answers.count, nodes.len());
+                lend(answers, nodes, data);
+            }
+        });
+        Ok(())
+    }
+
+    pub unsafe fn update_dependencies(
+        &self,
+        stream: CUstream,
+        nodes: *mut CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        flags: u32,
+    ) -> Outcome {
+        let place = self.backend.stream(stream)?;
+        self.ask(|state| {
+            let capture = state.captures.of(place.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+            if !capture.is_valid {
+                return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+            }
+            let graph = capture.graph;
+            // SAFETY: the contract of all functions here.
+            let named = unsafe { dependencies(state, nodes.cast_const(), data, count) }?;
+            if flags > REPLACE {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            state.check_before(graph, &named, katydid_cuda_sys::node_type::KERNEL)?;
+            let frontier = state.captures.frontier_mut(place.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+            if flags == REPLACE {
+                frontier.clear();
+            }
+            for edge in named {
+                if !frontier.iter().any(|(node, _)| *node == edge.0) {
+                    frontier.push(edge);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub unsafe fn update_dependencies_v1(
+        &self,
+        stream: CUstream,
+        nodes: *mut CUgraphNode,
+        count: usize,
+        flags: u32,
+    ) -> Outcome {
+        // SAFETY: handed on.
+        unsafe { self.update_dependencies(stream, nodes, std::ptr::null(), count, flags) }
+    }
+}
+
+/// An answer that is not wanted.
+fn null<T>() -> *mut T {
+    std::ptr::null_mut()
+}
+
+/// # Safety
+///
+/// `pointer` is null or readable.
+unsafe fn read_number(pointer: *const u32) -> Outcome<u32> {
+    if pointer.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    Ok(unsafe { pointer.read_unaligned() })
+}
+
+/// Lends the program arrays that live until the thread asks again.
+///
+/// # Safety
+///
+/// The answers are null or writable.
+unsafe fn lend(answers: &Answers, nodes: Vec<CUgraphNode>, data: Vec<CUgraphEdgeData>) {
+    let empty = nodes.is_empty();
+    let _ = LENT.try_with(|lent| {
+        let mut lent = lent.borrow_mut();
+        *lent = (nodes, data);
+        let nodes = if empty { std::ptr::null() } else { lent.0.as_ptr() };
+        let data = if empty { std::ptr::null() } else { lent.1.as_ptr() };
+        // SAFETY: handed on.
+        unsafe {
+            write(answers.nodes, nodes);
+            write(answers.data, data);
+        }
+    });
+}

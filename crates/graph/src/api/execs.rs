@@ -1,0 +1,167 @@
+//! Functions on executable graphs: making, launching, ending them.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_char;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, instantiate_flags,
+    instantiate_result,
+};
+
+use super::Graphs;
+use super::raw::{read, wanted, write};
+use crate::backend::{Backend, Outcome};
+use crate::exec::{Unfit, exec_handle};
+use crate::graph::node_handle;
+use crate::legality::Call;
+use crate::params::Params;
+
+/// Every function: pointers are null or as the driver API documents them.
+#[allow(clippy::missing_safety_doc, reason = "one contract for all functions of the driver API, stated above")]
+#[allow(clippy::missing_errors_doc, missing_docs, reason = "functions of the driver API, under its codes")]
+impl<B: Backend> Graphs<B> {
+    fn make(&self, graph: CUgraph, flags: u64, with_params: bool) -> Result<u32, Unfit> {
+        let (id, graph, plan) = self.with(|state| {
+            let graph = state.graph_id(graph)?;
+            let plan = state.prepare(graph, flags, with_params)?;
+            Ok::<_, Unfit>((state.mint()?, graph, plan))
+        })?;
+        self.forbid(Call::Unsafe)?;
+        self.backend.instantiate(id, graph, &plan, flags)?;
+        self.ask(|state| state.insert_exec(id, graph, plan, flags))?;
+        Ok(id)
+    }
+
+    pub unsafe fn instantiate_with_flags(&self, out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Outcome {
+        wanted(out)?;
+        let id = self.make(graph, flags, false).map_err(|unfit| unfit.code)?;
+        // SAFETY: the contract of all functions here.
+        unsafe { write(out, exec_handle(id)) };
+        Ok(())
+    }
+
+    /// The log stays empty: the code says what there is to say.
+    pub unsafe fn instantiate(
+        &self,
+        out: *mut CUgraphExec,
+        graph: CUgraph,
+        node: *mut CUgraphNode,
+        log: *mut c_char,
+        size: usize,
+    ) -> Outcome {
+        wanted(out)?;
+        if size > 0 {
+            // SAFETY: the contract of all functions here: the log has room for `size` characters.
+            unsafe { write(log, 0) };
+        }
+        let made = self.make(graph, 0, false);
+        // SAFETY: the contract of all functions here.
+        unsafe {
+            match made {
+                Ok(id) => {
+                    write(out, exec_handle(id));
+                    write(node, CUgraphNode::NULL);
+                    Ok(())
+                }
+                Err(unfit) => {
+                    write(node, unfit.node.map_or(CUgraphNode::NULL, node_handle));
+                    Err(unfit.code)
+                }
+            }
+        }
+    }
+
+    pub unsafe fn instantiate_with_params(
+        &self,
+        out: *mut CUgraphExec,
+        graph: CUgraph,
+        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) -> Outcome {
+        wanted(out)?;
+        // SAFETY: the contract of all functions here.
+        let mut answer = unsafe { read(params.cast_const()) }?;
+        let made = self.make(graph, answer.flags, true);
+        (answer.result_out, answer.hErrNode_out) = match &made {
+            Ok(_) => (instantiate_result::SUCCESS, CUgraphNode::NULL),
+            Err(unfit) => (unfit.result, unfit.node.map_or(CUgraphNode::NULL, node_handle)),
+        };
+        // SAFETY: as above.
+        unsafe { write(params, answer) };
+        let id = made.map_err(|unfit| unfit.code)?;
+        // SAFETY: as above.
+        unsafe { write(out, exec_handle(id)) };
+        let uploads = answer.flags & u64::from(instantiate_flags::UPLOAD) != 0;
+        if uploads { self.backend.upload(id, answer.hUploadStream) } else { Ok(()) }
+    }
+
+    pub unsafe fn exec_flags(&self, exec: CUgraphExec, out: *mut u64) -> Outcome {
+        wanted(out)?;
+        let flags = self.ask(|state| Ok(state.exec(state.exec_id(exec)?)?.flags))?;
+        // SAFETY: the contract of all functions here.
+        unsafe { write(out, flags) };
+        Ok(())
+    }
+
+    pub unsafe fn upload(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
+        let id = self.ask(|state| state.exec_id(exec))?;
+        self.refuse_captured(stream)?;
+        self.backend.upload(id, stream)
+    }
+
+    pub unsafe fn launch(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
+        let id = self.ask(|state| state.exec_id(exec))?;
+        self.backend.stream(stream)?;
+        self.refuse_captured(stream)?;
+        let plan = self.ask(|state| {
+            let exec = state.exec(id)?;
+            let (plan, flags, known) = (Arc::clone(&exec.plan), exec.flags, exec.memory);
+            state.memory.launch(&plan, flags)?;
+            if known.is_none()
+                && let Some(needs) = state.memory.needs(&plan)
+            {
+                state.memory.take(needs);
+                state.exec_mut(id)?.memory = Some(needs);
+            }
+            Ok(plan)
+        })?;
+        self.backend.launch(id, &plan, stream)
+    }
+
+    pub unsafe fn destroy_exec(&self, exec: CUgraphExec) -> Outcome {
+        let id = self.ask(|state| state.exec_id(exec))?;
+        self.forbid(Call::Unsafe)?;
+        self.ask(|state| state.remove_exec(id))?;
+        self.backend.destroy(id)
+    }
+
+    pub unsafe fn set_enabled(&self, exec: CUgraphExec, node: CUgraphNode, enabled: u32) -> Outcome {
+        self.alter(exec, node, |step| {
+            may_be_disabled(&step.params)?;
+            step.is_enabled = enabled != 0;
+            Ok(())
+        })
+    }
+
+    pub unsafe fn enabled(&self, exec: CUgraphExec, node: CUgraphNode, out: *mut u32) -> Outcome {
+        wanted(out)?;
+        let is_enabled = self.ask(|state| {
+            let node = crate::graph::State::any_node_id(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            let step = state.exec(state.exec_id(exec)?)?.plan.find(node)?;
+            may_be_disabled(&step.params)?;
+            Ok(step.is_enabled)
+        })?;
+        // SAFETY: the contract of all functions here.
+        unsafe { write(out, u32::from(is_enabled)) };
+        Ok(())
+    }
+}
+
+/// Only kernels, copies and fills can be left out.
+fn may_be_disabled(params: &Params) -> Outcome {
+    match params {
+        Params::Kernel(_) | Params::Memcpy(_) | Params::Memset(_) => Ok(()),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}

@@ -1,0 +1,298 @@
+//! Memory nodes, conditional nodes, generic parameters, and what graphs have of a device's memory.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUcontext, CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams, CUresult,
+    CUstream, node_type,
+};
+
+use super::Graphs;
+use super::nodes::{Spot, attributes_of};
+use super::params::{GenericAlloc, GenericConditional, generic, payload, store};
+use super::raw::{read, wanted, write};
+use crate::backend::{Backend, Outcome};
+use crate::capture::Taken;
+use crate::exec::check_conditional;
+use crate::graph::{Condition, Owner, State, graph_handle};
+use crate::params::{Alloc, Attributes, Conditional, Params};
+
+/// `CU_GRAPH_COND_ASSIGN_DEFAULT`: each launch begins with the default value.
+const ASSIGN_DEFAULT: u32 = 1;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED` and `CU_MEM_LOCATION_TYPE_DEVICE`: the only kind of memory that graphs have.
+const PINNED: u32 = 1;
+const DEVICE: u32 = 1;
+/// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`.
+const MOVE: u64 = 1;
+
+/// Every function: pointers are null or as the driver API documents them.
+#[allow(clippy::missing_safety_doc, reason = "one contract for all functions of the driver API, stated above")]
+#[allow(clippy::missing_errors_doc, missing_docs, reason = "functions of the driver API, under its codes")]
+#[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
+impl<B: Backend> Graphs<B> {
+    /// Memory for a node, and the node's parameters.
+    fn allocate(&self, asked: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(Alloc, u64)> {
+        let fits = asked.allocType == PINNED && asked.location.type_ == DEVICE && asked.handleTypes == 0;
+        if !fits || asked.bytesize == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.backend.device(asked.location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let (address, memory) = self.backend.allocate(asked)?;
+        let mut params = *asked;
+        // The descriptions of access are the caller's, and gone when somebody asks for the parameters.
+        (params.dptr, params.accessDescs, params.accessDescCount) = (address, std::ptr::null(), 0);
+        let device = params.location.id;
+        self.with(|state| state.memory.add(address, params.bytesize as u64, device, &memory));
+        Ok((Alloc { params, memory }, address))
+    }
+
+    pub unsafe fn add_alloc(
+        &self,
+        out: *mut CUgraphNode,
+        graph: CUgraph,
+        nodes: *const CUgraphNode,
+        count: usize,
+        params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) -> Outcome {
+        wanted(out)?;
+        // SAFETY: the contract of all functions here.
+        let mut asked = unsafe { read(params.cast_const()) }?;
+        let spot = Spot { out, graph, nodes, data: std::ptr::null(), count };
+        // SAFETY: handed on.
+        asked.dptr = unsafe { self.put_alloc(spot, &asked) }?;
+        // SAFETY: as above.
+        unsafe { write(params, asked) };
+        Ok(())
+    }
+
+    unsafe fn put_alloc(&self, spot: Spot, asked: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<u64> {
+        self.ask(|state| state.graph_id(spot.graph))?;
+        let (alloc, address) = self.allocate(asked)?;
+        // SAFETY: handed on.
+        unsafe { self.put(spot, Params::MemAlloc(alloc), |_, _| Ok(())) }?;
+        Ok(address)
+    }
+
+    pub unsafe fn alloc_get(&self, node: CUgraphNode, out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome {
+        wanted(out)?;
+        let params = self.look(node, |it| if let Params::MemAlloc(it) = it { Some(it.clone()) } else { None })?.params;
+        // SAFETY: the contract of all functions here.
+        unsafe { write(out, params) };
+        Ok(())
+    }
+
+    pub unsafe fn add_free(
+        &self,
+        out: *mut CUgraphNode,
+        graph: CUgraph,
+        nodes: *const CUgraphNode,
+        count: usize,
+        address: u64,
+    ) -> Outcome {
+        wanted(out)?;
+        let spot = Spot { out, graph, nodes, data: std::ptr::null(), count };
+        // SAFETY: handed on.
+        unsafe { self.put(spot, Params::MemFree(address), |state, _| state.memory.claim_free(address)) }
+    }
+
+    pub unsafe fn free_get(&self, node: CUgraphNode, out: *mut u64) -> Outcome {
+        wanted(out)?;
+        let address = self.look(node, |it| if let Params::MemFree(address) = it { Some(*address) } else { None })?;
+        // SAFETY: the contract of all functions here.
+        unsafe { write(out, address) };
+        Ok(())
+    }
+
+    /// A stream-ordered allocation becomes a node if its stream is captured: the address, then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graphs::take`], and as the allocation would give.
+    pub fn take_alloc(&self, stream: CUstream, size: usize, device: i32) -> Outcome<Option<u64>> {
+        let mut address = None;
+        let make = || {
+            let mut asked = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: size, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
+            (asked.allocType, asked.location.type_, asked.location.id) = (PINNED, DEVICE, device);
+            let (alloc, at) = self.allocate(&asked)?;
+            address = Some(at);
+            Ok(Params::MemAlloc(alloc))
+        };
+        match self.take(stream, make)? {
+            Taken::Yes => Ok(address),
+            Taken::No => Ok(None),
+        }
+    }
+
+    /// A stream-ordered free becomes a node if its stream is captured; only memory of graphs can be freed so.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graphs::take`]; `ERROR_INVALID_VALUE` for other memory.
+    pub fn take_free(&self, stream: CUstream, address: u64) -> Outcome<Taken> {
+        self.take(stream, || {
+            self.ask(|state| state.memory.claim_free(address))?;
+            Ok(Params::MemFree(address))
+        })
+    }
+
+    pub unsafe fn memory_attribute(&self, device: i32, attribute: u32, out: *mut c_void) -> Outcome {
+        wanted(out)?;
+        self.backend.device(device)?;
+        let value = self.ask(|state| state.memory.usage(device).get(attribute))?;
+        // SAFETY: the contract of all functions here: every attribute has eight bytes.
+        unsafe { write(out.cast::<u64>(), value) };
+        Ok(())
+    }
+
+    pub unsafe fn set_memory_attribute(&self, device: i32, attribute: u32, value: *mut c_void) -> Outcome {
+        wanted(value)?;
+        self.backend.device(device)?;
+        // SAFETY: as above.
+        let value = unsafe { value.cast::<u64>().read_unaligned() };
+        self.ask(|state| state.memory.usage(device).reset(attribute, value))
+    }
+
+    pub unsafe fn trim_memory(&self, device: i32) -> Outcome {
+        self.backend.device(device)?;
+        self.with(|state| state.memory.trim(device));
+        Ok(())
+    }
+
+    pub unsafe fn create_condition(
+        &self,
+        out: *mut u64,
+        graph: CUgraph,
+        context: CUcontext,
+        default: u32,
+        flags: u32,
+    ) -> Outcome {
+        wanted(out)?;
+        let id = self.ask(|state| state.graph_id(graph))?;
+        let context = if context.is_null() { Err(CUresult::ERROR_INVALID_CONTEXT) } else { Ok(context) }?;
+        let context = self.backend.context(context)?;
+        if flags & !ASSIGN_DEFAULT != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let value = self.backend.condition(id, context, default, flags)?;
+        self.ask(|state| {
+            state.graph_mut(id)?.conditions.insert(value, Condition::default());
+            Ok(())
+        })?;
+        // SAFETY: the contract of all functions here.
+        unsafe { write(out, value) };
+        Ok(())
+    }
+
+    /// The node's body graphs are made with it, and belong to it.
+    unsafe fn put_conditional(&self, spot: Spot, asked: &mut GenericConditional) -> Outcome {
+        check_conditional(asked.type_, asked.size)?;
+        let context = self.backend.context(asked.ctx)?;
+        let bodies = self.ask(|state| {
+            let graph = state.graph_id(spot.graph)?;
+            free_condition(state, graph, asked.handle)?;
+            (0..asked.size).map(|_| state.create(Owner::Program)).collect::<Outcome<Vec<_>>>()
+        })?;
+        let array = Arc::new(bodies.iter().map(|body| graph_handle(*body).0.addr()).collect::<Vec<_>>());
+        let pointer = array.as_ptr().cast_mut().cast();
+        let (handle, kind) = (asked.handle, asked.type_);
+        let params = Params::Conditional(Conditional { handle, kind, bodies: bodies.clone(), array, context });
+        let adopt = |state: &mut State, node| {
+            for body in &bodies {
+                state.graph_mut(*body)?.owner = Owner::Node(node);
+            }
+            let owner = state.node(node)?.graph;
+            if let Some(condition) = find_condition(state, owner, handle)? {
+                condition.node = Some(node);
+            }
+            Ok(())
+        };
+        // SAFETY: handed on.
+        unsafe { self.put(spot, params, adopt) }?;
+        asked.phGraph_out = pointer;
+        Ok(())
+    }
+
+    pub unsafe fn add_generic(
+        &self,
+        out: *mut CUgraphNode,
+        graph: CUgraph,
+        nodes: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) -> Outcome {
+        wanted(out)?;
+        let spot = Spot { out, graph, nodes, data, count };
+        // SAFETY: handed on, for the whole body.
+        unsafe {
+            let mut asked = generic(params.cast_const())?;
+            match asked.type_ {
+                node_type::GRAPH => {
+                    let child = CUgraph(std::ptr::with_exposed_provenance_mut(asked.payload[0] as usize));
+                    return self.put_child(spot, child, asked.payload[1] & 0xffff_ffff == MOVE);
+                }
+                node_type::MEM_ALLOC => {
+                    let mut alloc: GenericAlloc = payload(&asked)?;
+                    alloc.dptr = self.put_alloc(spot, &alloc)?;
+                    store(&mut asked, &alloc);
+                    write(params, asked);
+                }
+                node_type::MEM_FREE => {
+                    let address = asked.payload[0];
+                    let claim = |state: &mut State, _| state.memory.claim_free(address);
+                    return self.put(spot, Params::MemFree(address), claim);
+                }
+                node_type::CONDITIONAL => {
+                    let mut conditional: GenericConditional = payload(&asked)?;
+                    self.put_conditional(spot, &mut conditional)?;
+                    store(&mut asked, &conditional);
+                    write(params, asked);
+                }
+                _ => {
+                    let params = self.generic_params(&asked, Attributes::new())?;
+                    return self.put(spot, params, |_, _| Ok(()));
+                }
+            }
+            Ok(())
+        }
+    }
+
+    pub unsafe fn add_generic_v1(
+        &self,
+        out: *mut CUgraphNode,
+        graph: CUgraph,
+        nodes: *const CUgraphNode,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) -> Outcome {
+        // SAFETY: handed on.
+        unsafe { self.add_generic(out, graph, nodes, std::ptr::null(), count, params) }
+    }
+
+    pub unsafe fn set_generic(&self, node: CUgraphNode, params: *mut CUgraphNodeParams) -> Outcome {
+        // SAFETY: handed on.
+        let params = unsafe { generic(params.cast_const()) }?;
+        // SAFETY: handed on.
+        self.set(node, |old| unsafe { self.generic_params(&params, attributes_of(old)) })
+    }
+}
+
+/// The entry of a conditional handle, in the graph it was made for or the one whose body this is.
+fn find_condition(state: &mut State, graph: u32, handle: u64) -> Outcome<Option<&mut Condition>> {
+    let mut at = graph;
+    while let Owner::Node(node) = state.graph(at)?.owner {
+        at = state.node(node)?.graph;
+    }
+    let known = |graph: &crate::graph::Graph| graph.conditions.contains_key(&handle);
+    let owner = if known(state.graph(graph)?) { graph } else { at };
+    Ok(state.graph_mut(owner)?.conditions.get_mut(&handle))
+}
+
+/// A handle is used by one node.
+fn free_condition(state: &mut State, graph: u32, handle: u64) -> Outcome {
+    let condition = find_condition(state, graph, handle)?.filter(|condition| condition.node.is_none());
+    condition.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+}

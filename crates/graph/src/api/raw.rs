@@ -1,0 +1,123 @@
+//! Pointers of C callers, checked and copied.
+
+#![expect(unsafe_code, reason = "reads and writes through pointers of C callers")]
+
+use katydid_cuda_sys::{CUgraphEdgeData, CUgraphNode, CUresult, Pod};
+
+use crate::backend::Outcome;
+use crate::graph::{NodeId, State};
+
+/// More elements than a list can have are a caller's mistake.
+const MOST: usize = 1 << 24;
+
+/// A structure that the caller lends.
+///
+/// # Safety
+///
+/// `pointer` is null or readable.
+pub(super) unsafe fn read<T: Pod>(pointer: *const T) -> Outcome<T> {
+    if pointer.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract; any bits are a value of a `Pod`.
+    Ok(unsafe { pointer.read_unaligned() })
+}
+
+/// Refuses an output that is not there, before anything is done.
+pub(super) fn wanted<T>(pointer: *mut T) -> Outcome {
+    if pointer.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
+/// Writes an output if it is wanted.
+///
+/// # Safety
+///
+/// `pointer` is null or writable.
+pub(super) unsafe fn write<T>(pointer: *mut T, value: T) {
+    if !pointer.is_null() {
+        // SAFETY: not null, so writable by the contract.
+        unsafe { pointer.write_unaligned(value) };
+    }
+}
+
+/// `count` values that the caller lends.
+///
+/// # Safety
+///
+/// `pointer` is null or readable for `count` values.
+pub(super) unsafe fn values<T: Copy>(pointer: *const T, count: usize) -> Outcome<Vec<T>> {
+    if count > 0 && (pointer.is_null() || count > MOST) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: below `count`, so readable by the contract.
+    Ok((0..count).map(|at| unsafe { pointer.add(at).read_unaligned() }).collect())
+}
+
+/// Fills the caller's list and says how many there are; without a list, only says it. Room beyond them is cleared.
+///
+/// # Safety
+///
+/// `count` is null or says how much room there is at `list`, which is null or has it.
+pub(super) unsafe fn list<T: Copy + Default>(found: &[T], list: *mut T, count: *mut usize) -> Outcome {
+    wanted(count)?;
+    // SAFETY: not null, so readable by the contract.
+    let room = unsafe { count.read_unaligned() };
+    if list.is_null() {
+        // SAFETY: as above, and writable.
+        unsafe { count.write_unaligned(found.len()) };
+        return Ok(());
+    }
+    if room > MOST {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for at in 0..room {
+        // SAFETY: inside the room, by the contract.
+        unsafe { list.add(at).write_unaligned(found.get(at).copied().unwrap_or_default()) };
+    }
+    // SAFETY: as above.
+    unsafe { count.write_unaligned(room.min(found.len())) };
+    Ok(())
+}
+
+/// Dependencies as the caller names them, with or without data.
+///
+/// # Safety
+///
+/// Both are null or readable for `count` values.
+pub(super) unsafe fn dependencies(
+    state: &State,
+    nodes: *const CUgraphNode,
+    data: *const CUgraphEdgeData,
+    count: usize,
+) -> Outcome<Vec<(NodeId, CUgraphEdgeData)>> {
+    // SAFETY: handed on.
+    let nodes = unsafe { values(nodes, count) }?;
+    let data = match data.is_null() {
+        true => vec![CUgraphEdgeData::default(); count],
+        // SAFETY: not null, so readable for `count` values by the contract.
+        false => unsafe { values(data, count) }?,
+    };
+    nodes.into_iter().zip(data).map(|(node, data)| Ok((state.node_id(node)?, data))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_filled_as_far_as_there_is_room() {
+        let (mut room, mut count) = ([7_u32; 4], 0);
+        // SAFETY: locals with the room that `count` says.
+        unsafe {
+            list(&[1, 2], std::ptr::null_mut(), &mut count).unwrap();
+            assert_eq!(count, 2);
+            count = 4;
+            list(&[1, 2], room.as_mut_ptr(), &mut count).unwrap();
+            assert_eq!((room, count), ([1, 2, 0, 0], 2));
+            count = 1;
+            list(&[8, 9], room.as_mut_ptr(), &mut count).unwrap();
+            assert_eq!((room[0], room[1], count), (8, 2, 1));
+            assert!(list::<u32>(&[], std::ptr::null_mut(), std::ptr::null_mut()).is_err());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Dependencies between nodes of one graph. Cycles may be built; they are found when the graph is instantiated.
+
+use std::collections::HashSet;
+
+use katydid_cuda_sys::{CUgraphEdgeData, CUresult, node_type};
+
+use crate::backend::Outcome;
+use crate::graph::{GraphId, NodeId, State};
+use crate::params::Params;
+
+/// An edge with what it leads from and to.
+pub(crate) type Edge = (NodeId, NodeId, CUgraphEdgeData);
+
+/// `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`: only between kernels, from one of a kernel's own ports.
+const PROGRAMMATIC: u8 = 1;
+/// The last port that a kernel has.
+const LAST_PORT: u8 = 2;
+
+/// Two edges that say the same.
+pub(crate) fn same(one: &CUgraphEdgeData, other: &CUgraphEdgeData) -> bool {
+    (one.from_port, one.to_port, one.type_) == (other.from_port, other.to_port, other.type_)
+}
+
+/// Refuses data that the nodes at its ends do not allow.
+fn check_data(data: &CUgraphEdgeData, from: u32, to: u32) -> Outcome {
+    let plain = data.from_port == 0 && data.type_ == 0;
+    let kernels = from == node_type::KERNEL && to == node_type::KERNEL;
+    let ports = kernels && data.from_port <= LAST_PORT && data.type_ <= PROGRAMMATIC;
+    let programmatic = data.type_ != PROGRAMMATIC || data.from_port != 0;
+    let clean = data.to_port == 0 && data.reserved == [0; 5];
+    if clean && (plain || (ports && programmatic)) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+impl State {
+    /// Refuses dependencies that are not of `graph`, or named twice, or of a kind that the ends do not have.
+    pub(crate) fn check_before(&self, graph: GraphId, before: &[(NodeId, CUgraphEdgeData)], to: u32) -> Outcome {
+        let mut seen = HashSet::new();
+        for (node, data) in before {
+            let other = self.node(*node)?;
+            if other.graph != graph || !seen.insert(*node) {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            check_data(data, other.params.type_number(), to)?;
+        }
+        Ok(())
+    }
+
+    /// Adds edges, all or none.
+    pub(crate) fn connect(&mut self, graph: GraphId, edges: &[Edge]) -> Outcome {
+        for (from, to, data) in edges {
+            let (source, target) = (self.node(*from)?, self.node(*to)?);
+            let own = source.graph == graph && target.graph == graph && from != to;
+            if !own || source.after.contains(to) {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            check_data(data, source.params.type_number(), target.params.type_number())?;
+        }
+        for (from, to, data) in edges {
+            self.node_mut(*from)?.after.push(*to);
+            self.node_mut(*to)?.before.push((*from, *data));
+            self.graph_mut(graph)?.roots.retain(|root| root != to);
+        }
+        Ok(())
+    }
+
+    /// Takes edges away, all or none; those of memory nodes stay.
+    pub(crate) fn disconnect(&mut self, graph: GraphId, edges: &[Edge], with_data: bool) -> Outcome {
+        for (from, to, data) in edges {
+            let (source, target) = (self.node(*from)?, self.node(*to)?);
+            if is_memory(&source.params) || is_memory(&target.params) {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
+            let there = target.before.iter().any(|(node, kept)| node == from && (!with_data || same(kept, data)));
+            if !there || target.graph != graph {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+        }
+        for (from, to, _) in edges {
+            self.node_mut(*from)?.after.retain(|node| node != to);
+            let target = self.node_mut(*to)?;
+            target.before.retain(|(node, _)| node != from);
+            if target.before.is_empty() {
+                self.graph_mut(graph)?.roots.insert(0, *to);
+            }
+        }
+        Ok(())
+    }
+
+    /// All edges: by the node they leave, in the order in which these were added.
+    pub(crate) fn edges(&self, graph: GraphId) -> Outcome<Vec<Edge>> {
+        let mut edges = Vec::new();
+        for from in &self.graph(graph)?.nodes {
+            for to in &self.node(*from)?.after {
+                edges.push((*from, *to, self.edge(*from, *to)?));
+            }
+        }
+        Ok(edges)
+    }
+
+    /// The data of an edge that is there.
+    pub(crate) fn edge(&self, from: NodeId, to: NodeId) -> Outcome<CUgraphEdgeData> {
+        let found = self.node(to)?.before.iter().find(|(node, _)| *node == from);
+        found.map(|(_, data)| *data).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// Everything that comes before `nodes`, and they themselves.
+    pub(crate) fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> HashSet<NodeId> {
+        let mut found = HashSet::new();
+        let mut open: Vec<_> = nodes.into_iter().collect();
+        while let Some(node) = open.pop() {
+            if found.insert(node) {
+                open.extend(self.nodes.get(&node).into_iter().flat_map(|node| node.before.iter().map(|edge| edge.0)));
+            }
+        }
+        found
+    }
+}
+
+/// Nodes that begin or end memory: their graph keeps its order around them.
+pub(crate) fn is_memory(params: &Params) -> bool {
+    matches!(params, Params::MemAlloc(_) | Params::MemFree(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Owner;
+
+    const PLAIN: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
+    const WRONG: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
+
+    #[test]
+    fn edges_are_listed_by_the_node_they_leave() {
+        let mut state = State::default();
+        let graph = state.create(Owner::Program).unwrap();
+        let nodes: Vec<_> = (0..4).map(|_| state.add(graph, &[], Params::Empty).unwrap()).collect();
+        let of = |from: usize, to: usize| (nodes[from], nodes[to], PLAIN);
+        state.connect(graph, &[of(0, 1), of(0, 2)]).unwrap();
+        state.connect(graph, &[of(3, 0), of(0, 3)]).unwrap();
+        let listed: Vec<_> = state.edges(graph).unwrap().iter().map(|edge| (edge.0, edge.1)).collect();
+        let expected = [(0, 1), (0, 2), (0, 3), (3, 0)].map(|(from, to): (usize, usize)| (nodes[from], nodes[to]));
+        assert_eq!(listed, expected);
+        assert!(state.graph(graph).unwrap().roots.is_empty());
+    }
+
+    #[test]
+    fn an_edge_is_added_once_and_removed_once() {
+        let mut state = State::default();
+        let graph = state.create(Owner::Program).unwrap();
+        let (one, two) = (state.add(graph, &[], Params::Empty).unwrap(), state.add(graph, &[], Params::Empty).unwrap());
+        assert_eq!(state.connect(graph, &[(one, one, PLAIN)]), WRONG);
+        assert_eq!(state.connect(graph, &[(one, two, PLAIN)]), Ok(()));
+        assert_eq!(state.connect(graph, &[(one, two, PLAIN)]), WRONG);
+        assert_eq!(state.disconnect(graph, &[(one, two, PLAIN)], true), Ok(()));
+        assert_eq!(state.disconnect(graph, &[(one, two, PLAIN)], true), WRONG);
+        assert_eq!(state.graph(graph).unwrap().roots, [two, one]);
+    }
+
+    #[test]
+    fn only_kernels_have_ports() {
+        let programmatic = CUgraphEdgeData { from_port: 1, type_: 1, ..PLAIN };
+        assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::KERNEL), Ok(()));
+        assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::EMPTY), WRONG);
+        assert_eq!(check_data(&CUgraphEdgeData { from_port: 9, ..PLAIN }, 0, 0), WRONG);
+        assert_eq!(check_data(&CUgraphEdgeData { to_port: 1, ..PLAIN }, 0, 0), WRONG);
+    }
+}

@@ -1,0 +1,269 @@
+//! Graphs and their nodes: who is there, in which order they came, and whom they belong to.
+//!
+//! Handles are numbers that are never used twice, so a stale one is recognised. The driver's code for a graph or node
+//! that does not exist is 1, not 400.
+
+use std::collections::{BTreeMap, HashMap};
+
+use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUresult};
+
+use crate::backend::Outcome;
+use crate::capture::Captures;
+use crate::exec::Exec;
+use crate::memory::Memory;
+use crate::objects::Objects;
+use crate::params::Params;
+
+/// Number of a graph.
+pub type GraphId = u32;
+/// Number of a node, in whichever graph.
+pub type NodeId = u32;
+
+/// Handles of one kind begin here; they are even numbers far from every address.
+const GRAPHS: usize = 0x0047_0000_0000_0000;
+const NODES: usize = 0x004e_0000_0000_0000;
+/// Handles are this far apart.
+const STEP: usize = 16;
+
+/// The number behind a handle of the kind that begins at `base`.
+pub(crate) fn number(handle: usize, base: usize) -> Option<u32> {
+    let offset = handle.checked_sub(base)?;
+    if offset.is_multiple_of(STEP) { u32::try_from(offset / STEP).ok() } else { None }
+}
+
+/// The handle of a number.
+pub(crate) fn handle(number: u32, base: usize) -> *mut std::ffi::c_void {
+    std::ptr::without_provenance_mut(base + number as usize * STEP)
+}
+
+/// The handle of a graph.
+pub(crate) fn graph_handle(id: GraphId) -> CUgraph {
+    CUgraph(handle(id, GRAPHS))
+}
+
+/// The handle of a node.
+pub(crate) fn node_handle(id: NodeId) -> CUgraphNode {
+    CUgraphNode(handle(id, NODES))
+}
+
+/// Whom a graph belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The program, which destroys it.
+    Program,
+    /// A capture that is under way.
+    Capture,
+    /// A child-graph or conditional node.
+    Node(NodeId),
+}
+
+/// One graph.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    pub(crate) owner: Owner,
+    /// In the order in which they were added.
+    pub(crate) nodes: Vec<NodeId>,
+    /// Those without dependencies; the one that became so last comes first, as the driver lists them.
+    pub(crate) roots: Vec<NodeId>,
+    /// The graph it is a clone of.
+    pub(crate) source: Option<GraphId>,
+    /// References to user objects.
+    pub(crate) objects: BTreeMap<u32, u32>,
+    /// Conditional handles made for it, and the node that each is used by.
+    pub(crate) conditions: BTreeMap<u64, Condition>,
+    /// Captures that add to it.
+    pub(crate) captures: u32,
+    /// Executable graphs made of it that live.
+    pub(crate) instances: u32,
+}
+
+/// A conditional handle.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Condition {
+    /// The node that it decides for.
+    pub(crate) node: Option<NodeId>,
+}
+
+/// One node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) graph: GraphId,
+    pub(crate) params: Params,
+    /// What it comes after, in the order in which that was said.
+    pub(crate) before: Vec<(NodeId, CUgraphEdgeData)>,
+    /// What comes after it, in that order too.
+    pub(crate) after: Vec<NodeId>,
+    /// The node it was made from by cloning.
+    pub(crate) source: Option<NodeId>,
+}
+
+/// Everything there is, under one lock.
+#[derive(Debug, Default)]
+pub struct State {
+    pub(crate) graphs: HashMap<GraphId, Graph>,
+    pub(crate) nodes: HashMap<NodeId, Node>,
+    pub(crate) execs: HashMap<u32, Exec>,
+    pub(crate) captures: Captures,
+    pub(crate) objects: Objects,
+    pub(crate) memory: Memory,
+    last: u32,
+}
+
+impl State {
+    /// A number that no graph, node or executable graph has had.
+    pub(crate) fn mint(&mut self) -> Outcome<u32> {
+        self.last = self.last.checked_add(1).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        Ok(self.last)
+    }
+
+    /// A new, empty graph.
+    pub(crate) fn create(&mut self, owner: Owner) -> Outcome<GraphId> {
+        let id = self.mint()?;
+        let graph = Graph {
+            owner,
+            nodes: Vec::new(),
+            roots: Vec::new(),
+            source: None,
+            objects: BTreeMap::new(),
+            conditions: BTreeMap::new(),
+            captures: 0,
+            instances: 0,
+        };
+        self.graphs.insert(id, graph);
+        Ok(id)
+    }
+
+    /// The number of a living graph.
+    pub(crate) fn graph_id(&self, graph: CUgraph) -> Outcome<GraphId> {
+        let id = number(graph.0.addr(), GRAPHS).filter(|id| self.graphs.contains_key(id));
+        id.ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// The number of a living node.
+    pub(crate) fn node_id(&self, node: CUgraphNode) -> Outcome<NodeId> {
+        let id = Self::any_node_id(node).filter(|id| self.nodes.contains_key(id));
+        id.ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// The number of a node that may be gone from its graph while executable graphs still have it.
+    pub(crate) fn any_node_id(node: CUgraphNode) -> Option<NodeId> {
+        number(node.0.addr(), NODES)
+    }
+
+    pub(crate) fn graph(&self, id: GraphId) -> Outcome<&Graph> {
+        self.graphs.get(&id).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    pub(crate) fn graph_mut(&mut self, id: GraphId) -> Outcome<&mut Graph> {
+        self.graphs.get_mut(&id).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> Outcome<&Node> {
+        self.nodes.get(&id).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> Outcome<&mut Node> {
+        self.nodes.get_mut(&id).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// Adds a node behind others of the same graph.
+    pub(crate) fn add(
+        &mut self,
+        graph: GraphId,
+        before: &[(NodeId, CUgraphEdgeData)],
+        params: Params,
+    ) -> Outcome<NodeId> {
+        self.check_before(graph, before, params.type_number())?;
+        let id = self.mint()?;
+        let node = Node { graph, params, before: before.to_vec(), after: Vec::new(), source: None };
+        for (other, _) in before {
+            self.node_mut(*other)?.after.push(id);
+        }
+        self.nodes.insert(id, node);
+        let graph = self.graph_mut(graph)?;
+        graph.nodes.push(id);
+        if before.is_empty() {
+            graph.roots.insert(0, id);
+        }
+        Ok(id)
+    }
+
+    /// Takes a node out of its graph, with its edges and the graphs that belong to it.
+    pub(crate) fn remove(&mut self, id: NodeId) -> Outcome {
+        let (graph, after) = (self.node(id)?.graph, self.node(id)?.after.clone());
+        for (other, _) in self.node(id)?.before.clone() {
+            self.node_mut(other)?.after.retain(|after| *after != id);
+        }
+        for other in after {
+            let node = self.node_mut(other)?;
+            node.before.retain(|(before, _)| *before != id);
+            if node.before.is_empty() {
+                self.graph_mut(graph)?.roots.insert(0, other);
+            }
+        }
+        let owner = self.graph_mut(graph)?;
+        owner.nodes.retain(|other| *other != id);
+        owner.roots.retain(|other| *other != id);
+        owner.conditions.values_mut().filter(|it| it.node == Some(id)).for_each(|it| it.node = None);
+        if let Some(node) = self.nodes.remove(&id) {
+            node.params.graphs().iter().try_for_each(|inner| self.destroy(*inner))?;
+        }
+        Ok(())
+    }
+
+    /// Ends a graph and everything in it. References to user objects are dropped.
+    pub(crate) fn destroy(&mut self, id: GraphId) -> Outcome {
+        let graph = self.graphs.remove(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        for node in graph.nodes {
+            if let Some(node) = self.nodes.remove(&node) {
+                node.params.graphs().iter().try_for_each(|inner| self.destroy(*inner))?;
+            }
+        }
+        self.objects.drop_all(&graph.objects);
+        Ok(())
+    }
+
+    /// Whether `test` holds for a node of the graph or of one inside it.
+    pub(crate) fn any_node(&self, graph: GraphId, test: &dyn Fn(&Params) -> bool) -> bool {
+        let nodes = self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
+        nodes
+            .filter_map(|node| self.nodes.get(node))
+            .any(|node| test(&node.params) || node.params.graphs().iter().any(|inner| self.any_node(*inner, test)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edge(node: NodeId) -> (NodeId, CUgraphEdgeData) {
+        (node, CUgraphEdgeData::default())
+    }
+
+    #[test]
+    fn roots_are_listed_with_the_latest_first() {
+        let mut state = State::default();
+        let graph = state.create(Owner::Program).unwrap();
+        let first = state.add(graph, &[], Params::Empty).unwrap();
+        let second = state.add(graph, &[edge(first)], Params::Empty).unwrap();
+        let third = state.add(graph, &[edge(first)], Params::Empty).unwrap();
+        let fourth = state.add(graph, &[], Params::Empty).unwrap();
+        assert_eq!(state.graph(graph).unwrap().roots, [fourth, first]);
+        state.remove(first).unwrap();
+        assert_eq!(state.graph(graph).unwrap().roots, [third, second, fourth]);
+        assert_eq!(state.graph(graph).unwrap().nodes, [second, third, fourth]);
+    }
+
+    #[test]
+    fn handles_lead_to_what_lives_and_to_nothing_else() {
+        let mut state = State::default();
+        let graph = state.create(Owner::Program).unwrap();
+        let node = state.add(graph, &[], Params::Empty).unwrap();
+        assert_eq!(state.graph_id(graph_handle(graph)), Ok(graph));
+        assert_eq!(state.node_id(node_handle(node)), Ok(node));
+        assert!(state.graph_id(CUgraph(node_handle(node).0)).is_err());
+        assert!(state.graph_id(CUgraph::NULL).is_err());
+        state.destroy(graph).unwrap();
+        assert!(state.graph_id(graph_handle(graph)).is_err() && state.node_id(node_handle(node)).is_err());
+    }
+}

@@ -1,0 +1,114 @@
+//! Calls that a capture forbids, by the modes of the capture and of the calling thread.
+
+use std::cell::Cell;
+
+use katydid_cuda_sys::{CUresult, capture_mode};
+
+use crate::backend::Outcome;
+use crate::capture::{Capture, Captures, Place, this_thread};
+
+/// What a call that is not captured would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Something that might wait or that other threads' captures could depend on: memory, queries, waits.
+    Unsafe,
+    /// Wait for a stream, or ask how it is.
+    Stream(Place),
+    /// Wait for a context, by its handle.
+    Context(usize),
+}
+
+thread_local! {
+    /// The mode of `cuThreadExchangeStreamCaptureMode`.
+    static MODE: Cell<u32> = const { Cell::new(capture_mode::GLOBAL) };
+}
+
+/// Exchanges the calling thread's mode; any number is taken, as the driver takes it.
+pub(crate) fn exchange_mode(mode: u32) -> u32 {
+    MODE.try_with(|kept| kept.replace(mode)).unwrap_or(mode)
+}
+
+/// Whether a capture forbids unsafe calls of a thread.
+fn forbids(capture: &Capture, thread: u64, mode: u32) -> bool {
+    match mode {
+        capture_mode::RELAXED => false,
+        _ if capture.thread == thread => capture.mode != capture_mode::RELAXED,
+        capture_mode::GLOBAL => capture.mode == capture_mode::GLOBAL,
+        _ => false,
+    }
+}
+
+impl Captures {
+    /// Refuses a call that a capture forbids, which spoils that capture.
+    pub(crate) fn forbid(&mut self, call: Call) -> Outcome {
+        let found = match call {
+            Call::Unsafe => self.spoil_unsafe(),
+            Call::Stream(place) if self.of(place.key).is_some() => {
+                self.spoil(place.key);
+                true
+            }
+            Call::Stream(place) => {
+                self.check_legacy(place, true)?;
+                self.spoil_unsafe()
+            }
+            Call::Context(context) => self.invalidate(|capture| capture.is_in(context)),
+        };
+        if found { Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+
+    fn spoil_unsafe(&mut self) -> bool {
+        let (thread, mode) = (this_thread(), MODE.try_with(Cell::get).unwrap_or(capture_mode::GLOBAL));
+        self.invalidate(|capture| forbids(capture, thread, mode))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::State;
+
+    fn capture(mode: u32) -> State {
+        let mut state = State::default();
+        let place = Place { key: 5, is_legacy: false, is_blocking: false, context: 1 };
+        state.begin_capture(place, mode, None).unwrap();
+        state
+    }
+
+    /// Modes of thread and capture, and whether the capture's own thread and another one may make an unsafe call.
+    const TABLE: [(u32, u32, bool, bool); 9] = [
+        (0, 0, false, false),
+        (0, 1, false, true),
+        (0, 2, true, true),
+        (1, 0, false, true),
+        (1, 1, false, true),
+        (1, 2, true, true),
+        (2, 0, true, true),
+        (2, 1, true, true),
+        (2, 2, true, true),
+    ];
+
+    #[test]
+    fn unsafe_calls_are_refused_as_the_driver_refuses_them() {
+        for (thread_mode, mode, own, other) in TABLE {
+            let before = exchange_mode(thread_mode);
+            assert_eq!(capture(mode).captures.forbid(Call::Unsafe).is_ok(), own, "{thread_mode} {mode}, own thread");
+            exchange_mode(before);
+            let mut state = capture(mode);
+            let allowed = std::thread::spawn(move || {
+                exchange_mode(thread_mode);
+                state.captures.forbid(Call::Unsafe).is_ok()
+            });
+            assert_eq!(allowed.join().unwrap(), other, "{thread_mode} {mode}, another thread");
+        }
+    }
+
+    #[test]
+    fn waiting_for_the_context_is_refused_whatever_the_mode() {
+        for mode in 0..3 {
+            let mut state = capture(mode);
+            assert_eq!(state.captures.forbid(Call::Context(2)), Ok(()));
+            assert!(state.captures.forbid(Call::Context(1)).is_err(), "{mode}");
+            assert_eq!(state.captures.status(5), 2);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! CUDA graphs and stream capture as far as they need no GPU: what a program builds, asks about and changes.
+//!
+//! Both driver libraries of this project keep their graphs here: softcuda, which then runs them, and the shim, which
+//! sends a graph to the worker when it is instantiated. What they differ in is the [`Backend`]. So there is one place
+//! that knows which call invalidates a capture and with which code; the codes were measured on driver 580.
+//!
+//! | part | files |
+//! |---|---|
+//! | what nodes do | `params` |
+//! | graphs, nodes, edges, clones | `graph`, `edges`, `clone` |
+//! | capture | `capture`, `legality` |
+//! | executable graphs | `plan`, `exec`, `update` |
+//! | memory, user objects, drawings | `memory`, `objects`, `dot` |
+//! | the functions of the driver API | `api`, `functions` |
+
+#![allow(non_snake_case, reason = "fields of the driver's structures keep the vendor's names")]
+
+mod api;
+mod backend;
+mod capture;
+mod clone;
+mod dot;
+mod edges;
+mod exec;
+mod functions;
+mod graph;
+mod legality;
+mod memory;
+mod objects;
+mod params;
+mod plan;
+mod update;
+
+pub use api::Graphs;
+pub use backend::{Backend, Code, Launch, Outcome};
+pub use capture::{Place, StreamKey, Taken};
+pub use graph::{GraphId, NodeId, State};
+pub use legality::Call;
+pub use memory::Usage;
+pub use params::{Alloc, Arguments, Attributes, Batch, Conditional, Host, Kept, Kernel, Memcpy, Memset, Params};
+pub use plan::{Plan, Step};

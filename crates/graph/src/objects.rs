@@ -1,0 +1,90 @@
+//! User objects: things of the program that graphs keep alive, by counted references.
+
+use std::collections::{BTreeMap, HashMap};
+
+use katydid_cuda_sys::{CUresult, CUuserObject};
+
+use crate::backend::Outcome;
+use crate::graph::{handle, number};
+
+/// Their handles begin here.
+const OBJECTS: usize = 0x0055_0000_0000_0000;
+
+/// One object.
+#[derive(Debug)]
+struct Object {
+    function: usize,
+    data: usize,
+    /// References of the program and of all graphs.
+    count: u64,
+}
+
+/// All objects, and those whose last reference is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    all: HashMap<u32, Object>,
+    /// Destructors that are to run once the lock is free: function and data.
+    due: Vec<(usize, usize)>,
+}
+
+impl Objects {
+    /// A new object with references of the program's.
+    pub(crate) fn create(&mut self, id: u32, function: usize, data: usize, count: u32) -> CUuserObject {
+        self.all.insert(id, Object { function, data, count: u64::from(count) });
+        CUuserObject(handle(id, OBJECTS))
+    }
+
+    /// The number of a living object.
+    pub(crate) fn id(&self, object: CUuserObject) -> Outcome<u32> {
+        let id = number(object.0.addr(), OBJECTS).filter(|id| self.all.contains_key(id));
+        id.ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    pub(crate) fn retain(&mut self, id: u32, count: u32) {
+        if let Some(object) = self.all.get_mut(&id) {
+            object.count += u64::from(count);
+        }
+    }
+
+    pub(crate) fn release(&mut self, id: u32, count: u32) {
+        let Some(object) = self.all.get_mut(&id) else { return };
+        object.count = object.count.saturating_sub(u64::from(count));
+        if object.count == 0 {
+            self.due.push((object.function, object.data));
+            self.all.remove(&id);
+        }
+    }
+
+    /// A copy of a graph refers to what the graph refers to.
+    pub(crate) fn retain_all(&mut self, references: &BTreeMap<u32, u32>) {
+        references.iter().for_each(|(id, count)| self.retain(*id, *count));
+    }
+
+    pub(crate) fn drop_all(&mut self, references: &BTreeMap<u32, u32>) {
+        references.iter().for_each(|(id, count)| self.release(*id, *count));
+    }
+
+    /// Destructors to run now.
+    pub(crate) fn take_due(&mut self) -> Vec<(usize, usize)> {
+        std::mem::take(&mut self.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_reference_makes_the_destructor_due() {
+        let mut objects = Objects::default();
+        let object = objects.create(3, 0x10, 0x20, 2);
+        assert_eq!(objects.id(object), Ok(3));
+        objects.release(3, 1);
+        objects.retain_all(&BTreeMap::from([(3, 2)]));
+        objects.release(3, 1);
+        assert!(objects.take_due().is_empty());
+        objects.drop_all(&BTreeMap::from([(3, 2)]));
+        assert_eq!(objects.take_due(), [(0x10, 0x20)]);
+        assert!(objects.take_due().is_empty() && objects.id(object).is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! What a node does: parameters as the program gave them, checked and kept.
+//!
+//! Handles of functions, events and contexts are kept as numbers, and resolved when the graph is instantiated: a graph
+//! may outlive them, as it may with NVIDIA's driver.
+
+#![expect(unsafe_code, reason = "descriptors hold addresses, which may go to other threads")]
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUevent, CUstreamBatchMemOpParams,
+    launch_param, node_type,
+};
+
+use crate::graph::GraphId;
+
+/// Parameters of a node, by its type.
+#[derive(Clone, Debug)]
+pub enum Params {
+    /// A kernel.
+    Kernel(Kernel),
+    /// A copy.
+    Memcpy(Memcpy),
+    /// A fill.
+    Memset(Memset),
+    /// A function of the program.
+    Host(Host),
+    /// A graph of its own, which belongs to the node.
+    Child(GraphId),
+    /// Nothing.
+    Empty,
+    /// The branch goes on when the event has come to pass.
+    WaitEvent(CUevent),
+    /// The event comes to pass.
+    RecordEvent(CUevent),
+    /// Memory begins.
+    MemAlloc(Alloc),
+    /// Memory at this address ends.
+    MemFree(u64),
+    /// Words are written and waited for.
+    Batch(Batch),
+    /// Graphs that run when and as often as a value says.
+    Conditional(Conditional),
+}
+
+impl Params {
+    /// The type as the driver API numbers it.
+    pub fn type_number(&self) -> u32 {
+        match self {
+            Self::Kernel(_) => node_type::KERNEL,
+            Self::Memcpy(_) => node_type::MEMCPY,
+            Self::Memset(_) => node_type::MEMSET,
+            Self::Host(_) => node_type::HOST,
+            Self::Child(_) => node_type::GRAPH,
+            Self::Empty => node_type::EMPTY,
+            Self::WaitEvent(_) => node_type::WAIT_EVENT,
+            Self::RecordEvent(_) => node_type::EVENT_RECORD,
+            Self::MemAlloc(_) => node_type::MEM_ALLOC,
+            Self::MemFree(_) => node_type::MEM_FREE,
+            Self::Batch(_) => node_type::BATCH_MEM_OP,
+            Self::Conditional(_) => node_type::CONDITIONAL,
+        }
+    }
+
+    /// The word for it in a drawing.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Kernel(_) => "KERNEL",
+            Self::Memcpy(_) => "MEMCPY",
+            Self::Memset(_) => "MEMSET",
+            Self::Host(_) => "HOST",
+            Self::Child(_) => "GRAPH",
+            Self::Empty => "EMPTY",
+            Self::WaitEvent(_) => "EVENT_WAIT",
+            Self::RecordEvent(_) => "EVENT_RECORD",
+            Self::MemAlloc(_) => "MEM_ALLOC",
+            Self::MemFree(_) => "MEM_FREE",
+            Self::Batch(_) => "MEM_OP",
+            Self::Conditional(_) => "CONDITIONAL",
+        }
+    }
+
+    /// Graphs that belong to the node.
+    pub fn graphs(&self) -> &[GraphId] {
+        match self {
+            Self::Child(graph) => std::slice::from_ref(graph),
+            Self::Conditional(conditional) => &conditional.bodies,
+            _ => &[],
+        }
+    }
+}
+
+/// Packed arguments, with pointers to each of them and the list that names them as a whole, for those who ask.
+pub struct Arguments {
+    bytes: Box<[u8]>,
+    /// Addresses in `bytes`, which never moves.
+    pointers: Box<[usize]>,
+    /// Address and size of `bytes` as a launch's `extra` gives them; the size lies at its own end.
+    extra: Box<[usize; 6]>,
+}
+
+impl Arguments {
+    /// Arguments that lie at `offsets` of `bytes`.
+    pub fn new(bytes: Vec<u8>, offsets: impl IntoIterator<Item = usize>) -> Arc<Self> {
+        let bytes = bytes.into_boxed_slice();
+        let start = bytes.as_ptr().expose_provenance();
+        let pointers = offsets.into_iter().map(|offset| start + offset).collect();
+        let (buffer, size) = (launch_param::BUFFER_POINTER as usize, launch_param::BUFFER_SIZE as usize);
+        let mut extra = Box::new([buffer, start, size, 0, launch_param::END as usize, bytes.len()]);
+        extra[3] = extra.as_ptr().expose_provenance() + 5 * size_of::<usize>();
+        Arc::new(Self { bytes, pointers, extra })
+    }
+
+    /// The address of the list that names them as a whole; it lives as long as these arguments.
+    pub fn extra(&self) -> usize {
+        self.extra.as_ptr().expose_provenance()
+    }
+
+    /// All of them, as the kernel reads them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The address of the array of pointers; it lives as long as these arguments.
+    pub fn array(&self) -> usize {
+        if self.pointers.is_empty() { 0 } else { self.pointers.as_ptr().expose_provenance() }
+    }
+}
+
+impl fmt::Debug for Arguments {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} bytes of arguments", self.bytes.len())
+    }
+}
+
+/// Something of the driver library's that has to live as long as the node.
+#[derive(Clone)]
+pub struct Kept(pub Arc<dyn Any + Send + Sync>);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("kept")
+    }
+}
+
+/// Values of launch attributes, by their id.
+pub type Attributes = BTreeMap<u32, [u64; 8]>;
+
+/// A launch.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// The function, or the kernel where a function is meant, as the program named it.
+    pub function: usize,
+    /// A kernel named as such; only without a function.
+    pub kernel: usize,
+    /// Handle of the context it runs in.
+    pub context: usize,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+    /// What the kernel gets.
+    pub arguments: Arc<Arguments>,
+    /// They were given as a whole, and are shown so.
+    pub is_packed: bool,
+    /// What was set besides.
+    pub attributes: Attributes,
+    /// The code.
+    pub code: Kept,
+}
+
+/// A copy of up to three dimensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Memcpy {
+    /// Both sides and the extent.
+    pub copy: CUDA_MEMCPY3D,
+    /// Handle of the context it runs in.
+    pub context: usize,
+}
+
+// SAFETY: the pointers in the descriptor are addresses that the driver looks up; Rust relies on none of them.
+unsafe impl Send for Memcpy {}
+// SAFETY: as above.
+unsafe impl Sync for Memcpy {}
+
+/// A fill of one or two dimensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Memset {
+    /// Where, what and how much.
+    pub fill: CUDA_MEMSET_NODE_PARAMS,
+    /// Handle of the context it runs in.
+    pub context: usize,
+}
+
+/// A function of the program and its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Address of the function.
+    pub function: usize,
+    /// What it is called with.
+    pub data: usize,
+}
+
+/// Memory that begins in a graph.
+#[derive(Clone, Debug)]
+pub struct Alloc {
+    /// As the program asked, with the address.
+    pub params: CUDA_MEM_ALLOC_NODE_PARAMS,
+    /// The memory itself: given back when nothing refers to the node any more.
+    pub memory: Kept,
+}
+
+// SAFETY: as for `Memcpy`.
+unsafe impl Send for Alloc {}
+// SAFETY: as for `Memcpy`.
+unsafe impl Sync for Alloc {}
+
+/// Operations on words, in order.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The operations; the array that programs ask for is this one.
+    pub operations: Arc<Vec<CUstreamBatchMemOpParams>>,
+    /// Of the whole batch.
+    pub flags: u32,
+    /// Handle of the context they run in.
+    pub context: usize,
+}
+
+/// Graphs under a condition.
+#[derive(Clone, Debug)]
+pub struct Conditional {
+    /// The value that decides, as kernels name it.
+    pub handle: u64,
+    /// If, while or switch.
+    pub kind: u32,
+    /// What runs: one graph a case.
+    pub bodies: Vec<GraphId>,
+    /// Handles of the bodies: the array that the program was given.
+    pub array: Arc<Vec<usize>>,
+    /// Handle of the context.
+    pub context: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_lead_to_their_arguments_for_as_long_as_these_live() {
+        let arguments = Arguments::new(vec![1, 0, 0, 0, 9, 8, 7, 6], [0, 4]);
+        let array = std::ptr::with_exposed_provenance::<usize>(arguments.array());
+        // SAFETY: two pointers, into the eight bytes above.
+        unsafe {
+            let second = std::ptr::with_exposed_provenance::<[u8; 4]>(array.add(1).read());
+            assert_eq!(second.read(), [9, 8, 7, 6]);
+        }
+        let extra = std::ptr::with_exposed_provenance::<usize>(arguments.extra());
+        // SAFETY: the list has six entries, and its fourth is the address of the size.
+        let size = unsafe { std::ptr::with_exposed_provenance::<usize>(extra.add(3).read()).read() };
+        assert_eq!(size, 8);
+        assert_eq!(Arguments::new(Vec::new(), []).array(), 0);
+    }
+}

@@ -1,0 +1,158 @@
+//! What an executable graph does: the steps of a graph as it was when it was instantiated.
+
+use std::collections::HashMap;
+
+use katydid_cuda_sys::{CUgraphEdgeData, CUresult};
+
+use crate::backend::Outcome;
+use crate::graph::{GraphId, NodeId, State};
+use crate::params::Params;
+
+/// One step.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The node it was made from; the program names it by that.
+    pub node: NodeId,
+    /// What it does.
+    pub params: Params,
+    /// Positions of the steps that it comes after.
+    pub before: Vec<(usize, CUgraphEdgeData)>,
+    /// A step that is not enabled only keeps the order.
+    pub is_enabled: bool,
+    /// Plans of the graphs that belong to it.
+    pub inner: Vec<Plan>,
+}
+
+/// The steps of one graph, in the order in which its nodes were added.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Positions, so that every step comes after those it depends on.
+    pub order: Vec<usize>,
+}
+
+impl Plan {
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE` for a cycle.
+    pub(crate) fn new(steps: Vec<Step>) -> Outcome<Self> {
+        let order = sorted(&steps).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        Ok(Self { steps, order })
+    }
+
+    /// All steps with those of inner plans, each before what is inside it; a step's number is its place here.
+    pub fn flat(&self) -> Vec<&Step> {
+        let mut all = Vec::new();
+        for step in &self.steps {
+            all.push(step);
+            step.inner.iter().for_each(|plan| all.extend(plan.flat()));
+        }
+        all
+    }
+
+    /// The number of the step that was made from a node.
+    pub(crate) fn number(&self, node: NodeId) -> Outcome<u32> {
+        let found = self.flat().iter().position(|step| step.node == node);
+        found.map(|number| number as u32).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// The step that was made from a node.
+    pub(crate) fn find(&self, node: NodeId) -> Outcome<&Step> {
+        self.flat().into_iter().find(|step| step.node == node).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// As [`Plan::find`].
+    pub(crate) fn find_mut(&mut self, node: NodeId) -> Option<&mut Step> {
+        for step in &mut self.steps {
+            if step.node == node {
+                return Some(step);
+            }
+            if let Some(found) = step.inner.iter_mut().find_map(|plan| plan.find_mut(node)) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// Shows the parameters of every step.
+    pub(crate) fn visit(&self, see: &mut dyn FnMut(&Params)) {
+        self.flat().iter().for_each(|step| see(&step.params));
+    }
+}
+
+/// A topological order that prefers earlier steps; none if there is a cycle.
+fn sorted(steps: &[Step]) -> Option<Vec<usize>> {
+    let mut missing: Vec<usize> = steps.iter().map(|step| step.before.len()).collect();
+    let mut after: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    for (at, step) in steps.iter().enumerate() {
+        for (before, _) in &step.before {
+            after.get_mut(*before)?.push(at);
+        }
+    }
+    let mut order = Vec::with_capacity(steps.len());
+    let mut ready: std::collections::BTreeSet<usize> = (0..steps.len()).filter(|at| missing[*at] == 0).collect();
+    while let Some(at) = ready.pop_first() {
+        order.push(at);
+        for next in &after[at] {
+            missing[*next] -= 1;
+            if missing[*next] == 0 {
+                ready.insert(*next);
+            }
+        }
+    }
+    (order.len() == steps.len()).then_some(order)
+}
+
+impl State {
+    /// The plan of a graph as it is now.
+    pub(crate) fn plan(&self, graph: GraphId) -> Outcome<Plan> {
+        let nodes = &self.graph(graph)?.nodes;
+        let position: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, node)| (*node, at)).collect();
+        let mut steps = Vec::with_capacity(nodes.len());
+        for id in nodes {
+            let node = self.node(*id)?;
+            let at = |(other, data): &(NodeId, CUgraphEdgeData)| {
+                position.get(other).map(|at| (*at, *data)).ok_or(CUresult::ERROR_INVALID_VALUE)
+            };
+            let before = node.before.iter().map(at).collect::<Outcome<_>>()?;
+            let inner = node.params.graphs().iter().map(|inner| self.plan(*inner)).collect::<Outcome<_>>()?;
+            steps.push(Step { node: *id, params: node.params.clone(), before, is_enabled: true, inner });
+        }
+        Plan::new(steps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Owner;
+
+    #[test]
+    fn steps_come_in_the_order_of_their_nodes_and_run_in_one_that_keeps_dependencies() {
+        let mut state = State::default();
+        let graph = state.create(Owner::Program).unwrap();
+        let nodes: Vec<_> = (0..4).map(|_| state.add(graph, &[], Params::Empty).unwrap()).collect();
+        let plain = CUgraphEdgeData::default();
+        state.connect(graph, &[(nodes[3], nodes[0], plain), (nodes[0], nodes[2], plain)]).unwrap();
+        let plan = state.plan(graph).unwrap();
+        assert_eq!(plan.steps.iter().map(|step| step.node).collect::<Vec<_>>(), nodes);
+        assert_eq!(plan.order, [1, 3, 0, 2]);
+        state.connect(graph, &[(nodes[2], nodes[3], plain)]).unwrap();
+        assert_eq!(state.plan(graph).err(), Some(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn steps_inside_steps_are_numbered_with_them() {
+        let mut state = State::default();
+        let (graph, inner) = (state.create(Owner::Program).unwrap(), state.create(Owner::Program).unwrap());
+        let nested = state.add(inner, &[], Params::Empty).unwrap();
+        state.add(graph, &[], Params::Child(inner)).unwrap();
+        let last = state.add(graph, &[], Params::Empty).unwrap();
+        let mut plan = state.plan(graph).unwrap();
+        assert_eq!((plan.number(nested), plan.number(last)), (Ok(1), Ok(2)));
+        plan.find_mut(nested).unwrap().is_enabled = false;
+        assert!(!plan.find(nested).unwrap().is_enabled);
+        assert!(plan.find_mut(99).is_none() && plan.find(99).is_err());
+    }
+}
