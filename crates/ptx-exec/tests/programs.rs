@@ -103,13 +103,14 @@ fn shared_variables_of_functions_lie_at_one_place_in_every_kernel() {
     let text = ".shared .u32 common[4]; .func touch() { .reg .b32 %r<3>; mov.u32 %r1, common; st.shared.u32 [%r1], 7; ret; }
         .visible .entry k(.param .u64 out) { .shared .u32 own[2]; .reg .b32 %r<4>; .reg .b64 %d<2>; mov.u32 %r1, own; st.shared.u32 [%r1], 5; call touch, ();
         ld.shared.u32 %r2, [common]; ld.shared.u32 %r3, [own]; mad.lo.u32 %r2, %r2, 10, %r3; ld.param.u64 %d1, [out]; st.global.u32 [%d1], %r2; ret; }
+        .visible .entry inlined() { .reg .b32 %r<2>; mov.u32 %r1, common; st.shared.u32 [%r1+12], 7; ret; }
         .visible .entry lone() { .shared .u32 own[2]; ret; }";
     let output = device.put(&[0]);
     device.run(text, [1, 1, 1], [1, 1, 1], &[output]).unwrap();
     assert_eq!(device.words(output, 1), [75]);
     let program = device.load(text).unwrap();
     let bytes = |name: &str| program.kernel(name).unwrap().static_shared;
-    assert_eq!((bytes("k"), bytes("lone")), (24, 8));
+    assert_eq!((bytes("k"), bytes("inlined"), bytes("lone")), (24, 16, 8));
 }
 
 #[test]

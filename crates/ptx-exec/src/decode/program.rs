@@ -113,9 +113,10 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
     let mut needs = Vec::new();
     for known in &linked.functions {
         let function = known.function;
-        // A kernel that calls nothing cannot reach the shared variables of functions.
-        let calls = function.body.as_deref().is_some_and(has_call);
-        let start = if !function.entry || calls { common_bytes } else { 0 };
+        // A kernel that calls nothing and names none of them cannot reach the shared variables of functions.
+        let body = function.body.as_deref().unwrap_or_default();
+        let reaches = has_call(body) || names_common(body, known.module, &shared);
+        let start = if !function.entry || reaches { common_bytes } else { 0 };
         let mut decoder = FunctionDecoder::new(&mut shared, known.module, function.entry, start);
         decoder.function(function)?;
         needs.push(finish(&mut code, decoder));
@@ -201,6 +202,16 @@ fn has_call(body: &[Statement<'_>]) -> bool {
     body.iter().any(|statement| match statement {
         Statement::Instruction(Instruction { opcode, .. }) => *opcode == "call",
         Statement::Block(inner) => has_call(inner),
+        _ => false,
+    })
+}
+
+/// Whether a body names a shared variable that functions use too: a function that was inlined here still exists.
+fn names_common(body: &[Statement<'_>], module: usize, shared: &Shared<'_>) -> bool {
+    let mut names = Vec::new();
+    names_in(body, &mut names);
+    names.iter().any(|name| match shared.linked.find(module, name) {
+        Some(Symbol::Variable(index)) => shared.common_shared.contains_key(&index),
         _ => false,
     })
 }
