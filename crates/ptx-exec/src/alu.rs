@@ -17,6 +17,17 @@ pub(crate) mod lanes;
 pub(crate) mod moves;
 pub(crate) mod round;
 
+/// Whether the AVX-512 versions of the lane code can run here: what every such CPU but the first has.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx512() -> bool {
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512cd")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
 /// Whether the AVX2 versions of the lane code can run here.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx2() -> bool {

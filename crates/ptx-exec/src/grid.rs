@@ -47,6 +47,8 @@ pub struct Grid {
     pub(crate) workspace: Vec<AtomicU64>,
     /// How long it has run, without pauses: the clock of device code.
     pub(crate) ran: Duration,
+    /// Warp instructions run so far.
+    pub(crate) executed: u64,
 }
 
 /// What the threads of one run share.
@@ -54,6 +56,7 @@ struct Run<'a> {
     env: &'a Env<'a>,
     queue: Mutex<VecDeque<Block>>,
     next: AtomicU64,
+    executed: AtomicU64,
     fault: Mutex<Option<Fault>>,
     /// Set when a fault was found, by any thread.
     stop: AtomicBool,
@@ -80,7 +83,7 @@ impl Grid {
             && launch.clusters_fit()
             && launch.params.len() >= kernel.param_bytes as usize;
         if fits {
-            Ok(Self { launch, started: VecDeque::new(), next: 0, workspace, ran: Duration::ZERO })
+            Ok(Self { launch, started: VecDeque::new(), next: 0, workspace, ran: Duration::ZERO, executed: 0 })
         } else {
             Err(no_place(&kernel.name, FaultKind::BadLaunch))
         }
@@ -90,7 +93,7 @@ impl Grid {
     /// no more use.
     pub fn run(&mut self, host: &dyn Host, limits: Limits, switch: &Switch) -> Result<Progress, Fault> {
         let blocks = self.blocks();
-        let Self { launch, started, next, workspace, ran } = self;
+        let Self { launch, started, next, workspace, ran, executed } = self;
         let workspace = if launch.cooperative { workspace.as_ptr().expose_provenance() as u64 } else { 0 };
         let env = environment(launch, host, workspace, *ran);
         while launch.cooperative && *next < blocks {
@@ -103,6 +106,7 @@ impl Grid {
             env: &env,
             queue: Mutex::new(std::mem::take(started)),
             next: AtomicU64::new(*next),
+            executed: AtomicU64::new(0),
             fault: Mutex::new(None),
             stop: AtomicBool::new(false),
             switch,
@@ -113,12 +117,18 @@ impl Grid {
         *started = run.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
         *next = run.next.into_inner().min(blocks);
         *ran += env.started.elapsed();
+        *executed += run.executed.into_inner();
         match run.fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(fault) => Err(fault),
             None if started.is_empty() && *next == blocks => Ok(Progress::Done),
             None if switch.request() == Request::Cancel => Err(no_place(&launch.kernel.name, FaultKind::Cancelled)),
             None => Ok(Progress::Paused),
         }
+    }
+
+    /// How many warp instructions it has run since it was made.
+    pub fn executed(&self) -> u64 {
+        self.executed
     }
 
     /// How many blocks it has.
@@ -207,10 +217,12 @@ impl Run<'_> {
     }
 
     /// Takes blocks and runs them until there are none, or the budget is used up.
-    fn one_thread(&self, mut budget: u64, blocks: u64) {
+    fn one_thread(&self, limit: u64, blocks: u64) {
+        let mut budget = limit;
         let mut machine = Machine::new(self.env);
         machine.block = LAST.take().unwrap_or_default();
         self.blocks(&mut machine, &mut budget, blocks);
+        self.executed.fetch_add(limit - budget, Ordering::Relaxed);
         if machine.block.memory() <= SPARE {
             LAST.set(Some(machine.block));
         }

@@ -1,4 +1,4 @@
-//! Templates that turn an operation on one lane into one on 32, compiled for the baseline CPU and for AVX2.
+//! Templates that turn an operation on one lane into one on 32, compiled for the baseline CPU, AVX2 and AVX-512.
 //!
 //! The loops are over fixed arrays that cannot overlap, which is what lets the compiler vectorise them; an operation must
 //! therefore be branch-free and `#[inline(always)]`. Lanes outside the mask are computed and thrown away, so an operation
@@ -131,7 +131,7 @@ fn compare_body<O: Compare>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Makes the AVX2 twin of a template and the function that picks between the two.
+/// Makes the AVX2 and AVX-512 twins of a template and the function that picks among the three.
 macro_rules! dispatched {
     ($(#[$doc:meta])* $name:ident, $avx2:ident, $body:ident, $bound:ident) => {
         #[cfg(target_arch = "x86_64")]
@@ -143,7 +143,17 @@ macro_rules! dispatched {
         $(#[$doc])*
         pub(crate) fn $name<O: $bound>() -> $crate::inst::Exec {
             #[cfg(target_arch = "x86_64")]
-            if $crate::alu::has_avx2() {
+            if $crate::alu::has_avx512() {
+                #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+                #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
+                fn avx512<O: $bound>(
+                    machine: &mut $crate::machine::Machine<'_>,
+                    inst: &$crate::inst::Inst,
+                ) -> $crate::inst::Flow {
+                    $body::<O>(machine, inst)
+                }
+                return avx512::<O>;
+            } else if $crate::alu::has_avx2() {
                 return $avx2::<O>;
             }
             $body::<O>
