@@ -17,25 +17,53 @@ pub(crate) mod lanes;
 pub(crate) mod moves;
 pub(crate) mod round;
 
-/// Whether the AVX-512 versions of the lane code can run here: what every such CPU but the first has.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn has_avx512() -> bool {
-    has_avx2()
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512cd")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Versions of the lane code, by the vector registers that they need.
+pub(crate) mod level {
+    /// What every CPU of the architecture has.
+    pub(crate) const BASELINE: u8 = 1;
+    /// AVX2 with its usual companions: 32 bytes.
+    pub(crate) const AVX2: u8 = 2;
+    /// AVX-512 as every CPU but the first has it: 64 bytes.
+    pub(crate) const AVX512: u8 = 3;
 }
 
-/// Whether the AVX2 versions of the lane code can run here.
+/// The best version that can run here. Asked for once an instruction while decoding, and on the way to slow paths.
+pub(crate) fn level() -> u8 {
+    static LEVEL: AtomicU8 = AtomicU8::new(0);
+    match LEVEL.load(Ordering::Relaxed) {
+        0 => {
+            let level = detect();
+            LEVEL.store(level, Ordering::Relaxed);
+            level
+        }
+        level => level,
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2")
+fn detect() -> u8 {
+    let avx2 = is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("lzcnt")
         && is_x86_feature_detected!("popcnt")
-        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("f16c");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512cd")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
+    match (avx2, avx512) {
+        (true, true) => level::AVX512,
+        (true, false) => level::AVX2,
+        _ => level::BASELINE,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> u8 {
+    level::BASELINE
 }

@@ -183,21 +183,26 @@ impl<'a> Machine<'a> {
     /// Runs the entered split for up to a chunk; in its turn it goes on even where another one is lower.
     fn run_split(&mut self, in_turn: bool) -> (Event, u32) {
         let code = self.env.code;
-        let mut ran = 0;
+        let (mut ran, mut pc) = (0, self.pc);
         while ran < CHUNK {
-            let Some(inst) = code.insts.get(self.pc as usize) else {
-                self.fail(FaultKind::InvalidPc(u64::from(self.pc)), 0);
+            let Some(inst) = code.insts.get(pc as usize) else {
+                self.fail(FaultKind::InvalidPc(u64::from(pc)), 0);
                 return (Event::Fault, ran);
             };
             ran += 1;
-            match self.step(inst) {
-                Flow::Next => {
-                    self.pc += 1;
-                    if self.pc == self.join_at {
-                        self.lanes |= self.warp.join(self.frame, self.pc);
-                        self.find_join();
-                    }
+            let flow = self.step(inst);
+            // By far the most frequent, and nobody has changed the program counter.
+            if flow == Flow::Next {
+                pc += 1;
+                self.pc = pc;
+                if pc == self.join_at {
+                    self.lanes |= self.warp.join(self.frame, pc);
+                    self.find_join();
                 }
+                continue;
+            }
+            match flow {
+                Flow::Next => {}
                 Flow::Jump if self.lanes == 0 => return (Event::Changed, ran),
                 Flow::Jump if self.warp.splits.is_empty() => self.join_at = u32::MAX,
                 Flow::Jump if in_turn => {
@@ -208,6 +213,7 @@ impl<'a> Machine<'a> {
                 Flow::Wait => return (Event::Wait, ran),
                 Flow::Fault => return (Event::Fault, ran),
             }
+            pc = self.pc;
         }
         (Event::Changed, ran)
     }

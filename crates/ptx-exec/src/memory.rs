@@ -23,6 +23,7 @@ pub(crate) mod ranges;
 pub(crate) mod raw;
 pub(crate) mod store;
 pub(crate) mod stretch;
+pub(crate) mod wide;
 
 use crate::alu::convert::Source;
 use crate::registers::{LANES, Raw};
@@ -56,6 +57,8 @@ pub(crate) trait Pointer: Raw {
     fn plus(self, imm: u64) -> u64;
     /// Whether the lanes are `size` bytes apart in order, and whether they are all equal.
     fn pattern(row: &[Self; LANES], size: u64) -> (bool, bool);
+    /// The same of the lanes in `mask`, of which `first` is one.
+    fn pattern_of(row: &[Self; LANES], size: u64, mask: u32, first: usize) -> (bool, bool);
     /// The distance of each lane from the address `first`; 0 for lanes not in `mask`. Returns whether a lane in `mask` is
     /// not a multiple of `size` or is more than `limit` bytes above `start`.
     fn distances(out: &mut [Self; LANES], row: &[Self; LANES], mask: u32, first: u64, span: Span) -> bool;
@@ -85,11 +88,25 @@ macro_rules! pointers {
             #[inline(always)]
             fn pattern(row: &[Self; LANES], size: u64) -> (bool, bool) {
                 let (mut strided, mut different) = (0, 0);
-                let base = row[0];
+                let base = wide::opaque(row[0].into()) as Self;
                 for lane in 0..LANES {
                     let distance = row[lane].wrapping_sub(base);
                     different |= distance;
                     strided |= distance ^ (lane as Self).wrapping_mul(size as Self);
+                }
+                (strided == 0, different == 0)
+            }
+
+            #[inline(always)]
+            fn pattern_of(row: &[Self; LANES], size: u64, mask: u32, first: usize) -> (bool, bool) {
+                let (mut strided, mut different) = (0, 0);
+                let base = wide::opaque(row[first].into()) as Self;
+                let before = (first as Self).wrapping_mul(size as Self);
+                for lane in 0..LANES {
+                    let active = Self::from((mask >> lane) & 1).wrapping_neg();
+                    let distance = row[lane].wrapping_sub(base);
+                    different |= distance & active;
+                    strided |= (distance.wrapping_add(before) ^ (lane as Self).wrapping_mul(size as Self)) & active;
                 }
                 (strided == 0, different == 0)
             }
@@ -125,6 +142,11 @@ mod tests {
         assert_eq!(u64::pattern(&strided, 4), (true, false));
         assert_eq!(u64::pattern(&strided, 8), (false, false));
         assert_eq!(u32::pattern(&[7; LANES], 4), (false, true));
+        let mut some = strided;
+        (some[0], some[9]) = (5, 6);
+        assert_eq!(u64::pattern_of(&some, 4, 0x00ff_f0f0, 4), (true, false));
+        assert_eq!(u64::pattern_of(&some, 4, 0x0000_0200, 9), (true, true));
+        assert_eq!(u64::pattern_of(&some, 4, 0x0000_0300, 8), (false, false));
     }
 
     #[test]

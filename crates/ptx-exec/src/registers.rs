@@ -131,6 +131,12 @@ impl Registers {
         }
     }
 
+    /// Where the row at `slot` is: for moves between rows and memory that no value of Rust takes part in.
+    #[inline(always)]
+    pub(crate) fn address(&self, slot: Slot) -> *mut u8 {
+        self.at(slot).cast()
+    }
+
     /// Writes one lane.
     #[inline(always)]
     pub(crate) fn set_lane<T: Raw>(&mut self, slot: Slot, lane: usize, value: T) {

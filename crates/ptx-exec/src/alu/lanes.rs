@@ -143,7 +143,7 @@ macro_rules! dispatched {
         $(#[$doc])*
         pub(crate) fn $name<O: $bound>() -> $crate::inst::Exec {
             #[cfg(target_arch = "x86_64")]
-            if $crate::alu::has_avx512() {
+            {
                 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
                 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
                 fn avx512<O: $bound>(
@@ -152,9 +152,11 @@ macro_rules! dispatched {
                 ) -> $crate::inst::Flow {
                     $body::<O>(machine, inst)
                 }
-                return avx512::<O>;
-            } else if $crate::alu::has_avx2() {
-                return $avx2::<O>;
+                match $crate::alu::level() {
+                    $crate::alu::level::AVX512 => return avx512::<O>,
+                    $crate::alu::level::AVX2 => return $avx2::<O>,
+                    _ => {}
+                }
             }
             $body::<O>
         }
@@ -162,6 +164,42 @@ macro_rules! dispatched {
 }
 
 pub(crate) use dispatched;
+
+/// The same for a template that also takes the version as a constant: `body::<O, LEVEL>`.
+macro_rules! dispatched_by_level {
+    ($(#[$doc:meta])* $name:ident, $body:ident, $bound:ident) => {
+        $(#[$doc])*
+        pub(crate) fn $name<O: $bound>() -> $crate::inst::Exec {
+            use $crate::alu::level;
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+                #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
+                fn avx512<O: $bound>(
+                    machine: &mut $crate::machine::Machine<'_>,
+                    inst: &$crate::inst::Inst,
+                ) -> $crate::inst::Flow {
+                    $body::<O, { level::AVX512 }>(machine, inst)
+                }
+                #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
+                fn avx2<O: $bound>(
+                    machine: &mut $crate::machine::Machine<'_>,
+                    inst: &$crate::inst::Inst,
+                ) -> $crate::inst::Flow {
+                    $body::<O, { level::AVX2 }>(machine, inst)
+                }
+                match $crate::alu::level() {
+                    level::AVX512 => return avx512::<O>,
+                    level::AVX2 => return avx2::<O>,
+                    _ => {}
+                }
+            }
+            $body::<O, { level::BASELINE }>
+        }
+    };
+}
+
+pub(crate) use dispatched_by_level;
 
 dispatched!(
     /// Code for a unary operation.

@@ -1,14 +1,16 @@
 //! `ld` from global, generic and shared addresses.
 //!
-//! Three shapes of addresses are served at once: 32 values in a row, one value for all, and any others within one range.
-//! What remains goes lane by lane through `place`, which finds the fault if there is one.
+//! Nearly all code reads 32 values in a row, or one for all lanes: that is what the instruction itself looks for. The `rest`
+//! serves these two for some of the lanes, and any addresses within one range; what remains goes lane by lane through
+//! `place`, which finds the fault if there is one.
 
 #![expect(unsafe_code, reason = "reads memory that was checked a few lines above")]
 
 use super::place::Space;
+use super::wide::{self, Buffer};
 use super::{Pointer, Span, Word, raw};
 use crate::alu::convert::Source;
-use crate::alu::lanes::dispatched;
+use crate::alu::lanes::dispatched_by_level;
 use crate::inst::{Flow, Inst, NONE, Slot};
 use crate::machine::Machine;
 use crate::registers::{FULL, LANES, Raw, lanes_of};
@@ -105,31 +107,94 @@ fn extend_row<A: Access>(out: &mut [A::Lane; LANES], values: &[A::Word; LANES]) 
     }
 }
 
+/// Whether values are in memory as they are in registers.
+#[inline(always)]
+pub(crate) fn same_width<A: Access>() -> bool {
+    size_of::<A::Word>() == size_of::<A::Lane>()
+}
+
 /// One value a lane.
 #[inline(always)]
-fn load_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+fn load_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let row = machine.registers.row::<A::Pointer>(inst.a);
     let (strided, uniform) = A::Pointer::pattern(row, A::Word::SIZE);
     let first = row[0].plus(inst.imm);
-    let mut out = [A::Lane::ZERO; LANES];
-    let aligned = first.is_multiple_of(A::Word::SIZE);
-    if strided
-        && aligned
-        && machine.mask == FULL
-        && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, false)
-    {
-        // SAFETY: `span` found all 32 values in one range; the address is aligned.
-        extend_row::<A>(&mut out, &unsafe { raw::load_row(host) });
-        machine.registers.set(inst.d, FULL, &out);
+    if machine.mask != FULL || !first.is_multiple_of(A::Word::SIZE) {
+        return rest::<A>(machine, inst);
+    }
+    if strided && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, false) {
+        // SAFETY: `span` found all 32 values in one range; the row is the instruction's own.
+        unsafe { row_from::<A, LEVEL>(machine, inst, host, FULL) };
         return Flow::Next;
     }
+    if uniform && let Some(host) = span::<A>(machine, first, A::Word::SIZE, false) {
+        // SAFETY: `span` found the value in a range; the address is aligned.
+        let value: A::Word = unsafe { raw::load(host) };
+        machine.registers.set(inst.d, FULL, &[A::Lane::narrow(value.extended()); LANES]);
+        return Flow::Next;
+    }
+    rest::<A>(machine, inst)
+}
+
+/// Moves 32 values from `host` to the destination, or those in `mask`.
+///
+/// # Safety
+///
+/// All 32 values must be readable.
+#[inline(always)]
+unsafe fn row_from<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst, host: u64, mask: u32) {
+    if same_width::<A>() && mask == FULL {
+        let from = std::ptr::with_exposed_provenance(host as usize);
+        // SAFETY: the caller's promise; the row has the size of 32 values.
+        unsafe { wide::copy::<LEVEL>(machine.registers.address(inst.d), from, LANES * size_of::<A::Word>()) };
+        return;
+    }
+    let (mut buffer, mut out) = (Buffer::uninit(), [A::Lane::ZERO; LANES]);
+    // SAFETY: the caller's promise.
+    let values = unsafe { wide::read::<A::Word, LEVEL>(&mut buffer, host, LANES) };
+    if let Some(values) = values.first_chunk() {
+        extend_row::<A>(&mut out, values);
+    }
+    machine.registers.set(inst.d, mask, &out);
+}
+
+/// Where lane 0 would read if the lanes that run read values in a row: all 32 are then read, and some thrown away.
+#[inline(always)]
+fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst, first: usize) -> Option<u64> {
+    let address = machine.registers.row::<A::Pointer>(inst.a)[first].plus(inst.imm);
+    let start = address.checked_sub(first as u64 * A::Word::SIZE)?;
+    let aligned = start.is_multiple_of(A::Word::SIZE);
+    if aligned { span::<A>(machine, start, LANES as u64 * A::Word::SIZE, false) } else { None }
+}
+
+/// One value a lane, whatever the addresses.
+fn rest<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    // SAFETY: `load_rest` gives what the CPU has.
+    unsafe { load_rest::<A>()(machine, inst) }
+}
+
+#[inline(always)]
+fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let first = (machine.mask.trailing_zeros() & 31) as usize;
+    let row = machine.registers.row::<A::Pointer>(inst.a);
+    let (strided, uniform) = A::Pointer::pattern_of(row, A::Word::SIZE, machine.mask, first);
+    if strided
+        && !uniform
+        && let Some(host) = row_of_some::<A>(machine, inst, first)
+    {
+        let mask = machine.mask;
+        // SAFETY: `row_of_some` found all 32 values in one range.
+        unsafe { row_from::<A, LEVEL>(machine, inst, host, mask) };
+        return Flow::Next;
+    }
+    let address = machine.registers.row::<A::Pointer>(inst.a)[first].plus(inst.imm);
     if uniform
-        && aligned
-        && let Some(host) = span::<A>(machine, first, A::Word::SIZE, false)
+        && address.is_multiple_of(A::Word::SIZE)
+        && let Some(host) = span::<A>(machine, address, A::Word::SIZE, false)
     {
         // SAFETY: `span` found the value in a range; the address is aligned.
-        extend_row::<A>(&mut out, &[unsafe { raw::load(host) }; LANES]);
-        machine.registers.set(inst.d, machine.mask, &out);
+        let value: A::Word = unsafe { raw::load(host) };
+        machine.registers.set(inst.d, machine.mask, &[A::Lane::narrow(value.extended()); LANES]);
         return Flow::Next;
     }
     match spread::<A>(machine, inst, A::Word::SIZE, false) {
@@ -187,10 +252,94 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// Several values a lane, which must be aligned to all of them together.
 #[inline(always)]
-fn load_vector_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let Some(spread) = spread::<A>(machine, inst, A::Word::SIZE * u64::from(inst.c), false) else {
+fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let size = A::Word::SIZE * u64::from(inst.c);
+    let row = machine.registers.row::<A::Pointer>(inst.a);
+    let (strided, uniform) = A::Pointer::pattern(row, size);
+    let first = row[0].plus(inst.imm);
+    if machine.mask != FULL || !first.is_multiple_of(size) {
+        return vector_rest::<A>(machine, inst);
+    }
+    if uniform && let Some(host) = span::<A>(machine, first, size, false) {
+        // SAFETY: `span` found the values in a range; the address is aligned.
+        unsafe { broadcast::<A>(machine, inst, host) };
+        return Flow::Next;
+    }
+    if strided
+        && matches!(inst.c, 2 | 4)
+        && let Some(host) = span::<A>(machine, first, LANES as u64 * size, false)
+    {
+        // SAFETY: `span` found the values of all lanes in one range.
+        unsafe {
+            match inst.c {
+                2 => deal::<A, LEVEL, 2>(machine, inst, host),
+                _ => deal::<A, LEVEL, 4>(machine, inst, host),
+            }
+        }
+        return Flow::Next;
+    }
+    vector_rest::<A>(machine, inst)
+}
+
+/// Gives every running lane the same values.
+///
+/// # Safety
+///
+/// The values must be readable and aligned.
+#[inline(always)]
+unsafe fn broadcast<A: Access>(machine: &mut Machine<'_>, inst: &Inst, host: u64) {
+    for index in 0..inst.c {
+        let slot = machine.env.code.list(inst.x + index);
+        // SAFETY: the caller's promise.
+        let value: A::Word = unsafe { raw::load(host + u64::from(index) * A::Word::SIZE) };
+        if slot != NONE {
+            machine.registers.set(slot, machine.mask, &[A::Lane::narrow(value.extended()); LANES]);
+        }
+    }
+}
+
+/// Deals values that lie in a row out to `COUNT` registers of all lanes.
+///
+/// # Safety
+///
+/// The values of all lanes must be readable.
+#[inline(always)]
+unsafe fn deal<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &mut Machine<'_>, inst: &Inst, host: u64) {
+    let mut buffer = Buffer::uninit();
+    // SAFETY: the caller's promise.
+    let values = unsafe { wide::read::<A::Word, LEVEL>(&mut buffer, host, COUNT * LANES) };
+    let (groups, _) = values.as_chunks::<COUNT>();
+    let Some(groups) = groups.first_chunk::<LANES>() else { return };
+    for index in 0..COUNT {
+        let slot = machine.env.code.list(inst.x + index as u32);
+        if slot != NONE {
+            let mut out = [A::Lane::ZERO; LANES];
+            for lane in 0..LANES {
+                out[lane] = A::Lane::narrow(groups[lane][index].extended());
+            }
+            machine.registers.set(slot, FULL, &out);
+        }
+    }
+}
+
+/// Several values a lane, whatever the addresses.
+fn vector_rest<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    // SAFETY: `load_vector_rest` gives what the CPU has.
+    unsafe { load_vector_rest::<A>()(machine, inst) }
+}
+
+#[inline(always)]
+fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let size = A::Word::SIZE * u64::from(inst.c);
+    let Some(spread) = spread::<A>(machine, inst, size, false) else {
         return lane_by_lane::<A>(machine, inst);
     };
+    let uniform = spread.distances.iter().fold(0, |all, distance| all | distance.wide()) == 0;
+    if uniform {
+        // SAFETY: `spread` checked the values, which are the same for all lanes that run.
+        unsafe { broadcast::<A>(machine, inst, spread.host) };
+        return Flow::Next;
+    }
     for index in 0..inst.c {
         let slot = machine.env.code.list(inst.x + index);
         scattered::<A>(machine, &spread, u64::from(index) * A::Word::SIZE, slot);
@@ -198,11 +347,19 @@ fn load_vector_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-dispatched!(
+dispatched_by_level!(
     /// Code for `ld` of one value.
-    load, load_avx2, load_body, Access
+    load, load_body, Access
 );
-dispatched!(
+dispatched_by_level!(
+    /// What is left of it.
+    load_rest, rest_body, Access
+);
+dispatched_by_level!(
     /// Code for `ld` of a vector.
-    load_vector, load_vector_avx2, load_vector_body, Access
+    load_vector, load_vector_body, Access
+);
+dispatched_by_level!(
+    /// What is left of it.
+    load_vector_rest, vector_rest_body, Access
 );

@@ -7,7 +7,6 @@
 #![expect(unsafe_code, reason = "device addresses are addresses of this process")]
 
 use super::Word;
-use crate::registers::LANES;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// A pointer to `address`.
@@ -37,35 +36,15 @@ pub(crate) unsafe fn store<T: Word>(address: u64, value: T) {
     unsafe { pointer::<T>(address).write_volatile(value) }
 }
 
-/// Reads 32 values that follow each other.
+/// Copies `size` bytes, a multiple of 16, in pieces of 16, which the compiler cannot look into.
 ///
 /// # Safety
 ///
-/// As `load`, for all of them.
-#[inline(always)]
-pub(crate) unsafe fn load_row<T: Word>(address: u64) -> [T; LANES] {
-    let mut row = [T::cut(0); LANES];
-    // SAFETY: the caller checked the source; the destination is a local array of the same size.
-    unsafe { copy(row.as_mut_ptr().cast(), pointer(address), size_of::<T>()) };
-    row
-}
-
-/// Writes 32 values one after the other.
-///
-/// # Safety
-///
-/// As `store`, for all of them.
-#[inline(always)]
-pub(crate) unsafe fn store_row<T: Word>(address: u64, row: &[T; LANES]) {
-    // SAFETY: the caller checked the destination; the source is an array of the same size.
-    unsafe { copy(pointer(address), row.as_ptr().cast(), size_of::<T>()) };
-}
-
-/// Copies `LANES * size` bytes in pieces of 16, which the compiler cannot look into.
+/// Both blocks must be accessible for the whole launch and must not overlap.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn copy(to: *mut u8, from: *const u8, size: usize) {
-    for piece in 0..2 * size {
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, size: usize) {
+    for piece in 0..size / 16 {
         // SAFETY: the piece lies in both blocks; unaligned moves are used; SSE is part of x86-64.
         unsafe {
             std::arch::asm!(
@@ -80,10 +59,14 @@ unsafe fn copy(to: *mut u8, from: *const u8, size: usize) {
     }
 }
 
-/// Copies `LANES * size` bytes, one by one: correct anywhere.
+/// Copies `size` bytes, one by one: correct anywhere.
+///
+/// # Safety
+///
+/// As above.
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy(to: *mut u8, from: *const u8, size: usize) {
-    for byte in 0..LANES * size {
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, size: usize) {
+    for byte in 0..size {
         // SAFETY: the byte lies in both blocks.
         unsafe { to.add(byte).write_volatile(from.add(byte).read_volatile()) };
     }
@@ -146,21 +129,6 @@ atomics! {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rows_are_copied_whole_whatever_their_size_and_place() {
-        let mut bytes = [0_u64; 40];
-        let at = bytes.as_mut_ptr().expose_provenance() as u64 + 4;
-        let row: [u32; LANES] = std::array::from_fn(|lane| lane as u32 * 3);
-        // SAFETY: 128 bytes from the second word on lie in the array.
-        let back: [u32; LANES] = unsafe {
-            store_row(at, &row);
-            load_row(at)
-        };
-        assert_eq!(back, row);
-        // SAFETY: as above, for 32 bytes.
-        assert_eq!(unsafe { load_row::<u8>(at) }[4], 3);
-    }
 
     #[test]
     fn an_update_returns_the_old_value() {

@@ -4,10 +4,10 @@
 
 #![expect(unsafe_code, reason = "writes memory that was checked a few lines above")]
 
-use super::load::{Access, Spread, span, spread, step};
+use super::load::{Access, Spread, same_width, span, spread, step};
 use super::place::Space;
-use super::{Pointer, Word, raw};
-use crate::alu::lanes::dispatched;
+use super::{Pointer, Word, raw, wide};
+use crate::alu::lanes::dispatched_by_level;
 use crate::inst::{Flow, Inst, NONE, Slot};
 use crate::machine::Machine;
 use crate::registers::{FULL, LANES, Raw, lanes_of};
@@ -22,7 +22,7 @@ fn cut_row<A: Access>(out: &mut [A::Word; LANES], values: &[A::Lane; LANES]) {
 
 /// One value a lane.
 #[inline(always)]
-fn store_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+fn store_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let row = machine.registers.row::<A::Pointer>(inst.a);
     let (strided, _) = A::Pointer::pattern(row, A::Word::SIZE);
     let first = row[0].plus(inst.imm);
@@ -31,10 +31,47 @@ fn store_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         && first.is_multiple_of(A::Word::SIZE)
         && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, true)
     {
-        let mut values = [A::Word::cut(0); LANES];
-        cut_row::<A>(&mut values, machine.registers.row(inst.b));
-        // SAFETY: `span` found all 32 values in one writable range; the address is aligned.
-        unsafe { raw::store_row(host, &values) };
+        if same_width::<A>() {
+            let to = std::ptr::with_exposed_provenance_mut(host as usize);
+            // SAFETY: `span` found all 32 values in one writable range; the row has their size.
+            unsafe { wide::copy::<LEVEL>(to, machine.registers.address(inst.b), LANES * size_of::<A::Word>()) };
+        } else {
+            let mut values = [A::Word::cut(0); LANES];
+            cut_row::<A>(&mut values, machine.registers.row(inst.b));
+            // SAFETY: as above.
+            unsafe { wide::write::<A::Word, LEVEL>(host, &values) };
+        }
+        return Flow::Next;
+    }
+    // SAFETY: `store_rest` gives what the CPU has.
+    unsafe { store_rest::<A>()(machine, inst) }
+}
+
+/// Where lane 0 would write if the lanes that run write values in a row, of which those that do not run are left out.
+#[inline(always)]
+fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Option<u64> {
+    let mask = machine.mask;
+    let (first, last) = ((mask.trailing_zeros() & 31) as usize, 31 - (mask.leading_zeros() & 31) as usize);
+    let row = machine.registers.row::<A::Pointer>(inst.a);
+    let (strided, _) = A::Pointer::pattern_of(row, A::Word::SIZE, mask, first);
+    let address = row[first].plus(inst.imm);
+    if !strided || !address.is_multiple_of(A::Word::SIZE) {
+        return None;
+    }
+    let host = span::<A>(machine, address, (last - first + 1) as u64 * A::Word::SIZE, true)?;
+    Some(host.wrapping_sub(first as u64 * A::Word::SIZE))
+}
+
+/// One value a lane, whatever the addresses.
+#[inline(always)]
+fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    if let Some(host) = row_of_some::<A>(machine, inst) {
+        let values = machine.registers.row::<A::Lane>(inst.b);
+        for lane in lanes_of(machine.mask) {
+            let value = A::Word::cut(values[lane].wide());
+            // SAFETY: `row_of_some` found the values from the first to the last lane that runs in one writable range.
+            unsafe { raw::store(host.wrapping_add(lane as u64 * A::Word::SIZE), value) };
+        }
         return Flow::Next;
     }
     match spread::<A>(machine, inst, A::Word::SIZE, true) {
@@ -84,7 +121,51 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// Several values a lane, which must be aligned to all of them together.
 #[inline(always)]
-fn store_vector_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+fn store_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let size = A::Word::SIZE * u64::from(inst.c);
+    let row = machine.registers.row::<A::Pointer>(inst.a);
+    let (strided, _) = A::Pointer::pattern(row, size);
+    let first = row[0].plus(inst.imm);
+    if strided
+        && machine.mask == FULL
+        && matches!(inst.c, 2 | 4)
+        && first.is_multiple_of(size)
+        && let Some(host) = span::<A>(machine, first, LANES as u64 * size, true)
+    {
+        // SAFETY: `span` found the values of all lanes in one writable range.
+        unsafe {
+            match inst.c {
+                2 => gather::<A, LEVEL, 2>(machine, inst, host),
+                _ => gather::<A, LEVEL, 4>(machine, inst, host),
+            }
+        }
+        return Flow::Next;
+    }
+    // SAFETY: `store_vector_rest` gives what the CPU has.
+    unsafe { store_vector_rest::<A>()(machine, inst) }
+}
+
+/// Writes `COUNT` registers of all lanes, those of each lane next to each other.
+///
+/// # Safety
+///
+/// The values of all lanes must be writable.
+#[inline(always)]
+unsafe fn gather<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &Machine<'_>, inst: &Inst, host: u64) {
+    let mut values = [[A::Word::cut(0); COUNT]; LANES];
+    for index in 0..COUNT {
+        let row = machine.registers.row::<A::Lane>(machine.env.code.list(inst.x + index as u32));
+        for lane in 0..LANES {
+            values[lane][index] = A::Word::cut(row[lane].wide());
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { wide::write::<A::Word, LEVEL>(host, values.as_flattened()) };
+}
+
+/// Several values a lane, whatever the addresses.
+#[inline(always)]
+fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let Some(spread) = spread::<A>(machine, inst, A::Word::SIZE * u64::from(inst.c), true) else {
         return lane_by_lane::<A>(machine, inst);
     };
@@ -95,11 +176,19 @@ fn store_vector_body<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow 
     Flow::Next
 }
 
-dispatched!(
+dispatched_by_level!(
     /// Code for `st` of one value.
-    store, store_avx2, store_body, Access
+    store, store_body, Access
 );
-dispatched!(
+dispatched_by_level!(
+    /// What is left of it.
+    store_rest, rest_body, Access
+);
+dispatched_by_level!(
     /// Code for `st` of a vector.
-    store_vector, store_vector_avx2, store_vector_body, Access
+    store_vector, store_vector_body, Access
+);
+dispatched_by_level!(
+    /// What is left of it.
+    store_vector_rest, vector_rest_body, Access
 );
