@@ -40,6 +40,39 @@ pub(crate) fn elf_length<'a>(read: impl Fn(u64, u64) -> Result<&'a [u8], ImageEr
     Ok(length)
 }
 
+/// A section of an ELF file.
+pub(crate) struct Section<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// The sections with bytes in a file; a name that is no text is empty.
+pub(crate) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
+    let slice = |offset: u64, length: u64| {
+        let end = offset.checked_add(length).filter(|end| *end <= file.len() as u64);
+        let needed = offset.saturating_add(length);
+        let end = end.ok_or(ImageError::CutOff { what: "an ELF file", needed, available: file.len() as u64 })?;
+        Ok(&file[offset as usize..end as usize])
+    };
+    elf_length(slice)?;
+    if u64_at(file, 0) as u32 != ELF_MAGIC {
+        return Err(ImageError::Field { field: "the first word of an ELF file", value: u64_at(file, 0) });
+    }
+    let table = Table { start: u64_at(file, 40), entry: u16_at(file, 58), count: u16_at(file, 60) };
+    let entries = (0..table.count).map(|index| slice(table.start + index * table.entry, table.entry));
+    let entries: Vec<&[u8]> = entries.collect::<Result<_, _>>()?;
+    let contents = |entry: &[u8]| match section_end(entry) {
+        0 => Ok(&[][..]),
+        _ => slice(u64_at(entry, 24), u64_at(entry, 32)),
+    };
+    let names = entries.get(u16_at(file, 62) as usize).map_or(Ok(&[][..]), |entry| contents(entry))?;
+    let name = |entry: &[u8]| {
+        let text = names.get(u64_at(entry, 0) as u32 as usize..).map(crate::entry::until_nul).unwrap_or_default();
+        std::str::from_utf8(text).unwrap_or_default()
+    };
+    entries.into_iter().map(|entry| Ok(Section { name: name(entry), bytes: contents(entry)? })).collect()
+}
+
 /// Where the bytes that a table entry describes end.
 type EndOf = fn(&[u8]) -> u64;
 

@@ -9,6 +9,7 @@ use crate::container::{CONTAINER_MAGIC, Container};
 use crate::elf::{ELF_MAGIC, elf_length};
 use crate::entry::until_nul;
 use crate::error::{ImageError, check_limit, check_there};
+use crate::linked::linked_texts;
 use crate::rebuild::OwnedImage;
 
 /// First word of a wrapper.
@@ -108,6 +109,12 @@ impl<'a> Image<'a> {
     pub fn ptx(&self, sm: Option<u32>) -> Result<Vec<Ptx<'a>>, ImageError> {
         if let (ImageKind::Ptx, [text, ..]) = (self.kind, &self.parts[..]) {
             return Ok(vec![Ptx { sm: 0, text: String::from_utf8_lossy(text) }]);
+        }
+        if let (ImageKind::Elf, [file, ..]) = (self.kind, &self.parts[..]) {
+            let linked = linked_texts(file)?;
+            if !linked.is_empty() {
+                return Ok(linked.into_iter().map(|text| Ptx { sm: 0, text: Cow::Borrowed(text) }).collect());
+            }
         }
         let containers = self.containers()?;
         // The first part of a linked program is what the array's parts were linked to: the same code again.

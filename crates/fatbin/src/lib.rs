@@ -17,6 +17,8 @@ mod entry;
 mod error;
 mod extent;
 mod image;
+mod linked;
+mod object;
 mod rebuild;
 
 pub use container::{Container, Entries};
@@ -24,4 +26,6 @@ pub use entry::{Entry, EntryKind};
 pub use error::ImageError;
 pub use extent::image_at;
 pub use image::{Image, ImageKind, Ptx};
+pub use linked::linked_image;
+pub use object::{containers_of_object, members_of_library};
 pub use rebuild::OwnedImage;

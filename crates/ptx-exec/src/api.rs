@@ -17,6 +17,10 @@ pub trait GlobalMemory {
     /// Zeroed memory of `size` bytes at a multiple of `align`; `None` when there is none left. What a failed load
     /// allocated is the caller's to free.
     fn allocate(&mut self, size: u64, align: u64) -> Option<u64>;
+    /// The same for a variable that the host uses too, at the same address.
+    fn allocate_managed(&mut self, size: u64, align: u64) -> Option<u64> {
+        self.allocate(size, align)
+    }
     /// Copies `bytes` to `address`, which lies in memory that `allocate` returned.
     fn write(&mut self, address: u64, bytes: &[u8]);
 }
@@ -127,8 +131,20 @@ pub enum LoadError {
         /// The instruction with its modifiers.
         name: String,
     },
-    /// `CUDA_ERROR_NO_BINARY_FOR_GPU` (209): the text asks for a newer device.
-    #[error("no kernel image for this device: the PTX is for sm_{wanted}, the device is sm_{device}")]
+    /// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION` (222): the text is newer than what is known here.
+    #[error("ptx error: line {line}: .version {major}.{minor} is newer than {newest}, the newest that is supported")]
+    NewerPtx {
+        /// Line of the directive, from 1.
+        line: u32,
+        /// The part before the dot.
+        major: u32,
+        /// The part after the dot.
+        minor: u32,
+        /// The newest version that is supported.
+        newest: &'static str,
+    },
+    /// `CUDA_ERROR_INVALID_PTX` (218): the text asks for a newer device.
+    #[error("ptx error: .target sm_{wanted} is newer than the device, which is sm_{device}")]
     NoKernelImage {
         /// What the text asks for.
         wanted: u32,

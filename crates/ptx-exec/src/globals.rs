@@ -73,7 +73,10 @@ pub(crate) fn place(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -> R
         let Layout { size, align, .. } = layout(variable)?;
         let device = matches!(variable.space, Space::Global | Space::Const);
         globals.const_bytes += if variable.space == Space::Const { size } else { 0 };
-        let place = device.then(|| memory.allocate(size.max(1), align));
+        let place = device.then(|| match variable.managed {
+            true => memory.allocate_managed(size.max(1), align),
+            false => memory.allocate(size.max(1), align),
+        });
         let place = match place {
             Some(None) => return Err(LoadError::OutOfMemory { name: variable.name.to_owned(), size }),
             Some(Some(address)) => Some((address, size)),

@@ -10,12 +10,13 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `link`, `globals`, `decode`, `program` | texts to code |
+//! | `accept`, `link`, `globals`, `decode`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
 //! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
 //! | `switch`, `state` | pausing, ending, and the running state as bytes |
 
+mod accept;
 mod alu;
 mod api;
 mod async_copy;
@@ -51,6 +52,7 @@ mod types;
 mod warp;
 pub mod window;
 
+pub use accept::strong_names;
 pub use api::{AddressRange, GlobalMemory, Host, Kernel, Launch, Limits, LoadError, Param, Pool, Progress, Target};
 pub use cluster::MAX_CLUSTER;
 pub use fault::{Fault, FaultKind};

@@ -1,5 +1,6 @@
 //! A program: PTX texts checked, linked, decoded, its variables in memory.
 
+use crate::accept::{architecture, check_block, check_const, check_params, parse};
 use crate::api::{GlobalMemory, Kernel, LoadError, Param, Target};
 use crate::code::Code;
 use crate::decode::{self, Needs};
@@ -7,7 +8,7 @@ use crate::globals::{self, Globals};
 use crate::link::{Linked, LinkedFunction};
 use crate::state::bytes::Hash;
 use katydid_ptx::ast::{Function, Module};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Threads in a block where the text does not say.
@@ -21,6 +22,8 @@ pub struct Program {
     by_name: HashMap<String, usize>,
     /// Name, address, size, in the order of the texts.
     globals: Vec<(String, u64, u64)>,
+    /// Names of those that are managed.
+    managed: HashSet<String>,
 }
 
 impl Program {
@@ -30,6 +33,7 @@ impl Program {
         let modules = sources.iter().map(|source| parse(source, target)).collect::<Result<Vec<_>, _>>()?;
         let linked = Linked::new(&modules)?;
         let globals = globals::place(&linked, memory)?;
+        check_const(globals.const_bytes)?;
         let decoded = decode::decode(&linked, &globals)?;
         let mut code = decoded.code;
         code.source = sources.iter().fold(Hash::NONE, |hash, source| hash.bytes(source.as_bytes())).value();
@@ -40,7 +44,9 @@ impl Program {
             kernels.push(Arc::new(kernel(known, &modules, needs, &globals, index as u32, &code)?));
         }
         let by_name = kernels.iter().enumerate().map(|(index, kernel)| (kernel.name.clone(), index)).collect();
-        Ok(Self { kernels, by_name, globals: visible_globals(&linked, &globals) })
+        let managed = linked.variables.iter().filter(|known| known.variable.managed);
+        let managed = managed.map(|known| known.variable.name.to_owned()).collect();
+        Ok(Self { kernels, by_name, globals: visible_globals(&linked, &globals), managed })
     }
 
     /// All kernels, in the order of the texts.
@@ -59,33 +65,15 @@ impl Program {
         found.map(|(_, address, size)| (*address, *size))
     }
 
+    /// Whether the variable `name` is one that the host uses too.
+    pub fn is_managed(&self, name: &str) -> bool {
+        self.managed.contains(name)
+    }
+
     /// Names of all variables that `global` finds, in the order of the texts.
     pub fn global_names(&self) -> Vec<&str> {
         self.globals.iter().map(|(name, ..)| name.as_str()).collect()
     }
-}
-
-/// Parses one text and checks that the device can run it.
-fn parse(source: &str, target: Target) -> Result<Module<'_>, LoadError> {
-    let module = katydid_ptx::parse(source).map_err(|error| LoadError::InvalidPtx {
-        line: error.line,
-        message: format!("{} near '{}'", error.message, error.token),
-    })?;
-    let device = target.major * 10 + target.minor;
-    let wanted = architecture(&module);
-    if wanted > device {
-        return Err(LoadError::NoKernelImage { wanted, device });
-    }
-    if module.address_size != 64 {
-        return Err(LoadError::Unsupported { line: 1, name: format!(".address_size {}", module.address_size) });
-    }
-    Ok(module)
-}
-
-/// The number in `.target sm_90a`; 0 for a target without one.
-fn architecture(module: &Module<'_>) -> u32 {
-    let name = module.target.iter().find_map(|name| name.strip_prefix("sm_")).unwrap_or_default();
-    name.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or(0)
 }
 
 /// What the host can look up: static variables too, since programs name them by their symbol.
@@ -106,6 +94,9 @@ fn kernel(
 ) -> Result<Kernel, LoadError> {
     let (params, param_bytes) = params(known.function)?;
     let module = modules.get(known.module);
+    let required_block = directive(known.function, "reqntid");
+    check_params(known.function, module, &params)?;
+    check_block(known.function, required_block)?;
     let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
     let threads = |name: &str| directive(known.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
     let max_threads = threads("reqntid").or_else(|| threads("maxntid")).unwrap_or(MAX_THREADS);
@@ -118,7 +109,7 @@ fn kernel(
         const_bytes: u32::try_from(globals.const_bytes).unwrap_or(u32::MAX),
         registers: needs.registers.clamp(16, 255),
         max_threads: max_threads.clamp(1, MAX_THREADS),
-        required_block: directive(known.function, "reqntid"),
+        required_block,
         required_cluster: directive(known.function, "reqnctapercluster"),
         max_cluster: directive(known.function, "maxclusterrank").map(|[rank, ..]| rank),
         needs_cluster: has_directive(known.function, "explicitcluster"),

@@ -132,7 +132,7 @@ fn push(
 /// What a driver calls a text that is not loaded.
 fn load_code(error: &LoadError) -> u32 {
     match error {
-        LoadError::NoKernelImage { .. } => 209,
+        LoadError::NewerPtx { .. } => 222,
         LoadError::OutOfMemory { .. } => 2,
         _ => 218,
     }

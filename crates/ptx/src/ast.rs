@@ -87,6 +87,8 @@ pub struct Variable<'a> {
     pub dimensions: Vec<u64>,
     /// What it is initialised with; empty for zeroes.
     pub initial: Vec<Initial<'a>>,
+    /// `.attribute(.managed)`: the host uses it at the same address.
+    pub managed: bool,
     /// Line of its name.
     pub line: u32,
 }

@@ -18,3 +18,8 @@ pub use error::ParseError;
 pub fn parse(text: &str) -> Result<ast::Module<'_>, ParseError> {
     parser::Parser::new(text).module()
 }
+
+/// Line and version of a text, without reading more of it than its first directive; `None` if that is not `.version`.
+pub fn version_of(text: &str) -> Option<(u32, (u32, u32))> {
+    parser::Parser::new(text).first_version()
+}

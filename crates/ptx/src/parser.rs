@@ -47,6 +47,15 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// The version, if the text begins with it.
+    pub(crate) fn first_version(mut self) -> Option<(u32, (u32, u32))> {
+        let token = self.next().ok()?;
+        match token.kind {
+            TokenKind::Dotted("version") => Some((token.line, self.version().ok()?)),
+            _ => None,
+        }
+    }
+
     /// One directive at module level, whose first word has been read.
     fn directive(&mut self, word: &'a str, token: &Token<'a>, module: &mut Module<'a>) -> Parsed<()> {
         match word {

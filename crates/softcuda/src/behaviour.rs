@@ -7,6 +7,7 @@
 
 mod code;
 mod contexts;
+mod links;
 mod managed;
 mod memory;
 mod pools;

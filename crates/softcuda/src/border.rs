@@ -206,6 +206,7 @@ plain!(
     sys::CUfunction,
     sys::CUkernel,
     sys::CUlibrary,
+    sys::CUlinkState,
     sys::CUmemLocation,
     sys::CUmemoryPool,
     sys::CUmodule,

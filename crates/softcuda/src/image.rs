@@ -36,7 +36,7 @@ impl From<ImageError> for Refusal {
 impl From<LoadError> for Refusal {
     fn from(error: LoadError) -> Self {
         let code = match error {
-            LoadError::NoKernelImage { .. } => CUresult::ERROR_NO_BINARY_FOR_GPU,
+            LoadError::NewerPtx { .. } => CUresult::ERROR_UNSUPPORTED_PTX_VERSION,
             LoadError::OutOfMemory { .. } => CUresult::ERROR_OUT_OF_MEMORY,
             _ => CUresult::ERROR_INVALID_PTX,
         };

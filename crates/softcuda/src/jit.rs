@@ -1,7 +1,7 @@
-//! Options of a module load: two arrays, kinds and values, some of which are answers.
+//! Options of a compilation: two arrays, kinds and values, some of which are answers.
 //!
-//! A value is a `void *` slot that holds small numbers in itself. Only logs and the time are answered; the rest are hints
-//! to a compiler that is not there.
+//! A value is a `void *` slot that holds small numbers in itself. Logs, times and the number of threads are answered; the
+//! rest is checked as the real driver checks it, and then a hint to a compiler that is not there.
 
 #![expect(unsafe_code, reason = "options are arrays and buffers of the caller")]
 
@@ -9,12 +9,19 @@ use std::ffi::c_void;
 use std::ptr;
 use std::time::Duration;
 
-use katydid_cuda_sys::{CUjit_option, CUresult, jit_option};
+use katydid_cuda_sys::{CUjit_option, CUresult, jit_option as id};
 
-use crate::border::Outcome;
+use crate::attributes::CAPABILITY;
+use crate::border::{Outcome, unsupported};
 
 /// More options than there are kinds make no sense.
 const MOST: u32 = 64;
+/// Kinds of driver 13.0 are below this.
+const KINDS: u32 = 35;
+
+/// Architectures that `TARGET` may name, the device's among them.
+const TARGETS: [usize; 22] =
+    [30, 32, 35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120];
 
 /// The caller's arrays.
 pub(crate) struct Options {
@@ -22,10 +29,19 @@ pub(crate) struct Options {
     kinds: Vec<CUjit_option>,
     /// Where its value is; as many as there are kinds.
     values: *mut *mut c_void,
+    /// Bytes of the buffers for both logs, info and error: their slots hold what was written later.
+    rooms: [usize; 2],
 }
+
+// SAFETY: the pointers are the program's, which keeps them valid for whichever thread it links on.
+unsafe impl Send for Options {}
 
 impl Options {
     /// Copies the kinds; the values stay where they are, to be answered in.
+    ///
+    /// # Errors
+    ///
+    /// 1 for a kind or value that the driver does not take, 300 for another device.
     ///
     /// # Safety
     ///
@@ -36,7 +52,33 @@ impl Options {
         }
         // SAFETY: `count` entries, by the contract.
         let kinds = (0..count as usize).map(|at| unsafe { kinds.add(at).read_unaligned() }).collect();
-        Ok(Self { kinds, values })
+        let mut options = Self { kinds, values, rooms: [0; 2] };
+        options.rooms = [id::INFO_LOG_BUFFER_SIZE_BYTES, id::ERROR_LOG_BUFFER_SIZE_BYTES]
+            .map(|size| options.value(size).map_or(0, |value| value.addr() & u32::MAX as usize));
+        options.kinds.iter().try_for_each(|kind| options.check(*kind))?;
+        options.answer_threads();
+        Ok(options)
+    }
+
+    /// Refuses what the driver refuses.
+    fn check(&self, kind: CUjit_option) -> Outcome {
+        let number = self.value(kind).map_or(0, |value| value.addr());
+        let device = (CAPABILITY.0 * 10 + CAPABILITY.1) as usize;
+        let wrong = match kind {
+            id::MAX_REGISTERS => number == 0,
+            id::INFO_LOG_BUFFER_SIZE_BYTES => self.value(id::INFO_LOG_BUFFER).is_none(),
+            id::ERROR_LOG_BUFFER_SIZE_BYTES => self.value(id::ERROR_LOG_BUFFER).is_none(),
+            id::INFO_LOG_BUFFER => self.value(id::INFO_LOG_BUFFER_SIZE_BYTES).is_none(),
+            id::ERROR_LOG_BUFFER => self.value(id::ERROR_LOG_BUFFER_SIZE_BYTES).is_none(),
+            id::TARGET if number != device && TARGETS.contains(&number) => return Err(CUresult::ERROR_INVALID_SOURCE),
+            id::TARGET => number != device,
+            id::CACHE_MODE => number > 2,
+            id::GLOBAL_SYMBOL_NAMES..=id::GLOBAL_SYMBOL_COUNT => {
+                return Err(unsupported("a symbol given to the linker"));
+            }
+            _ => kind >= KINDS,
+        };
+        if wrong { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
     /// The place of an option's value, if the caller gave the option.
@@ -52,30 +94,45 @@ impl Options {
         self.slot(kind).map(|slot| unsafe { slot.read_unaligned() })
     }
 
+    /// Whether the program wants to hear what became of its code.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.value(id::LOG_VERBOSE).is_some_and(|value| value.addr() as u32 != 0)
+    }
+
+    /// Answers the threads that code is made for: whole warps.
+    fn answer_threads(&self) {
+        if let Some(slot) = self.slot(id::THREADS_PER_BLOCK) {
+            // SAFETY: a slot of the caller's array.
+            let asked = unsafe { slot.read_unaligned() }.addr() as u32;
+            let whole = asked.max(1).checked_next_multiple_of(32).unwrap_or(asked);
+            // SAFETY: as above.
+            unsafe { slot.write_unaligned(ptr::without_provenance_mut(whole as usize)) };
+        }
+    }
+
     /// Answers the time that loading took.
     pub(crate) fn answer_time(&self, time: Duration) {
-        if let Some(slot) = self.slot(jit_option::WALL_TIME) {
+        if let Some(slot) = self.slot(id::WALL_TIME) {
             let bits = (time.as_secs_f32() * 1e3).to_bits();
             // SAFETY: the slot is the caller's, and a float takes less room than a pointer.
             unsafe { slot.write_unaligned(ptr::without_provenance_mut(bits as usize)) };
         }
     }
 
-    /// Answers the logs: nothing to tell in the one, `error` in the other.
-    pub(crate) fn answer_logs(&self, error: &str) {
-        self.answer_log(jit_option::INFO_LOG_BUFFER, jit_option::INFO_LOG_BUFFER_SIZE_BYTES, "");
-        self.answer_log(jit_option::ERROR_LOG_BUFFER, jit_option::ERROR_LOG_BUFFER_SIZE_BYTES, error);
+    /// Answers both logs.
+    pub(crate) fn answer_logs(&self, info: &str, error: &str) {
+        self.answer_log((id::INFO_LOG_BUFFER, id::INFO_LOG_BUFFER_SIZE_BYTES), self.rooms[0], info);
+        self.answer_log((id::ERROR_LOG_BUFFER, id::ERROR_LOG_BUFFER_SIZE_BYTES), self.rooms[1], error);
     }
 
     /// Writes what fits of `text` with its NUL, and the number of bytes into the size's slot.
-    fn answer_log(&self, buffer: CUjit_option, size: CUjit_option, text: &str) {
+    fn answer_log(&self, (buffer, size): (CUjit_option, CUjit_option), room: usize, text: &str) {
         let (Some(buffer), Some(slot)) = (self.value(buffer), self.slot(size)) else { return };
-        let room = self.value(size).map_or(0, |value| value.addr() & u32::MAX as usize);
         if buffer.is_null() || room == 0 {
             return;
         }
         let taken = text.len().min(room - 1);
-        let written = if text.is_empty() { 0 } else { taken + 1 };
+        let written = if taken == 0 { 0 } else { taken + 1 };
         // SAFETY: the caller's buffer has `room` bytes, of which at most `taken + 1` are written; the slot is the caller's.
         unsafe {
             ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), taken);
@@ -92,11 +149,35 @@ mod tests {
     #[test]
     fn a_log_is_cut_to_its_buffer_and_counted() {
         let mut buffer = [1_u8; 8];
-        let kinds = [jit_option::ERROR_LOG_BUFFER_SIZE_BYTES, jit_option::ERROR_LOG_BUFFER];
+        let kinds = [id::ERROR_LOG_BUFFER_SIZE_BYTES, id::ERROR_LOG_BUFFER];
         let mut values = [ptr::without_provenance_mut(6), buffer.as_mut_ptr().cast::<c_void>()];
         // SAFETY: two entries each, alive during the test.
         let options = unsafe { Options::new(2, kinds.as_ptr(), values.as_mut_ptr()) }.unwrap();
-        options.answer_logs("too long");
+        options.answer_logs("", "too long");
         assert_eq!((&buffer[..], values[0].addr()), (&b"too l\0\x01\x01"[..], 6));
+        options.answer_logs("", "");
+        options.answer_logs("", "again");
+        assert_eq!((&buffer[..6], values[0].addr()), (&b"again\0"[..], 6));
+    }
+
+    #[test]
+    fn values_are_refused_as_the_driver_does() {
+        let code = |kind: u32, value: usize| {
+            let mut value = ptr::without_provenance_mut(value);
+            // SAFETY: one entry each, locals.
+            unsafe { Options::new(1, &kind, &mut value) }.err()
+        };
+        let invalid = Some(CUresult::ERROR_INVALID_VALUE);
+        assert_eq!([code(0, 0), code(4, 1), code(6, 1), code(14, 3), code(9, 12_345), code(35, 1)], [invalid; 6]);
+        assert_eq!([code(9, 75), code(9, 100)], [Some(CUresult::ERROR_INVALID_SOURCE); 2]);
+        assert_eq!([code(0, 16), code(7, 5), code(9, 90), code(14, 2), code(10, 2), code(34, 1)], [None; 6]);
+    }
+
+    #[test]
+    fn threads_are_answered_in_whole_warps() {
+        let mut value = ptr::without_provenance_mut(33);
+        // SAFETY: one entry each, locals.
+        assert!(unsafe { Options::new(1, &id::THREADS_PER_BLOCK, &mut value) }.is_ok());
+        assert_eq!(value.addr(), 64);
     }
 }

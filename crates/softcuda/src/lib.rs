@@ -9,7 +9,7 @@
 //! | contexts | `context`, `primary`, `current`, `limits` |
 //! | memory | `pages`, `heap`, `space`, `memory`, `pool`, `managed`, `physical`, `vmm`, `host_memory`, `pointer` |
 //! | work | `stream`, `executor`, `job`, `event`, `transfer`, `copy`, `plane`, `wait_value` |
-//! | code | `image`, `jit`, `module`, `library`, `function`, `launch`, `params`, `occupancy`, `output` |
+//! | code | `image`, `jit`, `linker`, `module`, `library`, `function`, `launch`, `params`, `occupancy`, `output` |
 //!
 //! The rule: nothing a program passes in may crash the process, other than host pointers that the real driver would
 //! crash on as well. Device addresses are host addresses, and every one of them is looked up before it is touched.
@@ -40,6 +40,7 @@ mod job;
 mod launch;
 mod library;
 mod limits;
+mod linker;
 mod managed;
 mod memory;
 mod module;

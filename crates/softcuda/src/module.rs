@@ -13,7 +13,7 @@ use crate::handles::{Registry, mint};
 use crate::image::{Code, Refusal};
 use crate::space::{self, Access};
 use crate::transfer::{self, Span};
-use crate::{memory, process};
+use crate::{managed, memory, process};
 
 /// One module.
 pub(crate) struct Module {
@@ -39,14 +39,26 @@ struct Variables<'context> {
     places: Vec<u64>,
 }
 
+impl Variables<'_> {
+    /// Fills a place with zeroes: memory that was in use before may hold anything.
+    fn clear(&self, at: u64, size: u64) -> Option<u64> {
+        let span = Span::reached(self.context, at, size, Access::ReadWrite).ok()?;
+        transfer::fill(&span, &[0], size, 1, 0).ok()?;
+        Some(at)
+    }
+}
+
 impl GlobalMemory for Variables<'_> {
     fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let at = memory::place(self.context, size, align).ok()?;
         self.places.push(at);
-        // Memory that was in use before may hold anything.
-        let span = Span::reached(self.context, at, size, Access::ReadWrite).ok();
-        span.and_then(|span| transfer::fill(&span, &[0], size, 1, 0).ok())?;
-        Some(at)
+        self.clear(at, size)
+    }
+
+    fn allocate_managed(&mut self, size: u64, align: u64) -> Option<u64> {
+        let at = managed::place(self.context, size, align).ok()?;
+        self.places.push(at);
+        self.clear(at, size)
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) {
@@ -95,6 +107,20 @@ impl Module {
     /// Address and size of the variable called `name`.
     pub(crate) fn global(&self, name: &str) -> Outcome<(u64, u64)> {
         self.program.global(name).ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
+    /// Address and size of the managed variable called `name`.
+    pub(crate) fn managed(&self, name: &str) -> Outcome<(u64, u64)> {
+        if self.program.is_managed(name) { self.global(name) } else { Err(CUresult::ERROR_NOT_FOUND) }
+    }
+
+    /// What a compiler's log says of the code: the needs of each kernel.
+    pub(crate) fn describe(&self) -> String {
+        let line = |kernel: &Arc<Kernel>| {
+            let Kernel { name, registers, static_shared, local_bytes, .. } = &**kernel;
+            format!("info: '{name}' uses {registers} registers, {static_shared} bytes smem, {local_bytes} bytes lmem")
+        };
+        self.kernels().iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     /// Ends its functions, and frees its variables once no work can use them.

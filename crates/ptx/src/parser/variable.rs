@@ -55,8 +55,19 @@ impl<'a> Parser<'a> {
     fn variable_head(&mut self, space: Space, linkage: Linkage) -> Parsed<Variable<'a>> {
         let line = self.peek()?.line;
         let (name, dimensions, initial) = ("", Vec::new(), Vec::new());
-        let mut head =
-            Variable { linkage, space, align: 0, vector: 1, ty: "", name, count: None, dimensions, initial, line };
+        let mut head = Variable {
+            linkage,
+            space,
+            align: 0,
+            vector: 1,
+            ty: "",
+            name,
+            count: None,
+            dimensions,
+            initial,
+            managed: false,
+            line,
+        };
         let mut pointer = false;
         while let TokenKind::Dotted(word) = self.peek()?.kind {
             self.next()?;
@@ -67,7 +78,7 @@ impl<'a> Parser<'a> {
                 "v4" => head.vector = 4,
                 "v8" => head.vector = 8,
                 "ptr" => pointer = true,
-                "attribute" => self.skip_parentheses()?,
+                "attribute" => head.managed |= self.attributes_say_managed()?,
                 _ if pointer => {}
                 _ => head.ty = word,
             }
@@ -99,20 +110,21 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Skips `( ... )`: attributes have no effect here.
-    fn skip_parentheses(&mut self) -> Parsed<()> {
+    /// Reads `( ... )`, and tells whether `.managed` is in it: the other attributes have no effect here.
+    fn attributes_say_managed(&mut self) -> Parsed<bool> {
         self.expect(b'(')?;
-        let mut open = 1;
+        let (mut open, mut managed) = (1, false);
         while open > 0 {
             let token = self.next()?;
             match token.kind {
                 TokenKind::Punct(b'(') => open += 1,
                 TokenKind::Punct(b')') => open -= 1,
+                TokenKind::Dotted("managed") => managed = true,
                 TokenKind::End => return Err(error(&token, "expected ')'")),
                 _ => {}
             }
         }
-        Ok(())
+        Ok(managed)
     }
 
     /// `5` or `{1, 2, {3}}`; a scalar is a list of one.

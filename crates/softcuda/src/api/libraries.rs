@@ -97,15 +97,12 @@ api! {
         size.set(bytes as usize);
     }
 
-    /// There is no managed memory, so there is no managed variable.
-    fn cuLibraryGetManaged(
-        _address: MaybeOut<u64>,
-        _size: MaybeOut<usize>,
-        library: CUlibrary,
-        _name: Text<'_>,
-    ) {
-        resolve(library)?;
-        return Err(CUresult::ERROR_NOT_FOUND);
+    /// In the current context; a variable that is not managed is none.
+    fn cuLibraryGetManaged(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
+        let library = resolve(library)?;
+        let (start, bytes) = library.module(&current::usable()?)?.managed(name.name()?)?;
+        address.set(start);
+        size.set(bytes as usize);
     }
 
     /// In the current context, and always the same there.

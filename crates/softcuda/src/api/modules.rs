@@ -26,7 +26,9 @@ fn load(code: Result<Code, Refusal>, options: Option<&Options>) -> Outcome<CUmod
     let loaded = code.and_then(|code| module::load(&context, &code));
     if let Some(options) = options {
         options.answer_time(start.elapsed());
-        options.answer_logs(loaded.as_ref().err().map_or("", |refusal| &refusal.log));
+        let info = loaded.as_ref().ok().filter(|_| options.is_verbose()).map(|module| module.describe());
+        let error = loaded.as_ref().err().map_or("", |refusal| &refusal.log);
+        options.answer_logs(&info.unwrap_or_default(), error);
     }
     loaded.map(|module| as_handle(&module)).map_err(|refusal| refusal.code)
 }
@@ -62,7 +64,7 @@ api! {
         module.set(load(unsafe { Code::at(image) }, None)?);
     }
 
-    /// Logs and the time are answered; the other options are hints.
+    /// Logs, times and threads are answered; the other options are hints.
     fn cuModuleLoadDataEx(
         module: Out<CUmodule>,
         image: *const c_void,

@@ -1,0 +1,108 @@
+//! What a software device's linker makes: an ELF file, as the real linker's output is one, whose only contents are the
+//! texts that were linked, in a section of its own.
+//!
+//! | offset            | bytes | what                                                        |
+//! |------------------:|------:|-------------------------------------------------------------|
+//! |                 0 |    64 | ELF64 header of a CUDA executable                           |
+//! |                64 |     n | `.katydid.ptx`: for each text a length u64, then its bytes  |
+//! |            64 + n |     m | names of the sections                                       |
+//! | next multiple of 8|   192 | section headers: none, texts, names                         |
+//!
+//! So it travels and is copied like any cubin, and a program that looks at its first bytes finds what it expects.
+
+use crate::elf::{Section, sections};
+use crate::error::{ImageError, check_there};
+
+/// Name of the section with the texts.
+const TEXTS: &str = ".katydid.ptx";
+/// All names of sections, each with its NUL; the first one is empty.
+const NAMES: &str = "\0.katydid.ptx\0.shstrtab\0";
+/// Machine number of CUDA.
+const EM_CUDA: u16 = 190;
+const HEADER: usize = 64;
+
+/// An image of `texts`, which belong together.
+#[must_use]
+pub fn linked_image(texts: &[&str]) -> Vec<u8> {
+    let mut file = header();
+    for text in texts {
+        file.extend((text.len() as u64).to_le_bytes());
+        file.extend(text.as_bytes());
+    }
+    let names = file.len();
+    file.extend(NAMES.as_bytes());
+    file.resize(file.len().next_multiple_of(8), 0);
+    let table = file.len() as u64;
+    file.extend([0; 64]);
+    file.extend(section(1, 1, HEADER, names - HEADER));
+    file.extend(section(TEXTS.len() as u32 + 2, 3, names, NAMES.len()));
+    file[40..48].copy_from_slice(&table.to_le_bytes());
+    file
+}
+
+/// The ELF header, without the place of the section headers.
+fn header() -> Vec<u8> {
+    let mut header = vec![0; HEADER];
+    header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+    // Executable, machine, version; then sizes of headers, number of sections, which of them has the names.
+    for (at, value) in [(16, 2), (18, EM_CUDA), (20, 1), (52, 64), (54, 56), (58, 64), (60, 3), (62, 2)] {
+        header[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    header
+}
+
+/// A section header: where its name is, type, place and size in the file.
+fn section(name: u32, kind: u32, offset: usize, size: usize) -> [u8; 64] {
+    let mut section = [0; 64];
+    section[..4].copy_from_slice(&name.to_le_bytes());
+    section[4..8].copy_from_slice(&kind.to_le_bytes());
+    section[24..32].copy_from_slice(&(offset as u64).to_le_bytes());
+    section[32..40].copy_from_slice(&(size as u64).to_le_bytes());
+    section
+}
+
+/// The texts in an image of [`linked_image`]; none in any other ELF file.
+pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<&str>, ImageError> {
+    let Some(Section { mut bytes, .. }) = sections(file)?.into_iter().find(|section| section.name == TEXTS) else {
+        return Ok(Vec::new());
+    };
+    let mut texts = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let length = u64::from_le_bytes(*length);
+        check_there("a linked text", length, rest.len() as u64)?;
+        let (text, behind) = rest.split_at(length as usize);
+        texts.push(std::str::from_utf8(text).map_err(|_| ImageError::Field { field: "a linked text", value: 0 })?);
+        bytes = behind;
+    }
+    Ok(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{Image, ImageKind};
+
+    #[test]
+    fn texts_come_out_as_they_went_in_and_the_image_is_whole() {
+        let file = linked_image(&["one", "", "three"]);
+        assert_eq!(linked_texts(&file).unwrap(), ["one", "", "three"]);
+        let padded = [&file[..], &[1; 10]].concat();
+        let image = Image::from_bytes(&padded).unwrap();
+        assert_eq!((image.kind(), image.parts()), (ImageKind::Elf, &[&file[..]][..]));
+        assert_eq!(image.ptx(Some(90)).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn damage_is_an_error_and_another_file_has_no_texts() {
+        let file = linked_image(&["text"]);
+        for length in 0..file.len() {
+            assert!(linked_texts(&file[..length]).is_err(), "{length}");
+        }
+        let mut damaged = file.clone();
+        damaged[64..72].fill(0xff);
+        assert!(linked_texts(&damaged).is_err());
+        let mut other = file;
+        other[64 + 12 + 2] = b'x';
+        assert_eq!(linked_texts(&other).unwrap(), Vec::<&str>::new());
+    }
+}

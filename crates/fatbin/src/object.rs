@@ -1,0 +1,95 @@
+//! Host object files and libraries of them, as a linker of device code takes them: the containers that they hold.
+
+use crate::container::{CONTAINER_HEADER, CONTAINER_MAGIC, container_length};
+use crate::elf::sections;
+use crate::error::ImageError;
+
+/// Sections that compilers put containers into: of whole and of relocatable device code.
+const SECTIONS: [&str; 2] = [".nv_fatbin", "__nv_relfatbin"];
+/// First bytes of a library.
+const LIBRARY: &[u8] = b"!<arch>\n";
+/// Bytes of a member's header in a library, and where its size stands in them.
+const MEMBER: usize = 60;
+const SIZE: std::ops::Range<usize> = 48..58;
+
+/// The containers in an object file.
+///
+/// # Errors
+/// It is no ELF file, or damaged.
+pub fn containers_of_object(file: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
+    let mut containers = Vec::new();
+    for section in sections(file)?.iter().filter(|section| SECTIONS.contains(&section.name)) {
+        let mut rest = section.bytes;
+        while let Some(at) = next_container(rest) {
+            rest = &rest[at..];
+            let header = rest.first_chunk().ok_or(cut_off(rest.len()))?;
+            let length = container_length(header)? as usize;
+            let container = rest.get(..length).ok_or(cut_off(rest.len()))?;
+            containers.push(container);
+            rest = &rest[length..];
+        }
+    }
+    Ok(containers)
+}
+
+/// Where the next container begins: they are aligned to 8 bytes, with zeros between them.
+fn next_container(bytes: &[u8]) -> Option<usize> {
+    let magic = CONTAINER_MAGIC.to_le_bytes();
+    bytes.chunks(8).position(|chunk| chunk.starts_with(&magic)).map(|index| index * 8)
+}
+
+fn cut_off(available: usize) -> ImageError {
+    ImageError::CutOff { what: "a container", needed: CONTAINER_HEADER as u64, available: available as u64 }
+}
+
+/// The members of a library that are files of their own, names and symbols left out.
+///
+/// # Errors
+/// It is no library, or damaged.
+pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
+    let mut rest = file.strip_prefix(LIBRARY).ok_or(ImageError::Field { field: "the head of a library", value: 0 })?;
+    let mut members = Vec::new();
+    while rest.len() >= MEMBER {
+        let (header, behind) = rest.split_at(MEMBER);
+        let size = std::str::from_utf8(&header[SIZE]).ok().and_then(|text| text.trim().parse::<usize>().ok());
+        let size = size.ok_or(ImageError::Field { field: "the size of a library's member", value: 0 })?;
+        let member = behind.get(..size).ok_or(cut_off(behind.len()))?;
+        // A name that begins with a slash, and nothing but blanks or another slash behind it, is a table.
+        if !(header.starts_with(b"/ ") || header.starts_with(b"//")) {
+            members.push(member);
+        }
+        rest = behind.get(size.next_multiple_of(2)..).unwrap_or_default();
+    }
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, contents: &[u8]) -> Vec<u8> {
+        let mut member = format!("{name:<48}{:<10}`\n", contents.len()).into_bytes();
+        member.extend(contents);
+        member.resize(member.len().next_multiple_of(2), b'\n');
+        member
+    }
+
+    #[test]
+    fn members_are_found_without_the_tables() {
+        let library = [LIBRARY, &member("/", b"symbols"), &member("a.o/", b"one"), &member("/12", b"twelve")].concat();
+        assert_eq!(members_of_library(&library).unwrap(), [&b"one"[..], b"twelve"]);
+        assert!(members_of_library(b"junk").is_err() && members_of_library(&library[..library.len() - 3]).is_err());
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        assert!(containers_of_object(b"hello world junk").is_err());
+        assert!(containers_of_object(&[0x7f, b'E', b'L', b'F', 2]).is_err());
+    }
+
+    #[test]
+    fn containers_are_found_behind_zeros() {
+        assert_eq!(next_container(&[0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0xed, 0x55, 0xba]), Some(8));
+        assert_eq!(next_container(&[0x50, 0xed, 0x55]), None);
+    }
+}

@@ -1,0 +1,217 @@
+//! The linker of device code (`cuLink*`): takes texts from PTX, containers, objects and libraries, and makes one image.
+//!
+//! Each text is checked when it is added, and all of them together at the end; the image is what `cuModuleLoadData`
+//! takes. As with the real linker, a text that is refused is left out and linking can go on, but a name that is defined
+//! twice, machine code and LTO code spoil everything that comes after.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
+use katydid_fatbin::{Image, containers_of_object, linked_image, members_of_library};
+use katydid_ptx_exec::{LoadError, Program, Target, strong_names};
+
+use crate::attributes::CAPABILITY;
+use crate::border::Outcome;
+use crate::handles::{Registry, mint};
+use crate::image::{Imagined, Refusal};
+
+/// One linking in progress.
+pub(crate) struct Linker {
+    /// Its handle.
+    pub(crate) handle: usize,
+    state: Mutex<State>,
+}
+
+/// What has been added.
+#[derive(Default)]
+struct State {
+    texts: Vec<String>,
+    /// Who defined each name first.
+    names: HashMap<String, String>,
+    /// What spoiled it.
+    spoiled: Option<CUresult>,
+    /// The result; it lives as long as the state, for the program to read.
+    image: Option<Vec<u8>>,
+    /// Lines for the error log, of everything so far.
+    errors: String,
+}
+
+/// Linkings whose handle is alive.
+static LINKERS: Registry<Linker> = Registry::new();
+
+/// What is said of bytes that are no code in the form that they should have.
+fn unrecognised(name: &str) -> Refusal {
+    Refusal { code: CUresult::ERROR_INVALID_IMAGE, log: format!("error: '{name}' has a form that is not recognised") }
+}
+
+impl Linker {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one input.
+    pub(crate) fn add(&self, kind: u32, data: &[u8], name: &str) -> Outcome {
+        self.state().add(kind, data, name)
+    }
+
+    /// Makes the image: its first byte and its length.
+    pub(crate) fn complete(&self) -> Outcome<(*const u8, usize)> {
+        self.state().complete()
+    }
+
+    /// What went wrong so far.
+    pub(crate) fn errors(&self) -> String {
+        self.state().errors.clone()
+    }
+}
+
+impl State {
+    fn add(&mut self, kind: u32, data: &[u8], name: &str) -> Outcome {
+        if let Some(code) = self.spoiled {
+            return Err(code);
+        }
+        if self.image.is_some() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let added = match kind {
+            jit_input::PTX => self.add_image(data, name),
+            jit_input::FATBINARY => self.add_image(data, name),
+            jit_input::OBJECT => self.add_object(data, name),
+            jit_input::LIBRARY => self.add_library(data, name),
+            jit_input::CUBIN => self.add_cubin(data, name),
+            jit_input::NVVM => Err(Refusal {
+                code: CUresult::ERROR_JIT_COMPILER_NOT_FOUND,
+                log: format!("error: '{name}' is LTO code, which the software device does not compile"),
+            }),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        added.map_err(|refusal| {
+            let spoils = kind == jit_input::CUBIN || kind == jit_input::NVVM;
+            if spoils || refusal.code == CUresult::ERROR_INVALID_SOURCE {
+                self.spoiled = Some(refusal.code);
+            }
+            self.say(&refusal)
+        })
+    }
+
+    /// Puts a refusal into the log.
+    fn say(&mut self, refusal: &Refusal) -> CUresult {
+        if !self.errors.is_empty() {
+            self.errors.push('\n');
+        }
+        self.errors.push_str(&refusal.log);
+        refusal.code
+    }
+
+    /// PTX text, or a container with some: what is taken for the one is taken for the other.
+    fn add_image(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
+        let image = Image::from_bytes(data).map_err(|_| unrecognised(name))?;
+        self.add_texts(&image, name)
+    }
+
+    /// Machine code cannot be run; what this linker made before can be linked again.
+    fn add_cubin(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
+        let image = Image::from_bytes(data).map_err(|_| unrecognised(name))?;
+        self.add_texts(&image, name).map_err(|refusal| match refusal.code {
+            CUresult::ERROR_INVALID_SOURCE | CUresult::ERROR_INVALID_PTX | CUresult::ERROR_NO_BINARY_FOR_GPU => refusal,
+            _ => Refusal { code: CUresult::ERROR_INVALID_IMAGE, ..refusal },
+        })
+    }
+
+    fn add_object(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
+        let none =
+            || Refusal { code: CUresult::ERROR_UNKNOWN, log: format!("error: no device code found in '{name}'") };
+        let containers = containers_of_object(data).map_err(|_| none())?;
+        if containers.is_empty() {
+            return Err(none());
+        }
+        containers.into_iter().try_for_each(|container| self.add_image(container, name))
+    }
+
+    /// Members without device code are left alone.
+    fn add_library(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
+        let members = members_of_library(data).map_err(|_| Refusal {
+            code: CUresult::ERROR_UNKNOWN,
+            log: format!("error: '{name}' is not a library of object files"),
+        })?;
+        let containers = members.into_iter().filter_map(|member| containers_of_object(member).ok()).flatten();
+        containers.into_iter().try_for_each(|container| self.add_image(container, name))
+    }
+
+    /// The texts of an image that suit the device, each checked for itself.
+    fn add_texts(&mut self, image: &Image<'_>, name: &str) -> Result<(), Refusal> {
+        let (major, minor) = CAPABILITY;
+        for ptx in image.ptx(Some(major * 10 + minor))? {
+            if !ptx.text.contains(".version") {
+                return Err(unrecognised(name));
+            }
+            self.add_text(&ptx.text, name)?;
+        }
+        Ok(())
+    }
+
+    fn add_text(&mut self, text: &str, name: &str) -> Result<(), Refusal> {
+        let target = target();
+        match Program::load(&[text], &mut Imagined::default(), target) {
+            // Names of other texts are looked for at the end.
+            Ok(_) | Err(LoadError::UnresolvedSymbol { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for defined in strong_names(text, target)? {
+            if let Some(first) = self.names.insert(defined.clone(), name.to_owned()) {
+                let log = format!("error: '{defined}' in '{name}' is defined already, in '{first}'");
+                return Err(Refusal { code: CUresult::ERROR_INVALID_SOURCE, log });
+            }
+        }
+        self.texts.push(text.to_owned());
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Outcome<(*const u8, usize)> {
+        if let Some(code) = self.spoiled {
+            return Err(code);
+        }
+        if self.image.is_some() {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let texts: Vec<&str> = self.texts.iter().map(String::as_str).collect();
+        let linked = match texts.is_empty() {
+            true => linked_image(&[EMPTY]),
+            false => linked_image(&texts),
+        };
+        if let Err(error) = Program::load(&texts, &mut Imagined::default(), target()) {
+            let code = CUresult::ERROR_INVALID_SOURCE;
+            self.spoiled = Some(code);
+            return Err(self.say(&Refusal { code, log: error.to_string() }));
+        }
+        let image = self.image.insert(linked);
+        Ok((image.as_ptr(), image.len()))
+    }
+}
+
+/// What nothing at all is linked to.
+const EMPTY: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
+
+fn target() -> Target {
+    let (major, minor) = CAPABILITY;
+    Target { major, minor }
+}
+
+/// `cuLinkCreate`.
+pub(crate) fn create() -> Arc<Linker> {
+    let linker = Arc::new(Linker { handle: mint(), state: Mutex::default() });
+    LINKERS.insert(linker.handle, Arc::clone(&linker));
+    linker
+}
+
+/// The linking behind a handle.
+pub(crate) fn resolve(handle: CUlinkState) -> Outcome<Arc<Linker>> {
+    crate::process::ready()?;
+    LINKERS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// `cuLinkDestroy`: the image goes with it.
+pub(crate) fn destroy(handle: CUlinkState) -> Outcome {
+    LINKERS.remove(handle.address() as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
