@@ -18,7 +18,8 @@ use crate::setup;
 use crate::shell;
 use crate::tree::Tree;
 
-/// One machine code for the H200 and the text for every other device, softcuda included.
+/// One machine code for the H200 and the text for every other device, softcuda included; unless a program's own
+/// options name other architectures.
 const CODE: &str = "arch=compute_90,code=[sm_90,compute_90]";
 
 /// Compilers at a time.
@@ -152,7 +153,10 @@ fn compiler(tree: &Tree, app: &App) -> Command {
     let mut command = match app.kind {
         Kind::Runtime | Kind::Fixture => {
             let mut nvcc = Command::new(tree.cuda().join("bin/nvcc"));
-            nvcc.args(["-O2", "-gencode", CODE]).args(&app.options);
+            if !app.options.iter().any(|option| option == "-gencode") {
+                nvcc.args(["-gencode", CODE]);
+            }
+            nvcc.arg("-O2").args(&app.options);
             nvcc
         }
         Kind::Driver | Kind::Plain => {
