@@ -14,6 +14,7 @@ mod handle;
 mod pod;
 mod result;
 mod scalar;
+mod stream_attributes;
 #[macro_use]
 mod structure;
 
@@ -26,4 +27,5 @@ pub use pod::Pod;
 pub use result::CUresult;
 pub use scalar::*;
 pub use std::ffi::{c_char as char, c_void as void};
+pub use stream_attributes::{stream_attribute, stream_attribute_bytes};
 pub use structure::*;

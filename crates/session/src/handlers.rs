@@ -19,6 +19,8 @@ mod module;
 mod occupancy;
 mod options;
 mod output;
+mod stream_attribute;
+mod tensor_map;
 mod upcall;
 mod virtual_memory;
 
@@ -45,6 +47,8 @@ pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, k
 pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 pub(crate) use occupancy::{kdAvailableSharedMemory, kdOccupancy};
 pub(crate) use output::kdOutput;
+pub(crate) use stream_attribute::{kdStreamAttribute, kdStreamSetAttribute};
+pub(crate) use tensor_map::kdTensorMap;
 pub(crate) use upcall::{kdHostFunction, kdStreamCallback, kdUpcallNext, upcall_task};
 pub(crate) use virtual_memory::{
     kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,

@@ -7,7 +7,7 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 40] = [
+const REFUSED: [usize; 39] = [
     83,  // managed memory
     88,  // pageable memory from the device
     89,  // managed memory from both sides at once
@@ -35,7 +35,6 @@ const REFUSED: [usize; 40] = [
     121, // arrays mapped later
     124, // buffers shared as dma-buf
     125, // events between processes
-    127, // tensor maps
     128, // fabric handles
     129, // unified function pointers
     132, // multicast

@@ -12,8 +12,8 @@
 //! | `module`, `library`, `function`, `kernel`, `code`, `image`, `jit` | code and what is known of it |
 //! | `launch`, `occupancy`, `upcall` | running it |
 //! | `memory`, `virtual_memory`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
-//! | `stream`, `stream_value`, `event` | order |
-//! | `error`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
+//! | `stream`, `stream_attribute`, `stream_value`, `event` | order |
+//! | `error`, `execution`, `tensor_map`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
 
 mod border;
 mod capability;
@@ -26,6 +26,7 @@ mod device;
 mod entry;
 mod error;
 mod event;
+mod execution;
 mod export_table;
 mod fill;
 mod function;
@@ -45,7 +46,9 @@ mod proc_address;
 mod profiler;
 mod session;
 mod stream;
+mod stream_attribute;
 mod stream_value;
+mod tensor_map;
 mod tracing;
 mod transfer;
 mod upcall;

@@ -115,6 +115,13 @@ pub(crate) unsafe fn attribute(target: *mut c_void, attribute: u32, address: CUd
     if attribute == id::HOST_POINTER && !region.is_host() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
+/// Only the order of copies can be set, and that is always the strict one here; memory must be known.
+pub(crate) fn set_attribute(value: *const c_void, attribute: u32, address: CUdeviceptr) -> Result<(), CUresult> {
+    shim()?.regions.find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let known = attribute == id::SYNC_MEMOPS && !value.is_null();
+    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
 /// Several attributes; memory that is not known has values of its own.
 ///
 /// # Safety

@@ -21,6 +21,7 @@ mod peers;
 mod pointers;
 mod pools;
 mod start;
+mod stream_attributes;
 mod streams;
 mod upcalls;
 
@@ -44,5 +45,6 @@ pub(crate) use peers::*;
 pub(crate) use pointers::*;
 pub(crate) use pools::*;
 pub(crate) use start::*;
+pub(crate) use stream_attributes::*;
 pub(crate) use streams::*;
 pub(crate) use upcalls::*;

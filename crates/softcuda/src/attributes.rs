@@ -26,6 +26,10 @@ pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 pub(crate) const CAPABILITY: (u32, u32) = (9, 0);
 /// Bytes of `.const` variables of a module.
 pub(crate) const CONSTANT: u32 = 65536;
+/// Largest access policy window, in bytes.
+pub(crate) const LARGEST_ACCESS_WINDOW: u64 = 134_217_728;
+/// Domains that memory fences can be told apart by.
+pub(crate) const SYNC_DOMAINS: u8 = 4;
 /// Alignment of textures and of pitched rows, in bytes.
 pub(crate) const PITCH: u64 = 512;
 
@@ -75,11 +79,11 @@ static ROWS: &[(u32, &[i32])] = &[
     // 98 remote writes, host registration, host page tables, managed from host, virtual memory, file handles.
     (98, &[0, 1, 0, 0, 1, 0, 0, 0]),
     // 106 blocks, compression, persisting L2, access window, RDMA, reserved shared, sparse arrays, read-only register.
-    (106, &[BLOCKS as i32, 0, 0, 0, 0, SHARED_RESERVED as i32, 0, 1]),
+    (106, &[BLOCKS as i32, 0, 39_321_600, LARGEST_ACCESS_WINDOW as i32, 0, SHARED_RESERVED as i32, 0, 1]),
     // 114 timeline semaphores, pools, RDMA (three), pool handles, clusters, deferred arrays.
     (114, &[0, 1, 0, 0, 0, 0, 0, 0]),
     // 122 64-bit stream memory operations, NOR waits, DMA buffers, IPC events, sync domains, tensor maps, fabric.
-    (122, &[1, 1, 0, 0, 1, 0, 0]),
+    (122, &[1, 1, 0, 0, SYNC_DOMAINS as i32, 0, 0]),
     // 129 unified function pointers, NUMA (two), multicast, MPS, host NUMA id, and the rest of 13.0's ids.
     (129, &[0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0]),
 ];

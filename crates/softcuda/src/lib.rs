@@ -58,6 +58,7 @@ mod process;
 mod settings;
 mod space;
 mod stream;
+mod stream_attributes;
 mod transfer;
 mod vmm;
 mod wait_value;

@@ -15,6 +15,7 @@ use crate::border::Outcome;
 use crate::context::Context;
 use crate::handles::{Registry, mint};
 use crate::job::Job;
+use crate::stream_attributes::Attributes;
 use crate::{current, executor, pool};
 
 /// Best priority that can be asked for; 0 is the least. All are treated alike.
@@ -41,6 +42,7 @@ pub(crate) struct Stream {
     pub(crate) flags: u32,
     /// Priority of its creation.
     pub(crate) priority: i32,
+    attributes: Mutex<Attributes>,
     role: Role,
     context: Weak<Context>,
     queue: Mutex<Queue>,
@@ -77,12 +79,18 @@ impl Stream {
         };
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (queue, reached) = (Mutex::default(), Condvar::new());
-        Self { handle, id, flags, priority, role, context, queue, reached }
+        let attributes = Mutex::new(Attributes::new(priority));
+        Self { handle, id, flags, priority, attributes, role, context, queue, reached }
     }
 
     /// Its context, if that lives.
     pub(crate) fn context(&self) -> Outcome<Arc<Context>> {
         self.context.upgrade().ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+    }
+
+    /// Its attributes, locked.
+    pub(crate) fn attributes(&self) -> MutexGuard<'_, Attributes> {
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queue, locked. A thread that holds the lock of a set may take it, never the other way round.

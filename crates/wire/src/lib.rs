@@ -1,12 +1,14 @@
 //! Messages and frames between program and worker: bytes in, typed values out, no I/O and no `unsafe`.
 //!
 //! [`handshake`] opens a session, [`frame`] carries it, [`message`] is what frames hold (generated from the
-//! spec), [`facts`] what the worker tells about devices. `docs/wire-protocol.md` has all of it to the byte.
+//! spec), [`facts`] what the worker tells about devices,
+//! [`tensor_map`] the arguments of one family of functions. `docs/wire-protocol.md` has all of it to the byte.
 
 pub mod codec;
 pub mod facts;
 pub mod frame;
 pub mod handshake;
 pub mod message;
+pub mod tensor_map;
 
 pub use message::SPEC_HASH;

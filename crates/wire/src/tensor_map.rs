@@ -1,0 +1,159 @@
+//! What a tensor map is made from: the arguments of `cuTensorMapEncode*`, in `kdTensorMap`.
+//!
+//! Layout: every number below in this order as 64 little-endian bits, arrays with all their places; places beyond the
+//! rank are 0. Signed numbers are sign-extended. The reader takes exactly that many bytes.
+
+/// Most dimensions of a tensor.
+pub const MAX_RANK: usize = 5;
+/// Most dimensions of a box of pixels: those of a tensor but channels and batch.
+pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
+/// Numbers of the layout.
+const WORDS: usize = 3 + 4 * MAX_RANK + 2 * MAX_PIXEL_RANK + 7;
+/// Bytes of the layout.
+pub const TENSOR_MAP_BYTES: usize = 8 * WORDS;
+
+/// Which function encodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TensorMapKind {
+    /// `cuTensorMapEncodeTiled`.
+    Tiled,
+    /// `cuTensorMapEncodeIm2col`.
+    Im2col,
+    /// `cuTensorMapEncodeIm2colWide`; its box is in the first place of the corners.
+    Im2colWide,
+}
+
+/// The arguments, but for the address. Names are the header's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorMap {
+    /// The function.
+    pub kind: TensorMapKind,
+    /// `tensorDataType`.
+    pub data_type: u32,
+    /// `tensorRank`: 1 to [`MAX_RANK`].
+    pub rank: u32,
+    /// `globalDim`, in elements.
+    pub dimensions: [u64; MAX_RANK],
+    /// `globalStrides`, in bytes; one fewer than dimensions.
+    pub strides: [u64; MAX_RANK],
+    /// `boxDim`, in elements (tiled).
+    pub tile: [u32; MAX_RANK],
+    /// `elementStrides`.
+    pub element_strides: [u32; MAX_RANK],
+    /// `pixelBoxLowerCorner` (im2col).
+    pub lower: [i32; MAX_PIXEL_RANK],
+    /// `pixelBoxUpperCorner` (im2col).
+    pub upper: [i32; MAX_PIXEL_RANK],
+    /// `channelsPerPixel` (im2col).
+    pub channels: u32,
+    /// `pixelsPerColumn` (im2col).
+    pub pixels: u32,
+    /// `interleave`.
+    pub interleave: u32,
+    /// `mode` (wide).
+    pub mode: u32,
+    /// `swizzle`.
+    pub swizzle: u32,
+    /// `l2Promotion`.
+    pub promotion: u32,
+    /// `oobFill`.
+    pub fill: u32,
+}
+
+impl TensorMap {
+    /// The bytes of the layout.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let signed = |value: i32| i64::from(value).cast_unsigned();
+        let mut words = vec![self.kind as u64, u64::from(self.data_type), u64::from(self.rank)];
+        words.extend(self.dimensions);
+        words.extend(self.strides);
+        words.extend(self.tile.map(u64::from));
+        words.extend(self.element_strides.map(u64::from));
+        words.extend(self.lower.map(signed));
+        words.extend(self.upper.map(signed));
+        let Self { channels, pixels, interleave, mode, swizzle, promotion, fill, .. } = *self;
+        words.extend([channels, pixels, interleave, mode, swizzle, promotion, fill].map(u64::from));
+        words.into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Reads the layout; `None` for another number of bytes, an unknown function or an impossible rank.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; TENSOR_MAP_BYTES] = bytes.try_into().ok()?;
+        let mut words = bytes.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+        let mut next = || words.next().unwrap_or(0);
+        let kind = match next() {
+            0 => TensorMapKind::Tiled,
+            1 => TensorMapKind::Im2col,
+            2 => TensorMapKind::Im2colWide,
+            _ => return None,
+        };
+        let (data_type, rank) = (next() as u32, next() as u32);
+        if !(1..=MAX_RANK).contains(&(rank as usize)) {
+            return None;
+        }
+        Some(Self {
+            kind,
+            data_type,
+            rank,
+            dimensions: std::array::from_fn(|_| next()),
+            strides: std::array::from_fn(|_| next()),
+            tile: std::array::from_fn(|_| next() as u32),
+            element_strides: std::array::from_fn(|_| next() as u32),
+            lower: std::array::from_fn(|_| next() as i32),
+            upper: std::array::from_fn(|_| next() as i32),
+            channels: next() as u32,
+            pixels: next() as u32,
+            interleave: next() as u32,
+            mode: next() as u32,
+            swizzle: next() as u32,
+            promotion: next() as u32,
+            fill: next() as u32,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> TensorMap {
+        TensorMap {
+            kind: TensorMapKind::Im2col,
+            data_type: 6,
+            rank: 4,
+            dimensions: [64, 16, 16, 2, 0],
+            strides: [128, 2048, 1 << 40, 0, 0],
+            tile: [1, 2, 3, 4, 5],
+            element_strides: [1, 1, 2, 1, 0],
+            lower: [-1, 0, -32768],
+            upper: [1, -2, 0],
+            channels: 32,
+            pixels: 16,
+            interleave: 1,
+            mode: 0,
+            swizzle: 3,
+            promotion: 2,
+            fill: 1,
+        }
+    }
+
+    #[test]
+    fn arguments_come_back_as_they_were() {
+        let bytes = map().encode();
+        assert_eq!(bytes.len(), TENSOR_MAP_BYTES);
+        assert_eq!(TensorMap::decode(&bytes), Some(map()));
+    }
+
+    #[test]
+    fn other_lengths_functions_and_ranks_are_refused() {
+        let mut bytes = map().encode();
+        assert_eq!(TensorMap::decode(&bytes[1..]), None);
+        bytes[0] = 3;
+        assert_eq!(TensorMap::decode(&bytes), None);
+        for rank in [0, 6] {
+            assert_eq!(TensorMap::decode(&TensorMap { rank, ..map() }.encode()), None);
+        }
+    }
+}
