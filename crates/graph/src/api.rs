@@ -14,10 +14,10 @@ mod update;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use katydid_cuda_sys::{CUevent, CUresult, CUstream};
+use katydid_cuda_sys::{CUevent, CUresult};
 
 use crate::backend::{Backend, Outcome};
-use crate::capture::{StreamKey, Taken};
+use crate::capture::{Place, StreamKey, Taken};
 use crate::graph::State;
 use crate::legality::Call;
 use crate::params::Params;
@@ -71,30 +71,13 @@ impl<B: Backend> Graphs<B> {
         if self.is_quiet() { Ok(()) } else { self.ask(|state| state.captures.forbid(call)) }
     }
 
-    /// As [`Graphs::forbid`], for a stream by its handle.
-    ///
-    /// # Errors
-    ///
-    /// As [`Graphs::forbid`], or that it is no stream.
-    pub fn forbid_stream(&self, stream: CUstream) -> Outcome {
-        if self.is_quiet() {
-            return Ok(());
-        }
-        let place = self.backend.stream(stream)?;
-        self.ask(|state| state.captures.forbid(Call::Stream(place)))
-    }
-
     /// Whether a call in this stream would be captured.
     ///
     /// # Errors
     ///
     /// 901 in a spoilt capture, 906 for the legacy default stream.
-    pub fn is_captured(&self, stream: CUstream) -> Outcome<bool> {
-        if self.is_quiet() {
-            return Ok(false);
-        }
-        let place = self.backend.stream(stream)?;
-        self.ask(|state| state.captures.is_captured(place))
+    pub fn is_captured(&self, place: Place) -> Outcome<bool> {
+        if self.is_quiet() { Ok(false) } else { self.ask(|state| state.captures.is_captured(place)) }
     }
 
     /// Puts an operation into the graph that its stream is captured into, if it is. `make` checks it.
@@ -102,11 +85,11 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// What `make` says; 901 in a spoilt capture, 906 for the legacy default stream.
-    pub fn take(&self, stream: CUstream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<Taken> {
-        if !self.is_captured(stream)? {
+    pub fn take(&self, place: Place, make: impl FnOnce() -> Outcome<Params>) -> Outcome<Taken> {
+        if !self.is_captured(place)? {
             return Ok(Taken::No);
         }
-        let (params, place) = (make()?, self.backend.stream(stream)?);
+        let params = make()?;
         self.ask(|state| state.take(place.key, params)).map(|_| Taken::Yes)
     }
 
@@ -115,15 +98,8 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`].
-    pub fn take_or_spoil(&self, stream: CUstream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<Taken> {
-        self.take(stream, || make().inspect_err(|_| self.spoil(stream)))
-    }
-
-    /// The capture of a stream cannot succeed any more.
-    pub fn spoil(&self, stream: CUstream) {
-        if let Ok(place) = self.backend.stream(stream) {
-            self.with(|state| state.captures.spoil(place.key));
-        }
+    pub fn take_or_spoil(&self, place: Place, make: impl FnOnce() -> Outcome<Params>) -> Outcome<Taken> {
+        self.take(place, || make().inspect_err(|_| self.with(|state| state.captures.spoil(place.key))))
     }
 
     /// Refuses what cannot be captured at all, which spoils the capture.
@@ -131,9 +107,9 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// 900 in a capture.
-    pub fn refuse_captured(&self, stream: CUstream) -> Outcome {
+    pub fn refuse_captured(&self, place: Place) -> Outcome {
         let refused = || Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        self.take_or_spoil(stream, refused).map(drop)
+        self.take_or_spoil(place, refused).map(drop)
     }
 
     /// An event is recorded in a stream.
@@ -141,14 +117,13 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`].
-    pub fn record(&self, event: CUevent, stream: CUstream, is_external: bool) -> Outcome<Taken> {
+    pub fn record(&self, event: CUevent, place: Place, is_external: bool) -> Outcome<Taken> {
         if self.is_quiet() {
             return Ok(Taken::No);
         }
-        if is_external && self.is_captured(stream)? {
-            return self.take(stream, || Ok(Params::RecordEvent(event)));
+        if is_external && self.is_captured(place)? {
+            return self.take(place, || Ok(Params::RecordEvent(event)));
         }
-        let place = self.backend.stream(stream)?;
         self.ask(|state| state.captures.record(event.0.addr(), place))
     }
 
@@ -157,20 +132,13 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// 902 when captures would meet, 905 when a captured stream would wait for one that is not, and as [`Graphs::take`].
-    pub fn wait(
-        &self,
-        event: CUevent,
-        stream: CUstream,
-        is_external: bool,
-        was_recorded: impl FnOnce() -> bool,
-    ) -> Outcome<Taken> {
+    pub fn wait(&self, event: CUevent, place: Place, is_external: bool, was_recorded: bool) -> Outcome<Taken> {
         if self.is_quiet() {
             return Ok(Taken::No);
         }
-        if is_external && self.is_captured(stream)? {
-            return self.take(stream, || Ok(Params::WaitEvent(event)));
+        if is_external && self.is_captured(place)? {
+            return self.take(place, || Ok(Params::WaitEvent(event)));
         }
-        let (place, was_recorded) = (self.backend.stream(stream)?, was_recorded());
         self.ask(|state| state.captures.wait(event.0.addr(), place, was_recorded))
     }
 

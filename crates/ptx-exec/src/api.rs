@@ -61,6 +61,8 @@ pub trait Host: Sync {
     }
     /// Frees what `allocate` gave; any other address is left alone.
     fn free(&self, _pool: Pool, _address: u64) {}
+    /// The value that conditional nodes of a graph go by; a handle that is none is left alone.
+    fn set_condition(&self, _handle: u64, _value: u32) {}
 }
 
 /// One kernel parameter in the parameter buffer.

@@ -5,11 +5,12 @@
 
 use crate::fault::FaultKind;
 use crate::heap;
-use crate::inst::{Exec, Inst};
+use crate::inst::{Exec, Flow, Inst};
 use crate::machine::Machine;
 use crate::memory::Word;
 use crate::memory::place::Space;
 use crate::print;
+use crate::registers::lanes_of;
 
 /// The code that stands for a call of `name`.
 pub(crate) fn find(name: &str) -> Option<Exec> {
@@ -19,8 +20,18 @@ pub(crate) fn find(name: &str) -> Option<Exec> {
         "malloc" => Some(heap::malloc),
         "free" => Some(heap::free),
         "__nv_aligned_device_malloc" => Some(heap::aligned_malloc),
+        "cudaGraphSetConditional" => Some(set_condition),
         _ => None,
     }
+}
+
+/// `call cudaGraphSetConditional, (handle, value)`: of lanes that say different things, the last is heard.
+fn set_condition(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    for lane in lanes_of(machine.mask) {
+        let (handle, value) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
+        machine.env.host.set_condition(handle, value);
+    }
+    Flow::Next
 }
 
 /// Reads parameter `index` of the call, which lies in the caller's local memory.

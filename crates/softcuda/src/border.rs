@@ -74,14 +74,6 @@ impl<T> Out<T> {
     }
 }
 
-impl<T: Copy> Out<T> {
-    /// What the caller put there.
-    pub(crate) fn get(&self) -> T {
-        // SAFETY: not null; asked of parameters only that the driver API reads before it writes them.
-        unsafe { self.0.read_unaligned() }
-    }
-}
-
 impl<T> Argument for Out<T> {
     type C = *mut T;
 

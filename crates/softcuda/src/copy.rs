@@ -9,6 +9,7 @@ use katydid_cuda_sys::CUresult;
 
 use crate::border::Outcome;
 use crate::context::Context;
+use crate::graphs::capture;
 use crate::job::Job;
 use crate::space::Access;
 use crate::stream::Stream;
@@ -56,10 +57,10 @@ pub(crate) fn check(context: &Context, to: (Side, u64), from: (Side, u64), size:
 
 /// Copies `size` bytes in `stream`.
 pub(crate) fn copy(stream: &Arc<Stream>, to: (Side, u64), from: (Side, u64), size: usize, when: When) -> Outcome {
-    let (context, size) = (stream.context()?, size as u64);
-    if size == 0 {
+    if size == 0 || (when == When::Later && capture::copy(stream, to, from, size)?) {
         return Ok(());
     }
+    let (context, size) = (stream.context()?, size as u64);
     let target = to.0.span(&context, to.1, size, Access::ReadWrite)?;
     let source = from.0.span(&context, from.1, size, Access::Read)?;
     between(stream, target, source, when)
@@ -73,7 +74,8 @@ pub(crate) fn peer(
     size: usize,
     when: When,
 ) -> Outcome {
-    if size == 0 {
+    let sides = ((Side::Device, to.1), (Side::Device, from.1));
+    if size == 0 || (when == When::Later && capture::copy(stream, sides.0, sides.1, size)?) {
         return Ok(());
     }
     let target = Span::reached(to.0, to.1, size as u64, Access::ReadWrite)?;

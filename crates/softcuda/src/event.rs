@@ -57,7 +57,7 @@ static EVENTS: Registry<Event> = Registry::new();
 
 impl Event {
     /// The mark of the latest record.
-    fn mark(&self) -> Option<Arc<Mark>> {
+    pub(crate) fn mark(&self) -> Option<Arc<Mark>> {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -66,14 +66,25 @@ impl Event {
         context::living(self.context_handle).map_or(Ok(()), |context| context.healthy())
     }
 
+    /// Whether it was ever recorded in a stream.
+    pub(crate) fn was_recorded(&self) -> bool {
+        self.mark().is_some()
+    }
+
+    /// A new mark that the event stands for from now on; whoever renews it reaches it.
+    pub(crate) fn renew(&self) -> Arc<Mark> {
+        let mark = Arc::new(Mark::default());
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&mark));
+        mark
+    }
+
     /// `cuEventRecord`.
     pub(crate) fn record(&self, stream: &Arc<Stream>) -> Outcome {
         if stream.context()?.id != self.context {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let mark = Arc::new(Mark::default());
         // The event stands for the new mark before the job can reach it: a query in between must say "not yet".
-        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&mark));
+        let mark = self.renew();
         let job = Job::always(move |_| {
             mark.reach();
             Ok(())

@@ -12,9 +12,9 @@ use crate::context::Context;
 use crate::event::{self, Event};
 use crate::function::Settings;
 use crate::job::Job;
-use crate::settings;
 use crate::space::{self, Access, Kind};
 use crate::stream::Stream;
+use crate::{graphs, settings};
 
 /// Geometry of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,14 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// The launch of a kernel with packed parameters.
+    pub(crate) fn launch(self, kernel: Arc<Kernel>, params: Vec<u8>) -> Launch {
+        let Self { grid, block, shared } = self;
+        Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative: false, cluster: None }
+    }
+}
+
 /// What the attributes of `cuLaunchKernelEx` ask for beyond hints: events to be recorded behind the kernel.
 pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>>> {
     let mut events = Vec::new();
@@ -78,13 +86,12 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
 /// Puts a checked launch into `stream`.
 pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: Shape, params: Vec<u8>) -> Outcome {
     stream.context()?.output.flush();
-    let Shape { grid, block, shared } = shape;
-    let launch = Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative: false, cluster: None };
+    let launch = shape.launch(kernel, params);
     stream.submit(Job::new(move |context| run(context, launch))).map(drop)
 }
 
 /// Runs a launch to its end, or to its fault.
-fn run(context: &Context, launch: Launch) -> Outcome {
+pub(crate) fn run(context: &Context, launch: Launch) -> Outcome {
     let _working = space::working();
     let blocks: u64 = launch.grid.iter().map(|size| u64::from(*size)).product();
     let threads = settings::cores().min(usize::try_from(blocks).unwrap_or(usize::MAX)).max(1);
@@ -149,5 +156,9 @@ impl Host for Reach<'_> {
 
     fn free(&self, pool: Pool, address: u64) {
         self.context.heaps.free(pool, address);
+    }
+
+    fn set_condition(&self, handle: u64, value: u32) {
+        graphs::set_condition(handle, value);
     }
 }

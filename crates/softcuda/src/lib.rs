@@ -9,6 +9,7 @@
 //! | contexts | `context`, `primary`, `current`, `limits` |
 //! | memory | `pages`, `heap`, `space`, `memory`, `pool`, `managed`, `physical`, `vmm`, `host_memory`, `pointer` |
 //! | work | `stream`, `executor`, `job`, `event`, `transfer`, `copy`, `plane`, `wait_value` |
+//! | graphs | `graphs` |
 //! | code | `image`, `jit`, `linker`, `module`, `library`, `function`, `launch`, `params`, `occupancy`, `output` |
 //!
 //! The rule: nothing a program passes in may crash the process, other than host pointers that the real driver would
@@ -31,6 +32,7 @@ mod event;
 mod executor;
 mod facts;
 mod function;
+mod graphs;
 mod handles;
 mod heap;
 mod host_memory;

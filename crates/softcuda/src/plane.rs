@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use katydid_cuda_sys::{CUDA_MEMCPY2D, CUresult, memory_type};
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
 
 use crate::border::{Outcome, unsupported};
 use crate::copy::{self, SHORT, Side, When};
+use crate::graphs::capture;
 use crate::job::Job;
 use crate::space::Access;
 use crate::stream::Stream;
@@ -52,7 +53,7 @@ pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) ->
     let (source_host, target_host) = (it.srcHost.addr() as u64, it.dstHost.addr() as u64);
     let from = Rows::new(it.srcMemoryType, source_host, it.srcDevice, it.srcPitch, it.srcXInBytes, it.srcY, width)?;
     let to = Rows::new(it.dstMemoryType, target_host, it.dstDevice, it.dstPitch, it.dstXInBytes, it.dstY, width)?;
-    if width == 0 || rows == 0 {
+    if width == 0 || rows == 0 || (when == When::Later && capture::rows(stream, it)?) {
         return Ok(());
     }
     let context = stream.context()?;
@@ -81,6 +82,19 @@ pub(crate) fn fill<const SIZE: usize>(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     if width == 0 || rows == 0 {
+        return Ok(());
+    }
+    let mut value = [0; 4];
+    value[..SIZE].copy_from_slice(&pattern);
+    let node = CUDA_MEMSET_NODE_PARAMS {
+        dst: address,
+        pitch: pitch as usize,
+        value: u32::from_le_bytes(value),
+        elementSize: SIZE as u32,
+        width: count,
+        height: rows as usize,
+    };
+    if capture::fill(stream, &node)? {
         return Ok(());
     }
     let size = extent(width, rows, pitch)?;

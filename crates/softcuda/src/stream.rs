@@ -11,12 +11,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, stream_flags};
 
+use katydid_graph::Place;
+
 use crate::border::Outcome;
 use crate::context::Context;
 use crate::handles::{Registry, mint};
 use crate::job::Job;
 use crate::stream_attributes::Attributes;
-use crate::{current, executor, pool};
+use crate::{current, executor, graphs, pool};
 
 /// Best priority that can be asked for; 0 is the least. All are treated alike.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
@@ -93,6 +95,13 @@ impl Stream {
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What stream capture knows it by.
+    pub(crate) fn place(&self) -> Place {
+        let context = self.context.upgrade().map_or(0, |context| context.handle);
+        let (is_legacy, is_blocking) = (self.role == Role::Legacy, self.is_blocking());
+        Place { key: self.id, is_legacy, is_blocking, context }
+    }
+
     /// The queue, locked. A thread that holds the lock of a set may take it, never the other way round.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -131,6 +140,8 @@ impl Stream {
     /// Takes a ticket. The job comes back if the caller is to run it, otherwise the executor will.
     fn push(self: &Arc<Self>, mut job: Job, caller_waits: bool) -> Outcome<(u64, Option<Claim>)> {
         let context = self.context()?;
+        // Whatever gets here is carried out: what can be part of a graph was taken into it before.
+        graphs::of_process().refuse_captured(self.place())?;
         let order = context.streams.lock();
         job.after = order.before(self);
         let mut queue = self.queue();

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use katydid_cuda_sys::CUresult;
+use katydid_cuda_sys::{CUresult, CUstreamBatchMemOpParams, batch_operation as id};
 
 use crate::border::Outcome;
 use crate::context::Context;
+use crate::graphs::capture;
 use crate::job::Job;
 use crate::space::{self, Access};
 use crate::stream::Stream;
@@ -45,7 +46,7 @@ impl Width {
 
 /// What a wait compares for.
 #[derive(Clone, Copy)]
-enum Condition {
+pub(crate) enum Condition {
     /// The word has come at or after the value, as a signed difference.
     AtLeast,
     Equal,
@@ -57,7 +58,7 @@ enum Condition {
 
 /// A word in device-accessible memory.
 #[derive(Clone, Copy)]
-struct Word {
+pub(crate) struct Word {
     address: u64,
     width: Width,
 }
@@ -140,6 +141,10 @@ pub(crate) fn write(stream: &Arc<Stream>, address: u64, value: u64, width: Width
     if flags & !NO_BARRIER != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    let operation = if width == Width::Four { id::WRITE_VALUE_32 } else { id::WRITE_VALUE_64 };
+    if capture::word(stream, CUstreamBatchMemOpParams { operation, address, value, flags, rest: [0; 2] })? {
+        return Ok(());
+    }
     let word = Word::new(&*stream.context()?, address, width, Access::ReadWrite)?;
     stream.submit(Job::new(move |context| word.store(context, value)).short()).map(drop)
 }
@@ -147,16 +152,61 @@ pub(crate) fn write(stream: &Arc<Stream>, address: u64, value: u64, width: Width
 /// `cuStreamWaitValue32/64`.
 pub(crate) fn wait(stream: &Arc<Stream>, address: u64, value: u64, width: Width, flags: u32) -> Outcome {
     let condition = Condition::from_flags(flags)?;
+    let operation = if width == Width::Four { id::WAIT_VALUE_32 } else { id::WAIT_VALUE_64 };
+    if capture::word(stream, CUstreamBatchMemOpParams { operation, address, value, flags, rest: [0; 2] })? {
+        return Ok(());
+    }
     let word = Word::new(&*stream.context()?, address, width, Access::Read)?;
-    let until = move |context: &Context| {
-        let mut pause = Duration::from_micros(1);
-        while !condition.holds(word.load(context)?, value, width) && !context.gives_up() {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+    stream.submit(Job::new(move |context| wait_here(context, word, condition, value))).map(drop)
+}
+
+/// Looks until the condition holds, or nothing matters any more.
+fn wait_here(context: &Context, word: Word, condition: Condition, value: u64) -> Outcome {
+    let mut pause = Duration::from_micros(1);
+    while !condition.holds(word.load(context)?, value, word.width) && !context.gives_up() {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    Ok(())
+}
+
+/// An operation of a batch, checked.
+#[derive(Clone, Copy)]
+pub(crate) enum Operation {
+    Write(Word, u64),
+    Wait(Word, Condition, u64),
+    /// Order between operations, which is always kept here.
+    Nothing,
+}
+
+impl Operation {
+    /// Refuses words that `context` does not reach, and operations that are none.
+    pub(crate) fn new(context: &Context, it: &CUstreamBatchMemOpParams) -> Outcome<Self> {
+        let width = match it.operation {
+            id::WAIT_VALUE_32 | id::WRITE_VALUE_32 => Width::Four,
+            id::WAIT_VALUE_64 | id::WRITE_VALUE_64 => Width::Eight,
+            id::FLUSH_REMOTE_WRITES | id::BARRIER => return Ok(Self::Nothing),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        let value = if width == Width::Four { it.value & u64::from(u32::MAX) } else { it.value };
+        if matches!(it.operation, id::WAIT_VALUE_32 | id::WAIT_VALUE_64) {
+            let word = Word::new(context, it.address, width, Access::Read)?;
+            return Ok(Self::Wait(word, Condition::from_flags(it.flags)?, value));
         }
-        Ok(())
-    };
-    stream.submit(Job::new(until)).map(drop)
+        if it.flags & !NO_BARRIER != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(Self::Write(Word::new(context, it.address, width, Access::ReadWrite)?, value))
+    }
+
+    /// Does it, and returns when it is done.
+    pub(crate) fn perform(self, context: &Context) -> Outcome {
+        match self {
+            Self::Write(word, value) => word.store(context, value),
+            Self::Wait(word, condition, value) => wait_here(context, word, condition, value),
+            Self::Nothing => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -106,14 +106,13 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn upload(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
         let id = self.ask(|state| state.exec_id(exec))?;
-        self.refuse_captured(stream)?;
+        self.refuse_captured(self.backend.stream(stream)?)?;
         self.backend.upload(id, stream)
     }
 
     pub unsafe fn launch(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
         let id = self.ask(|state| state.exec_id(exec))?;
-        self.backend.stream(stream)?;
-        self.refuse_captured(stream)?;
+        self.refuse_captured(self.backend.stream(stream)?)?;
         let plan = self.ask(|state| {
             let exec = state.exec(id)?;
             let (plan, flags, known) = (Arc::clone(&exec.plan), exec.flags, exec.memory);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUcontext, CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams, CUresult,
-    CUstream, node_type,
+    node_type,
 };
 
 use super::Graphs;
@@ -15,7 +15,7 @@ use super::nodes::{Spot, attributes_of};
 use super::params::{GenericAlloc, GenericConditional, generic, payload, store};
 use super::raw::{read, wanted, write};
 use crate::backend::{Backend, Outcome};
-use crate::capture::Taken;
+use crate::capture::{Place, Taken};
 use crate::exec::check_conditional;
 use crate::graph::{Condition, Owner, State, graph_handle};
 use crate::params::{Alloc, Attributes, Conditional, Params};
@@ -111,7 +111,7 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`], and as the allocation would give.
-    pub fn take_alloc(&self, stream: CUstream, size: usize, device: i32) -> Outcome<Option<u64>> {
+    pub fn take_alloc(&self, place: Place, size: usize, device: i32) -> Outcome<Option<u64>> {
         let mut address = None;
         let make = || {
             let mut asked = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: size, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
@@ -120,7 +120,7 @@ impl<B: Backend> Graphs<B> {
             address = Some(at);
             Ok(Params::MemAlloc(alloc))
         };
-        match self.take(stream, make)? {
+        match self.take(place, make)? {
             Taken::Yes => Ok(address),
             Taken::No => Ok(None),
         }
@@ -131,8 +131,8 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`]; `ERROR_INVALID_VALUE` for other memory.
-    pub fn take_free(&self, stream: CUstream, address: u64) -> Outcome<Taken> {
-        self.take(stream, || {
+    pub fn take_free(&self, place: Place, address: u64) -> Outcome<Taken> {
+        self.take(place, || {
             self.ask(|state| state.memory.claim_free(address))?;
             Ok(Params::MemFree(address))
         })

@@ -10,9 +10,11 @@ use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUexecAffinityParam, CUresult};
 
+use katydid_graph::Call;
+
 use crate::border::{MaybeOut, Out, Outcome, api};
 use crate::stream::GREATEST_PRIORITY;
-use crate::{context, current, device, process};
+use crate::{context, current, device, graphs, process};
 
 /// What `cuCtxGetApiVersion` says of every context.
 const API_VERSION: u32 = 3020;
@@ -161,12 +163,16 @@ api! {
 
     /// Also works, and tells, once the context has failed.
     fn cuCtxSynchronize() {
-        current::active()?.synchronise()?;
+        let context = current::active()?;
+        graphs::of_process().forbid(Call::Context(context.handle))?;
+        context.synchronise()?;
     }
 
     /// Null means the current context.
     fn cuCtxSynchronize_v2(context: CUcontext) {
-        current::named(number(context))?.synchronise()?;
+        let context = current::named(number(context))?;
+        graphs::of_process().forbid(Call::Context(context.handle))?;
+        context.synchronise()?;
     }
 
     /// 215 for limits that other devices have, 1 for unknown ones.
@@ -176,6 +182,7 @@ api! {
 
     /// Only the heap of `malloc` has a use for its limit, and cannot change once kernels have used it.
     fn cuCtxSetLimit(limit: u32, value: usize) {
+        graphs::forbid()?;
         let context = current::usable()?;
         if limit == katydid_cuda_sys::limit::MALLOC_HEAP_SIZE {
             context.heaps.check_resize()?;

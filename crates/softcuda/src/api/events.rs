@@ -6,19 +6,37 @@
 
 use katydid_cuda_sys::{CUevent, CUresult, CUstream};
 
+use katydid_graph::Taken;
+
 use crate::border::{Out, Outcome, api};
 use crate::stream::resolve;
-use crate::{current, event, process};
+use crate::{current, event, graphs, process};
+
+/// `CU_EVENT_RECORD_EXTERNAL`: in a capture, a node that records; it means nothing elsewhere.
+const EXTERNAL: u32 = 1;
+
+/// The event stands for this point of the stream, or of the graph that the stream is captured into.
+fn record(event: CUevent, stream: CUstream, is_external: bool) -> Outcome {
+    let (found, stream) = (event::resolve(event)?, resolve(stream)?);
+    match graphs::of_process().record(event, stream.place(), is_external)? {
+        Taken::Yes => Ok(()),
+        Taken::No => found.record(&stream),
+    }
+}
 
 /// Ends an event's handle.
 fn destroy(handle: CUevent) -> Outcome {
     process::ready()?;
+    graphs::of_process().forget_event(handle);
     event::destroy(handle)
 }
 
 /// Milliseconds from one event to another.
 fn elapsed(milliseconds: &Out<f32>, start: CUevent, end: CUevent) -> Outcome {
-    milliseconds.set(event::elapsed(&*event::resolve(start)?, &*event::resolve(end)?)?);
+    let (first, last) = (event::resolve(start)?, event::resolve(end)?);
+    graphs::of_process().check_event(start)?;
+    graphs::of_process().check_event(end)?;
+    milliseconds.set(event::elapsed(&first, &last)?);
     Ok(())
 }
 
@@ -41,25 +59,31 @@ api! {
 
     /// The event stands for this record from now on.
     fn cuEventRecord(event: CUevent, stream: CUstream) {
-        event::resolve(event)?.record(&resolve(stream)?)?;
+        record(event, stream, false)?;
     }
 
     /// The only flag there is means something during capture only.
     fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) {
-        if flags != 0 {
+        if flags & !EXTERNAL != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        event::resolve(event)?.record(&resolve(stream)?)?;
+        record(event, stream, flags & EXTERNAL != 0)?;
     }
 
     /// 600 before it is reached; never recorded is as good as reached.
     fn cuEventQuery(event: CUevent) {
-        event::resolve(event)?.query()?;
+        let found = event::resolve(event)?;
+        graphs::of_process().check_event(event)?;
+        graphs::forbid()?;
+        found.query()?;
     }
 
     /// Waits for the latest record; without one it returns at once.
     fn cuEventSynchronize(event: CUevent) {
-        event::resolve(event)?.synchronise()?;
+        let found = event::resolve(event)?;
+        graphs::of_process().check_event(event)?;
+        graphs::forbid()?;
+        found.synchronise()?;
     }
 
     /// 400 for events without a time, 600 for those not reached.

@@ -8,34 +8,39 @@ use std::ptr::with_exposed_provenance_mut;
 use katydid_cuda_sys::CUresult;
 
 use crate::border::{Out, address, api};
-use crate::{current, host_memory, process};
+use crate::{current, graphs, host_memory, process};
 
 api! {
     /// Device and host address are the same.
     fn cuMemAllocHost_v2(pointer: Out<*mut c_void>, size: usize) {
+        graphs::forbid()?;
         let start = host_memory::allocate(&*current::usable()?, size as u64, 0)?;
         pointer.set(with_exposed_provenance_mut(start as usize));
     }
 
     /// Device and host address are the same, whatever the flags.
     fn cuMemHostAlloc(pointer: Out<*mut c_void>, size: usize, flags: u32) {
+        graphs::forbid()?;
         let start = host_memory::allocate(&*current::usable()?, size as u64, flags)?;
         pointer.set(with_exposed_provenance_mut(start as usize));
     }
 
     /// Waits for the context's work.
     fn cuMemFreeHost(pointer: *mut c_void) {
+        graphs::forbid()?;
         process::ready()?;
         host_memory::free(address(pointer))?;
     }
 
     /// Any memory that the process maps, once: a second time gives 712.
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: u32) {
+        graphs::forbid()?;
         host_memory::register(&*current::usable()?, address(pointer), size as u64, flags)?;
     }
 
     /// Waits for the context's work; what is not registered gives 713.
     fn cuMemHostUnregister(pointer: *mut c_void) {
+        graphs::forbid()?;
         process::ready()?;
         host_memory::unregister(address(pointer))?;
     }

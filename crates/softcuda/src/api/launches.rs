@@ -8,6 +8,7 @@ use katydid_cuda_sys::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, 
 
 use crate::border::{In, Outcome, api};
 use crate::function::callable;
+use crate::graphs::capture;
 use crate::launch::{Shape, events, launch};
 use crate::params::pack;
 use crate::stream::resolve;
@@ -28,6 +29,21 @@ unsafe fn start(
     attributes: &[CUlaunchAttribute],
 ) -> Outcome {
     let stream = resolve(stream)?;
+    let launching = katydid_graph::Launch {
+        function: function.0.addr(),
+        kernel: 0,
+        context: 0,
+        grid: shape.grid,
+        block: shape.block,
+        shared: shape.shared,
+        array: values,
+        extra,
+        attributes: attributes.iter().map(|attribute| (attribute.id, attribute.value)).collect(),
+    };
+    // SAFETY: the contract of this function.
+    if unsafe { capture::launch(&stream, &launching) }? {
+        return Ok(());
+    }
     let (kernel, settings) = callable(function, &stream.context()?)?;
     shape.check(&kernel, &settings)?;
     let events = events(attributes)?;

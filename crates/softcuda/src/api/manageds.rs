@@ -12,7 +12,7 @@ use katydid_cuda_sys::{CUmemLocation, CUresult, CUstream, attach_flags};
 use crate::border::{Out, Outcome, api};
 use crate::managed::{self, Advice, Target};
 use crate::stream::resolve;
-use crate::{current, process, stream};
+use crate::{current, graphs, process, stream};
 
 /// More ranges or attributes in one call make no sense.
 const MOST: usize = 1 << 20;
@@ -80,6 +80,7 @@ fn created(stream: CUstream) -> Outcome {
 api! {
     /// One address for the host and every device.
     fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: u32) {
+        graphs::forbid()?;
         address.set(managed::allocate(&*current::usable()?, size as u64, flags)?);
     }
 

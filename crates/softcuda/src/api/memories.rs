@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 use crate::border::{MaybeOut, Out, api};
-use crate::{current, memory, process};
+use crate::{current, graphs, memory, process};
 
 api! {
     /// Free memory is exact: what an allocation could still take, up to rounding to 512 bytes.
@@ -18,11 +18,13 @@ api! {
 
     /// Nothing (0 bytes) gives 1, too much gives 2, both at the call.
     fn cuMemAlloc_v2(address: Out<u64>, size: usize) {
+        graphs::forbid()?;
         address.set(memory::allocate(&*current::usable()?, size as u64)?);
     }
 
     /// Rows start at multiples of 512 bytes.
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
+        graphs::forbid()?;
         let context = current::usable()?;
         let (start, distance) = memory::allocate_pitch(&context, width as u64, height as u64, element)?;
         address.set(start);
@@ -32,6 +34,10 @@ api! {
     /// Waits for the context's work; null is nothing to free, anything unknown gives 1.
     fn cuMemFree_v2(address: u64) {
         current::usable()?;
+        graphs::forbid()?;
+        if graphs::of_process().free(address)? {
+            return Ok(());
+        }
         memory::free(address)?;
     }
 

@@ -14,7 +14,7 @@ use crate::border::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::image::{Code, Refusal};
 use crate::jit::Options;
 use crate::module::{self, Module};
-use crate::{current, process, settings};
+use crate::{current, graphs, process, settings};
 
 /// `CU_MODULE_EAGER_LOADING` and `CU_MODULE_LAZY_LOADING`.
 const LOADING_MODES: (u32, u32) = (1, 2);
@@ -80,6 +80,7 @@ api! {
 
     /// Waits for the context's work, then frees the variables.
     fn cuModuleUnload(module: CUmodule) {
+        graphs::forbid()?;
         process::ready()?;
         module::unload(module.address() as usize)?;
     }

@@ -12,10 +12,12 @@ use katydid_cuda_sys::{
     access_flags, location_type,
 };
 
+use katydid_graph::Taken;
+
 use crate::border::{In, Out, Outcome, api, unsupported};
 use crate::pool::{self, Attribute, Pool, Wanted, resolve};
 use crate::stream::{self, Stream};
-use crate::{device, memory, process};
+use crate::{device, graphs, memory, process};
 
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
@@ -50,18 +52,38 @@ api! {
     /// The address may be used by work that comes after in the stream.
     fn cuMemAllocAsync(address: Out<u64>, size: usize, stream: CUstream) {
         let stream = stream::resolve(stream)?;
+        let device = stream.context()?.device.ordinal;
+        if let Some(captured) = graphs::of_process().take_alloc(stream.place(), size, device)? {
+            address.set(captured);
+            return Ok(());
+        }
+        graphs::forbid()?;
         address.set(pool_of(&stream)?.allocate(size as u64, &stream)?);
     }
 
     /// From any pool, whatever the stream's device.
     fn cuMemAllocFromPoolAsync(address: Out<u64>, size: usize, pool: CUmemoryPool, stream: CUstream) {
         let (pool, stream) = (resolve(pool)?, stream::resolve(stream)?);
+        let device = stream.context()?.device.ordinal;
+        if let Some(captured) = graphs::of_process().take_alloc(stream.place(), size, device)? {
+            address.set(captured);
+            return Ok(());
+        }
+        graphs::forbid()?;
         address.set(pool.allocate(size as u64, &stream)?);
     }
 
     /// Memory of `cuMemAlloc` can be freed in a stream as well; null is nothing to free.
     fn cuMemFreeAsync(address: u64, stream: CUstream) {
-        memory::free_async(address, &stream::resolve(stream)?)?;
+        let stream = stream::resolve(stream)?;
+        if graphs::of_process().take_free(stream.place(), address)? == Taken::Yes {
+            return Ok(());
+        }
+        graphs::forbid()?;
+        if graphs::of_process().free(address)? {
+            return Ok(());
+        }
+        memory::free_async(address, &stream)?;
     }
 
     /// The pool that stands for the device unless another was chosen.
@@ -103,6 +125,7 @@ api! {
 
     /// The size limit is rounded up to whole blocks; pools are never shared with other processes.
     fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) {
+        graphs::forbid()?;
         process::ready()?;
         let properties = properties.0;
         let wanted = Wanted::new(properties.location, properties.allocType)?;

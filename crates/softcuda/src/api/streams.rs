@@ -6,29 +6,30 @@
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
-use std::cell::Cell;
-
 use katydid_cuda_sys::{CUcontext, CUevent, CUresult, CUstream};
+
+use katydid_graph::{Call, Taken};
 
 use super::contexts::as_handle;
 use crate::border::{Out, Outcome, api};
 use crate::stream::{self, create, resolve};
 use crate::wait_value::{self, Width};
-use crate::{current, event, process};
+use crate::{current, event, graphs, process};
 
 /// A stream handle for a number.
 fn handle(number: usize) -> CUstream {
     CUstream(std::ptr::without_provenance_mut(number))
 }
 
-thread_local! {
-    /// Nothing is ever captured, so the mode is only kept.
-    static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
-}
+/// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that waits.
+const EXTERNAL: u32 = 1;
 
 /// Ends a stream's handle; the default streams have none.
 fn destroy(stream: CUstream) -> Outcome {
     process::ready()?;
+    if let Ok(stream) = stream::created(stream) {
+        graphs::of_process().forget_stream(stream.place().key);
+    }
     stream::destroy(stream)
 }
 
@@ -80,32 +81,28 @@ api! {
 
     /// The legacy default stream waits for all blocking streams.
     fn cuStreamSynchronize(stream: CUstream) {
-        resolve(stream)?.synchronise()?;
+        let stream = resolve(stream)?;
+        graphs::of_process().forbid(Call::Stream(stream.place()))?;
+        stream.synchronise()?;
     }
 
     /// 600 while anything is pending.
     fn cuStreamQuery(stream: CUstream) {
-        resolve(stream)?.query()?;
+        let stream = resolve(stream)?;
+        graphs::of_process().forbid(Call::Stream(stream.place()))?;
+        stream.query()?;
     }
 
     /// The flag for external events means something during capture only.
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) {
-        let (stream, event) = (resolve(stream)?, event::resolve(event)?);
-        if flags != 0 {
+        let (stream, found) = (resolve(stream)?, event::resolve(event)?);
+        if flags & !EXTERNAL != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        event.hold_back(&stream)?;
-    }
-
-    /// Never: there are no graphs.
-    fn cuStreamIsCapturing(stream: CUstream, status: Out<u32>) {
-        resolve(stream)?;
-        status.set(0);
-    }
-
-    /// Kept for each thread, as nothing is ever captured.
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) {
-        mode.set(CAPTURE_MODE.replace(mode.get()));
+        let (is_external, was_recorded) = (flags & EXTERNAL != 0, found.was_recorded());
+        if graphs::of_process().wait(event, stream.place(), is_external, was_recorded)? == Taken::No {
+            found.hold_back(&stream)?;
+        }
     }
 
     /// Any word that the device reaches, registered host memory included.
@@ -146,20 +143,5 @@ api! {
     /// The stream waits, not the caller; the low flag bits choose the comparison.
     fn cuStreamWaitValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
         wait_value::wait(&resolve(stream)?, address, value, Width::Eight, flags)?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_capture_mode_is_exchanged() {
-        let mut mode = 2;
-        // SAFETY: a local.
-        unsafe {
-            assert_eq!((cuThreadExchangeStreamCaptureMode(&mut mode), mode), (CUresult::SUCCESS, 0));
-            assert_eq!((cuThreadExchangeStreamCaptureMode(&mut mode), mode), (CUresult::SUCCESS, 2));
-        }
     }
 }

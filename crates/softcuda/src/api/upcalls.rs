@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
 
 use crate::border::api;
+use crate::graphs::capture;
 use crate::job::Job;
 use crate::stream::resolve;
 
@@ -27,6 +28,10 @@ api! {
     /// Not called any more once the context has failed.
     fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) {
         let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let stream = resolve(stream)?;
+        if capture::host(&stream, function as usize, data.expose_provenance())? {
+            return Ok(());
+        }
         let data = Data(data);
         let job = Job::new(move |context| {
             context.output.flush();
@@ -34,7 +39,7 @@ api! {
             unsafe { function(data.get()) };
             Ok(())
         });
-        resolve(stream)?.submit(job)?;
+        stream.submit(job)?;
     }
 
     /// Called in every case, with what became of the context.

@@ -1,0 +1,32 @@
+//! Graphs and stream capture: the shared model over the objects of this library, and its graphs run on the CPU.
+//!
+//! An executable graph is a plan and nothing more: each launch makes tasks of it (`tasks`), which one job of the stream
+//! runs (`run`), branches side by side. Launches of the same executable graph come one after the other, in whatever
+//! streams they are.
+
+mod backend;
+pub(crate) mod capture;
+mod condition;
+mod run;
+mod tasks;
+mod volume;
+
+use std::sync::LazyLock;
+
+use katydid_graph::{Call, Graphs};
+
+use crate::border::Outcome;
+
+pub(crate) use backend::Soft;
+pub(crate) use condition::set as set_condition;
+
+/// The graphs of this process.
+pub(crate) fn of_process() -> &'static Graphs<Soft> {
+    static GRAPHS: LazyLock<Graphs<Soft>> = LazyLock::new(|| Graphs::new(Soft));
+    &GRAPHS
+}
+
+/// Refuses what might wait, or change what others rely on, while a stream capture forbids it.
+pub(crate) fn forbid() -> Outcome {
+    of_process().forbid(Call::Unsafe)
+}

@@ -1,0 +1,197 @@
+//! What the shared model of graphs needs of this library.
+
+#![expect(unsafe_code, reason = "packs parameters of C callers, and calls functions of the program")]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction,
+    CUlaunchAttribute, CUresult, CUstream, CUstreamBatchMemOpParams,
+};
+use katydid_graph::{Attributes, Backend, Code, GraphId, Kept, Launch, Place, Plan, Step};
+
+use super::tasks::Tasks;
+use super::volume::Volume;
+use super::{condition, run};
+use crate::border::{Outcome, unsupported};
+use crate::context::{self, Context};
+use crate::event::{self, Mark};
+use crate::function::callable;
+use crate::job::Job;
+use crate::launch::{Shape, events};
+use crate::params::pack;
+use crate::space::{self, Access};
+use crate::stream::{Stream, resolve};
+use crate::transfer::Span;
+use crate::wait_value::Operation;
+use crate::{current, device, memory};
+
+/// Alignment of memory that graphs allocate, in bytes.
+const ALIGN: u64 = 512;
+
+/// Where the latest launch of each executable graph ends; those that were never launched have none.
+static LAST: Mutex<Option<HashMap<u32, Arc<Mark>>>> = Mutex::new(None);
+
+fn last() -> MutexGuard<'static, Option<HashMap<u32, Arc<Mark>>>> {
+    LAST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This library, as graphs see it.
+#[derive(Debug)]
+pub(crate) struct Soft;
+
+/// A kernel node's code: what its launch is made of.
+pub(super) struct Prepared {
+    pub(super) kernel: Arc<katydid_ptx_exec::Kernel>,
+    pub(super) shape: Shape,
+}
+
+/// The living context behind a handle that was checked before.
+pub(super) fn context_of(handle: usize) -> Outcome<Arc<Context>> {
+    context::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+}
+
+/// Attributes of a node as those of a launch.
+fn of_launch(attributes: &Attributes) -> Vec<CUlaunchAttribute> {
+    let one = |(id, value): (&u32, &[u64; 8])| CUlaunchAttribute { id: *id, value: *value, ..Default::default() };
+    attributes.iter().map(one).collect()
+}
+
+/// Memory that goes back when the last node and launch with it are gone.
+struct Memory(u64);
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let region = space::write().remove(self.0);
+        if let Some(region) = region {
+            let _ = memory::give_back(&region);
+        }
+    }
+}
+
+impl Backend for Soft {
+    fn context(&self, context: CUcontext) -> Outcome<usize> {
+        Ok(current::named(context.0.addr())?.handle)
+    }
+
+    fn stream(&self, stream: CUstream) -> Outcome<Place> {
+        resolve(stream).map(|stream| Stream::place(&stream))
+    }
+
+    unsafe fn kernel(&self, launch: &Launch) -> Outcome<Code> {
+        let context = match launch.context {
+            0 => current::usable()?,
+            handle => context_of(handle)?,
+        };
+        let named = if launch.function == 0 { launch.kernel } else { launch.function };
+        let function = CUfunction(std::ptr::without_provenance_mut(named));
+        let (kernel, settings) = callable(function, &context)?;
+        let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
+        shape.check(&kernel, &settings)?;
+        if !events(&of_launch(&launch.attributes))?.is_empty() {
+            return Err(unsupported("an event of a launch in a graph"));
+        }
+        // SAFETY: the contract of this function.
+        let bytes = unsafe { pack(&kernel, launch.array, launch.extra) }?;
+        let offsets = kernel.params.iter().map(|param| param.offset as usize).collect();
+        let kept = Kept(Arc::new(Prepared { kernel, shape }));
+        Ok(Code { bytes, offsets, context: context.handle, kept })
+    }
+
+    fn copy(&self, copy: &CUDA_MEMCPY3D, context: usize) -> Outcome<(u32, u32)> {
+        Ok(Volume::new(&*context_of(context)?, copy)?.kinds())
+    }
+
+    fn fill(&self, fill: &CUDA_MEMSET_NODE_PARAMS, context: usize) -> Outcome {
+        fill_span(&*context_of(context)?, fill).map(drop)
+    }
+
+    fn word(&self, operation: &CUstreamBatchMemOpParams, context: usize) -> Outcome {
+        Operation::new(&*context_of(context)?, operation).map(drop)
+    }
+
+    fn event(&self, event: CUevent) -> Outcome {
+        event::resolve(event).map(drop)
+    }
+
+    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, Kept)> {
+        let context = current::usable()?;
+        if params.location.id != context.device.ordinal {
+            return Err(unsupported("memory of another device in a graph"));
+        }
+        let address = memory::place(&context, params.bytesize as u64, ALIGN)?;
+        Ok((address, Kept(Arc::new(Memory(address)))))
+    }
+
+    fn device(&self, device: i32) -> Outcome {
+        device::get(device).map(drop)
+    }
+
+    fn condition(&self, _graph: GraphId, _context: usize, default: u32, flags: u32) -> Outcome<u64> {
+        Ok(condition::create((flags != 0).then_some(default)))
+    }
+
+    fn forget(&self, _graph: GraphId, conditions: &[u64]) {
+        conditions.iter().copied().for_each(condition::forget);
+    }
+
+    fn instantiate(&self, _exec: u32, _graph: GraphId, plan: &Plan, _flags: u64) -> Outcome {
+        Tasks::check(plan)
+    }
+
+    fn change(&self, _exec: u32, _number: u32, _step: &Step) -> Outcome {
+        Ok(())
+    }
+
+    fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
+        let stream = resolve(stream)?;
+        stream.context()?.output.flush();
+        let tasks = Tasks::new(plan)?;
+        let done = Arc::new(Mark::default());
+        let before = last().get_or_insert_default().insert(exec, Arc::clone(&done));
+        // The mark is reached whatever becomes of the graph: the next launch waits for it.
+        let job = Job::always(move |context| {
+            if let Some(before) = before {
+                before.wait();
+            }
+            let outcome = if context.healthy().is_ok() { run::tasks(&tasks, context) } else { tasks.give_up() };
+            done.reach();
+            outcome
+        });
+        stream.submit(job).map(drop)
+    }
+
+    fn upload(&self, _exec: u32, stream: CUstream) -> Outcome {
+        resolve(stream).map(drop)
+    }
+
+    fn destroy(&self, exec: u32) -> Outcome {
+        if let Some(last) = last().as_mut() {
+            last.remove(&exec);
+        }
+        Ok(())
+    }
+
+    fn destruct(&self, function: usize, data: usize) {
+        // SAFETY: the address of a function of the program with this signature, which it registered to be called once
+        // with this data.
+        unsafe {
+            let function = std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void)>(function);
+            function(std::ptr::with_exposed_provenance_mut(data));
+        }
+    }
+}
+
+/// The bytes of a fill, looked up.
+pub(super) fn fill_span(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<Span> {
+    let element = u64::from(fill.elementSize);
+    let row = (fill.width as u64).checked_mul(element);
+    let skipped = (fill.height as u64).saturating_sub(1).checked_mul(fill.pitch as u64);
+    let size = row.zip(skipped).and_then(|(row, skipped)| skipped.checked_add(row));
+    if !fill.dst.is_multiple_of(element.max(1)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Span::reached(context, fill.dst, size.ok_or(CUresult::ERROR_INVALID_VALUE)?, Access::ReadWrite)
+}

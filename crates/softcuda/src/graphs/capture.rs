@@ -1,0 +1,103 @@
+//! Operations of streams that become nodes when their stream is captured: each answers whether it did.
+
+#![expect(unsafe_code, reason = "packs parameters of C callers")]
+
+use katydid_cuda_sys::{
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUstreamBatchMemOpParams, memory_type,
+};
+use katydid_graph::{Batch, Host, Launch, Params, Taken};
+
+use super::of_process;
+use crate::border::Outcome;
+use crate::copy::Side;
+use crate::stream::Stream;
+use crate::wait_value::Operation;
+
+fn took(taken: Taken) -> bool {
+    taken == Taken::Yes
+}
+
+/// The handle of a stream's context.
+fn context(stream: &Stream) -> Outcome<CUcontext> {
+    Ok(CUcontext(std::ptr::without_provenance_mut(stream.context()?.handle)))
+}
+
+/// A launch; one that is refused spoils the capture.
+///
+/// # Safety
+///
+/// The launch's parameters are as the driver API documents them for its function.
+pub(crate) unsafe fn launch(stream: &Stream, launch: &Launch) -> Outcome<bool> {
+    let make = || {
+        let launch = Launch { context: stream.context()?.handle, ..launch.clone() };
+        // SAFETY: handed on.
+        unsafe { of_process().kernel_params(&launch) }
+    };
+    of_process().take_or_spoil(stream.place(), make).map(took)
+}
+
+/// A copy of one row. What the program calls a side decides how the node names it.
+pub(crate) fn copy(stream: &Stream, to: (Side, u64), from: (Side, u64), size: usize) -> Outcome<bool> {
+    let unified = to.0 == Side::Any && from.0 == Side::Any;
+    let kind = |side: Side| match side {
+        Side::Device => memory_type::DEVICE,
+        Side::Any if unified => memory_type::UNIFIED,
+        Side::Any => memory_type::HOST,
+    };
+    let mut it = CUDA_MEMCPY3D { WidthInBytes: size, Height: 1, Depth: 1, ..CUDA_MEMCPY3D::default() };
+    (it.srcMemoryType, it.dstMemoryType) = (kind(from.0), kind(to.0));
+    match it.srcMemoryType {
+        memory_type::HOST => it.srcHost = std::ptr::with_exposed_provenance(from.1 as usize),
+        _ => it.srcDevice = from.1,
+    }
+    match it.dstMemoryType {
+        memory_type::HOST => it.dstHost = std::ptr::with_exposed_provenance_mut(to.1 as usize),
+        _ => it.dstDevice = to.1,
+    }
+    of_process().take(stream.place(), || of_process().copy_params(&it, context(stream)?)).map(took)
+}
+
+/// A copy of rows.
+pub(crate) fn rows(stream: &Stream, it: &CUDA_MEMCPY2D) -> Outcome<bool> {
+    let copy = CUDA_MEMCPY3D {
+        srcXInBytes: it.srcXInBytes,
+        srcY: it.srcY,
+        srcMemoryType: it.srcMemoryType,
+        srcHost: it.srcHost,
+        srcDevice: it.srcDevice,
+        srcArray: it.srcArray,
+        srcPitch: it.srcPitch,
+        dstXInBytes: it.dstXInBytes,
+        dstY: it.dstY,
+        dstMemoryType: it.dstMemoryType,
+        dstHost: it.dstHost,
+        dstDevice: it.dstDevice,
+        dstArray: it.dstArray,
+        dstPitch: it.dstPitch,
+        WidthInBytes: it.WidthInBytes,
+        Height: it.Height,
+        Depth: 1,
+        ..CUDA_MEMCPY3D::default()
+    };
+    of_process().take(stream.place(), || of_process().copy_params(&copy, context(stream)?)).map(took)
+}
+
+/// A fill.
+pub(crate) fn fill(stream: &Stream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<bool> {
+    of_process().take(stream.place(), || of_process().fill_params(fill, context(stream)?)).map(took)
+}
+
+/// A function of the program.
+pub(crate) fn host(stream: &Stream, function: usize, data: usize) -> Outcome<bool> {
+    of_process().take(stream.place(), || Ok(Params::Host(Host { function, data }))).map(took)
+}
+
+/// An operation on a word.
+pub(crate) fn word(stream: &Stream, operation: CUstreamBatchMemOpParams) -> Outcome<bool> {
+    let make = || {
+        let context = stream.context()?;
+        Operation::new(&context, &operation)?;
+        Ok(Params::Batch(Batch { operations: vec![operation].into(), flags: 0, context: context.handle }))
+    };
+    of_process().take(stream.place(), make).map(took)
+}

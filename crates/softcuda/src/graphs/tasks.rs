@@ -1,0 +1,161 @@
+//! A plan with everything looked up that it names: what one launch runs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUevent, CUresult};
+use katydid_graph::{Batch, Host, Kernel, Params, Plan, Step};
+use katydid_ptx_exec::Launch;
+
+use super::backend::{Prepared, context_of, fill_span};
+use super::condition::{self, Condition};
+use super::volume::Volume;
+use crate::border::Outcome;
+use crate::context::Context;
+use crate::event::{self, Mark};
+use crate::wait_value::Operation;
+
+/// What a task does.
+pub(super) enum Action {
+    Kernel(Arc<Context>, Box<Launch>),
+    Copy(Arc<Context>, Volume),
+    Fill(Arc<Context>, CUDA_MEMSET_NODE_PARAMS),
+    Host(Host),
+    Child,
+    Record(Arc<Mark>),
+    Wait(Option<Arc<Mark>>),
+    Batch(Arc<Context>, Vec<Operation>),
+    Conditional(Arc<Condition>, u32),
+    /// Only order: nodes that are empty or disabled, and memory, whose address is there as long as the graph.
+    Nothing,
+}
+
+/// One task.
+pub(super) struct Task {
+    pub(super) action: Action,
+    /// How many tasks it comes after.
+    pub(super) before: usize,
+    /// Tasks that come after it.
+    pub(super) after: Vec<usize>,
+    pub(super) inner: Vec<Tasks>,
+}
+
+/// The tasks of a plan, at the positions of its steps.
+pub(super) struct Tasks {
+    pub(super) all: Vec<Task>,
+    /// An order that keeps all dependencies.
+    pub(super) order: Vec<usize>,
+    /// No two tasks may run at a time.
+    pub(super) is_chain: bool,
+    /// Keeps memory and parameters until the launch is done.
+    _plan: Option<Arc<Plan>>,
+}
+
+/// Marks that events stand for after the records so far.
+type Marks = HashMap<CUevent, Option<Arc<Mark>>>;
+
+impl Tasks {
+    /// Whether everything that a plan names is there.
+    pub(super) fn check(plan: &Plan) -> Outcome {
+        let names = |step: &&Step| match &step.params {
+            Params::RecordEvent(event) | Params::WaitEvent(event) => event::resolve(*event).map(drop),
+            Params::Kernel(kernel) => context_of(kernel.context).map(drop),
+            _ => Ok(()),
+        };
+        plan.flat().iter().try_for_each(names)
+    }
+
+    /// The tasks of a launch; events that it records stand for it from now on.
+    pub(super) fn new(plan: &Arc<Plan>) -> Outcome<Self> {
+        let mut tasks = Self::build(plan, &mut Marks::new())?;
+        tasks.begin();
+        tasks._plan = Some(Arc::clone(plan));
+        Ok(tasks)
+    }
+
+    fn build(plan: &Plan, marks: &mut Marks) -> Outcome<Self> {
+        let mut all: Vec<Option<Task>> = plan.steps.iter().map(|_| None).collect();
+        // In an order that keeps dependencies, so that a wait finds the record before it.
+        for at in &plan.order {
+            let step = &plan.steps[*at];
+            let inner = step.inner.iter().map(|plan| Self::build(plan, marks)).collect::<Outcome<_>>()?;
+            let (action, before) = (action(step, marks)?, step.before.len());
+            all[*at] = Some(Task { action, before, after: Vec::new(), inner });
+        }
+        let mut all: Vec<Task> = all.into_iter().flatten().collect();
+        for (at, step) in plan.steps.iter().enumerate() {
+            step.before.iter().for_each(|(before, _)| all[*before].after.push(at));
+        }
+        let is_chain = plan.order.windows(2).all(|pair| all[pair[0]].after.contains(&pair[1]));
+        Ok(Self { all, order: plan.order.clone(), is_chain, _plan: None })
+    }
+
+    /// Conditions begin with their default values.
+    fn begin(&self) {
+        for task in &self.all {
+            if let Action::Conditional(condition, _) = &task.action {
+                condition.begin();
+            }
+            task.inner.iter().for_each(Self::begin);
+        }
+    }
+
+    /// The launch comes to nothing, because its context has failed: whoever waits for its events goes on.
+    pub(super) fn give_up(&self) -> Outcome {
+        for task in &self.all {
+            if let Action::Record(mark) = &task.action {
+                mark.reach();
+            }
+            task.inner.iter().try_for_each(Self::give_up)?;
+        }
+        Ok(())
+    }
+}
+
+fn action(step: &Step, marks: &mut Marks) -> Outcome<Action> {
+    if !step.is_enabled {
+        return Ok(Action::Nothing);
+    }
+    Ok(match &step.params {
+        Params::Kernel(kernel) => Action::Kernel(context_of(kernel.context)?, Box::new(launch(kernel)?)),
+        Params::Memcpy(it) => {
+            let context = context_of(it.context)?;
+            let volume = Volume::new(&context, &it.copy)?;
+            Action::Copy(context, volume)
+        }
+        Params::Memset(it) => {
+            let context = context_of(it.context)?;
+            fill_span(&context, &it.fill)?;
+            Action::Fill(context, it.fill)
+        }
+        Params::Host(host) => Action::Host(*host),
+        Params::Child(_) => Action::Child,
+        Params::RecordEvent(event) => {
+            let mark = event::resolve(*event)?.renew();
+            marks.insert(*event, Some(Arc::clone(&mark)));
+            Action::Record(mark)
+        }
+        Params::WaitEvent(event) => match marks.get(event) {
+            Some(mark) => Action::Wait(mark.clone()),
+            None => Action::Wait(event::resolve(*event)?.mark()),
+        },
+        Params::Batch(batch) => words(batch)?,
+        Params::Conditional(it) => {
+            let condition = condition::find(it.handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            Action::Conditional(condition, it.kind)
+        }
+        Params::Empty | Params::MemAlloc(_) | Params::MemFree(_) => Action::Nothing,
+    })
+}
+
+fn words(batch: &Batch) -> Outcome<Action> {
+    let context = context_of(batch.context)?;
+    let operations = batch.operations.iter().map(|it| Operation::new(&context, it)).collect::<Outcome<_>>()?;
+    Ok(Action::Batch(context, operations))
+}
+
+fn launch(kernel: &Kernel) -> Outcome<Launch> {
+    let prepared = kernel.code.0.downcast_ref::<Prepared>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let params = kernel.arguments.bytes().to_vec();
+    Ok(prepared.shape.launch(Arc::clone(&prepared.kernel), params))
+}
