@@ -8,6 +8,7 @@ pub(crate) mod bits;
 pub(crate) mod carry;
 pub(crate) mod compare;
 pub(crate) mod convert;
+pub(crate) mod convert_half;
 pub(crate) mod convert_slow;
 pub(crate) mod element;
 pub(crate) mod float;

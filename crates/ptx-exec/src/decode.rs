@@ -9,6 +9,7 @@ mod atomic;
 mod call;
 mod cluster;
 mod collective;
+mod compare;
 mod control;
 mod convert;
 mod draft;

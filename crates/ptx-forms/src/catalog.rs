@@ -3,6 +3,7 @@
 //! `FORM : RESULTS = SOURCES | BODY ~ BOUND`, the last two if need be:
 //!
 //! - `{a,b}` in the form gives alternatives, of which one may be empty;
+//! - ` @word` after the form makes another case of a form that has one;
 //! - `$` among the types is the last type in the form, `$$` the one before it;
 //! - a source may name its domain (`u32:shift`);
 //! - the body, in which `d0`.. are results and `a0`.. sources, is `FORM d0, a0, ..;` unless given; `@form` is the form;
@@ -98,12 +99,13 @@ fn family(line: &str, heading: &str) -> Result<Family, &'static str> {
         None => None,
     };
     let names = alternatives(pattern.trim()).ok_or("braces do not match")?;
-    let form = |name: String| {
+    let form = |whole: String| {
+        let name = whole.split(" @").next().unwrap_or_default().trim().to_owned();
         let results = results.split_whitespace().map(|word| kind(word, &name)).collect::<Result<Vec<_>, _>>()?;
         let sources = sources.split_whitespace().map(|word| source(word, &name)).collect::<Result<Vec<_>, _>>()?;
         let body =
             body.map_or_else(|| plain_body(&name, results.len(), sources.len()), |body| body.replace("@form", &name));
-        Ok(Form { name, results, sources, body, bound: measured })
+        Ok(Form { name: whole, results, sources, body, bound: measured })
     };
     let forms = names.into_iter().map(form).collect::<Result<Vec<_>, &'static str>>()?;
     Ok(Family {

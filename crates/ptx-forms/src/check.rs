@@ -137,6 +137,12 @@ fn rows<'a>(case: &'a Case, operands: &'a Operands, kept: &'a [u8], got: &'a [u8
     })
 }
 
+/// All rows of a form, as they are written.
+pub fn written(case: &Case, kept: &[u8], got: &[u8]) -> Vec<String> {
+    let Some(operands) = &case.operands else { return Vec::new() };
+    rows(case, operands, kept, got).map(|row| row.to_string()).collect()
+}
+
 /// The floats in a value: one, or two of half its size.
 fn floats(kind: Kind, bytes: &[u8]) -> Option<(Format, Vec<u64>)> {
     let whole = bytes.iter().rev().take(8).fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
@@ -165,9 +171,9 @@ impl Used {
     }
 }
 
-/// Whether only equal bits will do: zero, infinities and NaN are never approximate.
-fn is_special(value: f64) -> bool {
-    value == 0.0 || !value.is_finite()
+/// Whether only equal bits will do: zero, infinities and NaN are never approximate, but for zero where the bound is absolute.
+fn is_special(value: f64, bound: Bound) -> bool {
+    !value.is_finite() || (value == 0.0 && !bound.is_absolute())
 }
 
 /// Each value of both answers lies around the exact function of its inputs.
@@ -210,7 +216,7 @@ fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function
     let mut used = Used::default();
     for part in (0..kept.len()).filter(|part| kept[*part] != got[*part]) {
         let (kept, got) = (decode(format, kept[part]), decode(format, got[part]));
-        if is_special(kept) || is_special(got) {
+        if is_special(kept, bound) || is_special(got, bound) {
             return None;
         }
         let operand = |index: usize| inputs.get(index).map_or(0.0, |(format, bits)| decode(*format, bits[part]));

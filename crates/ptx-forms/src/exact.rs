@@ -13,6 +13,8 @@ pub(crate) enum Measure {
     Relative(f64),
     /// Absolute.
     Absolute(f64),
+    /// Relative or absolute, whichever is more.
+    Either(f64),
 }
 
 /// The largest error allowed, and the function it is measured from.
@@ -89,6 +91,7 @@ impl Bound {
             "ulp" => Measure::Ulp(amount),
             "rel" => Measure::Relative(amount),
             "abs" => Measure::Absolute(amount),
+            "either" => Measure::Either(amount),
             _ => return None,
         };
         let function = match words.next() {
@@ -96,6 +99,11 @@ impl Bound {
             None => None,
         };
         Some(Self { measure, function }).filter(|_| words.next().is_none())
+    }
+
+    /// Whether zero is as good as a tiny value.
+    pub(crate) fn is_absolute(self) -> bool {
+        matches!(self.measure, Measure::Absolute(_) | Measure::Either(_))
     }
 
     /// How much of the bound `value` uses up around `exact`: above 1 is too far. Not for NaN or infinities.
@@ -106,6 +114,7 @@ impl Bound {
             // Below the normal numbers nothing is relative: the last place is all there is.
             Measure::Relative(part) => (error, (part * exact.abs()).max(unit(0.0, format))),
             Measure::Absolute(part) => (error, part.max(unit(0.0, format))),
+            Measure::Either(part) => (error, part * exact.abs().max(1.0)),
         };
         if error == 0.0 { 0.0 } else { error / allowed }
     }

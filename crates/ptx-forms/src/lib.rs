@@ -33,7 +33,7 @@ mod suite;
 mod values;
 
 pub use case::{Argument, Case};
-pub use check::{Difference, Verdict, compare};
+pub use check::{Difference, Verdict, compare, written};
 pub use device::{Answer, Device, DeviceError};
 pub use gpu::Gpu;
 pub use interpreter::Interpreter;

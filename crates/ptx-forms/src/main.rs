@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use clap::{Parser, Subcommand};
 use katydid_ptx_forms::{
     Answer, Case, Device, DeviceError, Gpu, Group, Interpreter, Kept, Origin, StoreError, SuiteError, compare, kept,
-    suite,
+    suite, written,
 };
 
 /// Instruction forms and small programs, compared with what a GPU made of them.
@@ -47,10 +47,13 @@ enum Action {
         #[arg(long)]
         all: bool,
     },
-    /// Prints the text of a case.
+    /// Prints the text of a case, or every row of a form: operands, result, kept result.
     Show {
         /// Its whole name.
         name: String,
+        /// The rows.
+        #[arg(long)]
+        rows: bool,
     },
 }
 
@@ -72,7 +75,7 @@ fn main() -> ExitCode {
     let done = suite(&flags.root).map_err(Failure::from).and_then(|groups| match &flags.command {
         Action::Record { out, group, library } => record(&groups, group, library.as_deref(), out),
         Action::Run { pattern, library, all } => hold(&flags.root, &groups, pattern, library.as_deref(), *all),
-        Action::Show { name } => show(&groups, name),
+        Action::Show { name, rows } => show(&flags.root, &groups, name, *rows),
     });
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -154,10 +157,21 @@ fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, al
     Ok(differing == 0)
 }
 
-/// Prints a text.
-fn show(groups: &[Group], name: &str) -> Result<bool, Failure> {
-    let case = groups.iter().flat_map(|group| &group.cases).find(|case| case.name == name);
-    let case = case.ok_or_else(|| Failure::NoCase(name.to_owned()))?;
-    println!("{}", case.text);
+/// Prints a text, or rows.
+fn show(root: &Path, groups: &[Group], name: &str, rows: bool) -> Result<bool, Failure> {
+    let place = groups.iter().find_map(|group| Some((group, group.cases.iter().find(|case| case.name == name)?)));
+    let (group, case) = place.ok_or_else(|| Failure::NoCase(name.to_owned()))?;
+    if !rows {
+        println!("{}", case.text);
+        return Ok(true);
+    }
+    let kept = kept(root, group)?;
+    let got = Interpreter.ask(case)?;
+    match (kept.as_ref().and_then(|kept| kept.answer(case)), &got) {
+        (Some(Answer::Done(kept)), Answer::Done(got)) => {
+            written(case, kept, got).iter().for_each(|row| println!("{row}"));
+        }
+        (kept, got) => println!("kept: {kept:?}\ngot: {got:?}"),
+    }
     Ok(true)
 }

@@ -19,6 +19,8 @@ pub(crate) enum Domain {
     Unit,
     /// Floats from -pi to pi; a few zeroes, infinities and NaN.
     Trig,
+    /// NaN of every sort, some infinities and numbers.
+    Nan,
     /// 0 to 255; floats too.
     Small,
     /// -2 to 2; floats too.
@@ -47,6 +49,7 @@ impl Domain {
             "range" => Self::Range,
             "unit" => Self::Unit,
             "trig" => Self::Trig,
+            "nan" => Self::Nan,
             "small" => Self::Small,
             "tiny" => Self::Tiny,
             "shift" => Self::Shift,
@@ -109,6 +112,7 @@ fn value(kind: Kind, domain: Domain, index: usize, rng: &mut Rng) -> u128 {
         Domain::Shift => u128::from(rng.below(71)),
         Domain::Lane => u128::from(rng.below(41)),
         Domain::Random => bits(rng),
+        Domain::Nan => nan(kind, rng),
         Domain::Trig if rng.below(8) == 0 => *rng.pick(&special(kind)),
         _ => match kind.content {
             Content::Predicate => u128::from(rng.below(2)),
@@ -205,6 +209,25 @@ fn integer_edges(bits: u32) -> Vec<u128> {
     out.sort_unstable();
     out.dedup();
     out
+}
+
+/// NaN of either sign, quiet or signalling, with payloads of all sizes; infinities, zeroes and ones.
+fn nan(kind: Kind, rng: &mut Rng) -> u128 {
+    let Content::Float(format) = kind.content else { return 0 };
+    let (fraction, infinity) = (mask(format.fraction), mask(format.exponent) << format.fraction);
+    let sign = u128::from(rng.below(2)) << (format.bits() - 1);
+    let payload = match rng.below(4) {
+        0 => 1 << rng.below(u64::from(format.fraction)),
+        1 => bits(rng) & fraction,
+        2 => fraction >> rng.below(u64::from(format.fraction)),
+        _ => 1 << (format.fraction - 1) | 1 << rng.below(u64::from(format.fraction)),
+    };
+    match rng.below(12) {
+        0 => sign,
+        1 => sign | infinity,
+        2 => sign | encode(format, 1.0),
+        _ => sign | infinity | payload,
+    }
 }
 
 /// Zeroes, a subnormal, infinities and a NaN.

@@ -94,8 +94,11 @@ operations! {
     Ex2 [const FTZ: bool] (f32) -> f32 = |a| flush::<FTZ>(ex2(flush::<FTZ>(a)));
     /// `lg2.approx`
     Lg2 [const FTZ: bool] (f32) -> f32 = |a| lg2(flush::<FTZ>(a));
-    /// `sin.approx`
-    Sin [const FTZ: bool] (f32) -> f32 = |a| flush::<FTZ>(sine(flush::<FTZ>(a), 0));
+    /// `sin.approx`: subnormals are zero even without `.ftz`, and the sign of a zero stays.
+    Sin [const FTZ: bool] (f32) -> f32 = |a| {
+        let a = flush::<true>(a);
+        if a == 0.0 { a } else { flush::<FTZ>(sine(a, 0)) }
+    };
     /// `cos.approx`
     Cos [const FTZ: bool] (f32) -> f32 = |a| flush::<FTZ>(sine(flush::<FTZ>(a), 1));
     /// `rsqrt.approx`

@@ -105,6 +105,7 @@ comparable! {
     F16: f32 = |v| v.0;
     Bf16: f32 = |v| v.0;
     Flushed: f32 = |v| flush::<true>(v.0);
+    FlushedHalf: f32 = |v| if v.0.abs() < SMALLEST_HALF { 0.0 } else { v.0 };
 }
 
 /// An `f32` whose subnormals compare as zero (`.ftz`).
@@ -122,6 +123,27 @@ impl Element for Flushed {
     #[inline(always)]
     fn write(self) -> u32 {
         self.0.to_bits()
+    }
+}
+
+/// The smallest normal `f16`.
+const SMALLEST_HALF: f32 = 6.103_515_6e-5;
+
+/// An `f16` whose subnormals compare as zero.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FlushedHalf(f32);
+
+impl Element for FlushedHalf {
+    type Lane = u32;
+
+    #[inline(always)]
+    fn read(lane: u32) -> Self {
+        Self(F16::read(lane).0)
+    }
+
+    #[inline(always)]
+    fn write(self) -> u32 {
+        F16(self.0).write()
     }
 }
 

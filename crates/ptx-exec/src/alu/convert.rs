@@ -5,6 +5,7 @@
 
 use super::element::Element;
 use super::float::{canonical, flush, saturate};
+use super::half::Small;
 use super::lanes::operations;
 use super::round::{self, mode};
 use crate::registers::Raw;
@@ -135,6 +136,16 @@ fn clamp_f64(value: f64) -> f64 {
     if low < 1.0 { low } else { 1.0 }
 }
 
+/// Drops the 13 bits that `tf32` lacks; negative numbers may become zero. What has the exponent of infinity, NaN included,
+/// is lowered by one step where results must be finite: so the GPU does it.
+#[inline(always)]
+fn tf32<const RELU: bool, const FINITE: bool>(source: u32, rounded: u32) -> u32 {
+    let is_nan = source & 0x7fff_ffff > 0x7f80_0000;
+    let cut = rounded & 0xffff_e000;
+    let cut = if FINITE && cut & 0x7f80_0000 == 0x7f80_0000 { cut - 0x2000 } else { cut };
+    if RELU && !is_nan && source >> 31 != 0 { 0 } else { cut }
+}
+
 /// `Op<T, MODE>`: a type and a rounding, which `operations!` cannot say together.
 macro_rules! rounded {
     ($($(#[$doc:meta])* $name:ident<$t:ident: $bound:ident>($a:ty) -> $d:ty = |$v:ident| $body:expr;)*) => {$(
@@ -204,10 +215,21 @@ operations! {
         let value = flush::<FTZ>(value);
         if SAT { saturate(value) } else { value }
     };
-    /// `cvt.rna.tf32.f32`: 10 bits of mantissa, ties away from zero.
-    ToTf32(u32) -> u32 = |a| {
+    /// `cvt.f64.f16`: the payload of a NaN moves with it, as in the other widening conversions.
+    WidenHalf<T: Small>(T) -> f64 = |a| f64::from(a.wide());
+    /// `cvt.rna.tf32.f32`: 10 bits of mantissa, ties away from zero; NaN keeps its upper bits.
+    ToTf32Away [const FINITE: bool] (u32) -> u32 = |a| {
         let half = if a & 0x7f80_0000 == 0x7f80_0000 { 0 } else { 0x1000 };
-        a.wrapping_add(half) & 0xffff_e000
+        tf32::<false, FINITE>(a, a.wrapping_add(half))
+    };
+    /// `cvt.rn.tf32.f32`
+    ToTf32 [const RELU: bool] (u32) -> u32 = |a| {
+        let rounded = a.wrapping_add(0x0fff).wrapping_add((a >> 13) & 1);
+        tf32::<RELU, false>(a, if a & 0x7fff_ffff > 0x7f80_0000 { 0x7fff_ffff } else { rounded })
+    };
+    /// `cvt.rz.tf32.f32`
+    ToTf32Zero [const RELU: bool] (u32) -> u32 = |a| {
+        tf32::<RELU, false>(a, if a & 0x7fff_ffff > 0x7f80_0000 { 0x7fff_ffff } else { a })
     };
 }
 

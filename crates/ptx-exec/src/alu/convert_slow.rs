@@ -15,7 +15,7 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// The value of the low bits of `raw`.
-    fn read(self, raw: u64) -> i128 {
+    pub(crate) fn read(self, raw: u64) -> i128 {
         let unused = 64 - self.bits;
         if self.signed {
             i128::from((raw << unused).cast_signed() >> unused)
@@ -32,13 +32,19 @@ impl Kind {
         value.clamp(min, max)
     }
 
+    /// Whether it has all values of `other`.
+    pub(crate) fn holds(self, other: Self) -> bool {
+        let (own, others) = (self.bits - u32::from(self.signed), other.bits - u32::from(other.signed));
+        own >= others && (self.signed || !other.signed)
+    }
+
     /// In a few bits, for `Inst::imm`.
     pub(crate) fn encode(self) -> u64 {
         u64::from(self.bits) << 1 | u64::from(self.signed)
     }
 
     /// The reverse of `encode`.
-    fn decode(code: u64) -> Self {
+    pub(crate) fn decode(code: u64) -> Self {
         Self { bits: ((code >> 1) & 0x7f) as u32, signed: code & 1 != 0 }
     }
 }
@@ -120,6 +126,13 @@ mod tests {
         assert_eq!(apply((32, true), (8, false), true, -5), 0);
         assert_eq!(apply((64, false), (64, true), true, -1), i64::MAX.cast_unsigned());
         assert_eq!(apply((64, true), (32, true), true, i64::MIN), i64::from(i32::MIN).cast_unsigned());
+    }
+
+    #[test]
+    fn a_type_holds_narrower_ones_of_its_sign() {
+        let kind = |bits, signed| Kind { bits, signed };
+        assert!(kind(16, true).holds(kind(8, false)) && kind(8, false).holds(kind(8, false)));
+        assert!(!kind(16, false).holds(kind(8, true)) && !kind(8, true).holds(kind(8, false)));
     }
 
     #[test]

@@ -91,6 +91,15 @@ fn upper(value: f64) -> f64 {
     f64::from_bits(value.to_bits() & 0xffff_ffff_0000_0000)
 }
 
+/// The bit that makes a NaN a quiet one.
+const QUIET_F64: u64 = 1 << 51;
+
+/// Whether these are the bits of a NaN.
+#[inline(always)]
+fn is_nan_f64(bits: u64) -> bool {
+    bits & !(1 << 63) > 0x7ff0_0000_0000_0000
+}
+
 /// Subnormal `f64` to zero.
 #[inline(always)]
 fn flush_f64(value: f64) -> f64 {
@@ -123,9 +132,11 @@ operations! {
     SqrtF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32) -> f32 = |a| {
         finish::<FTZ, SAT>(round::sqrt_f32::<MODE>(flush::<FTZ>(a)))
     };
-    /// `rcp.f32`
+    /// `rcp.f32`: what is below the normal numbers is flushed before it is rounded.
     RcpF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32) -> f32 = |a| {
-        finish::<FTZ, SAT>(round::div_f32::<MODE>(1.0, flush::<FTZ>(a)))
+        let value = round::div_f32::<MODE>(1.0, flush::<FTZ>(a));
+        let tiny = FTZ && a.abs() > f32::from_bits(0x7e80_0000);
+        finish::<FTZ, SAT>(if tiny { value * 0.0 } else { value })
     };
     /// `div.approx.f32`: a divisor above 2^126 gives zero (or NaN for an infinite dividend).
     DivApproxF32 [const FTZ: bool] (f32, f32) -> f32 = |a, b| {
@@ -175,10 +186,10 @@ operations! {
     MinF64(f64, f64) -> f64 = |a, b| min_f64(a, b);
     /// `max.f64`
     MaxF64(f64, f64) -> f64 = |a, b| max_f64(a, b);
-    /// `neg.f64`
-    NegF64(u64) -> u64 = |a| a ^ (1 << 63);
-    /// `abs.f64`
-    AbsF64(u64) -> u64 = |a| a & !(1 << 63);
+    /// `neg.f64`: a NaN keeps its sign, as the GPU subtracts.
+    NegF64(u64) -> u64 = |a| if is_nan_f64(a) { a | QUIET_F64 } else { a ^ (1 << 63) };
+    /// `abs.f64`: a NaN keeps its sign.
+    AbsF64(u64) -> u64 = |a| if is_nan_f64(a) { a | QUIET_F64 } else { a & !(1 << 63) };
     /// `copysign.f64`
     CopysignF64(u64, u64) -> u64 = |a, b| (a & (1 << 63)) | (b & !(1 << 63));
 }

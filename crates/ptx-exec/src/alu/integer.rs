@@ -299,6 +299,8 @@ operations! {
     SelectSigned<T: Integer>(T, T, i32) -> T = |a, b, c| if c >= 0 { a } else { b };
     /// `slct` by a float.
     SelectFloat<T: Integer>(T, T, f32) -> T = |a, b, c| if c >= 0.0 { a } else { b };
+    /// `slct.ftz`: a negative subnormal is zero.
+    SelectFlushed<T: Integer>(T, T, f32) -> T = |a, b, c| if super::float::flush::<true>(c) >= 0.0 { a } else { b };
 }
 
 /// 16-bit integers, which come in pairs too.

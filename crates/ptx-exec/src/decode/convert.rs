@@ -14,16 +14,16 @@ use super::draft::Ref;
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::alu::convert as ops;
+use crate::alu::convert_half::{self, From, Narrowing};
 use crate::alu::convert_slow::{self, Conversion};
 use crate::alu::element::{Bf16, F16};
-use crate::alu::lanes::{Unary, binary, unary};
+use crate::alu::lanes::{binary, unary};
 use crate::alu::round::mode;
-use crate::alu::{float, half, moves};
+use crate::alu::{half, moves};
 use crate::api::LoadError;
 use crate::inst::Exec;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
-use std::marker::PhantomData;
 
 /// The modifiers of a `cvt`.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +35,10 @@ struct Style {
     flush: bool,
     saturate: bool,
     relu: bool,
+    /// What is too large becomes the largest number.
+    finite: bool,
+    /// To nearest, ties away from zero.
+    away: bool,
 }
 
 /// One of the four roundings of an operation `Op<T, MODE>`.
@@ -129,16 +133,30 @@ fn to_half(ty: Ty, rounding: u8, relu: bool) -> Option<Exec> {
     })
 }
 
-/// A conversion to `f32` and its clamp, for results that are rounded again.
-struct Clamp(PhantomData<()>);
+/// Code from `f32` to `tf32`; what rounds to nearest even or to zero cannot saturate on this device.
+fn tf32(style: Style) -> Option<Exec> {
+    Some(match (style.away, style.rounding, style.relu, style.finite) {
+        (true, _, false, false) => unary::<ops::ToTf32Away<false>>(),
+        (true, _, false, true) => unary::<ops::ToTf32Away<true>>(),
+        (false, mode::NEAREST, false, false) => unary::<ops::ToTf32<false>>(),
+        (false, mode::NEAREST, true, false) => unary::<ops::ToTf32<true>>(),
+        (false, mode::ZERO, false, false) => unary::<ops::ToTf32Zero<false>>(),
+        (false, mode::ZERO, true, false) => unary::<ops::ToTf32Zero<true>>(),
+        _ => return None,
+    })
+}
 
-impl Unary for Clamp {
-    type A = f32;
-    type D = f32;
-
-    #[inline(always)]
-    fn apply(a: f32) -> f32 {
-        float::saturate(a)
+impl Style {
+    /// The rare conversion to a 16-bit float.
+    fn narrowing(self, to: Ty, from: From) -> Narrowing {
+        Narrowing {
+            from,
+            brain: to == Ty::Bf16,
+            rounding: self.rounding,
+            saturate: self.saturate,
+            relu: self.relu,
+            finite: self.finite,
+        }
     }
 }
 
@@ -148,10 +166,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let integral = m.integral_rounding();
         let style = Style {
             integral,
-            rounding: if m.take("rna") { mode::NEAREST } else { m.rounding() },
+            away: m.take("rna"),
+            rounding: m.rounding(),
             flush: m.take("ftz"),
             saturate: m.take("sat"),
             relu: m.take("relu"),
+            finite: m.take("satfinite"),
         };
         let (Some(to), Some(from)) = (m.ty(), m.ty()) else { return Err(self.unsupported(i)) };
         if matches!(to, Ty::F16x2 | Ty::Bf16x2) {
@@ -170,7 +190,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// `cvt.rn.f16x2.f32 d, a, b`
+    /// `cvt.rn.f16x2.f32 d, a, b`: the first source goes to the upper half.
     fn convert_pair(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let exec = match (to, style.relu) {
             (Ty::F16x2, false) => binary::<half::Pack<F16>>(),
@@ -178,10 +198,22 @@ impl<'a> FunctionDecoder<'_, 'a> {
             (_, false) => binary::<half::Pack<Bf16>>(),
             (_, true) => binary::<half::PackRelu<Bf16>>(),
         };
-        if from != Ty::F32 || style.rounding != mode::NEAREST || style.saturate || style.flush {
+        if from != Ty::F32 || style.saturate || style.flush || style.integral.is_some() || style.away {
             return Err(self.unsupported(i));
         }
-        self.regular(i, exec, to, &[from, from])
+        if style.rounding == mode::NEAREST && !style.finite {
+            return self.regular(i, exec, to, &[from, from]);
+        }
+        let [destination, high, low] = self.operands(i)?;
+        let sources = [self.source(low, from)?, self.source(high, from)?];
+        let d = self.destination(destination, to)?;
+        let parts = [self.temporary(Width::Word), self.temporary(Width::Word)];
+        let narrowing = style.narrowing(if to == Ty::F16x2 { Ty::F16 } else { Ty::Bf16 }, From::Single);
+        for (part, source) in parts.into_iter().zip(sources) {
+            self.push(Draft::new(convert_half::narrow).d(part).a(source).imm(narrowing.encode()));
+        }
+        self.emit(binary::<moves::Pack32>(), d, &parts);
+        Ok(())
     }
 
     /// A source that may be held in a wider register, cut to the width of its type.
@@ -203,6 +235,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [destination, source] = self.operands(i)?;
         let (d, to_width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
         let (Some(to_kind), Some(from_kind)) = (to.integer(), from.integer()) else { return Err(self.unsupported(i)) };
+        if style.saturate && to_kind.holds(from_kind) {
+            return Err(self.invalid(format!("{} has nothing to saturate", i.full_name())));
+        }
         // What is kept of the source, and how that is extended.
         let kept = if to.bits() <= from.bits() { to } else { from };
         let odd = to.bits() > from.bits()
@@ -258,7 +293,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// By way of `f64`, rounded towards zero where 53 bits do not do: only the last bit could differ, for `s64`.
+    /// Of 16 bits: there is no conversion between 8-bit integers and `bf16`.
     fn integer_to_half(
         &mut self,
         i: &Instruction<'a>,
@@ -266,10 +301,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
         (to, d): (Ty, Ref),
         (from, a): (Ty, Ref),
     ) -> Result<(), LoadError> {
-        let wide = self.temporary(Width::Double);
-        let exec = by_integer!(from, mode::ZERO, ToF64).ok_or_else(|| self.unsupported(i))?;
-        self.emit(exec, wide, &[a]);
-        self.float_to_float(i, style, (to, d), (Ty::F64, wide))
+        let kind = from.integer().filter(|kind| kind.bits > 8 || to == Ty::F16);
+        let kind = kind.ok_or_else(|| self.unsupported(i))?;
+        let narrowing = style.narrowing(to, From::Integer(kind));
+        self.push(Draft::new(convert_half::narrow).d(d).a(a).imm(narrowing.encode()));
+        Ok(())
     }
 
     /// To an integer of any size; results of 8 and 16 bits are extended to their register.
@@ -277,6 +313,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [destination, source] = self.operands(i)?;
         let mut a = self.source(source, from)?;
         let mut from = from;
+        if from == Ty::Bf16 && to.bits() == 8 {
+            return Err(self.unsupported(i));
+        }
         if is_half(from) {
             let wide = self.temporary(Width::Word);
             self.emit(widen(from), wide, &[a]);
@@ -322,7 +361,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 (true, false) => unary::<ops::SameF32<true, false>>(),
                 (true, true) => unary::<ops::SameF32<true, true>>(),
             },
-            (Ty::F64, Ty::F64) if style.saturate => unary::<ops::SatF64>(),
+            (Ty::F64, Ty::F64 | Ty::F32 | Ty::F16 | Ty::Bf16) if style.saturate => {
+                let wide = self.temporary(Width::Double);
+                self.float_to_float(i, Style { saturate: false, ..style }, (to, wide), (from, a))?;
+                self.emit(unary::<ops::SatF64>(), d, &[wide]);
+                return Ok(());
+            }
+            (Ty::F64, Ty::F16) => unary::<ops::WidenHalf<F16>>(),
             (Ty::F64, Ty::F64) => match rounding {
                 _ if style.integral.is_none() => unary::<moves::Copy64>(),
                 mode::ZERO => unary::<ops::IntegralF64<{ mode::ZERO }>>(),
@@ -333,7 +378,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             (Ty::F64, Ty::F32) if style.flush => unary::<ops::Widen<true>>(),
             (Ty::F64, Ty::F32) => unary::<ops::Widen<false>>(),
             (Ty::F32, Ty::F64) => styled!(style, rounding, Narrow),
-            (Ty::Tf32, Ty::F32) => unary::<ops::ToTf32>(),
+            (Ty::Tf32, Ty::F32) => tf32(style).ok_or_else(|| self.unsupported(i))?,
+            _ if style.away => return Err(self.unsupported(i)),
             _ => return self.small_float(i, style, (to, d), (from, a)),
         };
         self.emit(exec, d, &[a]);
@@ -348,33 +394,31 @@ impl<'a> FunctionDecoder<'_, 'a> {
         (to, d): (Ty, Ref),
         (from, a): (Ty, Ref),
     ) -> Result<(), LoadError> {
-        if from == Ty::F64 && is_half(to) && !style.saturate && !style.relu && style.rounding == mode::NEAREST {
-            let exec =
-                if to == Ty::F16 { unary::<half::RoundDouble<F16>>() } else { unary::<half::RoundDouble<Bf16>>() };
-            self.emit(exec, d, &[a]);
-            return Ok(());
-        }
         if is_half(from) {
-            let last = to == Ty::F32 && style.integral.is_none() && !style.saturate;
+            let last = to == Ty::F32 && style.integral.is_none() && !style.saturate && !style.flush;
             let wide = if last { d } else { self.temporary(Width::Word) };
             self.emit(widen(from), wide, &[a]);
             return if last { Ok(()) } else { self.float_to_float(i, style, (to, d), (Ty::F32, wide)) };
         }
-        if from != Ty::F32 || !is_half(to) {
+        if !is_half(to) {
             return Err(self.unsupported(i));
         }
-        let mut value = a;
-        if style.integral.is_some() || style.saturate {
-            value = self.temporary(Width::Word);
-            let exec = match style.integral {
-                Some(rounding) => styled!(style, rounding, IntegralF32),
-                None => unary::<Clamp>(),
-            };
-            self.emit(exec, value, &[a]);
+        if let (Some(rounding), Ty::F32) = (style.integral, from) {
+            let whole = self.temporary(Width::Word);
+            self.emit(styled!(style, rounding, IntegralF32), whole, &[a]);
+            let exec = to_half(to, mode::NEAREST, style.relu).ok_or_else(|| self.unsupported(i))?;
+            self.emit(exec, d, &[whole]);
+            return Ok(());
         }
-        let rounding = if style.integral.is_some() { mode::NEAREST } else { style.rounding };
-        let exec = to_half(to, rounding, style.relu).ok_or_else(|| self.unsupported(i))?;
-        self.emit(exec, d, &[value]);
+        let source = if from == Ty::F32 { From::Single } else { From::Double };
+        let plain = !(style.saturate || style.finite);
+        match to_half(to, style.rounding, style.relu).filter(|_| plain && source == From::Single) {
+            Some(exec) => self.emit(exec, d, &[a]),
+            None => {
+                let narrowing = style.narrowing(to, source);
+                self.push(Draft::new(convert_half::narrow).d(d).a(a).imm(narrowing.encode()));
+            }
+        }
         Ok(())
     }
 }
