@@ -30,6 +30,7 @@ mod random;
 mod rng;
 mod store;
 mod suite;
+mod table;
 mod values;
 
 pub use case::{Argument, Case};
@@ -39,3 +40,4 @@ pub use gpu::Gpu;
 pub use interpreter::Interpreter;
 pub use store::{Kept, Origin, StoreError};
 pub use suite::{Group, SuiteError, kept, suite};
+pub use table::{PageError, forms_page, result_page};

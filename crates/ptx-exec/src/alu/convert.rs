@@ -136,6 +136,14 @@ fn clamp_f64(value: f64) -> f64 {
     if low < 1.0 { low } else { 1.0 }
 }
 
+/// The nearest number of `BITS` bits.
+#[inline(always)]
+fn packed<const BITS: u32, const SIGNED: bool>(value: i32) -> u32 {
+    let mask = (1 << BITS) - 1;
+    let (least, most) = if SIGNED { (-(mask / 2) - 1, mask / 2) } else { (0, mask) };
+    (value.clamp(least, most) & mask).cast_unsigned()
+}
+
 /// Drops the 13 bits that `tf32` lacks; negative numbers may become zero. What has the exponent of infinity, NaN included,
 /// is lowered by one step where results must be finite: so the GPU does it.
 #[inline(always)]
@@ -214,6 +222,11 @@ operations! {
         let value = if MODE == mode::NEAREST { a as f32 } else { round::narrow::<MODE>(a) };
         let value = flush::<FTZ>(value);
         if SAT { saturate(value) } else { value }
+    };
+    /// `cvt.pack.sat.u8.s32.b32`: two clamped numbers below what is left of the third.
+    PackSat [const BITS: u32, const SIGNED: bool] (i32, i32, u32) -> u32 = |a, b, c| {
+        let above = (u64::from(c) << (2 * BITS)) as u32;
+        above | packed::<BITS, SIGNED>(a) << BITS | packed::<BITS, SIGNED>(b)
     };
     /// `cvt.f64.f16`: the payload of a NaN moves with it, as in the other widening conversions.
     WidenHalf<T: Small>(T) -> f64 = |a| f64::from(a.wide());

@@ -1,7 +1,7 @@
 //! `f32` and `f64` arithmetic with the roundings and modifiers of PTX.
 //!
 //! An `f32` result that is NaN is always `0x7fffffff`, as on the GPU (the CPU would give a negative one, which prints
-//! differently). `f64` NaN are left alone. `FTZ` flushes subnormal operands and results to zero of the same sign; `SAT` clamps
+//! differently). An `f64` NaN passes through with its payload. `FTZ` flushes subnormal operands and results to zero of the same sign; `SAT` clamps
 //! to 0..1.
 
 use super::lanes::operations;
@@ -68,9 +68,9 @@ min_max! {
     /// The larger `f32`; a number beats NaN; +0 is above -0.
     max_f32: f32, |x, y| x.to_bits() & y.to_bits(), >, canonical;
     /// The smaller `f64`.
-    min_f64: f64, |x, y| x.to_bits() | y.to_bits(), <, std::convert::identity;
+    min_f64: f64, |x, y| x.to_bits() | y.to_bits(), <, quieted;
     /// The larger `f64`.
-    max_f64: f64, |x, y| x.to_bits() & y.to_bits(), >, std::convert::identity;
+    max_f64: f64, |x, y| x.to_bits() & y.to_bits(), >, quieted;
 }
 
 /// The smaller `f32`; NaN wins.
@@ -83,6 +83,13 @@ pub(crate) fn min_nan_f32(a: f32, b: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn max_nan_f32(a: f32, b: f32) -> f32 {
     if a.is_nan() | b.is_nan() { NAN } else { max_f32(a, b) }
+}
+
+/// The magnitude of `value` with the product of two signs.
+#[inline(always)]
+fn with_joined_signs(a: f32, b: f32, value: f32) -> f32 {
+    let sign = (a.to_bits() ^ b.to_bits()) & 0x8000_0000;
+    if value.is_nan() { value } else { f32::from_bits(value.to_bits() ^ sign) }
 }
 
 /// `f64` upper half only: what the approximate `f64` instructions look at and produce.
@@ -98,6 +105,25 @@ const QUIET_F64: u64 = 1 << 51;
 #[inline(always)]
 fn is_nan_f64(bits: u64) -> bool {
     bits & !(1 << 63) > 0x7ff0_0000_0000_0000
+}
+
+/// `result`, unless `operand` is a NaN, which then comes out instead, as a quiet one. Of several, the GPU takes the last
+/// factor or term, and in a fused multiply-add the addend after the second factor; the CPU, or the compiler, takes another.
+#[inline(always)]
+fn second_nan(operand: f64, result: f64) -> f64 {
+    if operand.is_nan() { quiet_f64(operand) } else { result }
+}
+
+/// A NaN as a quiet one; on bits, as all NaN are one to the compiler.
+#[inline(always)]
+fn quiet_f64(nan: f64) -> f64 {
+    f64::from_bits(nan.to_bits() | QUIET_F64)
+}
+
+/// The same for what may be a number.
+#[inline(always)]
+fn quieted(value: f64) -> f64 {
+    if value.is_nan() { quiet_f64(value) } else { value }
 }
 
 /// Subnormal `f64` to zero.
@@ -156,6 +182,14 @@ operations! {
         let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
         if NAN_WINS { max_nan_f32(a, b) } else { max_f32(a, b) }
     };
+    /// `min.xorsign.abs.f32`: of the magnitudes, with both signs joined.
+    MinXorsignF32 [const FTZ: bool, const NAN_WINS: bool] (f32, f32) -> f32 = |a, b| {
+        with_joined_signs(a, b, MinF32::<FTZ, NAN_WINS>::apply(a.abs(), b.abs()))
+    };
+    /// `max.xorsign.abs.f32`
+    MaxXorsignF32 [const FTZ: bool, const NAN_WINS: bool] (f32, f32) -> f32 = |a, b| {
+        with_joined_signs(a, b, MaxF32::<FTZ, NAN_WINS>::apply(a.abs(), b.abs()))
+    };
     /// `neg.f32`
     NegF32 [const FTZ: bool] (f32) -> f32 = |a| canonical(-flush::<FTZ>(a));
     /// `abs.f32`
@@ -163,13 +197,15 @@ operations! {
     /// `copysign.f32`: the sign of the first on the second.
     CopysignF32(u32, u32) -> u32 = |a, b| (a & 0x8000_0000) | (b & 0x7fff_ffff);
     /// `add.f64`
-    AddF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::add_f64::<MODE>(a, b);
+    AddF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| second_nan(b, round::add_f64::<MODE>(a, b));
     /// `sub.f64`
-    SubF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::add_f64::<MODE>(a, -b);
+    SubF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| second_nan(b, round::add_f64::<MODE>(a, -b));
     /// `mul.f64`
-    MulF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::mul_f64::<MODE>(a, b);
+    MulF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| second_nan(b, round::mul_f64::<MODE>(a, b));
     /// `fma.f64`
-    FmaF64 [const MODE: u8] (f64, f64, f64) -> f64 = |a, b, c| round::fma_f64::<MODE>(a, b, c);
+    FmaF64 [const MODE: u8] (f64, f64, f64) -> f64 = |a, b, c| {
+        second_nan(b, second_nan(c, second_nan(a, round::fma_f64::<MODE>(a, b, c))))
+    };
     /// `div.f64`
     DivF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::div_f64::<MODE>(a, b);
     /// `sqrt.f64`

@@ -217,6 +217,15 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
+    /// Whether `word` is not zero, joined with a predicate by `and` or `or`.
+    pub(super) fn any_bit(&mut self, word: Ref, join: &str, other: &Operand<'a>, d: Ref) -> Result<(), LoadError> {
+        let ty = Ty::B(32);
+        let join = Some(if join == "and" { tests::AND } else { tests::OR });
+        let how = Compared { exec: compare::<tests::Neu<u32>>(), join, ty, result: ty };
+        let zero = self.constant(0, Width::Word);
+        self.compare(how, (word, zero), Some(other), (d, None))
+    }
+
     /// The low halves of two words.
     fn halves(&mut self, a: Ref, b: Ref) -> (Ref, Ref) {
         let (low_a, low_b) = (self.temporary(Width::Word), self.temporary(Width::Word));

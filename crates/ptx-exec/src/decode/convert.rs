@@ -17,7 +17,7 @@ use crate::alu::convert as ops;
 use crate::alu::convert_half::{self, From, Narrowing};
 use crate::alu::convert_slow::{self, Conversion};
 use crate::alu::element::{Bf16, F16};
-use crate::alu::lanes::{binary, unary};
+use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::round::mode;
 use crate::alu::{half, moves};
 use crate::api::LoadError;
@@ -163,6 +163,9 @@ impl Style {
 impl<'a> FunctionDecoder<'_, 'a> {
     /// `cvt.rzi.ftz.sat.s32.f32 d, a`
     pub(crate) fn convert(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        if m.take("pack") {
+            return self.convert_and_pack(i, m);
+        }
         let integral = m.integral_rounding();
         let style = Style {
             integral,
@@ -213,6 +216,36 @@ impl<'a> FunctionDecoder<'_, 'a> {
             self.push(Draft::new(convert_half::narrow).d(part).a(source).imm(narrowing.encode()));
         }
         self.emit(binary::<moves::Pack32>(), d, &parts);
+        Ok(())
+    }
+
+    /// `cvt.pack.sat.u16.s32 d, a, b` and `cvt.pack.sat.u8.s32.b32 d, a, b, c`: `c` moves up to make room.
+    fn convert_and_pack(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let to = m.one_of(&["s16", "u16", "s8", "u8", "s4", "u4", "s2", "u2"]).filter(|_| m.take("sat"));
+        let exec = match to {
+            Some("s16") => ternary::<ops::PackSat<16, true>>(),
+            Some("u16") => ternary::<ops::PackSat<16, false>>(),
+            Some("s8") => ternary::<ops::PackSat<8, true>>(),
+            Some("u8") => ternary::<ops::PackSat<8, false>>(),
+            Some("s4") => ternary::<ops::PackSat<4, true>>(),
+            Some("u4") => ternary::<ops::PackSat<4, false>>(),
+            Some("s2") => ternary::<ops::PackSat<2, true>>(),
+            Some(_) => ternary::<ops::PackSat<2, false>>(),
+            None => return Err(self.unsupported(i)),
+        };
+        let whole = matches!(to, Some("s16" | "u16"));
+        if m.ty() != Some(Ty::S(32)) || m.ty().is_some() == whole {
+            return Err(self.unsupported(i));
+        }
+        let (word, signed) = (Ty::B(32), Ty::S(32));
+        if !whole {
+            return self.regular(i, exec, word, &[signed, signed, word]);
+        }
+        let [destination, a, b] = self.operands(i)?;
+        let (a, b) = (self.source(a, signed)?, self.source(b, signed)?);
+        let zero = self.constant(0, Width::Word);
+        let d = self.destination(destination, word)?;
+        self.emit(exec, d, &[a, b, zero]);
         Ok(())
     }
 

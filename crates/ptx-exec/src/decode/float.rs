@@ -76,6 +76,20 @@ fn extreme_f32(opcode: &str, flush: bool, nan_wins: bool) -> Exec {
     }
 }
 
+/// The same of magnitudes, with the signs joined.
+fn extreme_magnitude_f32(opcode: &str, flush: bool, nan_wins: bool) -> Exec {
+    match (opcode, flush, nan_wins) {
+        ("min", false, false) => binary::<ops::MinXorsignF32<false, false>>(),
+        ("min", false, true) => binary::<ops::MinXorsignF32<false, true>>(),
+        ("min", true, false) => binary::<ops::MinXorsignF32<true, false>>(),
+        ("min", true, true) => binary::<ops::MinXorsignF32<true, true>>(),
+        (_, false, false) => binary::<ops::MaxXorsignF32<false, false>>(),
+        (_, false, true) => binary::<ops::MaxXorsignF32<false, true>>(),
+        (_, true, false) => binary::<ops::MaxXorsignF32<true, false>>(),
+        (_, true, true) => binary::<ops::MaxXorsignF32<true, true>>(),
+    }
+}
+
 /// Code for an approximate function of `f32`, and whether it exists.
 fn approximate(opcode: &str, flush: bool) -> Option<Exec> {
     Some(match opcode {
@@ -103,6 +117,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
             "fma" | "mad" => (by_style!(style, ternary, FmaF32), 3),
             "div" if approximate => (by_flush!(flush, binary, ops::DivApproxF32), 2),
             "div" => (by_style!(style, binary, DivF32), 2),
+            "min" | "max" if m.take("xorsign") && m.take("abs") => {
+                (extreme_magnitude_f32(i.opcode, flush, nan_wins), 2)
+            }
             "min" | "max" => (extreme_f32(i.opcode, flush, nan_wins), 2),
             "neg" => (by_flush!(flush, unary, ops::NegF32), 1),
             "abs" => (by_flush!(flush, unary, ops::AbsF32), 1),

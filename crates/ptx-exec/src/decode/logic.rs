@@ -107,7 +107,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         match i.opcode {
             "and" | "or" | "xor" | "not" if ty == Ty::Pred => self.predicate_logic(i),
             "bfi" => self.insert(i, ty),
-            "lop3" => self.lop3(i),
+            "lop3" => self.lop3(i, m),
             "dp4a" | "dp2a" => self.dot(i, m, ty),
             "fns" => self.uniform(i, ternary::<ops::NthSet>(), Ty::U(32), 3),
             "vabsdiff2" | "vabsdiff4" => self.distances(i, m, ty),
@@ -129,8 +129,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             "or" => self.uniform(i, by_width!(ty, binary, Or), ty, 2),
             "xor" => self.uniform(i, by_width!(ty, binary, Xor), ty, 2),
             "not" => self.uniform(i, by_width!(ty, unary, Inverse), ty, 1),
-            // On 16 bits the upper half of the row must not count.
-            "cnot" if ty.bits() == 16 => Err(self.unsupported(i)),
+            "cnot" if ty.bits() == 16 => self.logical_not_of_half(i, ty),
             "cnot" => self.uniform(i, by_width!(ty, unary, LogicalNot), ty, 1),
             "popc" => self.regular(i, by_width!(ty, unary, Popc), word, &[ty]),
             "clz" => self.regular(i, by_width!(ty, unary, Clz), word, &[ty]),
@@ -191,15 +190,35 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `lop3.b32 d, a, b, c, table`
-    fn lop3(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
-        let [d, a, b, c, table] = self.operands(i)?;
-        let Operand::Int(table) = table else { return Err(self.invalid("lop3 without a constant table")) };
+    /// `cnot.b16`: the upper half of the row must not count.
+    fn logical_not_of_half(&mut self, i: &Instruction<'a>, ty: Ty) -> Result<(), LoadError> {
+        let [destination, a] = self.operands(i)?;
+        let (a, half) = (self.source(a, ty)?, self.temporary(Width::Word));
+        let d = self.destination(destination, ty)?;
+        self.emit(unary::<moves::Low16>(), half, &[a]);
+        self.emit(unary::<ops::LogicalNot<u32>>(), d, &[half]);
+        Ok(())
+    }
+
+    /// `lop3.b32 d, a, b, c, table` and `lop3.or.b32 d|p, a, b, c, table, q`, where `p` says whether any bit is set.
+    fn lop3(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let join = m.one_of(&["and", "or"]);
+        let [destination, a, b, c, Operand::Int(table), rest @ ..] = i.operands.as_slice() else {
+            return Err(self.invalid("lop3 without a constant table"));
+        };
         let ty = Ty::B(32);
         let (a, b, c) = (self.source(a, ty)?, self.source(b, ty)?, self.source(c, ty)?);
-        let d = self.destination(d, ty)?;
+        let (destination, any) = self.pair(destination);
+        let d = self.destination(destination, ty)?;
         self.push(Draft::new(ops::lop3).d(d).a(a).b(b).c(c).imm(*table));
-        Ok(())
+        match (join, any, rest) {
+            (None, None, []) => Ok(()),
+            (Some(join), Some(any), [other]) => {
+                let any = self.destination(any, Ty::Pred)?;
+                self.any_bit(d, join, other, any)
+            }
+            _ => Err(self.invalid("lop3 with the wrong number of operands")),
+        }
     }
 
     /// `vabsdiff4.u32.u32.u32.add d, a, b, c`: three types, of which the sources' must agree.

@@ -1,6 +1,6 @@
 //! `mov`, `cvta` and `isspacep`.
 
-use super::draft::Ref;
+use super::draft::{Draft, Ref};
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::alu::lanes::{binary, compare, unary};

@@ -1,0 +1,314 @@
+//! The pages of documentation that are made from the catalogue, the interpreter and the kept answers.
+//!
+//! `forms_page` says which forms the interpreter has; `result_page` says how its answers compare with the GPU's. Nothing on
+//! them is written by hand but the sentences around the tables.
+
+use crate::case::Case;
+use crate::check::{Verdict, compare};
+use crate::device::{Answer, Device, DeviceError};
+use crate::interpreter::Interpreter;
+use crate::store::{Kept, Origin, StoreError};
+use crate::suite::{Group, SuiteError, kept, suite};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageError {
+    /// The cases are no good.
+    #[error(transparent)]
+    Suite(#[from] SuiteError),
+    /// The kept answers are no good.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The interpreter gave no answer.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// What is known of one case.
+struct Fact<'a> {
+    case: &'a Case,
+    /// What the interpreter answered; `None` where only a driver can ask.
+    answer: Option<Answer>,
+    /// How that compares with what is kept; `None` when nothing is.
+    verdict: Option<Result<Verdict, String>>,
+}
+
+impl Fact<'_> {
+    /// Whether the interpreter loads it.
+    fn is_done(&self) -> bool {
+        !matches!(self.answer, Some(Answer::Refused { .. }))
+    }
+}
+
+/// A group with what is known of its cases.
+struct Facts<'a> {
+    group: &'a Group,
+    origin: Option<Origin>,
+    cases: Vec<Fact<'a>>,
+}
+
+/// Asks the interpreter everything.
+fn facts<'a>(root: &Path, groups: &'a [Group]) -> Result<Vec<Facts<'a>>, PageError> {
+    let mut out = Vec::new();
+    for group in groups {
+        let kept = kept(root, group)?;
+        let cases = group.cases.iter().map(|case| fact(case, kept.as_ref())).collect::<Result<_, _>>()?;
+        out.push(Facts { group, origin: kept.map(|kept| kept.origin), cases });
+    }
+    Ok(out)
+}
+
+fn fact<'a>(case: &'a Case, kept: Option<&Kept>) -> Result<Fact<'a>, DeviceError> {
+    let answer = if case.needs_driver { None } else { Some(Interpreter.ask(case)?) };
+    let known = kept.and_then(|kept| kept.answer(case));
+    let verdict = known.zip(answer.as_ref());
+    let verdict =
+        verdict.map(|(known, answer)| compare(case, known, answer).map_err(|difference| difference.to_string()));
+    Ok(Fact { case, answer, verdict })
+}
+
+/// How many cases came out how.
+#[derive(Debug, Default)]
+struct Tally {
+    same: usize,
+    within: usize,
+    refused: usize,
+    differ: usize,
+    open: usize,
+    /// Largest parts of a bound that the GPU and the interpreter used.
+    kept: f64,
+    got: f64,
+}
+
+impl Tally {
+    fn of<'a>(facts: impl Iterator<Item = &'a Fact<'a>>) -> Self {
+        let mut tally = Self::default();
+        for fact in facts {
+            match &fact.verdict {
+                Some(Ok(Verdict::Same)) => tally.same += 1,
+                Some(Ok(Verdict::BothRefuse)) => tally.refused += 1,
+                Some(Ok(Verdict::Within { kept, got, .. })) => {
+                    tally.within += 1;
+                    (tally.kept, tally.got) = (tally.kept.max(*kept), tally.got.max(*got));
+                }
+                Some(Err(_)) => tally.differ += 1,
+                None => tally.open += 1,
+            }
+        }
+        tally
+    }
+
+    /// In the cell of a table.
+    fn cell(&self) -> String {
+        let mut parts = Vec::new();
+        let mut part = |count: usize, text: &str| {
+            if count > 0 {
+                parts.push(format!("{count} {text}"));
+            }
+        };
+        part(self.same, "same");
+        part(self.within, "within the bound");
+        part(self.refused, "refused by both");
+        part(self.differ, "**differ**");
+        part(self.open, "not compared");
+        parts.join(", ")
+    }
+}
+
+/// First words of the page of forms.
+const FORMS_HEAD: &str = "\
+# Instruction forms of softcuda
+
+Made by `KATYDID_BLESS=1 cargo test -p katydid-ptx-forms` from the catalogue in `crates/ptx-forms`, the interpreter and
+the kept answers of a GPU; a test fails when it is out of date. Braces stand for alternatives, so that a row is a family of
+forms. *Done* counts the forms that are loaded and run; any other form is refused when a module is loaded, by name and
+line. The last column compares the results with the GPU's: the same bits, or within the stated bound around the exact
+function.
+";
+
+/// The page of forms.
+///
+/// # Errors
+///
+/// When cases or kept answers cannot be read.
+pub fn forms_page(root: &Path) -> Result<String, PageError> {
+    let groups = suite(root)?;
+    let facts = facts(root, &groups)?;
+    let mut out = FORMS_HEAD.to_owned();
+    let forms = || facts.iter().filter(|facts| !facts.group.families.is_empty()).flat_map(|facts| &facts.cases);
+    // Writing to a text cannot fail.
+    let _ = writeln!(
+        out,
+        "\n{} cases of the catalogue, {} of them done, {} whole programs and {} random ones.",
+        forms().count(),
+        forms().filter(|fact| fact.is_done()).count(),
+        cases_of(&facts, "programs"),
+        cases_of(&facts, "random"),
+    );
+    for facts in facts.iter().filter(|facts| !facts.group.families.is_empty()) {
+        families(&mut out, facts);
+    }
+    if let Some(programs) = facts.iter().find(|facts| facts.group.name == "programs") {
+        program_table(&mut out, programs);
+    }
+    Ok(out)
+}
+
+fn cases_of(facts: &[Facts<'_>], name: &str) -> usize {
+    facts.iter().filter(|facts| facts.group.name == name).map(|facts| facts.cases.len()).sum()
+}
+
+/// A table under each heading of a file of the catalogue.
+fn families(out: &mut String, facts: &Facts<'_>) {
+    let mut heading = "";
+    let mut rest = facts.cases.as_slice();
+    for family in &facts.group.families {
+        let (cases, others) = rest.split_at(family.forms.len().min(rest.len()));
+        rest = others;
+        if heading != family.heading {
+            heading = &family.heading;
+            let _ = writeln!(
+                out,
+                "\n## {heading}\n\n| forms | of them | done | compared with the GPU |\n|---|---:|---:|---|"
+            );
+        }
+        let tally = Tally::of(cases.iter());
+        let bound = if family.bound.is_empty() { String::new() } else { format!(" ({})", family.bound) };
+        let refused: Vec<&str> =
+            cases.iter().filter(|fact| !fact.is_done()).map(|fact| fact.case.name.as_str()).collect();
+        let done = cases.len() - refused.len();
+        let named = if refused.is_empty() || refused.len() == cases.len() {
+            String::new()
+        } else {
+            format!("; refused: `{}`", refused.join("` `"))
+        };
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {done} | {}{bound}{named} |",
+            family.pattern.replace('|', "\\|"),
+            cases.len(),
+            tally.cell()
+        );
+    }
+}
+
+/// A row a program.
+fn program_table(out: &mut String, facts: &Facts<'_>) {
+    let _ = writeln!(
+        out,
+        "\n## Whole programs\n\n| program | what it shows | forms | compared with the GPU |\n|---|---|---|---|"
+    );
+    for (fact, about) in facts.cases.iter().zip(&facts.group.about) {
+        let covers: Vec<String> = fact.case.covers.iter().map(|form| format!("`{form}`")).collect();
+        let state = match fact.answer {
+            None => "through the driver API".to_owned(),
+            Some(_) if !fact.is_done() => "refused".to_owned(),
+            Some(_) => Tally::of(std::iter::once(fact)).cell(),
+        };
+        let _ = writeln!(out, "| {} | {about} | {} | {state} |", fact.case.name, covers.join(" "));
+    }
+}
+
+/// First words of the page of the comparison.
+const RESULT_HEAD: &str = "\
+# softcuda compared with a GPU
+
+Every form of the catalogue (`crates/ptx-forms/catalog`) is run over 512 rows of operands: the edges of its types, bits at
+random, ordinary values, and values that are related to another operand. Beside them stand whole programs and random ones.
+The GPU's answers were recorded once and are kept in `crates/ptx-forms/data`; tests run the same on the interpreter, and
+through the driver API on softcuda, and compare. This page is made by `KATYDID_BLESS=1 cargo test -p katydid-ptx-forms`.
+
+To record them again on a machine with a GPU:
+
+    cargo run --release -p katydid-ptx-forms -- record --out crates/ptx-forms/data
+
+An answer belongs to one question (text, operands and launch): when a case changes, its answer counts no longer and a test
+asks for a new one.
+";
+
+/// What is compared how, and why some of it is not bit for bit.
+const RESULT_NOTES: &str = "
+## What is not bit for bit, and why
+
+- **Approximations** (`rcp sqrt rsqrt ex2 lg2 sin cos tanh div` with `.approx` or `.full`): a GPU reads tables that are not
+  published. Both sides are held to the error that the PTX ISA states around the exact function; the table above says how
+  much of it each uses. Zeroes, infinities and NaN must be the same bits.
+- **`f64` NaN**: the payload that comes out is compared bit for bit where an instruction stands alone. In random programs it
+  is dropped: of two NaN operands the order decides, and the GPU's compiler may exchange the operands of a sum or product.
+- **Programs with a bound of their own** say so in their head, with the reason (sums of tensor cores, filters of textures).
+";
+
+/// The page of the comparison.
+///
+/// # Errors
+///
+/// When cases or kept answers cannot be read.
+pub fn result_page(root: &Path) -> Result<String, PageError> {
+    let groups = suite(root)?;
+    let facts = facts(root, &groups)?;
+    let mut out = RESULT_HEAD.to_owned();
+    let origins: BTreeSet<String> = facts
+        .iter()
+        .filter_map(|facts| facts.origin.as_ref())
+        .map(|origin| format!("{}, driver {}, {}", origin.device, origin.driver, origin.date))
+        .collect();
+    let _ = writeln!(out, "\nRecorded on: {}.\n", origins.into_iter().collect::<Vec<_>>().join("; "));
+    counts(&mut out, &facts);
+    bounds(&mut out, &facts);
+    out += RESULT_NOTES;
+    differences(&mut out, &facts);
+    Ok(out)
+}
+
+/// A row a group.
+fn counts(out: &mut String, facts: &[Facts<'_>]) {
+    out.push_str("| group | cases | same bits | within a bound | refused by both | differ | not compared here |\n");
+    out.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
+    let mut row = |name: &str, cases: usize, tally: &Tally| {
+        let Tally { same, within, refused, differ, open, .. } = tally;
+        let _ = writeln!(out, "| {name} | {cases} | {same} | {within} | {refused} | {differ} | {open} |");
+    };
+    for facts in facts {
+        row(&facts.group.name, facts.cases.len(), &Tally::of(facts.cases.iter()));
+    }
+    let all = || facts.iter().flat_map(|facts| &facts.cases);
+    row("**all**", all().count(), &Tally::of(all()));
+    out.push_str("\nNot compared here are programs that only a driver can run; a test of softcuda compares those.\n");
+}
+
+/// A row an approximation.
+fn bounds(out: &mut String, facts: &[Facts<'_>]) {
+    out.push_str("\n## Approximations\n\n| forms | bound | the GPU uses | softcuda uses |\n|---|---|---:|---:|\n");
+    for facts in facts {
+        let mut rest = facts.cases.as_slice();
+        for family in &facts.group.families {
+            let (cases, others) = rest.split_at(family.forms.len().min(rest.len()));
+            rest = others;
+            let tally = Tally::of(cases.iter());
+            if !family.bound.is_empty() {
+                let part = |used: f64| format!("{:.0} %", used * 100.0);
+                let pattern = family.pattern.replace('|', "\\|");
+                let _ =
+                    writeln!(out, "| `{pattern}` | {} | {} | {} |", family.bound, part(tally.kept), part(tally.got));
+            }
+        }
+    }
+}
+
+/// Everything that differs, which should be nothing.
+fn differences(out: &mut String, facts: &[Facts<'_>]) {
+    out.push_str("\n## Differences\n\n");
+    let all = facts.iter().flat_map(|facts| &facts.cases);
+    let different: Vec<String> = all
+        .filter_map(|fact| match &fact.verdict {
+            Some(Err(difference)) => Some(format!("- `{}`: {difference}\n", fact.case.name)),
+            _ => None,
+        })
+        .collect();
+    out.push_str(if different.is_empty() { "None.\n" } else { "" });
+    out.push_str(&different.concat());
+}
