@@ -7,6 +7,7 @@
 //! - `$` among the types is the last type in the form, `$$` the one before it;
 //! - a source may name its domain (`u32:shift`);
 //! - the body, in which `d0`.. are results and `a0`.. sources, is `FORM d0, a0, ..;` unless given; `@form` is the form;
+//! - `let NAME = TEXT` makes `@NAME` in the bodies below it stand for a text;
 //! - a comment that stands right above lines is their heading.
 
 use crate::case::{Argument, Case, Check, Operands};
@@ -75,13 +76,17 @@ pub(crate) struct Family {
 pub(crate) fn parse(text: &str) -> Result<Vec<Family>, CatalogError> {
     let mut heading = String::new();
     let mut families = Vec::new();
+    let mut texts = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if let Some(comment) = line.strip_prefix('#') {
             heading = comment.trim().to_owned();
+        } else if let Some((name, text)) = line.strip_prefix("let ").and_then(|line| line.split_once('=')) {
+            texts.push((format!("@{}", name.trim()), text.trim().to_owned()));
         } else if !line.is_empty() {
-            let family = family(line, &heading);
-            families.push(family.map_err(|what| CatalogError { line: index + 1, what, text: line.to_owned() })?);
+            let line = texts.iter().fold(line.to_owned(), |line, (name, text)| line.replace(name, text));
+            let family = family(&line, &heading);
+            families.push(family.map_err(|what| CatalogError { line: index + 1, what, text: line.clone() })?);
         }
     }
     Ok(families)
@@ -212,6 +217,12 @@ mod tests {
     fn bodies_name_their_form() {
         let families = parse("setp.lt.and.f32 : pred pred = f32 f32 pred | @form d0|d1, a0, a1, !a2;\n").unwrap();
         assert_eq!(families[0].forms[0].body, "setp.lt.and.f32 d0|d1, a0, a1, !a2;");
+    }
+
+    #[test]
+    fn names_stand_for_texts() {
+        let families = parse("let zero = mov.b32 d0, 0;\nnot.b32 : b32 = b32 | @zero @form d0, a0;\n").unwrap();
+        assert_eq!(families[0].forms[0].body, "mov.b32 d0, 0; not.b32 d0, a0;");
     }
 
     #[test]

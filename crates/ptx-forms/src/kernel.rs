@@ -1,7 +1,8 @@
 //! A form as a kernel: every thread loads its row of operands, runs the form once, and stores the results.
 //!
 //! Operands lie in columns, each at a multiple of 16 bytes; so do results. Narrow results are stored with their whole
-//! register, so that what an instruction leaves in its upper bits is part of the answer.
+//! register, so that what an instruction leaves in its upper bits is part of the answer. A body that speaks of `room` gets a
+//! global variable of that name, with 32 bytes for each row.
 
 use crate::catalog::{Form, ROWS};
 use crate::kind::{Content, Kind};
@@ -19,8 +20,9 @@ pub(crate) fn output_bytes(form: &Form) -> usize {
 
 /// The kernel.
 pub(crate) fn text(form: &Form) -> String {
-    let mut out = String::from(
-        ".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out)\n{\n\
+    let room = if form.body.contains("room") { format!(".global .align 32 .b8 room[{}];\n", 32 * ROWS) } else { String::new() };
+    let mut out = format!(
+        ".version 9.0\n.target sm_90\n.address_size 64\n{room}.visible .entry k(.param .u64 in, .param .u64 out)\n{{\n\
          .reg .b32 row, word;\n.reg .b64 from, to, at, low, high;\n\
          ld.param.u64 from, [in];\nld.param.u64 to, [out];\nmov.u32 row, %ctaid.x;\nmov.u32 word, %ntid.x;\n\
          mul.lo.u32 row, row, word;\nmov.u32 word, %tid.x;\nadd.u32 row, row, word;\n",
