@@ -1,6 +1,7 @@
 //! The types that softcuda works with: load a program, look up its kernels and globals, run launches.
 
 use crate::code::Code;
+use crate::texture::Bound;
 use std::sync::Arc;
 
 /// The device that programs are loaded for.
@@ -50,6 +51,12 @@ pub trait Host: Sync {
     /// The allocation that holds `address`. It must stay mapped, readable (and writable when it says so) until the
     /// launch is done.
     fn range_of(&self, address: u64) -> Option<AddressRange>;
+    /// What a handle of a texture or surface, or the address of a `.texref` or `.surfref`, stands for; `None` for what
+    /// is no handle. The memory of its image must stay as [`Host::range_of`] demands until the launch is done.
+    fn bound(&self, handle: u64) -> Option<Bound> {
+        let _ = handle;
+        None
+    }
     /// One device `printf`, formatted.
     fn print(&self, text: &[u8]);
     /// A failed device `assert`, as one line of text with its line feed; the launch then faults.

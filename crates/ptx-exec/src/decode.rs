@@ -29,5 +29,6 @@ mod moves;
 mod operand;
 mod program;
 mod slots;
+mod texture;
 
 pub(crate) use program::{Needs, decode};

@@ -48,6 +48,7 @@ mod shared;
 mod special;
 mod state;
 mod switch;
+pub mod texture;
 mod types;
 mod warp;
 pub mod window;

@@ -14,6 +14,7 @@ use crate::fault::FaultKind;
 use crate::inst::{Flow, Inst, NEGATED, NONE};
 use crate::memory::ranges::Ranges;
 use crate::registers::Registers;
+use crate::texture::bound::Known;
 use crate::warp::{Split, Wait, Warp};
 
 /// Warp instructions between two looks at the other splits of a warp.
@@ -50,6 +51,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) cluster: Vec<Block>,
     /// Memory that was touched before.
     pub(crate) ranges: Ranges,
+    /// Textures and surfaces that were met before.
+    pub(crate) bound: Known,
     /// What happened, and to which lane, when an instruction returned `Flow::Fault`.
     pub(crate) fault: Option<(FaultKind, usize)>,
 }
@@ -93,6 +96,7 @@ impl<'a> Machine<'a> {
             block: Block::default(),
             cluster: Vec::new(),
             ranges: Ranges::new(env.code.insts.len()),
+            bound: Known::default(),
             fault: None,
         }
     }

@@ -364,6 +364,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             "cp" => self.copy_asynchronously(i, m),
             "mbarrier" => self.mbarrier(i, m),
             "mapa" | "getctarank" => self.cluster_address(i, m),
+            "tex" | "tld4" | "txq" | "istypep" | "suld" | "sust" | "sured" | "suq" => self.texture(i, m),
             "call" => self.call(i, m),
             "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "membar" | "fence" | "griddepcontrol"
             | "pmevent" => self.control(i, m),

@@ -1,0 +1,172 @@
+//! From coordinates to texels: fixed point as the texture unit has it.
+//!
+//! Positions for linear filtering have 8 bits behind the point. A normalised coordinate is cut to 21 bits behind the
+//! point before it is multiplied by the extent, so that the boundary between two texels lies a little higher than in
+//! exact arithmetic. NaN is 0; infinite coordinates are clamped to the edges.
+
+use super::Address;
+
+/// Bits behind the point of a normalised coordinate.
+const NORMALIZED_BITS: u32 = 21;
+
+/// Bits behind the point of a position.
+pub(crate) const FRACTION_BITS: u32 = 8;
+
+/// One texel apart.
+pub(crate) const ONE: i64 = 1 << FRACTION_BITS;
+
+/// Beyond this, a position is outside every image in every mode that looks at it.
+const FAR: f64 = (1_u64 << 30) as f64;
+
+/// A texel index in one direction; `None` is the border.
+pub(crate) type Index = Option<u32>;
+
+/// Two neighbours in one direction, and how much of the second counts, of 256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// The lower neighbour.
+    pub(crate) low: Index,
+    /// The higher neighbour.
+    pub(crate) high: Index,
+    /// Weight of the higher one, below 256.
+    pub(crate) weight: u32,
+}
+
+impl Pair {
+    /// One texel that counts alone.
+    pub(crate) fn single(index: Index) -> Self {
+        Self { low: index, high: index, weight: 0 }
+    }
+}
+
+/// One direction of a sampler.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Axis {
+    /// Texels.
+    pub(crate) extent: u32,
+    /// What is outside.
+    pub(crate) address: Address,
+    /// Coordinates go from 0 to 1.
+    pub(crate) normalized: bool,
+}
+
+impl Axis {
+    /// The mode that counts: images repeat for normalised coordinates only.
+    fn mode(self) -> Address {
+        match self.address {
+            Address::Wrap | Address::Mirror if !self.normalized => Address::Clamp,
+            mode => mode,
+        }
+    }
+
+    /// The position of a coordinate with `NORMALIZED_BITS` behind the point.
+    fn scaled(self, coordinate: f32) -> i64 {
+        // The texture unit does not know denormal numbers.
+        let coordinate = if coordinate.is_subnormal() || coordinate.is_nan() { 0.0 } else { f64::from(coordinate) };
+        if !self.normalized {
+            return (coordinate.clamp(-FAR, FAR) * f64::from(1_u32 << NORMALIZED_BITS)).floor() as i64;
+        }
+        let near = match self.mode() {
+            // Two periods apart is the same place, also for a mirrored image.
+            Address::Wrap | Address::Mirror => coordinate % 2.0,
+            _ => coordinate.clamp(-4096.0, 4096.0),
+        };
+        let near = if near.is_nan() { 0.0 } else { near };
+        (near * f64::from(1_u32 << NORMALIZED_BITS)).floor() as i64 * i64::from(self.extent)
+    }
+
+    /// The texel at a whole index.
+    pub(crate) fn index(self, index: i64) -> Index {
+        let extent = i64::from(self.extent);
+        let inside = (0..extent).contains(&index);
+        let found = match self.mode() {
+            Address::Wrap => index.rem_euclid(extent),
+            Address::Clamp => index.clamp(0, extent - 1),
+            Address::Mirror => {
+                let place = index.rem_euclid(2 * extent);
+                place.min(2 * extent - 1 - place)
+            }
+            Address::Border if inside => index,
+            Address::Border => return None,
+        };
+        u32::try_from(found).ok()
+    }
+
+    /// The index of the texel that holds a coordinate, before it is known to be one.
+    pub(crate) fn whole(self, coordinate: f32) -> i64 {
+        self.scaled(coordinate) >> NORMALIZED_BITS
+    }
+
+    /// The texel that holds a coordinate.
+    pub(crate) fn nearest(self, coordinate: f32) -> Index {
+        self.index(self.whole(coordinate))
+    }
+
+    /// A coordinate as a distance from the centre of the first texel, in 256ths of a texel.
+    pub(crate) fn position(self, coordinate: f32) -> i64 {
+        const DROPPED: u32 = NORMALIZED_BITS - FRACTION_BITS;
+        let centred = self.scaled(coordinate) - (1 << (NORMALIZED_BITS - 1));
+        (centred + (1 << (DROPPED - 1))) >> DROPPED
+    }
+
+    /// The two texels around a position, as `tld4` gives them: beyond an edge it is one texel twice.
+    pub(crate) fn both(self, position: i64) -> Pair {
+        let low = position >> FRACTION_BITS;
+        Pair { low: self.index(low), high: self.index(low + 1), weight: (position & (ONE - 1)) as u32 }
+    }
+
+    /// The two texels around a position, as they are mixed.
+    pub(crate) fn around(self, position: i64) -> Pair {
+        let position = match self.mode() {
+            // Beyond the edge there is one texel, and nothing to mix.
+            Address::Clamp => position.clamp(0, (i64::from(self.extent) - 1) * ONE),
+            _ => position,
+        };
+        self.both(position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn axis(extent: u32, address: Address, normalized: bool) -> Axis {
+        Axis { extent, address, normalized }
+    }
+
+    #[test]
+    fn positions_are_rounded_to_eight_bits() {
+        let plain = axis(4, Address::Clamp, false);
+        let weight = |x: f32| plain.around(plain.position(x)).weight;
+        assert_eq!([4111.0, 4112.0, 4143.0, 4144.0].map(|step| weight(step / 8192.0)), [0, 1, 1, 2]);
+        assert_eq!(plain.around(plain.position(0.999_999_94)), Pair { low: Some(0), high: Some(1), weight: 128 });
+    }
+
+    #[test]
+    fn normalised_coordinates_are_cut_to_21_bits() {
+        let three = axis(3, Address::Wrap, true);
+        assert_eq!(three.around(three.position(0.168_619_8)).weight, 1, "exact arithmetic would give 2");
+        assert_eq!(axis(3, Address::Wrap, true).nearest(-1e-20), Some(2));
+        assert_eq!(three.nearest(-f32::from_bits(1)), Some(0), "denormal coordinates are zero");
+    }
+
+    #[test]
+    fn images_repeat_for_normalised_coordinates_only() {
+        assert_eq!(axis(4, Address::Wrap, true).nearest(1.3), Some(1));
+        assert_eq!(axis(4, Address::Mirror, true).nearest(1.3), Some(2));
+        assert_eq!(axis(4, Address::Wrap, false).nearest(5.2), Some(3));
+        assert_eq!(axis(4, Address::Border, false).nearest(5.2), None);
+    }
+
+    #[test]
+    fn what_is_no_number_has_a_place() {
+        let clamped = axis(4, Address::Clamp, true);
+        assert_eq!(
+            [f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(|x| clamped.nearest(x)),
+            [Some(3), Some(0), Some(0)]
+        );
+        assert_eq!(axis(4, Address::Border, true).nearest(f32::INFINITY), None);
+        assert_eq!(axis(4, Address::Border, false).nearest(f32::INFINITY), None);
+        assert_eq!(axis(4, Address::Mirror, true).nearest(3e38), Some(0));
+    }
+}

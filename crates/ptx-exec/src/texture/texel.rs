@@ -1,0 +1,181 @@
+//! Texels in memory: where one is, and what its channels mean to a sampler.
+//!
+//! A point read turns a channel into its value. For filtering, 8- and 16-bit channels become integers of 16 bits, all
+//! others floats; `Kind` says which, and how the sum becomes a value.
+
+use super::{Channel, Image, Level, Sampler};
+use crate::alu::half::{f16_to_f32, f32_to_f16};
+use crate::memory::raw;
+use crate::texture::{filter, srgb};
+
+/// Channels of a texel as an instruction gives them; those that an image lacks are zero.
+pub(crate) type Texel = [u32; 4];
+
+/// Texels that one sum may have.
+pub(crate) const MOST: usize = 2 * filter::CORNERS;
+
+/// The largest finite value of half precision.
+const LARGEST_HALF: f32 = 65504.0;
+
+/// Where a texel is in a level: x, y, z, and layer or face.
+pub(crate) type Spot = [u32; 4];
+
+/// What a sampler makes of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An integer of this many bits, without or with sign.
+    Integer(u32, bool),
+    /// 0 to 1, of this many bits.
+    Unsigned(u32),
+    /// -1 to 1, of this many bits.
+    Signed(u32),
+    /// Half precision.
+    Half,
+    /// Single precision.
+    Single,
+    /// 8 bits through the sRGB curve.
+    Curve,
+}
+
+impl Kind {
+    /// What `sampler` makes of channel `index` of a texel.
+    pub(crate) fn of(channel: Channel, sampler: &Sampler, index: usize) -> Self {
+        let bits = channel.bytes() * 8;
+        match channel {
+            Channel::F32 => Self::Single,
+            Channel::F16 => Self::Half,
+            Channel::U32 => Self::Integer(bits, false),
+            Channel::S32 => Self::Integer(bits, true),
+            Channel::U8 | Channel::U16 if sampler.integers => Self::Integer(bits, false),
+            Channel::S8 | Channel::S16 if sampler.integers => Self::Integer(bits, true),
+            Channel::U8 if sampler.srgb && index < 3 => Self::Curve,
+            Channel::U8 | Channel::U16 => Self::Unsigned(bits),
+            Channel::S8 | Channel::S16 => Self::Signed(bits),
+        }
+    }
+
+    /// The value of a channel that is read alone.
+    pub(crate) fn value(self, raw: u32) -> u32 {
+        match self {
+            Self::Integer(..) | Self::Single => raw,
+            Self::Unsigned(bits) => (raw as f32 / ((1_u32 << bits) - 1) as f32).to_bits(),
+            Self::Signed(bits) => (raw.cast_signed() as f32 / ((1_u32 << (bits - 1)) - 1) as f32).max(-1.0).to_bits(),
+            Self::Half => f16_to_f32(raw).to_bits(),
+            Self::Curve => srgb::linear(raw),
+        }
+    }
+
+    /// The channel of a border: the colour of the sampler as a texel in memory would have it.
+    pub(crate) fn border(self, colour: f32) -> u32 {
+        // Half way between two values, the lower one counts.
+        let nearest = |most: u32, lowest: f32| (colour.clamp(lowest, 1.0) * most as f32 - 0.5).ceil() as i32;
+        match self {
+            Self::Integer(bits @ (8 | 16), signed) => {
+                let above = 32 - bits;
+                let cut = colour.to_bits() << above;
+                if signed { (cut.cast_signed() >> above).cast_unsigned() } else { cut >> above }
+            }
+            Self::Integer(..) | Self::Single => colour.to_bits(),
+            Self::Unsigned(bits) => nearest((1 << bits) - 1, 0.0).cast_unsigned(),
+            Self::Curve => nearest(255, 0.0).cast_unsigned(),
+            Self::Signed(bits) => nearest((1 << (bits - 1)) - 1, -1.0).cast_unsigned(),
+            Self::Half => f32_to_f16(colour.clamp(-LARGEST_HALF, LARGEST_HALF)),
+        }
+    }
+
+    /// The weighted sum of the channels of texels.
+    pub(crate) fn sum(self, raw: &[u32], weights: &[u32]) -> u32 {
+        match self {
+            Self::Integer(32, signed) => {
+                let wide = |raw: u32| if signed { i64::from(raw.cast_signed()) } else { i64::from(raw) };
+                filter::cut(raw.iter().copied().map(wide), weights) as u32
+            }
+            Self::Integer(..) => filter::integers(raw.iter().map(|raw| raw.cast_signed()), weights).cast_unsigned(),
+            Self::Unsigned(bits) => {
+                let unit = if bits == 8 { 257 } else { 1 };
+                let sum = filter::integers(raw.iter().map(|raw| raw.cast_signed() * unit), weights);
+                (sum as f32 / 65535.0).to_bits()
+            }
+            Self::Signed(bits) => {
+                let values = raw.iter().map(|raw| raw.cast_signed());
+                let sum = if bits == 8 { filter::spread(values, weights) } else { filter::integers(values, weights) };
+                (sum as f32 / 32767.0).max(-1.0).to_bits()
+            }
+            Self::Half | Self::Single | Self::Curve => {
+                let mut texels = [0; MOST];
+                for (place, raw) in texels.iter_mut().zip(raw) {
+                    *place = self.value(*raw);
+                }
+                let precision = if self == Self::Single { filter::SINGLE } else { filter::HALF };
+                filter::floats(&texels[..raw.len().min(MOST)], weights, precision)
+            }
+        }
+    }
+}
+
+impl Image {
+    /// The address of a texel, whose indices are below the extents of the level.
+    fn address(&self, level: &Level, [x, y, z, layer]: Spot) -> u64 {
+        // An image has either slices or layers, never both.
+        let slice = u64::from(z) + u64::from(layer);
+        level.address + slice * level.slice + u64::from(y) * level.pitch + u64::from(x) * self.texel_bytes()
+    }
+
+    /// One channel of a texel, extended to 32 bits by its sign.
+    ///
+    /// Indices beyond the extents of the level read as zero.
+    #[expect(unsafe_code, reason = "texels are in device memory")]
+    pub(crate) fn channel(&self, level: &Level, spot: Spot, index: u32) -> u32 {
+        let [width, height, depth] = level.extent;
+        let inside = spot[0] < width && spot[1] < height && spot[2] < depth && spot[3] < level.layers;
+        if !inside || index >= self.channels {
+            return 0;
+        }
+        let address = self.address(level, spot) + u64::from(index * self.channel.bytes());
+        // SAFETY: the texel lies in the level, all of which the host found readable for this launch; addresses and
+        // distances are multiples of a texel's size (`Level`), so the channel is aligned.
+        unsafe {
+            match self.channel {
+                Channel::U8 => u32::from(raw::load::<u8>(address)),
+                Channel::S8 => i32::from(raw::load::<i8>(address)).cast_unsigned(),
+                Channel::U16 | Channel::F16 => u32::from(raw::load::<u16>(address)),
+                Channel::S16 => i32::from(raw::load::<i16>(address)).cast_unsigned(),
+                Channel::U32 | Channel::S32 | Channel::F32 => raw::load::<u32>(address),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_of_eight_bits_are_spread_over_sixteen() {
+        let alone = |kind: Kind, value: i32| f32::from_bits(kind.sum(&[value.cast_unsigned()], &[256]));
+        assert_eq!([-128, -127, 0, 127].map(|value| alone(Kind::Signed(8), value)), [-1.0, -1.0, 0.0, 1.0]);
+        assert_eq!([0, 51, 255].map(|value| alone(Kind::Unsigned(8), value)), [0.0, 0.2, 1.0]);
+    }
+
+    #[test]
+    fn values_are_fractions_of_the_largest() {
+        let value = |kind: Kind, raw: i32| f32::from_bits(kind.value(raw.cast_unsigned()));
+        assert_eq!((value(Kind::Unsigned(8), 51), value(Kind::Signed(16), -32768)), (0.2, -1.0));
+        assert_eq!(value(Kind::Half, 0x3c00), 1.0);
+    }
+
+    #[test]
+    fn integers_are_mixed_too() {
+        let mixed = |bits: u32| Kind::Integer(bits, false).sum(&[10, 20], &[192, 64]);
+        assert_eq!((mixed(8), mixed(32)), (13, 12), "only narrow ones are rounded");
+        assert_eq!(Kind::Integer(32, true).sum(&[u32::MAX, 0], &[128, 128]), u32::MAX);
+    }
+
+    #[test]
+    fn a_border_is_what_memory_could_hold() {
+        assert_eq!([0.25, 0.5, -3.0, 2.0].map(|colour| Kind::Unsigned(8).border(colour)), [64, 127, 0, 255]);
+        assert_eq!(Kind::Signed(8).border(-0.75).cast_signed(), -95);
+        assert_eq!((Kind::Integer(8, false).border(1e9), Kind::Integer(32, false).border(0.25)), (0x28, 0x3e80_0000));
+        assert_eq!(Kind::Half.border(1e9), 0x7bff);
+    }
+}
