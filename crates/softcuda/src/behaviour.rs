@@ -7,6 +7,7 @@
 
 mod code;
 mod contexts;
+mod launches;
 mod links;
 mod managed;
 mod memory;

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::handles::{Registry, mint};
 use crate::library;
 use crate::module::Module;
+use crate::occupancy::threads_by_registers;
 use crate::process;
 
 /// What can be set on a function. A kernel of a library and its functions in all contexts share one.
@@ -43,7 +44,7 @@ impl Settings {
 pub(crate) fn attribute(kernel: &Kernel, settings: &Settings, attribute: u32) -> Outcome<i32> {
     let unsigned = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
     Ok(match attribute {
-        id::MAX_THREADS_PER_BLOCK => unsigned(kernel.max_threads),
+        id::MAX_THREADS_PER_BLOCK => unsigned(kernel.max_threads.min(threads_by_registers(kernel))),
         id::SHARED_SIZE_BYTES => unsigned(kernel.static_shared),
         id::CONST_SIZE_BYTES => unsigned(kernel.const_bytes),
         id::LOCAL_SIZE_BYTES => unsigned(kernel.local_bytes),

@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as id};
 use katydid_ptx_exec::{AddressRange, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Progress};
 
-use crate::attributes::{BLOCK, BLOCK_THREADS, GRID, REGISTERS};
+use crate::attributes::{BLOCK, BLOCK_THREADS, GRID};
 use crate::border::{Outcome, say, unsupported};
 use crate::context::Context;
+use crate::device::Device;
 use crate::event::{self, Event};
 use crate::function::Settings;
 use crate::job::Job;
+use crate::occupancy::{Needs, threads_by_registers};
 use crate::space::{self, Access, Kind};
 use crate::stream::Stream;
 use crate::{graphs, settings};
@@ -25,34 +27,60 @@ pub(crate) struct Shape {
     pub(crate) block: [u32; 3],
     /// Dynamic shared memory in bytes.
     pub(crate) shared: u32,
+    /// All blocks are on the device at once.
+    pub(crate) cooperative: bool,
 }
 
 impl Shape {
-    /// Refuses what the device or the kernel does not allow.
-    pub(crate) fn check(&self, kernel: &Kernel, settings: &Settings) -> Outcome {
+    /// Threads of a block.
+    fn threads(&self) -> u64 {
+        self.block.iter().map(|size| u64::from(*size)).product()
+    }
+
+    /// Refuses what `device` or the kernel does not allow.
+    pub(crate) fn check(&self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
         let fits =
             |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(size, most)| (1..=most).contains(size));
-        let threads: u64 = self.block.iter().map(|size| u64::from(*size)).product();
         let required = kernel.required_block.is_none_or(|block| block == self.block);
+        let threads = self.threads();
         if !fits(self.grid, GRID)
             || !fits(self.block, BLOCK)
             || threads > u64::from(kernel.max_threads.min(BLOCK_THREADS))
-            || self.shared > settings.most_dynamic.load(Ordering::Relaxed)
             || !required
         {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // Registers are given out to whole warps, 8 a thread at a time.
-        let registers = u64::from(kernel.registers.next_multiple_of(8)) * threads.next_multiple_of(32);
-        if registers > u64::from(REGISTERS) { Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES) } else { Ok(()) }
+        if threads > u64::from(threads_by_registers(kernel)) {
+            return Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        }
+        if self.cooperative {
+            self.check_together(kernel, settings, device)?;
+        }
+        let most_shared = settings.most_dynamic.load(Ordering::Relaxed);
+        if self.shared > most_shared { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
+
+    /// Refuses a cooperative grid that the device cannot hold at once; too much shared memory is a way of that.
+    fn check_together(&self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
+        let each = Needs::of(kernel, settings).blocks(self.threads() as i32, self.shared as usize)?;
+        let room = u64::from(each) * u64::from(device.multiprocessors());
+        let blocks = self.grid.iter().try_fold(1, |product: u64, size| product.checked_mul(u64::from(*size)));
+        let fits = blocks.is_some_and(|blocks| blocks <= room);
+        if fits { Ok(()) } else { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) }
+    }
+}
+
+/// Whether attributes ask for a cooperative launch; the last one that says so counts.
+pub(crate) fn is_cooperative(attributes: &[CUlaunchAttribute]) -> bool {
+    let asked = attributes.iter().rfind(|attribute| attribute.id == id::COOPERATIVE);
+    asked.is_some_and(|attribute| attribute.value[0] as u32 != 0)
 }
 
 impl Shape {
     /// The launch of a kernel with packed parameters.
     pub(crate) fn launch(self, kernel: Arc<Kernel>, params: Vec<u8>) -> Launch {
-        let Self { grid, block, shared } = self;
-        Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative: false, cluster: None }
+        let Self { grid, block, shared, cooperative } = self;
+        Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative, cluster: None }
     }
 }
 
@@ -63,7 +91,6 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
         let word = attribute.value[0];
         let dimensions = [word as u32, (word >> 32) as u32, attribute.value[1] as u32];
         match attribute.id {
-            id::COOPERATIVE if word as u32 != 0 => return Err(unsupported("a cooperative launch")),
             id::CLUSTER_DIMENSION | id::PREFERRED_CLUSTER_DIMENSION if dimensions.iter().any(|size| *size > 1) => {
                 return Err(unsupported("a launch in clusters"));
             }
@@ -72,12 +99,14 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
                 let handle = std::ptr::with_exposed_provenance_mut(word as usize);
                 events.push(event::resolve(CUevent(handle))?);
             }
-            id::DEVICE_UPDATABLE_KERNEL_NODE if word as u32 != 0 => {
-                return Err(unsupported("a launch that makes a graph node"));
-            }
-            // 0 to 18 are those of CUDA 13.0; what is left of them are hints, or asks for nothing.
-            0..=18 => {}
-            other => return Err(unsupported(&format!("launch attribute {other}"))),
+            // Only launches that are captured can be changed from a device.
+            id::DEVICE_UPDATABLE_KERNEL_NODE => return Err(CUresult::ERROR_NOT_SUPPORTED),
+            id::PREFERRED_SHARED_MEMORY_CARVEOUT if word as u32 > 100 => return Err(CUresult::ERROR_INVALID_VALUE),
+            // How a thread waits is a matter of streams.
+            id::SYNCHRONIZATION_POLICY => return Err(CUresult::ERROR_INVALID_VALUE),
+            // What is left of those of CUDA 13.0 are hints, or asks for nothing.
+            0..=14 | 16 => {}
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
     Ok(events)

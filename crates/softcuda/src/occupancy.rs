@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use katydid_cuda_sys::CUresult;
 use katydid_ptx_exec::Kernel;
 
-use crate::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_OPT_IN, SHARED_RESERVED, THREADS};
+use crate::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_RESERVED, THREADS};
 use crate::border::Outcome;
 use crate::function::Settings;
 
@@ -19,7 +19,7 @@ const SHARED_PIECE: u32 = 128;
 /// What of a kernel limits how many blocks of it fit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
-    /// 32-bit registers of a thread, at least 1.
+    /// 32-bit registers of a thread.
     registers: u32,
     /// Bytes of shared memory that the code declares.
     static_shared: u32,
@@ -33,30 +33,25 @@ impl Needs {
     /// The needs of a kernel, with what has been set on it.
     pub(crate) fn of(kernel: &Kernel, settings: &Settings) -> Self {
         Self {
-            registers: kernel.registers.max(1),
+            registers: kernel.registers,
             static_shared: kernel.static_shared,
-            most_threads: kernel.max_threads.min(BLOCK_THREADS),
+            most_threads: kernel.max_threads.min(BLOCK_THREADS).min(threads_by_registers(kernel)),
             most_dynamic: settings.most_dynamic.load(Ordering::Relaxed),
         }
     }
 
-    /// Blocks of `threads` threads with `dynamic` bytes of dynamic shared memory that fit; 0 if not even one does.
+    /// Blocks of `threads` threads with `dynamic` bytes of dynamic shared memory that fit; 0 if not even one does. What
+    /// the code says of its blocks does not count here, as on a GPU.
     pub(crate) fn blocks(&self, threads: i32, dynamic: usize) -> Outcome<u32> {
         let threads =
             u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let dynamic = u32::try_from(dynamic).unwrap_or(u32::MAX);
-        if threads > self.most_threads || dynamic > self.most_dynamic {
+        if threads > BLOCK_THREADS || dynamic > self.most_dynamic {
             return Ok(0);
         }
         let warps = threads.div_ceil(WARP);
         let shared = (self.static_shared + dynamic + SHARED_RESERVED).next_multiple_of(SHARED_PIECE);
-        Ok(BLOCKS.min(THREADS / WARP / warps).min(self.resident_warps() / warps).min(SHARED / shared))
-    }
-
-    /// Warps whose registers fit; they are spread evenly over four schedulers.
-    fn resident_warps(&self) -> u32 {
-        let of_a_warp = (self.registers * WARP).next_multiple_of(REGISTER_PIECE);
-        REGISTERS / of_a_warp / 4 * 4
+        Ok(BLOCKS.min(THREADS / WARP / warps).min(resident_warps(self.registers) / warps).min(SHARED / shared))
     }
 
     /// The blocks that fill `multiprocessors`, and the block size, with the most resident threads. `dynamic` says how
@@ -80,18 +75,27 @@ impl Needs {
         Ok((best.2 * multiprocessors as i32, best.1))
     }
 
-    /// Dynamic shared memory that each of `count` blocks of `threads` threads can have at once.
+    /// Dynamic shared memory that each of `count` blocks of `threads` threads can have at once: an even share, of which
+    /// the system's part is not taken away, as the real driver has it.
     pub(crate) fn available_shared(&self, count: i32, threads: i32) -> Outcome<usize> {
-        let valid = |number: i32, most: u32| u32::try_from(number).ok().filter(|it| (1..=most).contains(it));
-        let count = valid(count, BLOCKS).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let threads = valid(threads, self.most_threads).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if count * threads.next_multiple_of(WARP) > THREADS {
+        let count = u32::try_from(count).ok().filter(|count| *count > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if count > self.blocks(threads, 0)? {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let each = SHARED / count / SHARED_PIECE * SHARED_PIECE;
-        let of_a_block = each.saturating_sub(SHARED_RESERVED).min(SHARED_OPT_IN);
-        Ok(of_a_block.saturating_sub(self.static_shared) as usize)
+        Ok(each.saturating_sub(self.static_shared).min(self.most_dynamic) as usize)
     }
+}
+
+/// Warps whose registers fit a multiprocessor; they are spread evenly over four schedulers.
+fn resident_warps(registers: u32) -> u32 {
+    let of_a_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_PIECE);
+    REGISTERS / of_a_warp / 4 * 4
+}
+
+/// Threads of the largest block whose registers there are.
+pub(crate) fn threads_by_registers(kernel: &Kernel) -> u32 {
+    resident_warps(kernel.registers) * WARP
 }
 
 #[cfg(test)]
@@ -102,28 +106,42 @@ mod tests {
         Needs { registers, static_shared, most_threads: 1024, most_dynamic: 48 << 10 }
     }
 
+    /// One kernel after the other, and what was asked about it.
     #[test]
-    fn the_tightest_limit_counts() {
-        assert_eq!(needs(16, 0).blocks(256, 0), Ok(8));
-        assert_eq!(needs(16, 0).blocks(32, 0), Ok(32));
-        assert_eq!(needs(255, 0).blocks(256, 0), Ok(1));
-        assert_eq!(needs(16, 40_000).blocks(64, 0), Ok(5));
-        assert_eq!(needs(16, 0).blocks(64, 48 << 10), Ok(4));
-        assert_eq!(needs(16, 0).blocks(64, 64 << 10), Ok(0));
-        assert_eq!(needs(16, 0).blocks(2048, 0), Ok(0));
+    fn answers_are_those_of_an_h200() {
+        let (mut kernel, mut asked) = ([0; 3], 0);
+        for line in include_str!("occupancy/h200.txt").lines().filter(|line| !line.starts_with('#')) {
+            let mut words = line.split(' ');
+            let kind = words.next().unwrap();
+            let numbers: Vec<Option<i32>> = words.map(|word| word.parse().ok()).collect();
+            let number = |at: usize| numbers[at].unwrap();
+            if kind == "k" {
+                kernel = [number(0), number(1), number(2)].map(i32::cast_unsigned);
+                continue;
+            }
+            let [most_threads, static_shared, registers] = kernel;
+            let needs = Needs { registers, static_shared, most_threads, most_dynamic: number(0).cast_unsigned() };
+            match kind {
+                "a" => assert_eq!(needs.blocks(number(1), number(2) as usize), Ok(number(3) as u32), "{line}"),
+                "p" => assert_eq!(
+                    needs.best_block(132, |_| number(2) as usize, number(1)),
+                    Ok((number(3), number(4))),
+                    "{line}"
+                ),
+                _ => assert_eq!(
+                    needs.available_shared(number(1), number(2)).ok(),
+                    numbers[3].map(|bytes| bytes as usize),
+                    "{line}"
+                ),
+            }
+            asked += 1;
+        }
+        assert!(asked > 500);
+    }
+
+    #[test]
+    fn what_no_device_has_is_refused() {
         assert_eq!(needs(16, 0).blocks(0, 0), Err(CUresult::ERROR_INVALID_VALUE));
-    }
-
-    #[test]
-    fn the_best_block_fills_the_multiprocessors() {
-        assert_eq!(needs(16, 0).best_block(4, |_| 0, 0), Ok((8, 1024)));
-        assert_eq!(needs(16, 0).best_block(4, |_| 0, 100), Ok((128, 64)));
-    }
-
-    #[test]
-    fn available_shared_memory_is_what_blocks_leave_each_other() {
-        assert_eq!(needs(16, 0).available_shared(2, 1024), Ok(SHARED as usize / 2 / 128 * 128 - 1024));
-        assert_eq!(needs(16, 0).available_shared(1, 32), Ok(SHARED_OPT_IN as usize));
-        assert_eq!(needs(16, 0).available_shared(4, 1024), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(needs(16, 0).available_shared(0, 32), Err(CUresult::ERROR_INVALID_VALUE));
     }
 }

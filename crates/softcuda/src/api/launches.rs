@@ -4,17 +4,30 @@
 
 use std::ffi::c_void;
 
-use katydid_cuda_sys::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream};
+use katydid_cuda_sys::{
+    CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, launch_attribute,
+};
 
 use crate::border::{In, Outcome, api};
+use crate::device;
 use crate::function::callable;
 use crate::graphs::capture;
-use crate::launch::{Shape, events, launch};
+use crate::launch::{Shape, events, is_cooperative, launch};
 use crate::params::pack;
-use crate::stream::resolve;
+use crate::stream::{created, resolve};
+
+/// The flags of a launch on several devices: not to wait for the streams' earlier work, or for each other's.
+const MOST_FLAGS: u32 = 3;
 
 /// More attributes than there are make no sense.
 const MOST_ATTRIBUTES: u32 = 64;
+
+/// The attribute that makes a launch cooperative.
+fn together() -> CUlaunchAttribute {
+    let mut attribute = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
+    attribute.value[0] = 1;
+    attribute
+}
 
 /// Checks and submits a launch.
 ///
@@ -44,8 +57,9 @@ unsafe fn start(
     if unsafe { capture::launch(&stream, &launching) }? {
         return Ok(());
     }
-    let (kernel, settings) = callable(function, &stream.context()?)?;
-    shape.check(&kernel, &settings)?;
+    let context = stream.context()?;
+    let (kernel, settings) = callable(function, &context)?;
+    shape.check(&kernel, &settings, context.device)?;
     let events = events(attributes)?;
     // SAFETY: the contract of this function.
     let params = unsafe { pack(&kernel, values, extra) }?;
@@ -68,7 +82,7 @@ api! {
         values: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) {
-        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, cooperative: false };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, stream, (values, extra), &[]) }?;
     }
@@ -91,8 +105,54 @@ api! {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
             shared: config.sharedMemBytes,
+            cooperative: is_cooperative(&attributes),
         };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, config.hStream, (values, extra), &attributes) }?;
+    }
+
+    /// A grid whose blocks may wait for each other: 720 if they cannot all be on the device at once.
+    fn cuLaunchCooperativeKernel(
+        function: CUfunction,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared: u32,
+        stream: CUstream,
+        values: *mut *mut c_void,
+    ) {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let shape = Shape { grid, block, shared, cooperative: true };
+        // SAFETY: the caller's promise for its parameters.
+        unsafe { start(function, shape, stream, (values, std::ptr::null_mut()), &[together()]) }?;
+    }
+
+    /// One cooperative grid for each device, in streams that were created: grids of several devices cannot wait for each
+    /// other here.
+    fn cuLaunchCooperativeKernelMultiDevice(list: *mut CUDA_LAUNCH_PARAMS, count: u32, flags: u32) {
+        if list.is_null() || count == 0 || count as usize > device::all().len() || flags > MOST_FLAGS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's array has `count` entries.
+        let list: Vec<_> = (0..count as usize).map(|at| unsafe { list.add(at).read_unaligned() }).collect();
+        let mut devices = Vec::new();
+        for one in &list {
+            devices.push(created(one.hStream)?.context()?.device.ordinal);
+        }
+        devices.sort_unstable();
+        if devices.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        for one in list {
+            let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
+            let shape = Shape { grid, block, shared: one.sharedMemBytes, cooperative: true };
+            // SAFETY: the caller's promise for its parameters.
+            unsafe {
+                start(one.function, shape, one.hStream, (one.kernelParams, std::ptr::null_mut()), &[together()])
+            }?;
+        }
     }
 }

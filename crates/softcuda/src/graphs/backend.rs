@@ -20,7 +20,7 @@ use crate::context::{self, Context};
 use crate::event::{self, Mark};
 use crate::function::callable;
 use crate::job::Job;
-use crate::launch::{Shape, events};
+use crate::launch::{Shape, events, is_cooperative};
 use crate::params::pack;
 use crate::space::{self, Access};
 use crate::stream::{Stream, resolve};
@@ -88,9 +88,11 @@ impl Backend for Soft {
         let named = if launch.function == 0 { launch.kernel } else { launch.function };
         let function = CUfunction(std::ptr::without_provenance_mut(named));
         let (kernel, settings) = callable(function, &context)?;
-        let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
-        shape.check(&kernel, &settings)?;
-        if !events(&of_launch(&launch.attributes))?.is_empty() {
+        let attributes = of_launch(&launch.attributes);
+        let cooperative = is_cooperative(&attributes);
+        let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared, cooperative };
+        shape.check(&kernel, &settings, context.device)?;
+        if !events(&attributes)?.is_empty() {
             return Err(unsupported("an event of a launch in a graph"));
         }
         // SAFETY: the contract of this function.
