@@ -2,6 +2,7 @@
 
 use crate::code::Code;
 use crate::texture::Bound;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// The device that programs are loaded for.
@@ -46,6 +47,37 @@ pub enum Pool {
     Runtime,
 }
 
+/// What device code may ask of its surroundings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// The ordinal of the device that it runs on.
+    Device,
+    /// How many devices there are.
+    DeviceCount,
+    /// An attribute of a device (`CUdevice_attribute`).
+    Attribute {
+        /// Ordinal of the device.
+        device: i32,
+        /// Which.
+        id: u32,
+    },
+    /// A limit of the context (`CUlimit`).
+    Limit(u32),
+    /// Blocks of a kernel that fit a multiprocessor at once.
+    Occupancy {
+        /// 32-bit registers of a thread.
+        registers: u32,
+        /// Most threads a block may have.
+        max_threads: u32,
+        /// Bytes of shared memory that the code declares.
+        static_shared: u32,
+        /// Threads of a block.
+        threads: u32,
+        /// Bytes of dynamic shared memory of a block.
+        dynamic_shared: u64,
+    },
+}
+
 /// What running code needs of its surroundings; called from every interpreter thread.
 pub trait Host: Sync {
     /// The allocation that holds `address`. It must stay mapped, readable (and writable when it says so) until the
@@ -66,6 +98,10 @@ pub trait Host: Sync {
     fn allocate(&self, _pool: Pool, _size: u64, _align: u64) -> Option<u64> {
         None
     }
+    /// The answer to a question of device code; `None` when there is none.
+    fn answer(&self, _question: Question) -> Option<u64> {
+        None
+    }
     /// Frees what `allocate` gave; any other address is left alone.
     fn free(&self, _pool: Pool, _address: u64) {}
     /// The value that conditional nodes of a graph go by; a handle that is none is left alone.
@@ -81,9 +117,9 @@ pub struct Param {
     pub size: u32,
 }
 
-/// A kernel, decoded and ready to run.
+/// What is known of a kernel besides its code.
 #[derive(Debug)]
-pub struct Kernel {
+pub struct KernelInfo {
     /// Its (mangled) name.
     pub name: String,
     /// Its parameters in order.
@@ -112,12 +148,34 @@ pub struct Kernel {
     pub ptx_version: u32,
     /// `.target` of its PTX, e.g. 75.
     pub target: u32,
-    /// The program that it is part of.
-    pub(crate) code: Arc<Code>,
-    /// Its function there.
+    /// Its function in the program.
     pub(crate) function: u32,
     /// What dynamic shared memory is aligned to.
     pub(crate) dynamic_align: u32,
+}
+
+/// A kernel, decoded and ready to run.
+#[derive(Debug)]
+pub struct Kernel {
+    pub(crate) info: Arc<KernelInfo>,
+    /// The program that it is part of.
+    pub(crate) code: Arc<Code>,
+}
+
+impl Kernel {
+    /// The kernel of `code` whose function is number `function`.
+    pub(crate) fn of(code: &Arc<Code>, function: u32) -> Option<Arc<Self>> {
+        let info = code.kernels.iter().find(|info| info.function == function)?;
+        Some(Arc::new(Self { info: Arc::clone(info), code: Arc::clone(code) }))
+    }
+}
+
+impl Deref for Kernel {
+    type Target = KernelInfo;
+
+    fn deref(&self) -> &KernelInfo {
+        &self.info
+    }
 }
 
 /// Why a program was refused. `Display` is the log for the user: line and token.
@@ -217,7 +275,7 @@ pub struct Limits {
 /// What `Grid::run` came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// The budget is used up; call `run` again.
+    /// The budget is used up, or a kernel that device code has launched is next; call `run` again.
     Paused,
     /// Every block has finished.
     Done,

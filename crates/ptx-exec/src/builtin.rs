@@ -3,6 +3,7 @@
 //!
 //! A name that no text defines and that is not in [`find`] is an unresolved symbol when the program is loaded.
 
+use crate::device_runtime;
 use crate::fault::FaultKind;
 use crate::heap;
 use crate::inst::{Exec, Flow, Inst};
@@ -21,7 +22,7 @@ pub(crate) fn find(name: &str) -> Option<Exec> {
         "free" => Some(heap::free),
         "__nv_aligned_device_malloc" => Some(heap::aligned_malloc),
         "cudaGraphSetConditional" => Some(set_condition),
-        _ => None,
+        _ => device_runtime::find(name),
     }
 }
 
@@ -36,10 +37,15 @@ fn set_condition(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// Reads parameter `index` of the call, which lies in the caller's local memory.
 pub(crate) fn parameter<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, lane: usize) -> T {
+    field(machine, inst, index, 0, lane)
+}
+
+/// Reads the part of parameter `index` that is `at` bytes in.
+pub(crate) fn field<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, at: u32, lane: usize) -> T {
     let frame = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
     let site = machine.env.code.call_sites.get(inst.imm as usize);
     let offset = site.and_then(|site| site.args.get(index)).map_or(0, |area| area.offset);
-    machine.read(Space::Local, lane, u64::from(frame + offset)).unwrap_or_else(|_| T::cut(0))
+    machine.read(Space::Local, lane, u64::from(frame + offset + at)).unwrap_or_else(|_| T::cut(0))
 }
 
 /// Writes the first result of the call, where the caller asks for one, into the caller's local memory.

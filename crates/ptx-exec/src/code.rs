@@ -1,11 +1,13 @@
 //! A decoded program, and what every thread of a launch reads of it.
 
-use crate::api::Host;
+use crate::api::{Host, KernelInfo};
+use crate::device_runtime::Runtime;
 use crate::inst::{Inst, Slot};
 use crate::matrix::Matrix;
 use crate::order::Order;
 use crate::registers::Row;
 use crate::window;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// All functions of a program, decoded. Never changes after loading.
@@ -21,6 +23,8 @@ pub(crate) struct Code {
     pub(crate) functions: Vec<FunctionCode>,
     /// Layouts of indirect calls.
     pub(crate) call_sites: Vec<CallSite>,
+    /// Its kernels, in the order of the texts.
+    pub(crate) kernels: Vec<Arc<KernelInfo>>,
     /// Whether addresses of shared memory say which block of the cluster they belong to.
     pub(crate) ranked: bool,
     /// Whether blocks need the shared memory that is reserved for the system.
@@ -102,6 +106,10 @@ pub(crate) struct Env<'a> {
     pub(crate) before: Duration,
     /// The kernel's function.
     pub(crate) function: u32,
+    /// A number that no other grid has.
+    pub(crate) grid_id: u64,
+    /// What the grid has asked of the device runtime.
+    pub(crate) runtime: &'a Mutex<Runtime>,
     /// Where in this process the words are that the blocks of a cooperative launch wait for each other with; 0 in any
     /// other launch. Device code knows them by their window.
     pub(crate) workspace: u64,

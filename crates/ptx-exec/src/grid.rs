@@ -5,12 +5,14 @@
 //! blocks are started at once and take turns, as each may wait for any other.
 //!
 //! The state between two runs is the blocks in the queue and the index of the next one: plain data, which `state` writes
-//! down. The first fault of any thread stops the others at their next slice, and so does a `Switch`.
+//! down. So are kernels that kernels have launched: they run when the grid that launched them is done, and until the last of
+//! them has ended the grid as a whole has not. The first fault of any thread stops the others at their next slice, and so does a `Switch`.
 
 use crate::api::{Host, Launch, Limits, Progress};
 use crate::block::{Block, BlockProgress};
 use crate::cluster::MAX_CLUSTER;
 use crate::code::{Env, WORKSPACE_BYTES};
+use crate::device_runtime::{Job, Level, Runtime, run_copy, run_fill};
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Machine;
 use crate::order::Order;
@@ -49,6 +51,12 @@ pub struct Grid {
     pub(crate) ran: Duration,
     /// Warp instructions run so far.
     pub(crate) executed: u64,
+    /// A number that no other grid of this process has.
+    pub(crate) id: u64,
+    /// What it has asked of the device runtime.
+    pub(crate) runtime: Mutex<Runtime>,
+    /// What the grids before it have left to do, those that were launched last at the end.
+    pub(crate) levels: Vec<Level>,
 }
 
 /// What the threads of one run share.
@@ -83,19 +91,62 @@ impl Grid {
             && launch.clusters_fit()
             && launch.params.len() >= kernel.param_bytes as usize;
         if fits {
-            Ok(Self { launch, started: VecDeque::new(), next: 0, workspace, ran: Duration::ZERO, executed: 0 })
+            Ok(Self {
+                launch,
+                started: VecDeque::new(),
+                next: 0,
+                workspace,
+                ran: Duration::ZERO,
+                executed: 0,
+                id: next_id(),
+                runtime: Mutex::default(),
+                levels: Vec::new(),
+            })
         } else {
             Err(no_place(&kernel.name, FaultKind::BadLaunch))
         }
     }
 
-    /// Runs until done, the budget is used up, `switch` asks for something else, or a fault. After a fault the grid is of
-    /// no more use.
+    /// Runs until done, with all that it launches; or until the budget is used up, a kernel that was launched is next,
+    /// `switch` asks for something else, or a fault. After a fault the grid is of no more use.
     pub fn run(&mut self, host: &dyn Host, limits: Limits, switch: &Switch) -> Result<Progress, Fault> {
+        if self.run_launch(host, limits, switch)? == Progress::Paused {
+            return Ok(Progress::Paused);
+        }
+        let left = self.runtime.get_mut().unwrap_or_else(PoisonError::into_inner).finish(host);
+        self.levels.push(left);
+        Ok(if self.start_next(host)? { Progress::Paused } else { Progress::Done })
+    }
+
+    /// Does what is left to do up to the next launch, whose turn it is then; returns whether there is one.
+    fn start_next(&mut self, host: &dyn Host) -> Result<bool, Fault> {
+        while let Some(level) = self.levels.last_mut() {
+            let done = match level.next() {
+                None => {
+                    self.levels.pop();
+                    Ok(())
+                }
+                Some(Job::Copy { to, from, extent }) => run_copy(host, to, from, extent),
+                Some(Job::Fill { to, byte, extent }) => run_fill(host, to, byte, extent),
+                Some(Job::Launch(child)) => {
+                    let launch = child.launch(&self.launch.kernel);
+                    let launch = launch.ok_or_else(|| no_place(&self.launch.kernel.name, FaultKind::BadLaunch))?;
+                    let (levels, executed) = (std::mem::take(&mut self.levels), self.executed);
+                    *self = Self { levels, executed, ..Self::new(launch)? };
+                    return Ok(true);
+                }
+            };
+            done.map_err(|kind| no_place(&self.launch.kernel.name, kind))?;
+        }
+        Ok(false)
+    }
+
+    /// Runs the launch whose turn it is.
+    fn run_launch(&mut self, host: &dyn Host, limits: Limits, switch: &Switch) -> Result<Progress, Fault> {
         let blocks = self.blocks();
-        let Self { launch, started, next, workspace, ran, executed } = self;
+        let Self { launch, started, next, workspace, ran, executed, runtime, id, levels: _ } = self;
         let workspace = if launch.cooperative { workspace.as_ptr().expose_provenance() as u64 } else { 0 };
-        let env = environment(launch, host, workspace, *ran);
+        let env = environment(launch, host, workspace, *ran, (*id, runtime));
         while launch.cooperative && *next < blocks {
             let mut block = Block::default();
             block.reset(env.order.index(*next), &env);
@@ -166,7 +217,13 @@ impl Launch {
 }
 
 /// What the threads of a launch read.
-fn environment<'a>(launch: &'a Launch, host: &'a dyn Host, workspace: u64, before: Duration) -> Env<'a> {
+fn environment<'a>(
+    launch: &'a Launch,
+    host: &'a dyn Host,
+    workspace: u64,
+    before: Duration,
+    (grid_id, runtime): (u64, &'a Mutex<Runtime>),
+) -> Env<'a> {
     let kernel = &launch.kernel;
     Env {
         code: &kernel.code,
@@ -182,8 +239,16 @@ fn environment<'a>(launch: &'a Launch, host: &'a dyn Host, workspace: u64, befor
         started: Instant::now(),
         before,
         function: kernel.function,
+        grid_id,
+        runtime,
         workspace,
     }
+}
+
+/// A number that no grid had before.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// How many blocks a grid has (or threads a block), unless there are too many to count.

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `accept`, `link`, `globals`, `decode`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
-//! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `print` | instructions |
+//! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `device_runtime`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
 //! | `switch`, `state` | pausing, ending, and the running state as bytes |
 
@@ -29,6 +29,7 @@ mod code;
 mod collective;
 mod control;
 mod decode;
+mod device_runtime;
 mod fault;
 mod globals;
 mod grid;
@@ -54,7 +55,10 @@ mod warp;
 pub mod window;
 
 pub use accept::strong_names;
-pub use api::{AddressRange, GlobalMemory, Host, Kernel, Launch, Limits, LoadError, Param, Pool, Progress, Target};
+pub use api::{
+    AddressRange, GlobalMemory, Host, Kernel, KernelInfo, Launch, Limits, LoadError, Param, Pool, Progress, Question,
+    Target,
+};
 pub use cluster::MAX_CLUSTER;
 pub use fault::{Fault, FaultKind};
 pub use grid::{Grid, run};

@@ -1,7 +1,7 @@
 //! A program: PTX texts checked, linked, decoded, its variables in memory.
 
 use crate::accept::{architecture, check_block, check_const, check_params, parse};
-use crate::api::{GlobalMemory, Kernel, LoadError, Param, Target};
+use crate::api::{GlobalMemory, Kernel, KernelInfo, LoadError, Param, Target};
 use crate::code::Code;
 use crate::decode::{self, Needs};
 use crate::globals::{self, Globals};
@@ -37,12 +37,13 @@ impl Program {
         let decoded = decode::decode(&linked, &globals)?;
         let mut code = decoded.code;
         code.source = sources.iter().fold(Hash::NONE, |hash, source| hash.bytes(source.as_bytes())).value();
-        let code = Arc::new(code);
-        let mut kernels = Vec::new();
         let entries = linked.functions.iter().zip(&decoded.needs).enumerate();
         for (index, (known, needs)) in entries.filter(|(_, (known, _))| known.function.entry) {
-            kernels.push(Arc::new(kernel(known, &modules, needs, &globals, index as u32, &code)?));
+            code.kernels.push(Arc::new(kernel(known, &modules, needs, &globals, index as u32, &code)?));
         }
+        let code = Arc::new(code);
+        let kernel = |info: &Arc<KernelInfo>| Arc::new(Kernel { info: Arc::clone(info), code: Arc::clone(&code) });
+        let kernels: Vec<_> = code.kernels.iter().map(kernel).collect();
         let by_name = kernels.iter().enumerate().map(|(index, kernel)| (kernel.name.clone(), index)).collect();
         let managed = linked.variables.iter().filter(|known| known.variable.managed);
         let managed = managed.map(|known| known.variable.name.to_owned()).collect();
@@ -90,8 +91,8 @@ fn kernel(
     needs: &Needs,
     globals: &Globals,
     function: u32,
-    code: &Arc<Code>,
-) -> Result<Kernel, LoadError> {
+    code: &Code,
+) -> Result<KernelInfo, LoadError> {
     let (params, param_bytes) = params(known.function)?;
     let module = modules.get(known.module);
     let required_block = directive(known.function, "reqntid");
@@ -100,7 +101,7 @@ fn kernel(
     let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
     let threads = |name: &str| directive(known.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
     let max_threads = threads("reqntid").or_else(|| threads("maxntid")).unwrap_or(MAX_THREADS);
-    Ok(Kernel {
+    Ok(KernelInfo {
         name: known.function.name.to_owned(),
         params,
         param_bytes,
@@ -115,7 +116,6 @@ fn kernel(
         needs_cluster: has_directive(known.function, "explicitcluster"),
         ptx_version: module.map_or(0, |module| module.version.0 * 10 + module.version.1),
         target: module.map_or(0, architecture),
-        code: Arc::clone(code),
         function,
         dynamic_align: needs.dynamic_align,
     })

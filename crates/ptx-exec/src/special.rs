@@ -190,6 +190,7 @@ fn read_predicate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 /// Reads a register of 64 bits into a row.
 fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let value = match inst.imm {
+        30 => machine.env.grid_id,
         31 => clock(machine),
         32 => timer(),
         _ => 1,

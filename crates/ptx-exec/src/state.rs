@@ -11,7 +11,9 @@
 //! | 8 | hash of what follows |
 //! | | kernel: name, fingerprint of its program |
 //! | | launch: grid, block, dynamic shared memory, cooperative, parameters |
-//! | | progress: next block, nanoseconds run, workspace of a cooperative launch |
+//! | | progress: next block, nanoseconds run, number of the grid |
+//! | | what it, and the grids before it, have asked of the device runtime, as `runtime` writes it |
+//! | | workspace of a cooperative launch |
 //! | | blocks that have started, as `block` writes them |
 //!
 //! Numbers are little-endian; lists have their number of items (4 bytes) before them. The bytes are not trusted: nothing is
@@ -19,6 +21,7 @@
 
 mod block;
 pub(crate) mod bytes;
+mod runtime;
 
 use crate::api::{Kernel, Launch};
 use crate::code::Code;
@@ -26,9 +29,10 @@ use crate::fault::Fault;
 use crate::grid::Grid;
 use block::{Shape, read_block, sound, write_block};
 use bytes::{Hash, Reader, Writer};
+use runtime::{read_levels, read_runtime, write_levels, write_runtime};
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 const MAGIC: [u8; 8] = *b"KDGRID\0\0";
@@ -123,6 +127,9 @@ impl Grid {
         write_launch(&mut body, &self.launch);
         body.u64(self.next);
         body.u64(u64::try_from(self.ran.as_nanos()).unwrap_or(u64::MAX));
+        body.u64(self.id);
+        write_runtime(&mut body, &self.runtime.lock().unwrap_or_else(PoisonError::into_inner));
+        write_levels(&mut body, &self.levels);
         body.count(self.workspace.len());
         self.workspace.iter().for_each(|word| body.u64(word.load(Ordering::Relaxed)));
         body.count(self.started.len());
@@ -203,6 +210,10 @@ fn read_flag(reader: &mut Reader<'_>) -> Result<bool, StateError> {
 /// Reads how far the grid has come.
 fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateError> {
     (grid.next, grid.ran) = (reader.u64()?, Duration::from_nanos(reader.u64()?));
+    grid.id = reader.u64()?;
+    let runtime = read_runtime(reader, &grid.launch.kernel.code)?;
+    *grid.runtime.get_mut().unwrap_or_else(PoisonError::into_inner) = runtime;
+    grid.levels = read_levels(reader, &grid.launch.kernel.code)?;
     sound(grid.next <= grid.blocks(), "the next block")?;
     let words = reader.count(8)?;
     sound(words == grid.workspace.len(), "the workspace")?;

@@ -82,6 +82,8 @@ pub(crate) struct Warp {
     pub(crate) local: local::Rows,
     /// Lanes that have arrived at the barrier of the cluster, which is not complete.
     pub(crate) arrived: u32,
+    /// The last error of the device runtime for each lane; empty while there was none.
+    pub(crate) errors: Vec<u32>,
     /// Counts turns.
     pub(crate) turns: u32,
     /// Whether the split that ran last went to sleep, so that another one is due first.
@@ -96,6 +98,7 @@ impl Warp {
         self.index = index;
         self.alive = if lanes == 32 { FULL } else { (1 << lanes) - 1 };
         self.arrived = 0;
+        self.errors.clear();
         self.turns = 0;
         self.slept = false;
         self.frames.clear();

@@ -20,7 +20,11 @@ pub(crate) fn output_bytes(form: &Form) -> usize {
 
 /// The kernel.
 pub(crate) fn text(form: &Form) -> String {
-    let room = if form.body.contains("room") { format!(".global .align 32 .b8 room[{}];\n", 32 * ROWS) } else { String::new() };
+    let room = if form.body.contains("room") {
+        format!(".global .align 32 .b8 room[{}];\n", 32 * ROWS)
+    } else {
+        String::new()
+    };
     let mut out = format!(
         ".version 9.0\n.target sm_90\n.address_size 64\n{room}.visible .entry k(.param .u64 in, .param .u64 out)\n{{\n\
          .reg .b32 row, word;\n.reg .b64 from, to, at, low, high;\n\

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as id};
-use katydid_ptx_exec::{AddressRange, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Progress};
+use katydid_ptx_exec::{AddressRange, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Progress, Question};
 
 use crate::attributes::{BLOCK, BLOCK_THREADS, GRID};
 use crate::border::{Outcome, say, unsupported};
 use crate::context::Context;
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::event::{self, Event};
 use crate::function::Settings;
 use crate::job::Job;
@@ -181,6 +181,24 @@ impl Host for Reach<'_> {
 
     fn allocate(&self, pool: Pool, size: u64, align: u64) -> Option<u64> {
         self.context.heaps.allocate(self.context, pool, size, align)
+    }
+
+    fn answer(&self, question: Question) -> Option<u64> {
+        match question {
+            Question::Device => u64::try_from(self.device).ok(),
+            Question::DeviceCount => Some(device::all().len() as u64),
+            Question::Attribute { device, id } => {
+                let value = device::get(device).and_then(|device| device.attribute(id)).ok()?;
+                Some(u64::from(value.cast_unsigned()))
+            }
+            Question::Limit(id) => self.context.limits.get(id).ok(),
+            Question::Occupancy { registers, max_threads, static_shared, threads, dynamic_shared } => {
+                let needs = Needs::plain(registers, static_shared, max_threads);
+                let threads = i32::try_from(threads).ok()?;
+                let blocks = needs.blocks(threads, usize::try_from(dynamic_shared).ok()?).ok()?;
+                Some(u64::from(blocks))
+            }
+        }
     }
 
     fn free(&self, pool: Pool, address: u64) {

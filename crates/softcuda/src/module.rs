@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUmodule, CUresult};
-use katydid_ptx_exec::{GlobalMemory, Kernel, Program};
+use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program};
 
 use crate::border::Outcome;
 use crate::context::{self, Context};
@@ -117,7 +117,7 @@ impl Module {
     /// What a compiler's log says of the code: the needs of each kernel.
     pub(crate) fn describe(&self) -> String {
         let line = |kernel: &Arc<Kernel>| {
-            let Kernel { name, registers, static_shared, local_bytes, .. } = &**kernel;
+            let KernelInfo { name, registers, static_shared, local_bytes, .. } = &***kernel;
             format!("info: '{name}' uses {registers} registers, {static_shared} bytes smem, {local_bytes} bytes lmem")
         };
         self.kernels().iter().map(line).collect::<Vec<_>>().join("\n")

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use katydid_cuda_sys::CUresult;
 use katydid_ptx_exec::Kernel;
 
-use crate::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_RESERVED, THREADS};
+use crate::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_OPT_IN, SHARED_RESERVED, THREADS};
 use crate::border::Outcome;
 use crate::function::Settings;
 
@@ -38,6 +38,12 @@ impl Needs {
             most_threads: kernel.max_threads.min(BLOCK_THREADS).min(threads_by_registers(kernel)),
             most_dynamic: settings.most_dynamic.load(Ordering::Relaxed),
         }
+    }
+
+    /// The needs of a kernel that nothing has been set on.
+    pub(crate) fn plain(registers: u32, static_shared: u32, max_threads: u32) -> Self {
+        let most_dynamic = SHARED_OPT_IN.saturating_sub(static_shared);
+        Self { registers: registers.max(1), static_shared, most_threads: max_threads.min(BLOCK_THREADS), most_dynamic }
     }
 
     /// Blocks of `threads` threads with `dynamic` bytes of dynamic shared memory that fit; 0 if not even one does. What

@@ -4,6 +4,7 @@
 
 use super::place::{Place, Space};
 use super::raw;
+use crate::api::Host;
 use crate::fault::FaultKind;
 use crate::machine::Machine;
 use crate::window;
@@ -13,6 +14,39 @@ const PIECE: u64 = 16;
 
 /// A stretch: where it starts, in which space.
 pub(crate) type Start = (Space, u64);
+
+/// The bytes from `address` on, at most `size`, that lie in one range which allows the access; none is a fault.
+fn plain(host: &dyn Host, address: u64, size: u64, write: bool) -> Result<u64, FaultKind> {
+    let range = host.range_of(address).filter(|range| (range.start..range.end).contains(&address));
+    let allowed = range.filter(|range| range.writable || !write);
+    allowed.map(|range| size.min(range.end - address)).ok_or(FaultKind::IllegalAddress(address))
+}
+
+/// Copies `size` bytes of device memory, without a thread that would do it.
+pub(crate) fn copy(host: &dyn Host, to: u64, from: u64, size: u64) -> Result<(), FaultKind> {
+    let mut done = 0;
+    while done < size {
+        let (to, from) = (to.wrapping_add(done), from.wrapping_add(done));
+        let piece = plain(host, to, size - done, true)?.min(plain(host, from, size - done, false)?);
+        // SAFETY: both pieces lie in ranges of the host, which stay for the launch.
+        unsafe { raw::copy_bytes(to, from, piece) };
+        done += piece;
+    }
+    Ok(())
+}
+
+/// Fills `size` bytes of device memory.
+pub(crate) fn fill(host: &dyn Host, to: u64, byte: u8, size: u64) -> Result<(), FaultKind> {
+    let mut done = 0;
+    while done < size {
+        let to = to.wrapping_add(done);
+        let piece = plain(host, to, size - done, true)?;
+        // SAFETY: the piece lies in a range of the host, which stays for the launch.
+        (0..piece).for_each(|at| unsafe { raw::store(to + at, byte) });
+        done += piece;
+    }
+    Ok(())
+}
 
 impl Machine<'_> {
     /// Where the `size` bytes at `start` are in this process.

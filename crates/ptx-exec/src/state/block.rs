@@ -117,6 +117,8 @@ fn write_warp(writer: &mut Writer, warp: &Warp) {
     writer.u32(warp.alive);
     writer.u32(warp.arrived);
     writer.u32(warp.turns);
+    writer.count(warp.errors.len());
+    warp.errors.iter().for_each(|error| writer.u32(*error));
     writer.count(warp.splits.len());
     for split in &warp.splits {
         writer.triple([split.pc, split.frame, split.lanes]);
@@ -143,6 +145,11 @@ fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<W
     let mut warp =
         Warp { index, alive: reader.u32()?, arrived: reader.u32()?, turns: reader.u32()?, ..Warp::default() };
     sound(warp.alive & !shape.lanes(index) == 0, "the lanes of a warp")?;
+    let errors = reader.count(4)?;
+    sound([0, LANES].contains(&errors), "the errors of a warp")?;
+    for _ in 0..errors {
+        warp.errors.push(reader.u32()?);
+    }
     for _ in 0..reader.count(SPLIT)? {
         warp.splits.push(read_split(reader)?);
     }

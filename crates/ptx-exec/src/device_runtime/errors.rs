@@ -1,0 +1,104 @@
+//! The last error of each thread, and what errors are called.
+
+use super::error;
+use crate::api::Pool;
+use crate::builtin::{parameter, set_result};
+use crate::fault::FaultKind;
+use crate::inst::{Exec, Flow, Inst};
+use crate::machine::Machine;
+use crate::memory::place::Space;
+use crate::registers::lanes_of;
+
+/// Name and text of each code that device code can meet, as the runtime library gives them.
+const TEXTS: &[(u32, &str, &str)] = &[
+    (error::SUCCESS, "cudaSuccess", "no error"),
+    (error::INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"),
+    (error::MEMORY_ALLOCATION, "cudaErrorMemoryAllocation", "out of memory"),
+    (error::INVALID_CONFIGURATION, "cudaErrorInvalidConfiguration", "invalid configuration argument"),
+    (error::INVALID_MEMCPY_DIRECTION, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"),
+    (
+        error::PENDING_COUNT_EXCEEDED,
+        "cudaErrorLaunchPendingCountExceeded",
+        "launch failed because launch would exceed cudaLimitDevRuntimePendingLaunchCount",
+    ),
+    (error::INVALID_DEVICE_FUNCTION, "cudaErrorInvalidDeviceFunction", "invalid device function"),
+    (error::INVALID_DEVICE, "cudaErrorInvalidDevice", "invalid device ordinal"),
+    (error::UNSUPPORTED_LIMIT, "cudaErrorUnsupportedLimit", "limit is not supported on this architecture"),
+    (error::INVALID_RESOURCE_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"),
+];
+
+/// Functions by what follows `__cudaCDP2` in their names.
+pub(super) fn find(name: &str) -> Option<Exec> {
+    match name {
+        "GetLastError" => Some(take_last),
+        "PeekAtLastError" => Some(peek_last),
+        "GetErrorName" => Some(name_of),
+        "GetErrorString" => Some(text_of),
+        _ => None,
+    }
+}
+
+/// Gives each lane its last error, and forgets it if `take`.
+fn last(machine: &mut Machine<'_>, inst: &Inst, take: bool) -> Flow {
+    for lane in lanes_of(machine.mask) {
+        let kept = machine.warp.errors.get_mut(lane);
+        let code = kept.map_or(error::SUCCESS, |code| if take { std::mem::take(code) } else { *code });
+        if let Err(kind) = set_result(machine, inst, lane, code) {
+            return machine.fail(kind, lane);
+        }
+    }
+    Flow::Next
+}
+
+/// `cudaError_t GetLastError()`
+fn take_last(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    last(machine, inst, true)
+}
+
+/// `cudaError_t PeekAtLastError()`
+fn peek_last(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    last(machine, inst, false)
+}
+
+/// `const char *GetErrorName(cudaError_t error)`
+fn name_of(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    texts(machine, inst, true)
+}
+
+/// `const char *GetErrorString(cudaError_t error)`
+fn text_of(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    texts(machine, inst, false)
+}
+
+/// Gives each lane the address of a name or a text.
+fn texts(machine: &mut Machine<'_>, inst: &Inst, names: bool) -> Flow {
+    for lane in lanes_of(machine.mask) {
+        let code: u32 = parameter(machine, inst, 0, lane);
+        let done = text_at(machine, lane, code, names).and_then(|address| set_result(machine, inst, lane, address));
+        if let Err(kind) = done {
+            return machine.fail(kind, lane);
+        }
+    }
+    Flow::Next
+}
+
+/// The address of a text, which is put into memory when it is first asked for; null when there is no room for it.
+fn text_at(machine: &mut Machine<'_>, lane: usize, code: u32, name: bool) -> Result<u64, FaultKind> {
+    let unknown = (u32::MAX >> 1, "unrecognized error code", "unrecognized error code");
+    let (code, called, text) = *TEXTS.iter().find(|(known, ..)| *known == code).unwrap_or(&unknown);
+    let (key, text) = (code << 1 | u32::from(name), if name { called } else { text });
+    if let Some(address) = machine.runtime().texts.get(&key) {
+        return Ok(*address);
+    }
+    let size = text.len() as u64 + 1;
+    let Some(address) = machine.env.host.allocate(Pool::Runtime, size, 1) else { return Ok(0) };
+    for (at, byte) in (0..).zip(text.bytes().chain([0])) {
+        machine.write::<u8>(Space::Generic, lane, address + at, byte)?;
+    }
+    // Another thread may have been as fast: the first one stays.
+    let kept = *machine.runtime().texts.entry(key).or_insert(address);
+    if kept != address {
+        machine.env.host.free(Pool::Runtime, address);
+    }
+    Ok(kept)
+}

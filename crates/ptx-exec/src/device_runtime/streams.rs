@@ -1,0 +1,124 @@
+//! Streams and events of device code: handles that exist or do not. What they would order is in order anyway.
+
+use super::{Runtime, error, for_each};
+use crate::builtin::parameter;
+use crate::inst::{Exec, Flow, Inst};
+use crate::machine::Machine;
+use crate::memory::place::Space;
+
+/// `cudaStreamTailLaunch`
+pub(super) const TAIL: u64 = 3;
+
+/// `cudaStreamFireAndForget`
+const FIRE_AND_FORGET: u64 = 4;
+
+/// The named streams that device code may launch into: the default one in its three spellings, and the two above.
+const NAMED: std::ops::RangeInclusive<u64> = 0..=FIRE_AND_FORGET;
+
+/// Handles of created streams and events are above the named ones, and tell their kind by the lowest bit.
+const FIRST_HANDLE: u64 = 0x100;
+
+/// The lowest bit of an event.
+const EVENT: u64 = 1;
+
+/// `cudaStreamNonBlocking`, which device code must ask for.
+const NON_BLOCKING: u32 = 1;
+
+/// `cudaEventDisableTiming`, likewise.
+const DISABLE_TIMING: u32 = 2;
+
+/// Functions by what follows `__cudaCDP2` in their names.
+pub(super) fn find(name: &str) -> Option<Exec> {
+    match name {
+        "StreamCreateWithFlags" => Some(create_stream),
+        "StreamDestroy" => Some(destroy_stream),
+        "StreamWaitEvent" => Some(wait),
+        "EventCreateWithFlags" => Some(create_event),
+        "EventDestroy" => Some(destroy_event),
+        "EventRecord" | "EventRecordWithFlags" => Some(record),
+        _ => None,
+    }
+}
+
+/// Whether work can be put into a stream.
+pub(super) fn is_launchable(runtime: &Runtime, stream: u64) -> bool {
+    NAMED.contains(&stream) || (stream & EVENT == 0 && runtime.handles.contains(&stream))
+}
+
+/// Whether events can be used with a stream: not with those whose work is ordered by nothing, or behind everything.
+fn takes_events(runtime: &Runtime, stream: u64) -> bool {
+    is_launchable(runtime, stream) && ![TAIL, FIRE_AND_FORGET].contains(&stream)
+}
+
+/// A new handle at the address in parameter 0, if the flags in parameter 1 are those that device code must give.
+fn create(machine: &mut Machine<'_>, inst: &Inst, kind: u64, needed: u32) -> Flow {
+    for_each(machine, inst, |machine, lane| {
+        let (target, flags): (u64, u32) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
+        if flags != needed {
+            return Ok(error::INVALID_VALUE);
+        }
+        let handle = {
+            let mut runtime = machine.runtime();
+            runtime.last_handle = runtime.last_handle.max(FIRST_HANDLE) + 2;
+            let handle = runtime.last_handle & !EVENT | kind;
+            runtime.handles.insert(handle);
+            handle
+        };
+        machine.write(Space::Generic, lane, target, handle).map(|()| error::SUCCESS)
+    })
+}
+
+/// Ends the handle in parameter 0, if it is one of that kind.
+fn destroy(machine: &mut Machine<'_>, inst: &Inst, kind: u64) -> Flow {
+    for_each(machine, inst, |machine, lane| {
+        let handle: u64 = parameter(machine, inst, 0, lane);
+        let known = handle & EVENT == kind && machine.runtime().handles.remove(&handle);
+        Ok(if known { error::SUCCESS } else { error::INVALID_RESOURCE_HANDLE })
+    })
+}
+
+/// `StreamCreateWithFlags(cudaStream_t *stream, unsigned flags)`
+fn create_stream(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    create(machine, inst, 0, NON_BLOCKING)
+}
+
+/// `EventCreateWithFlags(cudaEvent_t *event, unsigned flags)`
+fn create_event(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    create(machine, inst, EVENT, DISABLE_TIMING)
+}
+
+/// `StreamDestroy(cudaStream_t stream)`: what is in it stays.
+fn destroy_stream(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    destroy(machine, inst, 0)
+}
+
+/// `EventDestroy(cudaEvent_t event)`
+fn destroy_event(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    destroy(machine, inst, EVENT)
+}
+
+/// Checks a stream and an event, whose parameters have these indices.
+fn check(machine: &mut Machine<'_>, inst: &Inst, [stream, event]: [usize; 2]) -> Flow {
+    for_each(machine, inst, |machine, lane| {
+        let (stream, event): (u64, u64) =
+            (parameter(machine, inst, stream, lane), parameter(machine, inst, event, lane));
+        let runtime = machine.runtime();
+        Ok(if event & EVENT == 0 || !runtime.handles.contains(&event) || !is_launchable(&runtime, stream) {
+            error::INVALID_RESOURCE_HANDLE
+        } else if takes_events(&runtime, stream) {
+            error::SUCCESS
+        } else {
+            error::INVALID_VALUE
+        })
+    })
+}
+
+/// `StreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)`
+fn wait(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    check(machine, inst, [0, 1])
+}
+
+/// `EventRecord(cudaEvent_t event, cudaStream_t stream)`, with or without flags
+fn record(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    check(machine, inst, [1, 0])
+}

@@ -1,0 +1,151 @@
+//! What grids have asked of the device runtime, to bytes and back.
+//!
+//! A launch that was read must name a kernel of the program with the parameters that it takes; the rest of it is checked when
+//! its turn comes, as for a launch that device code has just made.
+
+use super::StateError;
+use super::block::sound;
+use super::bytes::{Reader, Writer};
+use crate::code::Code;
+use crate::device_runtime::{Area, Child, Job, Level, Runtime};
+use std::collections::VecDeque;
+
+/// Fewest bytes of a job, of a parameter buffer, and of a level.
+const JOB: usize = 1 + 24;
+const BUFFER: usize = 8 + 36;
+const LEVEL: usize = 8;
+
+/// Tells jobs apart.
+mod kind {
+    pub(super) const LAUNCH: u8 = 0;
+    pub(super) const COPY: u8 = 1;
+    pub(super) const FILL: u8 = 2;
+}
+
+/// Writes what the running grid has asked for.
+pub(super) fn write_runtime(writer: &mut Writer, runtime: &Runtime) {
+    writer.count(runtime.buffers.len());
+    for (address, child) in &runtime.buffers {
+        writer.u64(*address);
+        write_child(writer, child);
+    }
+    write_jobs(writer, &runtime.jobs);
+    write_jobs(writer, &runtime.tails);
+    writer.count(runtime.handles.len());
+    runtime.handles.iter().for_each(|handle| writer.u64(*handle));
+    writer.u64(runtime.last_handle);
+    writer.count(runtime.texts.len());
+    for (key, address) in &runtime.texts {
+        writer.u32(*key);
+        writer.u64(*address);
+    }
+}
+
+/// The reverse of `write_runtime`.
+pub(super) fn read_runtime(reader: &mut Reader<'_>, code: &Code) -> Result<Runtime, StateError> {
+    let mut runtime = Runtime::default();
+    for _ in 0..reader.count(BUFFER)? {
+        let address = reader.u64()?;
+        // A buffer may not know yet what it is for; parameters are only in it once it is launched.
+        let child = read_child(reader)?;
+        runtime.buffers.insert(address, child);
+    }
+    runtime.jobs = read_jobs(reader, code)?;
+    runtime.tails = read_jobs(reader, code)?;
+    for _ in 0..reader.count(8)? {
+        runtime.handles.insert(reader.u64()?);
+    }
+    runtime.last_handle = reader.u64()?;
+    for _ in 0..reader.count(12)? {
+        let (key, address) = (reader.u32()?, reader.u64()?);
+        runtime.texts.insert(key, address);
+    }
+    Ok(runtime)
+}
+
+/// Writes what earlier grids have left to do.
+pub(super) fn write_levels(writer: &mut Writer, levels: &[Level]) {
+    writer.count(levels.len());
+    for level in levels {
+        write_jobs(writer, &level.jobs);
+        write_jobs(writer, &level.tails);
+    }
+}
+
+/// The reverse of `write_levels`.
+pub(super) fn read_levels(reader: &mut Reader<'_>, code: &Code) -> Result<Vec<Level>, StateError> {
+    let count = reader.count(LEVEL)?;
+    (0..count).map(|_| Ok(Level { jobs: read_jobs(reader, code)?, tails: read_jobs(reader, code)? })).collect()
+}
+
+fn write_jobs(writer: &mut Writer, jobs: &VecDeque<Job>) {
+    writer.count(jobs.len());
+    for job in jobs {
+        match job {
+            Job::Launch(child) => {
+                writer.u8(kind::LAUNCH);
+                write_child(writer, child);
+            }
+            Job::Copy { to, from, extent } => {
+                writer.u8(kind::COPY);
+                [to, from].into_iter().for_each(|area| write_area(writer, area));
+                extent.iter().for_each(|size| writer.u64(*size));
+            }
+            Job::Fill { to, byte, extent } => {
+                writer.u8(kind::FILL);
+                write_area(writer, to);
+                writer.u8(*byte);
+                extent.iter().for_each(|size| writer.u64(*size));
+            }
+        }
+    }
+}
+
+fn read_jobs(reader: &mut Reader<'_>, code: &Code) -> Result<VecDeque<Job>, StateError> {
+    let count = reader.count(JOB)?;
+    (0..count).map(|_| read_job(reader, code)).collect()
+}
+
+fn read_job(reader: &mut Reader<'_>, code: &Code) -> Result<Job, StateError> {
+    let triple =
+        |reader: &mut Reader<'_>| -> Result<_, StateError> { Ok([reader.u64()?, reader.u64()?, reader.u64()?]) };
+    Ok(match reader.u8()? {
+        kind::LAUNCH => {
+            let child = read_child(reader)?;
+            let kernel = code.kernels.iter().find(|info| info.function == child.function);
+            let complete = kernel.is_some_and(|info| child.params.len() == info.param_bytes as usize);
+            sound(complete, "a launch by a kernel")?;
+            Job::Launch(child)
+        }
+        kind::COPY => {
+            let (to, from) = (read_area(reader)?, read_area(reader)?);
+            Job::Copy { to, from, extent: triple(reader)? }
+        }
+        kind::FILL => {
+            let (to, byte) = (read_area(reader)?, reader.u8()?);
+            Job::Fill { to, byte, extent: triple(reader)? }
+        }
+        _ => return Err(StateError::Unsound { what: "a job of the device runtime" }),
+    })
+}
+
+fn write_child(writer: &mut Writer, child: &Child) {
+    writer.u32(child.function);
+    writer.triple(child.grid);
+    writer.triple(child.block);
+    writer.u32(child.dynamic_shared);
+    writer.bytes(&child.params);
+}
+
+fn read_child(reader: &mut Reader<'_>) -> Result<Child, StateError> {
+    let (function, grid, block) = (reader.u32()?, reader.triple()?, reader.triple()?);
+    Ok(Child { function, grid, block, dynamic_shared: reader.u32()?, params: reader.bytes()?.to_vec() })
+}
+
+fn write_area(writer: &mut Writer, area: &Area) {
+    [area.address, area.pitch, area.slice].into_iter().for_each(|value| writer.u64(value));
+}
+
+fn read_area(reader: &mut Reader<'_>) -> Result<Area, StateError> {
+    Ok(Area { address: reader.u64()?, pitch: reader.u64()?, slice: reader.u64()? })
+}
