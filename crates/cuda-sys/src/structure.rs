@@ -107,6 +107,23 @@ structures! {
     CUctxCreateParams 24 { execAffinityParams: *mut c_void, numExecAffinityParams: i32, cigParams: *mut c_void }
     /// Extent and format of an array.
     CUDA_ARRAY_DESCRIPTOR 24 { Width: usize, Height: usize, Format: CUarray_format, NumChannels: u32 }
+    /// Extent, format and flags of an array.
+    CUDA_ARRAY3D_DESCRIPTOR 40 {
+        Width: usize, Height: usize, Depth: usize, Format: CUarray_format, NumChannels: u32, Flags: u32,
+    }
+    /// What a texture or surface is made of: a kind, then words that depend on it.
+    CUDA_RESOURCE_DESC 144 { resType: u32, pad: u32, res: [u64; 16], flags: u32 }
+    /// How a texture is read.
+    CUDA_TEXTURE_DESC 104 {
+        addressMode: [u32; 3], filterMode: u32, flags: u32, maxAnisotropy: u32, mipmapFilterMode: u32,
+        mipmapLevelBias: f32, minMipmapLevelClamp: f32, maxMipmapLevelClamp: f32, borderColor: [f32; 4],
+        reserved: [i32; 12],
+    }
+    /// A part of an array, or its texels as another format.
+    CUDA_RESOURCE_VIEW_DESC 112 {
+        format: u32, width: usize, height: usize, depth: usize, firstMipmapLevel: u32, lastMipmapLevel: u32,
+        firstLayer: u32, lastLayer: u32, reserved: [u32; 16],
+    }
     /// Peer copy in three dimensions.
     CUDA_MEMCPY3D_PEER 200 {
         srcXInBytes: usize, srcY: usize, srcZ: usize, srcLOD: usize, srcMemoryType: u32, srcHost: *const c_void,
@@ -122,7 +139,6 @@ structures! {
 }
 
 opaque! {
-    CUDA_ARRAY3D_DESCRIPTOR 40
     CUDA_ARRAY3D_DESCRIPTOR_v1 32
     CUDA_ARRAY_DESCRIPTOR_v1 16
     CUDA_ARRAY_MEMORY_REQUIREMENTS 32
@@ -138,9 +154,6 @@ opaque! {
     CUDA_MEMCPY2D_v1 96
     CUDA_MEMCPY3D_BATCH_OP 112
     CUDA_MEMCPY3D_v1 144
-    CUDA_RESOURCE_DESC 144
-    CUDA_RESOURCE_VIEW_DESC 112
-    CUDA_TEXTURE_DESC 104
     CUarrayMapInfo 96
     CUcheckpointCheckpointArgs 64
     CUcheckpointLockArgs 64

@@ -1,6 +1,7 @@
 //! The functions of the driver API that are implemented, as the generated symbols call them: a few lines each, over the
 //! core. `implemented.txt` lists them.
 
+mod arrays;
 mod batches;
 mod contexts;
 mod copies;
@@ -24,8 +25,10 @@ mod pools;
 mod start;
 mod stream_attributes;
 mod streams;
+mod textures;
 mod upcalls;
 
+pub(crate) use arrays::*;
 pub(crate) use batches::*;
 pub(crate) use contexts::*;
 pub(crate) use copies::*;
@@ -49,4 +52,5 @@ pub(crate) use pools::*;
 pub(crate) use start::*;
 pub(crate) use stream_attributes::*;
 pub(crate) use streams::*;
+pub(crate) use textures::*;
 pub(crate) use upcalls::*;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as id};
+use katydid_ptx_exec::texture::Bound;
 use katydid_ptx_exec::{AddressRange, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Progress, Question};
 
 use crate::attributes::{BLOCK, BLOCK_THREADS, GRID};
@@ -16,6 +17,7 @@ use crate::job::Job;
 use crate::occupancy::{Needs, threads_by_registers};
 use crate::space::{self, Access, Kind};
 use crate::stream::Stream;
+use crate::texture;
 use crate::{graphs, settings};
 
 /// Geometry of a launch.
@@ -165,10 +167,15 @@ impl Host for Reach<'_> {
         let writable = match region.access(self.device, self.peers) {
             Access::None if region.kind == Kind::Heap && region.context == self.context.handle => true,
             Access::None => return None,
+            _ if region.kind == Kind::Array => return None,
             Access::Read => false,
             Access::ReadWrite => true,
         };
         Some(AddressRange { start: region.start, end: region.reach(), writable })
+    }
+
+    fn bound(&self, handle: u64) -> Option<Bound> {
+        texture::bound(handle, self.device, self.peers)
     }
 
     fn print(&self, text: &[u8]) {

@@ -8,6 +8,7 @@
 //! | process and devices | `process`, `settings`, `device`, `attributes`, `facts`, `proc_address` |
 //! | contexts | `context`, `primary`, `current`, `limits` |
 //! | memory | `pages`, `heap`, `space`, `memory`, `pool`, `managed`, `physical`, `vmm`, `host_memory`, `pointer` |
+//! | textures | `array`, `volume`, `texture` |
 //! | work | `stream`, `executor`, `job`, `event`, `transfer`, `copy`, `plane`, `wait_value` |
 //! | graphs | `graphs` |
 //! | code | `image`, `jit`, `linker`, `module`, `library`, `function`, `launch`, `params`, `occupancy`, `output` |
@@ -18,6 +19,7 @@
 #![allow(non_snake_case, reason = "functions of the driver API keep the vendor's names")]
 
 mod api;
+mod array;
 mod attributes;
 #[cfg(test)]
 mod behaviour;
@@ -61,6 +63,8 @@ mod settings;
 mod space;
 mod stream;
 mod stream_attributes;
+mod texture;
 mod transfer;
 mod vmm;
+mod volume;
 mod wait_value;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
 
-use crate::border::{Outcome, unsupported};
+use crate::border::Outcome;
 use crate::copy::{self, SHORT, Side, When};
 use crate::graphs::capture;
 use crate::job::Job;
 use crate::space::Access;
 use crate::stream::Stream;
 use crate::transfer::{self, Span};
+use crate::volume;
 
 /// One side of a copy: where its first row starts and how far rows are apart.
 struct Rows {
@@ -20,13 +21,12 @@ struct Rows {
 }
 
 impl Rows {
-    /// Refuses arrays, which the software device has not, and rows that do not fit their pitch.
+    /// Refuses rows that do not fit their pitch.
     fn new(kind: u32, host: u64, device: u64, pitch: usize, x: usize, y: usize, width: u64) -> Outcome<Self> {
         let (side, base) = match kind {
             memory_type::HOST => (Side::Any, host),
             memory_type::DEVICE => (Side::Device, device),
             memory_type::UNIFIED => (Side::Any, device),
-            memory_type::ARRAY => return Err(unsupported("a copy to or from an array")),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
         let (x, y) = (x as u64, y as u64);
@@ -49,6 +49,9 @@ fn extent(width: u64, rows: u64, pitch: u64) -> Outcome<u64> {
 
 /// `cuMemcpy2D` and its asynchronous form; the program's own memory is waited for in both.
 pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) -> Outcome {
+    if [it.srcMemoryType, it.dstMemoryType].contains(&memory_type::ARRAY) {
+        return volume::copy_plane(stream, it, when);
+    }
     let (width, rows) = (it.WidthInBytes as u64, it.Height as u64);
     let (source_host, target_host) = (it.srcHost.addr() as u64, it.dstHost.addr() as u64);
     let from = Rows::new(it.srcMemoryType, source_host, it.srcDevice, it.srcPitch, it.srcXInBytes, it.srcY, width)?;

@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Device,
     /// A heap that device code allocates from: kernels of its context reach it, the host API does not.
     Heap,
+    /// Texels of an array: copies and the texture unit reach them, loads and stores of kernels do not.
+    Array,
     /// A mapping of physical memory into reserved addresses, with each device's access.
     Mapped([Access; MOST_DEVICES]),
     /// Page-locked memory of `cuMemHostAlloc`, with its flags.

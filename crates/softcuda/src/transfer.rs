@@ -43,6 +43,12 @@ impl Span {
         if span.is_there() { Ok(span) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
+    /// `size` of its bytes, from `offset` on: inside of it.
+    pub(crate) fn part(self, offset: u64, size: u64) -> Self {
+        debug_assert!(offset + size <= self.size, "a part lies inside the whole");
+        Self { address: self.address + offset, size, ..self }
+    }
+
     /// What both checks ask. Pageable memory must still be nobody's: it could have been reserved since.
     fn is_there(&self) -> bool {
         let space = space::read();

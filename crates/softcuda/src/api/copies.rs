@@ -13,7 +13,7 @@
 
 use std::ffi::c_void;
 
-use katydid_cuda_sys::{CUDA_MEMCPY2D, CUcontext, CUstream};
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUstream};
 
 use super::contexts::number;
 use crate::border::{In, address, api};
@@ -21,6 +21,7 @@ use crate::copy::{Side, When, copy, peer};
 use crate::current;
 use crate::plane::copy_rows;
 use crate::stream::{default_stream, resolve};
+use crate::volume::{self, End, copy_row};
 
 use Side::{Any, Device};
 
@@ -84,7 +85,52 @@ api! {
         peer(&resolve(stream)?, (&target, to), (&source, from), size, When::Later)?;
     }
 
-    /// Arrays do not exist here; everything else may be on either side.
+    /// Bytes of the first row of an array, from an offset on; so with all of these.
+    fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, from: *const c_void, size: usize) {
+        copy_row(&default_stream()?, &End::Array(array, offset), &End::Any(address(from)), size, When::Now)?;
+    }
+
+    /// Returns when the bytes are there.
+    fn cuMemcpyAtoH_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize) {
+        copy_row(&default_stream()?, &End::Any(address(to)), &End::Array(array, offset), size, When::Now)?;
+    }
+
+    /// Does not wait.
+    fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, from: u64, size: usize) {
+        copy_row(&default_stream()?, &End::Array(array, offset), &End::Device(from), size, When::Later)?;
+    }
+
+    /// Does not wait.
+    fn cuMemcpyAtoD_v2(to: u64, array: CUarray, offset: usize, size: usize) {
+        copy_row(&default_stream()?, &End::Device(to), &End::Array(array, offset), size, When::Later)?;
+    }
+
+    /// Does not wait.
+    fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize) {
+        copy_row(&default_stream()?, &End::Array(to, to_offset), &End::Array(from, from_offset), size, When::Later)?;
+    }
+
+    /// Waits where the source is pageable memory.
+    fn cuMemcpyHtoAAsync_v2(array: CUarray, offset: usize, from: *const c_void, size: usize, stream: CUstream) {
+        copy_row(&resolve(stream)?, &End::Array(array, offset), &End::Any(address(from)), size, When::Later)?;
+    }
+
+    /// Waits where the target is pageable memory.
+    fn cuMemcpyAtoHAsync_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize, stream: CUstream) {
+        copy_row(&resolve(stream)?, &End::Any(address(to)), &End::Array(array, offset), size, When::Later)?;
+    }
+
+    /// Slices of rows; arrays may be on either side.
+    fn cuMemcpy3D_v2(description: In<CUDA_MEMCPY3D>) {
+        volume::copy(&default_stream()?, &description.0, When::Now)?;
+    }
+
+    /// Waits where a side is pageable memory.
+    fn cuMemcpy3DAsync_v2(description: In<CUDA_MEMCPY3D>, stream: CUstream) {
+        volume::copy(&resolve(stream)?, &description.0, When::Later)?;
+    }
+
+    /// Arrays may be on either side.
     fn cuMemcpy2D_v2(description: In<CUDA_MEMCPY2D>) {
         copy_rows(&default_stream()?, &description.0, When::Now)?;
     }
