@@ -13,10 +13,13 @@ pub(crate) mod convert_slow;
 pub(crate) mod element;
 pub(crate) mod float;
 pub(crate) mod half;
+pub(crate) mod half_slow;
 pub(crate) mod integer;
 pub(crate) mod lanes;
 pub(crate) mod moves;
 pub(crate) mod round;
+pub(crate) mod small;
+pub(crate) mod video;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

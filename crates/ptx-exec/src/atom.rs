@@ -6,7 +6,7 @@
 
 use crate::alu::convert::Source;
 use crate::alu::element::{Bf16, Element, F16, Two};
-use crate::alu::float::canonical;
+use crate::alu::float::{canonical, max_f32, min_f32};
 use crate::alu::half::Small;
 use crate::inst::{Exec, Flow, Inst, NONE};
 use crate::machine::Machine;
@@ -56,6 +56,16 @@ fn add_pair<T: Small>(a: u32, b: u32) -> u32 {
     Two(T::from_wide(a.0.wide() + b.0.wide()), T::from_wide(a.1.wide() + b.1.wide())).write()
 }
 
+/// The smaller or larger of two small floats; a number beats NaN.
+fn extreme_small<T: Small>(a: u32, b: u32, pick: fn(f32, f32) -> f32) -> u32 {
+    T::from_wide(pick(T::read(a).wide(), T::read(b).wide())).write()
+}
+
+/// The same for both halves.
+fn extreme_pair<T: Small>(a: u32, b: u32, pick: fn(f32, f32) -> f32) -> u32 {
+    extreme_small::<T>(a & 0xffff, b & 0xffff, pick) | extreme_small::<T>(a >> 16, b >> 16, pick) << 16
+}
+
 /// Bits as a number.
 fn float(bits: u32) -> f32 {
     f32::from_bits(bits)
@@ -78,6 +88,22 @@ operations! {
     AddF16x2: u32, u32 = |old, b, _c| add_pair::<F16>(old, b);
     /// `add.noftz.bf16x2`
     AddBf16x2: u32, u32 = |old, b, _c| add_pair::<Bf16>(old, b);
+    /// `min.noftz.f16`, of vectors
+    MinF16: u16, u32 = |old, b, _c| extreme_small::<F16>(u32::from(old), u32::from(b), min_f32) as u16;
+    /// `min.noftz.f16x2`, of vectors
+    MinF16x2: u32, u32 = |old, b, _c| extreme_pair::<F16>(old, b, min_f32);
+    /// `min.noftz.bf16`, of vectors
+    MinBf16: u16, u32 = |old, b, _c| extreme_small::<Bf16>(u32::from(old), u32::from(b), min_f32) as u16;
+    /// `min.noftz.bf16x2`, of vectors
+    MinBf16x2: u32, u32 = |old, b, _c| extreme_pair::<Bf16>(old, b, min_f32);
+    /// `max.noftz.f16`, of vectors
+    MaxF16: u16, u32 = |old, b, _c| extreme_small::<F16>(u32::from(old), u32::from(b), max_f32) as u16;
+    /// `max.noftz.f16x2`, of vectors
+    MaxF16x2: u32, u32 = |old, b, _c| extreme_pair::<F16>(old, b, max_f32);
+    /// `max.noftz.bf16`, of vectors
+    MaxBf16: u16, u32 = |old, b, _c| extreme_small::<Bf16>(u32::from(old), u32::from(b), max_f32) as u16;
+    /// `max.noftz.bf16x2`, of vectors
+    MaxBf16x2: u32, u32 = |old, b, _c| extreme_pair::<Bf16>(old, b, max_f32);
     /// `min.u32`
     MinU32: u32, u32 = |old, b, _c| old.min(b);
     /// `max.u32`
@@ -206,6 +232,14 @@ fn extreme(name: &str, ty: &str, visitor: impl Visitor) -> Option<Exec> {
         ("max", "u64") => visitor.visit::<MaxU64>(),
         ("min", "s64") => visitor.visit::<MinS64>(),
         ("max", "s64") => visitor.visit::<MaxS64>(),
+        ("min", "f16") => visitor.visit::<MinF16>(),
+        ("min", "f16x2") => visitor.visit::<MinF16x2>(),
+        ("min", "bf16") => visitor.visit::<MinBf16>(),
+        ("min", "bf16x2") => visitor.visit::<MinBf16x2>(),
+        ("max", "f16") => visitor.visit::<MaxF16>(),
+        ("max", "f16x2") => visitor.visit::<MaxF16x2>(),
+        ("max", "bf16") => visitor.visit::<MaxBf16>(),
+        ("max", "bf16x2") => visitor.visit::<MaxBf16x2>(),
         _ => return None,
     })
 }

@@ -1,5 +1,6 @@
 //! A decoded program, and what every thread of a launch reads of it.
 
+use crate::alu::video::Video;
 use crate::api::{Host, KernelInfo};
 use crate::device_runtime::Runtime;
 use crate::inst::{Inst, Slot};
@@ -33,6 +34,8 @@ pub(crate) struct Code {
     pub(crate) source: u64,
     /// What matrix instructions do.
     pub(crate) matrices: Vec<Matrix>,
+    /// What video instructions do.
+    pub(crate) videos: Vec<Video>,
 }
 
 impl Code {

@@ -275,8 +275,9 @@ pub(crate) fn reduce<O: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Fl
     Flow::Next
 }
 
-/// Rows of the frame in which lanes from different places meet.
-const MEETING_ROWS: usize = 6;
+/// Rows of the frame in which lanes from different places meet: two for `a`, which may have 64 bits, then one each for `b`, `c`,
+/// the members, `d` and `x`.
+const MEETING_ROWS: usize = 7;
 
 impl Machine<'_> {
     /// Nobody in the warp can run: looks for lanes that wait in different places for each other, with the same operation,
@@ -311,10 +312,6 @@ impl Machine<'_> {
 
     /// Runs one operation for the lanes of several splits, in a frame made up for it.
     fn meet(&mut self, model: &Inst, party: &[usize]) -> bool {
-        // Operations on 64-bit values do not fit the made-up frame; they wait for their partners at one place only.
-        if operates_on_wide(model.exec) {
-            return false;
-        }
         let mut rows = [Row::ZERO; MEETING_ROWS];
         let mut all = 0;
         for at in party {
@@ -335,23 +332,26 @@ impl Machine<'_> {
         true
     }
 
-    /// Copies the operands of a split's lanes: rows 0 to 2 `a b c`, row 3 the members, row 4 the predicates.
+    /// Copies the operands of a split's lanes into the rows of the meeting.
     fn carry_in(&mut self, rows: &mut [Row; MEETING_ROWS], split: Split, inst: &Inst) {
         let code = self.env.code;
         let registers = Registers::new(self.warp.rows_of(split.frame, code), &code.constants);
-        for (row, slot) in rows.iter_mut().zip([inst.a, inst.b, inst.c, members_slot(inst)]) {
-            if slot == NONE {
-                continue;
+        let wide = operates_on_wide(inst.exec);
+        if reads_predicate(inst.exec) {
+            // A vote has a predicate as `a`: one word for all lanes.
+            rows[0].0[0] |= registers.bits(inst.a) & split.lanes;
+        } else if inst.a != NONE && !wide {
+            carry_row(&mut rows[0], registers.row::<u32>(inst.a), split.lanes);
+        }
+        for (row, slot) in rows[2..].iter_mut().zip([inst.b, inst.c, members_slot(inst)]) {
+            if slot != NONE {
+                carry_row(row, registers.row::<u32>(slot), split.lanes);
             }
-            // A vote has a predicate as `a`: its word is in the row it points into, so take it as bits too.
-            let bits = registers.bits(slot);
-            for lane in lanes_of(split.lanes) {
-                row.0[lane] =
-                    if reads_predicate(inst.exec) && slot == inst.a { 0 } else { registers.row::<u32>(slot)[lane] };
-            }
-            if reads_predicate(inst.exec) && slot == inst.a {
-                row.0[0] |= bits & split.lanes;
-            }
+        }
+        if wide {
+            let values = *registers.row::<u64>(inst.a);
+            let mut meeting = Registers::new(rows, &code.constants);
+            meeting.set(0, split.lanes, &values);
         }
     }
 
@@ -359,10 +359,10 @@ impl Machine<'_> {
     fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all: u32) -> bool {
         let place = |slot: Slot, row: u32| if slot == NONE { NONE } else { row * LANES as u32 };
         let mut inst = *model;
-        (inst.a, inst.b, inst.c) = (place(model.a, 0), place(model.b, 1), place(model.c, 2));
-        (inst.d, inst.x) = (place(model.d, 4), place(model.x, 5));
-        inst.imm = u64::from(place(members_slot(model), 3));
-        let members = rows[3].0;
+        (inst.a, inst.b, inst.c) = (place(model.a, 0), place(model.b, 2), place(model.c, 3));
+        (inst.d, inst.x) = (place(model.d, 5), place(model.x, 6));
+        inst.imm = u64::from(place(members_slot(model), 4));
+        let members = rows[4].0;
         let alive = self.warp.alive;
         if lanes_of(all).any(|lane| members[lane] & alive & !all != 0) {
             return false;
@@ -383,14 +383,21 @@ impl Machine<'_> {
         let mut registers = Registers::new(self.warp.rows_of(split.frame, code), &code.constants);
         if inst.d != NONE && inst.d & CONSTANT == 0 {
             if reads_predicate(inst.exec) && !is_ballot(inst.exec) {
-                registers.set_bits(inst.d, split.lanes, rows[4].0[0]);
+                registers.set_bits(inst.d, split.lanes, rows[5].0[0]);
             } else {
-                registers.set(inst.d, split.lanes, &rows[4].0);
+                registers.set(inst.d, split.lanes, &rows[5].0);
             }
         }
         if inst.x != NONE {
-            registers.set_bits(inst.x, split.lanes, rows[5].0[0]);
+            registers.set_bits(inst.x, split.lanes, rows[6].0[0]);
         }
+    }
+}
+
+/// Copies the values of some lanes.
+fn carry_row(row: &mut Row, values: &[u32; LANES], lanes: u32) {
+    for lane in lanes_of(lanes) {
+        row.0[lane] = values[lane];
     }
 }
 

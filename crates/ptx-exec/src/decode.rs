@@ -18,6 +18,7 @@ mod function;
 #[cfg(test)]
 mod golden;
 mod half;
+mod hints;
 mod integer;
 mod liveness;
 mod logic;
@@ -28,7 +29,11 @@ mod modifiers;
 mod moves;
 mod operand;
 mod program;
+mod registers;
 mod slots;
+mod small;
 mod texture;
+mod video;
+mod wide;
 
 pub(crate) use program::{Needs, decode};

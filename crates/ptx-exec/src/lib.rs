@@ -47,6 +47,7 @@ mod program;
 mod registers;
 mod shared;
 mod special;
+mod stack;
 mod state;
 mod switch;
 pub mod texture;

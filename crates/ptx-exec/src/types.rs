@@ -31,6 +31,10 @@ pub(crate) enum Ty {
     S16x2,
     /// `.tf32`
     Tf32,
+    /// `.e4m3x2`
+    E4m3x2,
+    /// `.e5m2x2`
+    E5m2x2,
     /// `.texref .samplerref .surfref`: an 8-byte handle.
     Handle,
 }
@@ -73,6 +77,8 @@ impl Ty {
             "u16x2" => Self::U16x2,
             "s16x2" => Self::S16x2,
             "tf32" => Self::Tf32,
+            "e4m3x2" => Self::E4m3x2,
+            "e5m2x2" => Self::E5m2x2,
             "texref" | "samplerref" | "surfref" => Self::Handle,
             _ => return None,
         })
@@ -83,7 +89,7 @@ impl Ty {
         match self {
             Self::Pred => 1,
             Self::U(bits) | Self::S(bits) | Self::B(bits) => bits,
-            Self::F16 | Self::Bf16 => 16,
+            Self::F16 | Self::Bf16 | Self::E4m3x2 | Self::E5m2x2 => 16,
             Self::F16x2 | Self::Bf16x2 | Self::F32 | Self::U16x2 | Self::S16x2 | Self::Tf32 => 32,
             Self::F64 | Self::Handle => 64,
         }

@@ -219,6 +219,8 @@ pub enum Operand<'a> {
     F64(u64),
     /// `!p`
     Not(&'a str),
+    /// `-r` and `-r.h1`: a register, perhaps a part of it, with its sign turned around.
+    Negated(Box<Operand<'a>>),
     /// `d|p`
     Pair(Box<(Operand<'a>, Operand<'a>)>),
     /// `{a, b, c, d}`

@@ -125,6 +125,33 @@ fn relu(value: f32) -> f32 {
     if value > 0.0 || value.is_nan() { value } else { 0.0 }
 }
 
+/// The value next to `value` towards zero.
+#[inline(always)]
+fn cut<T: Small>(value: f32) -> T {
+    let nearest = T::from_wide(value).write();
+    let back = T::read(nearest).wide();
+    T::read(if back.abs() > value.abs() { nearest.wrapping_sub(1) } else { nearest })
+}
+
+/// `2^a`, cut as the GPU cuts it; what is too large is infinite, and an argument below its 23 bits of fraction is zero.
+#[inline(always)]
+fn power<T: Small>(a: T) -> T {
+    let argument = if a.wide().abs() < f32::EPSILON { 0.0 * a.wide() } else { a.wide() };
+    let value = super::approx::ex2(argument);
+    let rounded = T::from_wide(value).write() & 0x7fff;
+    let cut = cut::<T>(value).write();
+    T::read(if rounded >= T::INFINITY { rounded } else { cut })
+}
+
+/// `tanh(a)`, cut as the GPU cuts it; small arguments are their own.
+#[inline(always)]
+fn tangent<T: Small>(a: T) -> T {
+    let small = a.wide().abs() < 0.003_934;
+    let value = super::approx::tanh(a.wide());
+    let cut = cut::<T>(value).write();
+    T::read(if small { a.write() } else { cut })
+}
+
 operations! {
     /// `add.f16`, `add.bf16`
     Add<T: Small>(T, T) -> T = |a, b| a.map(b, |a, b| a + b);
@@ -174,9 +201,13 @@ operations! {
     /// `max.NaN.f16x2`
     MaxNan2<T: Small>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.map(b.0, max_nan_f32), a.1.map(b.1, max_nan_f32));
     /// `ex2.approx`
-    Ex2<T: Small>(T) -> T = |a| T::from_wide(super::approx::ex2(a.wide()));
+    Ex2<T: Small>(T) -> T = |a| power(a);
     /// `tanh.approx`
-    Tanh<T: Small>(T) -> T = |a| T::from_wide(super::approx::tanh(a.wide()));
+    Tanh<T: Small>(T) -> T = |a| tangent(a);
+    /// `ex2.approx.f16x2`
+    Ex2Pair<T: Small>(Two<T>) -> Two<T> = |a| Two(power(a.0), power(a.1));
+    /// `tanh.approx.f16x2`
+    TanhPair<T: Small>(Two<T>) -> Two<T> = |a| Two(tangent(a.0), tangent(a.1));
     /// `neg`
     Neg<T: Small>(u32) -> u32 = |a| ordered::<T>(a, (a ^ 0x8000) & 0xffff);
     /// `neg.f16x2`
@@ -202,11 +233,7 @@ operations! {
     /// `cvt.rn.relu.f16.f32`
     RoundRelu<T: Small>(f32) -> T = |a| T::from_wide(relu(a));
     /// `cvt.rz.f16.f32`: rounds the magnitude down.
-    RoundZero<T: Small>(f32) -> T = |a| {
-        let nearest = T::from_wide(a).write();
-        let back = T::read(nearest).wide();
-        T::read(if back.abs() > a.abs() { nearest.wrapping_sub(1) } else { nearest })
-    };
+    RoundZero<T: Small>(f32) -> T = |a| cut(a);
 }
 
 #[cfg(test)]

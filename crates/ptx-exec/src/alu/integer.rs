@@ -293,6 +293,18 @@ operations! {
     Add2<T: Integer16>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.add(b.0), a.1.add(b.1));
     /// `min.s16x2`, `min.u16x2`
     Min2<T: Integer16>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.min(b.0), a.1.min(b.1));
+    /// `min.relu.s32`
+    MinRelu(i32, i32) -> i32 = |a, b| Integer::max(Integer::min(a, b), 0);
+    /// `max.relu.s32`
+    MaxRelu(i32, i32) -> i32 = |a, b| Integer::max(Integer::max(a, b), 0);
+    /// `min.relu.s16x2`
+    MinRelu2(Two<i16>, Two<i16>) -> Two<i16> = |a, b| {
+        Two(Integer::max(Integer::min(a.0, b.0), 0), Integer::max(Integer::min(a.1, b.1), 0))
+    };
+    /// `max.relu.s16x2`
+    MaxRelu2(Two<i16>, Two<i16>) -> Two<i16> = |a, b| {
+        Two(Integer::max(Integer::max(a.0, b.0), 0), Integer::max(Integer::max(a.1, b.1), 0))
+    };
     /// `max.s16x2`, `max.u16x2`
     Max2<T: Integer16>(Two<T>, Two<T>) -> Two<T> = |a, b| Two(a.0.max(b.0), a.1.max(b.1));
     /// `slct`: `a` where `c` is not negative.

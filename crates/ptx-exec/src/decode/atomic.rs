@@ -3,10 +3,13 @@
 use super::draft::Draft;
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
+use crate::alu::lanes::unary;
+use crate::alu::moves;
 use crate::api::LoadError;
 use crate::atom;
+use crate::inst::Exec;
 use crate::types::{Ty, Width};
-use katydid_ptx::ast::Instruction;
+use katydid_ptx::ast::{Instruction, Operand};
 
 /// Names of operations.
 const OPERATIONS: &[&str] = &["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"];
@@ -18,10 +21,17 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let space = self.space(m);
         m.memory_order();
         let name = m.one_of(OPERATIONS).ok_or_else(|| self.unsupported(i))?;
+        let count = m.one_of(&["v2", "v4", "v8"]).map(|word| usize::from(word.as_bytes()[1] - b'0'));
         let ty = m.ty().ok_or_else(|| self.unsupported(i))?;
+        if count.is_some_and(|count| !is_vector(name, ty, count)) || (count.is_none() && is_small_extreme(name, ty)) {
+            return Err(self.unsupported(i));
+        }
         let named = m.take_if(|word| crate::types::Ty::parse(word).is_some());
         let exec = atom::lookup(name, &type_name(ty)).filter(|_| named.is_none()).ok_or_else(|| self.unsupported(i))?;
         let reduces = i.opcode == "red";
+        if let Some(count) = count {
+            return self.atomic_vector(i, exec, ty, (operands, count, space));
+        }
         let operands = operands.get(usize::from(!reduces)..).unwrap_or_default();
         let [address, values @ ..] = operands else { return Err(self.invalid("atomic without an address")) };
         if values.len() != 1 + usize::from(name == "cas") {
@@ -37,7 +47,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         if !reduces {
             let destination = i.operands.first().ok_or_else(|| self.invalid("atomic without a destination"))?;
-            if *destination != katydid_ptx::ast::Operand::Discard {
+            if *destination != Operand::Discard {
                 let d = self.destination(destination, ty)?;
                 draft = draft.d(d);
             }
@@ -45,6 +55,62 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.push(draft);
         self.count_bytes(barrier, u64::from(ty.bytes()))
     }
+
+    /// `red.global.add.v4.f32 [a], {w, x, y, z}`: each element is changed atomically, the vector is not.
+    fn atomic_vector(
+        &mut self,
+        i: &Instruction<'a>,
+        exec: Exec,
+        ty: Ty,
+        (operands, count, space): (&[Operand<'a>], usize, Option<&'a str>),
+    ) -> Result<(), LoadError> {
+        let (results, operands) = match (i.opcode, operands) {
+            ("atom", [Operand::Vector(results), rest @ ..]) if results.len() == count => (results.as_slice(), rest),
+            ("red", rest) => (&[][..], rest),
+            _ => return Err(self.invalid("atomic with a result of the wrong length")),
+        };
+        let [address, Operand::Vector(values)] = operands else {
+            return Err(self.invalid("atomic with the wrong number of operands"));
+        };
+        if values.len() != count || space.is_some_and(|space| space != "global") {
+            return Err(self.unsupported(i));
+        }
+        let address = self.plain_address(address, space)?;
+        let values = values.iter().map(|value| self.source(value, ty)).collect::<Result<Vec<_>, _>>()?;
+        // By way of temporaries: results may be in the registers of values that are still to be used.
+        let mut old = Vec::with_capacity(count);
+        for (index, value) in values.into_iter().enumerate() {
+            let offset = address.offset.wrapping_add(index as u64 * u64::from(ty.bytes()));
+            let mut draft =
+                Draft::new(exec).a(address.base).imm(offset).number(address.space.encode()).b(value).apart();
+            if let Some(result) = results.get(index) {
+                let between = self.temporary(Width::Word);
+                old.push((result, between));
+                draft = draft.d(between);
+            }
+            self.push(draft);
+        }
+        for (result, between) in old {
+            let d = self.destination(result, ty)?;
+            self.emit(unary::<moves::Copy32>(), d, &[between]);
+        }
+        Ok(())
+    }
+}
+
+/// Whether there are vectors of an operation: 16 bytes at most, sums of `f32`, and sums and extremes of 16-bit floats.
+fn is_vector(name: &str, ty: Ty, count: usize) -> bool {
+    let floats = match ty {
+        Ty::F32 => name == "add",
+        Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2 => matches!(name, "add" | "min" | "max"),
+        _ => false,
+    };
+    floats && count * ty.bytes() as usize <= 16
+}
+
+/// Whether it is a minimum or maximum of 16-bit floats, which only vectors have.
+fn is_small_extreme(name: &str, ty: Ty) -> bool {
+    matches!(name, "min" | "max") && matches!(ty, Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2)
 }
 
 /// The name of a type, as `atom::lookup` knows it.

@@ -9,10 +9,11 @@ use super::function::{Binding, FunctionDecoder};
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
 use crate::builtin;
-use crate::code::{CallSite, LocalArea};
+use crate::code::CallSite;
 use crate::control;
 use crate::globals;
 use crate::link::Symbol;
+use crate::stack;
 use crate::types::Ty;
 use katydid_ptx::ast::{Function, Instruction, Operand};
 
@@ -48,23 +49,38 @@ impl<'a> FunctionDecoder<'_, 'a> {
             [Operand::List(arguments), rest @ ..] => (arguments.as_slice(), rest.first()),
             rest => (&[][..], rest.first()),
         };
-        let site = CallSite { args: self.areas(arguments)?, results: self.areas(results)? };
+        let args = arguments.iter().map(|argument| self.argument(argument)).collect::<Result<Vec<_>, _>>()?;
+        let results = results.iter().map(|result| self.result(result)).collect::<Result<Vec<_>, _>>()?;
+        let site = CallSite { args, results: results.iter().map(|(area, _)| *area).collect() };
         if self.register(callee).is_some() {
-            return self.indirect(callee, prototype, site);
+            self.indirect(callee, prototype, site)?;
+        } else {
+            self.direct(callee, site)?;
         }
-        self.direct(callee, site)
+        results.into_iter().filter_map(|(_, carried)| carried).for_each(|carried| self.fill(carried));
+        Ok(())
     }
 
-    /// Where the arguments or results named in a call are. Compilers name `.param` variables only.
-    fn areas(&mut self, operands: &[Operand<'a>]) -> Result<Vec<LocalArea>, LoadError> {
-        let area = |operand: &Operand<'a>| match operand {
-            Operand::Name(name) => match self.binding(name) {
-                Some(Binding::Param(area)) => Ok(*area),
-                _ => Err(self.unsupported_name("call with arguments that are not .param variables", self.line)),
-            },
-            _ => Err(self.unsupported_name("call with constant arguments", self.line)),
+    /// `alloca.u64 d, size, 16`, `stacksave.u64 d`, `stackrestore.u64 a`
+    pub(crate) fn stack(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let ty = m.ty().filter(|ty| matches!(ty, Ty::U(32 | 64))).ok_or_else(|| self.unsupported(i))?;
+        let wide = u32::from(ty.bits() == 64);
+        let draft = match (i.opcode, i.operands.as_slice()) {
+            ("stacksave", [d]) => Draft::new(stack::save).d(self.destination(d, ty)?),
+            ("stackrestore", [a]) => Draft::new(stack::restore).a(self.source(a, ty)?),
+            ("alloca", [d, size, rest @ ..]) => {
+                let align = match rest {
+                    [] => 8,
+                    [Operand::Int(align)] if align.is_power_of_two() && *align <= 1 << 16 => *align,
+                    _ => return Err(self.invalid("alloca with an alignment that is no power of two")),
+                };
+                let size = self.source(size, ty)?;
+                Draft::new(stack::allocate).a(size).d(self.destination(d, ty)?).imm(align)
+            }
+            _ => return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len()))),
         };
-        operands.iter().map(area).collect()
+        self.push(draft.number(wide).apart());
+        Ok(())
     }
 
     /// Keeps a call site and returns its number.

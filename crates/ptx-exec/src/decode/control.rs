@@ -18,7 +18,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
         match i.opcode {
             "bra" => self.branch(i),
             "brx" => self.branch_indexed(i, m),
-            "ret" => self.end(Draft::new(control::ret)),
+            "ret" => {
+                self.spill_results();
+                self.end(Draft::new(control::ret))
+            }
             "exit" => self.end(Draft::new(control::exit)),
             "trap" | "brkpt" => self.end(Draft::new(control::trap)),
             "nanosleep" => {

@@ -13,6 +13,7 @@ use super::draft::Draft;
 use super::draft::Ref;
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
+use super::small;
 use crate::alu::convert as ops;
 use crate::alu::convert_half::{self, From, Narrowing};
 use crate::alu::convert_slow::{self, Conversion};
@@ -165,6 +166,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
     pub(crate) fn convert(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         if m.take("pack") {
             return self.convert_and_pack(i, m);
+        }
+        if let Some(conversion) = small::conversion(i) {
+            return self.convert_small(i, m, conversion);
         }
         let integral = m.integral_rounding();
         let style = Style {

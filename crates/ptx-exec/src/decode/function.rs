@@ -4,6 +4,8 @@ use super::call::Signature;
 use super::draft::{Draft, Ref, Registers, Role};
 use super::modifiers::Modifiers;
 use super::program::Shared;
+use super::registers::Carried;
+use super::{hints, logic, wide};
 use crate::api::LoadError;
 use crate::code::LocalArea;
 use crate::globals;
@@ -27,6 +29,8 @@ pub(crate) enum Binding {
     Shared(u32),
     /// A label, by its number.
     Label(u32),
+    /// Both halves of a `.b128` register.
+    Wide([Ref; 2]),
     /// The shape of an indirect call.
     Prototype(Signature),
     /// Labels of a `.branchtargets`.
@@ -58,6 +62,8 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
     pub(crate) scopes: Vec<HashMap<&'a str, Binding>>,
     /// Declared register ranges, innermost last.
     pub(crate) ranges: Vec<RegisterRange<'a>>,
+    /// Declared ranges of `.b128` registers: prefix, length and depth, innermost last.
+    pub(crate) wide_ranges: Vec<(&'a str, u32, usize)>,
     /// Virtual registers.
     pub(crate) registers: Registers,
     /// Code so far.
@@ -76,6 +82,8 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
     pub(crate) params: Vec<LocalArea>,
     /// Return values in local memory.
     pub(crate) returns: Vec<LocalArea>,
+    /// Return values in registers.
+    pub(crate) results: Vec<Carried>,
     /// The carry flag, once it is used.
     pub(crate) carry: Option<Ref>,
     /// Line of the current instruction.
@@ -96,6 +104,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             entry,
             scopes: vec![HashMap::new()],
             ranges: Vec::new(),
+            wide_ranges: Vec::new(),
             registers: Registers::default(),
             drafts: Vec::new(),
             lists: Vec::new(),
@@ -105,6 +114,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             shared_places: HashMap::new(),
             params: Vec::new(),
             returns: Vec::new(),
+            results: Vec::new(),
             carry: None,
             line: 0,
             guard: NONE,
@@ -116,13 +126,19 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         if self.entry {
             self.kernel_params(&function.params)?;
         } else {
-            self.params = self.bind_params(&function.params)?;
-            self.returns = self.bind_params(&function.returns)?;
+            let mut arguments = Vec::new();
+            self.params = self.bind_params(&function.params, &mut arguments)?;
+            let mut results = Vec::new();
+            self.returns = self.bind_params(&function.returns, &mut results)?;
+            self.results = results;
+            (self.line, self.guard) = (function.line, NONE);
+            arguments.into_iter().for_each(|argument| self.fill(argument));
         }
         self.statements(function.body.as_deref().unwrap_or_default())?;
         // Falling off the end is a return.
         let line = self.drafts.last().map_or(function.line, |draft| draft.inst.line);
         (self.line, self.guard) = (line, NONE);
+        self.spill_results();
         self.push(Draft::new(crate::control::ret).ends());
         Ok(())
     }
@@ -138,9 +154,23 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         Ok(())
     }
 
-    /// Makes room for parameters in the frame, in order.
-    fn bind_params(&mut self, params: &[Variable<'a>]) -> Result<Vec<LocalArea>, LoadError> {
-        params.iter().map(|param| self.param_area(param)).collect()
+    /// Makes room for parameters in the frame, in order; those in registers are `carried` too.
+    fn bind_params(
+        &mut self,
+        params: &[Variable<'a>],
+        carried: &mut Vec<Carried>,
+    ) -> Result<Vec<LocalArea>, LoadError> {
+        let mut areas = Vec::with_capacity(params.len());
+        for param in params {
+            areas.push(if param.space == Space::Reg {
+                let one = self.register_parameter(param)?;
+                carried.push(one);
+                one.area
+            } else {
+                self.param_area(param)?
+            });
+        }
+        Ok(areas)
     }
 
     /// Makes room for a parameter or call argument and binds its name.
@@ -156,7 +186,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     }
 
     /// Reserves local memory; everything starts at a multiple of 8 so that whole rows can be copied.
-    fn local_room(&mut self, size: u64, align: u64, line: u32) -> Result<u32, LoadError> {
+    pub(crate) fn local_room(&mut self, size: u64, align: u64, line: u32) -> Result<u32, LoadError> {
         let offset = u64::from(self.local_bytes).next_multiple_of(align.max(8));
         let end = offset.saturating_add(size).next_multiple_of(8);
         if end > u64::from(MAX_FRAME) {
@@ -195,6 +225,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
                     self.scopes.pop();
                     let depth = self.scopes.len();
                     self.ranges.retain(|range| range.depth <= depth);
+                    self.wide_ranges.retain(|(_, _, at)| *at <= depth);
                 }
                 Statement::Prototype(prototype) => {
                     let signature = Signature::of(prototype)?;
@@ -270,6 +301,9 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
 
     /// `.reg .b32 a, %r<9>;`
     fn declare_registers(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
+        if variable.ty == "b128" {
+            return self.declare_wide(variable);
+        }
         let width = Ty::parse(variable.ty).and_then(Ty::width);
         let width =
             width.ok_or_else(|| self.unsupported_name(&format!("register type .{}", variable.ty), variable.line))?;
@@ -328,7 +362,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         draft
     }
 
-    /// One instruction: guard, family, and the check that every modifier was understood.
+    /// One instruction with its guard.
     fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
         self.line = instruction.line;
         self.guard = NONE;
@@ -336,6 +370,18 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             Some(guard) => self.guard_register(guard)?,
             None => NONE,
         };
+        self.instruction_unguarded(instruction)
+    }
+
+    /// One instruction under the guard that is known: family, and the check that every modifier was understood.
+    pub(crate) fn instruction_unguarded(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
+        if hints::has_policy(instruction) {
+            let plain = self.without_policy(instruction)?;
+            return self.instruction_unguarded(&plain);
+        }
+        if wide::is_wide(instruction) {
+            return self.wide(instruction);
+        }
         let mut modifiers = Modifiers::new(&instruction.modifiers);
         self.family(instruction, &mut modifiers)?;
         if modifiers.all_taken() { Ok(()) } else { Err(self.unsupported(instruction)) }
@@ -354,8 +400,11 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             | "mad24" | "sad" | "addc" | "subc" | "madc" => self.arithmetic(i, m),
             "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" | "copysign" => self.float_function(i, m),
             "and" | "or" | "xor" | "not" | "cnot" | "lop3" | "shl" | "shr" | "shf" | "popc" | "clz" | "brev"
-            | "bfind" | "bfe" | "bfi" | "prmt" | "bmsk" | "szext" | "dp4a" | "dp2a" | "fns" | "vabsdiff2"
-            | "vabsdiff4" => self.logic(i, m),
+            | "bfind" | "bfe" | "bfi" | "prmt" | "bmsk" | "szext" | "dp4a" | "dp2a" | "fns" => self.logic(i, m),
+            "vabsdiff2" | "vabsdiff4" if logic::is_plain_distance(i) => self.logic(i, m),
+            "vadd" | "vsub" | "vabsdiff" | "vmin" | "vmax" | "vset" | "vshl" | "vshr" | "vmad" | "vadd2" | "vsub2"
+            | "vabsdiff2" | "vmin2" | "vmax2" | "vavrg2" | "vset2" | "vadd4" | "vsub4" | "vabsdiff4" | "vmin4"
+            | "vmax4" | "vavrg4" | "vset4" => self.video(i, m),
             "setp" | "set" | "testp" | "selp" | "slct" => self.comparison(i, m),
             "mov" | "cvta" | "isspacep" => self.movement(i, m),
             "cvt" => self.convert(i, m),
@@ -365,6 +414,9 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             "mbarrier" => self.mbarrier(i, m),
             "mapa" | "getctarank" => self.cluster_address(i, m),
             "tex" | "tld4" | "txq" | "istypep" | "suld" | "sust" | "sured" | "suq" => self.texture(i, m),
+            "createpolicy" => self.create_policy(i, m),
+            "setmaxnreg" => self.set_registers(i, m),
+            "alloca" | "stacksave" | "stackrestore" => self.stack(i, m),
             "call" => self.call(i, m),
             "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "membar" | "fence" | "griddepcontrol"
             | "pmevent" => self.control(i, m),

@@ -1,9 +1,11 @@
 //! Arithmetic on `f16`, `bf16` and pairs of them.
 
+use super::draft::Draft;
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::alu::element::{Bf16, F16};
 use crate::alu::half as ops;
+use crate::alu::half_slow::{self, Operation, Style};
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::round::mode;
 use crate::api::LoadError;
@@ -50,46 +52,101 @@ fn sign(opcode: &str, ty: Ty) -> Exec {
     if opcode == "neg" { by_type!(ty, unary, Neg, Neg2) } else { by_type!(ty, unary, Abs, Abs2) }
 }
 
+/// The operation of an opcode, and the number of its sources.
+fn operation(opcode: &str) -> Option<(Operation, usize)> {
+    Some(match opcode {
+        "add" => (Operation::Add, 2),
+        "sub" => (Operation::Sub, 2),
+        "mul" => (Operation::Mul, 2),
+        "fma" => (Operation::Fma, 3),
+        "min" => (Operation::Min, 2),
+        "max" => (Operation::Max, 2),
+        "neg" => (Operation::Neg, 1),
+        "abs" => (Operation::Abs, 1),
+        _ => return None,
+    })
+}
+
+/// Whether PTX has that combination: `bf16` knows neither `.ftz` nor `.sat`, and each of the others belongs to a few opcodes.
+fn exists(style: &Style) -> bool {
+    let extreme = matches!(style.operation, Operation::Min | Operation::Max);
+    let sum = matches!(style.operation, Operation::Add | Operation::Sub | Operation::Mul | Operation::Fma);
+    let fused = style.operation == Operation::Fma;
+    (!style.bfloat || !(style.flush || style.saturate))
+        && (!style.saturate || (sum && !style.relu))
+        && (!style.relu || fused)
+        && (!style.bounded || (fused && !style.flush && !style.saturate))
+        && (extreme || !(style.nan_wins || style.sign_product))
+}
+
+/// Code for the styles that are used in loops.
+fn fast(i: &Instruction<'_>, ty: Ty, style: &Style) -> Option<Exec> {
+    if style.flush || style.sign_product || style.bounded {
+        return None;
+    }
+    if style.saturate {
+        return saturating(i.opcode, ty);
+    }
+    Some(match (i.opcode, style.relu, style.nan_wins) {
+        ("add", ..) => by_type!(ty, binary, Add, Add2),
+        ("sub", ..) => by_type!(ty, binary, Sub, Sub2),
+        ("mul", ..) => by_type!(ty, binary, Mul, Mul2),
+        ("fma", false, _) => by_type!(ty, ternary, Fma, Fma2),
+        ("fma", true, _) => by_type!(ty, ternary, FmaRelu, FmaRelu2),
+        ("min", _, false) => by_type!(ty, binary, Min, Min2),
+        ("max", _, false) => by_type!(ty, binary, Max, Max2),
+        ("min", _, true) => by_type!(ty, binary, MinNan, MinNan2),
+        ("max", _, true) => by_type!(ty, binary, MaxNan, MaxNan2),
+        _ => sign(i.opcode, ty),
+    })
+}
+
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// `add` to `abs` on 16-bit floats. `.ftz` is refused: nothing emits it here.
+    /// `add` to `abs` on 16-bit floats, in every style.
     pub(crate) fn arithmetic_half(
         &mut self,
         i: &Instruction<'a>,
         m: &mut Modifiers<'a>,
         ty: Ty,
     ) -> Result<(), LoadError> {
-        let (saturate, relu, nan_wins) = (m.take("sat"), m.take("relu"), m.take("NaN"));
-        if m.has("ftz") || m.rounding() != mode::NEAREST {
+        let (operation, arity) = operation(i.opcode).ok_or_else(|| self.unsupported(i))?;
+        let style = Style {
+            operation,
+            bfloat: matches!(ty, Ty::Bf16 | Ty::Bf16x2),
+            pair: matches!(ty, Ty::F16x2 | Ty::Bf16x2),
+            flush: m.take("ftz"),
+            saturate: m.take("sat"),
+            relu: m.take("relu"),
+            nan_wins: m.take("NaN"),
+            sign_product: m.take("xorsign"),
+            bounded: m.take("oob"),
+        };
+        let magnitudes = m.take("abs");
+        if !exists(&style) || magnitudes != style.sign_product || m.rounding() != mode::NEAREST {
             return Err(self.unsupported(i));
         }
-        let (exec, arity) = match (i.opcode, saturate, relu, nan_wins) {
-            (_, true, false, false) => {
-                let arity = if i.opcode == "fma" { 3 } else { 2 };
-                (saturating(i.opcode, ty).ok_or_else(|| self.unsupported(i))?, arity)
-            }
-            ("add", false, false, false) => (by_type!(ty, binary, Add, Add2), 2),
-            ("sub", false, false, false) => (by_type!(ty, binary, Sub, Sub2), 2),
-            ("mul", false, false, false) => (by_type!(ty, binary, Mul, Mul2), 2),
-            ("fma", false, false, false) => (by_type!(ty, ternary, Fma, Fma2), 3),
-            ("fma", false, true, false) => (by_type!(ty, ternary, FmaRelu, FmaRelu2), 3),
-            ("min", false, false, false) => (by_type!(ty, binary, Min, Min2), 2),
-            ("max", false, false, false) => (by_type!(ty, binary, Max, Max2), 2),
-            ("min", false, false, true) => (by_type!(ty, binary, MinNan, MinNan2), 2),
-            ("max", false, false, true) => (by_type!(ty, binary, MaxNan, MaxNan2), 2),
-            ("neg" | "abs", false, false, false) => (sign(i.opcode, ty), 1),
-            _ => return Err(self.unsupported(i)),
-        };
-        self.uniform(i, exec, ty, arity)
+        if let Some(exec) = fast(i, ty, &style) {
+            return self.uniform(i, exec, ty, arity);
+        }
+        let [destination, sources @ ..] = i.operands.as_slice() else { return Err(self.invalid("no operands")) };
+        if sources.len() != arity {
+            return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len())));
+        }
+        let mut references = sources.iter().map(|source| self.source(source, ty)).collect::<Result<Vec<_>, _>>()?;
+        references.resize(3, references[0]);
+        let d = self.destination(destination, ty)?;
+        let draft = Draft::new(half_slow::arithmetic).d(d).a(references[0]).b(references[1]).c(references[2]);
+        self.push(draft.imm(style.encode()).apart());
+        Ok(())
     }
 
-    /// `ex2.approx` and `tanh.approx` on one value.
+    /// `ex2.approx` and `tanh.approx`.
     pub(crate) fn function_half(&mut self, i: &Instruction<'a>, ty: Ty) -> Result<(), LoadError> {
-        let exec = match i.opcode {
-            "ex2" => by_single_type!(ty, unary, Ex2),
-            "tanh" => by_single_type!(ty, unary, Tanh),
-            _ => None,
+        let exec = match (i.opcode, ty) {
+            ("ex2", Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2) => by_type!(ty, unary, Ex2, Ex2Pair),
+            ("tanh", Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2) => by_type!(ty, unary, Tanh, TanhPair),
+            _ => return Err(self.unsupported(i)),
         };
-        let exec = exec.ok_or_else(|| self.unsupported(i))?;
         self.uniform(i, exec, ty, 1)
     }
 }

@@ -121,6 +121,17 @@ fn saturating(opcode: &str, half: Option<&str>) -> Option<Exec> {
     })
 }
 
+/// Code for `min.relu` and `max.relu`.
+fn positive(opcode: &str, ty: Ty) -> Option<Exec> {
+    Some(match (opcode, ty) {
+        ("min", Ty::S(32)) => binary::<ops::MinRelu>(),
+        ("max", Ty::S(32)) => binary::<ops::MaxRelu>(),
+        ("min", Ty::S16x2) => binary::<ops::MinRelu2>(),
+        ("max", Ty::S16x2) => binary::<ops::MaxRelu2>(),
+        _ => return None,
+    })
+}
+
 impl<'a> FunctionDecoder<'_, 'a> {
     /// Arithmetic of any type.
     pub(crate) fn arithmetic(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
@@ -137,7 +148,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// Everything but carry chains. The half of a product decides the type of its result.
     fn arithmetic_integer(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, ty: Ty) -> Result<(), LoadError> {
         let half = m.one_of(&["lo", "hi", "wide"]);
-        let exec = if m.take("sat") {
+        let exec = if m.take("relu") {
+            positive(i.opcode, ty)
+        } else if m.take("sat") {
             saturating(i.opcode, half).filter(|_| ty == Ty::S(32))
         } else {
             half.map_or_else(|| plain(i.opcode, ty), |half| product(i.opcode, half, ty))

@@ -100,6 +100,12 @@ macro_rules! dot {
     };
 }
 
+/// Whether a `vabsdiff2` or `vabsdiff4` takes whole registers, with sources of one type, and does not clamp.
+pub(crate) fn is_plain_distance(i: &Instruction<'_>) -> bool {
+    let whole = i.operands.iter().all(|operand| !matches!(operand, Operand::Member(..)));
+    whole && i.modifiers.get(1) == i.modifiers.get(2) && !i.modifiers.contains(&"sat")
+}
+
 impl<'a> FunctionDecoder<'_, 'a> {
     /// Any instruction of this family.
     pub(crate) fn logic(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {

@@ -65,7 +65,7 @@ macro_rules! by_access {
 }
 
 /// Code for a load.
-fn load_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool) -> Option<Exec> {
+pub(crate) fn load_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool) -> Option<Exec> {
     match (space, pointer, vector) {
         (Space::Generic | Space::Global, _, false) => by_access!(ty, register, |T, L| load::<Device<T, L>>()),
         (Space::Generic | Space::Global, _, true) => by_access!(ty, register, |T, L| load_vector::<Device<T, L>>()),
@@ -81,7 +81,7 @@ fn load_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool
 }
 
 /// Code for a store.
-fn store_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool) -> Option<Exec> {
+pub(crate) fn store_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool) -> Option<Exec> {
     match (space, pointer, vector) {
         (Space::Generic | Space::Global, _, false) => by_access!(ty, register, |T, L| store::<Device<T, L>>()),
         (Space::Generic | Space::Global, _, true) => by_access!(ty, register, |T, L| store_vector::<Device<T, L>>()),
@@ -316,7 +316,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// Where the local memory of the running frame starts.
-    fn frame_start(&mut self) -> Ref {
+    pub(crate) fn frame_start(&mut self) -> Ref {
         if self.entry {
             return self.constant(0, Width::Double);
         }

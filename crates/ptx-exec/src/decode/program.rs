@@ -4,6 +4,7 @@ use super::cluster::looks_beyond;
 use super::draft::{Draft, Ref, Role, is_register};
 use super::function::FunctionDecoder;
 use super::{liveness, slots};
+use crate::alu::video::Video;
 use crate::api::LoadError;
 use crate::code::{CallSite, Code, FunctionCode};
 use crate::globals::{self, Globals};
@@ -54,6 +55,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) call_sites: Vec<CallSite>,
     /// Matrix instructions so far, each description once.
     pub(crate) matrices: Vec<Matrix>,
+    /// Video instructions so far, likewise.
+    pub(crate) videos: Vec<Video>,
     /// Offsets of shared variables that functions use: the same in every kernel.
     pub(crate) common_shared: HashMap<usize, u32>,
     /// Alignment of dynamic shared memory.
@@ -67,13 +70,22 @@ pub(crate) struct Shared<'a> {
 impl Shared<'_> {
     /// The index of a matrix instruction's description.
     pub(crate) fn matrix(&mut self, matrix: Matrix) -> u64 {
-        let known = self.matrices.iter().position(|known| *known == matrix);
-        let index = known.unwrap_or_else(|| {
-            self.matrices.push(matrix);
-            self.matrices.len() - 1
-        });
-        index as u64
+        index_of(&mut self.matrices, matrix)
     }
+
+    /// The index of a video instruction's description.
+    pub(crate) fn video(&mut self, video: Video) -> u64 {
+        index_of(&mut self.videos, video)
+    }
+}
+
+/// Where `item` is in a list that holds each item once; there are few.
+fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> u64 {
+    let known = list.iter().position(|known| *known == item);
+    known.unwrap_or_else(|| {
+        list.push(item);
+        list.len() - 1
+    }) as u64
 }
 
 /// What a kernel's launch needs besides its code, by function.
@@ -104,6 +116,7 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
         constants: Constants::default(),
         call_sites: Vec::new(),
         matrices: Vec::new(),
+        videos: Vec::new(),
         common_shared,
         dynamic_align: 16,
         ranked: linked.functions.iter().any(|known| looks_beyond(known.function.body.as_deref().unwrap_or_default())),
@@ -125,6 +138,7 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
     code.call_sites = shared.call_sites;
     (code.ranked, code.reserved) = (shared.ranked, shared.reserved);
     code.matrices = shared.matrices;
+    code.videos = shared.videos;
     for need in &mut needs {
         need.dynamic_align = shared.dynamic_align;
     }

@@ -50,6 +50,7 @@ impl<'a> Parser<'a> {
             TokenKind::Int(value) => Operand::Int(value),
             TokenKind::F32(bits) => Operand::F32(if negative { bits ^ (1 << 31) } else { bits }),
             TokenKind::F64(bits) => Operand::F64(if negative { bits ^ (1 << 63) } else { bits }),
+            TokenKind::Word(name) if negative => Operand::Negated(Box::new(self.named(name)?)),
             _ => return Err(error(&token, "expected an operand")),
         })
     }

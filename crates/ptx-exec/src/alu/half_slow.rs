@@ -1,0 +1,210 @@
+//! Arithmetic on `f16` and `bf16` in its rarer styles: flushed, clamped, and with the sign rules of `.xorsign.abs`.
+//!
+//! One lane at a time, the style known at run time: there are hundreds of combinations, of which programs use a few.
+
+use super::element::{Bf16, F16};
+use super::float::{max_f32, max_nan_f32, min_f32, min_nan_f32, saturate};
+use super::half::Small;
+use super::round;
+use crate::inst::{Flow, Inst};
+use crate::machine::Machine;
+use crate::registers::lanes_of;
+
+/// What is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// `add`
+    Add,
+    /// `sub`
+    Sub,
+    /// `mul`
+    Mul,
+    /// `fma`
+    Fma,
+    /// `min`
+    Min,
+    /// `max`
+    Max,
+    /// `neg`
+    Neg,
+    /// `abs`
+    Abs,
+}
+
+/// All operations, in the order of their numbers.
+const OPERATIONS: [Operation; 8] = [
+    Operation::Add,
+    Operation::Sub,
+    Operation::Mul,
+    Operation::Fma,
+    Operation::Min,
+    Operation::Max,
+    Operation::Neg,
+    Operation::Abs,
+];
+
+/// An operation and its modifiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Style {
+    /// What is computed.
+    pub(crate) operation: Operation,
+    /// `bf16`, not `f16`.
+    pub(crate) bfloat: bool,
+    /// Two values in each register.
+    pub(crate) pair: bool,
+    /// `.ftz`: subnormal numbers are zero.
+    pub(crate) flush: bool,
+    /// `.sat`: clamped to 0..1.
+    pub(crate) saturate: bool,
+    /// `.relu`: negative results are zero.
+    pub(crate) relu: bool,
+    /// `.NaN`: a result of `min` or `max` is NaN if an operand is.
+    pub(crate) nan_wins: bool,
+    /// `.xorsign.abs`: magnitudes are compared, and the signs multiplied.
+    pub(crate) sign_product: bool,
+    /// `.oob`: what stands for elements out of bounds makes the result zero.
+    pub(crate) bounded: bool,
+}
+
+impl Style {
+    /// As a number, for `Inst::imm`.
+    pub(crate) fn encode(self) -> u64 {
+        let operation = OPERATIONS.iter().position(|one| *one == self.operation).unwrap_or(0);
+        let flags = [
+            self.bfloat,
+            self.pair,
+            self.flush,
+            self.saturate,
+            self.relu,
+            self.nan_wins,
+            self.sign_product,
+            self.bounded,
+        ];
+        flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag)) << 3 | operation as u64
+    }
+
+    /// The reverse of `encode`.
+    fn decode(code: u64) -> Self {
+        let flag = |index: u32| code >> (3 + index) & 1 != 0;
+        Self {
+            operation: OPERATIONS[code as usize & 7],
+            bfloat: flag(0),
+            pair: flag(1),
+            flush: flag(2),
+            saturate: flag(3),
+            relu: flag(4),
+            nan_wins: flag(5),
+            sign_product: flag(6),
+            bounded: flag(7),
+        }
+    }
+
+    /// Zero for a subnormal number, where the style flushes.
+    fn flushed<T: Small>(self, bits: u32) -> u32 {
+        let subnormal = bits & T::INFINITY == 0;
+        if self.flush && subnormal { bits & 0x8000 } else { bits & 0xffff }
+    }
+
+    /// One value.
+    fn apply<T: Small>(self, operands: [u32; 3]) -> u32 {
+        let [a, b, c] = operands.map(|operand| self.flushed::<T>(operand));
+        if self.bounded && [a, b].contains(&OUT_OF_BOUNDS) {
+            return 0;
+        }
+        let [x, y, z] = [a, b, c].map(|bits| T::read(bits).wide());
+        let bits = match self.operation {
+            Operation::Add => self.finish::<T>(x + y),
+            Operation::Sub => self.finish::<T>(x - y),
+            Operation::Mul => self.finish::<T>(x * y),
+            Operation::Fma => self.finish::<T>(round::fma_to_odd_f32(x, y, z)),
+            Operation::Neg => a ^ 0x8000,
+            Operation::Abs => a & 0x7fff,
+            Operation::Min | Operation::Max => return self.extreme::<T>(a, b),
+        };
+        let nan = bits & 0x7fff > T::INFINITY;
+        if nan { 0x7fff } else { self.flushed::<T>(bits) }
+    }
+
+    /// Rounds and clamps.
+    fn finish<T: Small>(self, value: f32) -> u32 {
+        let value = if self.saturate { saturate(value) } else { value };
+        let negative = self.relu && (value < 0.0 || value == 0.0);
+        let bits = T::from_wide(if negative { 0.0 } else { value }).write();
+        // What rounds to minus zero is not negative any more.
+        if self.relu && bits == 0x8000 { 0 } else { bits }
+    }
+
+    /// `min` and `max`.
+    fn extreme<T: Small>(self, a: u32, b: u32) -> u32 {
+        let (first, second) = if self.sign_product { (a & 0x7fff, b & 0x7fff) } else { (a, b) };
+        let (x, y) = (T::read(first).wide(), T::read(second).wide());
+        let value = match (self.operation, self.nan_wins) {
+            (Operation::Min, false) => min_f32(x, y),
+            (Operation::Min, true) => min_nan_f32(x, y),
+            (_, false) => max_f32(x, y),
+            (_, true) => max_nan_f32(x, y),
+        };
+        let bits = T::from_wide(value).write();
+        if self.sign_product && !value.is_nan() { bits & 0x7fff | (a ^ b) & 0x8000 } else { bits }
+    }
+}
+
+/// The NaN that copies of tensors put where there is no element.
+const OUT_OF_BOUNDS: u32 = 0x1_0000;
+
+/// Both halves of three registers.
+fn lane<T: Small>(style: Style, operands: [u32; 3]) -> u32 {
+    let low = style.apply::<T>(operands);
+    if style.pair { low | style.apply::<T>(operands.map(|operand| operand >> 16)) << 16 } else { low }
+}
+
+/// `d = f(a, b, c)` as `Inst::imm` says; operands that the operation lacks are any register.
+pub(crate) fn arithmetic(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let style = Style::decode(inst.imm);
+    for index in lanes_of(machine.mask) {
+        let operands = [inst.a, inst.b, inst.c].map(|slot| machine.registers.row::<u32>(slot)[index]);
+        let value = if style.bfloat { lane::<Bf16>(style, operands) } else { lane::<F16>(style, operands) };
+        machine.registers.set_lane(inst.d, index, value);
+    }
+    Flow::Next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Style = Style {
+        operation: Operation::Add,
+        bfloat: false,
+        pair: false,
+        flush: false,
+        saturate: false,
+        relu: false,
+        nan_wins: false,
+        sign_product: false,
+        bounded: false,
+    };
+
+    #[test]
+    fn styles_survive_encoding() {
+        for style in [
+            PLAIN,
+            Style { operation: Operation::Abs, bfloat: true, relu: true, ..PLAIN },
+            Style { operation: Operation::Max, pair: true, sign_product: true, bounded: true, ..PLAIN },
+            Style { operation: Operation::Fma, flush: true, saturate: true, nan_wins: true, ..PLAIN },
+        ] {
+            assert_eq!(Style::decode(style.encode()), style);
+        }
+    }
+
+    #[test]
+    fn modifiers_do_what_they_say() {
+        let apply = |style: Style, a, b, c| lane::<F16>(style, [a, b, c]);
+        assert_eq!(apply(Style { flush: true, ..PLAIN }, 0x0001, 0x8001, 0), 0);
+        assert_eq!(apply(Style { saturate: true, pair: true, ..PLAIN }, 0x4000_bc00, 0x3c00_0000, 0), 0x3c00_0000);
+        assert_eq!(apply(Style { operation: Operation::Fma, relu: true, ..PLAIN }, 0xbc00, 0x3c00, 0), 0);
+        let product = Style { operation: Operation::Max, sign_product: true, ..PLAIN };
+        assert_eq!(apply(product, 0xc000, 0x3c00, 0), 0xc000);
+        assert_eq!(apply(Style { operation: Operation::Neg, ..PLAIN }, 0x7e01, 0, 0), 0x7fff);
+    }
+}

@@ -1,0 +1,106 @@
+//! Hints: cache policies, `createpolicy`, `setmaxnreg`. They change no result here, so their operands are checked and dropped.
+//!
+//! A policy is a number that only the cache understands; those that `createpolicy.fractional` makes are an H200's:
+//!
+//! | bits | what |
+//! |---|---|
+//! | 60 | set |
+//! | 57, 58 | priority: 0 unchanged, 1 first, 2 last, 3 normal |
+//! | 52 to 55 | sixteenths of the accesses, less one |
+
+use super::draft::Draft;
+use super::function::FunctionDecoder;
+use super::modifiers::Modifiers;
+use crate::alu::lanes::unary;
+use crate::alu::moves;
+use crate::api::LoadError;
+use crate::control;
+use crate::types::{Ty, Width};
+use katydid_ptx::ast::{Instruction, Operand};
+
+/// The modifier that says that a policy is the last operand.
+const HINT: &str = "L2::cache_hint";
+
+/// The bits of a policy for `fraction` of the accesses.
+fn policy(priority: &str, fraction: f32) -> u64 {
+    let priority = match priority {
+        "L2::evict_first" => 1,
+        "L2::evict_last" => 2,
+        "L2::evict_normal" => 3,
+        _ => 0,
+    };
+    let sixteenths = (fraction * 16.0).ceil().clamp(1.0, 16.0) as u64 - 1;
+    1 << 60 | priority << 57 | sixteenths << 52
+}
+
+/// Whether a load, store or atomic ends with a policy.
+pub(crate) fn has_policy(i: &Instruction<'_>) -> bool {
+    matches!(i.opcode, "ld" | "st" | "atom" | "red") && i.modifiers.contains(&HINT)
+}
+
+impl<'a> FunctionDecoder<'_, 'a> {
+    /// The instruction without its policy.
+    pub(crate) fn without_policy(&mut self, i: &Instruction<'a>) -> Result<Instruction<'a>, LoadError> {
+        let mut plain = i.clone();
+        let policy = plain.operands.pop().ok_or_else(|| self.invalid("no cache policy"))?;
+        self.source(&policy, Ty::U(64))?;
+        plain.modifiers.retain(|word| *word != HINT);
+        Ok(plain)
+    }
+
+    /// `createpolicy.fractional.L2::evict_last.b64 d, 0.5`, `createpolicy.range...  d, [a], primary, total`,
+    /// `createpolicy.cvt.L2.b64 d, property`
+    pub(crate) fn create_policy(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let kind = m.one_of(&["fractional", "range", "cvt"]).ok_or_else(|| self.unsupported(i))?;
+        m.take("global");
+        let primary = m.take_if(|word| word.starts_with("L2::evict_"));
+        m.one_of(&["L2::evict_first", "L2::evict_unchanged"]);
+        let converts = kind == "cvt" && m.take("L2");
+        if m.ty() != Some(Ty::B(64)) || (primary.is_none() && !converts) {
+            return Err(self.unsupported(i));
+        }
+        let [destination, rest @ ..] = i.operands.as_slice() else { return Err(self.invalid("no operands")) };
+        let value = match (kind, rest) {
+            ("cvt", [property]) => self.source(property, Ty::B(64))?,
+            ("fractional", []) | ("range", [_, _, _]) => {
+                self.constant(policy(primary.unwrap_or_default(), 1.0), Width::Double)
+            }
+            ("fractional", [Operand::F32(bits)]) => {
+                self.constant(policy(primary.unwrap_or_default(), f32::from_bits(*bits)), Width::Double)
+            }
+            ("fractional", [Operand::F64(bits)]) => {
+                self.constant(policy(primary.unwrap_or_default(), f64::from_bits(*bits) as f32), Width::Double)
+            }
+            _ => return Err(self.unsupported(i)),
+        };
+        let d = self.destination(destination, Ty::B(64))?;
+        self.emit(unary::<moves::Copy64>(), d, &[value]);
+        Ok(())
+    }
+
+    /// `setmaxnreg.inc.sync.aligned.u32 160`: registers are not scarce here.
+    pub(crate) fn set_registers(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let known = m.one_of(&["inc", "dec"]).is_some() && m.take("sync") && m.take("aligned");
+        let [Operand::Int(24..=256)] = i.operands.as_slice() else {
+            return Err(self.invalid("setmaxnreg takes a number from 24 to 256"));
+        };
+        if !known || m.ty() != Some(Ty::U(32)) {
+            return Err(self.unsupported(i));
+        }
+        self.push(Draft::new(control::nothing));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_those_of_an_h200() {
+        assert_eq!(policy("L2::evict_last", 1.0), 0x14f0_0000_0000_0000);
+        assert_eq!(policy("L2::evict_first", 0.1), 0x1210_0000_0000_0000);
+        assert_eq!(policy("L2::evict_normal", 0.0625), 0x1600_0000_0000_0000);
+        assert_eq!(policy("L2::evict_unchanged", 0.5), 0x1070_0000_0000_0000);
+    }
+}

@@ -1,0 +1,112 @@
+//! Parameters and arguments in registers: `.func (.reg .b32 r) f (.reg .b32 a)`, `call (r), f, (a, 3)`.
+//!
+//! A call copies areas of local memory. So a function with such parameters reads them into their registers when it starts and
+//! writes its results to their areas before it returns; a caller does the reverse, in areas made for the call.
+
+use super::draft::{Draft, Ref};
+use super::function::{Binding, FunctionDecoder};
+use super::memory::{load_code, store_code};
+use crate::api::LoadError;
+use crate::code::LocalArea;
+use crate::memory::place::Space;
+use crate::types::{Ty, Width};
+use katydid_ptx::ast::{Operand, Variable};
+
+/// Bytes of the area of a register.
+const AREA: u32 = 8;
+
+/// A register and the area that stands for it in calls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Carried {
+    /// The register.
+    pub(crate) register: Ref,
+    /// Its width.
+    pub(crate) width: Width,
+    /// Its area.
+    pub(crate) area: LocalArea,
+}
+
+/// The type that is moved to and from an area.
+fn moved(width: Width) -> Ty {
+    if width == Width::Double { Ty::B(64) } else { Ty::B(32) }
+}
+
+impl<'a> FunctionDecoder<'_, 'a> {
+    /// Makes a register for a parameter and the area that it comes or goes in.
+    pub(crate) fn register_parameter(&mut self, parameter: &Variable<'a>) -> Result<Carried, LoadError> {
+        let width = Ty::parse(parameter.ty).and_then(Ty::width).filter(|width| *width != Width::Pred);
+        let (Some(width), None) = (width, parameter.count) else {
+            return Err(self.unsupported_name(&format!("parameter in a .{} register", parameter.ty), parameter.line));
+        };
+        let area = self.area_of_register(parameter.line)?;
+        let register = self.registers.fresh(width);
+        self.bind(parameter.name, Binding::Register(register));
+        Ok(Carried { register, width, area })
+    }
+
+    /// A new area for one register.
+    pub(crate) fn area_of_register(&mut self, line: u32) -> Result<LocalArea, LoadError> {
+        let offset = self.local_room(u64::from(AREA), u64::from(AREA), line)?;
+        Ok(LocalArea { offset, size: AREA })
+    }
+
+    /// Reads a register from its area.
+    pub(crate) fn fill(&mut self, carried: Carried) {
+        let base = self.frame_start();
+        if let Some(exec) = load_code(moved(carried.width), carried.width, Space::Local, Width::Double, false) {
+            let mut draft = Draft::new(exec).a(base).imm(u64::from(carried.area.offset)).d(carried.register);
+            draft.inst.b = Space::Local.encode();
+            self.push(draft);
+        }
+    }
+
+    /// Writes a register or constant to its area.
+    pub(crate) fn spill(&mut self, carried: Carried) {
+        let base = self.frame_start();
+        if let Some(exec) = store_code(moved(carried.width), carried.width, Space::Local, Width::Double, false) {
+            let mut draft = Draft::new(exec).a(base).imm(u64::from(carried.area.offset)).b(carried.register);
+            draft.inst.d = Space::Local.encode();
+            self.push(draft);
+        }
+    }
+
+    /// Writes the results that are in registers to their areas.
+    pub(crate) fn spill_results(&mut self) {
+        for result in self.results.clone() {
+            self.spill(result);
+        }
+    }
+
+    /// The area of an argument: that of a `.param` variable, or a new one that a register or constant is written to.
+    pub(crate) fn argument(&mut self, operand: &Operand<'a>) -> Result<LocalArea, LoadError> {
+        if let Operand::Name(name) = operand
+            && let Some(Binding::Param(area)) = self.binding(name)
+        {
+            return Ok(*area);
+        }
+        let ty = if let Operand::F64(_) = operand { Ty::F64 } else { Ty::B(64) };
+        let (register, width) = self.any_source(operand, ty)?;
+        if width == Width::Pred {
+            return Err(self.unsupported_name("call with a predicate as argument", self.line));
+        }
+        let area = self.area_of_register(self.line)?;
+        self.spill(Carried { register, width, area });
+        Ok(area)
+    }
+
+    /// The area of a result, and the register that it is read into after the call.
+    pub(crate) fn result(&mut self, operand: &Operand<'a>) -> Result<(LocalArea, Option<Carried>), LoadError> {
+        let name = match operand {
+            Operand::Name(name) => name,
+            Operand::Discard => return Ok((self.area_of_register(self.line)?, None)),
+            _ => return Err(self.invalid("the result of a call is no register")),
+        };
+        if let Some(Binding::Param(area)) = self.binding(name) {
+            return Ok((*area, None));
+        }
+        let found = self.register(name).filter(|(_, width)| *width != Width::Pred);
+        let (register, width) = found.ok_or_else(|| self.invalid(format!("{name} is no register")))?;
+        let area = self.area_of_register(self.line)?;
+        Ok((area, Some(Carried { register, width, area })))
+    }
+}
