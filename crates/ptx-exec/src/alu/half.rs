@@ -140,7 +140,9 @@ fn power<T: Small>(a: T) -> T {
     let value = super::approx::ex2(argument);
     let rounded = T::from_wide(value).write() & 0x7fff;
     let cut = cut::<T>(value).write();
-    T::read(if rounded >= T::INFINITY { rounded } else { cut })
+    // For `bf16` the instruction is always `.ftz`: subnormal results are zero.
+    let flushed = if T::INFINITY == 0x7f80 && cut & 0x7f80 == 0 { 0 } else { cut };
+    T::read(if rounded >= T::INFINITY { rounded } else { flushed })
 }
 
 /// `tanh(a)`, cut as the GPU cuts it; small arguments are their own.
