@@ -18,7 +18,7 @@ use crate::warp::{Wait, Warp};
 pub(crate) const BARRIERS: usize = 16;
 
 /// Warp instructions before another warp of the block is looked at.
-const SLICE: u32 = 8192;
+const SLICE: u32 = 512;
 
 /// One barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

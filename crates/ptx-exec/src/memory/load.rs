@@ -310,12 +310,12 @@ unsafe fn deal<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &mut Mac
     let values = unsafe { wide::read::<A::Word, LEVEL>(&mut buffer, host, COUNT * LANES) };
     let (groups, _) = values.as_chunks::<COUNT>();
     let Some(groups) = groups.first_chunk::<LANES>() else { return };
-    for index in 0..COUNT {
-        let slot = machine.env.code.list(inst.x + index as u32);
+    for (index, number) in (inst.x..).take(COUNT).enumerate() {
+        let slot = machine.env.code.list(number);
         if slot != NONE {
             let mut out = [A::Lane::ZERO; LANES];
-            for lane in 0..LANES {
-                out[lane] = A::Lane::narrow(groups[lane][index].extended());
+            for (out, group) in out.iter_mut().zip(groups) {
+                *out = A::Lane::narrow(group[index].extended());
             }
             machine.registers.set(slot, FULL, &out);
         }

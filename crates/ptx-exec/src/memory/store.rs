@@ -153,10 +153,10 @@ fn store_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst
 #[inline(always)]
 unsafe fn gather<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &Machine<'_>, inst: &Inst, host: u64) {
     let mut values = [[A::Word::cut(0); COUNT]; LANES];
-    for index in 0..COUNT {
-        let row = machine.registers.row::<A::Lane>(machine.env.code.list(inst.x + index as u32));
-        for lane in 0..LANES {
-            values[lane][index] = A::Word::cut(row[lane].wide());
+    for (index, number) in (inst.x..).take(COUNT).enumerate() {
+        let row = machine.registers.row::<A::Lane>(machine.env.code.list(number));
+        for (group, value) in values.iter_mut().zip(row) {
+            group[index] = A::Word::cut(value.wide());
         }
     }
     // SAFETY: the caller's promise.
