@@ -95,7 +95,7 @@ impl<'a> Machine<'a> {
             warp: Warp::default(),
             block: Block::default(),
             cluster: Vec::new(),
-            ranges: Ranges::new(env.code.insts.len()),
+            ranges: Ranges::new(),
             bound: Known::default(),
             fault: None,
         }
@@ -109,19 +109,19 @@ impl<'a> Machine<'a> {
 
     /// Runs `self.warp` for about `fuel` instructions; returns why it stopped, and how many it ran.
     pub(crate) fn run_warp(&mut self, fuel: u32) -> (Stopped, u32) {
-        let (mut used, mut since_turn) = (0, 0);
+        let mut used = 0;
         let mut take_turn = std::mem::take(&mut self.warp.slept);
-        self.spinning = false;
+        self.spinning = std::mem::take(&mut self.warp.spinning);
         while let Some(split) = self.warp.pick(take_turn) {
             self.enter(split);
             let (event, ran) = self.run_split(take_turn);
             used += ran;
-            since_turn += ran;
+            self.warp.since_turn = self.warp.since_turn.saturating_add(ran);
             match event {
                 Event::Fault => return (Stopped::Fault, used),
                 Event::Wait => {
                     self.leave(self.wait);
-                    take_turn = false;
+                    (take_turn, self.warp.since_turn) = (false, 0);
                     if self.wait == Wait::Ready {
                         self.warp.slept = true;
                         return (Stopped::Yielded, used);
@@ -130,10 +130,10 @@ impl<'a> Machine<'a> {
                 }
                 Event::Changed => {}
             }
-            take_turn = self.turn_is_due(since_turn);
-            since_turn = if take_turn { 0 } else { since_turn };
+            take_turn = self.turn_is_due();
             self.leave(Wait::Ready);
             if used >= fuel {
+                (self.warp.slept, self.warp.spinning) = (take_turn, self.spinning);
                 return (Stopped::Yielded, used);
             }
         }
@@ -142,10 +142,12 @@ impl<'a> Machine<'a> {
 
     /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
     /// because lanes that run ahead may miss the place where they would have joined the others.
-    fn turn_is_due(&mut self, since_turn: u32) -> bool {
+    fn turn_is_due(&mut self) -> bool {
         let limit = if self.spinning { CHUNK } else { PATIENCE };
-        let due = since_turn >= limit && !self.warp.splits.is_empty();
-        self.spinning &= !due;
+        let due = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
+        if due {
+            (self.warp.since_turn, self.spinning) = (0, false);
+        }
         due
     }
 

@@ -86,8 +86,13 @@ pub(crate) struct Warp {
     pub(crate) errors: Vec<u32>,
     /// Counts turns.
     pub(crate) turns: u32,
-    /// Whether the split that ran last went to sleep, so that another one is due first.
+    /// Whether the split that ran last went to sleep or had its share, so that another one is due first.
     pub(crate) slept: bool,
+    /// Instructions since splits last took turns, and whether one of them may wait for another: what is lost of these
+    /// when a grid is taken to another process only delays the next turn.
+    pub(crate) since_turn: u32,
+    /// See `since_turn`.
+    pub(crate) spinning: bool,
 }
 
 impl Warp {
@@ -100,7 +105,7 @@ impl Warp {
         self.arrived = 0;
         self.errors.clear();
         self.turns = 0;
-        self.slept = false;
+        (self.slept, self.since_turn, self.spinning) = (false, 0, false);
         self.frames.clear();
         self.rows.clear();
         self.local.clear();

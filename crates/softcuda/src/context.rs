@@ -16,7 +16,7 @@ use crate::handles::{Registry, mint};
 use crate::limits::Limits;
 use crate::output::Output;
 use crate::stream::{Role, Stream, StreamSet};
-use crate::{array, event, host_memory, library, memory, module, pool, space, stream};
+use crate::{array, event, hold, host_memory, library, memory, module, pool, space, stream};
 
 /// Flags that `cuCtxCreate` and the primary context accept: scheduling, host mapping, local memory, dumps, memory
 /// operations. None of them changes what a software device does.
@@ -41,7 +41,7 @@ pub(crate) struct Context {
     /// Preferred cache configuration: kept and reported.
     pub(crate) cache_config: AtomicU32,
     /// Stops running kernels: thrown by the first fault.
-    pub(crate) switch: Switch,
+    pub(crate) switch: Arc<Switch>,
     flags: AtomicU32,
     /// The code that sticks, 0 for none.
     failure: AtomicU32,
@@ -70,7 +70,7 @@ impl Context {
             output: Output::new(),
             streams: StreamSet::new(Arc::new(Stream::new(this.clone(), Role::Legacy, 0, 0))),
             cache_config: AtomicU32::new(0),
-            switch: Switch::new(),
+            switch: Arc::default(),
             flags: AtomicU32::new(flags),
             failure: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -89,6 +89,7 @@ impl Context {
     pub(crate) fn fail(&self, code: CUresult) {
         let _ = self.failure.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
         self.switch.cancel();
+        hold::wake();
     }
 
     /// Whether waits for a value should give up: the context ends or has failed.

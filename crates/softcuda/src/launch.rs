@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as id};
 use katydid_ptx_exec::texture::Bound;
-use katydid_ptx_exec::{AddressRange, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Progress, Question};
+use katydid_ptx_exec::{AddressRange, Fault, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Question};
 
 use crate::attributes::{BLOCK, BLOCK_THREADS, GRID};
 use crate::border::{Outcome, say, unsupported};
@@ -13,12 +13,17 @@ use crate::context::Context;
 use crate::device::{self, Device};
 use crate::event::{self, Event};
 use crate::function::Settings;
+use crate::hold::{self, Place};
 use crate::job::Job;
+use crate::module;
 use crate::occupancy::{Needs, threads_by_registers};
 use crate::space::{self, Access, Kind};
 use crate::stream::Stream;
 use crate::texture;
 use crate::{graphs, settings};
+
+/// What `hold` says instead of a stream for nodes of a graph.
+const NO_STREAM: usize = 0;
 
 /// Geometry of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -117,21 +122,38 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
 /// Puts a checked launch into `stream`.
 pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: Shape, params: Vec<u8>) -> Outcome {
     stream.context()?.output.flush();
-    let launch = shape.launch(kernel, params);
-    stream.submit(Job::new(move |context| run(context, launch))).map(drop)
+    let (launch, place) = (shape.launch(kernel, params), stream.handle);
+    stream.submit(Job::new(move |context| run_grid(context, place, Grid::new(launch)))).map(drop)
 }
 
-/// Runs a launch to its end, or to its fault.
-pub(crate) fn run(context: &Context, launch: Launch) -> Outcome {
-    let _working = space::working();
-    let blocks: u64 = launch.grid.iter().map(|size| u64::from(*size)).product();
-    let threads = settings::cores().min(usize::try_from(blocks).unwrap_or(usize::MAX)).max(1);
-    let limits = Limits { threads, budget: u64::MAX };
-    let host = Reach { context, device: context.device.ordinal, peers: context.peers() };
-    let outcome = Grid::new(launch).and_then(|mut grid| {
-        while grid.run(&host, limits, &context.switch)? == Progress::Paused {}
-        Ok(())
+/// Puts a launch that was taken down as bytes into `stream`, whose context has its module.
+pub(crate) fn go_on(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
+    let context = stream.context()?;
+    let grid = Grid::from_bytes(state, |name, fingerprint| {
+        let modules = module::of_context(context.id);
+        let mut kernels = modules.iter().filter_map(|module| module.kernel(name).ok());
+        kernels.find(|kernel| kernel.fingerprint() == fingerprint)
     });
+    let grid = grid.map_err(|error| {
+        say(&error.to_string());
+        CUresult::ERROR_INVALID_VALUE
+    })?;
+    let place = stream.handle;
+    stream.submit(Job::new(move |context| run_grid(context, place, Ok(grid)))).map(drop)
+}
+
+/// Runs a launch of a graph to its end, or to its fault.
+pub(crate) fn run(context: &Context, launch: Launch) -> Outcome {
+    run_grid(context, NO_STREAM, Grid::new(launch))
+}
+
+/// Runs a grid of `stream` to its end, or to its fault.
+fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>) -> Outcome {
+    let _working = space::working();
+    let limits = Limits { threads: settings::cores(), budget: u64::MAX };
+    let place = Place { context: context.handle, stream };
+    let host = Reach { context, device: context.device.ordinal, peers: context.peers() };
+    let outcome = grid.and_then(|grid| hold::run(place, grid, &host, limits, &context.switch));
     outcome.map_err(|fault| {
         if settings::logging() {
             say(&fault.to_string());

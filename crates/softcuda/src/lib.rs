@@ -9,9 +9,11 @@
 //! | contexts | `context`, `primary`, `current`, `limits` |
 //! | memory | `pages`, `heap`, `space`, `memory`, `pool`, `managed`, `physical`, `vmm`, `host_memory`, `pointer` |
 //! | textures | `array`, `volume`, `texture` |
-//! | work | `stream`, `executor`, `job`, `event`, `transfer`, `copy`, `plane`, `wait_value` |
+//! | work | `stream`, `executor`, `hold`, `job`, `event`, `transfer`, `copy`, `plane`, `wait_value` |
 //! | graphs | `graphs` |
 //! | code | `image`, `jit`, `linker`, `module`, `library`, `function`, `launch`, `params`, `occupancy`, `output` |
+//!
+//! Besides CUDA, `private` lets Katydid stop kernels in the middle and take them along.
 //!
 //! The rule: nothing a program passes in may crash the process, other than host pointers that the real driver would
 //! crash on as well. Device addresses are host addresses, and every one of them is looked up before it is touched.
@@ -37,6 +39,7 @@ mod function;
 mod graphs;
 mod handles;
 mod heap;
+mod hold;
 mod host_memory;
 mod image;
 mod jit;
@@ -57,6 +60,7 @@ mod plane;
 mod pointer;
 mod pool;
 mod primary;
+mod private;
 mod proc_address;
 mod process;
 mod settings;

@@ -160,6 +160,11 @@ pub(crate) fn load(context: &Arc<Context>, code: &Code) -> Result<Arc<Module>, R
     Ok(module)
 }
 
+/// The modules of a context, those of its libraries among them.
+pub(crate) fn of_context(context: u64) -> Vec<Arc<Module>> {
+    MODULES.all().into_iter().filter(|module| module.context_id == context).collect()
+}
+
 /// The module behind a handle.
 pub(crate) fn resolve(handle: CUmodule) -> Outcome<Arc<Module>> {
     process::ready()?;

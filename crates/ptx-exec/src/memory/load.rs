@@ -123,6 +123,7 @@ fn load_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
         return rest::<A>(machine, inst);
     }
     if strided && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, false) {
+        expect_more::<A>(machine, host, LANES as u64 * A::Word::SIZE);
         // SAFETY: `span` found all 32 values in one range; the row is the instruction's own.
         unsafe { row_from::<A, LEVEL>(machine, inst, host, FULL) };
         return Flow::Next;
@@ -134,6 +135,16 @@ fn load_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
         return Flow::Next;
     }
     rest::<A>(machine, inst)
+}
+
+/// Fetches what the instruction will want the next time, if that is as far away as it is from the last time.
+#[inline(always)]
+pub(crate) fn expect_more<A: Access>(machine: &mut Machine<'_>, host: u64, bytes: u64) {
+    // Shared memory is in the cache.
+    if !A::SHARED {
+        let next = machine.ranges.ahead(machine.pc, host);
+        wide::prefetch(next, bytes);
+    }
 }
 
 /// Moves 32 values from `host` to the destination, or those in `mask`.
@@ -183,6 +194,7 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
         && let Some(host) = row_of_some::<A>(machine, inst, first)
     {
         let mask = machine.mask;
+        expect_more::<A>(machine, host, LANES as u64 * A::Word::SIZE);
         // SAFETY: `row_of_some` found all 32 values in one range.
         unsafe { row_from::<A, LEVEL>(machine, inst, host, mask) };
         return Flow::Next;
@@ -269,6 +281,7 @@ fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
         && matches!(inst.c, 2 | 4)
         && let Some(host) = span::<A>(machine, first, LANES as u64 * size, false)
     {
+        expect_more::<A>(machine, host, LANES as u64 * size);
         // SAFETY: `span` found the values of all lanes in one range.
         unsafe {
             match inst.c {

@@ -136,6 +136,17 @@ impl Machine<'_> {
         address: u64,
         mut change: impl FnMut(T) -> T,
     ) -> Result<T, FaultKind> {
+        if space == Space::Shared
+            && address.is_multiple_of(T::SIZE)
+            && let Some(host) = self.block.shared.span(address, T::SIZE)
+        {
+            // SAFETY: `span` found the value; one thread runs the block, so nobody changes it in between.
+            return Ok(unsafe {
+                let old = raw::load(host);
+                raw::store(host, change(old));
+                old
+            });
+        }
         match self.place(space, address, T::SIZE, true)? {
             // SAFETY: `place` checked range, writability and alignment.
             Place::Host(address) => Ok(unsafe { T::update(address, change) }),

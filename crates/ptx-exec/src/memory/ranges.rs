@@ -1,33 +1,49 @@
 //! Which memory may be touched: the host's ranges, remembered, because asking takes a lock and a search.
 //!
-//! Each instruction tends to stay in one allocation, so the range that served it last is tried first.
+//! Each instruction tends to stay in one allocation, so the range that served it last is tried first. It also tends to go on
+//! in equal steps, which is what `ahead` is for: on a GPU other warps hide the way to memory, here it has to begin early.
 
 use crate::api::{AddressRange, Host};
 
 /// Ranges remembered.
 const ENTRIES: usize = 16;
 
+/// Instructions that something is remembered of; those whose numbers are this far apart share a place, which costs time
+/// when they are in the same loop, and nothing else.
+const PLACES: usize = 256;
+
 /// Ranges a thread has used in this launch.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     entries: [AddressRange; ENTRIES],
     /// For each instruction, the entry it used last.
-    hints: Vec<u8>,
+    hints: [u8; PLACES],
+    /// And where it was last.
+    steps: [u64; PLACES],
     /// The entry to replace next.
     next: usize,
 }
 
 impl Ranges {
-    /// Knows nothing yet; for a program of `instructions`.
-    pub(crate) fn new(instructions: usize) -> Self {
+    /// Knows nothing yet.
+    pub(crate) fn new() -> Self {
         let entries = [AddressRange { start: 0, end: 0, writable: false }; ENTRIES];
-        Self { entries, hints: vec![0; instructions], next: 0 }
+        Self { entries, hints: [0; PLACES], steps: [0; PLACES], next: 0 }
+    }
+
+    /// Where instruction `pc` will be next if it goes on as from the last time to `address`.
+    #[inline(always)]
+    pub(crate) fn ahead(&mut self, pc: u32, address: u64) -> u64 {
+        let last = &mut self.steps[pc as usize % PLACES];
+        let step = address.wrapping_sub(*last);
+        *last = address;
+        address.wrapping_add(step)
     }
 
     /// Whether `bytes` bytes at `address` lie in one range that allows the access of instruction `pc`.
     #[inline(always)]
     pub(crate) fn allow(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
-        let hint = self.hints.get(pc as usize).copied().unwrap_or(0);
+        let hint = self.hints[pc as usize % PLACES];
         let entry = &self.entries[usize::from(hint) % ENTRIES];
         contains(entry, address, bytes, write) || self.search(host, pc, address, bytes, write)
     }
@@ -35,7 +51,7 @@ impl Ranges {
     /// Start and end of the range that `allow` used last for instruction `pc`.
     #[inline(always)]
     pub(crate) fn around(&self, pc: u32) -> (u64, u64) {
-        let hint = self.hints.get(pc as usize).copied().unwrap_or(0);
+        let hint = self.hints[pc as usize % PLACES];
         let entry = &self.entries[usize::from(hint) % ENTRIES];
         (entry.start, entry.end)
     }
@@ -53,9 +69,7 @@ impl Ranges {
                 _ => return false,
             },
         };
-        if let Some(hint) = self.hints.get_mut(pc as usize) {
-            *hint = index as u8;
-        }
+        self.hints[pc as usize % PLACES] = index as u8;
         contains(&self.entries[index], address, bytes, write)
     }
 
@@ -101,7 +115,7 @@ mod tests {
 
     #[test]
     fn an_access_must_lie_in_one_range_that_allows_it() {
-        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4));
+        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new());
         assert!(ranges.allow(&host, 0, 0x100, 0x100, false) && !ranges.allow(&host, 0, 0x100, 4, true));
         assert!(!ranges.allow(&host, 0, 0x1fe, 4, false), "the end of one and the start of the next");
         assert!(ranges.allow(&host, 1, 0x2fc, 4, true) && !ranges.allow(&host, 1, 0x2fd, 4, true));
@@ -109,8 +123,16 @@ mod tests {
     }
 
     #[test]
+    fn equal_steps_are_expected_to_go_on() {
+        let mut ranges = Ranges::new();
+        ranges.ahead(3, 0x1000);
+        assert_eq!((ranges.ahead(3, 0x1200), ranges.ahead(4, 0x10)), (0x1400, 0x20));
+        assert_eq!(ranges.ahead(3, 0x1100), 0x1000, "backwards too");
+    }
+
+    #[test]
     fn the_host_is_asked_once_for_a_range() {
-        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new(4));
+        let (host, mut ranges) = (Two(AtomicUsize::new(0)), Ranges::new());
         for address in 0x100..0x1f0 {
             assert!(ranges.allow(&host, (address % 5) as u32, address, 1, false));
         }

@@ -4,7 +4,7 @@
 
 #![expect(unsafe_code, reason = "writes memory that was checked a few lines above")]
 
-use super::load::{Access, Spread, same_width, span, spread, step};
+use super::load::{Access, Spread, expect_more, same_width, span, spread, step};
 use super::place::Space;
 use super::{Pointer, Word, raw, wide};
 use crate::alu::lanes::dispatched_by_level;
@@ -31,6 +31,7 @@ fn store_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst
         && first.is_multiple_of(A::Word::SIZE)
         && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, true)
     {
+        expect_more::<A>(machine, host, LANES as u64 * A::Word::SIZE);
         if same_width::<A>() {
             let to = std::ptr::with_exposed_provenance_mut(host as usize);
             // SAFETY: `span` found all 32 values in one writable range; the row has their size.

@@ -97,6 +97,21 @@ unsafe fn copy_32(to: *mut u8, from: *const u8) {
     }
 }
 
+/// Brings the lines of `size` bytes at `address` on their way into the cache, wherever that is: nothing is read.
+#[inline(always)]
+pub(crate) fn prefetch(address: u64, size: u64) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..size.div_ceil(64) + 1 {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // The last byte may lie on a line more than the size says.
+        let at = address.wrapping_add((64 * line).min(size - 1));
+        // SAFETY: a hint, allowed for any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(at as usize)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (address, size);
+}
+
 /// A number that the compiler knows nothing about. What it knows of the first lane of a row (its distance from itself is
 /// zero) makes it take the row apart.
 #[inline(always)]

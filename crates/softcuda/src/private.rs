@@ -1,0 +1,101 @@
+//! What Katydid asks of the software device beyond CUDA: to stop kernels in the middle, to take them along, to end them.
+//!
+//! A worker finds these symbols beside the driver API (`dlsym`) when its driver is this library (`katydid_softcuda_marker`).
+//! A checkpoint is: `hold`, `save` once for each launch in progress, device memory; then `release` here, or, in another
+//! process, modules loaded and memory restored at the same addresses, and `continue` in the stream of each launch.
+//!
+//! | symbol | what it does |
+//! |---|---|
+//! | `katydid_softcuda_hold` | puts every running kernel aside and starts no other; returns when nothing runs |
+//! | `katydid_softcuda_save` | gives each launch that was put aside: context, stream, its state as bytes |
+//! | `katydid_softcuda_release` | lets everything go on |
+//! | `katydid_softcuda_continue` | puts a launch that was saved into a stream |
+//! | `katydid_softcuda_cancel` | ends every kernel at once; their contexts fail |
+//! | `katydid_softcuda_executed` | warp instructions that this process has run so far |
+
+#![expect(unsafe_code, reason = "exported symbols, and buffers of C callers")]
+#![allow(missing_docs, unreachable_pub, reason = "the table above says it")]
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
+
+use crate::border::{Outcome, say};
+use crate::{hold, launch, stream};
+
+/// Called with each launch that was put aside; anything but 0 ends the visit and is returned.
+type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state: *const u8, size: usize) -> CUresult;
+
+/// Panics stop here, as at the border of the driver API.
+fn guarded(what: &str, body: impl FnOnce() -> Outcome) -> CUresult {
+    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        say(&format!("{what}: internal error (please report it)"));
+        Err(CUresult::ERROR_UNKNOWN)
+    });
+    outcome.into()
+}
+
+fn handle(value: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(value)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_hold() -> CUresult {
+    guarded("hold", || {
+        hold::hold();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_release() -> CUresult {
+    guarded("release", || {
+        hold::release();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_cancel() -> CUresult {
+    guarded("cancel", || {
+        hold::cancel();
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `visit` must be a function that takes `user`; the bytes are lent for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn katydid_softcuda_save(visit: Option<Visit>, user: *mut c_void) -> CUresult {
+    guarded("save", || {
+        let visit = visit.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        for (place, state) in hold::states() {
+            let (context, stream) = (CUcontext(handle(place.context)), CUstream(handle(place.stream)));
+            // SAFETY: the caller's promise; the state lives during the call.
+            unsafe { visit(user, context, stream, state.as_ptr(), state.len()) }.ok()?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `state` must be readable for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn katydid_softcuda_continue(into: CUstream, state: *const u8, size: usize) -> CUresult {
+    guarded("continue", || {
+        if state.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's promise; not null.
+        let state = unsafe { std::slice::from_raw_parts(state, size) };
+        launch::go_on(&stream::resolve(into)?, state)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_executed() -> u64 {
+    hold::executed()
+}
