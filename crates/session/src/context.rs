@@ -10,7 +10,8 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
-    kdDeviceShrink, kdFacts, kdImagePiece, kdLibraryLoad, kdUpcallNext,
+    kdDeviceShrink, kdFacts, kdGraphDestroy, kdGraphForget, kdImagePiece, kdLibraryLoad, kdUpcallBytes, kdUpcallData,
+    kdUpcallNext, kdUpcallsBegin,
 };
 
 use crate::ask::ask;
@@ -29,6 +30,11 @@ fn needs_context(opcode: u16) -> bool {
             | kdDeviceGrow::OPCODE
             | kdDeviceShrink::OPCODE
             | kdImagePiece::OPCODE
+            | kdUpcallsBegin::OPCODE
+            | kdUpcallData::OPCODE
+            | kdUpcallBytes::OPCODE
+            | kdGraphDestroy::OPCODE
+            | kdGraphForget::OPCODE
             | kdLibraryLoad::OPCODE
             | kdUpcallNext::OPCODE
             | cuCtxDestroy_v2::OPCODE

@@ -11,6 +11,7 @@ mod device;
 mod facts;
 mod fill;
 mod function;
+mod graph;
 mod host;
 mod image;
 mod launch;
@@ -39,6 +40,10 @@ pub(crate) use fill::kdFill;
 pub(crate) use function::{
     kdFunctionFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction, kdLibraryKernel,
     kdModuleFunction,
+};
+pub(crate) use graph::{
+    bytes_task, fill_stage, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate,
+    kdGraphLaunch, kdGraphUpload, kdUpcallBytes, kdUpcallData, kdUpcallsBegin,
 };
 pub(crate) use host::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};
 pub(crate) use image::kdImagePiece;

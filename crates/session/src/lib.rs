@@ -18,6 +18,7 @@ mod dispatch;
 mod executor;
 mod fault;
 pub mod gather;
+mod graphs;
 mod handlers;
 mod handles;
 mod host_memory;

@@ -10,13 +10,16 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
+use katydid_cuda_sys::CUresult;
 use katydid_transport::WorkerLink;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext};
+use katydid_wire::message::{
+    kdHostFunction, kdStreamCallback, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
+};
 
 use crate::executor::{Executors, Place};
-use crate::fault::SessionError;
+use crate::fault::{Fault, SessionError};
 use crate::shared::Shared;
 
 /// Frames that may wait for the main loop.
@@ -30,7 +33,7 @@ pub(crate) type KeptLink = ManuallyDrop<Box<dyn WorkerLink>>;
 
 /// Whether a message makes a stream wait for the program.
 pub(crate) fn begins_with(opcode: u16) -> bool {
-    opcode == kdHostFunction::OPCODE || opcode == kdStreamCallback::OPCODE
+    matches!(opcode, kdHostFunction::OPCODE | kdStreamCallback::OPCODE | kdUpcallsBegin::OPCODE)
 }
 
 /// What comes from the reading thread.
@@ -87,13 +90,37 @@ impl Reader {
         let _ = self.sender.send(Relayed::End(outcome));
     }
 
+    /// Handles what the program's upcall thread sends: nobody else may have to wait for it.
+    fn is_for_upcalls(&mut self, head: &FrameHead, payload: &[u8]) -> Result<bool, SessionError> {
+        let task = match head.opcode {
+            kdUpcallNext::OPCODE if head.wants_reply => {
+                crate::handlers::upcall_task(&self.shared, *head, kdUpcallNext::decode(payload)?)
+            }
+            kdUpcallBytes::OPCODE if head.wants_reply => {
+                match crate::handlers::bytes_task(&self.shared, *head, kdUpcallBytes::decode(payload)?) {
+                    Ok(task) => task,
+                    Err(Fault::Fatal(error)) => return Err(error),
+                    Err(Fault::Cuda(_)) => return Ok(false),
+                }
+            }
+            kdUpcallData::OPCODE => {
+                self.shared.usage.count_call();
+                let status = crate::handlers::fill_stage(&self.shared, kdUpcallData::decode(payload)?);
+                if status != CUresult::SUCCESS {
+                    self.shared.defer(status);
+                }
+                return Ok(true);
+            }
+            _ => return Ok(false),
+        };
+        self.shared.usage.count_call();
+        self.executors.run(&self.shared, head.thread, Place::ANYWHERE, task)?;
+        Ok(true)
+    }
+
     fn read(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
         while let Some(frame) = link.next()? {
-            if frame.head.opcode == kdUpcallNext::OPCODE && frame.head.wants_reply {
-                self.shared.usage.count_call();
-                let message = kdUpcallNext::decode(frame.payload)?;
-                let task = crate::handlers::upcall_task(&self.shared, frame.head, message);
-                self.executors.run(&self.shared, frame.head.thread, Place::ANYWHERE, task)?;
+            if self.is_for_upcalls(&frame.head, frame.payload)? {
                 continue;
             }
             self.budget.take(frame.payload.len());

@@ -19,6 +19,7 @@ use crate::device_memory::DeviceMemory;
 use crate::dispatch::dispatch;
 use crate::executor::{self, Executors, Place, Task};
 use crate::fault::{Fault, SessionError};
+use crate::graphs::Graphs;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::output::Capture;
@@ -75,6 +76,7 @@ pub struct Session {
     pub(crate) staging: Option<StagingArea>,
     pub(crate) uploads: Uploads,
     pub(crate) images: Images,
+    pub(crate) graphs: Graphs,
     pub(crate) warm: Vec<WarmContext>,
     /// Wire id of the context that is current on the main loop; 0: none.
     pub(crate) current: u32,
@@ -107,6 +109,7 @@ impl Session {
             staging,
             uploads: Uploads::default(),
             images: Images::default(),
+            graphs: Graphs::default(),
             warm: setup.warm,
             current: 0,
             epoch: 1,

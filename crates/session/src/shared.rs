@@ -8,6 +8,7 @@ use katydid_driver::Driver;
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
+use crate::graphs::Stages;
 use crate::output::{Capture, Printed};
 use crate::upcalls::Upcalls;
 use crate::usage::Usage;
@@ -18,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     /// Host functions that are due.
     pub(crate) upcalls: Upcalls,
+    /// Memory that graphs copy from or to for the program.
+    pub(crate) stages: Stages,
     /// What the session uses.
     pub(crate) usage: Arc<Usage>,
     replier: Arc<dyn Replier>,
@@ -28,8 +31,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(driver: Arc<Driver>, replier: Arc<dyn Replier>, capture: Capture, usage: Arc<Usage>) -> Self {
-        let (upcalls, deferred) = (Upcalls::default(), AtomicU32::new(0));
-        Self { driver, upcalls, usage, replier, capture: Mutex::new(capture), deferred }
+        let (upcalls, stages, deferred) = (Upcalls::default(), Stages::default(), AtomicU32::new(0));
+        Self { driver, upcalls, stages, usage, replier, capture: Mutex::new(capture), deferred }
     }
 
     /// Keeps the code of a failed call that nobody waits for, unless one is kept already.

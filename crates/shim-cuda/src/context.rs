@@ -17,11 +17,13 @@ use katydid_wire::message::{
     kdContextRetain, kdContextSetLimit,
 };
 
+use katydid_graph::Call;
+
 use crate::border::{enqueue, out, refuse, write_if_given};
 use crate::device;
 use crate::handle::object;
 use crate::session::{Shim, shim};
-use crate::{current, pinned, stream};
+use crate::{current, graph, pinned, stream};
 
 /// Flags that a context may be made with: scheduling in the low bits (at most one), the rest as in the header.
 const FLAGS: u32 = 0xff;
@@ -482,6 +484,7 @@ pub(crate) unsafe fn id(handle: CUcontext, target: *mut u64) -> Result<(), CUres
 
 /// `cuCtxSynchronize`.
 pub(crate) fn synchronize() -> Result<(), CUresult> {
+    graph::forbid_context()?;
     current::active()?.synchronize()
 }
 
@@ -489,11 +492,13 @@ pub(crate) fn synchronize() -> Result<(), CUresult> {
 pub(crate) fn synchronize_of(handle: CUcontext) -> Result<(), CUresult> {
     let context = or_current(handle.0.addr())?;
     context.check_active()?;
+    graph::of_process().forbid(Call::Context(context.slot.handle))?;
     context.synchronize()
 }
 
 /// Sets a limit; the worker says what became of the value.
 pub(crate) fn set_limit(limit: u32, value: usize) -> Result<(), CUresult> {
+    graph::forbid()?;
     let context = current::active()?;
     let message = kdContextSetLimit { limit, value: value as u64 };
     let actual = shim()?.session.call(context.wire(), &message)?.actual;

@@ -10,6 +10,7 @@ use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUcontext, CUdeviceptr, CUresult, CUstream};
 use katydid_wire::message::kdCopy;
 
+use crate::graph::capture;
 use crate::handle::object;
 use crate::session::{Shim, shim};
 use crate::transfer::{Way, copy_in, copy_out};
@@ -146,13 +147,14 @@ unsafe fn copy(
     target: (Claim, u64),
     source: (Claim, u64),
     size: usize,
-    stream: u32,
+    stream: CUstream,
     wait: Wait,
 ) -> Result<(), CUresult> {
-    let way = Way { context: current::wire()?, stream };
-    if size == 0 {
+    let context = current::wire()?;
+    if size == 0 || (wait == Wait::No && capture::copy(stream, target, source, size)?) {
         return Ok(());
     }
+    let way = Way { context, stream: stream::wire(stream)? };
     let size = size as u64;
     let (target, source) = (locate(target.0, target.1, size)?, locate(source.0, source.1, size)?);
     // SAFETY: handed on.
@@ -164,7 +166,7 @@ unsafe fn copy(
 /// Where an address is of the program's own memory, it is valid for `size` bytes; this holds for every function below.
 pub(crate) unsafe fn any(target: CUdeviceptr, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((Claim::Any, target), (Claim::Any, source), size, stream::default_wire(), Wait::Yes) }
+    unsafe { copy((Claim::Any, target), (Claim::Any, source), size, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -177,7 +179,7 @@ pub(crate) unsafe fn any_async(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((Claim::Any, target), (Claim::Any, source), size, stream::wire(stream)?, Wait::No) }
+    unsafe { copy((Claim::Any, target), (Claim::Any, source), size, stream, Wait::No) }
 }
 
 /// Contexts say nothing that the addresses do not; wrong ones are refused all the same.
@@ -213,7 +215,7 @@ pub(crate) unsafe fn peer_async(
         }
     }
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream::wire(stream)?, Wait::No) }
+    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream, Wait::No) }
 }
 
 /// # Safety
@@ -222,7 +224,7 @@ pub(crate) unsafe fn peer_async(
 pub(crate) unsafe fn host_to_device(target: CUdeviceptr, source: *const c_void, size: usize) -> Result<(), CUresult> {
     let source = source.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Host, source), size, stream::default_wire(), Wait::Yes) }
+    unsafe { copy((Claim::Device, target), (Claim::Host, source), size, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -236,7 +238,7 @@ pub(crate) unsafe fn host_to_device_async(
 ) -> Result<(), CUresult> {
     let source = source.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Host, source), size, stream::wire(stream)?, Wait::No) }
+    unsafe { copy((Claim::Device, target), (Claim::Host, source), size, stream, Wait::No) }
 }
 
 /// # Safety
@@ -245,7 +247,7 @@ pub(crate) unsafe fn host_to_device_async(
 pub(crate) unsafe fn device_to_host(target: *mut c_void, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let target = target.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((Claim::Host, target), (Claim::Device, source), size, stream::default_wire(), Wait::Yes) }
+    unsafe { copy((Claim::Host, target), (Claim::Device, source), size, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -259,7 +261,7 @@ pub(crate) unsafe fn device_to_host_async(
 ) -> Result<(), CUresult> {
     let target = target.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((Claim::Host, target), (Claim::Device, source), size, stream::wire(stream)?, Wait::No) }
+    unsafe { copy((Claim::Host, target), (Claim::Device, source), size, stream, Wait::No) }
 }
 
 /// # Safety
@@ -267,7 +269,7 @@ pub(crate) unsafe fn device_to_host_async(
 /// As [`any`].
 pub(crate) unsafe fn device_to_device(target: CUdeviceptr, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream::default_wire(), Wait::Yes) }
+    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -280,7 +282,7 @@ pub(crate) unsafe fn device_to_device_async(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream::wire(stream)?, Wait::No) }
+    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream, Wait::No) }
 }
 
 pub(crate) use crate::copy_rows::{three_dimensional, three_dimensional_async, two_dimensional, two_dimensional_async};

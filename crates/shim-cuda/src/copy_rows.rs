@@ -9,6 +9,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUresult, CUstream, Functio
 
 use crate::border::refuse;
 use crate::copy::{Claim, Side, Wait, locate, run};
+use crate::graph::capture;
 use crate::transfer::{Way, copy_out};
 use crate::{current, stream};
 
@@ -38,10 +39,10 @@ struct Described {
 
 /// One side: where its first row lies, and how many bytes further the next row and the next slice are.
 #[derive(Clone, Copy)]
-struct Rows {
-    side: Side,
-    pitch: u64,
-    slice: u64,
+pub(crate) struct Rows {
+    pub(crate) side: Side,
+    pub(crate) pitch: u64,
+    pub(crate) slice: u64,
 }
 
 /// # Safety
@@ -49,7 +50,7 @@ struct Rows {
 /// `copy` is null or readable; sides that are the program's own memory are valid for their rows.
 pub(crate) unsafe fn two_dimensional(copy: *const CUDA_MEMCPY2D) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy_rows(copy, stream::default_wire(), Wait::Yes) }
+    unsafe { copy_rows(copy, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -57,7 +58,7 @@ pub(crate) unsafe fn two_dimensional(copy: *const CUDA_MEMCPY2D) -> Result<(), C
 /// As [`two_dimensional`].
 pub(crate) unsafe fn two_dimensional_async(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy_rows(copy, stream::wire(stream)?, Wait::No) }
+    unsafe { copy_rows(copy, stream, Wait::No) }
 }
 
 /// # Safety
@@ -65,7 +66,7 @@ pub(crate) unsafe fn two_dimensional_async(copy: *const CUDA_MEMCPY2D, stream: C
 /// As [`two_dimensional`].
 pub(crate) unsafe fn three_dimensional(copy: *const CUDA_MEMCPY3D) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy_slices(copy, stream::default_wire(), Wait::Yes) }
+    unsafe { copy_slices(copy, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -73,48 +74,50 @@ pub(crate) unsafe fn three_dimensional(copy: *const CUDA_MEMCPY3D) -> Result<(),
 /// As [`two_dimensional`].
 pub(crate) unsafe fn three_dimensional_async(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy_slices(copy, stream::wire(stream)?, Wait::No) }
+    unsafe { copy_slices(copy, stream, Wait::No) }
 }
 
 /// # Safety
 ///
 /// As [`two_dimensional`].
-unsafe fn copy_rows(copy: *const CUDA_MEMCPY2D, stream: u32, wait: Wait) -> Result<(), CUresult> {
+unsafe fn copy_rows(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: Wait) -> Result<(), CUresult> {
     if copy.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: not null, so readable by the contract.
-    let copy = unsafe { copy.read_unaligned() };
-    let source = Described {
-        kind: copy.srcMemoryType,
-        host: copy.srcHost.expose_provenance() as u64,
-        device: copy.srcDevice,
-        pitch: copy.srcPitch,
-        rows: 0,
-        first: [copy.srcXInBytes, copy.srcY, 0],
+    let it = unsafe { copy.read_unaligned() };
+    let copy = CUDA_MEMCPY3D {
+        srcXInBytes: it.srcXInBytes,
+        srcY: it.srcY,
+        srcMemoryType: it.srcMemoryType,
+        srcHost: it.srcHost,
+        srcDevice: it.srcDevice,
+        srcArray: it.srcArray,
+        srcPitch: it.srcPitch,
+        dstXInBytes: it.dstXInBytes,
+        dstY: it.dstY,
+        dstMemoryType: it.dstMemoryType,
+        dstHost: it.dstHost,
+        dstDevice: it.dstDevice,
+        dstArray: it.dstArray,
+        dstPitch: it.dstPitch,
+        WidthInBytes: it.WidthInBytes,
+        Height: it.Height,
+        Depth: 1,
+        ..CUDA_MEMCPY3D::default()
     };
-    let target = Described {
-        kind: copy.dstMemoryType,
-        host: copy.dstHost.expose_provenance() as u64,
-        device: copy.dstDevice,
-        pitch: copy.dstPitch,
-        rows: 0,
-        first: [copy.dstXInBytes, copy.dstY, 0],
-    };
-    let extent = Extent { width: copy.WidthInBytes as u64, height: copy.Height as u64, depth: 1 };
     // SAFETY: handed on.
-    unsafe { copy_described(target, source, extent, stream, wait) }
+    unsafe { copy_slices(&raw const copy, stream, wait) }
 }
 
-/// # Safety
-///
-/// As [`two_dimensional`].
-unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result<(), CUresult> {
-    if copy.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract.
-    let copy = unsafe { copy.read_unaligned() };
+/// Both sides of a copy, found, and its bytes, rows and slices.
+pub(crate) struct Sides {
+    pub(crate) target: Rows,
+    pub(crate) source: Rows,
+    pub(crate) extent: [u64; 3],
+}
+
+fn described(copy: &CUDA_MEMCPY3D) -> (Described, Described, Extent) {
     let source = Described {
         kind: copy.srcMemoryType,
         host: copy.srcHost.expose_provenance() as u64,
@@ -132,8 +135,37 @@ unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Re
         first: [copy.dstXInBytes, copy.dstY, copy.dstZ],
     };
     let extent = Extent { width: copy.WidthInBytes as u64, height: copy.Height as u64, depth: copy.Depth as u64 };
+    (target, source, extent)
+}
+
+/// Checks a copy of something, and finds its sides.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` for memory that is not there, and rows that overlap.
+pub(crate) fn sides(copy: &CUDA_MEMCPY3D) -> Result<Sides, CUresult> {
+    let (target, source, extent) = described(copy);
+    let Extent { width, height, depth } = extent;
+    let (target, source) = (target.find(extent)?, source.find(extent)?);
+    Ok(Sides { target, source, extent: [width, height, depth] })
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: Wait) -> Result<(), CUresult> {
+    if copy.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let copy = unsafe { copy.read_unaligned() };
+    let (target, source, extent) = described(&copy);
+    let is_empty = extent.width == 0 || extent.height == 0 || extent.depth == 0;
+    if !is_empty && wait == Wait::No && capture::rows(stream, &copy)? {
+        return Ok(());
+    }
     // SAFETY: handed on.
-    unsafe { copy_described(target, source, extent, stream, wait) }
+    unsafe { copy_described(target, source, extent, stream::wire(stream)?, wait) }
 }
 
 /// # Safety
@@ -160,6 +192,12 @@ unsafe fn copy_described(
 }
 
 impl Rows {
+    /// Where its first row lies.
+    pub(crate) fn address(&self) -> u64 {
+        let (Side::Gpu(address) | Side::Shared(address) | Side::Own(address)) = self.side;
+        address
+    }
+
     /// The rows of one slice.
     fn at(self, slice: u64) -> Self {
         Self { side: self.side.plus(slice * self.slice), ..self }

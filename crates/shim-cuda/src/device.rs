@@ -65,6 +65,15 @@ pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device, CUresult> {
     shim()?.devices.get(index).ok_or(CUresult::ERROR_INVALID_DEVICE)
 }
 
+/// Refuses an ordinal that is none.
+///
+/// # Errors
+///
+/// As [`device`].
+pub(crate) fn get_known(ordinal: CUdevice) -> Result<(), CUresult> {
+    device(ordinal).map(drop)
+}
+
 fn value_of(answer: Answer<i32>) -> Result<i32, CUresult> {
     CUresult(answer.code).ok().map(|()| answer.value)
 }

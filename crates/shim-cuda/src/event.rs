@@ -2,24 +2,27 @@
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
-use katydid_wire::message::{
-    cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventRecordWithFlags, cuEventSynchronize,
-};
+use katydid_wire::message::{cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventSynchronize};
+
+use katydid_graph::Taken;
 
 use crate::border::{call, enqueue, out};
 use crate::context::Context;
 use crate::device::handle;
 use crate::handle::{object, wire};
 use crate::session::shim;
-use crate::{current, pinned, stream};
+use crate::{current, graph, pinned, stream};
 
 /// An event.
 pub(crate) struct Event {
     pub(crate) slot: Slot,
     pub(crate) context: Arc<Context>,
+    /// It was recorded in a stream, outside of captures.
+    pub(crate) was_recorded: AtomicBool,
 }
 
 impl Event {
@@ -43,7 +46,10 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
     let target = unsafe { out(target) }?;
     let context = current::active()?;
     check_flags(flags)?;
-    let event = shim()?.events.insert(|slot| Event { slot, context }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let event = shim()?
+        .events
+        .insert(|slot| Event { slot, context, was_recorded: AtomicBool::new(false) })
+        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     enqueue(&cuEventCreate { phEvent: event.wire(), Flags: flags })?;
     target.write(CUevent(handle(event.slot.handle)));
     Ok(())
@@ -51,35 +57,62 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
 
 /// The handle ends at once; the driver keeps the event until it has come to pass.
 pub(crate) fn destroy(event: CUevent) -> Result<(), CUresult> {
+    graph::of_process().forget_event(event);
     let event = shim()?.events.remove(event.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     shim()?.session.enqueue(event.context.wire(), &cuEventDestroy_v2 { hEvent: event.wire() })
+}
+
+/// The event stands for a place in a graph from now on, if its stream is captured.
+fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bool, CUresult> {
+    if graph::of_process().is_quiet() {
+        return Ok(false);
+    }
+    object(event)?;
+    Ok(graph::of_process().record(event, stream::place(stream)?, is_external)? == Taken::Yes)
+}
+
+/// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it.
+fn askable(event: CUevent) -> Result<(), CUresult> {
+    object(event)?;
+    graph::of_process().check_event(event)?;
+    graph::forbid()
 }
 
 /// Wire ids of an event and of the stream that is to record it, which must be of the same context.
 fn recordable(event: CUevent, stream: CUstream) -> Result<(u32, u32), CUresult> {
     let (event, context) = (object(event)?, stream::context_of(stream)?);
     let same = event.context.slot == context.slot;
+    event.was_recorded.fetch_or(same, Ordering::Relaxed);
     if same { Ok((event.wire(), wire(stream)?)) } else { Err(CUresult::ERROR_INVALID_HANDLE) }
 }
 
 /// The event comes to pass when the stream has done what it holds now.
 pub(crate) fn record(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
+    if is_captured(event, stream, false)? {
+        return Ok(());
+    }
     let (event, stream) = recordable(event, stream)?;
     enqueue(&cuEventRecord { hEvent: event, hStream: stream })
 }
 
 /// With `CU_EVENT_RECORD_EXTERNAL` or nothing.
 pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) -> Result<(), CUresult> {
-    let (event, stream) = recordable(event, stream)?;
+    object(event)?;
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    enqueue(&cuEventRecordWithFlags { hEvent: event, hStream: stream, flags })
+    if is_captured(event, stream, flags == 1)? {
+        return Ok(());
+    }
+    // Outside of captures the flag means nothing.
+    let (event, stream) = recordable(event, stream)?;
+    enqueue(&cuEventRecord { hEvent: event, hStream: stream })
 }
 
 /// Whether the event has come to pass; `ERROR_NOT_READY` when it has not.
 pub(crate) fn query(event: CUevent) -> Result<(), CUresult> {
     current::wire()?;
+    askable(event)?;
     call(&cuEventQuery { hEvent: wire(event)? })?;
     pinned::pull_all()
 }
@@ -87,6 +120,7 @@ pub(crate) fn query(event: CUevent) -> Result<(), CUresult> {
 /// Waits until the event has come to pass.
 pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
     current::wire()?;
+    askable(event)?;
     call(&cuEventSynchronize { hEvent: wire(event)? })?;
     pinned::pull_all()
 }

@@ -1,10 +1,11 @@
 //! Fills of device memory: checked here, queued as one message.
 #![expect(unsafe_code, reason = "fills memory of the program where the worker cannot")]
 
-use katydid_cuda_sys::{CUdeviceptr, CUresult, CUstream};
+use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUresult, CUstream};
 use katydid_wire::message::kdFill;
 
 use crate::copy::{Claim, Side, locate};
+use crate::graph::capture;
 use crate::session::shim;
 use crate::{current, stream};
 
@@ -35,11 +36,12 @@ impl Fill {
         (self.height - 1).checked_mul(self.pitch)?.checked_add(row)
     }
 
-    fn run(self, stream: u32) -> Result<(), CUresult> {
+    fn run(self, stream: CUstream) -> Result<(), CUresult> {
         let context = current::wire()?;
-        if self.width == 0 || self.height == 0 {
+        if self.width == 0 || self.height == 0 || capture::fill(stream, &self.node())? {
             return Ok(());
         }
+        let stream = stream::wire(stream)?;
         let span = self.span().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let Self { target, pitch, value, element, width, height } = self;
         match locate(Claim::Device, target, span)? {
@@ -53,6 +55,18 @@ impl Fill {
                 unsafe { self.write() };
                 Ok(())
             }
+        }
+    }
+
+    /// The same as a node of a graph.
+    fn node(&self) -> CUDA_MEMSET_NODE_PARAMS {
+        CUDA_MEMSET_NODE_PARAMS {
+            dst: self.target,
+            pitch: self.pitch as usize,
+            value: self.value,
+            elementSize: self.element,
+            width: self.width as usize,
+            height: self.height as usize,
         }
     }
 
@@ -88,7 +102,7 @@ macro_rules! fills {
             count: usize,
             stream: CUstream,
         ) -> Result<(), CUresult> {
-            Fill::row(target, u32::from(value), $element, count).run(stream::wire(stream)?)
+            Fill::row(target, u32::from(value), $element, count).run(stream)
         }
 
         #[doc = concat!("Rows of elements of ", $element, " bytes, in the default stream.")]
@@ -113,7 +127,7 @@ macro_rules! fills {
             stream: CUstream,
         ) -> Result<(), CUresult> {
             let fill = Fill::row(target, u32::from(value), $element, width);
-            Fill { pitch: pitch as u64, height: height as u64, ..fill }.run(stream::wire(stream)?)
+            Fill { pitch: pitch as u64, height: height as u64, ..fill }.run(stream)
         }
     )*};
 }
@@ -126,10 +140,9 @@ fills! {
 
 /// A fill of device memory need not be waited for; the program can look at pinned memory at once.
 fn wait_if_host(target: u64, fill: Fill) -> Result<(), CUresult> {
-    let stream = stream::default_wire();
-    fill.run(stream)?;
+    fill.run(CUstream::NULL)?;
     let shared = shim()?.regions.find(target).is_some_and(|region| region.is_host());
-    if shared { stream::synchronize_wire(stream) } else { Ok(()) }
+    if shared { stream::synchronize_wire(stream::default_wire()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdeviceptr, CUresult, Function, host_alloc_flags};
 
 use crate::border::{out, refuse};
-use crate::current;
 use crate::pinned::{HostBacking, PAGE};
 use crate::session::shim;
+use crate::{current, graph};
 
 /// Every flag that there is.
 const FLAGS: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
@@ -34,6 +34,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let context = current::active()?;
+    graph::forbid()?;
     if flags & !FLAGS != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -53,6 +54,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
 
 /// The block is used again when the GPU is done with it; a large one goes back to the system.
 pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
+    graph::forbid()?;
     if pointer.is_null() {
         return Ok(());
     }
@@ -106,6 +108,7 @@ pub(crate) unsafe fn device_pointer(
 /// Memory of the program's own cannot be reached by the worker at its address; that is refused by name.
 pub(crate) fn register(pointer: *mut c_void, size: usize, _flags: u32) -> Result<(), CUresult> {
     current::active()?;
+    graph::forbid()?;
     if pointer.is_null() || size == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }

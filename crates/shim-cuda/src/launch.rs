@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use katydid_client::params::ParamError;
 use katydid_cuda_sys::{
-    CUevent, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, Pod, device_attribute,
+    CUcontext, CUevent, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, Pod, device_attribute,
     function_attribute, launch_attribute,
 };
 use katydid_wire::message::kdLaunch;
@@ -19,6 +19,7 @@ use crate::border::refuse;
 use crate::code::Code;
 use crate::device::Device;
 use crate::function::Function;
+use crate::graph::capture;
 use crate::handle::{object, wire};
 use crate::kernel::Kernel;
 use crate::session::shim;
@@ -236,6 +237,21 @@ unsafe fn launch(
     attributes: &[CUlaunchAttribute],
     params: Params,
 ) -> Result<(), CUresult> {
+    let launching = || katydid_graph::Launch {
+        function: function.0.addr(),
+        kernel: 0,
+        context: 0,
+        grid: shape.grid,
+        block: shape.block,
+        shared: shape.shared,
+        array: params.array,
+        extra: params.extra,
+        attributes: attributes.iter().map(|attribute| (attribute.id, attribute.value)).collect(),
+    };
+    // SAFETY: the contract of this function.
+    if unsafe { capture::launch(stream, launching) }? {
+        return Ok(());
+    }
     let target = Target::of(function)?;
     let context = current::active()?;
     let stream = stream::wire(stream)?;
@@ -272,6 +288,45 @@ unsafe fn launch(
     );
     let _ = BLOCK.try_with(|kept| kept.replace(block));
     sent
+}
+
+/// Checks a launch for a node of a graph, and packs its parameters.
+///
+/// # Errors
+///
+/// As the launch itself.
+///
+/// # Safety
+///
+/// As [`kernel`], for the function or kernel that is named.
+pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_graph::Code, CUresult> {
+    let context = match launch.context {
+        0 => current::active()?,
+        handle => object(CUcontext(std::ptr::with_exposed_provenance_mut(handle)))?,
+    };
+    let named = if launch.function == 0 { launch.kernel } else { launch.function };
+    let target = Target::of(CUfunction(std::ptr::with_exposed_provenance_mut(named)))?;
+    let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
+    let device = &shim()?.devices[context.device as usize];
+    let code = target.code()?;
+    shape.check(code, device)?;
+    let cooperative = launch.attributes.get(&launch_attribute::COOPERATIVE).is_some_and(|value| value[0] != 0);
+    if cooperative {
+        shape.check_cooperative(&target, device)?;
+    }
+    if launch.attributes.contains_key(&launch_attribute::DEVICE_UPDATABLE_KERNEL_NODE) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let mut bytes = Vec::new();
+    // SAFETY: handed on.
+    unsafe { code.layout.pack(launch.array, launch.extra, &mut bytes) }.map_err(code_of)?;
+    let offsets = (0..code.layout.count()).filter_map(|at| code.layout.get(at)).map(|it| it.offset as usize).collect();
+    Ok(katydid_graph::Code {
+        bytes,
+        offsets,
+        context: context.slot.handle,
+        kept: katydid_graph::Kept(Arc::new(target)),
+    })
 }
 
 fn code_of(error: ParamError) -> CUresult {

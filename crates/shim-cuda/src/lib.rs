@@ -30,6 +30,7 @@ mod execution;
 mod export_table;
 mod fill;
 mod function;
+mod graph;
 mod handle;
 mod host_memory;
 mod image;

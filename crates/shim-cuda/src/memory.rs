@@ -10,7 +10,7 @@ use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink};
 
 use crate::border::{out, write_if_given};
 use crate::session::shim;
-use crate::{context, current};
+use crate::{context, current, graph};
 
 /// Rows of a pitched block start at multiples of at least this many bytes.
 const LEAST_PITCH: u64 = 256;
@@ -45,7 +45,7 @@ impl Backing for DeviceBacking {
 }
 
 /// A block of the current device, in the map of addresses.
-fn block(size: u64) -> Result<u64, CUresult> {
+pub(crate) fn block(size: u64) -> Result<u64, CUresult> {
     let context = current::active()?;
     if size == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -63,6 +63,7 @@ fn block(size: u64) -> Result<u64, CUresult> {
 pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
+    graph::forbid()?;
     target.write(block(size as u64)?);
     Ok(())
 }
@@ -82,6 +83,7 @@ pub(crate) unsafe fn allocate_pitch(
     if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    graph::forbid()?;
     let device = &shim()?.devices[current::active()?.device as usize];
     let step = u64::from(device.value(device_attribute::TEXTURE_ALIGNMENT).unsigned_abs()).max(LEAST_PITCH);
     let row = (width as u64).checked_next_multiple_of(step).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -93,9 +95,15 @@ pub(crate) unsafe fn allocate_pitch(
 
 /// The block is out of use at once, and given out again when the GPU is done with what was sent before.
 pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
-    if address == 0 {
+    graph::forbid()?;
+    if address == 0 || graph::of_process().free(address)? {
         return Ok(());
     }
+    free_block(address)
+}
+
+/// As [`free`], for a block that is no graph's any more.
+pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
     let is_block = |region: &katydid_client::regions::Region| region.place == Place::Device;
     let region = shim.regions.remove(address, is_block).ok_or(CUresult::ERROR_INVALID_VALUE)?;

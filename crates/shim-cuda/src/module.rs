@@ -21,7 +21,7 @@ use crate::handle::object;
 use crate::jit::Options;
 use crate::library::Library;
 use crate::session::shim;
-use crate::{current, image, kernel, library};
+use crate::{current, graph, image, kernel, library};
 
 /// A module in its context.
 pub(crate) struct Module {
@@ -142,6 +142,7 @@ pub(crate) fn unload(handle: CUmodule) -> Result<(), CUresult> {
     if object(handle)?.library.is_some() {
         return Err(CUresult::ERROR_NOT_PERMITTED);
     }
+    graph::forbid()?;
     let module = shim.modules.remove(handle.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     for function in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
         shim.functions.remove(function.slot.handle);

@@ -235,6 +235,7 @@ pub(crate) fn pull_all() -> Result<(), CUresult> {
 
 /// The GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.
 pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
+    shim()?.parts.settled(epoch);
     let Some((_, pinned)) = unshared()? else { return Ok(()) };
     pinned.copies().values_mut().filter(|copy| copy.used_at <= epoch).for_each(|copy| copy.is_used = false);
     Ok(())

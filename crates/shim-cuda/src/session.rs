@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::device::{DRIVER_VERSION, Device};
 use crate::event::Event;
 use crate::function::Function;
+use crate::graph::part::Parts;
 use crate::kernel::Kernel;
 use crate::library::Library;
 use crate::module::Module;
@@ -51,6 +52,8 @@ pub(crate) struct Shim {
     /// None when the two sides found no common range for it.
     pub(crate) pinned: Option<Pinned>,
     pub(crate) upcalls: upcall::Registry,
+    /// What the program does in its graphs' copies and functions.
+    pub(crate) parts: Parts,
     /// Keeps the ranges free for as long as the process lives.
     pub(crate) arenas: Settled,
 }
@@ -169,6 +172,7 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         regions: Regions::default(),
         pinned,
         upcalls: upcall::Registry::default(),
+        parts: Parts::default(),
         arenas,
     })
 }

@@ -14,16 +14,20 @@ use katydid_wire::message::{
     cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
 };
 
+use katydid_graph::{Call, Place, Taken};
+
 use crate::border::{call, enqueue, out};
 use crate::context::Context;
 use crate::device::handle;
-use crate::handle::{object, wire as wire_of};
+use crate::handle::object;
 use crate::session::shim;
-use crate::{current, pinned};
+use crate::{current, graph, pinned};
 
 /// Handles and wire ids of the default streams.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
+/// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that waits.
+const EXTERNAL: u32 = 1;
 /// Wire ids below this are the default streams'.
 const FIRST_WIRE: u32 = 3;
 /// The id that a driver's first stream, the legacy one, has.
@@ -32,8 +36,6 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(7);
 thread_local! {
     /// Whether the function being called means the thread's own default stream.
     static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
-    /// The capture mode of `cuThreadExchangeStreamCaptureMode`.
-    static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A stream of the program's own.
@@ -72,6 +74,8 @@ pub(crate) fn default_wire() -> u32 {
 ///
 /// `ERROR_INVALID_HANDLE`.
 pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
+    // Whoever asks is about to use the stream: what can be part of a graph was taken into it before.
+    graph::capture::refuse(stream)?;
     match stream.0.addr() {
         0 => Ok(default_wire()),
         default @ (LEGACY | PER_THREAD) => Ok(default as u32),
@@ -99,6 +103,27 @@ fn which(stream: CUstream) -> Result<Which, CUresult> {
 /// A number that no stream of the process has had.
 pub(crate) fn next_id() -> u64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What stream capture knows a stream by. A thread's default streams have keys of their own, above all ids.
+pub(crate) fn place(stream: CUstream) -> Result<Place, CUresult> {
+    static THREADS: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(match which(stream)? {
+        Which::Made(stream) => Place {
+            key: stream.id,
+            is_legacy: false,
+            is_blocking: stream.flags & stream_flags::NON_BLOCKING == 0,
+            context: stream.context.slot.handle,
+        },
+        Which::Default(context, index) => {
+            let thread = if index == 0 { 0 } else { THREAD.try_with(|thread| *thread + 1).unwrap_or(0) };
+            let key = 1 << 63 | thread << 24 | u64::from(context.slot.index) << 1 | index as u64;
+            Place { key, is_legacy: index == 0, is_blocking: index == 1, context: context.slot.handle }
+        }
+    })
 }
 
 /// The context whose work a stream takes.
@@ -141,6 +166,7 @@ pub(crate) unsafe fn create_with_priority(target: *mut CUstream, flags: u32, pri
 /// The handle ends at once, the work in the stream goes on.
 pub(crate) fn destroy(stream: CUstream) -> Result<(), CUresult> {
     let stream = shim()?.streams.remove(stream.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    graph::of_process().forget_stream(stream.id);
     shim()?.session.enqueue(stream.context.wire(), &cuStreamDestroy_v2 { hStream: stream.wire() })
 }
 
@@ -214,9 +240,16 @@ pub(crate) unsafe fn device(stream: CUstream, target: *mut CUdevice) -> Result<(
     Ok(())
 }
 
+/// Refuses to wait for a stream, or to ask how it is, while a stream capture forbids it.
+fn forbid(stream: CUstream) -> Result<(), CUresult> {
+    let graphs = graph::of_process();
+    if graphs.is_quiet() { Ok(()) } else { graphs.forbid(Call::Stream(place(stream)?)) }
+}
+
 /// Waits for everything in the stream.
 pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
     current::wire()?;
+    forbid(stream)?;
     call(&cuStreamSynchronize { hStream: wire(stream)? })?;
     pinned::pull_all()
 }
@@ -229,44 +262,25 @@ pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
 /// Whether everything in the stream is done; `ERROR_NOT_READY` when it is not.
 pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
     current::wire()?;
+    forbid(stream)?;
     call(&cuStreamQuery { hStream: wire(stream)? })?;
     pinned::pull_all()
 }
 
 /// The stream waits for what the event recorded.
 pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result<(), CUresult> {
-    let (stream, event) = (wire(stream)?, wire_of(event)?);
+    let waited = object(event)?;
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    enqueue(&cuStreamWaitEvent { hStream: stream, hEvent: event, Flags: flags })
-}
-
-/// Nothing is captured: beginning a capture is refused.
-///
-/// # Safety
-///
-/// As [`create`].
-pub(crate) unsafe fn is_capturing(stream: CUstream, target: *mut u32) -> Result<(), CUresult> {
-    // SAFETY: null or writable, by the contract.
-    let target = unsafe { out(target) }?;
-    wire(stream)?;
-    target.write(0);
-    Ok(())
-}
-
-/// The thread's mode: the new one in, the old one out.
-///
-/// # Safety
-///
-/// `mode` is null, or readable and writable.
-pub(crate) unsafe fn exchange_capture_mode(mode: *mut u32) -> Result<(), CUresult> {
-    if mode.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+    if !graph::of_process().is_quiet() {
+        let was_recorded = waited.was_recorded.load(Ordering::Relaxed);
+        if graph::of_process().wait(event, place(stream)?, flags == EXTERNAL, was_recorded)? == Taken::Yes {
+            return Ok(());
+        }
     }
-    // SAFETY: not null, so readable and writable by the contract.
-    unsafe { mode.write_unaligned(CAPTURE_MODE.try_with(|now| now.replace(mode.read_unaligned())).unwrap_or(0)) };
-    Ok(())
+    // Outside of captures the flag means nothing.
+    enqueue(&cuStreamWaitEvent { hStream: wire(stream)?, hEvent: waited.wire(), Flags: 0 })
 }
 
 /// What a private table calls a stream's object: an address inside its record, never the handle itself.
@@ -306,18 +320,5 @@ mod tests {
         });
         assert_eq!((result, seen.get(), default_wire()), (CUresult::SUCCESS, 2, 0));
         assert_eq!((wire(CU_STREAM_LEGACY), wire(CU_STREAM_PER_THREAD)), (Ok(1), Ok(2)));
-    }
-
-    #[test]
-    fn the_capture_mode_is_exchanged() {
-        let mut mode = 2;
-        // SAFETY: a local, and null.
-        unsafe {
-            assert_eq!(exchange_capture_mode(&mut mode), Ok(()));
-            assert_eq!(mode, 0);
-            assert_eq!(exchange_capture_mode(&mut mode), Ok(()));
-            assert_eq!(mode, 2);
-            assert_eq!(exchange_capture_mode(std::ptr::null_mut()), Err(CUresult::ERROR_INVALID_VALUE));
-        }
     }
 }

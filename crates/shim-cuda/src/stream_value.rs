@@ -1,12 +1,13 @@
 //! Words in memory that streams and the program signal each other with: written and waited for in the stream's turn.
 
-use katydid_cuda_sys::{CUdeviceptr, CUresult, CUstream, Function};
+use katydid_cuda_sys::{CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, Function, batch_operation as id};
 use katydid_wire::message::{
     cuStreamWaitValue32_v2, cuStreamWaitValue64_v2, cuStreamWriteValue32_v2, cuStreamWriteValue64_v2,
 };
 
 use crate::border::{enqueue, refuse};
 use crate::copy::{Claim, Side, locate};
+use crate::graph::capture;
 use crate::stream;
 
 /// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
@@ -38,30 +39,47 @@ fn check_wait(address: u64, size: u64, flags: u32) -> Result<(), CUresult> {
     if flags & !FLUSH <= NOR { check(function, address, size) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
+/// An operation as a node of a graph has it.
+fn word(operation: u32, address: u64, value: u64, flags: u32) -> CUstreamBatchMemOpParams {
+    CUstreamBatchMemOpParams { operation, address, value, flags, rest: [0; 2] }
+}
+
 /// `cuStreamWriteValue32`.
 pub(crate) fn write_32(stream: CUstream, addr: CUdeviceptr, value: u32, flags: u32) -> Result<(), CUresult> {
-    let stream = stream::wire(stream)?;
     check_write(addr, 4, flags)?;
+    if capture::word(stream, word(id::WRITE_VALUE_32, addr, u64::from(value), flags))? {
+        return Ok(());
+    }
+    let stream = stream::wire(stream)?;
     enqueue(&cuStreamWriteValue32_v2 { stream, addr, value, flags })
 }
 
 /// `cuStreamWriteValue64`.
 pub(crate) fn write_64(stream: CUstream, addr: CUdeviceptr, value: u64, flags: u32) -> Result<(), CUresult> {
-    let stream = stream::wire(stream)?;
     check_write(addr, 8, flags)?;
+    if capture::word(stream, word(id::WRITE_VALUE_64, addr, value, flags))? {
+        return Ok(());
+    }
+    let stream = stream::wire(stream)?;
     enqueue(&cuStreamWriteValue64_v2 { stream, addr, value, flags })
 }
 
 /// `cuStreamWaitValue32`: the stream waits, not the caller.
 pub(crate) fn wait_32(stream: CUstream, addr: CUdeviceptr, value: u32, flags: u32) -> Result<(), CUresult> {
-    let stream = stream::wire(stream)?;
     check_wait(addr, 4, flags)?;
+    if capture::word(stream, word(id::WAIT_VALUE_32, addr, u64::from(value), flags))? {
+        return Ok(());
+    }
+    let stream = stream::wire(stream)?;
     enqueue(&cuStreamWaitValue32_v2 { stream, addr, value, flags })
 }
 
 /// `cuStreamWaitValue64`: the stream waits, not the caller.
 pub(crate) fn wait_64(stream: CUstream, addr: CUdeviceptr, value: u64, flags: u32) -> Result<(), CUresult> {
-    let stream = stream::wire(stream)?;
     check_wait(addr, 8, flags)?;
+    if capture::word(stream, word(id::WAIT_VALUE_64, addr, value, flags))? {
+        return Ok(());
+    }
+    let stream = stream::wire(stream)?;
     enqueue(&cuStreamWaitValue64_v2 { stream, addr, value, flags })
 }

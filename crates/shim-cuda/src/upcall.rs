@@ -10,9 +10,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
-use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext};
+use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallsBegin};
 
 use crate::border::enqueue;
+use crate::graph::capture;
 use crate::session::{Shim, shim};
 use crate::{current, device, pinned, stream};
 
@@ -36,11 +37,16 @@ pub(crate) struct Registry {
 
 impl Registry {
     fn add(&self, due: Due) -> u64 {
+        let token = self.mint();
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).1.insert(token, due);
+        token
+    }
+
+    /// A token that nothing else has.
+    fn mint(&self) -> u64 {
         let mut state = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         state.0 += 1;
-        let token = state.0;
-        state.1.insert(token, due);
-        token
+        state.0
     }
 
     fn take(&self, token: u64) -> Option<Due> {
@@ -56,9 +62,12 @@ pub(crate) unsafe fn launch_host_function(
     function: CUhostFn,
     data: *mut c_void,
 ) -> Result<(), CUresult> {
-    let stream = stream::wire(stream)?;
     let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     current::wire()?;
+    if capture::host(stream, function as *const () as usize, data.expose_provenance())? {
+        return Ok(());
+    }
+    let stream = stream::wire(stream)?;
     let token = register(Due::Host(function, data.expose_provenance()))?;
     enqueue(&kdHostFunction { stream, token }).inspect_err(|_| unregister(token))
 }
@@ -86,15 +95,31 @@ fn unregister(token: u64) {
     }
 }
 
+/// A token for something that the worker will ask for time and again.
+pub(crate) fn new_token() -> Result<u64, CUresult> {
+    Ok(shim()?.upcalls.mint())
+}
+
+/// Sees to it that the worker's requests are answered, also those of graphs.
+pub(crate) fn begin() -> Result<(), CUresult> {
+    run_thread()?;
+    enqueue(&kdUpcallsBegin {})
+}
+
 /// Notes a function, and sees to it that the thread runs.
 fn register(due: Due) -> Result<u64, CUresult> {
+    run_thread()?;
+    Ok(shim()?.upcalls.add(due))
+}
+
+fn run_thread() -> Result<(), CUresult> {
     static THREAD: OnceLock<bool> = OnceLock::new();
     let shim = shim()?;
     let started = THREAD.get_or_init(|| {
         let builder = thread::Builder::new().name("katydid-upcall".to_owned()).stack_size(STACK);
         with_signals_blocked(|| builder.spawn(move || serve(shim))).is_ok()
     });
-    if *started { Ok(shim.upcalls.add(due)) } else { Err(CUresult::ERROR_OPERATING_SYSTEM) }
+    if *started { Ok(()) } else { Err(CUresult::ERROR_OPERATING_SYSTEM) }
 }
 
 /// Starts something that inherits a mask of all signals: the program's handlers run on the program's threads.
@@ -116,7 +141,10 @@ fn serve(shim: &Shim) {
     while let Ok(next) = shim.session.call(0, &kdUpcallNext { done }) {
         // On stream links, what the GPU wrote before this point has to be in the program's memory.
         let _ = pinned::pull_all();
-        if let Some(due) = shim.upcalls.take(next.token) {
+        if let Some(part) = shim.parts.get(next.token) {
+            // SAFETY: the program promised it for every launch of the graph that the part is of.
+            let _ = unsafe { part.run(next.token) };
+        } else if let Some(due) = shim.upcalls.take(next.token) {
             // SAFETY: registered for this call, and taken out of the registry, so called once.
             unsafe { run(due, CUresult(next.status)) };
         }

@@ -6,6 +6,7 @@
 //! | [`ContextFacts`] | replies of `kdContextRetain`, `kdContextCreate` |
 //! | [`FunctionFacts`] | replies of `kdModuleFunction`, `kdLibraryKernel`, `kdKernelFunction`, `kdFunctionFacts` |
 //! | names ([`encode_names`]) | replies of `kdModuleFunctionNames`, `kdLibraryKernelNames` |
+//! | [`GraphFacts`], [`StepFacts`] | `kdGraphInstantiate` (sent in pieces), `kdGraphChange` |
 //! | [`JitOption`] list | `kdModuleLoad`, `kdLibraryLoad` |
 //!
 //! All are little-endian without padding; a text is a u32 length and its bytes. Layouts stand at the top of each file.
@@ -15,11 +16,13 @@ mod bytes;
 mod context;
 mod device;
 mod function;
+mod graph;
 mod jit;
 
 pub use context::ContextFacts;
 pub use device::{DeviceFacts, Facts, P2P_ATTRIBUTES, PeerFacts};
 pub use function::{FunctionFacts, ParameterFacts, decode_names, encode_names};
+pub use graph::{EdgeFacts, GraphFacts, StepFacts, Work};
 pub use jit::{JitOption, decode_options, encode_options};
 
 /// Why a block of facts could not be read.

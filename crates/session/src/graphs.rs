@@ -1,0 +1,249 @@
+//! Executable graphs of a session, by the program's numbers.
+//!
+//! A graph comes as a description and is built here with the driver's own nodes, so that the driver runs it as it runs
+//! any. A node that copies between the GPU and memory that only the program reaches becomes two: the copy, from or to
+//! memory of the worker's (a stage), and a host function in which the program fills or empties that.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+mod build;
+mod stage;
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUevent, CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, event_flags};
+use katydid_wire::facts::{GraphFacts, StepFacts};
+use katydid_wire::frame::FrameHead;
+
+use crate::ask::ask;
+use crate::fault::Fault;
+use crate::session::Session;
+use crate::shared::Shared;
+
+use build::{Builder, change};
+pub(crate) use stage::Stages;
+
+/// Most executable graphs, and graphs with conditional handles, that a session may have.
+const MOST: usize = 1 << 20;
+
+/// The driver's nodes for one step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Built {
+    /// One node does it.
+    One(CUgraphNode),
+    /// The copy, and the function in which the program does its part.
+    Staged { copy: CUgraphNode, host: CUgraphNode },
+    /// Nothing that could be changed.
+    Fixed,
+}
+
+/// What the driver hands back whenever a step's host function is due.
+pub(crate) struct Repeated {
+    shared: Arc<Shared>,
+    /// 0: the step is disabled.
+    token: u64,
+}
+
+/// Called by the driver's thread; the graph's branch stalls until the program has run the function.
+extern "C" fn run(data: *mut c_void) {
+    // SAFETY: `Keep` holds the box until the driver is done with every launch of the graph.
+    let repeated = unsafe { &*data.cast::<Repeated>() };
+    if repeated.token != 0 {
+        repeated.shared.upcalls.run(repeated.token, 0);
+    }
+}
+
+/// What the driver reads while a graph runs.
+#[derive(Default)]
+pub(crate) struct Keep {
+    functions: Vec<Box<Repeated>>,
+    /// Tokens of stages, which are the session's to free.
+    stages: Vec<u64>,
+}
+
+impl Keep {
+    /// A host function for the driver: its data.
+    fn function(&mut self, shared: &Arc<Shared>, token: u64) -> *mut c_void {
+        let boxed = Box::new(Repeated { shared: Arc::clone(shared), token });
+        let data = (&raw const *boxed).cast_mut().cast();
+        self.functions.push(boxed);
+        data
+    }
+
+    fn is_empty(&self) -> bool {
+        self.functions.is_empty() && self.stages.is_empty()
+    }
+}
+
+/// One executable graph.
+pub(crate) struct Exec {
+    pub(crate) handle: CUgraphExec,
+    /// The graph it was made of; null where a draft has it.
+    template: CUgraph,
+    /// For each step, by its number.
+    steps: Vec<(Built, bool)>,
+    keep: Keep,
+    /// Recorded behind each launch, where anything has to be kept for it.
+    done: CUevent,
+}
+
+/// All of a session.
+#[derive(Default)]
+pub(crate) struct Graphs {
+    execs: HashMap<u32, Exec>,
+    /// Driver graphs with conditional handles, by the number of the program's graph.
+    drafts: HashMap<u32, CUgraph>,
+    /// What launches that may still run need, of graphs that are gone: until the event.
+    retired: Vec<(Keep, CUevent)>,
+}
+
+impl Graphs {
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_VALUE` for one that is not there.
+    pub(crate) fn exec(&self, id: u32) -> Result<&Exec, Fault> {
+        self.execs.get(&id).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    }
+}
+
+impl Session {
+    /// The driver graph that holds the conditional handles of a graph of the program's.
+    pub(crate) fn draft(&mut self, graph: u32) -> Result<CUgraph, Fault> {
+        if let Some(draft) = self.graphs.drafts.get(&graph) {
+            return Ok(*draft);
+        }
+        if self.graphs.drafts.len() >= MOST {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+        }
+        // SAFETY: the output is a local.
+        let draft = ask(|out| unsafe { self.driver().cuGraphCreate(out, 0) })?;
+        self.graphs.drafts.insert(graph, draft);
+        Ok(draft)
+    }
+
+    /// The program's graph is gone.
+    pub(crate) fn forget_draft(&mut self, graph: u32) -> Result<CUresult, Fault> {
+        let draft = self.graphs.drafts.remove(&graph);
+        // SAFETY: the driver made it, and nobody names it any more.
+        Ok(draft.map_or(CUresult::SUCCESS, |draft| unsafe { self.driver().cuGraphDestroy(draft) }))
+    }
+
+    /// The driver graph to build in: an empty one, or the draft, emptied.
+    fn blank(&mut self, graph: u32) -> Result<(CUgraph, bool), Fault> {
+        let Some(draft) = self.graphs.drafts.get(&graph).copied() else {
+            // SAFETY: the output is a local.
+            return Ok((ask(|out| unsafe { self.driver().cuGraphCreate(out, 0) })?, true));
+        };
+        let mut count = 0;
+        // SAFETY: without a list the driver only counts.
+        unsafe { self.driver().cuGraphGetNodes(draft, std::ptr::null_mut(), &raw mut count) }.ok()?;
+        let mut nodes = vec![CUgraphNode::NULL; count];
+        // SAFETY: the list has as much room as is said.
+        unsafe { self.driver().cuGraphGetNodes(draft, nodes.as_mut_ptr(), &raw mut count) }.ok()?;
+        for node in nodes {
+            // SAFETY: a node that the driver has just named.
+            unsafe { self.driver().cuGraphDestroyNode(node) }.ok()?;
+        }
+        Ok((draft, false))
+    }
+
+    /// Builds and instantiates a graph.
+    pub(crate) fn instantiate_graph(
+        &mut self,
+        head: &FrameHead,
+        (id, graph): (u32, u32),
+        facts: &GraphFacts,
+        flags: u64,
+    ) -> Result<(), Fault> {
+        self.sweep_graphs();
+        if self.graphs.execs.len() >= MOST {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+        }
+        let (template, owned) = self.blank(graph)?;
+        let mut builder = Builder::new(self, head);
+        let built = builder.graph(template, facts);
+        let (steps, keep) = (builder.steps, builder.keep);
+        // SAFETY: handles are the driver's own; the output is a local.
+        let made = built
+            .and_then(|_| Ok(ask(|out| unsafe { self.driver().cuGraphInstantiateWithFlags(out, template, flags) })?));
+        let handle = match made {
+            Ok(handle) => handle,
+            Err(fault) => {
+                if owned {
+                    // SAFETY: made above, and named by nobody else.
+                    let _ = unsafe { self.driver().cuGraphDestroy(template) };
+                }
+                keep.stages.iter().for_each(|token| self.shared.stages.forget(*token));
+                return Err(fault);
+            }
+        };
+        let done = match keep.is_empty() {
+            true => CUevent::NULL,
+            // SAFETY: the output is a local.
+            false => ask(|out| unsafe { self.driver().cuEventCreate(out, event_flags::DISABLE_TIMING) })?,
+        };
+        let template = if owned { template } else { CUgraph::NULL };
+        self.graphs.execs.insert(id, Exec { handle, template, steps, keep, done });
+        Ok(())
+    }
+
+    /// Changes one step of an executable graph.
+    pub(crate) fn change_graph(
+        &mut self,
+        head: &FrameHead,
+        id: u32,
+        number: usize,
+        step: &StepFacts,
+    ) -> Result<(), Fault> {
+        let mut exec = self.graphs.execs.remove(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let changed = change(self, head, &mut exec, number, step);
+        self.graphs.execs.insert(id, exec);
+        changed
+    }
+
+    /// Launches an executable graph.
+    pub(crate) fn launch_graph(&mut self, id: u32, stream: CUstream) -> Result<CUresult, Fault> {
+        let exec = self.graphs.exec(id)?;
+        // SAFETY: handles are the driver's own.
+        let launched = unsafe { self.driver().cuGraphLaunch(exec.handle, stream) };
+        if launched == CUresult::SUCCESS && !exec.done.is_null() {
+            // SAFETY: as above.
+            return Ok(unsafe { self.driver().cuEventRecord(exec.done, stream) });
+        }
+        Ok(launched)
+    }
+
+    /// Ends an executable graph; what launches that still run need is kept for them.
+    pub(crate) fn destroy_graph(&mut self, id: u32) -> Result<CUresult, Fault> {
+        let exec = self.graphs.execs.remove(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        // SAFETY: the driver's own handles, which nobody names any more.
+        let status = unsafe { self.driver().cuGraphExecDestroy(exec.handle) };
+        if !exec.template.is_null() {
+            // SAFETY: as above.
+            let _ = unsafe { self.driver().cuGraphDestroy(exec.template) };
+        }
+        if !exec.done.is_null() {
+            self.graphs.retired.push((exec.keep, exec.done));
+        }
+        self.sweep_graphs();
+        Ok(status)
+    }
+
+    /// Frees what no launch needs any more.
+    fn sweep_graphs(&mut self) {
+        let driver = Arc::clone(&self.shared.driver);
+        let shared = Arc::clone(&self.shared);
+        self.graphs.retired.retain(|(keep, event)| {
+            // SAFETY: the event is the worker's own.
+            let pending = unsafe { driver.cuEventQuery(*event) } == CUresult::ERROR_NOT_READY;
+            if !pending {
+                keep.stages.iter().for_each(|token| shared.stages.forget(*token));
+                // SAFETY: as above; it is forgotten here.
+                let _ = unsafe { driver.cuEventDestroy_v2(*event) };
+            }
+            pending
+        });
+    }
+}

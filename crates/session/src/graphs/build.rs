@@ -1,0 +1,450 @@
+//! Builds the driver's nodes from a description, and changes them in an executable graph.
+//!
+//! Every address that a description names is checked as those of copies and fills are ([`crate::reach`]). Graphs
+//! inside steps are built into the same driver graph, between two empty nodes; only bodies of conditional nodes are
+//! graphs of their own, because the driver makes them.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![expect(non_snake_case, reason = "fields of the driver's structures keep the vendor's names")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_CONDITIONAL_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
+    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode,
+    CUgraphNodeParams, CUkernelNodeAttrValue, CUresult, CUstreamBatchMemOpParams, Pod as _, launch_param, memory_type,
+    node_type,
+};
+use katydid_wire::facts::{GraphFacts, StepFacts, Work};
+use katydid_wire::frame::FrameHead;
+
+use super::{Built, Exec, Keep, run};
+use crate::ask::ask;
+use crate::fault::Fault;
+use crate::session::Session;
+
+/// First and last node of a step.
+type Ends = (CUgraphNode, CUgraphNode);
+
+/// Builds one graph.
+pub(super) struct Builder<'a> {
+    pub(crate) session: &'a mut Session,
+    pub(crate) head: &'a FrameHead,
+    /// By step number.
+    pub(crate) steps: Vec<(Built, bool)>,
+    pub(crate) keep: Keep,
+    /// Inside a conditional node, where the driver takes no host functions.
+    in_body: bool,
+}
+
+/// The list that names packed parameters, and what it points to.
+struct Extra<'a> {
+    size: usize,
+    params: &'a [u8],
+}
+
+impl Extra<'_> {
+    fn list(&mut self) -> [*mut std::ffi::c_void; 5] {
+        [
+            std::ptr::without_provenance_mut(launch_param::BUFFER_POINTER as usize),
+            self.params.as_ptr().cast_mut().cast(),
+            std::ptr::without_provenance_mut(launch_param::BUFFER_SIZE as usize),
+            (&raw mut self.size).cast(),
+            std::ptr::without_provenance_mut(launch_param::END as usize),
+        ]
+    }
+}
+
+impl<'a> Builder<'a> {
+    pub(crate) fn new(session: &'a mut Session, head: &'a FrameHead) -> Self {
+        Self { session, head, steps: Vec::new(), keep: Keep::default(), in_body: false }
+    }
+
+    /// Adds all steps to `graph`; those that nothing comes before, and those that nothing comes after.
+    pub(crate) fn graph(
+        &mut self,
+        graph: CUgraph,
+        facts: &GraphFacts,
+    ) -> Result<(Vec<CUgraphNode>, Vec<CUgraphNode>), Fault> {
+        let mut ends: Vec<Ends> = Vec::with_capacity(facts.steps.len());
+        for step in &facts.steps {
+            ends.push(self.step(graph, step)?);
+        }
+        let mut is_last = vec![true; ends.len()];
+        for (at, step) in facts.steps.iter().enumerate() {
+            for edge in &step.before {
+                let from = ends.get(edge.from as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+                is_last[edge.from as usize] = false;
+                let data = CUgraphEdgeData { from_port: edge.port, type_: edge.kind, ..CUgraphEdgeData::default() };
+                self.connect(graph, from.1, ends[at].0, &data)?;
+            }
+        }
+        let first = facts.steps.iter().zip(&ends).filter(|(step, _)| step.before.is_empty()).map(|(_, ends)| ends.0);
+        let last = is_last.iter().zip(&ends).filter(|(is_last, _)| **is_last).map(|(_, ends)| ends.1);
+        Ok((first.collect(), last.collect()))
+    }
+
+    fn connect(
+        &self,
+        graph: CUgraph,
+        from: CUgraphNode,
+        to: CUgraphNode,
+        data: &CUgraphEdgeData,
+    ) -> Result<(), CUresult> {
+        let plain = data.from_port == 0 && data.type_ == 0;
+        let data = if plain { std::ptr::null() } else { std::ptr::from_ref(data) };
+        // SAFETY: nodes of this graph, one each, and locals.
+        unsafe { self.session.driver().cuGraphAddDependencies_v2(graph, &raw const from, &raw const to, data, 1) }.ok()
+    }
+
+    fn step(&mut self, graph: CUgraph, step: &StepFacts) -> Result<Ends, Fault> {
+        let number = self.steps.len();
+        self.steps.push((Built::Fixed, true));
+        let node = match &step.work {
+            Work::Staged { .. } | Work::Host { .. } if self.in_body => return Err(CUresult::ERROR_NOT_SUPPORTED.into()),
+            Work::Child => return self.child(graph, step),
+            Work::Staged { token, is_source, .. } => {
+                let (ends, built) = self.staged(graph, &step.work, *token, *is_source)?;
+                self.steps[number].0 = built;
+                return Ok(ends);
+            }
+            Work::Conditional { context, handle, kind } => self.conditional(graph, step, (*context, *handle, *kind))?,
+            Work::Empty => self.empty(graph)?,
+            _ => {
+                let node = self.node(graph, &step.work)?;
+                self.steps[number].0 = Built::One(node);
+                node
+            }
+        };
+        Ok((node, node))
+    }
+
+    fn empty(&self, graph: CUgraph) -> Result<CUgraphNode, CUresult> {
+        // SAFETY: the output is a local; no dependencies.
+        ask(|out| unsafe { self.session.driver().cuGraphAddEmptyNode(out, graph, std::ptr::null(), 0) })
+    }
+
+    /// The inner graph between two empty nodes.
+    fn child(&mut self, graph: CUgraph, step: &StepFacts) -> Result<Ends, Fault> {
+        let (entry, exit, plain) = (self.empty(graph)?, self.empty(graph)?, CUgraphEdgeData::default());
+        let (first, last) = match step.inner.first() {
+            Some(inner) => self.graph(graph, inner)?,
+            None => (Vec::new(), Vec::new()),
+        };
+        first.iter().try_for_each(|node| self.connect(graph, entry, *node, &plain))?;
+        last.iter().try_for_each(|node| self.connect(graph, *node, exit, &plain))?;
+        if first.is_empty() {
+            self.connect(graph, entry, exit, &plain)?;
+        }
+        Ok((entry, exit))
+    }
+
+    fn conditional(
+        &mut self,
+        graph: CUgraph,
+        step: &StepFacts,
+        (context, handle, kind): (u32, u64, u32),
+    ) -> Result<CUgraphNode, Fault> {
+        let ctx: CUcontext = self.session.handle(self.head, context)?;
+        let size = step.inner.len() as u32;
+        let inner = CUDA_CONDITIONAL_NODE_PARAMS { handle, type_: kind, size, ctx, ..Default::default() };
+        let mut params = CUgraphNodeParams { type_: node_type::CONDITIONAL, ..CUgraphNodeParams::default() };
+        for (word, bytes) in params.payload.iter_mut().zip(inner.to_bytes().as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        let none = (std::ptr::null(), std::ptr::null());
+        let driver = Arc::clone(&self.session.shared.driver);
+        // SAFETY: locals; no dependencies.
+        let node = ask(|out| unsafe { driver.cuGraphAddNode_v2(out, graph, none.0, none.1, 0, &raw mut params) })?;
+        let bodies = std::ptr::with_exposed_provenance::<CUgraph>(params.payload[2] as usize);
+        let before = std::mem::replace(&mut self.in_body, true);
+        for (at, body) in step.inner.iter().enumerate() {
+            // SAFETY: the driver has written the address of as many graphs as were asked for.
+            let graph = unsafe { bodies.add(at).read() };
+            self.graph(graph, body)?;
+        }
+        self.in_body = before;
+        Ok(node)
+    }
+
+    /// A copy and the program's part of it, in the right order.
+    fn staged(&mut self, graph: CUgraph, work: &Work, token: u64, is_source: bool) -> Result<(Ends, Built), Fault> {
+        let copy = self.node(graph, work)?;
+        let host = self.node(graph, &Work::Host { token })?;
+        let (first, last) = if is_source { (host, copy) } else { (copy, host) };
+        self.connect(graph, first, last, &CUgraphEdgeData::default())?;
+        Ok(((first, last), Built::Staged { copy, host }))
+    }
+
+    /// One node of the driver's.
+    fn node(&mut self, graph: CUgraph, work: &Work) -> Result<CUgraphNode, Fault> {
+        let driver = Arc::clone(&self.session.shared.driver);
+        let (none, mut node) = (std::ptr::null(), CUgraphNode::NULL);
+        let out = &raw mut node;
+        match work {
+            Work::Kernel { attributes, .. } => {
+                with_kernel(self.session, self.head, work, |params| {
+                    // SAFETY: handles are the driver's own, parameters live for the call.
+                    unsafe { driver.cuGraphAddKernelNode_v2(out, graph, none, 0, params) }
+                })?;
+                for (id, words) in attributes {
+                    let value = CUkernelNodeAttrValue { words: *words };
+                    // SAFETY: the node was just made; the value is a local.
+                    unsafe { driver.cuGraphKernelNodeSetAttribute(node, *id, &raw const value) }.ok()?;
+                }
+            }
+            Work::Copy { .. } | Work::Staged { .. } => {
+                let (copy, ctx) = copy_of(self.session, self.head, work, &mut self.keep)?;
+                // SAFETY: both sides are the session's, by the checks of `copy_of`.
+                unsafe { driver.cuGraphAddMemcpyNode(out, graph, none, 0, &raw const copy, ctx) }.ok()?;
+            }
+            Work::Fill { .. } => {
+                let (fill, ctx) = fill_of(self.session, self.head, work)?;
+                // SAFETY: as above.
+                unsafe { driver.cuGraphAddMemsetNode(out, graph, none, 0, &raw const fill, ctx) }.ok()?;
+            }
+            Work::Host { token } => {
+                let userData = self.keep.function(&self.session.shared, *token);
+                let host = CUDA_HOST_NODE_PARAMS { func: run as *const () as usize, userData };
+                // SAFETY: `keep` holds the data as long as the graph may run.
+                unsafe { driver.cuGraphAddHostNode(out, graph, none, 0, &raw const host) }.ok()?;
+            }
+            Work::Wait(event) => {
+                let event: CUevent = self.session.handle(self.head, *event)?;
+                // SAFETY: handles are the driver's own.
+                unsafe { driver.cuGraphAddEventWaitNode(out, graph, none, 0, event) }.ok()?;
+            }
+            Work::Record(event) => {
+                let event: CUevent = self.session.handle(self.head, *event)?;
+                // SAFETY: as above.
+                unsafe { driver.cuGraphAddEventRecordNode(out, graph, none, 0, event) }.ok()?;
+            }
+            Work::Batch { .. } => {
+                let (mut words, ctx) = words_of(self.session, self.head, work)?;
+                let batch = batch_of(&mut words, ctx);
+                // SAFETY: as above; the words are locals, which the driver copies.
+                unsafe { driver.cuGraphAddBatchMemOpNode(out, graph, none, 0, &raw const batch) }.ok()?;
+            }
+            Work::Empty | Work::Child | Work::Conditional { .. } => return Err(CUresult::ERROR_INVALID_VALUE.into()),
+        }
+        Ok(node)
+    }
+}
+
+/// Runs `call` with a kernel's parameters as the driver takes them.
+fn with_kernel(
+    session: &mut Session,
+    head: &FrameHead,
+    work: &Work,
+    call: impl FnOnce(*const CUDA_KERNEL_NODE_PARAMS) -> CUresult,
+) -> Result<(), Fault> {
+    let Work::Kernel { function, kernel, context, shape, shared, params, .. } = work else {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    };
+    let mut extra = Extra { size: params.len(), params };
+    let mut list = extra.list();
+    let [gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ] = *shape;
+    let node = CUDA_KERNEL_NODE_PARAMS {
+        func: session.handle(head, *function)?,
+        kern: session.handle(head, *kernel)?,
+        ctx: session.handle(head, *context)?,
+        gridDimX,
+        gridDimY,
+        gridDimZ,
+        blockDimX,
+        blockDimY,
+        blockDimZ,
+        sharedMemBytes: *shared,
+        kernelParams: std::ptr::null_mut(),
+        extra: if params.is_empty() { std::ptr::null_mut() } else { list.as_mut_ptr() },
+    };
+    Ok(call(&raw const node).ok()?)
+}
+
+/// Bytes from the first to the last that a side of a copy touches, and where they begin.
+fn span(base: u64, first: [usize; 3], pitch: usize, height: usize, extent: [usize; 3]) -> Option<(u64, u64)> {
+    let [x, y, z] = first.map(|first| first as u64);
+    let [width, rows, slices] = extent.map(|side| side as u64);
+    let pitch = if pitch == 0 { x.checked_add(width)? } else { pitch as u64 };
+    let height = if height == 0 { y.checked_add(rows)? } else { height as u64 };
+    let slice = pitch.checked_mul(height)?;
+    let start = z.checked_mul(slice)?.checked_add(y.checked_mul(pitch)?)?.checked_add(x)?;
+    let last = slices.checked_sub(1)?.checked_mul(slice)?.checked_add(rows.checked_sub(1)?.checked_mul(pitch)?)?;
+    Some((base.checked_add(start)?, last.checked_add(width)?))
+}
+
+/// A copy whose sides were checked; a staged one has memory of the worker's in the place of the program's.
+fn copy_of(
+    session: &mut Session,
+    head: &FrameHead,
+    work: &Work,
+    keep: &mut Keep,
+) -> Result<(CUDA_MEMCPY3D, CUcontext), Fault> {
+    let (context, bytes, stage) = match work {
+        Work::Copy { context, copy } => (*context, copy, None),
+        Work::Staged { context, token, is_source, copy } => (*context, copy, Some((*token, *is_source))),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE.into()),
+    };
+    let mut copy = CUDA_MEMCPY3D::from_bytes(bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let extent = [copy.WidthInBytes, copy.Height, copy.Depth];
+    let check = |session: &Session, base, first, pitch, height| {
+        let (start, size) = span(base, first, pitch, height, extent).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        session.reach.check(start, size)
+    };
+    if !matches!(stage, Some((_, true))) {
+        let first = [copy.srcXInBytes, copy.srcY, copy.srcZ];
+        check(session, copy.srcDevice, first, copy.srcPitch, copy.srcHeight)?;
+        (copy.srcMemoryType, copy.srcHost) = (memory_type::UNIFIED, std::ptr::null());
+    }
+    if !matches!(stage, Some((_, false))) {
+        let first = [copy.dstXInBytes, copy.dstY, copy.dstZ];
+        check(session, copy.dstDevice, first, copy.dstPitch, copy.dstHeight)?;
+        (copy.dstMemoryType, copy.dstHost) = (memory_type::UNIFIED, std::ptr::null_mut());
+    }
+    if let Some((token, is_source)) = stage {
+        let size = extent.iter().try_fold(1_u64, |size, side| size.checked_mul(*side as u64));
+        let stage = session.shared.stages.make(token, size.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+        keep.stages.push(token);
+        let (pitch, height) = (copy.WidthInBytes, copy.Height);
+        if is_source {
+            (copy.srcMemoryType, copy.srcHost) = (memory_type::HOST, stage.address().cast_const().cast());
+            (copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight) = (0, 0, 0, pitch, height);
+        } else {
+            (copy.dstMemoryType, copy.dstHost) = (memory_type::HOST, stage.address().cast());
+            (copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight) = (0, 0, 0, pitch, height);
+        }
+    }
+    Ok((copy, session.handle(head, context)?))
+}
+
+fn fill_of(
+    session: &mut Session,
+    head: &FrameHead,
+    work: &Work,
+) -> Result<(CUDA_MEMSET_NODE_PARAMS, CUcontext), Fault> {
+    let Work::Fill { context, address, pitch, value, element, width, height } = work else {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    };
+    let row = width.checked_mul(u64::from(*element));
+    let skipped = height.saturating_sub(1).checked_mul(*pitch);
+    let size = row.zip(skipped).and_then(|(row, skipped)| skipped.checked_add(row));
+    session.reach.check(*address, size.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+    let fill = CUDA_MEMSET_NODE_PARAMS {
+        dst: *address,
+        pitch: *pitch as usize,
+        value: *value,
+        elementSize: *element,
+        width: *width as usize,
+        height: *height as usize,
+    };
+    Ok((fill, session.handle(head, *context)?))
+}
+
+fn words_of(
+    session: &mut Session,
+    head: &FrameHead,
+    work: &Work,
+) -> Result<(Vec<CUstreamBatchMemOpParams>, CUcontext), Fault> {
+    let Work::Batch { context, words } = work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
+    for (_, address, ..) in words.iter().filter(|word| word.1 != 0) {
+        session.reach.check(*address, 4)?;
+    }
+    let one = |(operation, address, value, flags): &(u32, u64, u64, u32)| CUstreamBatchMemOpParams {
+        operation: *operation,
+        address: *address,
+        value: *value,
+        flags: *flags,
+        rest: [0; 2],
+    };
+    Ok((words.iter().map(one).collect(), session.handle(head, *context)?))
+}
+
+fn batch_of(words: &mut [CUstreamBatchMemOpParams], ctx: CUcontext) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
+    CUDA_BATCH_MEM_OP_NODE_PARAMS { ctx, count: words.len() as u32, paramArray: words.as_mut_ptr(), flags: 0 }
+}
+
+/// Gives a step of an executable graph new parameters, or switches it on or off.
+pub(super) fn change(
+    session: &mut Session,
+    head: &FrameHead,
+    exec: &mut Exec,
+    number: usize,
+    step: &StepFacts,
+) -> Result<(), Fault> {
+    let (built, was_enabled) = *exec.steps.get(number).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    match built {
+        Built::Fixed => return Ok(()),
+        Built::One(node) => set(session, head, exec, node, &step.work)?,
+        Built::Staged { copy, host } => {
+            set(session, head, exec, copy, &step.work)?;
+            let Work::Staged { token, .. } = &step.work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
+            let token = if step.is_enabled { *token } else { 0 };
+            set(session, head, exec, host, &Work::Host { token })?;
+        }
+    }
+    if step.is_enabled != was_enabled {
+        let (Built::One(node) | Built::Staged { copy: node, .. }) = built else { return Ok(()) };
+        // SAFETY: handles are the driver's own.
+        unsafe { session.driver().cuGraphNodeSetEnabled(exec.handle, node, u32::from(step.is_enabled)) }.ok()?;
+        exec.steps[number].1 = step.is_enabled;
+    }
+    Ok(())
+}
+
+fn set(session: &mut Session, head: &FrameHead, exec: &mut Exec, node: CUgraphNode, work: &Work) -> Result<(), Fault> {
+    let driver = Arc::clone(&session.shared.driver);
+    let handle = exec.handle;
+    match work {
+        Work::Kernel { .. } => with_kernel(session, head, work, |params| {
+            // SAFETY: handles are the driver's own, parameters live for the call.
+            unsafe { driver.cuGraphExecKernelNodeSetParams_v2(handle, node, params) }
+        }),
+        Work::Copy { .. } | Work::Staged { .. } => {
+            let (copy, ctx) = copy_of(session, head, work, &mut exec.keep)?;
+            // SAFETY: both sides are the session's, by the checks of `copy_of`.
+            Ok(unsafe { driver.cuGraphExecMemcpyNodeSetParams(handle, node, &raw const copy, ctx) }.ok()?)
+        }
+        Work::Fill { .. } => {
+            let (fill, ctx) = fill_of(session, head, work)?;
+            // SAFETY: as above.
+            Ok(unsafe { driver.cuGraphExecMemsetNodeSetParams(handle, node, &raw const fill, ctx) }.ok()?)
+        }
+        Work::Host { token } => {
+            let userData = exec.keep.function(&session.shared, *token);
+            let host = CUDA_HOST_NODE_PARAMS { func: run as *const () as usize, userData };
+            // SAFETY: `keep` holds the data as long as the graph may run.
+            Ok(unsafe { driver.cuGraphExecHostNodeSetParams(handle, node, &raw const host) }.ok()?)
+        }
+        Work::Wait(event) => {
+            let event: CUevent = session.handle(head, *event)?;
+            // SAFETY: handles are the driver's own.
+            Ok(unsafe { driver.cuGraphExecEventWaitNodeSetEvent(handle, node, event) }.ok()?)
+        }
+        Work::Record(event) => {
+            let event: CUevent = session.handle(head, *event)?;
+            // SAFETY: as above.
+            Ok(unsafe { driver.cuGraphExecEventRecordNodeSetEvent(handle, node, event) }.ok()?)
+        }
+        Work::Batch { .. } => {
+            let (mut words, ctx) = words_of(session, head, work)?;
+            let batch = batch_of(&mut words, ctx);
+            // SAFETY: as above; the words are locals, which the driver copies.
+            Ok(unsafe { driver.cuGraphExecBatchMemOpNodeSetParams(handle, node, &raw const batch) }.ok()?)
+        }
+        Work::Empty | Work::Child | Work::Conditional { .. } => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_reaches_from_its_first_byte_to_its_last() {
+        assert_eq!(span(0x1000, [0; 3], 0, 0, [100, 1, 1]), Some((0x1000, 100)));
+        assert_eq!(span(0x1000, [4, 1, 0], 64, 0, [32, 4, 1]), Some((0x1000 + 68, 3 * 64 + 32)));
+        assert_eq!(span(0x1000, [0, 0, 1], 64, 8, [32, 4, 2]), Some((0x1000 + 512, 512 + 3 * 64 + 32)));
+        assert_eq!(span(0x1000, [0; 3], 0, 0, [100, 0, 1]), None);
+        assert_eq!(span(u64::MAX, [1, 0, 0], 0, 0, [100, 1, 1]), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! Executable graphs: made, changed, launched, ended; and what their host functions move.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUcontext, CUresult, CUstream, instantiate_flags};
+use katydid_wire::facts::{GraphFacts, StepFacts};
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::message::{
+    kdGraphChange, kdGraphChangeReply, kdGraphCondition, kdGraphConditionReply, kdGraphDestroy, kdGraphForget,
+    kdGraphInstantiate, kdGraphInstantiateReply, kdGraphLaunch, kdGraphUpload, kdUpcallBytes, kdUpcallBytesReply,
+    kdUpcallData, kdUpcallsBegin,
+};
+
+use super::{Called, Detached, Enqueued, done};
+use crate::executor::Task;
+use crate::fault::{Fault, SessionError};
+use crate::session::{Session, task};
+use crate::shared::Shared;
+
+/// Bytes of a reply that describe the data.
+const LENGTH: usize = 4;
+
+fn damaged(message: &'static str, error: impl ToString) -> Fault {
+    SessionError::DamagedPart { message, part: "steps", reason: error.to_string() }.into()
+}
+
+/// Builds and instantiates the graph whose description the calling thread has sent.
+pub(crate) fn kdGraphInstantiate(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdGraphInstantiate,
+) -> Called<kdGraphInstantiateReply> {
+    let bytes = session.uploads.finish(head.thread)?;
+    let facts = GraphFacts::decode(&bytes).map_err(|error| damaged("kdGraphInstantiate", error))?;
+    // Memory is the program's side's to free, and uploading a message of its own.
+    let flags = message.flags & u64::from(instantiate_flags::USE_NODE_PRIORITY);
+    session.instantiate_graph(head, (message.exec, message.graph), &facts, flags)?;
+    done(kdGraphInstantiateReply {})
+}
+
+/// Changes one step.
+pub(crate) fn kdGraphChange(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdGraphChange<'_>,
+) -> Called<kdGraphChangeReply> {
+    let step = StepFacts::decode(message.step).map_err(|error| damaged("kdGraphChange", error))?;
+    session.change_graph(head, message.exec, message.number as usize, &step)?;
+    done(kdGraphChangeReply {})
+}
+
+/// Launches.
+pub(crate) fn kdGraphLaunch(session: &mut Session, head: &FrameHead, message: kdGraphLaunch) -> Enqueued {
+    let stream: CUstream = session.handle(head, message.stream)?;
+    session.launch_graph(message.exec, stream)
+}
+
+/// Prepares a launch.
+pub(crate) fn kdGraphUpload(session: &mut Session, head: &FrameHead, message: kdGraphUpload) -> Enqueued {
+    let stream: CUstream = session.handle(head, message.stream)?;
+    let handle = session.graphs.exec(message.exec)?.handle;
+    // SAFETY: handles are the driver's own.
+    Ok(unsafe { session.driver().cuGraphUpload(handle, stream) })
+}
+
+/// Ends an executable graph.
+pub(crate) fn kdGraphDestroy(session: &mut Session, _head: &FrameHead, message: kdGraphDestroy) -> Enqueued {
+    session.destroy_graph(message.exec)
+}
+
+/// A conditional handle: the driver's own, because kernels are given it.
+pub(crate) fn kdGraphCondition(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdGraphCondition,
+) -> Called<kdGraphConditionReply> {
+    let context: CUcontext = session.handle(head, message.context)?;
+    let graph = session.draft(message.graph)?;
+    let mut handle = 0;
+    let (default, flags) = (message.default, message.flags);
+    // SAFETY: handles are the driver's own; the output is a local.
+    unsafe { session.driver().cuGraphConditionalHandleCreate(&raw mut handle, graph, context, default, flags) }.ok()?;
+    done(kdGraphConditionReply { handle })
+}
+
+/// A graph with conditional handles is gone.
+pub(crate) fn kdGraphForget(session: &mut Session, _head: &FrameHead, message: kdGraphForget) -> Enqueued {
+    session.forget_draft(message.graph)
+}
+
+/// Says that functions of the program will be due; from here on the link is read while the main loop is held up.
+pub(crate) fn kdUpcallsBegin(_session: &mut Session, _head: &FrameHead, _message: kdUpcallsBegin) -> Enqueued {
+    Ok(CUresult::SUCCESS)
+}
+
+/// What the program fills a stage with.
+pub(crate) fn kdUpcallData(session: &mut Session, _head: &FrameHead, message: kdUpcallData<'_>) -> Enqueued {
+    Ok(fill_stage(&session.shared, message))
+}
+
+/// The same without a session, for the thread that reads on while the main loop is held up.
+pub(crate) fn fill_stage(shared: &Shared, message: kdUpcallData<'_>) -> CUresult {
+    shared.stages.fill(message.token, message.offset, message.data).into()
+}
+
+/// What a graph has copied for the program.
+pub(crate) fn kdUpcallBytes(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdUpcallBytes,
+) -> Detached<kdUpcallBytesReply> {
+    bytes_job(Arc::clone(&session.shared), message)
+}
+
+fn bytes_job(shared: Arc<Shared>, message: kdUpcallBytes) -> Detached<kdUpcallBytesReply> {
+    let size = message.size as usize;
+    if size > MAX_PAYLOAD - LENGTH {
+        let (address, size) = (message.offset, u64::from(message.size));
+        return Err(SessionError::BadRange { what: "one reply", address, size }.into());
+    }
+    Ok(Box::new(move |_| match shared.stages.bytes(message.token, message.offset, size) {
+        Ok(data) => (CUresult::SUCCESS, kdUpcallBytesReply { data }),
+        Err(code) => (code, kdUpcallBytesReply::default()),
+    }))
+}
+
+/// The same without a session.
+pub(crate) fn bytes_task(shared: &Arc<Shared>, head: FrameHead, message: kdUpcallBytes) -> Result<Task, Fault> {
+    Ok(task(head, bytes_job(Arc::clone(shared), message)?))
+}

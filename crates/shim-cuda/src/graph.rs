@@ -1,0 +1,56 @@
+//! Graphs and stream capture: kept here, by the shared model, and sent to the worker when they are instantiated.
+//!
+//! So a capture never reaches the driver: what a captured stream is given becomes a node of the model, and the
+//! worker's own work cannot spoil anything. Copies from and to memory that only the program reaches run as two parts
+//! (`part`): the driver's, and the program's, in an upcall.
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+mod backend;
+pub(crate) mod capture;
+mod describe;
+pub(crate) mod part;
+
+use std::ffi::{c_char, c_void};
+use std::sync::LazyLock;
+
+use katydid_cuda_sys::*;
+use katydid_graph::{Call, Graphs};
+
+use crate::current;
+use backend::Remote;
+
+/// The graphs of this process.
+pub(crate) fn of_process() -> &'static Graphs<Remote> {
+    static GRAPHS: LazyLock<Graphs<Remote>> = LazyLock::new(|| Graphs::new(Remote::default()));
+    &GRAPHS
+}
+
+/// Refuses what might wait, or change what others rely on, while a stream capture forbids it.
+pub(crate) fn forbid() -> Result<(), CUresult> {
+    of_process().forbid(Call::Unsafe)
+}
+
+/// The same for waiting for the current context.
+pub(crate) fn forbid_context() -> Result<(), CUresult> {
+    match of_process().is_quiet() {
+        true => Ok(()),
+        false => of_process().forbid(Call::Context(current::active()?.slot.handle)),
+    }
+}
+
+macro_rules! emit {
+    ($($name:ident($($param:ident: $ty:ty),*) $method:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($method), "` of the model.")]
+        ///
+        /// # Safety
+        ///
+        /// Pointers are null or valid as the driver API demands.
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's names and parameters")]
+        pub(crate) unsafe fn $name($($param: $ty),*) -> Result<(), CUresult> {
+            // SAFETY: handed on.
+            unsafe { of_process().$method($($param),*) }
+        }
+    )*};
+}
+
+katydid_graph::for_each_function!(emit);

@@ -1,0 +1,196 @@
+//! What the shared model of graphs needs of the shim: checks here, work in the worker.
+#![expect(unsafe_code, reason = "packs parameters of C callers, and calls functions of the program")]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUresult, CUstream,
+    CUstreamBatchMemOpParams, batch_operation,
+};
+use katydid_graph::{Backend, Code, GraphId, Kept, Launch, Outcome, Params, Place, Plan, Step};
+use katydid_wire::message::{
+    kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate, kdGraphLaunch, kdGraphUpload,
+    kdImagePiece,
+};
+
+use super::describe::Describer;
+use crate::border::{call, enqueue};
+use crate::copy::{Claim, Side, locate};
+use crate::copy_rows::{self, Sides};
+use crate::handle::{object, wire};
+use crate::session::shim;
+use crate::{current, device, launch, memory, pinned, stream, upcall};
+
+/// Bytes of a description in one message.
+const PIECE: usize = 1 << 20;
+
+/// The shim, as graphs see it.
+#[derive(Debug, Default)]
+pub(crate) struct Remote {
+    /// Tokens of the program's parts, by executable graph.
+    tokens: Mutex<HashMap<u32, Vec<u64>>>,
+}
+
+impl Remote {
+    fn tokens(&self) -> MutexGuard<'_, HashMap<u32, Vec<u64>>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory that goes back when the last node and launch with it are gone.
+struct Memory(u64);
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // After the end of the session there is nothing to give back to.
+        let _ = memory::free_block(self.0);
+    }
+}
+
+impl Backend for Remote {
+    fn context(&self, context: CUcontext) -> Outcome<usize> {
+        let context = if context.is_null() { current::active()? } else { object(context)? };
+        Ok(context.slot.handle)
+    }
+
+    fn stream(&self, stream: CUstream) -> Outcome<Place> {
+        stream::place(stream)
+    }
+
+    unsafe fn kernel(&self, launch: &Launch) -> Outcome<Code> {
+        // SAFETY: handed on.
+        unsafe { launch::for_node(launch) }
+    }
+
+    fn copy(&self, copy: &CUDA_MEMCPY3D, _context: usize) -> Outcome<(u32, u32)> {
+        let Sides { target, source, .. } = copy_rows::sides(copy)?;
+        // Memory of the program's own, pinned or not, is one kind; each device is another.
+        let kind = |rows: &copy_rows::Rows| match rows.side {
+            Side::Gpu(address) => shim().ok().and_then(|shim| shim.regions.find(address)).map_or(1, |it| it.device + 1),
+            Side::Shared(_) | Side::Own(_) => 0,
+        };
+        Ok((kind(&target), kind(&source)))
+    }
+
+    fn fill(&self, fill: &CUDA_MEMSET_NODE_PARAMS, _context: usize) -> Outcome {
+        let element = u64::from(fill.elementSize);
+        let row = (fill.width as u64).checked_mul(element);
+        let skipped = (fill.height as u64).saturating_sub(1).checked_mul(fill.pitch as u64);
+        let size = row.zip(skipped).and_then(|(row, skipped)| skipped.checked_add(row));
+        if !fill.dst.is_multiple_of(element.max(1)) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        match locate(Claim::Device, fill.dst, size.ok_or(CUresult::ERROR_INVALID_VALUE)?)? {
+            Side::Gpu(_) | Side::Shared(_) => Ok(()),
+            // On a stream link the worker does not reach pinned memory, and no part of the program fills it.
+            Side::Own(_) => Err(CUresult::ERROR_NOT_SUPPORTED),
+        }
+    }
+
+    fn word(&self, operation: &CUstreamBatchMemOpParams, _context: usize) -> Outcome {
+        let size = match operation.operation {
+            batch_operation::WAIT_VALUE_32 | batch_operation::WRITE_VALUE_32 => 4,
+            batch_operation::WAIT_VALUE_64 | batch_operation::WRITE_VALUE_64 => 8,
+            batch_operation::FLUSH_REMOTE_WRITES | batch_operation::BARRIER => return Ok(()),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        if !operation.address.is_multiple_of(size) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        match locate(Claim::Device, operation.address, size)? {
+            Side::Gpu(_) | Side::Shared(_) => Ok(()),
+            Side::Own(_) => Err(CUresult::ERROR_NOT_SUPPORTED),
+        }
+    }
+
+    fn event(&self, event: CUevent) -> Outcome {
+        object(event).map(drop)
+    }
+
+    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, Kept)> {
+        if params.location.id != current::active()?.device as i32 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        let address = memory::block(params.bytesize as u64)?;
+        Ok((address, Kept(Arc::new(Memory(address)))))
+    }
+
+    fn device(&self, device: i32) -> Outcome {
+        device::get_known(device)
+    }
+
+    fn condition(&self, graph: GraphId, context: usize, default: u32, flags: u32) -> Outcome<u64> {
+        let context = wire(CUcontext(std::ptr::with_exposed_provenance_mut(context)))?;
+        Ok(call(&kdGraphCondition { graph, context, default, flags })?.handle)
+    }
+
+    fn forget(&self, graph: GraphId, _conditions: &[u64]) {
+        // After the end of the session there is nobody to tell.
+        let _ = enqueue(&kdGraphForget { graph });
+    }
+
+    fn instantiate(&self, exec: u32, graph: GraphId, plan: &Plan, flags: u64) -> Outcome {
+        let mut describer = Describer::default();
+        let described = describer.graph(plan);
+        let tokens = describer.tokens;
+        let sent = described.and_then(|facts| {
+            if !tokens.is_empty() {
+                upcall::begin()?;
+            }
+            let bytes = facts.encode();
+            for data in bytes.chunks(PIECE) {
+                enqueue(&kdImagePiece { total: bytes.len() as u64, data })?;
+            }
+            call(&kdGraphInstantiate { exec, graph, flags }).map(drop)
+        });
+        match sent {
+            Ok(()) => self.tokens().insert(exec, tokens).map_or(Ok(()), |_| Ok(())),
+            Err(code) => {
+                shim()?.parts.leave(tokens, 0);
+                Err(code)
+            }
+        }
+    }
+
+    fn change(&self, exec: u32, number: u32, step: &Step) -> Outcome {
+        let mut describer = Describer::default();
+        // Inner graphs are steps of their own, and change by themselves.
+        let facts = describer.step(&Step { inner: Vec::new(), before: Vec::new(), ..step.clone() })?;
+        call(&kdGraphChange { exec, number, step: &facts.encode() })?;
+        self.tokens().entry(exec).or_default().extend(describer.tokens);
+        Ok(())
+    }
+
+    fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
+        let stream = wire(stream)?;
+        for step in plan.flat() {
+            if let Params::Kernel(kernel) = &step.params {
+                pinned::push_named(kernel.arguments.bytes())?;
+            }
+        }
+        enqueue(&kdGraphLaunch { exec, stream })
+    }
+
+    fn upload(&self, exec: u32, stream: CUstream) -> Outcome {
+        enqueue(&kdGraphUpload { exec, stream: wire(stream)? })
+    }
+
+    fn destroy(&self, exec: u32) -> Outcome {
+        let tokens = self.tokens().remove(&exec).unwrap_or_default();
+        let shim = shim()?;
+        let sent = shim.session.enqueue(current::wire().unwrap_or(0), &kdGraphDestroy { exec });
+        shim.parts.leave(tokens, shim.session.enqueued());
+        sent
+    }
+
+    fn destruct(&self, function: usize, data: usize) {
+        // SAFETY: the address of a function of the program with this signature, which it registered to be called once
+        // with this data.
+        unsafe {
+            let function = std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void)>(function);
+            function(std::ptr::with_exposed_provenance_mut(data));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Operations of streams that become nodes when their stream is captured: each answers whether it did.
+#![expect(unsafe_code, reason = "packs parameters of C callers")]
+
+use katydid_cuda_sys::{
+    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream, CUstreamBatchMemOpParams, memory_type,
+};
+use katydid_graph::{Batch, Host, Launch, Params, Taken};
+
+use super::of_process;
+use crate::copy::Claim;
+use crate::stream;
+
+/// Whether anything is captured at all: without that, most calls need no look.
+fn is_quiet() -> bool {
+    of_process().is_quiet()
+}
+
+/// The context of a stream, and the model's word on whether `make` became a node.
+fn take(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
+    let place = stream::place(stream)?;
+    let context = CUcontext(std::ptr::with_exposed_provenance_mut(place.context));
+    Ok(of_process().take(place, || make(context))? == Taken::Yes)
+}
+
+/// A launch; one that is refused spoils the capture.
+///
+/// # Safety
+///
+/// The launch's parameters are as the driver API documents them for its function.
+pub(crate) unsafe fn launch(stream: CUstream, launch: impl FnOnce() -> Launch) -> Result<bool, CUresult> {
+    if is_quiet() {
+        return Ok(false);
+    }
+    let place = stream::place(stream)?;
+    let make = || {
+        let launch = Launch { context: place.context, ..launch() };
+        // SAFETY: handed on.
+        unsafe { of_process().kernel_params(&launch) }
+    };
+    Ok(of_process().take_or_spoil(place, make)? == Taken::Yes)
+}
+
+/// A copy of one row. What the program calls a side decides how the node names it.
+pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
+    if is_quiet() {
+        return Ok(false);
+    }
+    let kind = |claim: Claim| match claim {
+        Claim::Device => memory_type::DEVICE,
+        Claim::Host => memory_type::HOST,
+        Claim::Any => memory_type::UNIFIED,
+    };
+    let mut it = CUDA_MEMCPY3D { WidthInBytes: size, Height: 1, Depth: 1, ..CUDA_MEMCPY3D::default() };
+    (it.srcMemoryType, it.dstMemoryType) = (kind(from.0), kind(to.0));
+    match from.0 {
+        Claim::Host => it.srcHost = std::ptr::with_exposed_provenance(from.1 as usize),
+        _ => it.srcDevice = from.1,
+    }
+    match to.0 {
+        Claim::Host => it.dstHost = std::ptr::with_exposed_provenance_mut(to.1 as usize),
+        _ => it.dstDevice = to.1,
+    }
+    take(stream, |context| of_process().copy_params(&it, context))
+}
+
+/// A copy of rows and slices.
+pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
+    if is_quiet() { Ok(false) } else { take(stream, |context| of_process().copy_params(copy, context)) }
+}
+
+/// A fill.
+pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
+    if is_quiet() { Ok(false) } else { take(stream, |context| of_process().fill_params(fill, context)) }
+}
+
+/// A function of the program.
+pub(crate) fn host(stream: CUstream, function: usize, data: usize) -> Result<bool, CUresult> {
+    if is_quiet() { Ok(false) } else { take(stream, |_| Ok(Params::Host(Host { function, data }))) }
+}
+
+/// An operation on a word that was checked.
+pub(crate) fn word(stream: CUstream, operation: CUstreamBatchMemOpParams) -> Result<bool, CUresult> {
+    if is_quiet() {
+        return Ok(false);
+    }
+    take(stream, |context| {
+        Ok(Params::Batch(Batch { operations: vec![operation].into(), flags: 0, context: context.0.addr() }))
+    })
+}
+
+/// Refuses what cannot be captured, in a stream that is; the legacy stream while blocking ones are.
+pub(crate) fn refuse(stream: CUstream) -> Result<(), CUresult> {
+    if is_quiet() { Ok(()) } else { of_process().refuse_captured(stream::place(stream)?) }
+}

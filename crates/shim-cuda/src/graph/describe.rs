@@ -1,0 +1,123 @@
+//! A plan as the worker gets it: wire ids for handles, and each copy as what it is on this link.
+
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUcontext, CUevent, CUgraphEdgeData, CUresult, Pod as _};
+use katydid_graph::{Kernel, Params, Plan, Step};
+use katydid_wire::facts::{EdgeFacts, GraphFacts, StepFacts, Work};
+
+use super::part::{Part, Rows};
+use crate::copy::Side;
+use crate::copy_rows::{self, Sides};
+use crate::handle::wire;
+use crate::launch::Target;
+use crate::session::shim;
+use crate::upcall;
+
+/// Describes plans, and notes the parts of the program in them.
+#[derive(Default)]
+pub(super) struct Describer {
+    /// Tokens that were given out.
+    pub(super) tokens: Vec<u64>,
+}
+
+/// Attributes that only say how a launch follows others in its stream: edges say that in a graph.
+const OF_STREAMS: [u32; 4] = [3, 6, 7, 12];
+
+/// The wire id of a context that a node named.
+fn context_wire(context: usize) -> Result<u32, CUresult> {
+    wire(CUcontext(std::ptr::with_exposed_provenance_mut(context)))
+}
+
+impl Describer {
+    pub(super) fn graph(&mut self, plan: &Plan) -> Result<GraphFacts, CUresult> {
+        let steps = plan.steps.iter().map(|step| self.step(step)).collect::<Result<_, _>>()?;
+        Ok(GraphFacts { steps })
+    }
+
+    pub(super) fn step(&mut self, step: &Step) -> Result<StepFacts, CUresult> {
+        let edge = |(from, data): &(usize, CUgraphEdgeData)| EdgeFacts {
+            from: *from as u32,
+            port: data.from_port,
+            kind: data.type_,
+        };
+        let inner = step.inner.iter().map(|plan| self.graph(plan)).collect::<Result<_, _>>()?;
+        let before = step.before.iter().map(edge).collect();
+        Ok(StepFacts { before, is_enabled: step.is_enabled, work: self.work(&step.params)?, inner })
+    }
+
+    /// A new token for a part of the program.
+    fn part(&mut self, part: Part) -> Result<u64, CUresult> {
+        let token = upcall::new_token()?;
+        shim()?.parts.add(token, part);
+        self.tokens.push(token);
+        Ok(token)
+    }
+
+    fn work(&mut self, params: &Params) -> Result<Work, CUresult> {
+        Ok(match params {
+            Params::Kernel(kernel) => launch(kernel)?,
+            Params::Memcpy(it) => self.copy(&it.copy, context_wire(it.context)?)?,
+            Params::Memset(it) => Work::Fill {
+                context: context_wire(it.context)?,
+                address: it.fill.dst,
+                pitch: it.fill.pitch as u64,
+                value: it.fill.value,
+                element: it.fill.elementSize,
+                width: it.fill.width as u64,
+                height: it.fill.height as u64,
+            },
+            Params::Host(host) => Work::Host { token: self.part(Part::Call(host.function, host.data))? },
+            Params::Child(_) => Work::Child,
+            Params::WaitEvent(event) => Work::Wait(event_wire(*event)?),
+            Params::RecordEvent(event) => Work::Record(event_wire(*event)?),
+            Params::Batch(batch) => {
+                let words = batch.operations.iter().map(|it| (it.operation, it.address, it.value, it.flags));
+                Work::Batch { context: context_wire(batch.context)?, words: words.collect() }
+            }
+            Params::Conditional(it) => {
+                Work::Conditional { context: context_wire(it.context)?, handle: it.handle, kind: it.kind }
+            }
+            Params::Empty | Params::MemAlloc(_) | Params::MemFree(_) => Work::Empty,
+        })
+    }
+
+    /// A copy: the worker's where it reaches both sides, the program's where only that does, and in two parts between.
+    fn copy(&mut self, copy: &CUDA_MEMCPY3D, context: u32) -> Result<Work, CUresult> {
+        let Sides { target, source, extent } = copy_rows::sides(copy)?;
+        let rows = |side: copy_rows::Rows| Rows { start: side.address(), pitch: side.pitch, slice: side.slice };
+        let is_own = |side: &copy_rows::Rows| matches!(side.side, Side::Own(_));
+        let mut described = *copy;
+        if copy.srcMemoryType == katydid_cuda_sys::memory_type::HOST {
+            described.srcDevice = copy.srcHost.addr() as u64;
+        }
+        if copy.dstMemoryType == katydid_cuda_sys::memory_type::HOST {
+            described.dstDevice = copy.dstHost.addr() as u64;
+        }
+        let staged = |token, is_source| Work::Staged { context, token, is_source, copy: described.to_bytes() };
+        Ok(match (is_own(&target), is_own(&source)) {
+            (false, false) => Work::Copy { context, copy: described.to_bytes() },
+            (false, true) => staged(self.part(Part::Gather(rows(source), extent))?, true),
+            (true, false) => staged(self.part(Part::Scatter(rows(target), extent))?, false),
+            (true, true) => Work::Host { token: self.part(Part::Move(rows(target), rows(source), extent))? },
+        })
+    }
+}
+
+fn event_wire(event: CUevent) -> Result<u32, CUresult> {
+    wire(event)
+}
+
+fn launch(kernel: &Kernel) -> Result<Work, CUresult> {
+    let target = kernel.code.0.downcast_ref::<Target>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let (function, named) = target.wire();
+    let ([x, y, z], [a, b, c]) = (kernel.grid, kernel.block);
+    let attributes = kernel.attributes.iter().filter(|(id, _)| !OF_STREAMS.contains(id));
+    Ok(Work::Kernel {
+        function,
+        kernel: named,
+        context: context_wire(kernel.context)?,
+        shape: [x, y, z, a, b, c],
+        shared: kernel.shared,
+        params: kernel.arguments.bytes().to_vec(),
+        attributes: attributes.map(|(id, value)| (*id, *value)).collect(),
+    })
+}
