@@ -154,7 +154,7 @@ pub type Attributes = BTreeMap<u32, [u64; 8]>;
 pub struct Kernel {
     /// The function, or the kernel where a function is meant, as the program named it.
     pub function: usize,
-    /// A kernel named as such; only without a function.
+    /// A kernel named as such: what runs only without a function, but told back as it was given.
     pub kernel: usize,
     /// Handle of the context it runs in.
     pub context: usize,

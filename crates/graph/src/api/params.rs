@@ -106,7 +106,7 @@ impl<B: Backend> Graphs<B> {
         let is_packed = launch.array.is_null() && !launch.extra.is_null();
         Ok(Params::Kernel(Kernel {
             function: launch.function,
-            kernel: if launch.function == 0 { launch.kernel } else { 0 },
+            kernel: launch.kernel,
             context: code.context,
             grid: launch.grid,
             block: launch.block,

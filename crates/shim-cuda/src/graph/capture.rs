@@ -92,3 +92,27 @@ pub(crate) fn word(stream: CUstream, operation: CUstreamBatchMemOpParams) -> Res
 pub(crate) fn refuse(stream: CUstream) -> Result<(), CUresult> {
     if is_quiet() { Ok(()) } else { of_process().refuse_captured(stream::place(stream)?) }
 }
+
+/// A stream-ordered allocation: its address, if it became a node. Outside of captures such a call is unsafe.
+pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUresult> {
+    if is_quiet() {
+        return Ok(None);
+    }
+    let device = stream::context_of(stream)?.device as i32;
+    let taken = of_process().take_alloc(stream::place(stream)?, size, device)?;
+    if taken.is_none() {
+        super::forbid()?;
+    }
+    Ok(taken)
+}
+
+/// A stream-ordered free: whether it became a node, or freed memory of a graph.
+pub(crate) fn free(stream: CUstream, address: u64) -> Result<bool, CUresult> {
+    if !is_quiet() {
+        if of_process().take_free(stream::place(stream)?, address)? == Taken::Yes {
+            return Ok(true);
+        }
+        super::forbid()?;
+    }
+    of_process().free(address)
+}

@@ -20,7 +20,7 @@ pub(super) struct Describer {
 }
 
 /// Attributes that only say how a launch follows others in its stream: edges say that in a graph.
-const OF_STREAMS: [u32; 4] = [3, 6, 7, 12];
+const OF_STREAMS: [u32; 5] = [0, 3, 6, 7, 12];
 
 /// The wire id of a context that a node named.
 fn context_wire(context: usize) -> Result<u32, CUresult> {
