@@ -6,7 +6,7 @@
 
 use crate::alu::convert::Source;
 use crate::alu::element::{Bf16, Element, F16, Two};
-use crate::alu::float::{canonical, max_f32, min_f32};
+use crate::alu::float::{canonical, flush, max_f32, min_f32};
 use crate::alu::half::Small;
 use crate::inst::{Exec, Flow, Inst, NONE};
 use crate::machine::Machine;
@@ -14,6 +14,7 @@ use crate::memory::Word;
 use crate::memory::place::Space;
 use crate::memory::raw::Atomic;
 use crate::registers::{Raw, lanes_of};
+use crate::window;
 
 /// `Inst::x` flag: the address register has 32 bits. Below it is `Space::encode`.
 pub(crate) const NARROW_POINTER: u32 = 4;
@@ -26,6 +27,10 @@ pub(crate) trait Operation {
     type Lane: Raw;
     /// The new value.
     fn apply(old: Self::Word, b: Self::Word, c: Self::Word) -> Self::Word;
+    /// The new value in device memory, where the GPU has other units to compute it.
+    fn apply_far(old: Self::Word, b: Self::Word, c: Self::Word) -> Self::Word {
+        Self::apply(old, b, c)
+    }
 }
 
 /// Declares operations on integers: `Name: word in lane = |old, b, c| new;`
@@ -76,10 +81,6 @@ operations! {
     Add32: u32, u32 = |old, b, _c| old.wrapping_add(b);
     /// `add.u64`
     Add64: u64, u64 = |old, b, _c| old.wrapping_add(b);
-    /// `add.f32`
-    AddF32: u32, u32 = |old, b, _c| canonical(float(old) + float(b)).to_bits();
-    /// `add.f64`
-    AddF64: u64, u64 = |old, b, _c| (f64::from_bits(old) + f64::from_bits(b)).to_bits();
     /// `add.noftz.f16`
     AddF16: u16, u32 = |old, b, _c| add_small::<F16>(u32::from(old), u32::from(b)) as u16;
     /// `add.noftz.bf16`
@@ -148,6 +149,40 @@ operations! {
     Decrement: u32, u32 = |old, b, _c| if old == 0 || old > b { b } else { old - 1 };
 }
 
+/// `add.f32`: device memory knows no subnormals.
+pub(crate) struct AddF32;
+
+impl Operation for AddF32 {
+    type Word = u32;
+    type Lane = u32;
+
+    fn apply(old: u32, b: u32, _: u32) -> u32 {
+        canonical(float(old) + float(b)).to_bits()
+    }
+
+    fn apply_far(old: u32, b: u32, c: u32) -> u32 {
+        let flushed = |bits| flush::<true>(float(bits)).to_bits();
+        flushed(Self::apply(flushed(old), flushed(b), c))
+    }
+}
+
+/// `add.f64`: a NaN in device memory, or added to what is there, stays as it is.
+pub(crate) struct AddF64;
+
+impl Operation for AddF64 {
+    type Word = u64;
+    type Lane = u64;
+
+    fn apply(old: u64, b: u64, _: u64) -> u64 {
+        (f64::from_bits(old) + f64::from_bits(b)).to_bits()
+    }
+
+    fn apply_far(old: u64, b: u64, c: u64) -> u64 {
+        let nan = [b, old].into_iter().find(|bits| f64::from_bits(*bits).is_nan());
+        nan.unwrap_or_else(|| Self::apply(old, b, c))
+    }
+}
+
 /// `atom.OP d, [a + imm], b, c` or `red.OP [a + imm], b`.
 fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     machine.spinning = true;
@@ -163,7 +198,9 @@ fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             if slot == NONE { O::Word::cut(0) } else { O::Word::cut(registers.row::<O::Lane>(slot)[lane].wide()) }
         };
         let (b, c) = (operand(inst.b), operand(inst.c));
-        match machine.update::<O::Word>(space, lane, address, |old| O::apply(old, b, c)) {
+        let far = space != Space::Shared && address < window::SHARED;
+        let operation = |old| if far { O::apply_far(old, b, c) } else { O::apply(old, b, c) };
+        match machine.update::<O::Word>(space, lane, address, operation) {
             Ok(old) if inst.d != NONE => machine.registers.set_lane(inst.d, lane, O::Lane::narrow(old.extended())),
             Ok(_) => {}
             Err(kind) => return machine.fail(kind, lane),
@@ -261,6 +298,10 @@ mod tests {
 
     #[test]
     fn floats_add_in_every_width() {
+        let tiny = 0x0040_0000;
+        assert_eq!((AddF32::apply(tiny, tiny, 0), AddF32::apply_far(tiny, tiny, 0)), (2 * tiny, 0));
+        let nan = [0xfff0_0000_0000_0001, 0x7ff8_0000_0000_0005];
+        assert_eq!((AddF64::apply_far(nan[0], 0, 0), AddF64::apply_far(nan[0], nan[1], 0)), (nan[0], nan[1]));
         assert_eq!(AddF32::apply(1.5_f32.to_bits(), 2.0_f32.to_bits(), 0), 3.5_f32.to_bits());
         assert_eq!(AddF16x2::apply(0x3c00_4000, 0x3c00_3c00, 0), 0x4000_4200);
         assert!(lookup("min", "f64").is_none() && lookup("cas", "b64").is_some());

@@ -2,8 +2,8 @@
 //!
 //! Every program is defined whatever its values: divisors are made odd, addresses are cut to their array, loops count down,
 //! lanes take values only from lanes that are known to be there, and blocks meet only where all threads pass. Each thread
-//! stores a mix of all its registers. An `f64` NaN loses its payload at once: of two NaN operands the compiler of a GPU
-//! chooses which comes first.
+//! stores a mix of all its registers. A NaN loses its payload where its bits are looked at: the compiler of a GPU exchanges
+//! operands, folds signs into them and drops operations that change nothing but a NaN.
 
 use crate::case::{Argument, Case, Check};
 use crate::rng::Rng;
@@ -78,17 +78,17 @@ const STATEMENTS: &[&str] = &[
     "min.f32 <F>, <f>, <f>;",
     "max.ftz.f32 <F>, <f>, <f>;",
     "abs.f32 <F>, <f>;",
-    "add.rn.f64 w, <g>, <g>; setp.num.f64 e, w, w; selp.f64 <G>, w, 0d7ff8000000000000, e;",
-    "mul.rm.f64 w, <g>, <g>; setp.num.f64 e, w, w; selp.f64 <G>, w, 0d7ff8000000000000, e;",
-    "fma.rn.f64 w, <g>, <g>, <g>; setp.num.f64 e, w, w; selp.f64 <G>, w, 0d7ff8000000000000, e;",
-    "div.rn.f64 w, <g>, <g>; setp.num.f64 e, w, w; selp.f64 <G>, w, 0d7ff8000000000000, e;",
-    "neg.f64 w, <g>; setp.num.f64 e, w, w; selp.f64 <G>, w, 0d7ff8000000000000, e;",
+    "add.rn.f64 <G>, <g>, <g>;",
+    "mul.rm.f64 <G>, <g>, <g>;",
+    "fma.rn.f64 <G>, <g>, <g>, <g>;",
+    "div.rn.f64 <G>, <g>, <g>;",
+    "neg.f64 <G>, <g>;",
     "cvt.rzi.s32.f32 <R>, <f>;",
     "cvt.rni.u64.f64 <Q>, <g>;",
     "cvt.rn.f32.s32 <F>, <r>;",
     "cvt.rz.f32.u64 <F>, <q>;",
     "cvt.rn.f64.s64 <G>, <q>;",
-    "cvt.f64.f32 w, <f>; setp.num.f64 e, w, w; selp.f64 <G>, w, 0d7ff8000000000000, e;",
+    "cvt.f64.f32 <G>, <f>;",
     "cvt.rn.f32.f64 <F>, <g>;",
     "cvt.s64.s32 <Q>, <r>;",
     "cvt.u32.u64 <R>, <q>;",
@@ -98,9 +98,9 @@ const STATEMENTS: &[&str] = &[
     "mov.b64 {t, <R>}, <q>;",
     "mov.b64 <Q>, {<r>, <r>};",
     "mov.b32 <F>, <r>;",
-    "mov.b32 <R>, <f>;",
+    "mov.f32 v, <f>; setp.num.f32 e, v, v; selp.f32 v, v, 0f7fffffff, e; mov.b32 <R>, v;",
     "mov.b64 <G>, <q>;",
-    "mov.b64 <Q>, <g>;",
+    "mov.f64 w, <g>; setp.num.f64 e, w, w; selp.f64 w, w, 0d7ff8000000000000, e; mov.b64 <Q>, w;",
     "setp.lt.s32 <P>, <r>, <r>;",
     "setp.ge.u64 <P>, <q>, <q>;",
     "setp.neu.f32 <P>, <f>, <f>;",
@@ -300,7 +300,7 @@ const HEAD: &str = "\
 {
 .reg .b32 r<8>, t, tid, id, slot, next, sum;
 .reg .b64 q<4>, u, mine, from;
-.reg .f32 f<4>;
+.reg .f32 f<4>, v;
 .reg .f64 g<3>, w;
 .reg .pred p<3>, e;
 .shared .align 8 .b8 room[528];
@@ -362,7 +362,16 @@ fn tail() -> String {
         for number in 0..count {
             let _ = match class {
                 'r' => writeln!(out, "mad.lo.u32 t, t, 31, r{number};"),
-                'f' => writeln!(out, "mov.b32 slot, f{number};\nmad.lo.u32 t, t, 31, slot;"),
+                'f' => writeln!(
+                    out,
+                    "setp.num.f32 e, f{number}, f{number};\nselp.f32 v, f{number}, 0f7fffffff, e;\n\
+                     mov.b32 slot, v;\nmad.lo.u32 t, t, 31, slot;"
+                ),
+                'g' => writeln!(
+                    out,
+                    "setp.num.f64 e, g{number}, g{number};\nselp.f64 w, g{number}, 0d7ff8000000000000, e;\n\
+                     mov.b64 {{slot, next}}, w;\nmad.lo.u32 t, t, 31, slot;\nmad.lo.u32 t, t, 31, next;"
+                ),
                 _ => writeln!(
                     out,
                     "mov.b64 {{slot, next}}, {class}{number};\nmad.lo.u32 t, t, 31, slot;\nmad.lo.u32 t, t, 31, next;"

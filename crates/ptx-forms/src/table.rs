@@ -237,8 +237,9 @@ const RESULT_NOTES: &str = "
 - **Approximations** (`rcp sqrt rsqrt ex2 lg2 sin cos tanh div` with `.approx` or `.full`): a GPU reads tables that are not
   published. Both sides are held to the error that the PTX ISA states around the exact function; the table above says how
   much of it each uses. Zeroes, infinities and NaN must be the same bits.
-- **`f64` NaN**: the payload that comes out is compared bit for bit where an instruction stands alone. In random programs it
-  is dropped: of two NaN operands the order decides, and the GPU's compiler may exchange the operands of a sum or product.
+- **NaN**: what comes out, with its payload, is compared bit for bit where an instruction stands alone. In random programs
+  the payload is dropped where it is looked at: the GPU's compiler exchanges operands, folds signs into them, and drops what
+  changes nothing but a NaN (`min.f32` of a value with itself), so the payload depends on the instructions around.
 - **Programs with a bound of their own** say so in their head, with the reason (sums of tensor cores, filters of textures).
 ";
 
