@@ -60,6 +60,8 @@ pub struct Case {
     pub fault: u32,
     /// Whether only the driver API can make its arguments.
     pub needs_driver: bool,
+    /// Whether the GPU's compiler may optimise it.
+    pub optimise: bool,
     /// Forms that a program shows, besides the one that names it.
     pub(crate) covers: Vec<String>,
     /// Of a form.
@@ -75,7 +77,7 @@ impl Case {
             "{:?}{:?}{}{:?}{}{:?}",
             self.grid, self.block, self.dynamic, self.cluster, self.cooperative, self.arguments
         );
-        hash(self.text.as_bytes()) ^ hash(shape.as_bytes()).rotate_left(17)
+        hash(self.text.as_bytes()) ^ hash(shape.as_bytes()).rotate_left(17) ^ u64::from(!self.optimise)
     }
 
     /// The inputs, in order.

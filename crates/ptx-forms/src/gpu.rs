@@ -11,10 +11,12 @@ use katydid_cuda_sys as sys;
 use katydid_driver::{Driver, DriverChoice, open};
 use std::ffi::{CStr, CString, c_void};
 use std::path::Path;
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 
-/// `CU_JIT_ERROR_LOG_BUFFER` and its size in bytes.
-const JIT_ERROR_LOG: [u32; 2] = [5, 6];
+/// `CU_JIT_ERROR_LOG_BUFFER`, its size in bytes, and `CU_JIT_OPTIMIZATION_LEVEL`.
+const JIT_OPTIONS: [u32; 3] = [5, 6, 7];
+/// Levels of optimisation: all there is, and none.
+const LEVELS: [usize; 2] = [4, 0];
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
 const ATTRIBUTE_COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
@@ -85,11 +87,13 @@ impl Gpu {
     }
 
     /// Loads the text; a refusal comes with its log.
-    fn load(&self, text: &str) -> Result<sys::CUmodule, Answer> {
-        let image = CString::new(text).unwrap_or_default();
+    fn load(&self, case: &Case) -> Result<sys::CUmodule, Answer> {
+        let image = CString::new(case.text.as_str()).unwrap_or_default();
         let mut log = vec![0_u8; 4096];
-        let mut options = JIT_ERROR_LOG.map(|option| option);
-        let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(log.len())];
+        let mut options = JIT_OPTIONS;
+        let level = LEVELS[usize::from(!case.optimise)];
+        let mut values: [*mut c_void; 3] =
+            [log.as_mut_ptr().cast(), without_provenance_mut(log.len()), without_provenance_mut(level)];
         let mut module = sys::CUmodule(null_mut());
         // SAFETY: the image is terminated; the options have their values, and the log the size that is said.
         let result = unsafe {
@@ -238,7 +242,7 @@ fn text_of(bytes: &[u8]) -> String {
 
 impl Device for Gpu {
     fn ask(&mut self, case: &Case) -> Result<Answer, DeviceError> {
-        match self.load(&case.text) {
+        match self.load(case) {
             Ok(module) => self.run(module, case),
             Err(refusal) => Ok(refusal),
         }

@@ -425,6 +425,7 @@ fn case(seed: u64) -> Case {
         ],
         fault: 0,
         needs_driver: false,
+        optimise: false,
         covers: Vec::new(),
         operands: None,
         check: Check::Exact,
