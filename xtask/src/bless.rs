@@ -22,9 +22,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Rewrites all of it.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("golden files of the crates");
-    let packages = ["--package", "katydid-api-codegen", "--package", "katydid-ptx", "--package", "katydid-ptx-exec"];
+    let packages = ["katydid-api-codegen", "katydid-ptx", "katydid-ptx-exec", "katydid-ptx-forms"];
     let mut cargo = shell::cargo(&tree.root, &["test", "--quiet"]);
-    cargo.args(packages);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     shell::run(cargo.env("KATYDID_BLESS", "1"))?;
     dist::run(tree, false)?;
     apps::run(tree)?;

@@ -67,11 +67,26 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     for test in TESTS {
         stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
     }
+    pack_forms(tree, folder)?;
     stripped(&env::current_exe()?, &folder.join("bin/xtask"))?;
     let script = folder.join("run.sh");
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
     shell::run(Command::new("chmod").arg("+x").arg(&script))?;
     line(shell::read(Command::new("du").arg("-sh").arg(folder))?.trim_end());
+    Ok(())
+}
+
+/// The catalogue of instruction forms, the answers that are kept, and what asks a GPU.
+fn pack_forms(tree: &Tree, folder: &Path) -> Result<()> {
+    shell::run(&mut shell::cargo(&tree.root, &["build", "--quiet", "--package", "katydid-ptx-forms"]))?;
+    stripped(&tree.target.join("debug/katydid-forms"), &folder.join("bin/katydid-forms"))?;
+    for part in ["catalog", "programs", "data"] {
+        let from = tree.root.join("crates/ptx-forms").join(part);
+        for file in fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))? {
+            let file = file?;
+            copy(&file.path(), &folder.join("forms").join(part).join(file.file_name()))?;
+        }
+    }
     Ok(())
 }
 
@@ -130,10 +145,11 @@ pub(crate) fn run(folder: &Path) -> Result<ExitCode> {
     fs::write(report.join("server.log"), server.log())?;
     drop(server);
     let tests: Vec<Result<Outcome>> = TESTS.iter().map(|test| tests_of_the_system(&folder, &report, test)).collect();
+    let forms = forms(&folder, &report);
     let bench = katydid(&places, &["bench", "--json"], BENCH_LIMIT);
     let traced = trace(&places, &report);
     write_report(&report, &machine, &runs, &served, bench.as_ref().ok(), traced.as_ref().ok())?;
-    let others: Vec<bool> = tests.iter().map(Result::is_err).chain([bench.is_err(), traced.is_err()]).collect();
+    let others: Vec<bool> = tests.iter().map(Result::is_err).chain([forms.is_err(), bench.is_err(), traced.is_err()]).collect();
     let failed =
         runs.iter().map(|run| run.fault.is_some()).chain(others.iter().copied()).filter(|failed| *failed).count();
     line(&format!("{} passed, {failed} failed", runs.len() + others.len() - failed));
@@ -165,6 +181,15 @@ fn tests_of_the_system(folder: &Path, report: &Path, name: &str) -> Result<Outco
     command.arg("--test-threads=2").env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, "auto");
     let outcome = succeeds(&mut command, TESTS_LIMIT)?;
     fs::write(report.join(format!("{name}.txt")), &outcome.stdout).context("cannot write to the report")?;
+    Ok(outcome)
+}
+
+/// Asks the GPU every form and program again; what it answers otherwise than is kept lies in the report.
+fn forms(folder: &Path, report: &Path) -> Result<Outcome> {
+    let mut command = Command::new(folder.join("bin/katydid-forms"));
+    command.arg("--root").arg(folder.join("forms")).args(["run", "--library", "libcuda.so.1"]);
+    let outcome = succeeds(&mut command, TESTS_LIMIT)?;
+    fs::write(report.join("forms.txt"), &outcome.stdout).context("cannot write to the report")?;
     Ok(outcome)
 }
 

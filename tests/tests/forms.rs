@@ -1,0 +1,32 @@
+//! softcuda, asked through the driver API, answers every form and program as the GPU did whose answers are kept.
+//!
+//! The interpreter alone is held to the same answers by the tests of `katydid-ptx-forms`; here the way through a driver is
+//! tested, and programs that only a driver can start.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use katydid_ptx_forms::{Device, Gpu, compare, kept, suite};
+use katydid_tests::places::Places;
+
+#[test]
+fn softcuda_answers_as_the_gpu_did() -> Result<()> {
+    let library = Places::of_this_test()?.soft().join("libcuda.so.1");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/ptx-forms");
+    let mut device = Gpu::open(Some(&library))?;
+    ensure!(device.is_soft(), "{} is another driver", library.display());
+    let (mut compared, mut different) = (0, Vec::new());
+    for group in suite(&root)? {
+        let kept = kept(&root, &group)?.unwrap_or_default();
+        for case in &group.cases {
+            let Some(answer) = kept.answer(case) else { continue };
+            compared += 1;
+            if let Err(difference) = compare(case, answer, &device.ask(case)?) {
+                different.push(format!("{}: {difference}", case.name));
+            }
+        }
+    }
+    ensure!(compared > 2_000, "only {compared} answers are kept");
+    ensure!(different.is_empty(), "{} of {compared} differ:\n{}", different.len(), different.join("\n"));
+    Ok(())
+}
