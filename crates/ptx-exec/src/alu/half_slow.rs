@@ -108,7 +108,7 @@ impl Style {
     /// One value.
     fn apply<T: Small>(self, operands: [u32; 3]) -> u32 {
         let [a, b, c] = operands.map(|operand| self.flushed::<T>(operand));
-        if self.bounded && [a, b].contains(&OUT_OF_BOUNDS) {
+        if self.bounded && [a, b].iter().any(|factor| factor & 0x7fff == OUT_OF_BOUNDS) {
             return 0;
         }
         let [x, y, z] = [a, b, c].map(|bits| T::read(bits).wide());
@@ -149,8 +149,8 @@ impl Style {
     }
 }
 
-/// The NaN that copies of tensors put where there is no element.
-const OUT_OF_BOUNDS: u32 = 0x1_0000;
+/// The NaN that copies of tensors put where there is no element, of either sign and in both types.
+const OUT_OF_BOUNDS: u32 = 0x7ff7;
 
 /// Both halves of three registers.
 fn lane<T: Small>(style: Style, operands: [u32; 3]) -> u32 {
@@ -206,5 +206,7 @@ mod tests {
         let product = Style { operation: Operation::Max, sign_product: true, ..PLAIN };
         assert_eq!(apply(product, 0xc000, 0x3c00, 0), 0xc000);
         assert_eq!(apply(Style { operation: Operation::Neg, ..PLAIN }, 0x7e01, 0, 0), 0x7fff);
+        let bounded = Style { operation: Operation::Fma, bounded: true, ..PLAIN };
+        assert_eq!((apply(bounded, 0xfff7, 0x3c00, 0x3c00), apply(bounded, 0x3c00, 0x3c00, 0x7ff7)), (0, 0x7fff));
     }
 }

@@ -447,6 +447,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
             self.emit(exec, d, &[whole]);
             return Ok(());
         }
+        let mut a = a;
+        if style.flush && from == Ty::F32 {
+            let flushed = self.temporary(Width::Word);
+            self.emit(unary::<ops::SameF32<true, false>>(), flushed, &[a]);
+            a = flushed;
+        }
         let source = if from == Ty::F32 { From::Single } else { From::Double };
         let plain = !(style.saturate || style.finite);
         match to_half(to, style.rounding, style.relu).filter(|_| plain && source == From::Single) {

@@ -2,7 +2,7 @@
 //!
 //! All products of an instruction and its addend are summed at once: each is aligned to the largest exponent among them
 //! and cut (not rounded) below 25 bits of fraction; the sum of what is left is exact. It is cut again to `f32`, or rounded to
-//! nearest for `f16`. This was fitted to 100,000 measured sums of each shape and holds for all of them.
+//! nearest for `f16`; zero is always plus zero. This was fitted to 100,000 measured sums of each shape and holds for all of them.
 
 use super::element::{Class, Part};
 use crate::alu::half::f32_to_f16;
@@ -75,8 +75,6 @@ pub(crate) enum Sum {
         value: i64,
         /// Exponent of its lowest bit.
         lowest: i32,
-        /// Whether a zero is minus zero: all terms were.
-        minus_zero: bool,
     },
     /// An infinity, and whether it is minus.
     Infinite(bool),
@@ -106,8 +104,7 @@ pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: Part) -> Sum {
     }
     let addend = i64::from((c.significand << (KEPT - 23)) >> (largest - own).min(31));
     total += if c.negative { -addend } else { addend };
-    let negative = c.negative && sign[..count].iter().all(|one| *one != 0);
-    Sum::Finite { value: total, lowest: largest - KEPT, minus_zero: negative && largest < NO_EXPONENT / 2 }
+    Sum::Finite { value: total, lowest: largest - KEPT }
 }
 
 /// A sum in which something is infinite or not a number.
@@ -148,8 +145,8 @@ impl Sum {
         match self {
             Self::Nan => 0x7fff_ffff,
             Self::Infinite(minus) => 0x7f80_0000 | u32::from(minus) << 31,
-            Self::Finite { value: 0, minus_zero, .. } => u32::from(minus_zero) << 31,
-            Self::Finite { value, lowest, .. } => {
+            Self::Finite { value: 0, .. } => 0,
+            Self::Finite { value, lowest } => {
                 let sign = u32::from(value < 0) << 31;
                 let magnitude = value.unsigned_abs();
                 let top = 63 - magnitude.leading_zeros().cast_signed() + lowest;
@@ -160,6 +157,9 @@ impl Sum {
                 if exponent > 127 {
                     return sign | 0x7f80_0000;
                 }
+                if kept == 0 {
+                    return 0;
+                }
                 let biased = if kept >> 23 == 0 { 0 } else { (exponent + 127).cast_unsigned() };
                 sign | biased << 23 | (kept as u32 & 0x007f_ffff)
             }
@@ -169,7 +169,7 @@ impl Sum {
     /// The bits of the nearest `f16`.
     pub(crate) fn to_f16(self) -> u32 {
         match self {
-            Self::Finite { value, lowest, .. } if value != 0 => {
+            Self::Finite { value, lowest } if value != 0 => {
                 // To odd at 24 bits first, which keeps what rounding to 11 bits needs.
                 let magnitude = value.unsigned_abs();
                 let excess = 64_i32 - magnitude.leading_zeros().cast_signed() - 24;
@@ -223,7 +223,9 @@ mod tests {
         assert_eq!(sum(&[f32::INFINITY], &[2.0], 1.0), f32::INFINITY);
         assert!(sum(&[f32::INFINITY], &[0.0], 1.0).is_nan());
         assert!(sum(&[f32::INFINITY, f32::INFINITY], &[1.0, -1.0], 1.0).is_nan());
-        assert_eq!(sum(&[-0.0], &[1.0], -0.0).to_bits(), 1 << 31);
+        // A sum that is zero, or too small, is plus zero whatever its terms are.
+        assert_eq!(sum(&[-0.0], &[1.0], -0.0).to_bits(), 0);
+        assert_eq!(sum(&[-1e-30], &[1e-30], 0.0).to_bits(), 0);
         assert_eq!(sum(&[1.0, -1.0], &[1.0, 1.0], -0.0).to_bits(), 0);
     }
 
