@@ -13,6 +13,8 @@ pub enum Kind {
     Driver,
     /// By g++, linked with no CUDA library.
     Plain,
+    /// Not at all: a text for the Python that has numba and NVRTC.
+    Python,
     /// By nvcc with the static runtime; used by other tests, no test by itself.
     Fixture,
 }
@@ -26,6 +28,8 @@ pub enum Variant {
     Shared,
     /// None linked.
     Plain,
+    /// None; Python runs it.
+    Python,
 }
 
 impl fmt::Display for Variant {
@@ -34,6 +38,7 @@ impl fmt::Display for Variant {
             Self::Static => "static",
             Self::Shared => "shared",
             Self::Plain => "plain",
+            Self::Python => "python",
         })
     }
 }
@@ -57,8 +62,14 @@ impl App {
         match self.kind {
             Kind::Runtime => &[Variant::Static, Variant::Shared],
             Kind::Driver | Kind::Plain => &[Variant::Plain],
+            Kind::Python => &[Variant::Python],
             Kind::Fixture => &[Variant::Static],
         }
+    }
+
+    /// Whether the built program runs on another machine too.
+    pub fn travels(&self) -> bool {
+        self.kind != Kind::Python
     }
 
     /// Whether the program is a test by itself.
@@ -77,7 +88,7 @@ pub enum CatalogError {
         line: usize,
     },
     /// A kind that is none.
-    #[error("catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain and fixture")]
+    #[error("catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain, python and fixture")]
     UnknownKind {
         /// Counted from 1.
         line: usize,
@@ -128,6 +139,7 @@ fn parse_line(line: usize, text: &str) -> Result<App, CatalogError> {
         "runtime" => Kind::Runtime,
         "driver" => Kind::Driver,
         "plain" => Kind::Plain,
+        "python" => Kind::Python,
         "fixture" => Kind::Fixture,
         _ => return Err(CatalogError::UnknownKind { line, kind }),
     };

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -97,6 +98,9 @@ fn fingerprint(tree: &Tree, app: &App, sources: &Sources) -> String {
         hash.update(shell::shown(&command).as_bytes());
     }
     hash.update(include_bytes!("../toolkit.txt"));
+    if app.kind == Kind::Python {
+        hash.update(launcher(tree, app).as_bytes());
+    }
     for (name, content) in sources {
         if name.ends_with(".h") || app.sources.contains(name) {
             hash.update(name.as_bytes()).update(&(content.len() as u64).to_le_bytes()).update(content);
@@ -106,15 +110,38 @@ fn fingerprint(tree: &Tree, app: &App, sources: &Sources) -> String {
 }
 
 fn build(tree: &Tree, app: &App) -> Result<()> {
-    for folder in ["static", "shared", "plain", "objects", "stamps"] {
+    for folder in ["static", "shared", "plain", "python", "objects", "stamps"] {
         let folder = tree.target.join("apps").join(folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    if app.kind == Kind::Python {
+        return write_launcher(tree, app);
     }
     commands(tree, app).iter_mut().try_for_each(|command| shell::read(command).map(drop))
 }
 
+/// The program that a Python text becomes: a script, so that it is started like any other.
+fn launcher(tree: &Tree, app: &App) -> String {
+    let texts: Vec<String> =
+        app.sources.iter().map(|source| tree.app_sources().join(source).display().to_string()).collect();
+    let (cuda, python) = (tree.cuda(), tree.target.join("python/bin/python"));
+    // numba finds libdevice by this variable, and NVRTC by where it is itself.
+    let home = format!("CUDA_HOME='{}'", cuda.display());
+    format!("#!/bin/sh\n{home} exec '{}' -B '{}' \"$@\"\n", python.display(), texts.join("' '"))
+}
+
+fn write_launcher(tree: &Tree, app: &App) -> Result<()> {
+    let path = tree.places().program(&app.name, Variant::Python);
+    fs::write(&path, launcher(tree, app)).with_context(|| format!("cannot write {}", path.display()))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot let {} be run", path.display()))
+}
+
 /// Every command that makes the program, in order: an object file a source, then a link a variant.
 fn commands(tree: &Tree, app: &App) -> Vec<Command> {
+    if app.kind == Kind::Python {
+        return Vec::new();
+    }
     let objects: Vec<PathBuf> = app.sources.iter().map(|source| object(tree, app, source)).collect();
     let compile = app.sources.iter().zip(&objects).map(|(source, object)| {
         let mut command = compiler(tree, app);
@@ -140,7 +167,7 @@ fn commands(tree: &Tree, app: &App) -> Vec<Command> {
 fn through<'a>(app: &App, flag: &'a str) -> Vec<&'a str> {
     match app.kind {
         Kind::Runtime | Kind::Fixture => vec!["-Xcompiler", flag],
-        Kind::Driver | Kind::Plain => vec![flag],
+        Kind::Driver | Kind::Plain | Kind::Python => vec![flag],
     }
 }
 
@@ -159,7 +186,7 @@ fn compiler(tree: &Tree, app: &App) -> Command {
             nvcc.arg("-O2").args(&app.options);
             nvcc
         }
-        Kind::Driver | Kind::Plain => {
+        Kind::Driver | Kind::Plain | Kind::Python => {
             let mut gcc = Command::new("g++");
             gcc.arg("-O2").arg("-I").arg(tree.cuda().join("include")).args(&app.options);
             gcc

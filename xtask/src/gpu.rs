@@ -52,7 +52,7 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     for file in ["bin/katydid", "lib/katydid/shim/libcuda.so.1", "lib/katydid/soft/libcuda.so.1"] {
         stripped(&tree.target.join("dist-release").join(file), &to.dist.join(file))?;
     }
-    for app in catalog::apps()? {
+    for app in catalog::apps()?.iter().filter(|app| app.travels()) {
         for &variant in app.variants() {
             stripped(&from.program(&app.name, variant), &to.program(&app.name, variant))?;
         }
@@ -60,7 +60,7 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     for (runtimes, file) in from.runtimes.iter().zip(["libcudart.so.13", "libcudart.so.12"]) {
         stripped(&runtimes.join(file), &folder.join("runtimes").join(file))?;
     }
-    for app in catalog::apps()?.iter().filter(|app| app.is_test()) {
+    for app in catalog::apps()?.iter().filter(|app| app.is_test() && app.travels()) {
         let name = format!("{}.txt", app.name);
         copy(&from.expected.join(&name), &to.expected.join(&name))?;
     }
@@ -137,7 +137,7 @@ pub(crate) fn run(folder: &Path) -> Result<ExitCode> {
     let mut runs = Vec::new();
     for way in &ways {
         step(&way.to_string());
-        for app in catalog::apps()?.iter().filter(|app| app.is_test()) {
+        for app in catalog::apps()?.iter().filter(|app| app.is_test() && app.travels()) {
             runs.extend(app.variants().iter().map(|variant| try_one(&places, way, app, *variant)));
         }
     }

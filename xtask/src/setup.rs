@@ -1,6 +1,7 @@
-//! The CUDA toolkit for the programs under test: pinned wheels of PyPI, unpacked below the target folder.
+//! The CUDA toolkit for the programs under test, and a Python with numba and NVRTC: pinned wheels of PyPI, unpacked below
+//! the target folder.
 //!
-//! Nothing is done when the stamp names the very same pins. The new toolkit replaces the old one only when it is
+//! Nothing is done when the stamp names the very same pins. A new toolkit or Python replaces the old one only when it is
 //! complete, so that an interrupted fetch leaves no half of one.
 
 use std::fs;
@@ -17,8 +18,56 @@ use crate::tree::Tree;
 /// The pins, with the content's hash of each wheel.
 const PINS: &str = include_str!("../toolkit.txt");
 
+/// The pins of what the Python has; each wheel for every version of Python that it may be.
+const PYTHON_PINS: &str = include_str!("../python.txt");
+
+/// How pip is told to take what the pins say and nothing else.
+const PIP_INSTALL: [&str; 7] = [
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+    "--no-deps",
+    "--require-hashes",
+    "--only-binary=:all:",
+    "--root-user-action=ignore",
+];
+
 /// Fetches what is missing.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
+    toolkit(tree)?;
+    python(tree)
+}
+
+/// A virtual environment of the system's Python. It is made where it stays, since its scripts name their place.
+fn python(tree: &Tree) -> Result<()> {
+    let python = tree.target.join("python");
+    let stamp = python.join("pins.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == PYTHON_PINS) {
+        return Ok(());
+    }
+    step("fetching numba and NVRTC (9 wheels of PyPI, 190 MB)");
+    remove(&python)?;
+    shell::run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&python))?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "--python"]).arg(python.join("bin/python"));
+    pip.args(PIP_INSTALL).arg("-r").arg(tree.root.join("xtask/python.txt"));
+    shell::run(&mut pip).context("the pins are for CPython 3.11 to 3.13 on x86-64; is `python3` one of those?")?;
+    lend(tree, &python.join("bin/python"))?;
+    fs::write(&stamp, PYTHON_PINS).context("cannot write the stamp")
+}
+
+/// What numba also needs is part of the toolkit already: links to it where numba looks, beside NVRTC.
+fn lend(tree: &Tree, python: &Path) -> Result<()> {
+    let ask = "import sysconfig; print(sysconfig.get_path('purelib'), end='')";
+    let packages = shell::read(Command::new(python).args(["-c", ask]))?;
+    for lent in ["lib/libnvvm.so.4", "lib/libcudart.so.13"] {
+        let link = Path::new(&packages).join("nvidia/cu13").join(lent);
+        symlink(tree.cuda().join(lent), &link).with_context(|| format!("cannot link {}", link.display()))?;
+    }
+    Ok(())
+}
+
+fn toolkit(tree: &Tree) -> Result<()> {
     need_program("g++", &["--version"], "g++")?;
     let toolkit = tree.target.join("cuda-toolkit");
     let stamp = toolkit.join("pins.txt");
@@ -40,8 +89,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 
 fn pip(target: &Path, pins: &Path) -> Command {
     let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]);
-    pip.args(["--only-binary=:all:", "--root-user-action=ignore", "--target"]).arg(target).arg("-r").arg(pins);
+    pip.args(["-m", "pip"]).args(PIP_INSTALL).arg("--target").arg(target).arg("-r").arg(pins);
     pip
 }
 

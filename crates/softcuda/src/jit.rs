@@ -23,6 +23,9 @@ const KINDS: u32 = 35;
 const TARGETS: [usize; 22] =
     [30, 32, 35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120];
 
+/// Added to a target for the features of that architecture alone, as in `CU_TARGET_COMPUTE_90A`.
+const FEATURES_OF_ONE: usize = 0x10000;
+
 /// The caller's arrays.
 pub(crate) struct Options {
     /// What each option is.
@@ -70,8 +73,9 @@ impl Options {
             id::ERROR_LOG_BUFFER_SIZE_BYTES => self.value(id::ERROR_LOG_BUFFER).is_none(),
             id::INFO_LOG_BUFFER => self.value(id::INFO_LOG_BUFFER_SIZE_BYTES).is_none(),
             id::ERROR_LOG_BUFFER => self.value(id::ERROR_LOG_BUFFER_SIZE_BYTES).is_none(),
-            id::TARGET if number != device && TARGETS.contains(&number) => return Err(CUresult::ERROR_INVALID_SOURCE),
-            id::TARGET => number != device,
+            id::TARGET if number == device || number == device | FEATURES_OF_ONE => false,
+            id::TARGET if TARGETS.contains(&(number & 0xffff)) => return Err(CUresult::ERROR_INVALID_SOURCE),
+            id::TARGET => true,
             id::CACHE_MODE => number > 2,
             id::GLOBAL_SYMBOL_NAMES..=id::GLOBAL_SYMBOL_COUNT => {
                 return Err(unsupported("a symbol given to the linker"));
@@ -171,6 +175,7 @@ mod tests {
         assert_eq!([code(0, 0), code(4, 1), code(6, 1), code(14, 3), code(9, 12_345), code(35, 1)], [invalid; 6]);
         assert_eq!([code(9, 75), code(9, 100)], [Some(CUresult::ERROR_INVALID_SOURCE); 2]);
         assert_eq!([code(0, 16), code(7, 5), code(9, 90), code(14, 2), code(10, 2), code(34, 1)], [None; 6]);
+        assert_eq!([code(9, 0x1005a), code(9, 0x1_0064)], [None, Some(CUresult::ERROR_INVALID_SOURCE)]);
     }
 
     #[test]
