@@ -56,6 +56,7 @@ pub(crate) enum Command {
     Doctor(DoctorFlags),
     Worker(WorkerFlags),
     BenchBody(BenchBodyFlags),
+    BenchSoftBody(BenchSoftBodyFlags),
     ProbeDriver(ProbeDriverFlags),
     Completions(CompletionsFlags),
     Man(ManFlags),
@@ -207,6 +208,9 @@ pub(crate) struct TraceFlags {
 /// are to native, and below 1 is faster than native.
 #[derive(Debug, Args)]
 pub(crate) struct BenchFlags {
+    /// `soft` measures how fast the software device computes, beside OpenCL on this CPU, instead of what calls cost.
+    #[arg(value_enum)]
+    pub(crate) subject: Option<Subject>,
     /// Write JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -219,6 +223,13 @@ pub(crate) struct BenchFlags {
     /// Driver library of all three ways: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,
+}
+
+/// What `katydid bench` measures besides calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Subject {
+    /// The software device.
+    Soft,
 }
 
 /// The other side of `katydid bench`.
@@ -265,6 +276,47 @@ pub(crate) struct BenchBodyFlags {
     /// CLOCK_MONOTONIC in nanoseconds when `bench` started this process.
     #[arg(long, value_name = "NS", default_value_t = 0)]
     pub(crate) started: u64,
+}
+
+/// Measures one device on some cores and prints figures as JSON; started by `bench soft`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct BenchSoftBodyFlags {
+    /// What computes.
+    #[arg(value_enum)]
+    pub(crate) device: SoftDevice,
+    /// On how many cores.
+    pub(crate) cores: usize,
+    /// As in `bench`.
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+/// What `bench soft` compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum SoftDevice {
+    /// This project's.
+    Softcuda,
+    /// The CPU device of an OpenCL.
+    Opencl,
+}
+
+impl SoftDevice {
+    /// On the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Softcuda => "softcuda",
+            Self::Opencl => "opencl",
+        }
+    }
+
+    /// For people.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Softcuda => "softcuda",
+            Self::Opencl => "OpenCL",
+        }
+    }
 }
 
 /// Opens a driver library and prints what it is as JSON; started by `doctor` and `bench`.

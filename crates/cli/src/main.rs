@@ -64,6 +64,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Doctor(flags) => doctor::main(&flags),
         Command::Worker(flags) => worker::main(&flags),
         Command::BenchBody(flags) => bench::body(&flags),
+        Command::BenchSoftBody(flags) => bench::soft_body(&flags),
         Command::ProbeDriver(flags) => probe::main(&flags),
         Command::Completions(flags) => manual::completions(&flags),
         Command::Man(flags) => manual::man(&flags),

@@ -9,7 +9,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use katydid_ptx_exec::prepare_threads;
+
 use crate::border::say;
+use crate::settings;
 use crate::stream::Stream;
 
 /// How long a thread waits for another stream.
@@ -55,7 +58,7 @@ fn lend_a_hand() -> Option<()> {
     Some(())
 }
 
-/// Starts a thread that no signal of the program is delivered to.
+/// Starts a thread that no signal of the program is delivered to, and before the first one those that help with launches.
 fn spawn() -> std::io::Result<()> {
     // SAFETY: both sets are locals; the mask of the calling thread is put back below, whatever comes of it.
     let before = unsafe {
@@ -64,6 +67,7 @@ fn spawn() -> std::io::Result<()> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         before
     };
+    prepare_threads(settings::cores().saturating_sub(1));
     let started = thread::Builder::new().name("softcuda".to_owned()).spawn(serve);
     // SAFETY: `before` was filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };

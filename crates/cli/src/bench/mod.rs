@@ -7,6 +7,7 @@ mod body;
 mod cuda;
 mod figures;
 mod report;
+mod soft;
 
 use std::ffi::OsString;
 use std::io;
@@ -19,7 +20,7 @@ use katydid_transport::Address;
 
 use crate::address;
 use crate::failure::{Failure, Outcome};
-use crate::flags::{Against, BenchBodyFlags, BenchFlags};
+use crate::flags::{Against, BenchBodyFlags, BenchFlags, BenchSoftBodyFlags, Subject};
 use crate::layout::{self, Layout};
 use crate::private::PrivateServer;
 use crate::probe::{DriverFacts, Probe, probe_apart};
@@ -38,8 +39,16 @@ pub(crate) fn body(flags: &BenchBodyFlags) -> Outcome {
     body::main(flags)
 }
 
+/// The measuring program of `bench soft`.
+pub(crate) fn soft_body(flags: &BenchSoftBodyFlags) -> Outcome {
+    soft::body(flags)
+}
+
 /// Runs the command.
 pub(crate) fn main(flags: &BenchFlags) -> Outcome {
+    if flags.subject == Some(Subject::Soft) {
+        return soft::main(flags);
+    }
     let layout = Layout::find().map_err(Failure::server)?;
     layout.check_shim().map_err(Failure::server)?;
     let driver = match probe_apart(&flags.driver) {

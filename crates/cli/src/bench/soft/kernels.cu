@@ -2,7 +2,7 @@
 //
 //     nvcc -ptx -arch=compute_75 -o kernels.ptx kernels.cu
 //
-// `kernels.cl` holds the same kernels in OpenCL C, statement by statement.
+// `kernels.cl` holds the same kernels in OpenCL C.
 
 #define TILE 32
 #define BODIES 256
