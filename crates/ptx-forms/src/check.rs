@@ -25,6 +25,8 @@ pub enum Verdict {
     },
     /// Neither loads it.
     BothRefuse,
+    /// The GPU runs it, and this does not load it: it is on the page of forms as refused.
+    NotDone,
 }
 
 /// How an answer does not agree.
@@ -48,6 +50,7 @@ pub fn compare(case: &Case, kept: &Answer, got: &Answer) -> Result<Verdict, Diff
             Check::Near(bound, kind) => around_kept(*bound, *kind, kept, got),
         },
         (Answer::Refused { .. }, Answer::Refused { .. }) => Ok(Verdict::BothRefuse),
+        (Answer::Done(_), Answer::Refused { .. }) => Ok(Verdict::NotDone),
         (Answer::Faulted { code: kept, .. }, Answer::Faulted { code: got, .. }) if kept == got => Ok(Verdict::Same),
         _ => Err(Difference(format!("{}; kept: {}", shown(got), shown(kept)))),
     }

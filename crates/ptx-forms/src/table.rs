@@ -77,6 +77,7 @@ struct Tally {
     same: usize,
     within: usize,
     refused: usize,
+    missing: usize,
     differ: usize,
     open: usize,
     /// Largest parts of a bound that the GPU and the interpreter used.
@@ -91,6 +92,7 @@ impl Tally {
             match &fact.verdict {
                 Some(Ok(Verdict::Same)) => tally.same += 1,
                 Some(Ok(Verdict::BothRefuse)) => tally.refused += 1,
+                Some(Ok(Verdict::NotDone)) => tally.missing += 1,
                 Some(Ok(Verdict::Within { kept, got, .. })) => {
                     tally.within += 1;
                     (tally.kept, tally.got) = (tally.kept.max(*kept), tally.got.max(*got));
@@ -113,6 +115,7 @@ impl Tally {
         part(self.same, "same");
         part(self.within, "within the bound");
         part(self.refused, "refused by both");
+        part(self.missing, "refused by softcuda");
         part(self.differ, "**differ**");
         part(self.open, "not compared");
         parts.join(", ")
@@ -267,11 +270,11 @@ pub fn result_page(root: &Path) -> Result<String, PageError> {
 
 /// A row a group.
 fn counts(out: &mut String, facts: &[Facts<'_>]) {
-    out.push_str("| group | cases | same bits | within a bound | refused by both | differ | not compared here |\n");
-    out.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
+    out.push_str("| group | cases | same bits | within a bound | refused by both | refused by softcuda | differ | not compared here |\n");
+    out.push_str("|---|---:|---:|---:|---:|---:|---:|---:|\n");
     let mut row = |name: &str, cases: usize, tally: &Tally| {
-        let Tally { same, within, refused, differ, open, .. } = tally;
-        let _ = writeln!(out, "| {name} | {cases} | {same} | {within} | {refused} | {differ} | {open} |");
+        let Tally { same, within, refused, missing, differ, open, .. } = tally;
+        let _ = writeln!(out, "| {name} | {cases} | {same} | {within} | {refused} | {missing} | {differ} | {open} |");
     };
     for facts in facts {
         row(&facts.group.name, facts.cases.len(), &Tally::of(facts.cases.iter()));

@@ -125,8 +125,10 @@ impl Style {
         if nan { 0x7fff } else { self.flushed::<T>(bits) }
     }
 
-    /// Rounds and clamps.
+    /// Rounds and clamps. What is below the normal numbers is flushed before it is rounded.
     fn finish<T: Small>(self, value: f32) -> u32 {
+        let least = T::read(T::INFINITY & T::INFINITY.wrapping_neg()).wide();
+        let value = if self.flush && value.abs() < least { value * 0.0 } else { value };
         let value = if self.saturate { saturate(value) } else { value };
         let negative = self.relu && (value < 0.0 || value == 0.0);
         let bits = T::from_wide(if negative { 0.0 } else { value }).write();
