@@ -111,11 +111,18 @@ int main() {
     OK(launch(shape, 64, 64, 16, device_bins));
     OK(cudaDeviceSynchronize());
     cudaLaunchConfig_t config = {};
-    config.gridDim = 64;
+    config.gridDim = 63;
     config.blockDim = 64;
-    int most = 0;
+    int most = 0, active = 0;
+    EXPECT(cudaErrorInvalidClusterSize, cudaOccupancyMaxPotentialClusterSize(&most, ring, &config));
+    cudaGetLastError();
+    config.gridDim = dim3(8, 8);
     OK(cudaOccupancyMaxPotentialClusterSize(&most, ring, &config));
-    CHECK(most >= 4, "%d", most);
+    OK(cudaOccupancyMaxActiveClusters(&active, ring, &config));
+    CHECK(most == 8 && active >= 1, "%d %d", most, active);
+    OK(cudaOccupancyMaxPotentialClusterSize(&most, shape, &config));
+    OK(cudaOccupancyMaxActiveClusters(&active, shape, &config));
+    CHECK(most == 16 && active == 0, "%d %d", most, active);
     cudaFuncAttributes attributes;
     OK(cudaFuncGetAttributes(&attributes, ring));
     printf("fixed by the code: %d x %d x %d\n", attributes.requiredClusterWidth, attributes.requiredClusterHeight,

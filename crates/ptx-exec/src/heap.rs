@@ -9,7 +9,7 @@ use crate::registers::lanes_of;
 /// What `malloc` aligns to.
 const ALIGN: u64 = 16;
 
-/// `call (pointer), malloc, (size)`: null when the heap is full, and for no bytes at all.
+/// `call (pointer), malloc, (size)`: null when the heap is full; no bytes at all still have an address.
 pub(crate) fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     allocate(machine, inst, |_, _| ALIGN)
 }
@@ -24,8 +24,8 @@ fn allocate(machine: &mut Machine<'_>, inst: &Inst, align: impl Fn(&mut Machine<
     for lane in lanes_of(machine.mask) {
         let size: u64 = parameter(machine, inst, 0, lane);
         let align = align(machine, lane);
-        let possible = size > 0 && align.is_power_of_two();
-        let address = if possible { machine.env.host.allocate(Pool::Malloc, size, align) } else { None };
+        let possible = align.is_power_of_two();
+        let address = if possible { machine.env.host.allocate(Pool::Malloc, size.max(1), align) } else { None };
         if let Err(kind) = set_result(machine, inst, lane, address.unwrap_or(0)) {
             return machine.fail(kind, lane);
         }

@@ -23,7 +23,7 @@ use crate::graph::capture;
 use crate::handle::{object, wire};
 use crate::kernel::Kernel;
 use crate::session::shim;
-use crate::{current, library, occupancy, pinned, stream};
+use crate::{clusters, current, library, occupancy, pinned, stream};
 
 /// More attributes than any driver has.
 const MOST_ATTRIBUTES: u32 = 64;
@@ -261,6 +261,7 @@ unsafe fn launch(
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
         shape.check_cooperative(&target, device)?;
     }
+    clusters::check(code, shape.grid, attributes)?;
     let mut block = BLOCK.try_with(RefCell::take).unwrap_or_default();
     block.clear();
     attributes.iter().for_each(|attribute| block.extend_from_slice(&attribute.to_bytes()));

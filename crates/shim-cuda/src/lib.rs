@@ -17,6 +17,7 @@
 
 mod border;
 mod capability;
+mod clusters;
 mod code;
 mod context;
 mod copy;

@@ -8,7 +8,8 @@ use katydid_cuda_sys::{CUfunction, CUresult, function_attribute as id};
 use katydid_ptx_exec::Kernel;
 
 use crate::attributes::{CAPABILITY, SHARED_DEFAULT, SHARED_OPT_IN};
-use crate::border::{Outcome, unsupported};
+use crate::border::Outcome;
+use crate::clusters::Fixed;
 use crate::context::Context;
 use crate::handles::{Registry, mint};
 use crate::library;
@@ -22,10 +23,12 @@ pub(crate) struct Settings {
     pub(crate) most_dynamic: AtomicU32,
     /// Preferred share of shared memory in percent, -1 for none: a hint.
     carveout: AtomicI32,
-    /// Whether larger clusters than portable ones are allowed: kept and reported.
+    /// Whether larger clusters than portable ones are allowed.
     large_clusters: AtomicI32,
     /// Cluster scheduling: a hint.
     scheduling: AtomicI32,
+    /// The cluster that launches get.
+    pub(crate) cluster: Fixed,
 }
 
 impl Settings {
@@ -36,7 +39,13 @@ impl Settings {
             carveout: AtomicI32::new(-1),
             large_clusters: AtomicI32::new(0),
             scheduling: AtomicI32::new(0),
+            cluster: Fixed::default(),
         })
+    }
+
+    /// Whether clusters may be larger than what every device can run.
+    pub(crate) fn allows_large_clusters(&self) -> bool {
+        self.large_clusters.load(Ordering::Relaxed) != 0
     }
 }
 
@@ -55,8 +64,11 @@ pub(crate) fn attribute(kernel: &Kernel, settings: &Settings, attribute: u32) ->
         id::PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.load(Ordering::Relaxed),
         id::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.large_clusters.load(Ordering::Relaxed),
         id::CLUSTER_SCHEDULING_POLICY_PREFERENCE => settings.scheduling.load(Ordering::Relaxed),
-        id::CACHE_MODE_CA | id::CLUSTER_SIZE_MUST_BE_SET => 0,
-        id::REQUIRED_CLUSTER_WIDTH..=id::REQUIRED_CLUSTER_DEPTH => 0,
+        id::CACHE_MODE_CA => 0,
+        id::CLUSTER_SIZE_MUST_BE_SET => i32::from(kernel.needs_cluster),
+        id::REQUIRED_CLUSTER_WIDTH..=id::REQUIRED_CLUSTER_DEPTH => {
+            settings.cluster.axis(kernel, (attribute - id::REQUIRED_CLUSTER_WIDTH) as usize)
+        }
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     })
 }
@@ -73,10 +85,9 @@ pub(crate) fn set_attribute(kernel: &Kernel, settings: &Settings, attribute: u32
         id::PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.store(within(100)?, Ordering::Relaxed),
         id::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.large_clusters.store(within(1)?, Ordering::Relaxed),
         id::CLUSTER_SCHEDULING_POLICY_PREFERENCE => settings.scheduling.store(within(2)?, Ordering::Relaxed),
-        id::REQUIRED_CLUSTER_WIDTH..=id::REQUIRED_CLUSTER_DEPTH if value > 1 => {
-            return Err(unsupported("a cluster of blocks"));
+        id::REQUIRED_CLUSTER_WIDTH..=id::REQUIRED_CLUSTER_DEPTH => {
+            settings.cluster.set(kernel, (attribute - id::REQUIRED_CLUSTER_WIDTH) as usize, value)?;
         }
-        id::REQUIRED_CLUSTER_WIDTH..=id::REQUIRED_CLUSTER_DEPTH => within(1).map(drop)?,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     }
     Ok(())

@@ -8,7 +8,8 @@ use katydid_ptx_exec::texture::Bound;
 use katydid_ptx_exec::{AddressRange, Fault, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Question};
 
 use crate::attributes::{BLOCK, BLOCK_THREADS, GRID};
-use crate::border::{Outcome, say, unsupported};
+use crate::border::{Outcome, say};
+use crate::clusters::{self, Cluster};
 use crate::context::Context;
 use crate::device::{self, Device};
 use crate::event::{self, Event};
@@ -36,6 +37,8 @@ pub(crate) struct Shape {
     pub(crate) shared: u32,
     /// All blocks are on the device at once.
     pub(crate) cooperative: bool,
+    /// The cluster that was asked for; once checked, the one that it gets.
+    pub(crate) cluster: Option<Cluster>,
 }
 
 impl Shape {
@@ -44,8 +47,8 @@ impl Shape {
         self.block.iter().map(|size| u64::from(*size)).product()
     }
 
-    /// Refuses what `device` or the kernel does not allow.
-    pub(crate) fn check(&self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
+    /// Refuses what `device` or the kernel does not allow, and settles the cluster.
+    pub(crate) fn check(&mut self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
         let fits =
             |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(size, most)| (1..=most).contains(size));
         let required = kernel.required_block.is_none_or(|block| block == self.block);
@@ -64,7 +67,11 @@ impl Shape {
             self.check_together(kernel, settings, device)?;
         }
         let most_shared = settings.most_dynamic.load(Ordering::Relaxed);
-        if self.shared > most_shared { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+        if self.shared > most_shared {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.cluster = clusters::of_launch(self.cluster, self.grid, kernel, settings)?;
+        Ok(())
     }
 
     /// Refuses a cooperative grid that the device cannot hold at once; too much shared memory is a way of that.
@@ -86,8 +93,8 @@ pub(crate) fn is_cooperative(attributes: &[CUlaunchAttribute]) -> bool {
 impl Shape {
     /// The launch of a kernel with packed parameters.
     pub(crate) fn launch(self, kernel: Arc<Kernel>, params: Vec<u8>) -> Launch {
-        let Self { grid, block, shared, cooperative } = self;
-        Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative, cluster: None }
+        let Self { grid, block, shared, cooperative, cluster } = self;
+        Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative, cluster }
     }
 }
 
@@ -96,11 +103,7 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
     let mut events = Vec::new();
     for attribute in attributes {
         let word = attribute.value[0];
-        let dimensions = [word as u32, (word >> 32) as u32, attribute.value[1] as u32];
         match attribute.id {
-            id::CLUSTER_DIMENSION | id::PREFERRED_CLUSTER_DIMENSION if dimensions.iter().any(|size| *size > 1) => {
-                return Err(unsupported("a launch in clusters"));
-            }
             // Recording such an event late, when the whole kernel is done, keeps every promise made by it.
             id::PROGRAMMATIC_EVENT | id::LAUNCH_COMPLETION_EVENT => {
                 let handle = std::ptr::with_exposed_provenance_mut(word as usize);

@@ -26,6 +26,7 @@ mod attributes;
 #[cfg(test)]
 mod behaviour;
 mod border;
+mod clusters;
 mod context;
 mod copy;
 mod current;

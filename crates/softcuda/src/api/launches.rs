@@ -9,6 +9,7 @@ use katydid_cuda_sys::{
 };
 
 use crate::border::{In, Outcome, api};
+use crate::clusters;
 use crate::device;
 use crate::function::callable;
 use crate::graphs::capture;
@@ -29,6 +30,20 @@ fn together() -> CUlaunchAttribute {
     attribute
 }
 
+/// The attributes of a configuration.
+///
+/// # Safety
+///
+/// `config` must have as many attributes as it says.
+pub(crate) unsafe fn attributes_of(config: &CUlaunchConfig) -> Outcome<Vec<CUlaunchAttribute>> {
+    if config.numAttrs > MOST_ATTRIBUTES || (config.numAttrs > 0 && config.attrs.is_null()) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let count = config.numAttrs as usize;
+    // SAFETY: below the number of attributes, which are there by the contract.
+    Ok((0..count).map(|at| unsafe { config.attrs.add(at).read_unaligned() }).collect())
+}
+
 /// Checks and submits a launch.
 ///
 /// # Safety
@@ -36,7 +51,7 @@ fn together() -> CUlaunchAttribute {
 /// `values` and `extra` must be what the driver API demands for the parameters of `function`.
 unsafe fn start(
     function: CUfunction,
-    shape: Shape,
+    mut shape: Shape,
     stream: CUstream,
     (values, extra): (*mut *mut c_void, *mut *mut c_void),
     attributes: &[CUlaunchAttribute],
@@ -82,7 +97,7 @@ api! {
         values: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) {
-        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, cooperative: false };
+        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, cooperative: false, cluster: None };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, stream, (values, extra), &[]) }?;
     }
@@ -95,17 +110,14 @@ api! {
         extra: *mut *mut c_void,
     ) {
         let config = config.0;
-        if config.numAttrs > MOST_ATTRIBUTES || (config.numAttrs > 0 && config.attrs.is_null()) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let count = config.numAttrs as usize;
         // SAFETY: the caller's array has as many entries as it says.
-        let attributes: Vec<_> = (0..count).map(|at| unsafe { config.attrs.add(at).read_unaligned() }).collect();
+        let attributes = unsafe { attributes_of(&config) }?;
         let shape = Shape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
             shared: config.sharedMemBytes,
             cooperative: is_cooperative(&attributes),
+            cluster: clusters::asked(&attributes),
         };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, config.hStream, (values, extra), &attributes) }?;
@@ -125,7 +137,7 @@ api! {
         values: *mut *mut c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape = Shape { grid, block, shared, cooperative: true };
+        let shape = Shape { grid, block, shared, cooperative: true, cluster: None };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, stream, (values, std::ptr::null_mut()), &[together()]) }?;
     }
@@ -148,7 +160,7 @@ api! {
         }
         for one in list {
             let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
-            let shape = Shape { grid, block, shared: one.sharedMemBytes, cooperative: true };
+            let shape = Shape { grid, block, shared: one.sharedMemBytes, cooperative: true, cluster: None };
             // SAFETY: the caller's promise for its parameters.
             unsafe {
                 start(one.function, shape, one.hStream, (one.kernelParams, std::ptr::null_mut()), &[together()])

@@ -4,9 +4,11 @@
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
-use katydid_cuda_sys::{CUfunction, CUoccupancyB2DSize, CUresult};
+use katydid_cuda_sys::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
 
-use crate::border::{Out, Outcome, api};
+use crate::api::launches::attributes_of;
+use crate::border::{In, Out, Outcome, api};
+use crate::clusters;
 use crate::current;
 use crate::function::callable;
 use crate::occupancy::Needs;
@@ -35,6 +37,27 @@ fn best(function: CUfunction, sizes: CUoccupancyB2DSize, dynamic: usize, limit: 
         None => dynamic,
     };
     Needs::of(&kernel, &settings).best_block(context.device.multiprocessors(), needed, limit)
+}
+
+/// The largest cluster of a launch, and how many of those that it asks for the device holds.
+///
+/// # Safety
+///
+/// `config` must have as many attributes as it says.
+unsafe fn clusters_of(function: CUfunction, config: &CUlaunchConfig) -> Outcome<(u32, u32)> {
+    let context = current::usable()?;
+    let (kernel, settings) = callable(function, &context)?;
+    // SAFETY: the contract of this function.
+    let attributes = unsafe { attributes_of(config) }?;
+    let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+    let cluster = clusters::of_launch(clusters::asked(&attributes), grid, &kernel, &settings)?;
+    let threads = [config.blockDimX, config.blockDimY, config.blockDimZ]
+        .iter()
+        .fold(1, |all: u32, size| all.saturating_mul(*size));
+    let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+    let each = Needs::of(&kernel, &settings).blocks(threads, config.sharedMemBytes as usize)?;
+    let blocks = each.saturating_mul(context.device.multiprocessors());
+    Ok((clusters::potential(&settings, blocks), clusters::active(cluster, blocks)))
 }
 
 api! {
@@ -89,5 +112,19 @@ api! {
     fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, of: CUfunction, count: i32, threads: i32) {
         let (kernel, settings) = callable(of, &current::usable()?)?;
         size.set(Needs::of(&kernel, &settings).available_shared(count, threads)?);
+    }
+
+    /// The largest cluster of a launch like that: 8, or 16 for a kernel that has been allowed it.
+    fn cuOccupancyMaxPotentialClusterSize(size: Out<i32>, of: CUfunction, config: In<CUlaunchConfig>) {
+        // SAFETY: the caller's configuration is complete.
+        let (clusters, _) = unsafe { clusters_of(of, &config.0) }?;
+        size.set(clusters as i32);
+    }
+
+    /// None for a launch without clusters.
+    fn cuOccupancyMaxActiveClusters(count: Out<i32>, of: CUfunction, config: In<CUlaunchConfig>) {
+        // SAFETY: the caller's configuration is complete.
+        let (_, clusters) = unsafe { clusters_of(of, &config.0) }?;
+        count.set(clusters as i32);
     }
 }

@@ -16,6 +16,7 @@ use super::tasks::Tasks;
 use super::volume::Volume;
 use super::{condition, run};
 use crate::border::{Outcome, unsupported};
+use crate::clusters;
 use crate::context::{self, Context};
 use crate::event::{self, Mark};
 use crate::function::callable;
@@ -90,7 +91,8 @@ impl Backend for Soft {
         let (kernel, settings) = callable(function, &context)?;
         let attributes = of_launch(&launch.attributes);
         let cooperative = is_cooperative(&attributes);
-        let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared, cooperative };
+        let (grid, block, shared) = (launch.grid, launch.block, launch.shared);
+        let mut shape = Shape { grid, block, shared, cooperative, cluster: clusters::asked(&attributes) };
         shape.check(&kernel, &settings, context.device)?;
         if !events(&attributes)?.is_empty() {
             return Err(unsupported("an event of a launch in a graph"));
