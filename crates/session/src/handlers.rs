@@ -50,7 +50,7 @@ pub(crate) use image::kdImagePiece;
 pub(crate) use launch::kdLaunch;
 pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule};
 pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
-pub(crate) use occupancy::{kdAvailableSharedMemory, kdOccupancy};
+pub(crate) use occupancy::{kdAvailableSharedMemory, kdClusters, kdOccupancy};
 pub(crate) use output::kdOutput;
 pub(crate) use stream_attribute::{kdStreamAttribute, kdStreamSetAttribute};
 pub(crate) use tensor_map::kdTensorMap;

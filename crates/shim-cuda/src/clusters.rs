@@ -68,7 +68,7 @@ unsafe fn question(
     }
     // SAFETY: the attributes are there, by the contract.
     let attributes = (0..config.numAttrs as usize).map(|at| unsafe { config.attrs.add(at).read_unaligned() });
-    let [clusterX, clusterY, clusterZ] = asked(&attributes.collect::<Vec<_>>()).unwrap_or_default();
+    let cluster = asked(&attributes.collect::<Vec<_>>()).unwrap_or_default();
     current::active()?;
     let (function, kernel) = Target::of(function)?.wire();
     let answer = call(&kdClusters {
@@ -81,9 +81,9 @@ unsafe fn question(
         blockY: config.blockDimY,
         blockZ: config.blockDimZ,
         sharedSize: config.sharedMemBytes,
-        clusterX,
-        clusterY,
-        clusterZ,
+        clusterX: cluster[0],
+        clusterY: cluster[1],
+        clusterZ: cluster[2],
         potential: u32::from(potential),
     })?;
     target.write(answer.answer);
