@@ -55,7 +55,7 @@ pub(super) fn context_of(handle: usize) -> Outcome<Arc<Context>> {
 }
 
 /// Attributes of a node as those of a launch.
-fn of_launch(attributes: &Attributes) -> Vec<CUlaunchAttribute> {
+pub(super) fn of_launch(attributes: &Attributes) -> Vec<CUlaunchAttribute> {
     let one = |(id, value): (&u32, &[u64; 8])| CUlaunchAttribute { id: *id, value: *value, ..Default::default() };
     attributes.iter().map(one).collect()
 }

@@ -7,12 +7,13 @@ use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUevent, CUresult};
 use katydid_graph::{Batch, Host, Kernel, Params, Plan, Step};
 use katydid_ptx_exec::Launch;
 
-use super::backend::{Prepared, context_of, fill_span};
+use super::backend::{Prepared, context_of, fill_span, of_launch};
 use super::condition::{self, Condition};
 use super::volume::Volume;
 use crate::border::Outcome;
 use crate::context::Context;
 use crate::event::{self, Mark};
+use crate::launch::{Shape, is_cooperative};
 use crate::wait_value::Operation;
 
 /// What a task does.
@@ -157,5 +158,7 @@ fn words(batch: &Batch) -> Outcome<Action> {
 fn launch(kernel: &Kernel) -> Outcome<Launch> {
     let prepared = kernel.code.0.downcast_ref::<Prepared>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let params = kernel.arguments.bytes().to_vec();
-    Ok(prepared.shape.launch(Arc::clone(&prepared.kernel), params))
+    // Attributes can be set on the node after it was made.
+    let shape = Shape { cooperative: is_cooperative(&of_launch(&kernel.attributes)), ..prepared.shape };
+    Ok(shape.launch(Arc::clone(&prepared.kernel), params))
 }
