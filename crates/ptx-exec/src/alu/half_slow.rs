@@ -130,7 +130,7 @@ impl Style {
         let least = T::read(T::INFINITY & T::INFINITY.wrapping_neg()).wide();
         let value = if self.flush && value.abs() < least { value * 0.0 } else { value };
         let value = if self.saturate { saturate(value) } else { value };
-        let negative = self.relu && (value < 0.0 || value == 0.0);
+        let negative = self.relu && value <= 0.0;
         let bits = T::from_wide(if negative { 0.0 } else { value }).write();
         // What rounds to minus zero is not negative any more.
         if self.relu && bits == 0x8000 { 0 } else { bits }

@@ -31,7 +31,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
     ) -> Result<(), LoadError> {
         let (nearest, finite) = (m.take("rn"), m.take("satfinite"));
         m.take("relu");
-        (m.ty(), m.ty());
+        // Result and source, known already.
+        m.ty();
+        m.ty();
         if !nearest || finite != (conversion.form != Form::Widen) {
             return Err(self.unsupported(i));
         }

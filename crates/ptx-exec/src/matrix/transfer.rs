@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_tile_transposed_twice_is_itself() {
-        let row: [u32; LANES] = std::array::from_fn(|lane| 2 * lane as u32 | (2 * lane as u32 + 1) << 16);
+        let row: [u32; LANES] = std::array::from_fn(|lane| (2 * lane as u32) | ((2 * lane as u32 + 1) << 16));
         let turned = register_of(&tile_of(&row), false);
         // Elements are numbered by rows of eight: the first column is 0, 8, 16...
         assert_eq!((turned[0], turned[1], turned[4]), (8 << 16, 24 << 16 | 16, 9 << 16 | 1));
