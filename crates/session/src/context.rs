@@ -16,6 +16,7 @@ use katydid_wire::message::{
 
 use crate::ask::ask;
 use crate::fault::Fault;
+use crate::handlers::refund;
 use crate::session::Session;
 
 /// Whether a message means anything only in a context.
@@ -86,6 +87,8 @@ impl Session {
     pub(crate) fn end_context(&mut self, id: u32) {
         let _ = self.tables.contexts.take(id);
         self.tables.forget_context(id);
+        let bytes = self.tables.arrays.forget_context(id);
+        refund(self, bytes);
         self.thread_streams.retain(|(_, context), _| *context != id);
         if let Some(host) = &mut self.host {
             host.forget_context(id);

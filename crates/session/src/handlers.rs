@@ -5,6 +5,7 @@
 
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
+mod array;
 mod context;
 mod copy;
 mod device;
@@ -22,6 +23,7 @@ mod options;
 mod output;
 mod stream_attribute;
 mod tensor_map;
+mod texture;
 mod upcall;
 mod virtual_memory;
 
@@ -30,6 +32,9 @@ use katydid_cuda_sys::CUresult;
 use crate::fault::Fault;
 use crate::session::Job;
 
+pub(crate) use array::{
+    kdArrayCopy, kdArrayCreate, kdArrayDestroy, kdArrayRead, kdArrayWrite, kdMipmapCreate, kdMipmapLevel, refund,
+};
 pub(crate) use context::{
     kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
 };
@@ -54,6 +59,7 @@ pub(crate) use occupancy::{kdAvailableSharedMemory, kdClusters, kdOccupancy};
 pub(crate) use output::kdOutput;
 pub(crate) use stream_attribute::{kdStreamAttribute, kdStreamSetAttribute};
 pub(crate) use tensor_map::kdTensorMap;
+pub(crate) use texture::{kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy};
 pub(crate) use upcall::{kdHostFunction, kdStreamCallback, kdUpcallNext, upcall_task};
 pub(crate) use virtual_memory::{
     kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,

@@ -10,6 +10,7 @@
 //! checked before it is used; a code goes back to the program, a breach of protocol ends the session
 //! ([`SessionError`]); nothing panics.
 
+mod arrays;
 mod ask;
 mod chunks;
 mod context;

@@ -5,6 +5,7 @@ use katydid_cuda_sys::{
 };
 use katydid_wire::frame::FrameHead;
 
+use crate::arrays::Arrays;
 use crate::fault::Fault;
 use crate::handles::{Handle, Handles};
 use crate::session::Session;
@@ -24,6 +25,7 @@ pub(crate) struct Tables {
     pub(crate) libraries: Handles<CUlibrary>,
     pub(crate) functions: Handles<CUfunction>,
     pub(crate) kernels: Handles<CUkernel>,
+    pub(crate) arrays: Arrays,
 }
 
 impl Tables {

@@ -7,6 +7,7 @@
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUresult, CUstream, Function, memory_type};
 
+use crate::array_copy;
 use crate::border::refuse;
 use crate::copy::{Claim, Side, Wait, locate, run};
 use crate::graph::capture;
@@ -18,14 +19,21 @@ const TOGETHER: u64 = 64 << 20;
 
 /// How much is copied: bytes of a row, rows of a slice, slices.
 #[derive(Clone, Copy)]
-struct Extent {
-    width: u64,
-    height: u64,
-    depth: u64,
+pub(crate) struct Extent {
+    pub(crate) width: u64,
+    pub(crate) height: u64,
+    pub(crate) depth: u64,
+}
+
+impl Extent {
+    /// Whether there is nothing to copy.
+    pub(crate) fn is_empty(self) -> bool {
+        self.width == 0 || self.height == 0 || self.depth == 0
+    }
 }
 
 /// A side as a descriptor gives it.
-struct Described {
+pub(crate) struct Described {
     kind: u32,
     host: u64,
     device: u64,
@@ -34,7 +42,7 @@ struct Described {
     /// Rows from slice to slice; 0: slices without gap.
     rows: usize,
     /// First byte, row and slice.
-    first: [usize; 3],
+    pub(crate) first: [usize; 3],
 }
 
 /// One side: where its first row lies, and how many bytes further the next row and the next slice are.
@@ -117,7 +125,8 @@ pub(crate) struct Sides {
     pub(crate) extent: [u64; 3],
 }
 
-fn described(copy: &CUDA_MEMCPY3D) -> (Described, Described, Extent) {
+/// Both sides of a copy as its descriptor gives them, and how much is copied.
+pub(crate) fn described(copy: &CUDA_MEMCPY3D) -> (Described, Described, Extent) {
     let source = Described {
         kind: copy.srcMemoryType,
         host: copy.srcHost.expose_provenance() as u64,
@@ -160,9 +169,12 @@ unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: Wait) 
     // SAFETY: not null, so readable by the contract.
     let copy = unsafe { copy.read_unaligned() };
     let (target, source, extent) = described(&copy);
-    let is_empty = extent.width == 0 || extent.height == 0 || extent.depth == 0;
-    if !is_empty && wait == Wait::No && capture::rows(stream, &copy)? {
+    if !extent.is_empty() && wait == Wait::No && capture::rows(stream, &copy)? {
         return Ok(());
+    }
+    if [copy.srcMemoryType, copy.dstMemoryType].contains(&memory_type::ARRAY) {
+        // SAFETY: handed on.
+        return unsafe { array_copy::copy(&copy, stream::wire(stream)?, wait) };
     }
     // SAFETY: handed on.
     unsafe { copy_described(target, source, extent, stream::wire(stream)?, wait) }
@@ -179,7 +191,7 @@ unsafe fn copy_described(
     wait: Wait,
 ) -> Result<(), CUresult> {
     let way = Way { context: current::wire()?, stream };
-    if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
+    if extent.is_empty() {
         return Ok(());
     }
     let (target, source) = (target.find(extent)?, source.find(extent)?);
@@ -206,12 +218,12 @@ impl Rows {
 
 impl Described {
     /// Checks that all rows lie in one block, and finds it.
-    fn find(&self, extent: Extent) -> Result<Rows, CUresult> {
+    pub(crate) fn find(&self, extent: Extent) -> Result<Rows, CUresult> {
         let (claim, base) = match self.kind {
             memory_type::HOST => (Claim::Host, self.host),
             memory_type::DEVICE => (Claim::Device, self.device),
             memory_type::UNIFIED => (Claim::Any, self.device),
-            memory_type::ARRAY => return Err(refuse(Function::cuMemcpy3D_v2, "with arrays is not supported yet")),
+            memory_type::ARRAY => return Err(refuse(Function::cuMemcpy3D_v2, "with arrays is not supported in graphs")),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
         let layout = self.layout(extent).ok_or(CUresult::ERROR_INVALID_VALUE)?;

@@ -6,8 +6,11 @@
 use std::sync::Arc;
 
 use katydid_client::slab::Slab;
-use katydid_cuda_sys::{CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, CUstream};
+use katydid_cuda_sys::{
+    CUarray, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmipmappedArray, CUmodule, CUresult, CUstream,
+};
 
+use crate::array::{Array, Mipmap};
 use crate::context::Context;
 use crate::event::Event;
 use crate::function::Function;
@@ -56,10 +59,12 @@ macro_rules! handles {
 }
 
 handles! {
+    CUarray Array arrays
     CUevent Event events
     CUfunction Function functions
     CUkernel Kernel kernels
     CUlibrary Library libraries
+    CUmipmappedArray Mipmap mipmaps
     CUmodule Module modules
     CUstream Stream streams
 }

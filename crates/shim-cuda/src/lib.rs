@@ -13,8 +13,11 @@
 //! | `launch`, `occupancy`, `upcall` | running it |
 //! | `memory`, `virtual_memory`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
 //! | `stream`, `stream_attribute`, `stream_value`, `event` | order |
+//! | `array`, `array_copy`, `texture` | arrays, textures, surfaces |
 //! | `error`, `execution`, `tensor_map`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
 
+mod array;
+mod array_copy;
 mod border;
 mod capability;
 mod clusters;
@@ -51,6 +54,7 @@ mod stream;
 mod stream_attribute;
 mod stream_value;
 mod tensor_map;
+mod texture;
 mod tracing;
 mod transfer;
 mod upcall;

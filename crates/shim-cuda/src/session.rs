@@ -14,6 +14,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::facts::Facts;
 use katydid_wire::message::kdFacts;
 
+use crate::array::{Array, Mipmap};
 use crate::context::Context;
 use crate::device::{DRIVER_VERSION, Device};
 use crate::event::Event;
@@ -24,11 +25,14 @@ use crate::library::Library;
 use crate::module::Module;
 use crate::pinned::Pinned;
 use crate::stream::Stream;
+use crate::texture::Objects;
 use crate::virtual_memory::{Allocation, VirtualMemory};
 use crate::{context, export_table, tracing, upcall};
 
 /// Handles of one kind at a time. The worker takes ids below 2^24.
 const HANDLES: u32 = 1 << 22;
+/// Arrays and mipmaps at a time: the worker takes as many of both together.
+const ARRAYS: u32 = 1 << 19;
 /// Contexts are few, and each costs the worker's GPU memory.
 const CONTEXTS: u32 = 1 << 12;
 
@@ -46,6 +50,9 @@ pub(crate) struct Shim {
     pub(crate) libraries: Slab<Library>,
     pub(crate) functions: Slab<Function>,
     pub(crate) kernels: Slab<Kernel>,
+    pub(crate) arrays: Slab<Array>,
+    pub(crate) mipmaps: Slab<Mipmap>,
+    pub(crate) textures: Objects,
     pub(crate) allocations: Slab<Allocation>,
     pub(crate) virtual_memory: VirtualMemory,
     pub(crate) regions: Regions,
@@ -167,6 +174,9 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         libraries: room(HANDLES)?,
         functions: room(HANDLES)?,
         kernels: room(HANDLES)?,
+        arrays: room(ARRAYS)?,
+        mipmaps: room(ARRAYS)?,
+        textures: Objects::default(),
         allocations: room(HANDLES)?,
         virtual_memory: VirtualMemory::default(),
         regions: Regions::default(),

@@ -2,7 +2,7 @@
 //!
 //! [`handshake`] opens a session, [`frame`] carries it, [`message`] is what frames hold (generated from the
 //! spec), [`facts`] what the worker tells about devices,
-//! [`tensor_map`] the arguments of one family of functions. `docs/wire-protocol.md` has all of it to the byte.
+//! [`tensor_map`] and [`texture`] the arguments of one family of functions each. `docs/wire-protocol.md` has all of it to the byte.
 
 pub mod codec;
 pub mod facts;
@@ -10,5 +10,6 @@ pub mod frame;
 pub mod handshake;
 pub mod message;
 pub mod tensor_map;
+pub mod texture;
 
 pub use message::SPEC_HASH;
