@@ -223,7 +223,9 @@ impl Described {
             memory_type::HOST => (Claim::Host, self.host),
             memory_type::DEVICE => (Claim::Device, self.device),
             memory_type::UNIFIED => (Claim::Any, self.device),
-            memory_type::ARRAY => return Err(refuse(Function::cuMemcpy3D_v2, "with arrays is not supported in graphs")),
+            memory_type::ARRAY => {
+                return Err(refuse(Function::cuMemcpy3D_v2, "with arrays is not supported in graphs"));
+            }
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
         let layout = self.layout(extent).ok_or(CUresult::ERROR_INVALID_VALUE)?;

@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn resources_are_checked_for_what_no_driver_takes() {
-        let kind = |resType: u32, flags: u32| CUDA_RESOURCE_DESC { resType, flags, ..CUDA_RESOURCE_DESC::default() };
+        let kind = |kind: u32, flags: u32| CUDA_RESOURCE_DESC { resType: kind, flags, ..CUDA_RESOURCE_DESC::default() };
         assert!(arguments(&kind(LINEAR, 0)).is_ok_and(|it| it.kind == LINEAR && it.array == 0));
         assert_eq!(arguments(&kind(LINEAR, 1)), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(arguments(&kind(4, 0)), Err(CUresult::ERROR_INVALID_VALUE));
