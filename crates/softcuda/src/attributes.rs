@@ -50,7 +50,7 @@ pub(crate) fn value(id: u32, device: &Variable) -> Option<i32> {
     }
 }
 
-/// Ids 1 to 147. Textures keep an H200's limits although nothing can be bound yet: programs only print them. Cluster
+/// Ids 1 to 147. Textures have an H200's limits. Cluster
 /// launches, sharing between processes and everything that needs hardware of a GPU are 0, so that careful programs keep
 /// away from them.
 #[rustfmt::skip]
