@@ -21,6 +21,13 @@ pub enum Place {
     },
     /// Device memory that the program mapped into addresses it reserved.
     Mapped,
+    /// Device memory out of a pool.
+    Pooled {
+        /// The pool's handle.
+        pool: usize,
+    },
+    /// Memory that the program and the GPU share, out of the pinned arena.
+    Managed,
     /// Pinned host memory, out of the pinned arena.
     Host {
         /// As given to `cuMemHostAlloc`, with the bits that the driver adds.
@@ -48,7 +55,7 @@ pub struct Region {
 impl Region {
     /// Whether the program's processor can reach it.
     pub fn is_host(&self) -> bool {
-        matches!(self.place, Place::Host { .. })
+        matches!(self.place, Place::Host { .. } | Place::Managed)
     }
 
     /// Whether `size` bytes from `address`, which lies in the region, stay in it.
@@ -99,6 +106,12 @@ impl Regions {
             return None;
         }
         map.remove(start).map(|(_, region)| region)
+    }
+
+    /// Every region that `wanted` picks.
+    pub fn all(&self, wanted: impl Fn(&Region) -> bool) -> Vec<Region> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        map.iter().map(|(.., region)| *region).filter(|region| wanted(region)).collect()
     }
 
     /// Forgets every region that `gone` picks; returns them.

@@ -7,14 +7,11 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 39] = [
-    83,  // managed memory
+const REFUSED: [usize; 35] = [
     88,  // pageable memory from the device
-    89,  // managed memory from both sides at once
     92,  // operations on memory in streams, first form
     93,  //   with 64 bits
     94,  //   waiting for NOR
-    96,  // cooperative launches on several devices
     98,  // flushes of remote writes
     99,  // registration of host memory
     100, // pageable memory through the host's page tables
@@ -27,7 +24,6 @@ const REFUSED: [usize; 39] = [
     112, // sparse arrays
     113, // registration for reading only
     114, // timeline semaphores
-    115, // memory pools
     116, // RDMA
     117, //   its flushes
     118, //   its order of writes
@@ -49,9 +45,13 @@ const REFUSED: [usize; 39] = [
     146, // host memory shared as dma-buf
 ];
 
+/// Managed memory from both sides at once: only where both sides of the link see the same pages.
+const CONCURRENT: usize = 89;
+
 /// Says no for what is refused. Errors stay: an older driver does not know the newer ids.
-pub(crate) fn restrict(facts: &mut DeviceFacts) {
-    for id in REFUSED {
+pub(crate) fn restrict(facts: &mut DeviceFacts, shares_memory: bool) {
+    let concurrent = (!shares_memory).then_some(CONCURRENT);
+    for id in REFUSED.into_iter().chain(concurrent) {
         // Ids count from 1.
         if let Some(answer @ Answer { code: 0, .. }) = facts.attributes.get_mut(id - 1) {
             answer.value = 0;
@@ -68,10 +68,10 @@ mod tests {
         let mut attributes = vec![Answer { code: 0, value: 1 }; 120];
         attributes[101] = Answer { code: 1, value: 0 };
         let mut facts = DeviceFacts { attributes, ..DeviceFacts::default() };
-        restrict(&mut facts);
+        restrict(&mut facts, false);
         let value = |id| facts.attribute(id).unwrap();
-        assert_eq!((value(83).value, value(115).value), (0, 0));
-        assert_eq!((value(95).value, value(120).value), (1, 1));
+        assert_eq!((value(88).value, value(89).value), (0, 0));
+        assert_eq!((value(83).value, value(95).value, value(115).value), (1, 1, 1));
         assert_eq!(value(102), Answer { code: 1, value: 0 });
     }
 

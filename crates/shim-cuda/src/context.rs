@@ -23,7 +23,7 @@ use crate::border::{enqueue, out, refuse, write_if_given};
 use crate::device;
 use crate::handle::object;
 use crate::session::{Shim, shim};
-use crate::{current, graph, pinned, stream};
+use crate::{current, graph, managed, pinned, pool, stream};
 
 /// Flags that a context may be made with: scheduling in the low bits (at most one), the rest as in the header.
 const FLAGS: u32 = 0xff;
@@ -170,6 +170,9 @@ impl Context {
             } else if region.is_host()
                 && let Some(pinned) = &shim.pinned
             {
+                if region.place == Place::Managed {
+                    managed::forget(&region);
+                }
                 pinned.ended(region.start);
             }
         }
@@ -179,6 +182,7 @@ impl Context {
     pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
         self.wait()?;
         if let Some(epoch) = settled_on(self.device)? {
+            pool::settled(self.device, epoch)?;
             shim()?.devices[self.device as usize].memory.release_until(epoch);
             pinned::settled(epoch)?;
         }

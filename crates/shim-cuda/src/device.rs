@@ -40,12 +40,13 @@ impl Device {
         facts: &Facts,
         map: &AddressMap,
         contexts: &Slab<Context>,
+        shares_memory: bool,
     ) -> Option<Self> {
         let worker = u32::try_from(position).ok()?;
         let range = map.device(worker)?;
         let primary = contexts.insert(|slot| Context::primary(slot, ordinal as u32, worker))?;
         let mut facts = facts.devices.get(position)?.clone();
-        capability::restrict(&mut facts);
+        capability::restrict(&mut facts, shares_memory);
         Some(Self { position, facts, primary, memory: Arena::new(range, GROWTH) })
     }
 

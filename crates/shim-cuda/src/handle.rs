@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use katydid_client::slab::Slab;
 use katydid_cuda_sys::{
-    CUarray, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmipmappedArray, CUmodule, CUresult, CUstream,
+    CUarray, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmemoryPool, CUmipmappedArray, CUmodule, CUresult,
+    CUstream,
 };
 
 use crate::array::{Array, Mipmap};
@@ -17,6 +18,7 @@ use crate::function::Function;
 use crate::kernel::Kernel;
 use crate::library::Library;
 use crate::module::Module;
+use crate::pool::Pool;
 use crate::session::{Shim, shim};
 use crate::stream::{self, Stream};
 
@@ -67,6 +69,23 @@ handles! {
     CUmipmappedArray Mipmap mipmaps
     CUmodule Module modules
     CUstream Stream streams
+}
+
+impl Handle for CUmemoryPool {
+    type Object = Pool;
+
+    fn slab(shim: &Shim) -> &Slab<Pool> {
+        &shim.pools
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+
+    /// Pools are this side's alone: none travels.
+    fn id(_: &Pool) -> u32 {
+        0
+    }
 }
 
 impl Handle for CUcontext {

@@ -60,7 +60,8 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
     }
     let shim = shim()?;
     let address = pointer.addr() as u64;
-    let region = shim.regions.remove(address, Region::is_host).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. });
+    let region = shim.regions.remove(address, is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(address)?;
     pinned.arena.free(address, shim.session.enqueued()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
@@ -70,7 +71,8 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
 /// The region of pinned memory that holds an address.
 fn region(pointer: *mut c_void) -> Result<Region, CUresult> {
     let region = shim()?.regions.find(pointer.addr() as u64);
-    region.filter(Region::is_host).ok_or(CUresult::ERROR_INVALID_VALUE)
+    let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. });
+    region.filter(is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// # Safety
@@ -79,9 +81,12 @@ fn region(pointer: *mut c_void) -> Result<Region, CUresult> {
 pub(crate) unsafe fn flags(target: *mut u32, pointer: *mut c_void) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    if let Place::Host { flags } = region(pointer)?.place {
-        target.write(flags);
-    }
+    let region = shim()?.regions.find(pointer.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    target.write(match region.place {
+        Place::Host { flags } => flags,
+        Place::Managed => host_alloc_flags::DEVICEMAP,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    });
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use katydid_client::params::ParamError;
 use katydid_cuda_sys::{
-    CUcontext, CUevent, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, Pod, device_attribute,
-    function_attribute, launch_attribute,
+    CUDA_LAUNCH_PARAMS, CUcontext, CUevent, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, Pod,
+    device_attribute, function_attribute, launch_attribute,
 };
 use katydid_wire::message::kdLaunch;
 
@@ -24,6 +24,11 @@ use crate::handle::{object, wire};
 use crate::kernel::Kernel;
 use crate::session::shim;
 use crate::{clusters, current, library, occupancy, pinned, stream};
+
+/// Threads of a warp, what registers are given to it in, and what warps are spread over.
+const WARP: u32 = 32;
+const REGISTER_PIECE: u32 = 256;
+const SCHEDULERS: u32 = 4;
 
 /// More attributes than any driver has.
 const MOST_ATTRIBUTES: u32 = 64;
@@ -106,9 +111,11 @@ impl Shape {
     fn check_code(&self, code: &Code, device: &Device) -> Result<(), CUresult> {
         let threads = code.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?.unsigned_abs();
         if self.threads() > u64::from(threads) {
-            let registers = u64::from(code.attribute(function_attribute::NUM_REGS)?.unsigned_abs()) * self.threads();
-            let there = u64::from(device.value(device_attribute::MAX_REGISTERS_PER_BLOCK).unsigned_abs());
-            let out_of_registers = registers > there;
+            // Where registers are what limits a block, the attribute says exactly what they allow.
+            let registers = code.attribute(function_attribute::NUM_REGS)?.unsigned_abs();
+            let there = device.value(device_attribute::MAX_REGISTERS_PER_BLOCK).unsigned_abs();
+            let of_a_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_PIECE);
+            let out_of_registers = there / of_a_warp / SCHEDULERS * SCHEDULERS * WARP == threads;
             let code =
                 if out_of_registers { CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES } else { CUresult::ERROR_INVALID_VALUE };
             return Err(code);
@@ -178,6 +185,42 @@ pub(crate) unsafe fn cooperative_kernel(
     let params = Params { array: params, extra: std::ptr::null_mut() };
     // SAFETY: handed on.
     unsafe { launch(function, shape, stream, &[cooperative], params) }
+}
+
+/// One cooperative grid for each device, in streams that were created: grids of several devices cannot wait for each
+/// other, which the runtime of CUDA 13 cannot ask for any more.
+///
+/// # Safety
+///
+/// `list` is null or has `count` entries, each with parameters as for [`kernel`].
+pub(crate) unsafe fn cooperative_kernels(
+    list: *mut CUDA_LAUNCH_PARAMS,
+    count: u32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    const FLAGS: u32 = 3;
+    if list.is_null() || count == 0 || count as usize > shim()?.devices.len() || flags > FLAGS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: below `count`, by the contract.
+    let list: Vec<_> = (0..count as usize).map(|at| unsafe { list.add(at).read_unaligned() }).collect();
+    let device_of = |one: &CUDA_LAUNCH_PARAMS| object(one.hStream).map(|stream| stream.context.device);
+    let mut devices = list.iter().map(device_of).collect::<Result<Vec<_>, _>>()?;
+    devices.sort_unstable();
+    if devices.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for one in list {
+        let grid = [one.gridDimX, one.gridDimY, one.gridDimZ];
+        let block = [one.blockDimX, one.blockDimY, one.blockDimZ];
+        let shape = Shape { grid, block, shared: one.sharedMemBytes };
+        let mut cooperative = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
+        cooperative.value[0] = 1;
+        let params = Params { array: one.kernelParams, extra: std::ptr::null_mut() };
+        // SAFETY: the entry's parameters, by the contract.
+        unsafe { launch(one.function, shape, one.hStream, &[cooperative], params) }?;
+    }
+    Ok(())
 }
 
 /// # Safety
@@ -257,10 +300,12 @@ unsafe fn launch(
     let stream = stream::wire(stream)?;
     let device = &shim()?.devices[context.device as usize];
     let code = target.code()?;
-    shape.check(code, device)?;
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
+        // Too much shared memory is a way of being too large together.
+        Shape { shared: 0, ..shape }.check(code, device)?;
         shape.check_cooperative(&target, device)?;
     }
+    shape.check(code, device)?;
     clusters::check(code, shape.grid, attributes)?;
     let mut block = BLOCK.try_with(RefCell::take).unwrap_or_default();
     block.clear();

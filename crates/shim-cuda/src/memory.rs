@@ -10,14 +10,14 @@ use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink};
 
 use crate::border::{out, write_if_given};
 use crate::session::shim;
-use crate::{context, current, graph};
+use crate::{context, current, graph, managed, pool, stream};
 
 /// Rows of a pitched block start at multiples of at least this many bytes.
 const LEAST_PITCH: u64 = 256;
 
 /// A device as the arena sees it.
-struct DeviceBacking {
-    ordinal: u32,
+pub(crate) struct DeviceBacking {
+    pub(crate) ordinal: u32,
 }
 
 impl DeviceBacking {
@@ -105,6 +105,11 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
 /// As [`free`], for a block that is no graph's any more.
 pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
+    match shim.regions.find(address).map(|region| region.place) {
+        Some(Place::Pooled { .. }) => return pool::free(address, stream::default_wire()),
+        Some(Place::Managed) => return managed::free(address),
+        _ => {}
+    }
     let is_block = |region: &katydid_client::regions::Region| region.place == Place::Device;
     let region = shim.regions.remove(address, is_block).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let memory = &shim.devices[region.device as usize].memory;

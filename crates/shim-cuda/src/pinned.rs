@@ -13,12 +13,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{ReserveError, Settled};
 use katydid_client::memory::{Arena, Backing};
-use katydid_client::regions::Region;
+use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};
 
 use crate::session::{Shim, shim};
-use crate::{context, current, stream};
+use crate::{context, current, managed, stream};
 
 /// Blocks begin and end on pages: they are registered by pages, and programs expect it.
 pub(crate) const PAGE: u64 = 4096;
@@ -166,9 +166,14 @@ fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
     Ok(shim.pinned.as_ref().filter(|pinned| !pinned.is_shared).map(|pinned| (shim, pinned)))
 }
 
-/// Before a launch: pushes every pinned block that a parameter points into.
+/// Before a launch: pushes every pinned block that a parameter points into, and all managed ones.
 pub(crate) fn push_named(params: &[u8]) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
+    if managed::is_used() {
+        for region in shim.regions.all(|region| region.place == Place::Managed) {
+            push(shim, pinned, &region)?;
+        }
+    }
     // Pointers are aligned within parameters, which are aligned within the block.
     for word in params.as_chunks::<8>().0 {
         if let Some(region) = shim.regions.find(u64::from_le_bytes(*word)).filter(Region::is_host) {

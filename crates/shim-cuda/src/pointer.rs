@@ -33,13 +33,14 @@ enum Value {
 /// The value for memory that is known.
 fn known(attribute: u32, address: u64, region: &Region) -> Option<Value> {
     let host = region.is_host();
+    let managed = region.place == Place::Managed;
     let first_mapped = region.start / MAPPING * MAPPING;
     Some(match attribute {
         id::CONTEXT => Value::Eight(region.context as u64),
-        id::MEMORY_TYPE => Value::Four(if host { HOST } else { DEVICE }),
+        id::MEMORY_TYPE => Value::Four(if host && !managed { HOST } else { DEVICE }),
         id::DEVICE_POINTER => Value::Eight(address),
         id::HOST_POINTER => Value::Eight(if host { address } else { 0 }),
-        id::SYNC_MEMOPS => Value::Four(u32::from(region.place == Place::Device)),
+        id::SYNC_MEMOPS => Value::Four(u32::from(region.place == Place::Device || managed)),
         id::BUFFER_ID | id::MEMORY_BLOCK_ID => Value::Eight(region.id),
         id::DEVICE_ORDINAL => Value::Four(region.device),
         id::RANGE_START_ADDR => Value::Eight(region.start),
@@ -48,11 +49,12 @@ fn known(attribute: u32, address: u64, region: &Region) -> Option<Value> {
         id::ACCESS_FLAGS => Value::Four(READ_WRITE),
         id::MAPPING_SIZE => Value::Eight((region.start + region.size).next_multiple_of(MAPPING) - first_mapped),
         id::MAPPING_BASE_ADDR => Value::Eight(first_mapped),
-        id::ALLOWED_HANDLE_TYPES | id::MEMPOOL_HANDLE => Value::Eight(0),
-        id::IS_MANAGED
-        | id::IS_LEGACY_CUDA_IPC_CAPABLE
-        | id::IS_GPU_DIRECT_RDMA_CAPABLE
-        | id::IS_HW_DECOMPRESS_CAPABLE => Value::Four(0),
+        id::MEMPOOL_HANDLE => Value::Eight(if let Place::Pooled { pool } = region.place { pool as u64 } else { 0 }),
+        id::ALLOWED_HANDLE_TYPES => Value::Eight(0),
+        id::IS_MANAGED => Value::Four(u32::from(managed)),
+        id::IS_LEGACY_CUDA_IPC_CAPABLE | id::IS_GPU_DIRECT_RDMA_CAPABLE | id::IS_HW_DECOMPRESS_CAPABLE => {
+            Value::Four(0)
+        }
         _ => return None,
     })
 }
@@ -184,6 +186,15 @@ mod tests {
         let of = |attribute| value(attribute, Place::Host { flags: 2 }).unwrap();
         assert_eq!(of(id::MEMORY_TYPE), Value::Four(1));
         assert_eq!(of(id::HOST_POINTER), Value::Eight(0x2000_0020_0010));
+    }
+
+    #[test]
+    fn managed_memory_is_the_devices_with_a_host_pointer_and_memory_of_a_pool_names_it() {
+        let of = |attribute| value(attribute, Place::Managed).unwrap();
+        assert_eq!((of(id::MEMORY_TYPE), of(id::IS_MANAGED)), (Value::Four(2), Value::Four(1)));
+        assert_eq!(of(id::HOST_POINTER), Value::Eight(0x2000_0020_0010));
+        assert_eq!(value(id::MEMPOOL_HANDLE, Place::Pooled { pool: 5 }), Some(Value::Eight(5)));
+        assert_eq!(value(id::SYNC_MEMOPS, Place::Pooled { pool: 5 }), Some(Value::Four(0)));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::kernel::Kernel;
 use crate::library::Library;
 use crate::module::Module;
 use crate::pinned::Pinned;
+use crate::pool::{Chosen, Pool};
 use crate::stream::Stream;
 use crate::texture::Objects;
 use crate::virtual_memory::{Allocation, VirtualMemory};
@@ -55,6 +56,8 @@ pub(crate) struct Shim {
     pub(crate) textures: Objects,
     pub(crate) allocations: Slab<Allocation>,
     pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) pools: Slab<Pool>,
+    pub(crate) chosen_pools: Chosen,
     pub(crate) regions: Regions,
     /// None when the two sides found no common range for it.
     pub(crate) pinned: Option<Pinned>,
@@ -158,7 +161,7 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
     let uuids: Vec<_> = facts.devices.iter().map(|device| device.uuid).collect();
     let mut devices = Vec::new();
     for position in visible::visible(variable_even_empty("CUDA_VISIBLE_DEVICES").as_deref(), &uuids) {
-        let device = Device::new(devices.len(), position, &facts, &arenas.map, &contexts);
+        let device = Device::new(devices.len(), position, &facts, &arenas.map, &contexts, memory.is_some());
         devices
             .push(device.ok_or_else(|| Failure::new("the server has more devices than the address map has room for"))?);
     }
@@ -179,6 +182,8 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         textures: Objects::default(),
         allocations: room(HANDLES)?,
         virtual_memory: VirtualMemory::default(),
+        pools: room(HANDLES)?,
+        chosen_pools: Chosen::default(),
         regions: Regions::default(),
         pinned,
         upcalls: upcall::Registry::default(),

@@ -12,7 +12,7 @@ use katydid_cuda_sys::{CUmemLocation, CUresult, CUstream, attach_flags};
 use crate::border::{Out, Outcome, api};
 use crate::managed::{self, Advice, Target};
 use crate::stream::resolve;
-use crate::{current, graphs, process, stream};
+use crate::{current, device, graphs, process, stream};
 
 /// More ranges or attributes in one call make no sense.
 const MOST: usize = 1 << 20;
@@ -66,9 +66,14 @@ unsafe fn batch(
         let kind = firsts.partition_point(|first| *first <= at) - 1;
         // SAFETY: `at` is below `count` and `kind` below `kinds`.
         let (start, size, place) = unsafe { (entry(starts, at), entry(sizes, at), entry(places, kind)) };
-        Ok((start, size as u64, Target::of_location(place)?))
+        Ok((start, size as u64, Target::of_location(place, devices())?))
     };
     (0..count).map(one).collect()
+}
+
+/// Devices that advice can name.
+fn devices() -> usize {
+    device::all().len()
 }
 
 /// Prefetching in groups needs a stream that was created.
@@ -87,19 +92,19 @@ api! {
     /// Kept and told back: the memory is where everybody needs it.
     fn cuMemAdvise(start: u64, size: usize, advice: u32, device: i32) {
         current::usable()?;
-        managed::advise(start, size as u64, Advice::with_ordinal(advice, device)?)?;
+        managed::advise(start, size as u64, Advice::with_ordinal(advice, device, devices())?)?;
     }
 
     /// The same with a location.
     fn cuMemAdvise_v2(start: u64, size: usize, advice: u32, location: CUmemLocation) {
         current::usable()?;
-        managed::advise(start, size as u64, Advice::with_location(advice, location)?)?;
+        managed::advise(start, size as u64, Advice::with_location(advice, location, devices())?)?;
     }
 
     /// Nothing has to move.
     fn cuMemPrefetchAsync(start: u64, size: usize, device: i32, stream: CUstream) {
         resolve(stream)?;
-        managed::prefetch(start, size as u64, Target::of_ordinal(device)?)?;
+        managed::prefetch(start, size as u64, Target::of_ordinal(device, devices())?)?;
     }
 
     /// The same with a location; there are no flags.
@@ -108,7 +113,7 @@ api! {
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        managed::prefetch(start, size as u64, Target::of_location(location)?)?;
+        managed::prefetch(start, size as u64, Target::of_location(location, devices())?)?;
     }
 
     /// Every range must be managed memory, or none is prefetched.

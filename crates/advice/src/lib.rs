@@ -1,0 +1,303 @@
+//! What a program has said about ranges of managed memory, by pages: whether they are mostly read, where they should
+//! be, who uses them, where they were last prefetched to.
+//!
+//! Only the books: whether a range is managed memory at all is the caller's to know. Codes are those of driver 580.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUmemLocation, CUresult, advice, location_type, range_attribute as id};
+
+/// What everything here gives.
+type Outcome<T = ()> = Result<T, CUresult>;
+
+/// Advice holds for whole pages.
+const PAGE: u64 = 4096;
+
+/// `CU_DEVICE_CPU` and `CU_DEVICE_INVALID`: ordinals that are none.
+const CPU: i32 = -1;
+const NOWHERE: i32 = -2;
+
+/// A place that memory can be at, as the program named it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target {
+    kind: u32,
+    id: i32,
+}
+
+impl Target {
+    const NONE: Self = Self { kind: location_type::NONE, id: NOWHERE };
+    const HOST: Self = Self { kind: location_type::HOST, id: CPU };
+
+    /// A device's ordinal, or -1 for the host.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` for an ordinal that none of `devices` devices has.
+    pub fn of_ordinal(ordinal: i32, devices: usize) -> Outcome<Self> {
+        if ordinal == CPU {
+            return Ok(Self::HOST);
+        }
+        let known = usize::try_from(ordinal).is_ok_and(|ordinal| ordinal < devices);
+        if known { Ok(Self { kind: location_type::DEVICE, id: ordinal }) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
+    }
+
+    /// A location. Of a node of the machine there is one, number 0.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` for no device, `INVALID_VALUE` for no location.
+    pub fn of_location(location: CUmemLocation, devices: usize) -> Outcome<Self> {
+        match location.type_ {
+            location_type::DEVICE if location.id < 0 => Err(CUresult::ERROR_INVALID_DEVICE),
+            location_type::DEVICE => Self::of_ordinal(location.id, devices),
+            location_type::HOST => Ok(Self::HOST),
+            location_type::HOST_NUMA if location.id == 0 => Ok(Self { kind: location.type_, id: 0 }),
+            location_type::HOST_NUMA_CURRENT => Ok(Self { kind: location.type_, id: 0 }),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// As the older attributes say it: a device, -1 for any place of the host, -2 for none.
+    fn ordinal(self) -> i32 {
+        match self.kind {
+            location_type::DEVICE => self.id,
+            location_type::NONE => NOWHERE,
+            _ => CPU,
+        }
+    }
+}
+
+/// One piece of advice.
+#[derive(Clone, Copy, Debug)]
+pub enum Advice {
+    /// Mostly read, or not.
+    ReadMostly(bool),
+    /// Where it should be.
+    Preferred(Option<Target>),
+    /// Used from there, or not.
+    Accessed(Target, bool),
+}
+
+impl Advice {
+    /// Advice with an ordinal, which counts only where a place is named.
+    ///
+    /// # Errors
+    /// What the driver gives for unknown advice or no device.
+    pub fn with_ordinal(kind: u32, ordinal: i32, devices: usize) -> Outcome<Self> {
+        Self::new(kind, || Target::of_ordinal(ordinal, devices))
+    }
+
+    /// Advice with a location, whose type must be one in any case. Only devices and the host as a whole access memory,
+    /// and a node of the host that is preferred leaves no trace, as measured on a GPU.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn with_location(kind: u32, location: CUmemLocation, devices: usize) -> Outcome<Self> {
+        let kinds = location_type::DEVICE..=location_type::HOST_NUMA_CURRENT;
+        if !kinds.contains(&location.type_) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let target = || Target::of_location(location, devices).map_err(|_| CUresult::ERROR_INVALID_VALUE);
+        let made = Self::new(kind, target)?;
+        let is_node = location.type_ >= location_type::HOST_NUMA;
+        match made {
+            Self::Accessed(..) if is_node => Err(CUresult::ERROR_INVALID_VALUE),
+            Self::Preferred(Some(_)) if is_node => Ok(Self::Preferred(None)),
+            made => Ok(made),
+        }
+    }
+
+    fn new(kind: u32, target: impl FnOnce() -> Outcome<Target>) -> Outcome<Self> {
+        Ok(match kind {
+            advice::SET_READ_MOSTLY | advice::UNSET_READ_MOSTLY => Self::ReadMostly(kind == advice::SET_READ_MOSTLY),
+            advice::SET_PREFERRED_LOCATION => Self::Preferred(Some(target()?)),
+            advice::UNSET_PREFERRED_LOCATION => Self::Preferred(None),
+            advice::SET_ACCESSED_BY | advice::UNSET_ACCESSED_BY => {
+                Self::Accessed(target()?, kind == advice::SET_ACCESSED_BY)
+            }
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        })
+    }
+}
+
+/// What is known of a run of pages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Known {
+    read_mostly: bool,
+    preferred: Target,
+    accessed_by: Vec<Target>,
+    prefetched: Target,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self { read_mostly: false, preferred: Target::NONE, accessed_by: Vec::new(), prefetched: Target::NONE }
+    }
+}
+
+/// Runs of pages, by first address: end, and what is known. They do not overlap; pages outside of them are as new.
+type Runs = BTreeMap<u64, (u64, Known)>;
+
+/// What is known of all managed memory of a process.
+#[derive(Debug, Default)]
+pub struct Book(Mutex<Runs>);
+
+/// First address and end of the pages of a range.
+fn pages(start: u64, size: u64) -> (u64, u64) {
+    (start / PAGE * PAGE, (start + size).next_multiple_of(PAGE))
+}
+
+/// Has `change` applied to all pages of `start..end`.
+fn change(runs: &mut Runs, start: u64, end: u64, change: impl Fn(&mut Known)) {
+    split(runs, start);
+    split(runs, end);
+    let mut at = start;
+    while at < end {
+        let next = runs.range(at..end).next().map(|(first, (last, _))| (*first, *last));
+        let (first, last) = next.unwrap_or((end, end));
+        if at < first {
+            let mut known = Known::default();
+            change(&mut known);
+            runs.insert(at, (first, known));
+        }
+        if let Some((_, known)) = runs.get_mut(&first).filter(|_| first < end) {
+            change(known);
+        }
+        at = last.max(first);
+    }
+}
+
+/// Sees to it that no run crosses `at`.
+fn split(runs: &mut Runs, at: u64) {
+    let Some((&start, (end, known))) = runs.range(..at).next_back() else { return };
+    if *end > at {
+        let (end, known) = (*end, known.clone());
+        runs.insert(start, (at, known.clone()));
+        runs.insert(at, (end, known));
+    }
+}
+
+/// What is known of all pages of a range, piece by piece.
+fn over(runs: &Runs, start: u64, end: u64) -> Vec<Known> {
+    let touching = runs.range(..end).filter(|(_, (last, _))| *last > start);
+    let mut covered = 0;
+    let mut found: Vec<Known> = Vec::new();
+    for (first, (last, known)) in touching {
+        covered += (*last).min(end) - (*first).max(start);
+        found.push(known.clone());
+    }
+    if covered < end - start {
+        found.push(Known::default());
+    }
+    found
+}
+
+impl Book {
+    /// Nothing is known yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    fn runs(&self) -> MutexGuard<'_, Runs> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes advice for a range.
+    pub fn advise(&self, start: u64, size: u64, advice: Advice) {
+        let (start, end) = pages(start, size);
+        change(&mut self.runs(), start, end, |known| match advice {
+            Advice::ReadMostly(set) => known.read_mostly = set,
+            Advice::Preferred(target) => known.preferred = target.unwrap_or(Target::NONE),
+            Advice::Accessed(target, set) => {
+                known.accessed_by.retain(|other| *other != target);
+                if set {
+                    known.accessed_by.push(target);
+                }
+            }
+        });
+    }
+
+    /// Notes where a range was wanted.
+    pub fn prefetch(&self, start: u64, size: u64, target: Target) {
+        let (start, end) = pages(start, size);
+        change(&mut self.runs(), start, end, |known| known.prefetched = target);
+    }
+
+    /// Forgets what was said about freed memory.
+    pub fn forget(&self, start: u64, size: u64) {
+        let (start, end) = pages(start, size);
+        let mut runs = self.runs();
+        split(&mut runs, start);
+        split(&mut runs, end);
+        runs.retain(|first, _| *first < start || *first >= end);
+    }
+
+    /// The numbers that answer an attribute of a range, for a caller with room for `room` of them.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for an unknown attribute, or room that it has no use for.
+    pub fn attribute(&self, start: u64, size: u64, attribute: u32, room: usize) -> Outcome<Vec<i32>> {
+        let (start, end) = pages(start, size);
+        let all = over(&self.runs(), start, end);
+        let preferred = common(all.iter().map(|known| known.preferred));
+        let prefetched = common(all.iter().map(|known| known.prefetched));
+        let one = |value: i32| if room == 1 { Ok(vec![value]) } else { Err(CUresult::ERROR_INVALID_VALUE) };
+        match attribute {
+            id::READ_MOSTLY => one(i32::from(all.iter().all(|known| known.read_mostly))),
+            id::PREFERRED_LOCATION => one(preferred.ordinal()),
+            id::LAST_PREFETCH_LOCATION => one(prefetched.ordinal()),
+            id::PREFERRED_LOCATION_TYPE => one(preferred.kind.cast_signed()),
+            id::PREFERRED_LOCATION_ID => one(preferred.id),
+            id::LAST_PREFETCH_LOCATION_TYPE => one(prefetched.kind.cast_signed()),
+            id::LAST_PREFETCH_LOCATION_ID => one(prefetched.id),
+            id::ACCESSED_BY if room > 0 => Ok(accessors(&all, room)),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+/// Ordinals of those that use all of some pages, filled up to `room` with ordinals of nobody.
+fn accessors(all: &[Known], room: usize) -> Vec<i32> {
+    let first = all.first().map(|known| known.accessed_by.as_slice()).unwrap_or_default();
+    let everywhere = |target: &&Target| all.iter().all(|known| known.accessed_by.contains(*target));
+    let mut places: Vec<i32> = first.iter().filter(everywhere).map(|target| target.ordinal()).collect();
+    places.resize(room, NOWHERE);
+    places
+}
+
+/// The place that all pages agree on, or none.
+fn common(mut places: impl Iterator<Item = Target>) -> Target {
+    let first = places.next().unwrap_or(Target::NONE);
+    if places.all(|other| other == first) { first } else { Target::NONE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: Target = Target { kind: location_type::DEVICE, id: 0 };
+
+    #[test]
+    fn what_is_said_of_a_part_is_not_said_of_the_whole() {
+        let mut runs = Runs::new();
+        change(&mut runs, 0x2000, 0x4000, |known| known.read_mostly = true);
+        change(&mut runs, 0x3000, 0x6000, |known| known.preferred = DEVICE);
+        let read_mostly = |start, end| over(&runs, start, end).iter().all(|known| known.read_mostly);
+        assert!(read_mostly(0x2000, 0x4000) && !read_mostly(0x2000, 0x5000) && !read_mostly(0x1000, 0x3000));
+        let preferred = |start, end| common(over(&runs, start, end).iter().map(|known| known.preferred));
+        assert_eq!((preferred(0x3000, 0x6000), preferred(0x2000, 0x6000)), (DEVICE, Target::NONE));
+        assert_eq!(preferred(0x8000, 0x9000), Target::NONE);
+    }
+
+    #[test]
+    fn advice_checks_its_place_where_that_counts() {
+        let code = |kind, ordinal| Advice::with_ordinal(kind, ordinal, 1).err();
+        assert_eq!((code(1, 99), code(4, 99), code(3, -1), code(5, 0)), (None, None, None, None));
+        assert_eq!([code(3, 99), code(5, -2), code(6, 99)], [Some(CUresult::ERROR_INVALID_DEVICE); 3]);
+        assert_eq!([code(0, 0), code(7, 0)], [Some(CUresult::ERROR_INVALID_VALUE); 2]);
+        let code = |kind, type_, id| Advice::with_location(kind, CUmemLocation { type_, id }, 1).err();
+        assert_eq!((code(3, 3, 0), code(5, 2, 5), code(1, 3, 1)), (None, None, None));
+        let refused = [code(1, 0, 0), code(3, 3, 1), code(5, 3, 0), code(6, 4, 0), code(3, 1, 99), code(2, 5, 0)];
+        assert_eq!(refused, [Some(CUresult::ERROR_INVALID_VALUE); 6]);
+    }
+}

@@ -1,0 +1,193 @@
+//! Managed memory: blocks of the pinned arena, which program and GPU reach at one address.
+//!
+//! On a shared-memory link both see the same pages at any time. On a stream link every block is pushed before a launch,
+//! because kernels follow pointers that no parameter shows, and what the GPU wrote is taken back at synchronisations;
+//! so the program must synchronise before it looks, which the device's attributes say (no concurrent access). Advice
+//! and prefetching are checked and kept here: the memory stays where both reach it.
+#![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use katydid_advice::{Advice, Book, Target};
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags};
+
+use crate::border::out;
+use crate::handle::object;
+use crate::pinned::{HostBacking, PAGE};
+use crate::session::shim;
+use crate::{current, stream};
+
+/// More ranges or bytes of answers in one call make no sense.
+const MOST: usize = 1 << 20;
+
+/// What was advised.
+static BOOK: Book = Book::new();
+/// Blocks that there are: most programs have none, and their launches need not look for any.
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Devices that advice can name.
+fn devices() -> Result<usize, CUresult> {
+    Ok(shim()?.devices.len())
+}
+
+/// Whether there is any managed memory.
+pub(crate) fn is_used() -> bool {
+    BLOCKS.load(Ordering::Relaxed) > 0
+}
+
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = current::active()?;
+    if size == 0 || (flags != attach_flags::GLOBAL && flags != attach_flags::HOST) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let shim = shim()?;
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    shim.regions.insert(address, size as u64, Place::Managed, context.device, context.slot.handle);
+    BLOCKS.fetch_add(1, Ordering::Relaxed);
+    target.write(address);
+    Ok(())
+}
+
+/// `cuMemFree` of a managed block: waits for the GPU, as the driver does, then ends it.
+pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let region = shim.regions.remove(address, |region| region.place == Place::Managed);
+    let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    forget(&region);
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    pinned.forget(address)?;
+    pinned.arena.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// What is known of a block goes with it.
+pub(crate) fn forget(region: &Region) {
+    BOOK.forget(region.start, region.size);
+    BLOCKS.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Refuses ranges that are not wholly in one managed block.
+fn check(start: u64, size: u64) -> Result<(), CUresult> {
+    let region = shim()?.regions.find(start).filter(|region| region.place == Place::Managed);
+    let inside = region.is_some_and(|region| size > 0 && region.holds(start, size));
+    if inside { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Kept and told back.
+pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUdevice) -> Result<(), CUresult> {
+    current::active()?;
+    check(start, size as u64)?;
+    BOOK.advise(start, size as u64, Advice::with_ordinal(advice, ordinal, devices()?)?);
+    Ok(())
+}
+
+/// The same with a location.
+pub(crate) fn advise_at(start: CUdeviceptr, size: usize, advice: u32, location: CUmemLocation) -> Result<(), CUresult> {
+    current::active()?;
+    check(start, size as u64)?;
+    BOOK.advise(start, size as u64, Advice::with_location(advice, location, devices()?)?);
+    Ok(())
+}
+
+/// Where the memory was wanted is remembered.
+pub(crate) fn prefetch(start: CUdeviceptr, size: usize, ordinal: CUdevice, stream: CUstream) -> Result<(), CUresult> {
+    current::active()?;
+    stream::wire(stream)?;
+    let target = Target::of_ordinal(ordinal, devices()?)?;
+    check(start, size as u64)?;
+    BOOK.prefetch(start, size as u64, target);
+    Ok(())
+}
+
+/// The same with a location; there are no flags.
+pub(crate) fn prefetch_to(
+    start: CUdeviceptr,
+    size: usize,
+    location: CUmemLocation,
+    flags: u32,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    current::active()?;
+    stream::wire(stream)?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let target = Target::of_location(location, devices()?)?;
+    check(start, size as u64)?;
+    BOOK.prefetch(start, size as u64, target);
+    Ok(())
+}
+
+/// The values are 4 bytes each; only the list of accessors has room for several.
+///
+/// # Safety
+///
+/// `data` is null or writable for `size` bytes.
+pub(crate) unsafe fn range_attribute(
+    data: *mut c_void,
+    size: usize,
+    attribute: u32,
+    start: CUdeviceptr,
+    length: usize,
+) -> Result<(), CUresult> {
+    if data.is_null() || size == 0 || !size.is_multiple_of(4) || size > MOST {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    check(start, length as u64)?;
+    let values = BOOK.attribute(start, length as u64, attribute, size / 4)?;
+    for (at, value) in values.into_iter().enumerate() {
+        // SAFETY: the book gives no more values than there is room for.
+        unsafe { data.cast::<i32>().add(at).write_unaligned(value) };
+    }
+    Ok(())
+}
+
+/// One after the other; the first that fails ends the call.
+///
+/// # Safety
+///
+/// The arrays are null or have `count` entries, and each buffer the size that is given for it.
+pub(crate) unsafe fn range_attributes(
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    attributes: *mut u32,
+    count: usize,
+    start: CUdeviceptr,
+    length: usize,
+) -> Result<(), CUresult> {
+    if data.is_null() || sizes.is_null() || attributes.is_null() || count == 0 || count > MOST {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for at in 0..count {
+        // SAFETY: below `count`, by the contract.
+        let (data, size, attribute) = unsafe {
+            (data.add(at).read_unaligned(), sizes.add(at).read_unaligned(), attributes.add(at).read_unaligned())
+        };
+        // SAFETY: the buffer has its size, by the contract.
+        unsafe { range_attribute(data, size, attribute, start, length) }?;
+    }
+    Ok(())
+}
+
+/// Only checked: everybody may use the memory at any time that the link allows.
+pub(crate) fn attach(stream: CUstream, address: CUdeviceptr, length: usize, flags: u32) -> Result<(), CUresult> {
+    current::active()?;
+    stream::wire(stream)?;
+    let region = shim()?.regions.find(address).filter(|region| region.place == Place::Managed);
+    let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let whole = region.start == address && (length == 0 || length as u64 == region.size);
+    let known = match flags {
+        attach_flags::GLOBAL | attach_flags::HOST => true,
+        attach_flags::SINGLE => object(stream).is_ok(),
+        _ => false,
+    };
+    if whole && known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}

@@ -1,0 +1,621 @@
+//! Memory pools and stream-ordered allocation.
+//!
+//! Pools are books over the device's arena: no message is sent but for growth. An address is given at the call. A place
+//! that a stream freed serves that stream again at once, because its old work comes before the new; everybody else gets
+//! it as any freed memory, once a synchronisation has passed. What a pool has reserved is counted as the driver counts
+//! it, in blocks of 32 MiB, of which a synchronisation leaves what is in use, or the release threshold.
+#![expect(unsafe_code, reason = "reads and writes values of C callers")]
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_client::regions::{Place, Region};
+use katydid_client::slab::{Slab, Slot};
+use katydid_cuda_sys::{
+    CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData, CUmemoryPool,
+    CUresult, CUstream, Function, access_flags, allocation_type, location_type, pool_attribute as id,
+};
+
+use crate::border::{out, refuse};
+use crate::device::{device, handle};
+use crate::handle::object;
+use crate::memory::DeviceBacking;
+use crate::session::{Shim, shim};
+use crate::{current, stream};
+
+/// The driver takes memory for pools in pieces of this many bytes.
+const BLOCK: u64 = 32 << 20;
+/// Places begin and end at multiples of this.
+const GRANULE: u64 = 512;
+/// More grants than places make no sense.
+const MOST_GRANTS: usize = 64;
+
+/// One pool of device memory.
+pub(crate) struct Pool {
+    pub(crate) slot: Slot,
+    /// The program's ordinal.
+    device: u32,
+    /// Most bytes, whole blocks; 0 for no limit.
+    limit: u64,
+    state: Mutex<State>,
+}
+
+/// A place that a stream has freed and nobody else has got yet.
+struct Freed {
+    address: u64,
+    /// As given out: whole granules.
+    extent: u64,
+    /// Wire id of the stream.
+    stream: u32,
+    /// Count of messages after which no work uses it.
+    epoch: u64,
+}
+
+/// What a pool counts.
+struct State {
+    freed: Vec<Freed>,
+    /// Whether places are reused along events, when they happen to be free, and by waiting: kept and told back, as
+    /// other streams get places after a synchronisation only.
+    reuse: [bool; 3],
+    threshold: u64,
+    reserved: u64,
+    reserved_high: u64,
+    used: u64,
+    used_high: u64,
+}
+
+/// Pools that calls mean without naming them.
+#[derive(Default)]
+pub(crate) struct Chosen(Mutex<Vec<Choice>>);
+
+/// Of one device.
+struct Choice {
+    device: u32,
+    default: Arc<Pool>,
+    current: Arc<Pool>,
+}
+
+impl State {
+    /// Notes `size` more bytes in use.
+    fn take(&mut self, size: u64, limit: u64) -> Result<(), CUresult> {
+        let used = self.used.saturating_add(size);
+        let reserved = used.checked_next_multiple_of(BLOCK).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        if limit != 0 && reserved > limit {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        self.used = used;
+        self.used_high = self.used_high.max(used);
+        self.reserved = self.reserved.max(reserved);
+        self.reserved_high = self.reserved_high.max(self.reserved);
+        Ok(())
+    }
+
+    /// What is not in use goes, as long as `keep` bytes stay.
+    fn trim(&mut self, keep: u64) {
+        let needed = self.used.next_multiple_of(BLOCK).max(keep.div_ceil(BLOCK).saturating_mul(BLOCK));
+        self.reserved = self.reserved.min(needed);
+    }
+}
+
+impl Pool {
+    fn new(slot: Slot, device: u32, limit: u64) -> Self {
+        let state = State {
+            freed: Vec::new(),
+            reuse: [true; 3],
+            threshold: 0,
+            reserved: 0,
+            reserved_high: 0,
+            used: 0,
+            used_high: 0,
+        };
+        Self { slot, device, limit: limit.next_multiple_of(BLOCK), state: Mutex::new(state) }
+    }
+
+    pub(crate) fn handle(&self) -> CUmemoryPool {
+        CUmemoryPool(handle(self.slot.handle))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for work in a stream; 0 bytes are nowhere.
+    fn allocate(&self, size: u64, stream: u32) -> Result<u64, CUresult> {
+        if size == 0 {
+            return Ok(0);
+        }
+        let extent = size.checked_next_multiple_of(GRANULE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let shim = shim()?;
+        let mut state = self.state();
+        state.take(size, self.limit)?;
+        let own = state.freed.iter().position(|freed| freed.stream == stream && freed.extent == extent);
+        let found = match own {
+            Some(index) => Ok(state.freed.swap_remove(index).address),
+            None => self.allocate_new(shim, &mut state, extent),
+        };
+        let address = found.inspect_err(|_| {
+            state.used -= size;
+            let used = state.used;
+            state.trim(used);
+        })?;
+        shim.regions.insert(address, size, Place::Pooled { pool: self.slot.handle }, self.device, 0);
+        Ok(address)
+    }
+
+    /// A place out of the device's arena; what streams have freed here is given up for it before memory runs out.
+    fn allocate_new(&self, shim: &Shim, state: &mut State, extent: u64) -> Result<u64, CUresult> {
+        let memory = &shim.devices[self.device as usize].memory;
+        let backing = DeviceBacking { ordinal: self.device };
+        match memory.allocate(extent, GRANULE, &backing) {
+            Err(CUresult::ERROR_OUT_OF_MEMORY) if !state.freed.is_empty() => {
+                for freed in state.freed.drain(..) {
+                    let _ = memory.free(freed.address, freed.epoch);
+                }
+                memory.allocate(extent, GRANULE, &backing)
+            }
+            other => other,
+        }
+    }
+
+    /// Takes back a place of a region that has left the map.
+    fn free(&self, region: &Region, stream: u32) -> Result<(), CUresult> {
+        let epoch = shim()?.session.enqueued();
+        let mut state = self.state();
+        state.used = state.used.saturating_sub(region.size);
+        let extent = region.size.next_multiple_of(GRANULE);
+        state.freed.push(Freed { address: region.start, extent, stream, epoch });
+        Ok(())
+    }
+
+    /// A synchronisation point: places whose work was before `epoch` are everybody's again.
+    fn settle(&self, epoch: u64) {
+        let Ok(shim) = shim() else { return };
+        let memory = &shim.devices[self.device as usize].memory;
+        let mut state = self.state();
+        for freed in state.freed.extract_if(.., |freed| freed.epoch <= epoch) {
+            let _ = memory.free(freed.address, freed.epoch);
+        }
+        let keep = state.threshold;
+        state.trim(keep);
+    }
+
+    fn attribute(&self, attribute: u32) -> Result<u64, CUresult> {
+        let state = self.state();
+        Ok(match attribute {
+            id::REUSE_FOLLOW_EVENT_DEPENDENCIES..=id::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                u64::from(state.reuse[attribute as usize - 1])
+            }
+            id::RELEASE_THRESHOLD => state.threshold,
+            id::RESERVED_MEM_CURRENT => state.reserved,
+            id::RESERVED_MEM_HIGH => state.reserved_high,
+            id::USED_MEM_CURRENT => state.used,
+            id::USED_MEM_HIGH => state.used_high,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        })
+    }
+
+    fn set_attribute(&self, attribute: u32, value: u64) -> Result<(), CUresult> {
+        let mut state = self.state();
+        match attribute {
+            id::REUSE_FOLLOW_EVENT_DEPENDENCIES..=id::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                state.reuse[attribute as usize - 1] = value != 0;
+            }
+            id::RELEASE_THRESHOLD => state.threshold = value,
+            id::RESERVED_MEM_HIGH if value == 0 => state.reserved_high = state.reserved,
+            id::USED_MEM_HIGH if value == 0 => state.used_high = state.used,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+}
+
+impl Chosen {
+    fn lock(&self) -> MutexGuard<'_, Vec<Choice>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs `body` on what was chosen for a device; its default pool is made when it is first needed.
+fn with_choice<T>(device: u32, body: impl FnOnce(&mut Choice) -> T) -> Result<T, CUresult> {
+    let shim = shim()?;
+    let mut all = shim.chosen_pools.lock();
+    let index = match all.iter().position(|choice| choice.device == device) {
+        Some(index) => index,
+        None => {
+            let pool = make(&shim.pools, device, 0)?;
+            all.push(Choice { device, default: Arc::clone(&pool), current: pool });
+            all.len() - 1
+        }
+    };
+    Ok(body(&mut all[index]))
+}
+
+fn make(pools: &Slab<Pool>, device: u32, limit: u64) -> Result<Arc<Pool>, CUresult> {
+    pools.insert(|slot| Pool::new(slot, device, limit)).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+/// The pool behind a handle; no handle gives 1.
+fn resolve(pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
+    object(pool).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// A synchronisation has passed `epoch` on a device.
+pub(crate) fn settled(device: u32, epoch: u64) -> Result<(), CUresult> {
+    let shim = shim()?;
+    for pool in shim.pools.live().iter().filter(|pool| pool.device == device) {
+        pool.settle(epoch);
+    }
+    Ok(())
+}
+
+/// The device of the current context.
+fn device_of(stream: CUstream) -> Result<u32, CUresult> {
+    current::wire()?;
+    Ok(stream::context_of(stream)?.device)
+}
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn allocate_async(target: *mut CUdeviceptr, size: usize, stream: CUstream) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let (device, wire) = (device_of(stream)?, stream::wire(stream)?);
+    let pool = with_choice(device, |choice| Arc::clone(&choice.current))?;
+    target.write(pool.allocate(size as u64, wire)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`allocate_async`].
+pub(crate) unsafe fn allocate_from(
+    target: *mut CUdeviceptr,
+    size: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    current::wire()?;
+    target.write(resolve(pool)?.allocate(size as u64, stream::wire(stream)?)?);
+    Ok(())
+}
+
+/// Memory of `cuMemAlloc` can be freed so, too.
+pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), CUresult> {
+    current::wire()?;
+    let wire = stream::wire(stream)?;
+    if address == 0 {
+        return Ok(());
+    }
+    match shim()?.regions.find(address).map(|region| region.place) {
+        Some(Place::Pooled { .. }) => free(address, wire),
+        Some(Place::Device) => crate::memory::free(address),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// Frees what starts at exactly this address and came from a pool.
+pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let region = shim.regions.remove(address, |region| matches!(region.place, Place::Pooled { .. }));
+    let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let Place::Pooled { pool } = region.place else { return Err(CUresult::ERROR_INVALID_VALUE) };
+    match shim.pools.get(pool) {
+        Some(pool) => pool.free(&region, stream),
+        // The pool was destroyed: its memory goes back as any other.
+        None => {
+            let memory = &shim.devices[region.device as usize].memory;
+            memory.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+        }
+    }
+}
+
+/// # Safety
+///
+/// As [`allocate_async`].
+pub(crate) unsafe fn default_of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    device(ordinal)?;
+    target.write(with_choice(ordinal.unsigned_abs(), |choice| choice.default.handle())?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`allocate_async`].
+pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    device(ordinal)?;
+    target.write(with_choice(ordinal.unsigned_abs(), |choice| choice.current.handle())?);
+    Ok(())
+}
+
+/// A pool of another device gives 1.
+pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    device(ordinal).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    if pool.device != ordinal.unsigned_abs() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    with_choice(pool.device, |choice| choice.current = Arc::clone(&pool))
+}
+
+/// The ordinal that a location and an allocation type name; pools of the host and managed ones are refused by name.
+fn named(location: &CUmemLocation, kind: u32, function: Function) -> Result<CUdevice, CUresult> {
+    let kinds = location_type::DEVICE..=location_type::HOST_NUMA;
+    if !kinds.contains(&location.type_) || !(allocation_type::PINNED..=allocation_type::MANAGED).contains(&kind) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if location.type_ != location_type::DEVICE || kind == allocation_type::MANAGED {
+        return Err(refuse(function, "with a pool of host or managed memory is not supported yet"));
+    }
+    device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    Ok(location.id)
+}
+
+/// # Safety
+///
+/// As [`allocate_async`]; `location` is null or readable.
+unsafe fn read(location: *const CUmemLocation) -> Result<CUmemLocation, CUresult> {
+    if location.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    Ok(unsafe { location.read_unaligned() })
+}
+
+/// # Safety
+///
+/// As [`allocate_async`]; `location` is null or readable.
+pub(crate) unsafe fn default_of(
+    target: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let ordinal = named(&unsafe { read(location) }?, kind, Function::cuMemGetDefaultMemPool)?;
+    // SAFETY: handed on.
+    unsafe { default_of_device(target, ordinal) }
+}
+
+/// # Safety
+///
+/// As [`default_of`].
+pub(crate) unsafe fn of_location(
+    target: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let ordinal = named(&unsafe { read(location) }?, kind, Function::cuMemGetMemPool)?;
+    // SAFETY: handed on.
+    unsafe { of_device(target, ordinal) }
+}
+
+/// # Safety
+///
+/// `location` is null or readable.
+pub(crate) unsafe fn set_of_location(
+    location: *mut CUmemLocation,
+    kind: u32,
+    pool: CUmemoryPool,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    set_of_device(named(&unsafe { read(location) }?, kind, Function::cuMemSetMemPool)?, pool)
+}
+
+/// # Safety
+///
+/// As [`allocate_async`]; `properties` is null or readable.
+pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    if properties.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let properties = unsafe { properties.read_unaligned() };
+    let function = Function::cuMemPoolCreate;
+    let ordinal = named(&properties.location, properties.allocType, function)?;
+    if properties.reserved.iter().any(|byte| *byte != 0) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if properties.handleTypes != 0 {
+        return Err(refuse(function, "with a pool for other processes is not supported yet"));
+    }
+    target.write(make(&shim()?.pools, ordinal.unsigned_abs(), properties.maxSize as u64)?.handle());
+    Ok(())
+}
+
+/// What was allocated in it stays until it is freed; a default pool gives 1.
+pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    let shim = shim()?;
+    with_choice(pool.device, |choice| {
+        if Arc::ptr_eq(&choice.default, &pool) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if Arc::ptr_eq(&choice.current, &pool) {
+            choice.current = Arc::clone(&choice.default);
+        }
+        Ok(())
+    })??;
+    shim.pools.remove(pool.slot.handle);
+    let memory = &shim.devices[pool.device as usize].memory;
+    for freed in pool.state().freed.drain(..) {
+        let _ = memory.free(freed.address, freed.epoch);
+    }
+    Ok(())
+}
+
+/// Unused blocks go, as long as so many bytes stay.
+pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> Result<(), CUresult> {
+    resolve(pool)?.state().trim(keep as u64);
+    Ok(())
+}
+
+/// Whether an attribute is an `int`; the others have 8 bytes.
+fn is_flag(attribute: u32) -> bool {
+    attribute <= id::REUSE_ALLOW_INTERNAL_DEPENDENCIES
+}
+
+/// # Safety
+///
+/// `value` is null or has room for the attribute.
+pub(crate) unsafe fn attribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Result<(), CUresult> {
+    let found = resolve(pool)?.attribute(attribute)?;
+    if is_flag(attribute) {
+        // SAFETY: null or writable for 4 bytes, by the contract.
+        unsafe { out(value.cast::<u32>()) }?.write(found as u32);
+    } else {
+        // SAFETY: null or writable for 8 bytes, by the contract.
+        unsafe { out(value.cast::<u64>()) }?.write(found);
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// `value` is null or readable for the attribute's width.
+pub(crate) unsafe fn set_attribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    if value.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let value = match is_flag(attribute) {
+        // SAFETY: not null, so readable for 4 bytes by the contract.
+        true => u64::from(unsafe { value.cast::<u32>().read_unaligned() }),
+        // SAFETY: not null, so readable for 8 bytes by the contract; an unknown attribute is refused all the same.
+        false if attribute <= id::USED_MEM_HIGH => unsafe { value.cast::<u64>().read_unaligned() },
+        false => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    pool.set_attribute(attribute, value)
+}
+
+/// Every device reaches the arenas that its peers can reach: grants are only checked.
+///
+/// # Safety
+///
+/// `grants` is null or has `count` entries.
+pub(crate) unsafe fn set_access(
+    pool: CUmemoryPool,
+    grants: *const CUmemAccessDesc,
+    count: usize,
+) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    if grants.is_null() || count == 0 || count > MOST_GRANTS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for index in 0..count {
+        // SAFETY: below `count`, by the contract.
+        check_grant(&unsafe { grants.add(index).read_unaligned() }, pool.device)?;
+    }
+    Ok(())
+}
+
+fn check_grant(grant: &CUmemAccessDesc, own: u32) -> Result<(), CUresult> {
+    if grant.location.type_ != location_type::DEVICE {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    device(grant.location.id)?;
+    match grant.flags {
+        access_flags::READ_WRITE => Ok(()),
+        access_flags::READ => Err(CUresult::ERROR_NOT_SUPPORTED),
+        access_flags::NONE if grant.location.id.unsigned_abs() == own => Err(CUresult::ERROR_INVALID_DEVICE),
+        access_flags::NONE => Ok(()),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// The pool's own device has access, the host is never told that it has.
+///
+/// # Safety
+///
+/// As [`allocate_async`]; `location` is null or readable.
+pub(crate) unsafe fn access(
+    target: *mut u32,
+    pool: CUmemoryPool,
+    location: *mut CUmemLocation,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let pool = resolve(pool)?;
+    // SAFETY: handed on.
+    let location = unsafe { read(location) }?;
+    let granted = match location.type_ {
+        location_type::DEVICE => {
+            device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+            location.id.unsigned_abs() == pool.device
+        }
+        location_type::HOST => false,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    target.write(if granted { access_flags::READ_WRITE } else { access_flags::NONE });
+    Ok(())
+}
+
+/// No pool was made for that.
+pub(crate) fn export(_target: *mut c_void, pool: CUmemoryPool, _kind: u32, _flags: u64) -> Result<(), CUresult> {
+    resolve(pool)?;
+    Err(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// No pool was made for that.
+pub(crate) fn export_pointer(_target: *mut CUmemPoolPtrExportData, _address: CUdeviceptr) -> Result<(), CUresult> {
+    Err(CUresult::ERROR_INVALID_VALUE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Pool {
+        Pool::new(Slot { handle: 0x1000, index: 0 }, 0, 0)
+    }
+
+    #[test]
+    fn memory_is_reserved_in_blocks_and_goes_down_to_what_is_kept() {
+        let pool = pool();
+        let mut state = pool.state();
+        state.take(1000, 0).unwrap();
+        assert_eq!((state.used, state.reserved), (1000, BLOCK));
+        state.take(BLOCK, 0).unwrap();
+        assert_eq!(state.reserved, 2 * BLOCK);
+        state.used = 0;
+        state.trim(1);
+        assert_eq!(state.reserved, BLOCK);
+        state.trim(0);
+        assert_eq!((state.reserved, state.reserved_high, state.used_high), (0, 2 * BLOCK, BLOCK + 1000));
+    }
+
+    #[test]
+    fn a_limit_is_kept_in_blocks() {
+        let pool = Pool::new(Slot { handle: 0x1000, index: 0 }, 0, 1);
+        assert!(pool.state().take(BLOCK, pool.limit).is_ok());
+        assert_eq!(pool.state().take(1, pool.limit), Err(CUresult::ERROR_OUT_OF_MEMORY));
+    }
+
+    #[test]
+    fn marks_can_be_reset_and_counts_cannot_be_set() {
+        let pool = pool();
+        pool.state().take(7, 0).unwrap();
+        let codes = [(5, 0), (6, 7), (7, 0), (9, 0), (0, 0)].map(|(id, value)| pool.set_attribute(id, value));
+        assert_eq!(codes, [Err(CUresult::ERROR_INVALID_VALUE); 5]);
+        assert_eq!([(1, 0), (4, 99), (8, 0)].map(|(id, value)| pool.set_attribute(id, value)), [Ok(()); 3]);
+        assert_eq!([1, 4, 8].map(|id| pool.attribute(id)), [Ok(0), Ok(99), Ok(7)]);
+        assert_eq!(pool.attribute(9), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn grants_are_for_devices_and_whole() {
+        let grant =
+            |type_, id, flags| check_grant(&CUmemAccessDesc { location: CUmemLocation { type_, id }, flags }, 0);
+        assert_eq!(grant(location_type::HOST, 0, 3), Err(CUresult::ERROR_NOT_SUPPORTED));
+        // Without a session no device is known.
+        assert!(grant(location_type::DEVICE, 0, 3).is_err());
+    }
+}
