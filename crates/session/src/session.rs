@@ -77,6 +77,8 @@ pub struct Session {
     pub(crate) uploads: Uploads,
     pub(crate) images: Images,
     pub(crate) graphs: Graphs,
+    /// What program threads linked last, until they have fetched it.
+    pub(crate) linked: HashMap<u32, Vec<u8>>,
     pub(crate) warm: Vec<WarmContext>,
     /// Wire id of the context that is current on the main loop; 0: none.
     pub(crate) current: u32,
@@ -110,6 +112,7 @@ impl Session {
             uploads: Uploads::default(),
             images: Images::default(),
             graphs: Graphs::default(),
+            linked: HashMap::new(),
             warm: setup.warm,
             current: 0,
             epoch: 1,

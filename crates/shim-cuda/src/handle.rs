@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use katydid_client::slab::Slab;
 use katydid_cuda_sys::{
-    CUarray, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmemoryPool, CUmipmappedArray, CUmodule, CUresult,
-    CUstream,
+    CUarray, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUlinkState, CUmemoryPool, CUmipmappedArray,
+    CUmodule, CUresult, CUstream,
 };
 
 use crate::array::{Array, Mipmap};
@@ -17,6 +17,7 @@ use crate::event::Event;
 use crate::function::Function;
 use crate::kernel::Kernel;
 use crate::library::Library;
+use crate::link::Link;
 use crate::module::Module;
 use crate::pool::Pool;
 use crate::session::{Shim, shim};
@@ -69,6 +70,23 @@ handles! {
     CUmipmappedArray Mipmap mipmaps
     CUmodule Module modules
     CUstream Stream streams
+}
+
+impl Handle for CUlinkState {
+    type Object = Link;
+
+    fn slab(shim: &Shim) -> &Slab<Link> {
+        &shim.links
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+
+    /// Linkings are this side's alone: none travels.
+    fn id(_: &Link) -> u32 {
+        0
+    }
 }
 
 impl Handle for CUmemoryPool {

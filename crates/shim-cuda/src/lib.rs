@@ -43,6 +43,7 @@ mod jit;
 mod kernel;
 mod launch;
 mod library;
+mod link;
 mod managed;
 mod memory;
 mod module;

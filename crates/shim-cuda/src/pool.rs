@@ -18,6 +18,7 @@ use katydid_cuda_sys::{
 
 use crate::border::{out, refuse};
 use crate::device::{device, handle};
+use crate::graph::capture;
 use crate::handle::object;
 use crate::memory::DeviceBacking;
 use crate::session::{Shim, shim};
@@ -260,6 +261,10 @@ fn device_of(stream: CUstream) -> Result<u32, CUresult> {
 pub(crate) unsafe fn allocate_async(target: *mut CUdeviceptr, size: usize, stream: CUstream) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
+    if let Some(address) = capture::allocate(stream, size)? {
+        target.write(address);
+        return Ok(());
+    }
     let (device, wire) = (device_of(stream)?, stream::wire(stream)?);
     let pool = with_choice(device, |choice| Arc::clone(&choice.current))?;
     target.write(pool.allocate(size as u64, wire)?);
@@ -278,7 +283,12 @@ pub(crate) unsafe fn allocate_from(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     current::wire()?;
-    target.write(resolve(pool)?.allocate(size as u64, stream::wire(stream)?)?);
+    let pool = resolve(pool)?;
+    if let Some(address) = capture::allocate(stream, size)? {
+        target.write(address);
+        return Ok(());
+    }
+    target.write(pool.allocate(size as u64, stream::wire(stream)?)?);
     Ok(())
 }
 
@@ -286,12 +296,12 @@ pub(crate) unsafe fn allocate_from(
 pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), CUresult> {
     current::wire()?;
     let wire = stream::wire(stream)?;
-    if address == 0 {
+    if address == 0 || capture::free(stream, address)? {
         return Ok(());
     }
     match shim()?.regions.find(address).map(|region| region.place) {
         Some(Place::Pooled { .. }) => free(address, wire),
-        Some(Place::Device) => crate::memory::free(address),
+        Some(Place::Device) => crate::memory::free_block(address),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }

@@ -22,6 +22,7 @@ use crate::function::Function;
 use crate::graph::part::Parts;
 use crate::kernel::Kernel;
 use crate::library::Library;
+use crate::link::Link;
 use crate::module::Module;
 use crate::pinned::Pinned;
 use crate::pool::{Chosen, Pool};
@@ -54,6 +55,7 @@ pub(crate) struct Shim {
     pub(crate) arrays: Slab<Array>,
     pub(crate) mipmaps: Slab<Mipmap>,
     pub(crate) textures: Objects,
+    pub(crate) links: Slab<Link>,
     pub(crate) allocations: Slab<Allocation>,
     pub(crate) virtual_memory: VirtualMemory,
     pub(crate) pools: Slab<Pool>,
@@ -180,6 +182,7 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         arrays: room(ARRAYS)?,
         mipmaps: room(ARRAYS)?,
         textures: Objects::default(),
+        links: room(HANDLES)?,
         allocations: room(HANDLES)?,
         virtual_memory: VirtualMemory::default(),
         pools: room(HANDLES)?,

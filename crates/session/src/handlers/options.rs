@@ -12,7 +12,7 @@ const MAX_LOG: usize = 256 << 10;
 
 /// Options whose value is a number. The others hold pointers into the program, or are outputs.
 fn is_number(id: u32) -> bool {
-    matches!(id, 0 | 1 | 7..=16 | 20..=24 | 29..=33)
+    matches!(id, 0 | 1 | 7..=16 | 20..=24 | 29..=34)
 }
 
 /// The two arrays that a load takes, and the log buffers they point to.

@@ -1,0 +1,151 @@
+// The just-in-time compiler and the linker of the driver API: options, logs that name the place, the codes of wrong code,
+// several inputs that become one module.
+#include "check.h"
+
+#include <cstring>
+#include <cuda.h>
+#include <string>
+
+static const std::string HEAD = ".version 7.0\n.target sm_75\n.address_size 64\n";
+static const std::string CALLEE = HEAD +
+    ".visible .func (.param .b32 r) f(.param .b32 a) { .reg .b32 %r<3>; ld.param.b32 %r1, [a];\n"
+    "add.u32 %r1, %r1, 1; st.param.b32 [r], %r1; ret; }\n";
+static const std::string CALLER = HEAD +
+    ".extern .func (.param .b32 r) f(.param .b32 a);\n"
+    ".visible .entry k(.param .u64 o) { .reg .b64 %rd<3>; .reg .b32 %r<3>; ld.param.u64 %rd1, [o]; mov.u32 %r1, 7;\n"
+    "{ .param .b32 p; .param .b32 q; st.param.b32 [p], %r1; call (q), f, (p); ld.param.b32 %r2, [q]; }\n"
+    "st.global.u32 [%rd1], %r2; ret; }\n";
+
+// Error log and its length as the driver writes them.
+struct Log {
+    char text[500];
+    CUjit_option kinds[2] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void *values[2] = {text, (void *)sizeof text};
+    Log() { memset(text, 0, sizeof text); }
+    bool says(const char *part) const { return strstr(text, part) != nullptr; }
+};
+
+static CUresult load(const std::string &text, Log &log) {
+    CUmodule module;
+    CUresult result = cuModuleLoadDataEx(&module, text.c_str(), 2, log.kinds, log.values);
+    if (result == CUDA_SUCCESS) OK(cuModuleUnload(module));
+    return result;
+}
+
+static void wrong_code() {
+    struct {
+        std::string text;
+        CUresult code;
+        const char *part;
+    } cases[] = {
+        {HEAD + ".visible .entry k() { ret; }", CUDA_SUCCESS, ""},
+        {HEAD + ".visible .entry k() {\n bogus.u32 %r1;\n }", CUDA_ERROR_INVALID_PTX, "line 5"},
+        {HEAD + ".visible .entry k() {\n bogus.u32 %r1;\n }", CUDA_ERROR_INVALID_PTX, "bogus"},
+        {HEAD + ".visible .entry k() {\n bra X;\n }", CUDA_ERROR_INVALID_PTX, "X"},
+        {HEAD + ".visible .entry k(.param .b8 a[5000]) { ret; }", CUDA_ERROR_INVALID_PTX, "k"},
+        {".version 99.0\n" + HEAD.substr(13) + ".visible .entry k() { ret; }", CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "99.0"},
+        {"hello", CUDA_ERROR_INVALID_IMAGE, ""},
+        {CALLER, CUDA_ERROR_INVALID_PTX, "f"},
+    };
+    int right = 0;
+    for (auto &one : cases) {
+        Log log;
+        CUresult got = load(one.text, log);
+        CHECK(got == one.code && log.says(one.part), "%d: %s", int(got), log.text);
+        right += got == one.code;
+    }
+    // Only the length that was written comes back, and never more than there is room for.
+    Log log;
+    log.values[1] = (void *)10;
+    EXPECT(CUDA_ERROR_INVALID_PTX, load(HEAD + ".visible .entry k() {\n bogus;\n }", log));
+    CHECK(strlen(log.text) == 9 && size_t(log.values[1]) <= 10, "%zu, %zu", strlen(log.text), size_t(log.values[1]));
+    CUjit_option wrong = (CUjit_option)77;
+    void *value = nullptr;
+    CUmodule module;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuModuleLoadDataEx(&module, CALLEE.c_str(), 1, &wrong, &value));
+    printf("wrong code: %d texts\n", right);
+}
+
+static CUresult add(CUlinkState state, CUjitInputType type, const std::string &data, const char *name) {
+    return cuLinkAddData(state, type, (void *)data.c_str(), data.size() + 1, name, 0, nullptr, nullptr);
+}
+
+static void linking() {
+    CUlinkState state;
+    Log log;
+    OK(cuLinkCreate(2, log.kinds, log.values, &state));
+    OK(add(state, CU_JIT_INPUT_PTX, CALLER, "caller"));
+    OK(add(state, CU_JIT_INPUT_PTX, CALLEE, "callee"));
+    void *image;
+    size_t size;
+    OK(cuLinkComplete(state, &image, &size));
+    CHECK(size > 4 && memcmp(image, "\177ELF", 4) == 0, "%zu bytes", size);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, add(state, CU_JIT_INPUT_PTX, CALLEE, "late"));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuLinkComplete(state, &image, &size));
+    std::string kept((const char *)image, size);
+    OK(cuLinkDestroy(state));
+
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr out;
+    int result = 0;
+    OK(cuModuleLoadData(&module, kept.data()));
+    OK(cuModuleGetFunction(&function, module, "k"));
+    OK(cuMemAlloc(&out, sizeof result));
+    void *arguments[] = {&out};
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+    OK(cuMemcpyDtoH(&result, out, sizeof result));
+    CHECK(result == 8, "%d", result);
+    OK(cuMemFree(out));
+    OK(cuModuleUnload(module));
+    printf("linking: the callee gave %d\n", result);
+}
+
+static void wrong_links() {
+    CUlinkState state;
+    void *image;
+    size_t size;
+    {
+        Log log;
+        OK(cuLinkCreate(2, log.kinds, log.values, &state));
+        OK(add(state, CU_JIT_INPUT_PTX, CALLER, "caller"));
+        EXPECT(CUDA_ERROR_INVALID_SOURCE, cuLinkComplete(state, &image, &size));
+        CHECK(log.says("f"), "%s", log.text);
+        OK(cuLinkDestroy(state));
+    }
+    {
+        Log log;
+        OK(cuLinkCreate(2, log.kinds, log.values, &state));
+        OK(add(state, CU_JIT_INPUT_PTX, CALLEE, "first"));
+        EXPECT(CUDA_ERROR_INVALID_SOURCE, add(state, CU_JIT_INPUT_PTX, CALLEE, "second"));
+        CHECK(log.says("second") && log.says("first"), "%s", log.text);
+        OK(cuLinkDestroy(state));
+    }
+    Log log;
+    OK(cuLinkCreate(2, log.kinds, log.values, &state));
+    EXPECT(CUDA_ERROR_INVALID_PTX, add(state, CU_JIT_INPUT_PTX, HEAD + ".visible .entry k() {\n bogus;\n }", "bad"));
+    CHECK(log.says("line 5") && log.says("bogus"), "%s", log.text);
+    EXPECT(CUDA_ERROR_INVALID_IMAGE, add(state, CU_JIT_INPUT_PTX, "hello", "hello"));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, add(state, (CUjitInputType)9, CALLEE, "kind"));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuLinkAddData(state, CU_JIT_INPUT_PTX, nullptr, 5, "null", 0, nullptr, nullptr));
+    EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile(state, CU_JIT_INPUT_PTX, "/no/such/file", 0, nullptr, nullptr));
+    // What was refused is left out; the rest can be linked.
+    OK(cuLinkComplete(state, &image, &size));
+    OK(cuLinkDestroy(state));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuLinkDestroy(nullptr));
+    printf("wrong links: refused as the driver does\n");
+}
+
+int main() {
+    CUdevice device;
+    CUcontext context;
+    OK(cuInit(0));
+    OK(cuDeviceGet(&device, 0));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    wrong_code();
+    linking();
+    wrong_links();
+    OK(cuDevicePrimaryCtxRelease(device));
+    return finish("jit_and_link");
+}
