@@ -149,7 +149,8 @@ pub(crate) fn run(folder: &Path) -> Result<ExitCode> {
     let bench = katydid(&places, &["bench", "--json"], BENCH_LIMIT);
     let traced = trace(&places, &report);
     write_report(&report, &machine, &runs, &served, bench.as_ref().ok(), traced.as_ref().ok())?;
-    let others: Vec<bool> = tests.iter().map(Result::is_err).chain([forms.is_err(), bench.is_err(), traced.is_err()]).collect();
+    let others: Vec<bool> =
+        tests.iter().map(Result::is_err).chain([forms.is_err(), bench.is_err(), traced.is_err()]).collect();
     let failed =
         runs.iter().map(|run| run.fault.is_some()).chain(others.iter().copied()).filter(|failed| *failed).count();
     line(&format!("{} passed, {failed} failed", runs.len() + others.len() - failed));

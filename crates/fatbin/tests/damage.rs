@@ -1,0 +1,61 @@
+//! Kept images, whole and damaged in every way that one byte or one cut can damage them: the short run of the fuzz target
+//! `image` that needs no fuzzer.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+#[path = "../../../fuzz/bodies/image.rs"]
+mod image;
+
+use std::fs;
+use std::path::Path;
+
+use image::take_apart;
+use katydid_fatbin::Image;
+
+/// The images that are kept: what nvcc makes of one small kernel, with each of its compressions.
+fn corpus() -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/image");
+    fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect()
+}
+
+#[test]
+fn kept_images_hold_the_same_text_whatever_their_compression() {
+    let images = corpus();
+    let texts: Vec<String> = images
+        .iter()
+        .map(|bytes| {
+            Image::from_bytes(bytes)
+                .unwrap()
+                .ptx(Some(90))
+                .unwrap()
+                .iter()
+                .map(|ptx| ptx.text.clone().into_owned())
+                .collect()
+        })
+        .collect();
+    assert!(texts.len() >= 3);
+    assert!(texts.iter().all(|text| *text == texts[0] && text.contains(".visible .entry k(")), "{texts:?}");
+}
+
+#[test]
+fn every_cut_is_survived() {
+    for bytes in corpus() {
+        assert!(take_apart(&bytes) > 0);
+        for end in 0..bytes.len() {
+            take_apart(&bytes[..end]);
+        }
+    }
+}
+
+#[test]
+fn every_byte_may_be_wrong() {
+    for bytes in corpus() {
+        for at in 0..bytes.len() {
+            for wrong in [0, 0xff, bytes[at] ^ 1, bytes[at] ^ 0x80] {
+                let mut damaged = bytes.clone();
+                damaged[at] = wrong;
+                take_apart(&damaged);
+            }
+        }
+    }
+}

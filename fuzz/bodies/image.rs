@@ -1,0 +1,22 @@
+//! One untrusted module image: as a file, in its flat form, rebuilt, and every entry unfolded.
+//!
+//! Shared by the fuzz target `image` and by the test of kept and damaged images. What is accepted must stay what it is when
+//! it is written and read again.
+
+use katydid_fatbin::Image;
+
+/// Does all of it; returns how many readings of the bytes were accepted.
+pub(crate) fn take_apart(bytes: &[u8]) -> usize {
+    let images: Vec<Image<'_>> = [Image::from_bytes(bytes), Image::decode(bytes)].into_iter().flatten().collect();
+    for image in &images {
+        assert_eq!(Image::decode(&image.encode()).as_ref(), Ok(image));
+        let _ = (image.ptx(None), image.ptx(Some(90)));
+        for container in image.containers().unwrap_or_default() {
+            for entry in container.entries().flatten() {
+                let _ = (entry.name(), entry.contents());
+            }
+        }
+        assert!(!image.rebuild().as_ptr().is_null() || image.parts().is_empty());
+    }
+    images.len()
+}
