@@ -448,7 +448,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Ok(());
         }
         let mut a = a;
-        if style.flush && from == Ty::F32 {
+        // On an H200, only `bf16` is made of flushed sources.
+        if style.flush && from == Ty::F32 && to == Ty::Bf16 {
             let flushed = self.temporary(Width::Word);
             self.emit(unary::<ops::SameF32<true, false>>(), flushed, &[a]);
             a = flushed;
