@@ -19,6 +19,7 @@ use super::contexts::number;
 use crate::border::{In, address, api};
 use crate::copy::{Side, When, copy, peer};
 use crate::current;
+use crate::graphs::capture;
 use crate::plane::copy_rows;
 use crate::stream::{default_stream, resolve};
 use crate::volume::{self, End, copy_row};
@@ -127,7 +128,10 @@ api! {
 
     /// Waits where a side is pageable memory.
     fn cuMemcpy3DAsync_v2(description: In<CUDA_MEMCPY3D>, stream: CUstream) {
-        volume::copy(&resolve(stream)?, &description.0, When::Later)?;
+        let stream = resolve(stream)?;
+        if !capture::volume(&stream, &description.0)? {
+            volume::copy(&stream, &description.0, When::Later)?;
+        }
     }
 
     /// Arrays may be on either side.

@@ -82,6 +82,14 @@ pub(crate) fn rows(stream: &Stream, it: &CUDA_MEMCPY2D) -> Outcome<bool> {
     of_process().take(stream.place(), || of_process().copy_params(&copy, context(stream)?)).map(took)
 }
 
+/// A copy of rows and slices; one of nothing is no node.
+pub(crate) fn volume(stream: &Stream, copy: &CUDA_MEMCPY3D) -> Outcome<bool> {
+    if copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0 {
+        return Ok(false);
+    }
+    of_process().take(stream.place(), || of_process().copy_params(copy, context(stream)?)).map(took)
+}
+
 /// A fill.
 pub(crate) fn fill(stream: &Stream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<bool> {
     of_process().take(stream.place(), || of_process().fill_params(fill, context(stream)?)).map(took)
