@@ -295,10 +295,11 @@ pub(crate) unsafe fn allocate_from(
 /// Memory of `cuMemAlloc` can be freed so, too.
 pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), CUresult> {
     current::wire()?;
-    let wire = stream::wire(stream)?;
+    // A captured stream is no place to send anything to, so it is asked for its wire id last.
     if address == 0 || capture::free(stream, address)? {
         return Ok(());
     }
+    let wire = stream::wire(stream)?;
     match shim()?.regions.find(address).map(|region| region.place) {
         Some(Place::Pooled { .. }) => free(address, wire),
         Some(Place::Device) => crate::memory::free_block(address),
@@ -429,6 +430,7 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
     }
     // SAFETY: not null, so readable by the contract.
     let properties = unsafe { properties.read_unaligned() };
+    crate::graph::forbid()?;
     let function = Function::cuMemPoolCreate;
     let ordinal = named(&properties.location, properties.allocType, function)?;
     if properties.reserved.iter().any(|byte| *byte != 0) {
