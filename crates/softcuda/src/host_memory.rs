@@ -35,9 +35,9 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
     let start = range.start();
     allocated.insert(start, range);
     drop(allocated);
-    // All such memory is portable and mapped; the flags say the latter only, as on a GPU.
-    let shown = flags & host_alloc_flags::WRITECOMBINED | host_alloc_flags::DEVICEMAP;
-    let region = Region::new(start, size, Kind::Pinned(shown), context.device.ordinal, context.handle);
+    // All such memory is mapped, whether or not that was asked for.
+    let kind = Kind::Pinned(flags | host_alloc_flags::DEVICEMAP);
+    let region = Region::new(start, size, kind, context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(start)
 }

@@ -114,7 +114,7 @@ fn registration_tells_its_flags_and_knows_what_it_may_take() {
         ok(cuMemHostAlloc(&mut pinned, 4096, 5));
         let mut told = 99;
         ok(cuMemHostGetFlags(&mut told, pinned));
-        assert_eq!(told, 6);
+        assert_eq!(told, 7);
         assert_eq!([cuMemHostRegister_v2(pinned, 4096, 0), cuMemHostUnregister(pinned)], [INVALID; 2]);
         ok(cuMemFreeHost(pinned));
     }
