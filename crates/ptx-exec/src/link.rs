@@ -1,10 +1,13 @@
 //! Several texts as one program: who defines each name.
 //!
-//! Names that are neither `.visible`, `.weak`, `.common` nor `.extern` belong to their text alone. The first definition of a
-//! weak name wins, the largest of a common one.
+//! The rules are those of nvlink 13.0. Names that are neither `.visible`, `.weak`, `.common` nor `.extern` belong to their
+//! text alone. A visible definition counts before a weak or common one, wherever it stands; else the first weak one
+//! counts, or the largest common one. All that say something of a variable must agree in its space and size; only a
+//! common one may be smaller than the definition that counts.
 
 use crate::api::LoadError;
 use crate::builtin;
+use crate::globals;
 use katydid_ptx::ast::{Function, Item, Linkage, Module, Space, Statement, Variable};
 use std::collections::HashMap;
 
@@ -46,7 +49,19 @@ pub(crate) struct Linked<'m, 'a> {
     pub(crate) variables: Vec<LinkedVariable<'m, 'a>>,
     private: Vec<HashMap<&'a str, Symbol>>,
     public: HashMap<&'a str, Symbol>,
+    /// How the definitions in `public` are linked.
+    linkages: HashMap<&'a str, Linkage>,
     aliases: Vec<(usize, &'a str, &'a str)>,
+}
+
+/// What becomes of a definition.
+enum Place {
+    /// It is the first of its name, or of its text.
+    New,
+    /// It counts instead of another.
+    Instead(Symbol),
+    /// Another one counts.
+    None,
 }
 
 impl<'m, 'a> Linked<'m, 'a> {
@@ -57,6 +72,11 @@ impl<'m, 'a> Linked<'m, 'a> {
             linked.private.push(HashMap::new());
             for item in &module.items {
                 linked.add(number, item)?;
+            }
+        }
+        for variable in modules.iter().flat_map(|module| &module.items).filter_map(declared) {
+            if let Some(Symbol::Variable(index)) = linked.public.get(variable.name).copied() {
+                linked.check_agreement(index, variable)?;
             }
         }
         for (module, name, target) in std::mem::take(&mut linked.aliases) {
@@ -90,10 +110,14 @@ impl<'m, 'a> Linked<'m, 'a> {
     fn add_function(&mut self, module: usize, function: &'m Function<'a>) -> Result<(), LoadError> {
         let Some(body) = &function.body else { return Ok(()) };
         let symbol = Symbol::Function(self.functions.len());
-        if self.define(module, function.name, function.linkage, symbol, function.line)? {
-            self.functions.push(LinkedFunction { module, function });
-            self.add_static_variables(module, body, function.entry);
+        let known = LinkedFunction { module, function };
+        match self.define(module, function.name, function.linkage, symbol, function.line)? {
+            Place::None => return Ok(()),
+            Place::New => self.functions.push(known),
+            Place::Instead(Symbol::Function(index)) => self.functions[index] = known,
+            Place::Instead(_) => return Err(disagreement(function.name, function.line, "kind")),
         }
+        self.add_static_variables(module, body, function.entry);
         Ok(())
     }
 
@@ -121,24 +145,42 @@ impl<'m, 'a> Linked<'m, 'a> {
         }
         let linkage = if variable.linkage == Linkage::Extern { Linkage::Private } else { variable.linkage };
         let symbol = Symbol::Variable(self.variables.len());
-        if self.define(module, variable.name, linkage, symbol, variable.line)? {
-            self.variables.push(LinkedVariable { module, variable });
-        } else if linkage == Linkage::Common {
-            self.enlarge(variable);
+        let before = self.public.get(variable.name).copied().filter(|_| linkage != Linkage::Private);
+        match before {
+            Some(Symbol::Variable(index)) => self.check_agreement(index, variable)?,
+            Some(_) => return Err(disagreement(variable.name, variable.line, "kind")),
+            None => {}
+        }
+        let known = LinkedVariable { module, variable };
+        match (self.define(module, variable.name, linkage, symbol, variable.line)?, before) {
+            (Place::New, _) => self.variables.push(known),
+            (Place::Instead(Symbol::Variable(index)), _) => self.variables[index] = known,
+            // A common variable takes the largest of its definitions.
+            (Place::None, Some(Symbol::Variable(index))) if linkage == Linkage::Common => {
+                if size_of_all(variable)? > size_of_all(self.variables[index].variable)? {
+                    self.variables[index] = known;
+                }
+            }
+            _ => {}
         }
         Ok(())
     }
 
-    /// A common variable takes the largest of its definitions.
-    fn enlarge(&mut self, variable: &'m Variable<'a>) {
-        let size =
-            |variable: &Variable<'_>| variable.dimensions.iter().fold(1_u64, |size, next| size.saturating_mul(*next));
-        if let Some(Symbol::Variable(index)) = self.public.get(variable.name).copied()
-            && let Some(known) = self.variables.get_mut(index)
-            && size(variable) > size(known.variable)
-        {
-            known.variable = variable;
+    /// Checks what is said of variable `index` against what another text says of it.
+    fn check_agreement(&self, index: usize, other: &Variable<'_>) -> Result<(), LoadError> {
+        let Some(known) = self.variables.get(index).map(|known| known.variable) else { return Ok(()) };
+        if known.space != other.space {
+            return Err(disagreement(other.name, other.line, "state space"));
         }
+        let (size, other_size) = (size_of_all(known)?, size_of_all(other)?);
+        let agree = match (known.linkage, other.linkage) {
+            (Linkage::Common, Linkage::Common) => true,
+            (Linkage::Common, Linkage::Visible) => size <= other_size,
+            (_, Linkage::Common) => other_size <= size,
+            // An array without a size has that of its definition.
+            _ => size == other_size || (other.linkage == Linkage::Extern && other_size == 0),
+        };
+        if agree { Ok(()) } else { Err(disagreement(other.name, other.line, "size")) }
     }
 
     /// A name of one text only.
@@ -148,7 +190,7 @@ impl<'m, 'a> Linked<'m, 'a> {
         }
     }
 
-    /// Returns whether this definition is the one that counts.
+    /// Says what becomes of a definition.
     fn define(
         &mut self,
         module: usize,
@@ -156,18 +198,47 @@ impl<'m, 'a> Linked<'m, 'a> {
         linkage: Linkage,
         symbol: Symbol,
         line: u32,
-    ) -> Result<bool, LoadError> {
-        match linkage {
-            Linkage::Private => self.define_private(module, name, symbol),
-            Linkage::Weak | Linkage::Common if self.public.contains_key(name) => return Ok(false),
-            _ => {
-                if self.public.insert(name, symbol).is_some() && linkage == Linkage::Visible {
-                    return Err(LoadError::DuplicateSymbol { line, name: name.to_owned() });
-                }
-            }
+    ) -> Result<Place, LoadError> {
+        if linkage == Linkage::Private {
+            self.define_private(module, name, symbol);
+            return Ok(Place::New);
         }
-        Ok(true)
+        let before = self.public.get(name).copied().zip(self.linkages.get(name).copied());
+        match before {
+            Some((_, Linkage::Visible)) if linkage == Linkage::Visible => {
+                return Err(LoadError::DuplicateSymbol { line, name: name.to_owned() });
+            }
+            Some((symbol, _)) if linkage == Linkage::Visible => {
+                self.linkages.insert(name, linkage);
+                return Ok(Place::Instead(symbol));
+            }
+            Some(_) => return Ok(Place::None),
+            None => {}
+        }
+        self.public.insert(name, symbol);
+        self.linkages.insert(name, linkage);
+        Ok(Place::New)
     }
+}
+
+/// The variable that an item declares without defining it.
+fn declared<'m, 'a>(item: &'m Item<'a>) -> Option<&'m Variable<'a>> {
+    match item {
+        Item::Variable(variable) if variable.linkage == Linkage::Extern && variable.space != Space::Shared => {
+            Some(variable)
+        }
+        _ => None,
+    }
+}
+
+/// Bytes of a variable.
+fn size_of_all(variable: &Variable<'_>) -> Result<u64, LoadError> {
+    globals::layout(variable).map(|layout| layout.size)
+}
+
+/// Two texts say different things of one name.
+fn disagreement(name: &str, line: u32, what: &str) -> LoadError {
+    LoadError::InvalidPtx { line, message: format!("the {what} of {name} differs from that in another text") }
 }
 
 /// Whether a variable declared inside a function belongs to the program.
@@ -210,6 +281,39 @@ mod tests {
         assert_eq!(Linked::new(&modules).unwrap().functions.len(), 1);
         let modules = parse(&[".visible .func f { ret; }", ".visible .func f { exit; }"]);
         assert!(matches!(Linked::new(&modules), Err(LoadError::DuplicateSymbol { .. })));
+    }
+
+    #[test]
+    fn a_visible_definition_counts_wherever_it_stands() {
+        for texts in [
+            [".weak .func f { ret; }", ".visible .func f { exit; }"],
+            [".visible .func f { exit; }", ".weak .func f { ret; }"],
+        ] {
+            let modules = parse(&texts);
+            let linked = Linked::new(&modules).unwrap();
+            assert_eq!((linked.functions.len(), linked.functions[0].function.linkage), (1, Linkage::Visible));
+        }
+        let modules = parse(&[".common .global .u32 x[2];", ".visible .global .u32 x[4] = {1, 2, 3, 4};"]);
+        let linked = Linked::new(&modules).unwrap();
+        assert_eq!((linked.variables.len(), linked.variables[0].module), (1, 1));
+    }
+
+    #[test]
+    fn texts_must_agree_on_variables() {
+        let differs = |texts: &[&'static str]| match Linked::new(&parse(texts)) {
+            Err(LoadError::InvalidPtx { message, .. }) => message.split(' ').nth(1).unwrap().to_owned(),
+            Err(error) => error.to_string(),
+            Ok(_) => String::new(),
+        };
+        assert_eq!(differs(&[".weak .global .u32 x[2];", ".visible .global .u32 x[4];"]), "size");
+        assert_eq!(differs(&[".visible .global .u32 x[4];", ".weak .global .u32 x[2];"]), "size");
+        assert_eq!(differs(&[".visible .global .u32 x[2];", ".common .global .u32 x[4];"]), "size");
+        assert_eq!(differs(&[".common .global .u32 x[2];", ".weak .global .u32 x[4];"]), "size");
+        assert_eq!(differs(&[".extern .global .u32 x[2];", ".visible .global .u32 x[4];"]), "size");
+        assert_eq!(differs(&[".extern .const .u32 x;", ".visible .global .u32 x;"]), "state");
+        assert_eq!(differs(&[".visible .func x { ret; }", ".visible .global .u32 x;"]), "kind");
+        assert_eq!(differs(&[".extern .global .u32 x[];", ".visible .global .u32 x[4];"]), "");
+        assert_eq!(differs(&[".global .u32 x;", ".global .u32 x[2];"]), "");
     }
 
     #[test]
