@@ -71,12 +71,22 @@ pub(crate) fn run(
         let outcome = running.run(host, limits, switch);
         EXECUTED.fetch_add(running.executed() - before, Ordering::Relaxed);
         drop(running);
-        lock(&SHELF).running.remove(&number);
-        CHANGED.notify_all();
+        let paused = outcome == Ok(Progress::Paused);
+        stop(number, paused.then(|| Aside { place, grid: Arc::clone(&grid), switch: Arc::clone(switch) }));
         if outcome? == Progress::Done {
             return Ok(());
         }
     }
+}
+
+/// Takes a launch from those that run; one that goes on later is on the shelf at the same moment, so that whoever holds
+/// everything finds it there.
+fn stop(number: u64, aside: Option<Aside>) {
+    let mut shelf = lock(&SHELF);
+    shelf.running.remove(&number);
+    shelf.aside.extend(aside.map(|aside| (number, aside)));
+    drop(shelf);
+    CHANGED.notify_all();
 }
 
 /// Counts a launch as running; waits on the shelf before, as long as everything is held and the launch is not to end.
@@ -86,8 +96,8 @@ fn start(number: u64, place: Place, grid: &Shared, switch: &Arc<Switch>) {
         shelf.aside.insert(number, Aside { place, grid: Arc::clone(grid), switch: Arc::clone(switch) });
         let waits = |shelf: &mut Shelf| shelf.held && switch.request() != Request::Cancel;
         shelf = CHANGED.wait_while(shelf, waits).unwrap_or_else(PoisonError::into_inner);
-        shelf.aside.remove(&number);
     }
+    shelf.aside.remove(&number);
     // A launch that ended just when it was asked to pause has left the request behind.
     switch.resume();
     shelf.running.insert(number, Arc::clone(switch));
