@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// Threads in a block where the text does not say.
 const MAX_THREADS: u32 = 1024;
+/// 32-bit registers of a multiprocessor.
+const REGISTERS: u32 = 65536;
 
 /// A linked and decoded program.
 #[derive(Debug)]
@@ -100,7 +102,7 @@ fn kernel(
     check_block(known.function, required_block)?;
     let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
     let threads = |name: &str| directive(known.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
-    let max_threads = threads("reqntid").or_else(|| threads("maxntid")).unwrap_or(MAX_THREADS);
+    let promised = threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, MAX_THREADS));
     Ok(KernelInfo {
         name: known.function.name.to_owned(),
         params,
@@ -108,8 +110,8 @@ fn kernel(
         static_shared: needs.shared_bytes,
         local_bytes: local,
         const_bytes: u32::try_from(globals.const_bytes).unwrap_or(u32::MAX),
-        registers: needs.registers.clamp(16, 255),
-        max_threads: max_threads.clamp(1, MAX_THREADS),
+        registers: needs.registers.clamp(16, most_registers(promised)),
+        max_threads: promised.unwrap_or(MAX_THREADS),
         required_block,
         required_cluster: directive(known.function, "reqnctapercluster"),
         max_cluster: directive(known.function, "maxclusterrank").map(|[rank, ..]| rank),
@@ -119,6 +121,12 @@ fn kernel(
         function,
         dynamic_align: needs.dynamic_align,
     })
+}
+
+/// Most registers a thread may have so that a block of the promised size fits: ptxas spills the rest.
+fn most_registers(promised: Option<u32>) -> u32 {
+    let warps = promised.map_or(1, |threads| threads.div_ceil(32));
+    (REGISTERS / (warps * 32) / 8 * 8).min(255)
 }
 
 /// Whether a function has a directive.

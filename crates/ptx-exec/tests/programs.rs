@@ -181,3 +181,21 @@ fn damaged_programs_never_make_the_loader_panic() {
         }
     }
 }
+
+#[test]
+fn a_kernel_never_needs_more_registers_than_its_largest_block_leaves_it() {
+    let device = Device::default();
+    // 300 values that are all alive at once.
+    let read: String = (0..300).map(|n| format!("ld.volatile.global.u32 %r{n}, [%d1+{}]; ", 4 * n)).collect();
+    let written: String = (0..300).map(|n| format!("st.volatile.global.u32 [%d1+{}], %r{n}; ", 4 * n)).collect();
+    let registers = |directive: &str| {
+        let text = format!(
+            ".visible .entry k(.param .u64 out) {directive} {{ .reg .b32 %r<300>; .reg .b64 %d<2>; ld.param.u64 %d1, [out]; {read}{written} ret; }}"
+        );
+        device.load(&text).unwrap().kernel("k").unwrap().registers
+    };
+    assert_eq!(
+        [registers(""), registers(".maxntid 256"), registers(".maxntid 1024"), registers(".reqntid 400")],
+        [255, 255, 64, 152]
+    );
+}
