@@ -58,6 +58,7 @@ extern "C" fn run(data: *mut c_void) {
 /// What the driver reads while a graph runs.
 #[derive(Default)]
 pub(crate) struct Keep {
+    #[expect(clippy::vec_box, reason = "the driver has their addresses")]
     functions: Vec<Box<Repeated>>,
     /// Tokens of stages, which are the session's to free.
     stages: Vec<u64>,
