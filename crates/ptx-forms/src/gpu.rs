@@ -1,7 +1,7 @@
 //! Any driver library as a device: NVIDIA's for the answers that are kept, softcuda to be compared with them.
 //!
-//! Each case has a module and buffers of its own. A launch that fails leaves a context that nothing can be done with, so it is
-//! thrown away and a new one made.
+//! Each case has a module and buffers of its own. A launch that fails leaves a context that nothing can be done with: it is
+//! thrown away, and the next case gets a new one if the driver makes one.
 
 #![expect(unsafe_code, reason = "calls the driver API")]
 
@@ -52,9 +52,7 @@ impl Gpu {
     /// When there is no such library or device.
     pub fn open(path: Option<&Path>) -> Result<Self, DeviceError> {
         let choice = path.map_or(DriverChoice::Auto, |path| DriverChoice::Path(path.to_owned()));
-        let mut gpu = Self { driver: Driver::new(open(&choice, None)?), context: sys::CUcontext(null_mut()) };
-        gpu.renew()?;
-        Ok(gpu)
+        Ok(Self { driver: Driver::new(open(&choice, None)?), context: sys::CUcontext(null_mut()) })
     }
 
     /// Whether the device is the CPU.
@@ -76,14 +74,20 @@ impl Gpu {
         Ok(text_of(&name))
     }
 
-    /// A new context in place of the last one.
-    fn renew(&mut self) -> Result<(), DeviceError> {
+    /// Throws the context away.
+    fn discard(&mut self) {
+        // SAFETY: the context is ours. What it says of the failure that made it useless is known already.
+        let _ = unsafe { self.driver.cuCtxDestroy_v2(self.context) };
+        self.context = sys::CUcontext(null_mut());
+    }
+
+    /// Makes a context unless there is one.
+    fn ready(&mut self) -> Result<(), DeviceError> {
         if !self.context.0.is_null() {
-            // SAFETY: the context is ours. What it says of the failure that made it useless is known already.
-            let _ = unsafe { self.driver.cuCtxDestroy_v2(self.context) };
+            return Ok(());
         }
         // SAFETY: the output is a field that lives.
-        called("cuCtxCreate", unsafe { self.driver.cuCtxCreate_v2(&raw mut self.context, 0, 0) })
+        called("cuCtxCreate", unsafe { self.driver.cuCtxCreate_v2(&raw mut self.context, 0, sys::CUdevice::default()) })
     }
 
     /// Loads the text; a refusal comes with its log.
@@ -203,7 +207,7 @@ impl Gpu {
             buffers.push(buffer);
         }
         if let Err(code) = self.launch(function, case, &mut values).ok() {
-            self.renew()?;
+            self.discard();
             return Ok(Answer::Faulted { code: code.0, log: code.to_string() });
         }
         let outputs = self.outputs(&buffers)?;
@@ -242,6 +246,7 @@ fn text_of(bytes: &[u8]) -> String {
 
 impl Device for Gpu {
     fn ask(&mut self, case: &Case) -> Result<Answer, DeviceError> {
+        self.ready()?;
         match self.load(case) {
             Ok(module) => self.run(module, case),
             Err(refusal) => Ok(refusal),

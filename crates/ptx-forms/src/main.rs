@@ -47,6 +47,14 @@ enum Action {
         #[arg(long)]
         all: bool,
     },
+    /// Asks one case, which may leave the driver of no use, and prints the code of its failure.
+    Probe {
+        /// Its whole name.
+        name: String,
+        /// The driver library, if not the system's.
+        #[arg(long)]
+        library: Option<PathBuf>,
+    },
     /// Prints the text of a case, or every row of a form: operands, result, kept result.
     Show {
         /// Its whole name.
@@ -73,8 +81,9 @@ enum Failure {
 fn main() -> ExitCode {
     let flags = Flags::parse();
     let done = suite(&flags.root).map_err(Failure::from).and_then(|groups| match &flags.command {
-        Action::Record { out, group, library } => record(&groups, group, library.as_deref(), out),
+        Action::Record { out, group, library } => record(&flags.root, &groups, group, library.as_deref(), out),
         Action::Run { pattern, library, all } => hold(&flags.root, &groups, pattern, library.as_deref(), *all),
+        Action::Probe { name, library } => probe(&groups, name, library.as_deref()),
         Action::Show { name, rows } => show(&flags.root, &groups, name, *rows),
     });
     match done {
@@ -95,7 +104,7 @@ fn said(program: &str, arguments: &[&str]) -> String {
 }
 
 /// Writes the answers of a GPU, and lists what it did not do.
-fn record(groups: &[Group], only: &str, library: Option<&Path>, out: &Path) -> Result<bool, Failure> {
+fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out: &Path) -> Result<bool, Failure> {
     let mut gpu = Gpu::open(library)?;
     let origin = Origin {
         device: gpu.name()?,
@@ -105,7 +114,7 @@ fn record(groups: &[Group], only: &str, library: Option<&Path>, out: &Path) -> R
     for group in groups.iter().filter(|group| group.name.starts_with(only)) {
         let mut kept = Kept::new(origin.clone());
         for case in &group.cases {
-            let answer = gpu.ask(case)?;
+            let answer = if case.fault == 0 { gpu.ask(case)? } else { apart(root, case, library) };
             if !expected(case, &answer) {
                 println!("{}: {answer:?}", case.name);
             }
@@ -115,6 +124,36 @@ fn record(groups: &[Group], only: &str, library: Option<&Path>, out: &Path) -> R
         println!("{}: {} answers", group.name, kept.len());
     }
     Ok(true)
+}
+
+/// Asks a case that fails in a process of its own: no new context can be had in one whose kernel failed.
+fn apart(root: &Path, case: &Case, library: Option<&Path>) -> Answer {
+    let program = std::env::current_exe().unwrap_or_default();
+    let mut command = Command::new(program);
+    command.arg("--root").arg(root).args(["probe", &case.name]);
+    if let Some(library) = library {
+        command.arg("--library").arg(library);
+    }
+    let output = command.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let log = output.unwrap_or_else(|error| error.to_string());
+    Answer::Faulted { code: log.trim().parse().unwrap_or(u32::MAX), log }
+}
+
+/// Prints the code of a case that fails.
+fn probe(groups: &[Group], name: &str, library: Option<&Path>) -> Result<bool, Failure> {
+    let (_, case) = find(groups, name)?;
+    // The answer is there when the launch has failed; that no context can be had afterwards is what this is for.
+    match Gpu::open(library)?.ask(case)? {
+        Answer::Faulted { code, .. } => println!("{code}"),
+        other => println!("{other:?}"),
+    }
+    Ok(true)
+}
+
+/// A case by its name, with its group.
+fn find<'a>(groups: &'a [Group], name: &str) -> Result<(&'a Group, &'a Case), Failure> {
+    let place = groups.iter().find_map(|group| Some((group, group.cases.iter().find(|case| case.name == name)?)));
+    place.ok_or_else(|| Failure::NoCase(name.to_owned()))
 }
 
 /// Whether an answer is what the author of the case expects; a refusal is worth a look.
@@ -138,7 +177,10 @@ fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, al
         let cases = group.cases.iter().filter(|case| case.name.contains(pattern));
         for case in cases.filter(|case| library.is_some() || !case.needs_driver) {
             asked += 1;
-            let got = device.ask(case)?;
+            let got = match (case.fault, library) {
+                (1.., Some(_)) => apart(root, case, library),
+                _ => device.ask(case)?,
+            };
             let known = kept.as_ref().and_then(|kept| kept.answer(case));
             let line = match known.map(|known| compare(case, known, &got)) {
                 Some(Err(difference)) => {
@@ -159,8 +201,7 @@ fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, al
 
 /// Prints a text, or rows.
 fn show(root: &Path, groups: &[Group], name: &str, rows: bool) -> Result<bool, Failure> {
-    let place = groups.iter().find_map(|group| Some((group, group.cases.iter().find(|case| case.name == name)?)));
-    let (group, case) = place.ok_or_else(|| Failure::NoCase(name.to_owned()))?;
+    let (group, case) = find(groups, name)?;
     if !rows {
         println!("{}", case.text);
         return Ok(true);

@@ -46,6 +46,23 @@ fn finish<const FTZ: bool, const SAT: bool>(value: f32) -> f32 {
     if SAT { saturate(value) } else { canonical(value) }
 }
 
+/// What operands are multiplied with so that their product is no subnormal number: `2^64`.
+const SCALE: f32 = 18_446_744_073_709_551_616.0;
+
+/// `a` and `b`, the smaller one scaled.
+#[inline(always)]
+fn scaled(a: f32, b: f32) -> (f32, f32) {
+    if a.abs() < 1.0 { (a * SCALE, b) } else { (a, b * SCALE) }
+}
+
+/// `value`, or zero of its sign if it is below the normal numbers before it is rounded to them: the GPU flushes by the
+/// exponent of the result as it would be with a large enough range, which is what `large`, the scaled result, has.
+#[inline(always)]
+fn without_tiny(value: f32, large: f32) -> f32 {
+    let tiny = large.abs() < f32::MIN_POSITIVE * SCALE;
+    if tiny { f32::from_bits(value.to_bits() & 0x8000_0000) } else { value }
+}
+
 /// Picks the bits of `a` or `b` by a comparison that is false for NaN.
 macro_rules! min_max {
     ($($(#[$doc:meta])* $name:ident: $ty:ty, |$x:ident, $y:ident| $equal:expr, $less:tt, $finish:path;)*) => {$(
@@ -144,15 +161,28 @@ operations! {
     };
     /// `mul.f32`
     MulF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32) -> f32 = |a, b| {
-        finish::<FTZ, SAT>(round::mul_f32::<MODE>(flush::<FTZ>(a), flush::<FTZ>(b)))
+        let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
+        let value = round::mul_f32::<MODE>(a, b);
+        let (large_a, large_b) = scaled(a, b);
+        finish::<FTZ, SAT>(if FTZ { without_tiny(value, round::mul_f32::<MODE>(large_a, large_b)) } else { value })
     };
     /// `fma.f32`, `mad.f32`
     FmaF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32, f32) -> f32 = |a, b, c| {
-        finish::<FTZ, SAT>(round::fma_f32::<MODE>(flush::<FTZ>(a), flush::<FTZ>(b), flush::<FTZ>(c)))
+        let (a, b, c) = (flush::<FTZ>(a), flush::<FTZ>(b), flush::<FTZ>(c));
+        let value = round::fma_f32::<MODE>(a, b, c);
+        let (large_a, large_b) = scaled(a, b);
+        finish::<FTZ, SAT>(if FTZ {
+            without_tiny(value, round::fma_f32::<MODE>(large_a, large_b, c * SCALE))
+        } else {
+            value
+        })
     };
     /// `div.f32`
     DivF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32) -> f32 = |a, b| {
-        finish::<FTZ, SAT>(round::div_f32::<MODE>(flush::<FTZ>(a), flush::<FTZ>(b)))
+        let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
+        let value = round::div_f32::<MODE>(a, b);
+        let large = if a.abs() < SCALE / 2.0 { round::div_f32::<MODE>(a * SCALE, b) } else { 1.0 };
+        finish::<FTZ, SAT>(if FTZ { without_tiny(value, large) } else { value })
     };
     /// `sqrt.f32`
     SqrtF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32) -> f32 = |a| {
@@ -251,6 +281,17 @@ mod tests {
         assert_eq!(AddF32::<0, true, false>::apply(-tiny, 0.0).to_bits(), 0);
         assert_eq!(MulF32::<0, true, false>::apply(-1e-30, 1e-10).to_bits(), 0x8000_0000);
         assert_eq!(AddF32::<0, false, false>::apply(tiny, 0.0), tiny);
+        // Rounded as a subnormal number this would be the smallest normal one.
+        let below = f32::from_bits(0x00ff_ffff);
+        assert_eq!(
+            (MulF32::<0, false, false>::apply(below, 0.5), MulF32::<0, true, false>::apply(below, 0.5)),
+            (f32::MIN_POSITIVE, 0.0)
+        );
+        assert_eq!(
+            (FmaF32::<0, true, false>::apply(below, 0.5, 0.0), DivF32::<0, true, false>::apply(below, 2.0)),
+            (0.0, 0.0)
+        );
+        assert_eq!(MulF32::<0, true, false>::apply(f32::MIN_POSITIVE, 1.0), f32::MIN_POSITIVE);
         assert_eq!((saturate(f32::NAN), saturate(-2.0), saturate(2.0), saturate(0.25)), (0.0, 0.0, 1.0, 0.25));
     }
 

@@ -43,6 +43,9 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Abs,
 ];
 
+/// Times the smallest normal `f16`: what is not below it rounds up to that, with 11 bits.
+const ROUNDS_UP: f32 = 1.0 - 1.0 / 4096.0;
+
 /// An operation and its modifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
@@ -125,10 +128,11 @@ impl Style {
         if nan { 0x7fff } else { self.flushed::<T>(bits) }
     }
 
-    /// Rounds and clamps. What is below the normal numbers is flushed before it is rounded.
+    /// Rounds and clamps. What is below the normal numbers, rounded as if there were no end to them, is flushed.
     fn finish<T: Small>(self, value: f32) -> u32 {
         let least = T::read(T::INFINITY & T::INFINITY.wrapping_neg()).wide();
-        let value = if self.flush && value.abs() < least { value * 0.0 } else { value };
+        let tiny = value.abs() < least * ROUNDS_UP;
+        let value = if self.flush && tiny { value * 0.0 } else { value };
         let value = if self.saturate { saturate(value) } else { value };
         let negative = self.relu && value <= 0.0;
         let bits = T::from_wide(if negative { 0.0 } else { value }).write();

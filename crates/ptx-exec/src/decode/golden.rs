@@ -91,3 +91,8 @@ fn a_loop_reuses_slots_of_dead_registers() {
 fn calls_and_vectors_use_local_memory_and_lists() {
     check("call");
 }
+
+#[test]
+fn values_of_one_path_share_no_slot_with_those_of_the_other_that_live_on() {
+    check("branch");
+}
