@@ -173,8 +173,10 @@ impl Operation for AddF64 {
     type Word = u64;
     type Lane = u64;
 
+    /// The NaN that was there goes before the one that is added, and comes out as a quiet one.
     fn apply(old: u64, b: u64, _: u64) -> u64 {
-        (f64::from_bits(old) + f64::from_bits(b)).to_bits()
+        let nan = [old, b].into_iter().find(|bits| f64::from_bits(*bits).is_nan());
+        nan.map_or_else(|| (f64::from_bits(old) + f64::from_bits(b)).to_bits(), |nan| nan | 1 << 51)
     }
 
     fn apply_far(old: u64, b: u64, c: u64) -> u64 {

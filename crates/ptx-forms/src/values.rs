@@ -347,7 +347,9 @@ mod tests {
 
     #[test]
     fn numbers_become_the_bits_of_their_format() {
-        for number in [0.0, 1.0, -2.5, 1e-40, 3e38, f64::from(f32::MIN_POSITIVE), 1e-45] {
+        for number in
+            [0.0, 1.0, -2.5, 1.5 * 127_f64.exp2(), f64::from(f32::MIN_POSITIVE), (-140_f64).exp2(), (-149_f64).exp2()]
+        {
             assert_eq!(encode(SINGLE, number), u128::from((number as f32).to_bits()), "{number}");
         }
         let Content::Float(half) = kind("f16").content else { unreachable!() };
