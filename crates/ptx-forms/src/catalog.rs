@@ -8,6 +8,7 @@
 //! - a source may name its domain (`u32:shift`);
 //! - the body, in which `d0`.. are results and `a0`.. sources, is `FORM d0, a0, ..;` unless given; `@form` is the form;
 //! - `let NAME = TEXT` makes `@NAME` in the bodies below it stand for a text;
+//! - the bound lies around a function of the sources, or around the kept result when it names none;
 //! - a comment that stands right above lines is their heading.
 
 use crate::case::{Argument, Case, Check, Operands};
@@ -100,7 +101,7 @@ fn family(line: &str, heading: &str) -> Result<Family, &'static str> {
     let (results, sources) = operands.split_once('=').ok_or("no `=` between results and sources")?;
     let measured = Some(bound.trim()).filter(|bound| !bound.is_empty());
     let measured = match measured {
-        Some(bound) => Some(Bound::parse(bound).filter(|bound| bound.function.is_some()).ok_or("no bound")?),
+        Some(bound) => Some(Bound::parse(bound).ok_or("no bound")?),
         None => None,
     };
     let names = alternatives(pattern.trim()).ok_or("braces do not match")?;
@@ -189,7 +190,11 @@ impl Form {
                 sources: self.sources.iter().map(|source| source.kind).collect(),
                 results: self.results.clone(),
             }),
-            check: self.bound.map_or(Check::Exact, Check::Function),
+            check: match (self.bound, self.results.first()) {
+                (None, _) => Check::Exact,
+                (Some(bound), Some(result)) if bound.function.is_none() => Check::Near(bound, *result),
+                (Some(bound), _) => Check::Function(bound),
+            },
         }
     }
 }
@@ -230,6 +235,6 @@ mod tests {
     fn a_line_that_cannot_be_read_is_named() {
         let error = parse("\nadd.f32 : f32 = f33\n").unwrap_err().to_string();
         assert!(error.contains("line 2") && error.contains("no such type"), "{error}");
-        assert!(parse("ex2 : f32 = f32 ~ rel 2^-22").is_err(), "a bound needs a function");
+        assert!(parse("ex2 : f32 = f32 ~ rel far ex2").is_err(), "a bound is a number");
     }
 }

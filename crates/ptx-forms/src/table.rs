@@ -243,6 +243,8 @@ const RESULT_NOTES: &str = "
 - **NaN**: what comes out, with its payload, is compared bit for bit where an instruction stands alone. In random programs
   the payload is dropped where it is looked at: the GPU's compiler exchanges operands, folds signs into them, and drops what
   changes nothing but a NaN (`min.f32` of a value with itself), so the payload depends on the instructions around.
+- **`mma.m8n8k4` of `f16`** (an instruction of the first tensor cores, which later GPUs put together from others) may differ in
+  the last bit where operands are edges: in 2 of 2,048 rows it does. How the GPU orders these sums is not published.
 - **Random programs** are compiled for the GPU without optimisation. With it, 9 of the 256 give other results than the same
   GPU without, all of them where the predicate of a vote meets a loop that lanes leave at different times; softcuda agrees
   with the unoptimised code in all of them.
