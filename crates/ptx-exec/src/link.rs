@@ -156,10 +156,10 @@ impl<'m, 'a> Linked<'m, 'a> {
             (Place::New, _) => self.variables.push(known),
             (Place::Instead(Symbol::Variable(index)), _) => self.variables[index] = known,
             // A common variable takes the largest of its definitions.
-            (Place::None, Some(Symbol::Variable(index))) if linkage == Linkage::Common => {
-                if size_of_all(variable)? > size_of_all(self.variables[index].variable)? {
-                    self.variables[index] = known;
-                }
+            (Place::None, Some(Symbol::Variable(index)))
+                if linkage == Linkage::Common && size_of_all(variable)? > size_of_all(self.variables[index].variable)? =>
+            {
+                self.variables[index] = known;
             }
             _ => {}
         }

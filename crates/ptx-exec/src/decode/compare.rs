@@ -179,7 +179,6 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// Splits the operands of a comparison: destination, sources, and the predicate to join with.
-    #[expect(clippy::type_complexity, reason = "four operands")]
     fn comparands<'o>(
         &self,
         i: &'o Instruction<'a>,
