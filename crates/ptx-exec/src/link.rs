@@ -157,7 +157,8 @@ impl<'m, 'a> Linked<'m, 'a> {
             (Place::Instead(Symbol::Variable(index)), _) => self.variables[index] = known,
             // A common variable takes the largest of its definitions.
             (Place::None, Some(Symbol::Variable(index)))
-                if linkage == Linkage::Common && size_of_all(variable)? > size_of_all(self.variables[index].variable)? =>
+                if linkage == Linkage::Common
+                    && size_of_all(variable)? > size_of_all(self.variables[index].variable)? =>
             {
                 self.variables[index] = known;
             }

@@ -56,7 +56,7 @@ fn load(out: &mut String, kind: Kind, index: usize, start: usize) {
     let _ = match register {
         "pred" => write!(out, "ld.global.u8 word, [at+{start}];\nsetp.ne.u32 a{index}, word, 0;\n"),
         "b128" => write!(out, "ld.global.{ty} {{low, high}}, [at+{start}];\nmov.b128 a{index}, {{low, high}};\n"),
-        _ => write!(out, "ld.global.{ty} a{index}, [at+{start}];\n"),
+        _ => writeln!(out, "ld.global.{ty} a{index}, [at+{start}];"),
     };
 }
 

@@ -291,7 +291,7 @@ fn float_edges(format: Format) -> Vec<u128> {
     let one = 1_u128 << format.fraction;
     let infinity = (mask(format.exponent)) << format.fraction;
     let mut out = vec![0, 1, 2, one / 2, one - 1, one, one + 1, one * 2 - 1, infinity - 1, infinity - 2, infinity];
-    out.extend([infinity + 1, infinity | one / 2, infinity | (one - 1), infinity | one / 2 | 5]);
+    out.extend([infinity + 1, infinity | (one / 2), infinity | (one - 1), infinity | (one / 2) | 5]);
     for number in NUMBERS {
         let bits = encode(format, *number);
         out.extend([bits - 1, bits, bits + 1]);
@@ -299,7 +299,7 @@ fn float_edges(format: Format) -> Vec<u128> {
     for exponent in EXPONENTS {
         let bits = encode(format, f64::from(*exponent).exp2());
         if bits > 1 && bits < infinity {
-            out.extend([bits - 1, bits, bits + 1, bits | one / 2]);
+            out.extend([bits - 1, bits, bits + 1, bits | (one / 2)]);
         }
     }
     if format == DOUBLE {
@@ -332,7 +332,7 @@ pub(crate) fn encode(format: Format, number: f64) -> u128 {
         let whole = u128::from(fraction | 1 << 52) >> (DOUBLE.fraction - format.fraction);
         let normal = exponent + format.bias();
         // Below the normal numbers the leading one is part of the fraction.
-        if normal > 0 { (normal as u128 - 1 << format.fraction) + whole } else { whole >> (1 - normal) }
+        if normal > 0 { ((normal as u128 - 1) << format.fraction) + whole } else { whole >> (1 - normal) }
     };
     sign | magnitude
 }
