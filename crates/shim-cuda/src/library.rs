@@ -20,7 +20,7 @@ use crate::device::handle;
 use crate::handle::object;
 use crate::jit::Options;
 use crate::kernel::Kernel;
-use crate::module::{Module, note_global};
+use crate::module::{Module, note_global, refuse_managed};
 use crate::session::shim;
 use crate::{current, image};
 
@@ -233,7 +233,8 @@ pub(crate) unsafe fn global(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let (library, context) = (object(library)?, current::active()?);
-    let reply = shim()?.session.call(context.wire(), &kdLibraryGlobal { library: library.wire(), name })?;
+    let asked = shim()?.session.call(context.wire(), &kdLibraryGlobal { library: library.wire(), name });
+    let reply = refuse_managed(Function::cuLibraryGetGlobal, asked)?;
     note_global(reply.address, reply.size, library.slot.handle, &context)?;
     // SAFETY: null or writable, by the contract.
     unsafe {

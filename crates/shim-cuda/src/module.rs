@@ -12,7 +12,7 @@ use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult};
 use katydid_wire::facts::{JitOption, decode_names, encode_options};
 use katydid_wire::message::{cuModuleUnload, kdModuleFunction, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 
-use crate::border::{out, text, write_if_given};
+use crate::border::{out, refuse, text, write_if_given};
 use crate::code::Code;
 use crate::context::Context;
 use crate::device::handle;
@@ -245,7 +245,8 @@ pub(crate) unsafe fn global(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let module = object(module)?;
-    let reply = shim()?.session.call(module.context.wire(), &kdModuleGlobal { module: module.wire(), name })?;
+    let asked = shim()?.session.call(module.context.wire(), &kdModuleGlobal { module: module.wire(), name });
+    let reply = refuse_managed(katydid_cuda_sys::Function::cuModuleGetGlobal_v2, asked)?;
     note_global(reply.address, reply.size, module.slot.handle, &module.context)?;
     // SAFETY: null or writable, by the contract.
     unsafe {
@@ -253,6 +254,17 @@ pub(crate) unsafe fn global(
         write_if_given(size, reply.size as usize);
     }
     Ok(())
+}
+
+/// Says by name what the worker refuses: a variable in memory that both sides would have to share.
+pub(crate) fn refuse_managed<T>(
+    function: katydid_cuda_sys::Function,
+    asked: Result<T, CUresult>,
+) -> Result<T, CUresult> {
+    asked.map_err(|code| match code {
+        CUresult::ERROR_NOT_SUPPORTED => refuse(function, "of a managed variable is not supported yet"),
+        other => other,
+    })
 }
 
 /// Enters a variable into the map of addresses, where it may be already.

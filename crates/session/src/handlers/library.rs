@@ -13,7 +13,7 @@ use katydid_wire::message::{
     kdLibraryLoadReply, kdLibraryModule, kdLibraryModuleReply,
 };
 
-use super::module::{MOST_NAMES, name, owned};
+use super::module::{MOST_NAMES, name, owned, refuse_managed};
 use super::options::JitOptions;
 use super::{Called, done, image};
 use crate::ask::ask;
@@ -67,6 +67,7 @@ pub(crate) fn kdLibraryGlobal(
     let driver = session.driver();
     // SAFETY: the outputs are locals, the name ends with a NUL.
     unsafe { driver.cuLibraryGetGlobal(&raw mut address, &raw mut size, library, name.as_ptr()) }.ok()?;
+    refuse_managed(driver, address)?;
     session.reach.add_variable(address, size as u64);
     done(kdLibraryGlobalReply { address, size: size as u64 })
 }

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, CString};
 
-use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
+use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult, pointer_attribute};
 use katydid_driver::Driver;
 use katydid_wire::facts::encode_names;
 use katydid_wire::frame::FrameHead;
@@ -57,8 +57,20 @@ pub(crate) fn kdModuleGlobal(
     let driver = session.driver();
     // SAFETY: the outputs are locals, the name ends with a NUL.
     unsafe { driver.cuModuleGetGlobal_v2(&raw mut address, &raw mut size, module, name.as_ptr()) }.ok()?;
+    refuse_managed(driver, address)?;
     session.reach.add_variable(address, size as u64);
     done(kdModuleGlobalReply { address, size: size as u64 })
+}
+
+/// Refuses a variable in managed memory: the program would take its address for its own memory as well, and it is the
+/// worker's.
+pub(super) fn refuse_managed(driver: &Driver, address: CUdeviceptr) -> Result<(), Fault> {
+    let mut managed = 0_u32;
+    let told = (&raw mut managed).cast();
+    // SAFETY: the output is a local as wide as the attribute.
+    let status = unsafe { driver.cuPointerGetAttribute(told, pointer_attribute::IS_MANAGED, address) };
+    let is_managed = status == CUresult::SUCCESS && managed != 0;
+    if is_managed { Err(CUresult::ERROR_NOT_SUPPORTED.into()) } else { Ok(()) }
 }
 
 /// The names of a module's functions, in the driver's order.
