@@ -1,6 +1,6 @@
 //! Textures and surfaces: what a handle in a register stands for, and how it is read, as an H200 does it.
 //!
-//! [`Host::texture`](crate::Host::texture) gives the description behind a handle; the machine keeps those that it met.
+//! [`Host::bound`](crate::Host::bound) gives the description behind a handle; the machine keeps those that it met.
 //! Memory of an image is checked by the host once for each launch, so the code here only has to stay inside the extents
 //! that the description names: every texel address comes from indices below them.
 //!
