@@ -101,6 +101,11 @@ static void linking() {
     printf("linking: the callee gave %d\n", result);
 }
 
+// Driver 580 gives 300 or 999 for the same mistake, depending on which logs were asked for.
+static void expect_no_link(CUresult got) {
+    CHECK(got == CUDA_ERROR_INVALID_SOURCE || got == CUDA_ERROR_UNKNOWN, "%d", int(got));
+}
+
 static void wrong_links() {
     CUlinkState state;
     void *image;
@@ -109,7 +114,7 @@ static void wrong_links() {
         Log log;
         OK(cuLinkCreate(2, log.kinds, log.values, &state));
         OK(add(state, CU_JIT_INPUT_PTX, CALLER, "caller"));
-        EXPECT(CUDA_ERROR_INVALID_SOURCE, cuLinkComplete(state, &image, &size));
+        expect_no_link(cuLinkComplete(state, &image, &size));
         CHECK(log.says("f"), "%s", log.text);
         OK(cuLinkDestroy(state));
     }
@@ -117,7 +122,7 @@ static void wrong_links() {
         Log log;
         OK(cuLinkCreate(2, log.kinds, log.values, &state));
         OK(add(state, CU_JIT_INPUT_PTX, CALLEE, "first"));
-        EXPECT(CUDA_ERROR_INVALID_SOURCE, add(state, CU_JIT_INPUT_PTX, CALLEE, "second"));
+        expect_no_link(add(state, CU_JIT_INPUT_PTX, CALLEE, "second"));
         CHECK(log.says("second") && log.says("first"), "%s", log.text);
         OK(cuLinkDestroy(state));
     }

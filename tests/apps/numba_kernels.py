@@ -134,15 +134,16 @@ def mathematics(source):
 def streams():
     n = 1000
     stream = cuda.stream()
-    with cuda.pinned(np.zeros(1)):
-        x = cuda.to_device(np.arange(n, dtype=np.float32), stream=stream)
-        out = cuda.device_array(n, dtype=np.float32, stream=stream)
-        begin, end = cuda.event(), cuda.event()
-        begin.record(stream)
-        saxpy[(n + 127) // 128, 128, stream](np.float32(2), x, x, out)
-        end.record(stream)
-        host = out.copy_to_host(stream=stream)
-        stream.synchronize()
+    source = cuda.pinned_array(n, dtype=np.float32)
+    source[:] = np.arange(n)
+    x = cuda.to_device(source, stream=stream)
+    out = cuda.device_array(n, dtype=np.float32, stream=stream)
+    begin, end = cuda.event(), cuda.event()
+    begin.record(stream)
+    saxpy[(n + 127) // 128, 128, stream](np.float32(2), x, x, out)
+    end.record(stream)
+    host = out.copy_to_host(stream=stream)
+    stream.synchronize()
     assert (host == np.arange(n) * 3).all()
     assert cuda.event_elapsed_time(begin, end) >= 0
 

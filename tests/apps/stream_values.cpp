@@ -27,7 +27,7 @@ static void gate(const char *name, int which, unsigned long long before, unsigne
 static void narrow() {
     unsigned value = 0;
     OK(cuStreamWaitValue32(waiter, words, 7, CU_STREAM_WAIT_VALUE_EQ));
-    OK(cuStreamWriteValue32(waiter, words + 4, 8, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
+    OK(cuStreamWriteValue32(waiter, words + 4, 8, CU_STREAM_WRITE_VALUE_DEFAULT));
     OK(cuStreamWriteValue32(writer, words, 7, 0));
     OK(cuStreamSynchronize(waiter));
     OK(cuMemcpyDtoH(&value, words + 4, 4));
@@ -41,6 +41,9 @@ static void wrong() {
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue64(writer, words + 4, 1, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(writer, reinterpret_cast<CUdeviceptr>(&local), 1, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(waiter, words, 1, 4));
+    // The flag is of the older form of the function.
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuStreamWriteValue32(writer, words, 1, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
     printf("wrong ones refused\n");
 }
 

@@ -10,8 +10,6 @@ use crate::copy::{Claim, Side, locate};
 use crate::graph::capture;
 use crate::stream;
 
-/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
-const NO_BARRIER: u32 = 1;
 /// `CU_STREAM_WAIT_VALUE_FLUSH`, beside the four comparisons in the low bits.
 const FLUSH: u32 = 1 << 30;
 /// The highest comparison: `CU_STREAM_WAIT_VALUE_NOR`.
@@ -31,7 +29,7 @@ fn check(function: Function, address: u64, size: u64) -> Result<(), CUresult> {
 
 fn check_write(address: u64, size: u64, flags: u32) -> Result<(), CUresult> {
     let function = if size == 4 { Function::cuStreamWriteValue32_v2 } else { Function::cuStreamWriteValue64_v2 };
-    if flags & !NO_BARRIER == 0 { check(function, address, size) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    if flags == 0 { check(function, address, size) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 fn check_wait(address: u64, size: u64, flags: u32) -> Result<(), CUresult> {

@@ -30,6 +30,8 @@ const GRANULARITY: u64 = 2 << 20;
 const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
 /// Places that are tried for one reservation: each can be taken on one of the two sides.
 const ATTEMPTS: u32 = 64;
+/// How far on the next place is when one was taken: drivers keep whole neighbourhoods of what was given back.
+const STRIDE: u64 = 1 << 36;
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: may be wished; only the export is refused, by its own name.
@@ -140,6 +142,7 @@ impl State {
             if self.reserve_at(shim, wanted, size)? {
                 return Ok(wanted);
             }
+            self.next += STRIDE;
         }
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     }

@@ -22,7 +22,7 @@ use crate::stream::Stream;
 
 /// `CU_STREAM_WAIT_VALUE_FLUSH`: only says how remote writes become visible.
 const FLUSH: u32 = 1 << 30;
-/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`: allows less order than is always kept here.
+/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`, in batches: allows less order than is always kept here.
 const NO_BARRIER: u32 = 1;
 
 /// The longest pause between two looks.
@@ -138,7 +138,7 @@ impl Condition {
 
 /// `cuStreamWriteValue32/64`.
 pub(crate) fn write(stream: &Arc<Stream>, address: u64, value: u64, width: Width, flags: u32) -> Outcome {
-    if flags & !NO_BARRIER != 0 {
+    if flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let operation = if width == Width::Four { id::WRITE_VALUE_32 } else { id::WRITE_VALUE_64 };
