@@ -30,8 +30,8 @@ const GRANULARITY: u64 = 2 << 20;
 const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
 /// Places that are tried for one reservation: each can be taken on one of the two sides.
 const ATTEMPTS: u32 = 64;
-/// How far on the next place is when one was taken: drivers keep whole neighbourhoods of what was given back.
-const STRIDE: u64 = 1 << 36;
+/// Where reservations begin: NVIDIA's driver gives no other addresses that are asked for.
+const PLACE: u64 = 32 << 20;
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: may be wished; only the export is refused, by its own name.
@@ -130,7 +130,7 @@ impl State {
     fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
         let room = ANYWHERE.end - ANYWHERE.start;
         for _ in 0..ATTEMPTS {
-            let wanted = (ANYWHERE.start + self.next).next_multiple_of(align);
+            let wanted = (ANYWHERE.start + self.next).next_multiple_of(align.max(PLACE));
             let Some(end) = wanted.checked_add(size).filter(|end| *end <= ANYWHERE.end) else {
                 if self.next == 0 || size > room {
                     break;
@@ -142,7 +142,6 @@ impl State {
             if self.reserve_at(shim, wanted, size)? {
                 return Ok(wanted);
             }
-            self.next += STRIDE;
         }
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     }

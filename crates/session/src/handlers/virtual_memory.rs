@@ -17,13 +17,21 @@ use crate::ask::ask;
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
 
+/// Driver 580 gives the addresses that are asked for only to reservations of whole pieces of this size, at multiples of it.
+const PIECE: u64 = 32 << 20;
+
+/// Bytes that the driver is asked for, so that `size` bytes lie where the program wants them.
+fn driver_size(size: u64) -> Result<usize, CUresult> {
+    size.checked_next_multiple_of(PIECE).map(|size| size as usize).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
 /// Reserves exactly the addresses that the program reserved on its side; `ALREADY_MAPPED` when they are not to be had.
 pub(crate) fn kdAddressReserve(
     session: &mut Session,
     _head: &FrameHead,
     message: kdAddressReserve,
 ) -> Called<kdAddressReserveReply> {
-    let (wanted, size) = (message.address, message.size as usize);
+    let (wanted, size) = (message.address, driver_size(message.size)?);
     let driver = Arc::clone(&session.shared.driver);
     // SAFETY: asks for addresses only; the output is a local.
     let got = ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, wanted, 0) })?;
@@ -45,7 +53,7 @@ pub(crate) fn kdAddressFree(
     session.virtual_memory.unreserve(message.address, message.size)?;
     session.reach.remove_reservation(message.address);
     // SAFETY: reserved for the program, and nothing is mapped there by the books.
-    unsafe { session.driver().cuMemAddressFree(message.address, message.size as usize) }.ok()?;
+    unsafe { session.driver().cuMemAddressFree(message.address, driver_size(message.size)?) }.ok()?;
     done(kdAddressFreeReply {})
 }
 
