@@ -72,6 +72,22 @@ fn vectors_are_loaded_and_stored_whole() {
 }
 
 #[test]
+fn a_flag_and_what_it_vouches_for_are_never_torn() {
+    // Block 0 writes pairs whose sum is 0, block 1 reads them meanwhile, one lane each: both sums and the last pair count.
+    let body = "mov.u32 %r2, %ctaid.x; setp.ne.u32 %p1, %r1, 0; @%p1 bra END; mov.u64 %d5, 0; mov.u32 %r3, 0;
+        setp.ne.u32 %p2, %r2, 0; @%p2 bra READ;
+        WRITE: add.u64 %d5, %d5, 1; neg.s64 %d6, %d5; st.volatile.global.v2.u64 [%d2], {%d5, %d6};
+        setp.lt.u64 %p1, %d5, 100000; @%p1 bra WRITE; bra END;
+        READ: ld.volatile.global.v2.u64 {%d5, %d6}, [%d2]; add.u64 %d7, %d5, %d6; setp.ne.u64 %p1, %d7, 0;
+        @%p1 add.u32 %r3, %r3, 1; setp.lt.u64 %p1, %d5, 100000; @%p1 bra READ; st.global.u32 [%d2+16], %r3;
+        END:";
+    let device = Device::default();
+    let out = device.put(&[0; 64]);
+    device.run(&kernel("", body), [2, 1, 1], [32, 1, 1], &[out, out]).unwrap();
+    assert_eq!(device.words(out, 5), [100_000, 0, 100_000_u32.wrapping_neg(), u32::MAX, 0]);
+}
+
+#[test]
 fn shared_memory_is_seen_by_the_whole_block() {
     let declarations = ".shared .align 4 .u32 buffer[64]; .extern .shared .align 4 .u32 more[];";
     let body = "mov.u32 %r2, buffer; shl.b32 %r3, %r1, 2; add.u32 %r2, %r2, %r3; st.shared.u32 [%r2], %r1; bar.sync 0;

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "reads memory that was checked a few lines above")]
 
 use super::place::Space;
+use super::raw::Group;
 use super::wide::{self, Buffer};
 use super::{Pointer, Span, Word, raw};
 use crate::alu::convert::Source;
@@ -210,23 +211,22 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
         return Flow::Next;
     }
     match spread::<A>(machine, inst, A::Word::SIZE, false) {
-        Some(spread) => scattered::<A>(machine, &spread, 0, inst.d),
+        Some(spread) => scattered::<A>(machine, &spread, inst.d),
         None => return lane_by_lane::<A>(machine, inst),
     }
     Flow::Next
 }
 
-/// Any allowed addresses; the value is `offset` bytes into the access.
+/// Any allowed addresses.
 #[inline(always)]
-fn scattered<A: Access>(machine: &mut Machine<'_>, spread: &Spread<A::Pointer>, offset: u64, slot: Slot) {
+fn scattered<A: Access>(machine: &mut Machine<'_>, spread: &Spread<A::Pointer>, slot: Slot) {
     if slot == NONE {
         return;
     }
-    let host = spread.host.wrapping_add(offset);
     let mut out = [A::Lane::ZERO; LANES];
     for (out, distance) in out.iter_mut().zip(&spread.distances) {
         // SAFETY: `spread` checked range and alignment of every access; lanes that do not run read that of one that does.
-        let value: A::Word = unsafe { raw::load(step::<A>(host, *distance)) };
+        let value: A::Word = unsafe { raw::load(step::<A>(spread.host, *distance)) };
         *out = A::Lane::narrow(value.extended());
     }
     machine.registers.set(slot, machine.mask, &out);
@@ -301,10 +301,11 @@ fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
 /// The values must be readable and aligned.
 #[inline(always)]
 unsafe fn broadcast<A: Access>(machine: &mut Machine<'_>, inst: &Inst, host: u64) {
+    // SAFETY: the caller's promise.
+    let group = unsafe { Group::load(host, A::Word::SIZE * u64::from(inst.c)) };
     for index in 0..inst.c {
         let slot = machine.env.code.list(inst.x + index);
-        // SAFETY: the caller's promise.
-        let value: A::Word = unsafe { raw::load(host + u64::from(index) * A::Word::SIZE) };
+        let value: A::Word = group.get(index as usize);
         if slot != NONE {
             machine.registers.set(slot, machine.mask, &[A::Lane::narrow(value.extended()); LANES]);
         }
@@ -353,9 +354,14 @@ fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
         unsafe { broadcast::<A>(machine, inst, spread.host) };
         return Flow::Next;
     }
+    // SAFETY: `spread` checked every access; lanes that do not run read that of one that does.
+    let groups = spread.distances.map(|distance| unsafe { Group::load(step::<A>(spread.host, distance), size) });
     for index in 0..inst.c {
         let slot = machine.env.code.list(inst.x + index);
-        scattered::<A>(machine, &spread, u64::from(index) * A::Word::SIZE, slot);
+        if slot != NONE {
+            let out = groups.map(|group| A::Lane::narrow(group.get::<A::Word>(index as usize).extended()));
+            machine.registers.set(slot, machine.mask, &out);
+        }
     }
     Flow::Next
 }

@@ -89,6 +89,79 @@ pub(crate) unsafe fn copy_bytes(to: u64, from: u64, size: u64) {
     }
 }
 
+/// Most bytes of one lane's vector.
+const GROUP: usize = 32;
+
+/// The vector of one lane on its way between memory and registers. Up to 16 bytes move at once: programs put a flag and
+/// what it vouches for into one vector (chained scans do), and a GPU never tears an aligned one.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+pub(crate) struct Group([u8; GROUP]);
+
+impl Group {
+    /// All zero.
+    pub(crate) const ZERO: Self = Self([0; GROUP]);
+
+    /// Reads `size` bytes: 2, 4, 8, 16 or 32.
+    ///
+    /// # Safety
+    ///
+    /// As `load`, for all bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn load(address: u64, size: u64) -> Self {
+        let mut group = Self::ZERO;
+        // SAFETY: the caller checked range and alignment; the group has room for `size` bytes.
+        unsafe {
+            match size {
+                2 => group.0[..2].copy_from_slice(&load::<u16>(address).to_le_bytes()),
+                4 => group.0[..4].copy_from_slice(&load::<u32>(address).to_le_bytes()),
+                8 => group.0[..8].copy_from_slice(&load::<u64>(address).to_le_bytes()),
+                _ => copy(group.0.as_mut_ptr(), pointer(address), (size as usize).min(GROUP)),
+            }
+        }
+        group
+    }
+
+    /// Writes `size` bytes: 2, 4, 8, 16 or 32.
+    ///
+    /// # Safety
+    ///
+    /// As `store`, for all bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn store(&self, address: u64, size: u64) {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        // SAFETY: the caller checked range and alignment; the group has `size` bytes.
+        unsafe {
+            match size {
+                2 => store(address, u16::from_le_bytes([a, b])),
+                4 => store(address, u32::from_le_bytes([a, b, c, d])),
+                8 => store(address, u64::from_le_bytes([a, b, c, d, e, f, g, h])),
+                _ => copy(pointer(address), self.0.as_ptr(), (size as usize).min(GROUP)),
+            }
+        }
+    }
+
+    /// The element at `index`.
+    #[inline(always)]
+    pub(crate) fn get<T: Word>(&self, index: usize) -> T {
+        let mut bytes = [0; 8];
+        let size = size_of::<T>();
+        if let Some(element) = self.0.get(index * size..(index + 1) * size) {
+            bytes[..size].copy_from_slice(element);
+        }
+        T::cut(u64::from_le_bytes(bytes))
+    }
+
+    /// Replaces the element at `index` by the low bytes of `value`.
+    #[inline(always)]
+    pub(crate) fn set<T: Word>(&mut self, index: usize, value: u64) {
+        let size = size_of::<T>();
+        if let Some(element) = self.0.get_mut(index * size..(index + 1) * size) {
+            element.copy_from_slice(&value.to_le_bytes()[..size]);
+        }
+    }
+}
+
 /// Integers with an atomic counterpart.
 pub(crate) trait Atomic: Copy + PartialEq {
     /// Replaces the value by what `change` makes of it, and returns the old one.
@@ -129,6 +202,23 @@ atomics! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_of_every_size_come_back() {
+        let mut memory = [0_u64; 4];
+        let at = (&raw mut memory).expose_provenance() as u64;
+        for size in [2, 4, 8, 16, 32] {
+            let mut group = Group::ZERO;
+            (0..size as usize).for_each(|index| group.set::<u8>(index, index as u64 + size));
+            // SAFETY: a local array of 32 bytes, at a multiple of 8, which is all that unaligned moves need.
+            let back = unsafe {
+                group.store(at, size);
+                Group::load(at, size)
+            };
+            assert_eq!(back.0, group.0);
+            assert_eq!(back.get::<u16>(0), u16::from_le_bytes([size as u8, size as u8 + 1]));
+        }
+    }
 
     #[test]
     fn an_update_returns_the_old_value() {

@@ -6,6 +6,7 @@
 
 use super::load::{Access, Spread, expect_more, same_width, span, spread, step};
 use super::place::Space;
+use super::raw::Group;
 use super::{Pointer, Word, raw, wide};
 use crate::alu::lanes::dispatched_by_level;
 use crate::inst::{Flow, Inst, NONE, Slot};
@@ -76,21 +77,20 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
         return Flow::Next;
     }
     match spread::<A>(machine, inst, A::Word::SIZE, true) {
-        Some(spread) => scattered::<A>(machine, &spread, 0, inst.b),
+        Some(spread) => scattered::<A>(machine, &spread, inst.b),
         None => return lane_by_lane::<A>(machine, inst),
     }
     Flow::Next
 }
 
-/// Any allowed addresses; the value is `offset` bytes into the access.
+/// Any allowed addresses.
 #[inline(always)]
-fn scattered<A: Access>(machine: &Machine<'_>, spread: &Spread<A::Pointer>, offset: u64, slot: Slot) {
-    let host = spread.host.wrapping_add(offset);
+fn scattered<A: Access>(machine: &Machine<'_>, spread: &Spread<A::Pointer>, slot: Slot) {
     let values = machine.registers.row::<A::Lane>(slot);
     let one = |lane: usize| {
         let value = A::Word::cut(values[lane].wide());
         // SAFETY: `spread` checked range, writability and alignment of every access of a lane that runs.
-        unsafe { raw::store(step::<A>(host, spread.distances[lane]), value) };
+        unsafe { raw::store(step::<A>(spread.host, spread.distances[lane]), value) };
     };
     if machine.mask == FULL {
         (0..LANES).for_each(one);
@@ -167,12 +167,20 @@ unsafe fn gather<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &Machi
 /// Several values a lane, whatever the addresses.
 #[inline(always)]
 fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let Some(spread) = spread::<A>(machine, inst, A::Word::SIZE * u64::from(inst.c), true) else {
+    let size = A::Word::SIZE * u64::from(inst.c);
+    let Some(spread) = spread::<A>(machine, inst, size, true) else {
         return lane_by_lane::<A>(machine, inst);
     };
+    let mut groups = [Group::ZERO; LANES];
     for index in 0..inst.c {
-        let slot = machine.env.code.list(inst.x + index);
-        scattered::<A>(machine, &spread, u64::from(index) * A::Word::SIZE, slot);
+        let values = machine.registers.row::<A::Lane>(machine.env.code.list(inst.x + index));
+        for (group, value) in groups.iter_mut().zip(values) {
+            group.set::<A::Word>(index as usize, value.wide());
+        }
+    }
+    for lane in lanes_of(machine.mask) {
+        // SAFETY: `spread` checked range, writability and alignment of every access of a lane that runs.
+        unsafe { groups[lane].store(step::<A>(spread.host, spread.distances[lane]), size) };
     }
     Flow::Next
 }
