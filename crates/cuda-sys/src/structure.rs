@@ -138,6 +138,32 @@ structures! {
     CUipcEventHandle 64 { reserved: [u8; 64] }
 }
 
+/// One slice: what a copy of rows is among copies of slices.
+impl From<&CUDA_MEMCPY2D> for CUDA_MEMCPY3D {
+    fn from(it: &CUDA_MEMCPY2D) -> Self {
+        Self {
+            srcXInBytes: it.srcXInBytes,
+            srcY: it.srcY,
+            srcMemoryType: it.srcMemoryType,
+            srcHost: it.srcHost,
+            srcDevice: it.srcDevice,
+            srcArray: it.srcArray,
+            srcPitch: it.srcPitch,
+            dstXInBytes: it.dstXInBytes,
+            dstY: it.dstY,
+            dstMemoryType: it.dstMemoryType,
+            dstHost: it.dstHost,
+            dstDevice: it.dstDevice,
+            dstArray: it.dstArray,
+            dstPitch: it.dstPitch,
+            WidthInBytes: it.WidthInBytes,
+            Height: it.Height,
+            Depth: 1,
+            ..Self::default()
+        }
+    }
+}
+
 opaque! {
     CUDA_ARRAY3D_DESCRIPTOR_v1 32
     CUDA_ARRAY_DESCRIPTOR_v1 16

@@ -94,26 +94,7 @@ unsafe fn copy_rows(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: Wait) ->
     }
     // SAFETY: not null, so readable by the contract.
     let it = unsafe { copy.read_unaligned() };
-    let copy = CUDA_MEMCPY3D {
-        srcXInBytes: it.srcXInBytes,
-        srcY: it.srcY,
-        srcMemoryType: it.srcMemoryType,
-        srcHost: it.srcHost,
-        srcDevice: it.srcDevice,
-        srcArray: it.srcArray,
-        srcPitch: it.srcPitch,
-        dstXInBytes: it.dstXInBytes,
-        dstY: it.dstY,
-        dstMemoryType: it.dstMemoryType,
-        dstHost: it.dstHost,
-        dstDevice: it.dstDevice,
-        dstArray: it.dstArray,
-        dstPitch: it.dstPitch,
-        WidthInBytes: it.WidthInBytes,
-        Height: it.Height,
-        Depth: 1,
-        ..CUDA_MEMCPY3D::default()
-    };
+    let copy = CUDA_MEMCPY3D::from(&it);
     // SAFETY: handed on.
     unsafe { copy_slices(&raw const copy, stream, wait) }
 }

@@ -132,27 +132,7 @@ pub(crate) fn copy(stream: &Arc<Stream>, it: &CUDA_MEMCPY3D, when: When) -> Outc
 
 /// `cuMemcpy2D` with an array on a side.
 pub(crate) fn copy_plane(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) -> Outcome {
-    let whole = CUDA_MEMCPY3D {
-        srcXInBytes: it.srcXInBytes,
-        srcY: it.srcY,
-        srcMemoryType: it.srcMemoryType,
-        srcHost: it.srcHost,
-        srcDevice: it.srcDevice,
-        srcArray: it.srcArray,
-        srcPitch: it.srcPitch,
-        dstXInBytes: it.dstXInBytes,
-        dstY: it.dstY,
-        dstMemoryType: it.dstMemoryType,
-        dstHost: it.dstHost,
-        dstDevice: it.dstDevice,
-        dstArray: it.dstArray,
-        dstPitch: it.dstPitch,
-        WidthInBytes: it.WidthInBytes,
-        Height: it.Height,
-        Depth: 1,
-        ..CUDA_MEMCPY3D::default()
-    };
-    copy(stream, &whole, when)
+    copy(stream, &it.into(), when)
 }
 
 /// One end of a copy of one row: an array with an offset into its first row, or memory.

@@ -59,26 +59,7 @@ pub(crate) fn copy(stream: &Stream, to: (Side, u64), from: (Side, u64), size: us
 
 /// A copy of rows.
 pub(crate) fn rows(stream: &Stream, it: &CUDA_MEMCPY2D) -> Outcome<bool> {
-    let copy = CUDA_MEMCPY3D {
-        srcXInBytes: it.srcXInBytes,
-        srcY: it.srcY,
-        srcMemoryType: it.srcMemoryType,
-        srcHost: it.srcHost,
-        srcDevice: it.srcDevice,
-        srcArray: it.srcArray,
-        srcPitch: it.srcPitch,
-        dstXInBytes: it.dstXInBytes,
-        dstY: it.dstY,
-        dstMemoryType: it.dstMemoryType,
-        dstHost: it.dstHost,
-        dstDevice: it.dstDevice,
-        dstArray: it.dstArray,
-        dstPitch: it.dstPitch,
-        WidthInBytes: it.WidthInBytes,
-        Height: it.Height,
-        Depth: 1,
-        ..CUDA_MEMCPY3D::default()
-    };
+    let copy = CUDA_MEMCPY3D::from(it);
     of_process().take(stream.place(), || of_process().copy_params(&copy, context(stream)?)).map(took)
 }
 
