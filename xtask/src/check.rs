@@ -1,5 +1,7 @@
 //! The static part of the tests: nothing of it runs a program of ours.
 
+use std::process::Command;
+
 use anyhow::{Result, bail};
 
 use crate::output::{problem, step};
@@ -35,13 +37,18 @@ fn fails(tree: &Tree, name: &str, check: fn(&Tree) -> Result<()>) -> bool {
 
 fn formatting(tree: &Tree) -> Result<()> {
     step("formatting: cargo fmt --check");
-    shell::run(&mut shell::cargo(&tree.root, &["fmt", "--all", "--check"]))
+    silent(&mut shell::cargo(&tree.root, &["fmt", "--all", "--check"]))
+}
+
+/// Runs a command whose output matters only when it fails: it is part of the error then.
+fn silent(command: &mut Command) -> Result<()> {
+    shell::read(command).map(drop)
 }
 
 fn lints(tree: &Tree) -> Result<()> {
     step("lints: cargo clippy, warnings are errors");
     let arguments = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    shell::run(&mut shell::cargo(&tree.root, &arguments))
+    silent(&mut shell::cargo(&tree.root, &arguments))
 }
 
 fn docs(tree: &Tree) -> Result<()> {
@@ -49,5 +56,5 @@ fn docs(tree: &Tree) -> Result<()> {
     let mut cargo =
         shell::cargo(&tree.root, &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"]);
     // Private items are documented too, so links to them are good.
-    shell::run(cargo.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
+    silent(cargo.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
 }

@@ -8,6 +8,7 @@ mod bless;
 mod check;
 mod demo;
 mod dist;
+mod failures;
 mod gpu;
 mod layers;
 mod output;

@@ -1,13 +1,15 @@
 //! Everything that must pass, in one command; the last line counts: `N passed, N failed`.
 //!
-//! All parts run even when one fails, so that one run shows everything that is wrong.
+//! All parts run even when one fails, so that one run shows everything that is wrong; what failed is said once more,
+//! name and output, right before the last line.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 use crate::check::CHECKS;
+use crate::failures::{Failure, Reader};
 use crate::output::{line, problem, step};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
@@ -17,6 +19,7 @@ use crate::{apps, dist, shell};
 struct Count {
     passed: u64,
     failed: u64,
+    failures: Vec<Failure>,
 }
 
 impl Count {
@@ -27,6 +30,7 @@ impl Count {
             Err(error) => {
                 problem(&format!("{name}: {error:#}"));
                 self.failed += 1;
+                self.failures.push(Failure { name: name.to_owned(), output: format!("{error:#}") });
             }
         }
     }
@@ -59,6 +63,10 @@ pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
     cargo_test(&mut shell::cargo(&tree.root, &["test", "--workspace", "--no-fail-fast"]), &mut count);
     step("every interleaving of the shared-memory ring, by loom");
     cargo_test(&mut loom(tree), &mut count);
+    if count.failed > 0 {
+        step("what failed, once more");
+        count.failures.iter().for_each(|failure| line(&format!("{}\n", failure.shown())));
+    }
     line("");
     line(&format!("{} passed, {} failed", count.passed, count.failed));
     Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -74,21 +82,34 @@ fn loom(tree: &Tree) -> Command {
 /// Runs a `cargo test` and counts its tests; its output is shown as it comes.
 fn cargo_test(cargo: &mut Command, count: &mut Count) {
     let before = count.failed;
-    if let Err(error) = counted(cargo, count) {
+    let mut reader = Reader::default();
+    let result = counted(cargo, count, &mut reader);
+    let (failures, died) = reader.finish();
+    count.failures.extend(failures);
+    count.failed += died;
+    if let Err(error) = result {
         // Failed tests have been counted one by one; anything else, such as code that does not compile, counts once.
         if count.failed == before {
             count.failed += 1;
         }
         problem(&format!("{error:#}"));
+        count.failures.push(Failure { name: shell::shown(cargo), output: format!("{error:#}") });
     }
 }
 
-fn counted(cargo: &mut Command, count: &mut Count) -> Result<()> {
-    let mut child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start cargo test")?;
-    let output = child.stdout.take().context("cargo test has no output")?;
-    for text in BufReader::new(output).lines() {
+fn counted(cargo: &mut Command, count: &mut Count, reader: &mut Reader) -> Result<()> {
+    // One pipe for both, so that cargo's naming of a binary stands before what the binary says.
+    let (output, input) = io::pipe().context("cannot make a pipe")?;
+    let copy = input.try_clone().context("cannot copy a pipe")?;
+    let child = cargo.stdin(Stdio::null()).stdout(input).stderr(copy).spawn();
+    // The command still holds the writing ends; without this the end of the output would never come.
+    cargo.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.context("cannot start cargo test")?;
+    for text in BufReader::new(output).split(b'\n') {
         let text = text.context("cannot read what cargo test says")?;
+        let text = String::from_utf8_lossy(&text);
         count.add_closing_line(&text);
+        reader.read(&text);
         line(&text);
     }
     let status = child.wait().context("cargo test was lost")?;
@@ -108,6 +129,6 @@ mod tests {
         count.add_closing_line("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out");
         count.add_closing_line("test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
         count.add_closing_line("test a_test_about_3_passed_things ... ok");
-        assert_eq!(count, Count { passed: 19, failed: 2 });
+        assert_eq!((count.passed, count.failed), (19, 2));
     }
 }
