@@ -218,44 +218,47 @@ static void executable_graphs_are_changed() {
     printf("parameters, functions, switches and whole graphs changed\n");
 }
 
-struct Meeting {
-    std::atomic<int> here{0};
-};
-
-// Two host functions of one graph that each wait for the other: they must be able to run at a time natively as well,
-// so only the second waits, for what a kernel beside it writes.
-__global__ void raise(volatile int *flag) {
-    __threadfence_system();
-    *flag = 1;
-}
+__global__ void raise(int *flag) { *flag = 1; }
 
 static void CUDART_CB wait_for(void *data) {
-    volatile int *flag = static_cast<volatile int *>(data);
-    while (*flag == 0) std::this_thread::yield();
+    auto *go = static_cast<std::atomic<bool> *>(data);
+    while (!*go) std::this_thread::yield();
 }
 
+// The host function ends only when the program has seen, through another stream, what the kernel beside it wrote. Pinned
+// memory would not do: over a network it is made equal at synchronisations alone.
 static void branches_run_side_by_side() {
-    int *flag;
+    int *flag, seen = 0;
+    std::atomic<bool> go{false};
+    cudaStream_t stream, other;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    OK(cudaMallocHost(&flag, sizeof *flag));
-    *flag = 0;
+    OK(cudaMalloc(&flag, sizeof *flag));
+    OK(cudaMemset(flag, 0, sizeof *flag));
+    for (auto *each : {&stream, &other}) OK(cudaStreamCreateWithFlags(each, cudaStreamNonBlocking));
+    OK(cudaDeviceSynchronize());
     OK(cudaGraphCreate(&graph, 0));
     void *arguments[] = {&flag};
     cudaKernelNodeParams params = {};
     params.func = (void *)raise;
     params.gridDim = params.blockDim = dim3(1);
     params.kernelParams = arguments;
-    cudaHostNodeParams waiting = {wait_for, flag};
+    cudaHostNodeParams waiting = {wait_for, &go};
     cudaGraphNode_t host, kernel;
     OK(cudaGraphAddHostNode(&host, graph, nullptr, 0, &waiting));
     OK(cudaGraphAddKernelNode(&kernel, graph, nullptr, 0, &params));
     OK(cudaGraphInstantiate(&exec, graph, 0));
-    run(exec);
-    CHECK(*flag == 1, "flag %d", *flag);
+    OK(cudaGraphLaunch(exec, stream));
+    while (seen == 0) {
+        OK(cudaMemcpyAsync(&seen, flag, sizeof seen, cudaMemcpyDeviceToHost, other));
+        OK(cudaStreamSynchronize(other));
+    }
+    go = true;
+    OK(cudaStreamSynchronize(stream));
     OK(cudaGraphExecDestroy(exec));
     OK(cudaGraphDestroy(graph));
-    OK(cudaFreeHost(flag));
+    for (auto each : {stream, other}) OK(cudaStreamDestroy(each));
+    OK(cudaFree(flag));
     printf("a host function waited for the kernel beside it\n");
 }
 
