@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use katydid_api_spec::{Api, Class, Function};
+use katydid_api_spec::{Api, Body, Class, Function};
 
 /// Generates the page; `soft` lists the functions that softcuda has, one name a line.
 pub fn generate(api: &Api, soft: &str) -> String {
@@ -12,14 +12,17 @@ pub fn generate(api: &Api, soft: &str) -> String {
         "# Coverage of the CUDA driver API\n\nGenerated from `spec/cuda.api` by `cargo xtask bless`; a test compares.\n\n\
          `local`: answered in the program's process. `enqueue`: queued, the call does not wait. `call`: waits for the\n\
          worker. `blocking`: may wait for the GPU. `upcall`: runs a function of the program. `refused`: returns\n\
-         `CUDA_ERROR_NOT_SUPPORTED` and says its name once. softcuda: the software driver has it.\n\n",
+         `CUDA_ERROR_NOT_SUPPORTED` and says its name once. A code behind the class: the answer is always that one, as it\n\
+         is with the driver. softcuda: the software driver has it.\n\n",
     );
     summary(&mut out, api, &soft);
     out.push_str("\n| function | class | journal | since | softcuda |\n|---|---|---|---|---|\n");
     for function in &api.functions {
         let since = function.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
         let soft = if has(&soft, function) { "yes" } else { "" };
-        let _ = writeln!(out, "| {} | {} | {} | {since} | {soft} |", function.name, function.class, function.journal);
+        let always = if let Body::Always(code) = function.body { format!(" {code}") } else { String::new() };
+        let (name, class, journal) = (&function.name, function.class, &function.journal);
+        let _ = writeln!(out, "| {name} | {class}{always} | {journal} | {since} | {soft} |");
     }
     out
 }
@@ -36,6 +39,9 @@ fn summary(out: &mut String, api: &Api, soft: &HashSet<&str>) {
 }
 
 fn has(soft: &HashSet<&str>, function: &Function) -> bool {
+    if matches!(function.body, Body::Always(_)) {
+        return true;
+    }
     let name = function.alias.as_ref().map_or(&function.name, |alias| &alias.base);
     soft.contains(name.as_str())
 }

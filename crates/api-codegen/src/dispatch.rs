@@ -2,12 +2,13 @@
 //!
 //! Functions of CUDA are complete: decode, resolve handles, call the driver, answer. Session messages go to
 //! `crate::handlers::<name>`, which must exist. The session crate supplies `Session::{handle, bind, forget,
-//! driver, enqueued, answer, detach}`.
+//! driver, enqueued, answer, detach}`, and for the journal what [`crate::journal`] names.
 
 use std::fmt::Write;
 
 use katydid_api_spec::{Class, Function, Journal, Kind};
 
+use crate::journal;
 use crate::source::Source;
 use crate::text::c_type;
 
@@ -29,6 +30,7 @@ pub fn generate(source: &Source) -> String {
         let session_message = source.session.functions.iter().any(|f| f.name == function.name);
         handler(&mut out, function, if session_message { by_hand } else { complete });
     }
+    journal::kept(&mut out, source);
     out
 }
 
@@ -42,18 +44,31 @@ fn handler(out: &mut String, function: &Function, body: fn(&Function) -> String)
 
 fn by_hand(function: &Function) -> String {
     let name = &function.name;
+    let notes = journal::notes(function);
     match function.class {
         Class::Enqueue => format!(
-            "    let status = crate::handlers::{name}(session, head, message)?;\n    \
-             session.enqueued(message::{name}::NAME, status);\n    Ok(())\n"
+            "    let status = crate::handlers::{name}(session, head, message)?;\n\
+             {notes}    session.enqueued(message::{name}::NAME, status);\n    Ok(())\n"
         ),
         Class::Blocking => {
-            format!("    let job = crate::handlers::{name}(session, head, message)?;\n    session.detach(head, job)\n")
+            format!(
+                "    let job = crate::handlers::{name}(session, head, message)?;\n\
+                 {notes}    session.detach(head, job)\n"
+            )
         }
         _ => format!(
             "    let (status, reply): (sys::CUresult, message::{name}Reply) = \
-             crate::handlers::{name}(session, head, message)?;\n    session.answer(head, status, &reply)\n"
+             crate::handlers::{name}(session, head, message)?;\n{}",
+            answered("&reply", &notes)
         ),
+    }
+}
+
+/// The answer, and behind it what the journal notes of it.
+fn answered(reply: &str, notes: &str) -> String {
+    match notes {
+        "" => format!("    session.answer(head, status, {reply})\n"),
+        notes => format!("    session.answer(head, status, {reply})?;\n{notes}    Ok(())\n"),
     }
 }
 
@@ -106,6 +121,7 @@ fn enqueue(out: &mut String, function: &Function) {
     outputs(out, function, "    ");
     let _ = writeln!(out, "    {SAFETY}\n    let status = unsafe {{ session.driver().{} }};", driver_call(function));
     bookkeeping(out, function);
+    out.push_str(&journal::notes(function));
     let _ = writeln!(out, "    session.enqueued(message::{}::NAME, status);\n    Ok(())", function.name);
 }
 
@@ -113,7 +129,7 @@ fn call(out: &mut String, function: &Function) {
     outputs(out, function, "    ");
     let _ = writeln!(out, "    {SAFETY}\n    let status = unsafe {{ session.driver().{} }};", driver_call(function));
     bookkeeping(out, function);
-    let _ = writeln!(out, "    session.answer(head, status, &{})", reply(function));
+    out.push_str(&answered(&format!("&{}", reply(function)), &journal::notes(function)));
 }
 
 /// A handle that the call made or ended enters or leaves the session's table.
@@ -125,7 +141,9 @@ fn bookkeeping(out: &mut String, function: &Function) {
                 let _ = writeln!(out, "    if status == sys::CUresult::SUCCESS {{");
                 let _ = writeln!(out, "        session.bind(message.{name}, {name})?;\n    }}");
             }
-            (Kind::Value(ty), Journal::Destroy(ended)) if ty.is_handle() && ended == name => {
+            (Kind::Value(ty), Journal::Destroy(ended))
+                if ty.is_handle() && ended.kind.is_none() && &ended.param == name =>
+            {
                 let _ = writeln!(out, "    session.forget::<{}>(message.{name});", c_type(ty));
             }
             _ => {}

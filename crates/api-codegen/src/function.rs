@@ -2,19 +2,38 @@
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Api, Function, Journal};
+use katydid_api_spec::{Api, Class};
 
 /// Generates the product.
 pub fn generate(api: &Api) -> String {
     let mut out = String::new();
-    enumeration(&mut out, api);
+    enumeration(&mut out, api, "spec/cuda.api");
     tables(&mut out, api);
     lookups(&mut out, api);
     out
 }
 
-fn enumeration(out: &mut String, api: &Api) {
-    out.push_str("/// A function of the driver API; its number is its position in `spec/cuda.api`.\n");
+/// The same for OpenCL, whose functions have no versions of one name: the enumeration, and the names.
+pub fn generate_plain(api: &Api) -> String {
+    let mut out = String::new();
+    enumeration(&mut out, api, "spec/opencl.api");
+    out.push_str("impl Function {\n    /// All functions, in the order of their numbers.\n");
+    let _ = writeln!(out, "    pub const ALL: [Self; {}] = [", api.functions.len());
+    for function in &api.functions {
+        let _ = writeln!(out, "        Self::{},", function.name);
+    }
+    out.push_str("    ];\n\n    /// The exported symbol.\n    pub fn name(self) -> &'static str {\n        NAMES[self as usize].0\n    }\n\n");
+    out.push_str("    /// Whether calls are turned away by name.\n    pub fn is_refused(self) -> bool {\n        NAMES[self as usize].1\n    }\n}\n\n");
+    out.push_str("static NAMES: &[(&str, bool)] = &[\n");
+    for function in &api.functions {
+        let _ = writeln!(out, "    (\"{}\", {}),", function.name, function.class == Class::Refused);
+    }
+    out.push_str("];\n");
+    out
+}
+
+fn enumeration(out: &mut String, api: &Api, file: &str) {
+    let _ = writeln!(out, "/// A function of the API; its number is its position in `{file}`.");
     out.push_str(
         "#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]\n#[repr(u16)]\npub enum Function {\n",
     );
@@ -34,25 +53,13 @@ fn tables(out: &mut String, api: &Api) {
     out.push_str("    /// The function of a number.\n    pub fn from_number(number: u16) -> Option<Self> {\n");
     out.push_str("        Self::ALL.get(usize::from(number)).copied()\n    }\n\n");
     out.push_str("    /// The exported symbol.\n    pub fn name(self) -> &'static str {\n        ROWS[self as usize].0\n    }\n\n");
-    out.push_str("    /// How a call travels.\n    pub fn class(self) -> FunctionClass {\n        ROWS[self as usize].1\n    }\n\n");
-    out.push_str("    /// What a call leaves behind.\n    pub fn journal(self) -> JournalClass {\n        ROWS[self as usize].2\n    }\n}\n\n");
-    out.push_str("static ROWS: &[(&str, FunctionClass, JournalClass)] = &[\n");
+    out.push_str("    /// How a call travels.\n    pub fn class(self) -> FunctionClass {\n        ROWS[self as usize].1\n    }\n}\n\n");
+    out.push_str("static ROWS: &[(&str, FunctionClass)] = &[\n");
     for function in &api.functions {
         let (name, class) = (&function.name, format!("{:?}", function.class));
-        let _ = writeln!(out, "    (\"{name}\", FunctionClass::{class}, {}),", journal(function));
+        let _ = writeln!(out, "    (\"{name}\", FunctionClass::{class}),");
     }
     out.push_str("];\n\n");
-}
-
-fn journal(function: &Function) -> String {
-    let position = |name: &String| function.params.iter().position(|param| &param.name == name).unwrap_or_default();
-    match &function.journal {
-        Journal::None => "JournalClass::None".to_owned(),
-        Journal::Data => "JournalClass::Data".to_owned(),
-        Journal::Create(name) => format!("JournalClass::Create({})", position(name)),
-        Journal::Destroy(name) => format!("JournalClass::Destroy({})", position(name)),
-        Journal::Set(name) => format!("JournalClass::Set({})", position(name)),
-    }
 }
 
 /// Rows are sorted by name, variant and version, as the look-up expects.

@@ -8,6 +8,7 @@
 //! | [`dispatch`] | session | decoding, handles, the driver call, the reply |
 //! | [`driver`] | driver | the table of functions of a driver library |
 //! | [`soft`] | softcuda | every exported symbol of the software driver |
+//! | [`opencl`] | opencl-sys, shim-opencl, session-opencl | the same of OpenCL: symbols, dispatch, the table of ICD loaders |
 //! | [`coverage`] | documentation | `docs/api-coverage.md` |
 //!
 //! Output is text with one rule: it is written for readers of compiler errors, so each function stands in
@@ -17,7 +18,9 @@ pub mod coverage;
 pub mod dispatch;
 pub mod driver;
 pub mod function;
+mod journal;
 pub mod message;
+pub mod opencl;
 pub mod soft;
 pub mod source;
 pub mod stub;

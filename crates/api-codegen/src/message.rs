@@ -12,13 +12,22 @@ pub fn generate(source: &Source) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "/// Hash of the spec files that these messages were generated from.");
     let _ = writeln!(out, "pub const SPEC_HASH: [u8; 32] = {:?};\n", source.hash);
-    for (opcode, function) in source.messages() {
+    out.push_str(&generate_messages(source.messages()));
+    out
+}
+
+/// The messages of one kind of session.
+pub(crate) fn generate_messages<'a>(messages: impl Iterator<Item = (u16, &'a Function)>) -> String {
+    let mut out = String::new();
+    let mut known = Vec::new();
+    for (opcode, function) in messages {
         request(&mut out, opcode, function);
         if function.class != Class::Enqueue {
             reply(&mut out, function);
         }
+        known.push(function);
     }
-    names(&mut out, source);
+    names(&mut out, &known);
     out
 }
 
@@ -94,12 +103,29 @@ fn reply(out: &mut String, function: &Function) {
     out.push_str("        };\n        reader.finish(reply)\n    }\n}\n\n");
 }
 
-fn names(out: &mut String, source: &Source) {
+fn names(out: &mut String, messages: &[&Function]) {
     out.push_str("/// The name of a message, for logs.\npub fn message_name(opcode: u16) -> Option<&'static str> {\n");
     out.push_str("    usize::from(opcode).checked_sub(1).and_then(|at| NAMES.get(at)).copied()\n}\n\n");
     out.push_str("static NAMES: &[&str] = &[\n");
-    for (_, function) in source.messages() {
+    for function in messages {
         let _ = writeln!(out, "    \"{}\",", function.name);
     }
+    out.push_str("];\n\n");
+    out.push_str(
+        "/// A number of the name, fields and types of a message: what was kept by a build where it is another one\n",
+    );
+    out.push_str("/// cannot be read by this build.\npub fn message_layout(opcode: u16) -> Option<u64> {\n");
+    out.push_str("    usize::from(opcode).checked_sub(1).and_then(|at| LAYOUTS.get(at)).copied()\n}\n\n");
+    out.push_str("static LAYOUTS: &[u64] = &[\n");
+    for function in messages {
+        let _ = writeln!(out, "    {:#018x},", layout(function));
+    }
     out.push_str("];\n");
+}
+
+/// FNV-1a over `name(field:type,…)`.
+fn layout(function: &Function) -> u64 {
+    let fields = function.params.iter().filter_map(request_field).map(|(name, ty)| format!("{name}:{ty},"));
+    let text = format!("{}({})", function.name, fields.collect::<String>());
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use katydid_api_spec::{Api, Function};
+use katydid_api_spec::{Api, Body, Function};
 
 use crate::stub::{addresses, symbol, variant};
 use crate::text::{function_path, names};
@@ -34,6 +34,9 @@ fn body(function: &Function, implemented: &HashSet<&str>) -> String {
             function.name
         ),
         _ => {
+            if let Body::Always(code) = function.body {
+                return format!("    crate::border::entry({path}, || sys::CUresult({code}))\n");
+            }
             let unused = if names.is_empty() { String::new() } else { format!("    let _ = ({names},);\n") };
             format!("{unused}    crate::border::refused({path})\n")
         }

@@ -5,13 +5,17 @@ use std::{env, fs, io};
 
 use katydid_api_spec::{Api, SpecError, parse};
 
-/// Both spec files, parsed, with the hash that shim and worker compare.
+/// The spec files, parsed, with the hash that shim and worker compare.
 pub struct Source {
     /// The functions of the CUDA driver.
     pub cuda: Api,
     /// The messages besides them.
     pub session: Api,
-    /// BLAKE3 over both files: two builds understand each other exactly when it is equal.
+    /// The functions of OpenCL.
+    pub opencl: Api,
+    /// The messages that carry them.
+    pub opencl_session: Api,
+    /// BLAKE3 over all files: two builds understand each other exactly when it is equal.
     pub hash: [u8; 32],
 }
 
@@ -39,32 +43,51 @@ pub enum SourceError {
 }
 
 impl Source {
-    /// Reads `cuda.api` and `session.api` from `directory`.
+    /// Reads all spec files from `directory`.
     ///
     /// # Errors
     ///
     /// A file that cannot be read, or the first line that breaks the grammar.
     pub fn read(directory: &Path) -> Result<Self, SourceError> {
-        let cuda = read(&directory.join("cuda.api"))?;
-        let session = read(&directory.join("session.api"))?;
-        Ok(Self::from_texts(&cuda, &session)?)
+        let text = |name: &str| read(&directory.join(name));
+        Ok(Self::from_texts([
+            &text("cuda.api")?,
+            &text("session.api")?,
+            &text("opencl.api")?,
+            &text("opencl-session.api")?,
+        ])?)
     }
 
-    /// Parses both files from memory.
+    /// Parses all files from memory: `cuda.api`, `session.api`, `opencl.api`, `opencl-session.api`.
     ///
     /// # Errors
     ///
     /// The first line that breaks the grammar.
-    pub fn from_texts(cuda: &str, session: &str) -> Result<Self, SpecError> {
-        let hash = *blake3::Hasher::new().update(cuda.as_bytes()).update(session.as_bytes()).finalize().as_bytes();
-        Ok(Self { cuda: parse("cuda.api", cuda)?, session: parse("session.api", session)?, hash })
+    pub fn from_texts(texts: [&str; 4]) -> Result<Self, SpecError> {
+        let mut hasher = blake3::Hasher::new();
+        texts.iter().for_each(|text| {
+            hasher.update(text.as_bytes());
+        });
+        let [cuda, session, opencl, opencl_session] = texts;
+        Ok(Self {
+            cuda: parse("cuda.api", cuda)?,
+            session: parse("session.api", session)?,
+            opencl: parse("opencl.api", opencl)?,
+            opencl_session: parse("opencl-session.api", opencl_session)?,
+            hash: *hasher.finalize().as_bytes(),
+        })
     }
 
-    /// All messages in the order of their opcodes, which start at 1.
+    /// All messages of a CUDA session in the order of their opcodes, which start at 1.
     pub fn messages(&self) -> impl Iterator<Item = (u16, &katydid_api_spec::Function)> {
         let session = self.session.functions.iter();
         let cuda = self.cuda.functions.iter().filter(|function| function.has_message());
         (1..).zip(session.chain(cuda))
+    }
+
+    /// The same of an OpenCL session.
+    pub fn opencl_messages(&self) -> impl Iterator<Item = (u16, &katydid_api_spec::Function)> {
+        (1..).zip(self.opencl_session.functions.iter())
     }
 }
 
@@ -92,6 +115,11 @@ fn run(products: &[&str]) -> Result<(), SourceError> {
 
 fn generate(source: &Source, product: &str, manifest: &Path) -> Result<String, SourceError> {
     Ok(match product {
+        "opencl_function.rs" => crate::function::generate_plain(&source.opencl),
+        "opencl_message.rs" => crate::message::generate_messages(source.opencl_messages()),
+        "opencl_entry.rs" => crate::opencl::entries(&source.opencl),
+        "opencl_dispatch.rs" => crate::opencl::dispatch(source),
+        "opencl_table.rs" => crate::opencl::table(&source.opencl),
         "function.rs" => crate::function::generate(&source.cuda),
         "message.rs" => crate::message::generate(source),
         "entry.rs" => crate::stub::generate(&source.cuda),

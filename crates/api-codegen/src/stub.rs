@@ -34,7 +34,8 @@ pub(crate) fn symbol(out: &mut String, function: &Function, body: &str) {
     );
     let _ = writeln!(out, "#[unsafe(no_mangle)]");
     let _ = writeln!(out, "pub unsafe extern \"C\" fn {name}({}) -> sys::CUresult {{", c_signature(function));
-    if function.class == Class::Refused && !function.params.is_empty() {
+    let is_unread = function.class == Class::Refused || matches!(function.body, Body::Always(_));
+    if is_unread && !function.params.is_empty() {
         let _ = writeln!(out, "    let _ = ({},);", names(function));
     }
     out.push_str(body);
@@ -64,6 +65,7 @@ fn body(function: &Function) -> String {
             "        // SAFETY: the caller's promise, above, is handed on.\n        unsafe {{ crate::{by}({}) }}\n",
             names(function)
         ),
+        Body::Always(code) => format!("        Err(sys::CUresult({code}))\n"),
         Body::Generated => generated(function),
     };
     format!("    crate::border::entry({path}, || {{\n{inner}    }})\n")

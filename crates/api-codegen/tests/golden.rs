@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use katydid_api_codegen::{Source, coverage, dispatch, driver, function, message, soft, stub};
+use katydid_api_codegen::{Source, coverage, dispatch, driver, function, message, opencl, soft, stub};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -50,6 +50,14 @@ fn dispatch_is_generated_as_kept() {
 }
 
 #[test]
+fn opencl_is_generated_as_kept() {
+    let source = source();
+    compare("opencl_entry.txt", &opencl::entries(&source.opencl));
+    compare("opencl_dispatch.txt", &opencl::dispatch(&source));
+    compare("opencl_table.txt", &opencl::table(&source.opencl));
+}
+
+#[test]
 fn the_driver_table_is_generated_as_kept() {
     compare("driver.txt", &driver::generate(&source().cuda));
 }
@@ -73,10 +81,18 @@ fn the_published_coverage_page_is_true() {
 }
 
 #[test]
+fn the_published_coverage_of_opencl_is_true() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = opencl::coverage(&Source::read(&root.join("spec")).unwrap().opencl);
+    compare("../../../../docs/opencl-coverage.md", &page);
+}
+
+#[test]
 fn a_changed_line_changes_the_hash() {
-    let source = Source::from_texts("f (x: u32) call none 2.0", "g (x: u32) call none -").unwrap();
-    let changed = Source::from_texts("f (x: u64) call none 2.0", "g (x: u32) call none -").unwrap();
-    assert_ne!(source.hash, changed.hash);
+    let hash = |opencl| Source::from_texts(["f (x: u32) call none 2.0", "g () call none -", opencl, ""]).unwrap().hash;
+    assert_ne!(hash("clF (x: u32) call none 1.0"), hash("clF (x: u64) call none 1.0"));
+    let hash = |cuda| Source::from_texts([cuda, "", "", ""]).unwrap().hash;
+    assert_ne!(hash("f (x: u32) call none 2.0"), hash("f (x: u64) call none 2.0"));
 }
 
 #[test]

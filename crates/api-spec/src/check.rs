@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::error::Fault;
-use crate::model::{Api, Body, Class, Function, Kind};
+use crate::model::{Api, Body, Class, Function, Kind, Object};
 
 /// Checks all rules and fills in what variants take from their bases.
 pub(crate) fn check(mut functions: Vec<Function>) -> Result<Api, (usize, Fault)> {
@@ -18,6 +18,7 @@ pub(crate) fn check(mut functions: Vec<Function>) -> Result<Api, (usize, Fault)>
             let base = base.ok_or_else(|| (functions[i].line, Fault::Base(alias.base.clone())))?;
             let variant = &mut functions[i];
             (variant.params, variant.class, variant.journal) = (base.params, base.class, base.journal);
+            variant.returns = base.returns;
         }
     }
     Ok(Api { functions })
@@ -39,9 +40,8 @@ fn line_rules(function: &Function) -> Result<(), Fault> {
     if let Some(twice) = function.params.iter().find(|param| !names.insert(&param.name)) {
         return Err(Fault::ParamTwice(twice.name.clone()));
     }
-    if let Some(name) = function.journal.param()
-        && !function.params.iter().any(|param| param.name == name)
-    {
+    let mut named = function.journal.object().into_iter().flat_map(Object::params);
+    if let Some(name) = named.find(|name| !function.params.iter().any(|param| param.name == *name)) {
         return Err(Fault::JournalParam(name.to_owned()));
     }
     if let Some((_, before_last)) = function.params.split_last()
@@ -53,7 +53,10 @@ fn line_rules(function: &Function) -> Result<(), Fault> {
 }
 
 fn needs_hand(function: &Function) -> Result<(), Fault> {
-    if matches!(function.body, Body::By(_)) || function.alias.is_some() || function.class == Class::Refused {
+    if matches!(function.body, Body::By(_) | Body::Always(_))
+        || function.alias.is_some()
+        || function.class == Class::Refused
+    {
         return Ok(());
     }
     if matches!(function.class, Class::Local | Class::Upcall) {

@@ -34,8 +34,11 @@ pub enum Fault {
     /// A call class is not in the grammar.
     #[error("`{0}` is no class (local, enqueue, call, blocking, upcall, refused)")]
     Class(String),
+    /// What stands behind `always` is no result code.
+    #[error("`{0}` is no result code (a number)")]
+    Code(String),
     /// A journal class is not in the grammar.
-    #[error("`{0}` is no journal class (none, create(x), destroy(x), set(x), data)")]
+    #[error("`{0}` is no journal class (none, create(x), destroy(x), set(x), answer(x), data)")]
     Journal(String),
     /// The journal class names a parameter that the function lacks.
     #[error("the journal class names `{0}`, which is no parameter")]

@@ -10,5 +10,5 @@ mod model;
 mod parse;
 
 pub use error::{Fault, SpecError};
-pub use model::{Alias, Api, ApiVersion, Body, Class, Function, Journal, Kind, Param, Type};
+pub use model::{Alias, Api, ApiVersion, Body, Class, Function, Journal, Kind, Object, Param, Type};
 pub use parse::parse;

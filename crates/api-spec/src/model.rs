@@ -18,6 +18,8 @@ pub struct Function {
     pub line: usize,
     /// Parameters in the vendor's order, under the vendor's names.
     pub params: Vec<Param>,
+    /// What the function returns, where that is not the API's code.
+    pub returns: Option<Type>,
     /// How a call travels. A variant has the class of its base.
     pub class: Class,
     /// Where the shim's body comes from.
@@ -48,6 +50,8 @@ pub enum Body {
     Via(String),
     /// Hand-written at this path below `crate::`; the function has no message.
     By(String),
+    /// None: the answer is always this code, as it is with the driver, and nothing is said about it.
+    Always(u32),
 }
 
 /// What a parameter is.
@@ -79,7 +83,7 @@ pub enum Kind {
 pub struct Type(pub String);
 
 impl Type {
-    const SCALARS: [&'static str; 9] = ["u8", "u16", "u32", "u64", "usize", "i32", "i64", "f32", "f64"];
+    const SCALARS: [&'static str; 10] = ["u8", "u16", "u32", "u64", "usize", "i32", "i64", "isize", "f32", "f64"];
 
     /// Types that the driver API hands out as opaque pointers; each names an object on the worker's side.
     const HANDLES: [&'static str; 24] = [
@@ -114,9 +118,23 @@ impl Type {
         Self::SCALARS.contains(&self.0.as_str())
     }
 
+    /// The same of OpenCL.
+    const OPENCL_HANDLES: [&'static str; 9] = [
+        "cl_command_queue",
+        "cl_context",
+        "cl_device_id",
+        "cl_event",
+        "cl_kernel",
+        "cl_mem",
+        "cl_platform_id",
+        "cl_program",
+        "cl_sampler",
+    ];
+
     /// An opaque pointer of the driver API: travels as an id.
     pub fn is_handle(&self) -> bool {
-        Self::HANDLES.contains(&self.0.as_str())
+        let name = self.0.as_str();
+        Self::HANDLES.contains(&name) || Self::OPENCL_HANDLES.contains(&name)
     }
 
     /// A small structure passed or pointed to, whose bytes the generator does not know.
@@ -181,20 +199,59 @@ pub enum Journal {
     /// Nothing.
     None,
     /// Makes the named parameter's object.
-    Create(String),
+    Create(Object),
     /// Ends the named parameter's object.
-    Destroy(String),
+    Destroy(Object),
     /// Changes a property of the named parameter's object; the last value is kept.
-    Set(String),
-    /// Its effect is in saved memory.
+    Set(Object),
+    /// Tells the program something about the object that the driver chose; it must be the same after a restore.
+    Answer(Object),
+    /// Its effect is in saved memory, or in what the driver is asked when the state is saved.
     Data,
 }
 
+/// The object that a journal class names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// What kind of object, where the parameter's type does not say it.
+    pub kind: Option<String>,
+    /// The parameter; [`Object::CURRENT`] stands for the context of the call.
+    pub param: String,
+    /// The parameter that names the object when the first one is 0.
+    pub other: Option<String>,
+    /// The parameter that says which property: each has a last value of its own.
+    pub selector: Option<String>,
+}
+
+impl Object {
+    /// In the place of a parameter: the context of the call.
+    pub const CURRENT: &'static str = "current";
+
+    /// All parameters that the class names.
+    pub fn params(&self) -> impl Iterator<Item = &str> {
+        let own = Some(self.param.as_str()).filter(|name| *name != Self::CURRENT);
+        own.into_iter().chain(self.other.as_deref()).chain(self.selector.as_deref())
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(kind) = &self.kind {
+            write!(f, "{kind}:")?;
+        }
+        f.write_str(&self.param)?;
+        if let Some(other) = &self.other {
+            write!(f, "|{other}")?;
+        }
+        self.selector.as_ref().map_or(Ok(()), |selector| write!(f, ",{selector}"))
+    }
+}
+
 impl Journal {
-    /// The parameter that the class names, if any.
-    pub fn param(&self) -> Option<&str> {
+    /// The object that the class names, if any.
+    pub fn object(&self) -> Option<&Object> {
         match self {
-            Self::Create(name) | Self::Destroy(name) | Self::Set(name) => Some(name),
+            Self::Create(object) | Self::Destroy(object) | Self::Set(object) | Self::Answer(object) => Some(object),
             Self::None | Self::Data => None,
         }
     }
@@ -207,6 +264,7 @@ impl fmt::Display for Journal {
             Self::Create(name) => write!(f, "create({name})"),
             Self::Destroy(name) => write!(f, "destroy({name})"),
             Self::Set(name) => write!(f, "set({name})"),
+            Self::Answer(name) => write!(f, "answer({name})"),
             Self::Data => f.write_str("data"),
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::check::check;
 use crate::error::{Fault, SpecError};
-use crate::model::{Alias, Api, ApiVersion, Body, Class, Function, Journal, Kind, Param, Type};
+use crate::model::{Alias, Api, ApiVersion, Body, Class, Function, Journal, Kind, Object, Param, Type};
 
 /// Parses and checks one spec file. `file` is its name as error messages show it.
 ///
@@ -43,6 +43,7 @@ fn variant(name: String, text: &str, line: usize) -> Result<Function, Fault> {
         name,
         line,
         params: Vec::new(),
+        returns: None,
         class: Class::Refused,
         body: Body::Generated,
         journal: Journal::None,
@@ -51,14 +52,19 @@ fn variant(name: String, text: &str, line: usize) -> Result<Function, Fault> {
     })
 }
 
-/// `(parameters) class [by|via path] journal version`.
+/// `(parameters) [-> type] class [by|via path | always code] journal version`.
 fn plain(name: String, text: &str, line: usize) -> Result<Function, Fault> {
     let inside = text.strip_prefix('(').ok_or(Fault::Shape)?;
     let (params, rest) = inside.split_once(") ").ok_or(Fault::Unclosed)?;
+    let (returns, rest) = returns(rest)?;
     let words: Vec<&str> = rest.split_whitespace().collect();
     let (class_word, body, journal_word, version_word) = match words[..] {
         [class, "by", path, journal, version] => (class, Body::By(path.to_owned()), journal, version),
         [class, "via", path, journal, version] => (class, Body::Via(path.to_owned()), journal, version),
+        [class, "always", code, journal, version] => {
+            let code = code.parse().map_err(|_| Fault::Code(code.to_owned()))?;
+            (class, Body::Always(code), journal, version)
+        }
         [class, journal, version] => (class, Body::Generated, journal, version),
         _ => return Err(Fault::Shape),
     };
@@ -66,12 +72,20 @@ fn plain(name: String, text: &str, line: usize) -> Result<Function, Fault> {
         name,
         line,
         params: self::params(params)?,
+        returns,
         class: class(class_word)?,
         body,
         journal: journal(journal_word)?,
         version: version(version_word)?,
         alias: None,
     })
+}
+
+/// What stands after the arrow, and the rest of the line.
+fn returns(text: &str) -> Result<(Option<Type>, &str), Fault> {
+    let Some(rest) = text.trim_start().strip_prefix("-> ") else { return Ok((None, text)) };
+    let (word, rest) = rest.split_once(' ').ok_or(Fault::Shape)?;
+    Ok((Some(ty(word)?), rest))
 }
 
 fn params(text: &str) -> Result<Vec<Param>, Fault> {
@@ -134,13 +148,24 @@ fn journal(word: &str) -> Result<Journal, Fault> {
         _ => {}
     }
     let (verb, rest) = word.split_once('(').ok_or_else(bad)?;
-    let name = rest.strip_suffix(')').ok_or_else(bad)?.to_owned();
+    let object = rest.strip_suffix(')').and_then(object).ok_or_else(bad)?;
     match verb {
-        "create" => Ok(Journal::Create(name)),
-        "destroy" => Ok(Journal::Destroy(name)),
-        "set" => Ok(Journal::Set(name)),
+        "create" => Ok(Journal::Create(object)),
+        "destroy" => Ok(Journal::Destroy(object)),
+        "set" => Ok(Journal::Set(object)),
+        "answer" => Ok(Journal::Answer(object)),
         _ => Err(bad()),
     }
+}
+
+/// `[kind:]parameter[|parameter][,selector]`.
+fn object(text: &str) -> Option<Object> {
+    let word = |text: &str| identifier(text).ok();
+    let optional = |text: Option<&str>| text.map_or(Some(None), |text| word(text).map(Some));
+    let (subject, selector) = text.split_once(',').map_or((text, None), |(subject, rest)| (subject, Some(rest)));
+    let (kind, names) = subject.split_once(':').map_or((None, subject), |(kind, rest)| (Some(kind), rest));
+    let (param, other) = names.split_once('|').map_or((names, None), |(param, rest)| (param, Some(rest)));
+    Some(Object { kind: optional(kind)?, param: word(param)?, other: optional(other)?, selector: optional(selector)? })
 }
 
 fn version(word: &str) -> Result<Option<ApiVersion>, Fault> {
@@ -174,10 +199,28 @@ mod tests {
         assert_eq!(f.name, "cuStreamCreate");
         assert_eq!(f.class, Class::Enqueue);
         assert_eq!(f.body, Body::Via("stream::create".into()));
-        assert_eq!(f.journal, Journal::Create("phStream".into()));
+        assert_eq!(f.journal.to_string(), "create(phStream)");
         assert_eq!(f.version, Some(ApiVersion { major: 2, minor: 0 }));
         assert_eq!(f.params[0].kind, Kind::OutNew(Type("CUstream".into())));
         assert_eq!(f.params[1].kind, Kind::Value(Type("u32".into())));
+    }
+
+    #[test]
+    fn a_journal_class_names_kind_object_and_property() {
+        let f = only("f (a: u32, b: u32, c: u32) call set(block:a|b,c) -");
+        let object = f.journal.object().unwrap();
+        assert_eq!((object.kind.as_deref(), object.param.as_str()), (Some("block"), "a"));
+        assert_eq!(object.params().collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(f.journal.to_string(), "set(block:a|b,c)");
+        assert_eq!(only("f (a: u32) call answer(current,a) -").journal.object().unwrap().params().count(), 1);
+    }
+
+    #[test]
+    fn what_a_function_returns_stands_after_an_arrow() {
+        let f = only("clCreateUserEvent (c: cl_context, e: *mut i32) -> cl_event call by event::user none 1.1");
+        assert_eq!((f.returns, f.class), (Some(Type("cl_event".into())), Class::Call));
+        assert_eq!(only("f (x: u32) call none 2.0").returns, None);
+        assert_eq!(fault("f (x: u32) -> cl_event"), Fault::Shape);
     }
 
     #[test]
@@ -212,6 +255,8 @@ mod tests {
         assert_eq!(fault("f (x: in out u32) call none 2.0"), Fault::Kind("in".into()));
         assert_eq!(fault("f (x: u32) call maybe 2.0"), Fault::Journal("maybe".into()));
         assert_eq!(fault("f (x: u32) call set(y) 2.0"), Fault::JournalParam("y".into()));
+        assert_eq!(fault("f (x: u32) call set(x,y) 2.0"), Fault::JournalParam("y".into()));
+        assert_eq!(fault("f (x: u32) call set(x:) 2.0"), Fault::Journal("set(x:)".into()));
         assert_eq!(fault("f (x: u32) call none 2"), Fault::Version("2".into()));
         assert_eq!(fault("f (x: u32, x: u32) call none 2.0"), Fault::ParamTwice("x".into()));
         assert_eq!(fault("f () call none 2.0\nf () call none 2.0"), Fault::Twice { name: "f".into(), first: 1 });

@@ -1,0 +1,112 @@
+//! Part of product `dispatch.rs`: what of a message the journal keeps.
+//!
+//! The session crate supplies `Session::{made, changed, told, ended}` and, in `crate::journal`, the kinds of objects
+//! (`Kind`), which of its properties a message sets (`Selector`), and the ids that end together (`only`, `span`).
+
+use std::fmt::Write;
+
+use katydid_api_spec::{Function, Journal, Kind, Object};
+
+use crate::source::Source;
+use crate::text::wire_type;
+
+/// The lines that follow a message's execution. What was made or set counts when that succeeded; what was to be ended
+/// is gone from the session's books whatever the driver said.
+pub(crate) fn notes(function: &Function) -> String {
+    let Some(object) = function.journal.object() else { return String::new() };
+    let subject = subject(function, object);
+    let note = match &function.journal {
+        Journal::Create(_) => format!("session.made(head, {subject}, payload);"),
+        Journal::Set(_) => format!("session.changed(head, {subject}, {}, payload);", selector(function, object)),
+        Journal::Answer(_) => format!("session.told(head, {subject}, {}, payload);", selector(function, object)),
+        _ => {
+            return format!(
+                "    session.ended(head, {}, {}, payload);\n",
+                kind(function, object),
+                range(function, object)
+            );
+        }
+    };
+    format!("    if status == sys::CUresult::SUCCESS {{\n        {note}\n    }}\n")
+}
+
+/// Two functions by which a journal that was read is checked: it may hold no other messages.
+pub(crate) fn kept(out: &mut String, source: &Source) {
+    let is_kept = |journal: &Journal| matches!(journal, Journal::Create(_) | Journal::Set(_) | Journal::Answer(_));
+    let is_end = |journal: &Journal| matches!(journal, Journal::Destroy(_));
+    let _ = writeln!(out, "/// Whether a message makes, changes or tells something that the journal keeps.");
+    list(out, "is_kept", source, is_kept);
+    let _ = writeln!(out, "\n/// Whether a message ends what the journal keeps.");
+    list(out, "is_end", source, is_end);
+}
+
+fn list(out: &mut String, name: &str, source: &Source, holds: impl Fn(&Journal) -> bool) {
+    let _ = writeln!(out, "pub(crate) fn {name}(opcode: u16) -> bool {{\n    matches!(opcode,");
+    let opcodes = source.messages().filter(|(_, function)| holds(&function.journal));
+    let opcodes: Vec<_> = opcodes.map(|(opcode, _)| opcode.to_string()).collect();
+    let none = if opcodes.is_empty() { "0" } else { "" };
+    let _ = writeln!(out, "        {none}{}\n    )\n}}", opcodes.join(" | "));
+}
+
+/// `(kind, id)`.
+fn subject(function: &Function, object: &Object) -> String {
+    let first = format!("({}, {})", kind(function, object), number(function, &object.param));
+    match &object.other {
+        Some(other) => {
+            let kind = variant(&kind_of(function, other));
+            format!("crate::journal::either({first}, ({kind}, {}))", number(function, other))
+        }
+        None => first,
+    }
+}
+
+fn kind(function: &Function, object: &Object) -> String {
+    variant(&object.kind.clone().unwrap_or_else(|| kind_of(function, &object.param)))
+}
+
+/// The word for what a parameter names: its type without the prefix, or its own name.
+fn kind_of(function: &Function, param: &str) -> String {
+    if param == Object::CURRENT {
+        return "context".to_owned();
+    }
+    match function.params.iter().find(|other| other.name == param).map(|param| &param.kind) {
+        Some(Kind::Value(ty) | Kind::New(ty) | Kind::OutNew(ty)) if ty.is_handle() => ty.0["CU".len()..].to_owned(),
+        _ => param.to_owned(),
+    }
+}
+
+fn variant(word: &str) -> String {
+    let (first, rest) = word.split_at(1);
+    format!("crate::journal::Kind::{}{rest}", first.to_uppercase())
+}
+
+/// A parameter as 64 bits.
+fn number(function: &Function, name: &str) -> String {
+    if name == Object::CURRENT {
+        return "u64::from(session.current)".to_owned();
+    }
+    let kind = function.params.iter().find(|param| param.name == name).map(|param| &param.kind);
+    match kind {
+        Some(Kind::Value(ty)) if wire_type(ty) == "u64" => format!("message.{name}"),
+        Some(Kind::Out(_)) => format!("reply.{name}"),
+        _ => format!("u64::from(message.{name})"),
+    }
+}
+
+fn selector(function: &Function, object: &Object) -> String {
+    let Some(name) = &object.selector else { return "crate::journal::Selector::Number(0)".to_owned() };
+    let is_bytes = function.params.iter().any(|param| &param.name == name && param.kind == Kind::InBytes);
+    match is_bytes {
+        true => "crate::journal::Selector::Whole".to_owned(),
+        false => format!("crate::journal::Selector::Number({})", number(function, name)),
+    }
+}
+
+/// The ids that end: all those in a range of addresses where the message has a size.
+fn range(function: &Function, object: &Object) -> String {
+    let first = number(function, &object.param);
+    match function.params.iter().any(|param| param.name == "size") {
+        true => format!("crate::journal::span({first}, message.size)"),
+        false => format!("crate::journal::only({first})"),
+    }
+}
