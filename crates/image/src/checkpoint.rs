@@ -1,0 +1,297 @@
+//! Writing one checkpoint: by the process that began it, and by others that take part.
+//!
+//! The one that began it holds the lock and commits; others, such as the workers of several sessions, write chunks and
+//! states of their own and leave a description of what they wrote. Until `manifest.json` has its name, there is no
+//! checkpoint; a writer that is dropped before takes away what it wrote.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::chunks::{Chunks, Options, Written};
+use crate::error::{ImageError, Result};
+use crate::files::Files;
+use crate::gc;
+use crate::id::{CheckpointNumber, ChunkId};
+use crate::image::{CHECKPOINTS, Image, LATEST, MANIFEST, folder_of, read_whole};
+use crate::index::{Index, PACKS, located};
+use crate::manifest::{FileEntry, Identity, Manifest, PackUse, Session, Sizes, seal};
+use crate::store::local::PART;
+use crate::store::{Guard, Lock, Store};
+
+/// Where chunks and states of a session go: an image, or a connection to whoever writes it.
+pub trait Sink: Send + Sync {
+    /// Keeps a chunk, unless it is known, and gives its name. Any number of threads may put at once.
+    fn put(&self, chunk: &[u8]) -> Result<ChunkId>;
+
+    /// Whether a chunk need not be put.
+    fn has(&self, id: &ChunkId) -> bool;
+
+    /// Keeps a file of the session; the entry belongs into [`Session::states`].
+    fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry>;
+}
+
+/// A checkpoint being written, with the lock of its image.
+#[derive(Debug)]
+pub struct Writer {
+    image: Image,
+    number: CheckpointNumber,
+    parent: Option<CheckpointNumber>,
+    index: Arc<Index>,
+    chunks: Chunks,
+    files: Files,
+    committed: bool,
+    _guard: Guard,
+}
+
+/// A part of a checkpoint that another process has begun.
+#[derive(Debug)]
+pub struct Part {
+    number: CheckpointNumber,
+    chunks: Chunks,
+    files: Files,
+    finished: bool,
+}
+
+/// A checkpoint that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// Its number.
+    pub number: CheckpointNumber,
+    /// What it takes.
+    pub sizes: Sizes,
+}
+
+impl Writer {
+    /// Takes the lock, clears what an earlier writer left, and makes the folder of the next number.
+    pub(crate) fn begin(image: &Image, options: Options) -> Result<Self> {
+        let store = Arc::clone(&image.store);
+        let guard = store.lock(Lock::Writer)?;
+        clear_leftovers(image)?;
+        let parent = image.checkpoints()?.last().copied();
+        // `latest` counts too: the newest checkpoint may have been removed, and its number is not given again.
+        let last = parent.map_or(0, |parent| parent.0).max(latest(&*store).flatten().unwrap_or(0));
+        let number = CheckpointNumber(last.saturating_add(1));
+        let index = Arc::new(Index::load(&*store, image.id)?);
+        store.make_folder(&folder_of(number))?;
+        let chunks = Chunks::new(Arc::clone(&store), image.id, Arc::clone(&index), options);
+        let files = Files::new(store, number);
+        let chunks = chunks?;
+        Ok(Self { image: image.clone(), number, parent, index, chunks, files, committed: false, _guard: guard })
+    }
+
+    /// The number that the checkpoint will have.
+    pub fn number(&self) -> CheckpointNumber {
+        self.number
+    }
+
+    /// The checkpoint before it.
+    pub fn parent(&self) -> Option<CheckpointNumber> {
+        self.parent
+    }
+
+    /// What this process has written so far; others count their own.
+    pub fn written(&self) -> Written {
+        self.chunks.written()
+    }
+
+    /// The image's folder, for a process that takes part: [`Image::open_at`] and [`Image::join`] there. None in an object
+    /// store, to which only this process writes.
+    pub fn directory(&self) -> Result<Option<OwnedFd>> {
+        self.image.store.descriptor()
+    }
+
+    /// A folder for another program to write files into, which [`Writer::adopt_folder`] takes in.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = format!("{}/{name}", folder_of(self.number));
+        self.image.store.make_folder(&folder)?;
+        Ok(self.image.store.path(&folder))
+    }
+
+    /// Hashes the files in [`Writer::folder`] and makes them part of the checkpoint.
+    pub fn adopt_folder(&self, name: &str) -> Result<()> {
+        let adopted = self.files.adopt(name);
+        self.chunks.spoil_on_error(adopted)
+    }
+
+    /// What a [`Part`] has left under this name of a session.
+    pub fn take_session(&self, name: &str) -> Result<Session> {
+        self.files.take_session(name)
+    }
+
+    /// Makes the checkpoint: all chunks that the manifest names must have been put, by this process or a part.
+    ///
+    /// Identity, sizes, files and packs of the manifest are filled in here.
+    pub fn commit(mut self, mut manifest: Manifest) -> Result<Committed> {
+        self.chunks.finish()?;
+        let before = self.index.pack_sizes();
+        // Packs of those who took part have come since, and ours have places now.
+        self.index.refresh(&*self.image.store, self.image.id)?;
+        manifest.files = self.files.finish(&manifest.sessions)?;
+        manifest.identity = Some(Identity { image: self.image.id, number: self.number, parent: self.parent });
+        self.count(&mut manifest)?;
+        let new = self.index.pack_sizes().into_iter().filter(|pack| before.binary_search(pack).is_err());
+        manifest.sizes.added = new.map(|(_, size)| size).sum();
+        let folder = folder_of(self.number);
+        manifest.check().map_err(|fault| located(&self.image.store.place(&folder), fault))?;
+        self.write_manifest(&folder, &manifest)?;
+        self.committed = true;
+        // Only a hint: readers look at the folders, and the next checkpoint writes it again.
+        let _ = self.write_latest();
+        Ok(Committed { number: self.number, sizes: manifest.sizes })
+    }
+
+    /// Fills in sizes and packs, and refuses chunks that nobody has put.
+    fn count(&self, manifest: &mut Manifest) -> Result<()> {
+        let mut sizes = Sizes { files: manifest.files.iter().map(|file| file.bytes).sum(), ..Sizes::default() };
+        let mut packs = BTreeMap::new();
+        let mut seen = HashSet::new();
+        for (id, length) in manifest.chunks() {
+            sizes.content += length as u64;
+            if !seen.insert(*id) {
+                continue;
+            }
+            let place = || self.image.store.place(PACKS);
+            let found = self.index.find(id).ok_or_else(|| ImageError::UnknownChunk { place: place(), chunk: *id })?;
+            sizes.chunks += u64::from(found.entry.raw);
+            sizes.stored += u64::from(found.entry.stored);
+            let number = found.pack.number;
+            let used = packs.entry(number).or_insert(PackUse { number, chunks: 0, stored: 0 });
+            used.chunks += 1;
+            used.stored += u64::from(found.entry.stored);
+        }
+        manifest.packs = packs.into_values().collect();
+        manifest.sizes = sizes;
+        Ok(())
+    }
+
+    /// The moment at which the checkpoint comes to be is the renaming in here.
+    fn write_manifest(&self, folder: &str, manifest: &Manifest) -> Result<()> {
+        let store = &*self.image.store;
+        let name = format!("{folder}/{MANIFEST}");
+        let sealed = seal(manifest).map_err(|error| ImageError::unfit(&store.place(&name), error.to_string()))?;
+        // The folder must be there after a power cut before anything says that it is complete.
+        store.sync_folder(CHECKPOINTS)?;
+        let mut output = store.create(&name)?;
+        output.write(&[&sealed])?;
+        output.finish()?;
+        store.sync_folder(folder)
+    }
+
+    /// For people and scripts.
+    fn write_latest(&self) -> Result<()> {
+        let mut output = self.image.store.create(LATEST)?;
+        output.write(&[format!("{:06}\n", self.number.0).as_bytes()])?;
+        output.finish()?;
+        self.image.store.sync_folder(".")
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.committed {
+            self.chunks.discard();
+            // Whatever stays is no checkpoint, and is removed when the next one begins.
+            let _ = gc::remove_checkpoint(&self.image, self.number);
+            let _ = gc::sweep(&self.image);
+        }
+    }
+}
+
+impl Part {
+    /// Joins the checkpoint of this number, which must have been begun and not be complete.
+    pub(crate) fn join(image: &Image, number: CheckpointNumber, options: Options) -> Result<Self> {
+        let store = Arc::clone(&image.store);
+        let folder = folder_of(number);
+        if store.descriptor()?.is_none() {
+            let what = "only the process that began a checkpoint writes to an object store";
+            return Err(ImageError::unfit(&store.place(&folder), what));
+        }
+        let name = folder.rsplit('/').next().unwrap_or_default();
+        if !store.list(CHECKPOINTS)?.iter().any(|found| found == name) {
+            return Err(ImageError::unfit(&store.place(&folder), "this checkpoint has not been begun"));
+        }
+        if store.open(&format!("{folder}/{MANIFEST}"))?.is_some() {
+            return Err(ImageError::unfit(&store.place(&folder), "this checkpoint is complete already"));
+        }
+        let index = Arc::new(Index::load(&*store, image.id)?);
+        let chunks = Chunks::new(Arc::clone(&store), image.id, index, options)?;
+        Ok(Self { number, chunks, files: Files::new(store, number), finished: false })
+    }
+
+    /// The checkpoint that it is part of.
+    pub fn number(&self) -> CheckpointNumber {
+        self.number
+    }
+
+    /// What has been written so far.
+    pub fn written(&self) -> Written {
+        self.chunks.written()
+    }
+
+    /// Makes all of it lasting, and leaves the description for [`Writer::take_session`].
+    pub fn finish(mut self, session: &Session) -> Result<Written> {
+        self.chunks.finish()?;
+        self.files.session(session)?;
+        self.finished = true;
+        Ok(self.chunks.written())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.chunks.discard();
+        }
+    }
+}
+
+/// Both write alike.
+macro_rules! sink {
+    ($name:ident) => {
+        impl Sink for $name {
+            fn put(&self, chunk: &[u8]) -> Result<ChunkId> {
+                self.chunks.put(chunk)
+            }
+
+            fn has(&self, id: &ChunkId) -> bool {
+                self.chunks.has(id)
+            }
+
+            fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry> {
+                let written = self.files.state(name, bytes);
+                self.chunks.spoil_on_error(written)
+            }
+        }
+    };
+}
+
+sink!(Writer);
+sink!(Part);
+
+/// The number in `latest`: none if there is no such file, or if it holds no number.
+pub(crate) fn latest(store: &dyn Store) -> Option<Option<u32>> {
+    let file = store.open(LATEST).ok().flatten()?;
+    let text = read_whole(&*file, LATEST, 16).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    Some(text.and_then(|text| text.trim().parse().ok()))
+}
+
+/// Removes what an earlier writer left when it was ended in the middle. The caller has the lock.
+pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
+    let complete = image.checkpoints()?;
+    let mut any = false;
+    for number in image.folders()? {
+        if complete.binary_search(&number).is_err() {
+            image.store.remove_folder(&folder_of(number))?;
+            any = true;
+        }
+    }
+    for name in image.store.list(PACKS)? {
+        if name.ends_with(PART) {
+            image.store.remove(&format!("{PACKS}/{name}"))?;
+            any = true;
+        }
+    }
+    if any { gc::sweep(image).map(drop) } else { Ok(()) }
+}

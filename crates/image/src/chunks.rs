@@ -1,0 +1,292 @@
+//! Writing chunks: hashed and compressed by the threads that bring them, appended to several packs at once.
+//!
+//! A kernel lets one writer at a time append to a file, so as much more is written, as many more packs are open, up to
+//! [`Options::packs_at_once`]; a small checkpoint has one. A chunk is on its way straight from the caller's memory: what
+//! is held here are the compressors' buffers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::codec::{Compression, Packer, Stored, check_of, is_zero, zero_id};
+use crate::error::{ImageError, Result};
+use crate::format::{self, Codec, Entry, MAX_CHUNK, Trailer, UNIT};
+use crate::id::{ChunkId, ImageId};
+use crate::index::{self, Found, Index, MAX_ENTRIES, PACKS, pack_name};
+use crate::store::{Output, Store};
+
+/// How chunks are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Whether they are compressed.
+    pub compression: Compression,
+    /// A pack that has as many bytes gets no further chunk.
+    pub pack_bytes: u64,
+    /// Most packs that are written side by side.
+    pub packs_at_once: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { compression: Compression::default(), pack_bytes: 1 << 30, packs_at_once: 16 }
+    }
+}
+
+/// Another pack may be open for each of these bytes.
+const BYTES_PER_PACK: u64 = 16 << 20;
+
+/// What has been written so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes handed in, known or not.
+    pub raw: u64,
+    /// Bytes of the packs: the new chunks as they are kept, with their headers.
+    pub stored: u64,
+}
+
+/// The chunks of a checkpoint to be.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    store: Arc<dyn Store>,
+    image: ImageId,
+    index: Arc<Index>,
+    options: Options,
+    packer: Packer,
+    open: Mutex<Open>,
+    /// An open pack has been given back.
+    returned: Condvar,
+    spoiled: AtomicBool,
+    raw: AtomicU64,
+    stored: AtomicU64,
+}
+
+/// The packs being written.
+#[derive(Debug, Default)]
+struct Open {
+    idle: Vec<OpenPack>,
+    /// Idle ones and those in the hands of a thread.
+    count: usize,
+    /// Numbers given to packs of ours.
+    numbers: Vec<u32>,
+    next_number: u32,
+}
+
+/// A pack being written.
+#[derive(Debug)]
+struct OpenPack {
+    output: Box<dyn Output>,
+    offset: u64,
+    index: Vec<u8>,
+}
+
+impl Chunks {
+    /// Chunks that go to packs of `store`; the index knows what is there.
+    pub(crate) fn new(store: Arc<dyn Store>, image: ImageId, index: Arc<Index>, options: Options) -> Result<Self> {
+        let last = index::pack_numbers(&*store)?.last().copied().unwrap_or(0);
+        let open = Mutex::new(Open { next_number: last.saturating_add(1), ..Open::default() });
+        let packer = Packer::new(options.compression);
+        let (returned, spoiled) = (Condvar::new(), AtomicBool::new(false));
+        let (raw, stored) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { store, image, index, options, packer, open, returned, spoiled, raw, stored })
+    }
+
+    /// Keeps a chunk, unless it is known, and gives its name.
+    pub(crate) fn put(&self, raw: &[u8]) -> Result<ChunkId> {
+        if raw.is_empty() || raw.len() > MAX_CHUNK {
+            let what = format!("a chunk of {} bytes: 1 to {MAX_CHUNK} are possible", raw.len());
+            return Err(ImageError::unfit(&self.store.place(PACKS), what));
+        }
+        self.check_whole()?;
+        let zero = is_zero(raw);
+        let id = if zero { zero_id(raw.len()) } else { ChunkId::of(raw) };
+        self.raw.fetch_add(raw.len() as u64, Ordering::Relaxed);
+        if self.index.announce(&id) {
+            let stored = self.packer.pack(raw, zero);
+            let written = self.append(entry_of(id, raw, &stored), stored.bytes());
+            self.packer.done(stored);
+            self.spoil_on_error(written)?;
+        }
+        Ok(id)
+    }
+
+    /// Takes over a chunk as it is stored in another pack, once its bytes have been found whole.
+    pub(crate) fn copy(&self, found: &Found) -> Result<()> {
+        let entry = found.entry;
+        if !self.index.announce(&entry.id) {
+            return Ok(());
+        }
+        let mut stored = vec![0; entry.stored as usize];
+        found.pack.input.read(entry.data(), &mut stored)?;
+        if check_of(&stored) != entry.check {
+            let what = format!("chunk {} at byte {} is not what was written", entry.id, entry.offset);
+            return Err(ImageError::damaged(&found.pack.place, what));
+        }
+        let appended = self.append(entry, &stored);
+        self.spoil_on_error(appended)
+    }
+
+    /// Whether a chunk need not be put.
+    pub(crate) fn has(&self, id: &ChunkId) -> bool {
+        self.index.has(id)
+    }
+
+    /// Bytes so far.
+    pub(crate) fn written(&self) -> Written {
+        Written { raw: self.raw.load(Ordering::Relaxed), stored: self.stored.load(Ordering::Relaxed) }
+    }
+
+    /// An error, when an earlier write has failed: chunks that were announced may not be there.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        match self.spoiled.load(Ordering::SeqCst) {
+            true => Err(ImageError::Spoiled { place: self.store.place(PACKS) }),
+            false => Ok(()),
+        }
+    }
+
+    /// Remembers that something failed.
+    pub(crate) fn spoil_on_error<T>(&self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.spoiled.store(true, Ordering::SeqCst);
+            // Whoever waits for a pack shall learn of it.
+            self.returned.notify_all();
+        }
+        result
+    }
+
+    /// Appends to a pack; where the chunk lies in it is filled in here.
+    fn append(&self, entry: Entry, bytes: &[u8]) -> Result<()> {
+        let mut pack = self.take_pack()?;
+        let appended = pack.append(&Entry { offset: pack.offset, ..entry }, bytes);
+        self.stored.fetch_add((UNIT + bytes.len()) as u64, Ordering::Relaxed);
+        match appended {
+            Ok(()) => self.give_back(pack),
+            Err(error) => {
+                self.open().count -= 1;
+                Err(error)
+            }
+        }
+    }
+
+    /// A thread that panics leaves the list of packs as it was between two changes of it.
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An idle pack, a new one when there may be one more, or the next that is given back.
+    fn take_pack(&self) -> Result<OpenPack> {
+        let mut open = self.open();
+        loop {
+            self.check_whole()?;
+            if let Some(pack) = open.idle.pop() {
+                return Ok(pack);
+            }
+            let wanted = 1 + self.stored.load(Ordering::Relaxed) / BYTES_PER_PACK;
+            if (open.count as u64) < wanted.min(self.packs_at_once() as u64) {
+                let pack = self.begin_pack(&mut open)?;
+                open.count += 1;
+                return Ok(pack);
+            }
+            open = self.returned.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// What the caller wants, as far as the place gains by it.
+    fn packs_at_once(&self) -> usize {
+        self.options.packs_at_once.min(self.store.side_by_side()).max(1)
+    }
+
+    /// Begins a pack under the first number that nobody has; the lock is held, so that two threads begin two.
+    fn begin_pack(&self, open: &mut Open) -> Result<OpenPack> {
+        loop {
+            let number = open.next_number;
+            // Eight digits are what a name has.
+            if number >= 100_000_000 {
+                return Err(ImageError::unfit(&self.store.place(PACKS), "all pack numbers are used up"));
+            }
+            open.next_number += 1;
+            if let Some(mut output) = self.store.create_new(&pack_name(number))? {
+                output.write(&[&format::pack_header(self.image, number)])?;
+                open.numbers.push(number);
+                self.stored.fetch_add(UNIT as u64, Ordering::Relaxed);
+                return Ok(OpenPack { output, offset: UNIT as u64, index: Vec::new() });
+            }
+        }
+    }
+
+    /// Makes a pack idle again, or finishes a full one, which another thread need not wait for.
+    fn give_back(&self, pack: OpenPack) -> Result<()> {
+        let is_full = pack.offset >= self.options.pack_bytes || pack.index.len() >= MAX_ENTRIES as usize * UNIT;
+        if is_full {
+            self.open().count -= 1;
+            self.finish_pack(pack)?;
+        } else {
+            self.open().idle.push(pack);
+        }
+        self.returned.notify_one();
+        Ok(())
+    }
+
+    /// Counts what a pack has beside its chunks, and finishes it.
+    fn finish_pack(&self, pack: OpenPack) -> Result<()> {
+        self.stored.fetch_add((pack.index.len() + UNIT) as u64, Ordering::Relaxed);
+        pack.finish()
+    }
+
+    /// Finishes all packs and makes them lasting; nothing can be put after it.
+    pub(crate) fn finish(&self) -> Result<()> {
+        self.check_whole()?;
+        let packs = std::mem::take(&mut self.open().idle);
+        let any = !packs.is_empty() || !self.open().numbers.is_empty();
+        // Each waits for its disk, so they wait side by side.
+        let finished = std::thread::scope(|scope| {
+            let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
+            let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS) };
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
+        });
+        self.spoil_on_error(finished)?;
+        let synced = if any { self.store.sync_folder(PACKS) } else { Ok(()) };
+        self.spoil_on_error(synced)
+    }
+
+    /// Removes what has been written; the checkpoint will not be.
+    pub(crate) fn discard(&self) {
+        self.spoiled.store(true, Ordering::SeqCst);
+        let numbers = {
+            let mut open = self.open();
+            open.idle.clear();
+            std::mem::take(&mut open.numbers)
+        };
+        for number in numbers {
+            // What cannot be removed belongs to no checkpoint, and goes when the next one begins.
+            let _ = self.store.remove(&pack_name(number));
+        }
+        self.index.forget_coming();
+    }
+}
+
+/// What the pack says of a chunk, before the chunk has a place.
+fn entry_of(id: ChunkId, raw: &[u8], stored: &Stored<'_>) -> Entry {
+    let bytes = stored.bytes();
+    // Bytes that are kept as they are have their hash already.
+    let check = match stored.codec {
+        Codec::Raw => id.as_bytes().first_chunk().copied().unwrap_or_default(),
+        _ => check_of(bytes),
+    };
+    Entry { id, check, offset: 0, raw: raw.len() as u32, stored: bytes.len() as u32, codec: stored.codec }
+}
+
+impl OpenPack {
+    /// Header and bytes in one write, the line in memory until the pack is finished.
+    fn append(&mut self, entry: &Entry, stored: &[u8]) -> Result<()> {
+        self.output.write(&[&entry.header(), stored])?;
+        self.index.extend_from_slice(&entry.line());
+        self.offset += (UNIT + stored.len()) as u64;
+        Ok(())
+    }
+
+    /// Index and trailer make it readable, and its name makes it known.
+    fn finish(mut self) -> Result<()> {
+        let trailer = Trailer::of(&self.index, self.offset);
+        self.output.write(&[&self.index, &trailer.bytes()])?;
+        self.output.finish()
+    }
+}

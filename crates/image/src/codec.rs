@@ -1,0 +1,170 @@
+//! How the bytes of a chunk are kept: nothing for zeros, as they are, or compressed when that saves something.
+//!
+//! A sample is compressed first, so that a chunk of noise costs hardly more than its hash.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use zstd::bulk::{Compressor, Decompressor};
+
+use crate::format::{Codec, MAX_CHUNK};
+use crate::id::ChunkId;
+
+/// Whether chunks are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Never: as fast as the memory is.
+    None,
+    /// With this level of zstd, where it saves something.
+    Zstd(i32),
+}
+
+impl Default for Compression {
+    /// The fastest of zstd's ordinary levels.
+    fn default() -> Self {
+        Self::Zstd(1)
+    }
+}
+
+/// Chunks below this length are compressed without a sample.
+const SAMPLED: usize = 256 << 10;
+/// Length of one of the pieces of a sample.
+const PIECE: usize = 8 << 10;
+
+/// Compresses for many threads: each takes a set of buffers and gives it back.
+#[derive(Debug)]
+pub(crate) struct Packer {
+    compression: Compression,
+    idle: Mutex<Vec<Scratch>>,
+}
+
+/// A compressor and its buffer.
+pub(crate) struct Scratch {
+    compressor: Compressor<'static>,
+    buffer: Vec<u8>,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Scratch({})", self.buffer.capacity())
+    }
+}
+
+/// A chunk as it is to be stored.
+pub(crate) struct Stored<'a> {
+    pub(crate) codec: Codec,
+    raw: &'a [u8],
+    scratch: Option<Scratch>,
+}
+
+impl Stored<'_> {
+    /// The bytes for the pack.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match (&self.scratch, self.codec) {
+            (Some(scratch), _) => &scratch.buffer,
+            (None, Codec::Zero) => &[],
+            (None, _) => self.raw,
+        }
+    }
+}
+
+impl Packer {
+    /// Compressors are made when they are first needed, as many as threads put at once.
+    pub(crate) fn new(compression: Compression) -> Self {
+        Self { compression, idle: Mutex::default() }
+    }
+
+    /// Chooses how a chunk is kept; what is returned goes to [`Packer::done`].
+    pub(crate) fn pack<'a>(&self, raw: &'a [u8], zero: bool) -> Stored<'a> {
+        if zero {
+            return Stored { codec: Codec::Zero, raw, scratch: None };
+        }
+        let Some(mut scratch) = self.scratch() else { return Stored { codec: Codec::Raw, raw, scratch: None } };
+        if scratch.shrinks(raw) {
+            return Stored { codec: Codec::Zstd, raw, scratch: Some(scratch) };
+        }
+        self.give_back(scratch);
+        Stored { codec: Codec::Raw, raw, scratch: None }
+    }
+
+    /// The bytes have been written.
+    pub(crate) fn done(&self, stored: Stored<'_>) {
+        stored.scratch.into_iter().for_each(|scratch| self.give_back(scratch));
+    }
+
+    /// Keeps the compressor for the next chunk: making one costs more than a small chunk.
+    fn give_back(&self, scratch: Scratch) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    }
+
+    /// None when chunks are not compressed.
+    fn scratch(&self) -> Option<Scratch> {
+        let Compression::Zstd(level) = self.compression else { return None };
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // Without memory for a compressor, chunks are kept as they are.
+        idle.or_else(|| Compressor::new(level).ok().map(|compressor| Scratch { compressor, buffer: Vec::new() }))
+    }
+}
+
+impl Scratch {
+    /// Compresses; false when less than an eighth is saved, so that reading it again is no dearer than it must be.
+    fn shrinks(&mut self, raw: &[u8]) -> bool {
+        let bound = |length: usize| length - length / 8;
+        if raw.len() >= SAMPLED {
+            let sample = self.sample(raw);
+            if sample >= bound(3 * PIECE) {
+                return false;
+            }
+        }
+        let compressed = self.compress(raw);
+        compressed > 0 && compressed < bound(raw.len())
+    }
+
+    /// Compressed length of pieces from begin, middle and end.
+    fn sample(&mut self, raw: &[u8]) -> usize {
+        let starts = [0, (raw.len() - PIECE) / 2, raw.len() - PIECE];
+        starts.iter().map(|&start| self.compress(&raw[start..start + PIECE])).sum()
+    }
+
+    /// Length in the buffer; more than any chunk when the compressor refuses.
+    fn compress(&mut self, raw: &[u8]) -> usize {
+        self.buffer.clear();
+        self.buffer.reserve(zstd::zstd_safe::compress_bound(raw.len()));
+        self.compressor.compress_to_buffer(raw, &mut self.buffer).unwrap_or(2 * MAX_CHUNK)
+    }
+}
+
+/// Whether every byte is zero. The first differing block ends it, so that it costs nothing for other chunks.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (blocks, rest) = bytes.as_chunks::<64>();
+    blocks.iter().all(|block| *block == [0; 64]) && rest.iter().all(|byte| *byte == 0)
+}
+
+/// The name of zeros, which is looked up rather than hashed: most of the memory that programs reserve was never written.
+pub(crate) fn zero_id(length: usize) -> ChunkId {
+    static KNOWN: Mutex<BTreeMap<usize, ChunkId>> = Mutex::new(BTreeMap::new());
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&length).copied();
+    known.unwrap_or_else(|| {
+        let id = ChunkId::of(&vec![0; length]);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nearly all chunks have one length; ends of regions have others, and need not all be remembered.
+        if known.len() < 64 {
+            known.insert(length, id);
+        }
+        id
+    })
+}
+
+/// Decompresses into exactly `raw`; false when the bytes are something else.
+pub(crate) fn decompress(stored: &[u8], raw: &mut [u8]) -> bool {
+    let Ok(mut decompressor) = Decompressor::new() else { return false };
+    decompressor.decompress_to_buffer(stored, raw).is_ok_and(|length| length == raw.len())
+}
+
+/// The first bytes of the hash of what is stored.
+pub(crate) fn check_of(stored: &[u8]) -> [u8; 8] {
+    let hash = blake3::hash(stored);
+    let mut check = [0; 8];
+    check.copy_from_slice(&hash.as_bytes()[..8]);
+    check
+}

@@ -1,0 +1,74 @@
+//! What can be wrong with an image or with the place it lies in; every text says what to do.
+//!
+//! Whatever is returned, checkpoints that were complete before are untouched.
+
+use std::io;
+
+use crate::id::{CheckpointNumber, ChunkId};
+
+/// Why an image could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "every field is named by the text above it")]
+pub enum ImageError {
+    /// No image lies there.
+    #[error("{place}: no image here: give the folder that `katydid checkpoint -o` wrote")]
+    NotAnImage { place: String },
+    /// Something else lies there.
+    #[error("{place}: neither empty nor an image: choose another folder")]
+    Occupied { place: String },
+    /// Written by a newer format; nothing behind the version has been interpreted.
+    #[error("{place}: format {found} is newer than {newest}, the newest that this build reads: use a newer katydid")]
+    TooNew { place: String, found: u32, newest: u32 },
+    /// Bytes contradict each other or their hash.
+    #[error(
+        "{place}: damaged: {what}: restore the file from a copy, or use another checkpoint (`katydid images verify`)"
+    )]
+    Damaged { place: String, what: String },
+    /// A file that the checkpoint consists of is gone.
+    #[error("{place}: missing, and checkpoint {checkpoint} needs it: put the file back, or use another checkpoint")]
+    Missing { place: String, checkpoint: CheckpointNumber },
+    /// No pack holds the chunk.
+    #[error("{place}: chunk {chunk} is in none of the packs: one has been removed: use another checkpoint")]
+    UnknownChunk { place: String, chunk: ChunkId },
+    /// The image has no such checkpoint.
+    #[error("{place}: no checkpoint {wanted}: there are {present}")]
+    NoCheckpoint { place: String, wanted: String, present: String },
+    /// No room, or the quota or size limit is reached.
+    #[error("{place}: no room for the image: make room or choose another place; the last complete checkpoint is whole")]
+    Full { place: String },
+    /// Another process writes or clears up.
+    #[error("{place}: in use by {holder}: wait for it to end")]
+    Locked { place: String, holder: String },
+    /// Part of the checkpoint could not be written before; the rest is refused.
+    #[error("{place}: an earlier write failed, so this checkpoint cannot be completed")]
+    Spoiled { place: String },
+    /// The caller asked for something that the format cannot hold.
+    #[error("{place}: {what}")]
+    Unfit { place: String, what: String },
+    /// The operating system or the object store failed.
+    #[error("{place}: cannot {action}: {source}")]
+    Io { place: String, action: &'static str, source: io::Error },
+}
+
+/// Results of this crate.
+pub type Result<T, E = ImageError> = std::result::Result<T, E>;
+
+impl ImageError {
+    /// An error of the operating system; those that mean a full disk become [`ImageError::Full`].
+    pub(crate) fn io(place: &str, action: &'static str, source: io::Error) -> Self {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match source.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge => Self::Full { place: place.to_owned() },
+            _ => Self::Io { place: place.to_owned(), action, source },
+        }
+    }
+
+    pub(crate) fn damaged(place: &str, what: impl Into<String>) -> Self {
+        Self::Damaged { place: place.to_owned(), what: what.into() }
+    }
+
+    pub(crate) fn unfit(place: &str, what: impl Into<String>) -> Self {
+        Self::Unfit { place: place.to_owned(), what: what.into() }
+    }
+}

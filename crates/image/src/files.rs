@@ -1,0 +1,137 @@
+//! The files in the folder of one checkpoint, besides its manifest.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{ImageError, Result};
+use crate::id::{CheckpointNumber, ChunkId};
+use crate::image::{folder_of, read_whole};
+use crate::index::located;
+use crate::manifest::{FileEntry, Session, seal, unseal};
+use crate::store::{Input, Store};
+
+/// Most bytes of a state that is read.
+pub(crate) const MAX_STATE: u64 = 4 << 30;
+/// Most bytes of what one session says of itself.
+const MAX_SESSION: u64 = 512 << 20;
+/// Files are hashed in pieces of this length.
+const PIECE: usize = 1 << 20;
+
+/// The folder of a checkpoint that is being written.
+#[derive(Debug)]
+pub(crate) struct Files {
+    store: Arc<dyn Store>,
+    folder: String,
+    written: Mutex<Vec<FileEntry>>,
+}
+
+impl Files {
+    /// The folder of checkpoint `number`, which is there.
+    pub(crate) fn new(store: Arc<dyn Store>, number: CheckpointNumber) -> Self {
+        Self { store, folder: folder_of(number), written: Mutex::default() }
+    }
+
+    /// Writes a state under a name of letters, digits, `.`, `_` and `-`.
+    pub(crate) fn state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry> {
+        self.check_name(name)?;
+        let entry = self.write(format!("state-{name}.bin"), bytes)?;
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).push(entry.clone());
+        Ok(entry)
+    }
+
+    /// Leaves for the one who commits what a session consists of.
+    pub(crate) fn session(&self, session: &Session) -> Result<()> {
+        self.check_name(&session.name)?;
+        let place = self.store.place(&self.folder);
+        let sealed = seal(session).map_err(|error| ImageError::unfit(&place, error.to_string()))?;
+        self.write(session_file(&session.name), &sealed).map(drop)
+    }
+
+    /// Reads what [`Files::session`] has left, here or in another process.
+    pub(crate) fn take_session(&self, name: &str) -> Result<Session> {
+        self.check_name(name)?;
+        let path = format!("{}/{}", self.folder, session_file(name));
+        let place = self.store.place(&path);
+        let input = self.store.open(&path)?;
+        let input = input.ok_or_else(|| ImageError::unfit(&place, "this session has not been written"))?;
+        let bytes = read_whole(&*input, &place, MAX_SESSION)?;
+        unseal(&bytes).map_err(|fault| located(&place, fault))
+    }
+
+    /// Writes a file of ours whole; its hash is that of what was meant to be written, not of what the disk has.
+    fn write(&self, name: String, bytes: &[u8]) -> Result<FileEntry> {
+        let mut output = self.store.create(&format!("{}/{name}", self.folder))?;
+        output.write(&[bytes])?;
+        output.finish()?;
+        Ok(FileEntry { name, bytes: bytes.len() as u64, blake3: ChunkId::of(bytes) })
+    }
+
+    /// Names become file names, and come from other processes.
+    fn check_name(&self, name: &str) -> Result<()> {
+        let fine = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(fine) {
+            let what = format!("{name:?} is no name for a part of it: use letters, digits and .-_, 64 at most");
+            return Err(ImageError::unfit(&self.store.place(&self.folder), what));
+        }
+        Ok(())
+    }
+
+    /// Takes in files that another program has written to a folder below.
+    pub(crate) fn adopt(&self, folder: &str) -> Result<()> {
+        self.check_name(folder)?;
+        let path = format!("{}/{folder}", self.folder);
+        let mut names = self.store.take_in(&path)?;
+        names.sort_unstable();
+        for name in names {
+            let (bytes, blake3) = hash_of_path(&self.store.path(&path).join(&name))?;
+            let entry = FileEntry { name: format!("{folder}/{name}"), bytes, blake3 };
+            self.written.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        }
+        Ok(())
+    }
+
+    /// Everything written, in the order of names, with what the sessions say they have; the folder is made lasting.
+    pub(crate) fn finish(&self, sessions: &[Session]) -> Result<Vec<FileEntry>> {
+        let mut written = std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner));
+        let states = sessions.iter().flat_map(|session| session.states.values());
+        written.extend(states.cloned());
+        written.sort_by(|a, b| a.name.cmp(&b.name));
+        written.dedup();
+        for name in self.store.list(&self.folder)? {
+            // What was left for us and is in the manifest by now.
+            if name.starts_with("session-") {
+                self.store.remove(&format!("{}/{name}", self.folder))?;
+            }
+        }
+        self.store.sync_folder(&self.folder).map(|()| written)
+    }
+}
+
+/// What a session leaves for the one who commits.
+fn session_file(name: &str) -> String {
+    format!("session-{name}.json")
+}
+
+/// The hash of a whole file.
+pub(crate) fn hash_of(input: &dyn Input) -> Result<ChunkId> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
+    while at < input.size() {
+        let piece = (input.size() - at).min(PIECE as u64) as usize;
+        input.read(at, &mut buffer[..piece])?;
+        hasher.update(&buffer[..piece]);
+        at += piece as u64;
+    }
+    Ok(ChunkId::from_bytes(*hasher.finalize().as_bytes()))
+}
+
+/// Length and hash of a file that another program has written, or will read.
+pub(crate) fn hash_of_path(path: &Path) -> Result<(u64, ChunkId)> {
+    let place = path.display().to_string();
+    let mut hasher = blake3::Hasher::new();
+    let file = File::open(path).map_err(|error| ImageError::io(&place, "open", error))?;
+    hasher.update_reader(file).map_err(|error| ImageError::io(&place, "read", error))?;
+    Ok((hasher.count(), ChunkId::from_bytes(*hasher.finalize().as_bytes())))
+}

@@ -1,0 +1,255 @@
+//! The binary layouts, byte for byte as `docs/image-format.md` shows them: bytes in, checked values out.
+//!
+//! All integers are little-endian. A version is looked at before anything behind it, and a hash before what it covers
+//! is believed. Nothing here allocates by a length that a file states.
+
+use crate::id::{ChunkId, ImageId};
+
+/// The newest version of image file, packs and manifests; older ones are read, newer ones refused.
+pub const FORMAT: u32 = 1;
+/// Most raw bytes of one chunk.
+pub const MAX_CHUNK: usize = 16 << 20;
+/// Bytes of the image file, of a pack's header, of a chunk's header, of an index entry and of a pack's trailer.
+pub(crate) const UNIT: usize = 64;
+
+const IMAGE_MAGIC: &[u8; 8] = b"KATYDIMG";
+const PACK_MAGIC: &[u8; 8] = b"KATYPACK";
+const TRAILER_MAGIC: &[u8; 8] = b"KATYTAIL";
+const CHUNK_MAGIC: &[u8; 4] = b"KCHK";
+
+/// What is wrong with some bytes; the caller adds where they lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The version of a newer format.
+    TooNew(u32),
+    /// In words.
+    Damaged(&'static str),
+}
+
+/// How a chunk's bytes are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Codec {
+    /// As they are.
+    Raw,
+    /// One zstd frame.
+    Zstd,
+    /// Not at all: every byte is zero.
+    Zero,
+}
+
+/// A chunk in a pack: a line of the pack's index, and with less the header before the chunk's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) id: ChunkId,
+    /// First 8 bytes of the BLAKE3 hash of the stored bytes: looked at before they are decompressed.
+    pub(crate) check: [u8; 8],
+    /// Of the chunk's header, from the start of the pack.
+    pub(crate) offset: u64,
+    pub(crate) raw: u32,
+    pub(crate) stored: u32,
+    pub(crate) codec: Codec,
+}
+
+/// The last bytes of a pack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trailer {
+    pub(crate) index_hash: [u8; 32],
+    /// From the start of the pack.
+    pub(crate) index_offset: u64,
+    pub(crate) entries: u32,
+}
+
+/// Sequential fields of one unit.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    /// The next field; zeros behind the end, which the callers' units do not have.
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (field, rest) = self.0.split_first_chunk::<N>().unwrap_or((&[0; N], &[]));
+        self.0 = rest;
+        *field
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+}
+
+/// Puts fields one after the other; what is left stays zero.
+fn unit(fields: &[&[u8]]) -> [u8; UNIT] {
+    let mut unit = [0; UNIT];
+    let mut at = 0;
+    for field in fields {
+        unit[at..at + field.len()].copy_from_slice(field);
+        at += field.len();
+    }
+    unit
+}
+
+/// Looked at before anything behind it.
+fn version(found: u32) -> Result<(), Fault> {
+    match found {
+        0 => Err(Fault::Damaged("format 0 was never written")),
+        found if found > FORMAT => Err(Fault::TooNew(found)),
+        _ => Ok(()),
+    }
+}
+
+/// What must hold, or the bytes are damaged in this way.
+fn expect(holds: bool, fault: &'static str) -> Result<(), Fault> {
+    if holds { Ok(()) } else { Err(Fault::Damaged(fault)) }
+}
+
+/// The whole file `katydid-image`.
+pub(crate) fn image_file(id: ImageId) -> [u8; UNIT] {
+    let mut bytes = unit(&[IMAGE_MAGIC, &FORMAT.to_le_bytes(), &[0; 4], id.as_bytes()]);
+    let hash = blake3::hash(&bytes[..32]);
+    bytes[32..].copy_from_slice(hash.as_bytes());
+    bytes
+}
+
+/// Reads `katydid-image`.
+pub(crate) fn read_image_file(bytes: &[u8; UNIT]) -> Result<ImageId, Fault> {
+    let mut fields = Fields(bytes);
+    expect(&fields.take() == IMAGE_MAGIC, "does not begin with KATYDIMG")?;
+    version(fields.u32())?;
+    expect(blake3::hash(&bytes[..32]).as_bytes() == &bytes[32..], "its hash is another")?;
+    fields.u32();
+    Ok(ImageId::from_bytes(fields.take()))
+}
+
+/// The first bytes of pack `number`.
+pub(crate) fn pack_header(image: ImageId, number: u32) -> [u8; UNIT] {
+    unit(&[PACK_MAGIC, &FORMAT.to_le_bytes(), &number.to_le_bytes(), image.as_bytes()])
+}
+
+/// Checks that a pack is the one of this number in this image.
+pub(crate) fn check_pack_header(bytes: &[u8; UNIT], image: ImageId, number: u32) -> Result<(), Fault> {
+    let mut fields = Fields(bytes);
+    expect(&fields.take() == PACK_MAGIC, "does not begin with KATYPACK")?;
+    version(fields.u32())?;
+    expect(fields.u32() == number, "its name and its number differ")?;
+    expect(&fields.take() == image.as_bytes(), "it belongs to another image")
+}
+
+impl Codec {
+    /// As it stands in headers and lines.
+    fn number(self) -> u32 {
+        match self {
+            Self::Raw => 0,
+            Self::Zstd => 1,
+            Self::Zero => 2,
+        }
+    }
+
+    /// A number that no version of this format has is damage, not a reason to guess.
+    fn from_number(number: u32) -> Result<Self, Fault> {
+        match number {
+            0 => Ok(Self::Raw),
+            1 => Ok(Self::Zstd),
+            2 => Ok(Self::Zero),
+            _ => Err(Fault::Damaged("a chunk is kept in an unknown way")),
+        }
+    }
+}
+
+impl Entry {
+    /// The line in the pack's index.
+    pub(crate) fn line(&self) -> [u8; UNIT] {
+        unit(&[
+            self.id.as_bytes(),
+            &self.check,
+            &self.offset.to_le_bytes(),
+            &self.raw.to_le_bytes(),
+            &self.stored.to_le_bytes(),
+            &self.codec.number().to_le_bytes(),
+        ])
+    }
+
+    /// The header before the chunk's bytes.
+    pub(crate) fn header(&self) -> [u8; UNIT] {
+        unit(&[
+            CHUNK_MAGIC,
+            &self.codec.number().to_le_bytes(),
+            &self.raw.to_le_bytes(),
+            &self.stored.to_le_bytes(),
+            &self.check,
+            &[0; 8],
+            self.id.as_bytes(),
+        ])
+    }
+
+    /// Reads a line of an index; `end` is where the chunks of the pack end.
+    pub(crate) fn read(bytes: &[u8; UNIT], end: u64) -> Result<Self, Fault> {
+        let mut fields = Fields(bytes);
+        let entry = Self {
+            id: ChunkId::from_bytes(fields.take()),
+            check: fields.take(),
+            offset: fields.u64(),
+            raw: fields.u32(),
+            stored: fields.u32(),
+            codec: Codec::from_number(fields.u32())?,
+        };
+        entry.check_lengths()?;
+        let fits = entry.data().checked_add(entry.stored.into()).is_some_and(|last| last <= end);
+        expect(fits && entry.offset >= UNIT as u64, "a chunk lies outside of its pack").map(|()| entry)
+    }
+
+    /// Lengths that the way of keeping allows.
+    fn check_lengths(&self) -> Result<(), Fault> {
+        expect(self.raw > 0 && self.raw as usize <= MAX_CHUNK, "a chunk of impossible length")?;
+        let right = match self.codec {
+            Codec::Raw => self.stored == self.raw,
+            Codec::Zstd => self.stored > 0 && self.stored < self.raw,
+            Codec::Zero => self.stored == 0,
+        };
+        expect(right, "a chunk of impossible stored length")
+    }
+
+    /// Where the stored bytes begin; beyond every pack for an offset that no pack has.
+    pub(crate) fn data(&self) -> u64 {
+        self.offset.saturating_add(UNIT as u64)
+    }
+}
+
+impl Trailer {
+    /// The trailer of this index, which begins at `index_offset`.
+    pub(crate) fn of(index: &[u8], index_offset: u64) -> Self {
+        let entries = (index.len() / UNIT) as u32;
+        Self { index_hash: *blake3::hash(index).as_bytes(), index_offset, entries }
+    }
+
+    /// As it stands in the pack.
+    pub(crate) fn bytes(&self) -> [u8; UNIT] {
+        let (offset, entries) = (self.index_offset.to_le_bytes(), self.entries.to_le_bytes());
+        unit(&[&self.index_hash, &offset, &entries, &[0; 12], TRAILER_MAGIC])
+    }
+
+    /// Reads the trailer of a pack of `size` bytes, and checks that header, chunks, index and trailer fill it.
+    pub(crate) fn read(bytes: &[u8; UNIT], size: u64) -> Result<Self, Fault> {
+        let mut fields = Fields(bytes);
+        let trailer = Self { index_hash: fields.take(), index_offset: fields.u64(), entries: fields.u32() };
+        fields.take::<12>();
+        expect(&fields.take() == TRAILER_MAGIC, "does not end with KATYTAIL: it is cut off")?;
+        let end = trailer.index_offset.checked_add(trailer.index_bytes() + UNIT as u64);
+        expect(end == Some(size) && trailer.index_offset >= UNIT as u64, "its index does not fit its size")?;
+        Ok(trailer)
+    }
+
+    /// Length of the index.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        u64::from(self.entries) * UNIT as u64
+    }
+
+    /// Reads the index after its hash has been found right.
+    pub(crate) fn read_index(&self, index: &[u8]) -> Result<Vec<Entry>, Fault> {
+        expect(blake3::hash(index).as_bytes() == &self.index_hash, "the hash of its index is another")?;
+        let (lines, rest) = index.as_chunks::<UNIT>();
+        expect(rest.is_empty() && lines.len() as u64 == u64::from(self.entries), "its index is cut off")?;
+        lines.iter().map(|line| Entry::read(line, self.index_offset)).collect()
+    }
+}

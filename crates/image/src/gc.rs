@@ -1,0 +1,222 @@
+//! Clearing up: old checkpoints, packs that no checkpoint needs, and packs that hold more waste than use.
+//!
+//! What is still needed is first written to new packs, then the old ones go: whatever happens in between, every chunk of
+//! every remaining checkpoint is there at least once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::checkpoint::clear_leftovers;
+use crate::chunks::{Chunks, Options};
+use crate::error::{ImageError, Result};
+use crate::id::{CheckpointNumber, ChunkId};
+use crate::image::{Image, MANIFEST, folder_of};
+use crate::index::{Found, Index, PACKS, pack_name, pack_numbers};
+use crate::reader::read_manifest;
+use crate::store::Lock;
+
+/// A pack shorter than this is small; many small ones are joined.
+const SMALL_PACK: u64 = 64 << 20;
+/// As many small packs may stay as they are.
+const SMALL_PACKS: usize = 32;
+
+/// Which checkpoints go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// All but as many of the newest go; none, and they all stay. The newest one always stays.
+    pub newest: Option<usize>,
+    /// These go besides, even if they cannot be read.
+    pub remove: Vec<CheckpointNumber>,
+    /// Only says what would be done.
+    pub dry_run: bool,
+}
+
+/// What clearing up did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Cleared {
+    /// Checkpoints that went.
+    pub checkpoints: Vec<CheckpointNumber>,
+    /// Packs of which nothing was needed.
+    pub packs_removed: usize,
+    /// Packs whose needed chunks were written to new ones.
+    pub packs_rewritten: usize,
+    /// Bytes of packs before.
+    pub bytes_before: u64,
+    /// Bytes of packs after.
+    pub bytes_after: u64,
+}
+
+/// What one pack is good for.
+#[derive(Debug, Default)]
+struct Use {
+    size: u64,
+    live: Vec<Found>,
+    live_bytes: u64,
+}
+
+/// Numbers of packs, by what becomes of them.
+#[derive(Debug, Default)]
+struct Plan {
+    remove: Vec<u32>,
+    rewrite: Vec<u32>,
+}
+
+impl Image {
+    /// Removes all but the `newest` checkpoints, and what only they needed.
+    pub fn keep(&self, newest: usize) -> Result<Cleared> {
+        self.collect(&Keep { newest: Some(newest), ..Keep::default() })
+    }
+
+    /// Clears up. Refused while a checkpoint is being written or read.
+    pub fn collect(&self, keep: &Keep) -> Result<Cleared> {
+        let _writer = self.store.lock(Lock::Writer)?;
+        let _sweeper = self.store.lock(Lock::Sweeper)?;
+        let all = self.checkpoints()?;
+        let (gone, stay) = divided(self, &all, keep)?;
+        if !keep.dry_run {
+            clear_leftovers(self)?;
+        }
+        // Read before anything is removed: one that cannot be read may need anything.
+        let live = live_chunks(self, &stay)?;
+        if !keep.dry_run {
+            gone.iter().try_for_each(|number| remove_checkpoint(self, *number))?;
+        }
+        let index = Index::load(&*self.store, self.id)?;
+        let uses = uses(self, &index, &live)?;
+        let plan = Plan::of(&uses);
+        let mut cleared = plan.cleared(&uses, gone);
+        if !keep.dry_run {
+            cleared.bytes_after = plan.carry_out(self, &uses)?;
+        }
+        Ok(cleared)
+    }
+}
+
+/// Checkpoints that go, and those that stay.
+fn divided(
+    image: &Image,
+    all: &[CheckpointNumber],
+    keep: &Keep,
+) -> Result<(Vec<CheckpointNumber>, Vec<CheckpointNumber>)> {
+    let first_kept = all.len().saturating_sub(keep.newest.unwrap_or(all.len()).max(1));
+    for number in &keep.remove {
+        image.resolve(crate::Which::Number(*number))?;
+    }
+    let goes = |(at, number): &(usize, CheckpointNumber)| *at < first_kept || keep.remove.contains(number);
+    let (gone, stay): (Vec<_>, Vec<_>) = all.iter().copied().enumerate().partition(goes);
+    let numbers = |list: Vec<(usize, CheckpointNumber)>| list.into_iter().map(|(_, number)| number).collect();
+    Ok((numbers(gone), numbers(stay)))
+}
+
+/// The manifest goes first: without it, the rest is no checkpoint, whatever happens.
+pub(crate) fn remove_checkpoint(image: &Image, number: CheckpointNumber) -> Result<()> {
+    let folder = folder_of(number);
+    image.store.remove(&format!("{folder}/{MANIFEST}"))?;
+    image.store.sync_folder(&folder)?;
+    image.store.remove_folder(&folder)
+}
+
+/// Every chunk that these checkpoints name.
+fn live_chunks(image: &Image, checkpoints: &[CheckpointNumber]) -> Result<HashSet<ChunkId>> {
+    let mut live = HashSet::new();
+    for number in checkpoints {
+        live.extend(read_manifest(image, *number)?.chunks().map(|(id, _)| *id));
+    }
+    Ok(live)
+}
+
+/// What each pack is good for; one that cannot be read keeps its place, since its chunks may be saved by hand.
+fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMap<u32, Use>> {
+    let mut uses = BTreeMap::new();
+    for (number, size) in index.pack_sizes() {
+        uses.insert(number, Use { size, ..Use::default() });
+    }
+    let mut unknown = live.iter().filter(|id| index.find(id).is_none());
+    if let Some(id) = unknown.next() {
+        // Something is wrong already: nothing may go that somebody might still put back together.
+        return Err(ImageError::UnknownChunk { place: image.store.place(PACKS), chunk: *id });
+    }
+    for found in live.iter().filter_map(|id| index.find(id)) {
+        let used = uses.entry(found.pack.number).or_default();
+        used.live_bytes += u64::from(found.entry.stored);
+        used.live.push(found);
+    }
+    Ok(uses)
+}
+
+impl Plan {
+    /// Removing costs nothing; rewriting costs what is needed, so it must free at least as much.
+    fn of(uses: &BTreeMap<u32, Use>) -> Self {
+        let is_small = |used: &Use| used.size < SMALL_PACK;
+        let many_small = uses.values().filter(|used| !used.live.is_empty() && is_small(used)).count() > SMALL_PACKS;
+        let mut plan = Self::default();
+        for (&number, used) in uses {
+            if used.live.is_empty() {
+                plan.remove.push(number);
+            } else if used.live_bytes < used.size / 2 || (many_small && is_small(used)) {
+                plan.rewrite.push(number);
+            }
+        }
+        plan
+    }
+
+    /// What will have been done, without the headers of new packs.
+    fn cleared(&self, uses: &BTreeMap<u32, Use>, checkpoints: Vec<CheckpointNumber>) -> Cleared {
+        let size = |numbers: &[u32]| numbers.iter().filter_map(|number| uses.get(number)).map(|used| used.size).sum();
+        let live: u64 = self.rewrite.iter().filter_map(|number| uses.get(number)).map(|used| used.live_bytes).sum();
+        let bytes_before: u64 = uses.values().map(|used| used.size).sum();
+        let (removed, rewritten): (u64, u64) = (size(&self.remove), size(&self.rewrite));
+        Cleared {
+            checkpoints,
+            packs_removed: self.remove.len(),
+            packs_rewritten: self.rewrite.len(),
+            bytes_before,
+            bytes_after: bytes_before - removed - rewritten + live,
+        }
+    }
+
+    /// Does it; gives the bytes of all packs after it.
+    fn carry_out(&self, image: &Image, uses: &BTreeMap<u32, Use>) -> Result<u64> {
+        let live = self.rewrite.iter().filter_map(|number| uses.get(number)).flat_map(|used| &used.live);
+        copy(image, live)?;
+        for number in self.remove.iter().chain(&self.rewrite) {
+            image.store.remove(&pack_name(*number))?;
+        }
+        image.store.sync_folder(PACKS)?;
+        let index = Index::load(&*image.store, image.id)?;
+        Ok(index.pack_sizes().iter().map(|(_, size)| size).sum())
+    }
+}
+
+/// Writes chunks to new packs as they are stored, in the order they had. A damaged one ends it before anything is lost.
+fn copy<'a>(image: &Image, live: impl Iterator<Item = &'a Found>) -> Result<()> {
+    let mut live: Vec<&Found> = live.collect();
+    if live.is_empty() {
+        return Ok(());
+    }
+    live.sort_by_key(|found| (found.pack.number, found.entry.offset));
+    let empty = Arc::new(Index::new());
+    let chunks = Chunks::new(Arc::clone(&image.store), image.id, empty, Options::default())?;
+    let copied = live.iter().try_for_each(|found| chunks.copy(found)).and_then(|()| chunks.finish());
+    if copied.is_err() {
+        chunks.discard();
+    }
+    copied
+}
+
+/// Removes packs of which no complete checkpoint needs a chunk; gives their number. The caller has the writer's lock.
+pub(crate) fn sweep(image: &Image) -> Result<usize> {
+    let live = live_chunks(image, &image.checkpoints()?)?;
+    let index = Index::load(&*image.store, image.id)?;
+    let needed: HashMap<u32, ()> =
+        live.iter().filter_map(|id| index.find(id)).map(|found| (found.pack.number, ())).collect();
+    let mut removed = 0;
+    for number in pack_numbers(&*image.store)? {
+        if index.has_pack(number) && !needed.contains_key(&number) {
+            image.store.remove(&pack_name(number))?;
+            removed += 1;
+        }
+    }
+    image.store.sync_folder(PACKS)?;
+    Ok(removed)
+}

@@ -1,0 +1,247 @@
+//! An image: a place with packs and numbered checkpoints.
+//!
+//! ```text
+//! katydid-image                    what this is: magic, version, id
+//! lock                             held by who writes
+//! latest                           the newest number, for people and scripts
+//! packs/00000001.pack              chunks, shared by all checkpoints
+//! checkpoints/000001/manifest.json written last: with it the checkpoint is there
+//! checkpoints/000001/state-*.bin   journals
+//! checkpoints/000001/criu/         the processes
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::checkpoint::{Part, Writer};
+use crate::chunks::Options;
+use crate::error::{ImageError, Result};
+use crate::format::{self, UNIT};
+use crate::id::{CheckpointNumber, ImageId};
+use crate::index::{PACKS, located, pack_name, pack_numbers};
+use crate::manifest::Manifest;
+use crate::reader::{Reader, read_manifest};
+use crate::store::faults::Faults;
+use crate::store::local::Local;
+#[cfg(feature = "objects")]
+use crate::store::object::Objects;
+use crate::store::{Input, Lock, Store};
+
+/// The file that makes a folder an image.
+const IMAGE_FILE: &str = "katydid-image";
+/// The folder of the checkpoints.
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
+/// The file with the newest number.
+pub(crate) const LATEST: &str = "latest";
+/// The file that makes a folder a checkpoint.
+pub(crate) const MANIFEST: &str = "manifest.json";
+
+/// Which checkpoint of an image is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Which {
+    /// The one with the highest number.
+    #[default]
+    Latest,
+    /// This one.
+    Number(CheckpointNumber),
+}
+
+/// The checkpoints of one job.
+#[derive(Debug, Clone)]
+pub struct Image {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) id: ImageId,
+}
+
+/// The folder of a checkpoint.
+pub(crate) fn folder_of(number: CheckpointNumber) -> String {
+    format!("{CHECKPOINTS}/{number:06}", number = number.0)
+}
+
+impl Image {
+    /// The image in this folder; a new one where the folder is empty or not there. `s3://bucket/prefix` is a place in an
+    /// object store.
+    pub fn create_or_open(folder: impl AsRef<Path>) -> Result<Self> {
+        Self::made_in(store_at(folder.as_ref(), true)?)
+    }
+
+    /// The image in this folder, or at this address of an object store.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        Self::found_in(store_at(folder.as_ref(), false)?)
+    }
+
+    /// The image in an object store, a new one where there is none; `prefix` ends no name and may be empty.
+    #[cfg(feature = "objects")]
+    pub fn in_object_store(objects: Arc<dyn object_store::ObjectStore>, prefix: &str) -> Result<Self> {
+        Self::made_in(Arc::new(Objects::new(objects, prefix, format!("objects:{prefix}"))?))
+    }
+
+    /// The image in a folder that another process has opened.
+    pub fn open_at(folder: OwnedFd) -> Result<Self> {
+        Self::found_in(Arc::new(Local::from_descriptor(folder)))
+    }
+
+    /// As [`Image::create_or_open`], with failures on purpose.
+    pub fn create_with_faults(folder: impl AsRef<Path>, faults: Arc<Faults>) -> Result<Self> {
+        Self::made_in(Arc::new(Local::at(folder.as_ref(), true, Some(faults))?))
+    }
+
+    /// Opens, or makes the image while nobody else does.
+    pub(crate) fn made_in(store: Arc<dyn Store>) -> Result<Self> {
+        if store.open(IMAGE_FILE)?.is_some() {
+            return Self::found_in(store);
+        }
+        let ours =
+            |name: &String| [IMAGE_FILE, "katydid-image.part", "lock", PACKS, CHECKPOINTS].contains(&name.as_str());
+        if !store.list(".")?.iter().all(ours) {
+            return Err(ImageError::Occupied { place: store.place("") });
+        }
+        let _guard = store.lock(Lock::Writer)?;
+        if store.open(IMAGE_FILE)?.is_none() {
+            store.make_folder(PACKS)?;
+            store.make_folder(CHECKPOINTS)?;
+            let mut file = store.create(IMAGE_FILE)?;
+            file.write(&[&format::image_file(random_id(&*store)?)])?;
+            file.finish()?;
+            store.sync_folder(".")?;
+        }
+        Self::found_in(store)
+    }
+
+    /// Reads what makes a place an image.
+    pub(crate) fn found_in(store: Arc<dyn Store>) -> Result<Self> {
+        let place = store.place(IMAGE_FILE);
+        let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { place: store.place("") })?;
+        let mut bytes = [0; UNIT];
+        if file.size() != UNIT as u64 {
+            return Err(ImageError::damaged(&place, "it has another length"));
+        }
+        file.read(0, &mut bytes)?;
+        let id = format::read_image_file(&bytes).map_err(|fault| located(&place, fault))?;
+        Ok(Self { store, id })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> ImageId {
+        self.id
+    }
+
+    /// Where it lies, for messages.
+    pub fn place(&self) -> String {
+        self.store.place("")
+    }
+
+    /// All complete checkpoints, oldest first.
+    pub fn checkpoints(&self) -> Result<Vec<CheckpointNumber>> {
+        let mut complete = Vec::new();
+        for number in self.folders()? {
+            if self.store.open(&format!("{}/{MANIFEST}", folder_of(number)))?.is_some() {
+                complete.push(number);
+            }
+        }
+        Ok(complete)
+    }
+
+    /// Numbers of all folders, complete or not, in order.
+    pub(crate) fn folders(&self) -> Result<Vec<CheckpointNumber>> {
+        let names = self.store.list(CHECKPOINTS)?;
+        let number = |name: &String| {
+            let number = CheckpointNumber(name.parse().ok()?);
+            (folder_of(number).strip_prefix(CHECKPOINTS)?.strip_prefix('/')? == name).then_some(number)
+        };
+        let mut numbers: Vec<CheckpointNumber> = names.iter().filter_map(number).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Begins a checkpoint; nobody else can until the writer is dropped.
+    pub fn begin(&self, options: Options) -> Result<Writer> {
+        Writer::begin(self, options)
+    }
+
+    /// Takes part in a checkpoint that another process has begun.
+    pub fn join(&self, number: CheckpointNumber, options: Options) -> Result<Part> {
+        Part::join(self, number, options)
+    }
+
+    /// Opens a checkpoint for reading.
+    pub fn checkpoint(&self, which: Which) -> Result<Reader> {
+        Reader::open(self, which)
+    }
+
+    /// What a checkpoint consists of; whether its chunks are there is not looked at.
+    pub fn manifest(&self, which: Which) -> Result<Manifest> {
+        read_manifest(self, self.resolve(which)?)
+    }
+
+    /// Bytes of all packs.
+    pub fn stored(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for number in pack_numbers(&*self.store)? {
+            bytes += self.store.open(&pack_name(number))?.map_or(0, |pack| pack.size());
+        }
+        Ok(bytes)
+    }
+
+    /// The number that is meant, if it is there.
+    pub(crate) fn resolve(&self, which: Which) -> Result<CheckpointNumber> {
+        let present = self.checkpoints()?;
+        let (found, wanted) = match which {
+            Which::Latest => (present.last().copied(), "at all".to_owned()),
+            Which::Number(number) => (present.iter().copied().find(|found| *found == number), number.to_string()),
+        };
+        found.ok_or_else(|| {
+            let listed: Vec<String> = present.iter().map(ToString::to_string).collect();
+            let present = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
+            ImageError::NoCheckpoint { place: self.place(), wanted, present }
+        })
+    }
+}
+
+/// Whether this names an object store rather than a folder.
+pub fn is_address(place: &Path) -> bool {
+    place.to_str().is_some_and(|text| text.contains("://"))
+}
+
+/// The same place for a process in another folder.
+pub fn absolute(place: &Path) -> io::Result<PathBuf> {
+    if is_address(place) { Ok(place.to_owned()) } else { std::path::absolute(place) }
+}
+
+/// The place that a path or an address names.
+fn store_at(place: &Path, create: bool) -> Result<Arc<dyn Store>> {
+    match place.to_str().filter(|_| is_address(place)) {
+        Some(address) => store_at_address(address),
+        None => Ok(Arc::new(Local::at(place, create, None)?)),
+    }
+}
+
+#[cfg(feature = "objects")]
+fn store_at_address(address: &str) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(Objects::at(address)?))
+}
+
+#[cfg(not(feature = "objects"))]
+fn store_at_address(address: &str) -> Result<Arc<dyn Store>> {
+    Err(ImageError::unfit(address, "this program knows no object stores: give a folder"))
+}
+
+fn random_id(store: &dyn Store) -> Result<ImageId> {
+    let mut bytes = [0; 16];
+    let failed = |error: rustix::io::Errno| ImageError::io(&store.place(""), "draw a random id", error.into());
+    rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()))
+        .map_err(failed)?;
+    Ok(ImageId::from_bytes(bytes))
+}
+
+/// A whole file of bounded length.
+pub(crate) fn read_whole(input: &dyn Input, place: &str, most: u64) -> Result<Vec<u8>> {
+    let size = input.size();
+    if size > most {
+        return Err(ImageError::damaged(place, format!("{size} bytes where at most {most} are possible")));
+    }
+    let mut bytes = vec![0; size as usize];
+    input.read(0, &mut bytes).map(|()| bytes)
+}

@@ -1,0 +1,45 @@
+//! Images of jobs: numbered checkpoints in a folder, which share their chunks.
+//!
+//! ```text
+//! Image ── begin ──▶ Writer ── put, session_state, adopt_folder … commit ──▶ a checkpoint
+//!   │                   ▲
+//!   ├── join ──▶ Part ──┘ the worker of a session writes its share itself
+//!   └── checkpoint ──▶ Reader ── read, state, folder
+//! ```
+//!
+//! A chunk is named by the BLAKE3 hash of its bytes and kept once for all checkpoints of an image, so that what a
+//! checkpoint writes follows what has changed. A checkpoint is there when its manifest is, which is written last; until
+//! then, whatever goes wrong, the image is what it was. Every byte is compared with its hash when it is read.
+//! `docs/image-format.md` has the layout to the byte.
+
+mod checkpoint;
+mod chunks;
+mod codec;
+mod error;
+mod examine;
+mod files;
+mod format;
+mod gc;
+mod id;
+mod image;
+mod index;
+mod manifest;
+mod reader;
+mod store;
+mod verify;
+
+pub use checkpoint::{Committed, Part, Sink, Writer};
+pub use chunks::{Options, Written};
+pub use codec::Compression;
+pub use error::{ImageError, Result};
+pub use examine::take_apart;
+pub use format::{FORMAT, MAX_CHUNK};
+pub use gc::{Cleared, Keep};
+pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};
+pub use image::{Image, Which, absolute, is_address};
+pub use manifest::{
+    Arena, Criu, Device, FileEntry, Identity, Job, Manifest, PackUse, Program, Region, Session, Sizes, Times,
+};
+pub use reader::{Reader, Source};
+pub use store::faults::{Fault, Faults};
+pub use verify::{Progress, Report};

@@ -1,0 +1,307 @@
+//! What a checkpoint consists of, as `manifest.json` says it.
+//!
+//! The file is `{"format":1,"blake3":"…","content":{…}}`: the hash covers the bytes of the inner object exactly as they
+//! stand, so that any tool can check it. No secret is in here: session keys are not part of an image.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::format::{FORMAT, Fault};
+use crate::id::{CheckpointNumber, ChunkId, ImageId};
+
+/// Most bytes of a manifest that is read: chunk names of 4 TiB in chunks of 2 MiB, and as much again.
+pub(crate) const MAX_MANIFEST: u64 = 512 << 20;
+
+/// One checkpoint of a job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Manifest {
+    /// Where it belongs; filled in by the commit, as the next three are.
+    pub identity: Option<Identity>,
+    /// What it takes.
+    pub sizes: Sizes,
+    /// Every file beside the manifest.
+    pub files: Vec<FileEntry>,
+    /// Packs that held its chunks when it was written; clearing up may have moved them since.
+    pub packs: Vec<PackUse>,
+    /// Version of the katydid that wrote it.
+    pub written_by: String,
+    /// The job.
+    pub job: Job,
+    /// When what happened.
+    pub times: Times,
+    /// Processes of the job, the first one first.
+    pub programs: Vec<Program>,
+    /// Their GPU sides.
+    pub sessions: Vec<Session>,
+    /// The processes themselves; none in an image of the GPU side only.
+    pub criu: Option<Criu>,
+}
+
+/// Which checkpoint this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The image it is part of.
+    pub image: ImageId,
+    /// Its number.
+    pub number: CheckpointNumber,
+    /// The one before it, whose chunks it shares.
+    pub parent: Option<CheckpointNumber>,
+}
+
+/// Bytes of a checkpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// All chunks, each as often as it is named.
+    pub content: u64,
+    /// The different ones among them, as they are.
+    pub chunks: u64,
+    /// The different ones as they are kept.
+    pub stored: u64,
+    /// What this checkpoint added to the packs.
+    pub added: u64,
+    /// All files beside the manifest.
+    pub files: u64,
+}
+
+/// A file in the folder of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Below the folder, such as `state-0.bin` or `criu/core-1.img`.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The BLAKE3 hash of its bytes.
+    pub blake3: ChunkId,
+}
+
+/// How much of a pack a checkpoint uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackUse {
+    /// The number in its name.
+    pub number: u32,
+    /// Different chunks of this checkpoint in it.
+    pub chunks: u32,
+    /// Their stored bytes.
+    pub stored: u64,
+}
+
+/// The job that was saved.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Job {
+    /// As `katydid run --name` gave it.
+    pub name: String,
+    /// The machine it ran on.
+    pub host: String,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+}
+
+/// Milliseconds since 1970, and of the stop in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Times {
+    /// The checkpoint was asked for.
+    pub began: u64,
+    /// All of it was written.
+    pub written: u64,
+    /// How long the programs stood still, in microseconds.
+    pub stopped_us: u64,
+}
+
+/// A process of the job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Program {
+    /// Its id when it was saved.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// [`Session::name`] of its GPU side, if it had one.
+    pub session: Option<String>,
+}
+
+/// How the processes were saved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Criu {
+    /// Version of the CRIU that wrote the files.
+    pub version: String,
+    /// Folder of its files, below that of the checkpoint.
+    pub folder: String,
+    /// The process at the root of the tree.
+    pub root_pid: u32,
+    /// What a restore must be told, such as `shell-job`.
+    pub options: Vec<String>,
+    /// Whatever else the supervisor wants to find again.
+    pub notes: BTreeMap<String, serde_json::Value>,
+}
+
+/// The GPU side of one process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Session {
+    /// Unique in the checkpoint, and part of file names.
+    pub name: String,
+    /// The driver library that was in use.
+    pub driver: String,
+    /// `cuDriverGetVersion` of it.
+    pub driver_version: u32,
+    /// Version of the wire protocol, which the journal's frames are in.
+    pub protocol: u32,
+    /// GPUs as the program sees them.
+    pub devices: Vec<Device>,
+    /// Ranges of addresses that must come back.
+    pub arenas: Vec<Arena>,
+    /// All memory with contents.
+    pub regions: Vec<Region>,
+    /// Its files, by what is in them (`journal`, ...).
+    pub states: BTreeMap<String, FileEntry>,
+    /// Whatever else its worker wants to find again.
+    pub notes: BTreeMap<String, serde_json::Value>,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    /// Index in the program.
+    pub index: u32,
+    /// As `cuDeviceGetName` says.
+    pub name: String,
+    /// Hexadecimal.
+    pub uuid: String,
+    /// Major and minor compute capability.
+    pub capability: (u32, u32),
+    /// Bytes of its memory.
+    pub memory: u64,
+}
+
+/// A range of addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Arena {
+    /// `device`, `pinned` or `managed`.
+    pub kind: String,
+    /// GPU it belongs to.
+    pub gpu: Option<u32>,
+    /// First address.
+    pub base: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// Memory with contents: the chunks one after the other are its bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Region {
+    /// What it is: `arena`, `block`, `array`, `global`, `heap`, `graph`, `pinned`, ...
+    pub kind: String,
+    /// A name for people, such as that of a global.
+    pub name: String,
+    /// Id of the object it belongs to, where it has one.
+    pub object: Option<u64>,
+    /// GPU it lies on.
+    pub gpu: Option<u32>,
+    /// Its address in the program, or 0.
+    pub address: u64,
+    /// Its length; the last chunk may be shorter than the others.
+    pub bytes: u64,
+    /// Length of every chunk but the last.
+    pub chunk_bytes: u32,
+    /// What is in it.
+    pub chunks: Vec<ChunkId>,
+}
+
+impl Region {
+    /// Length of chunk `index`, or `None` when the region has no such chunk or its numbers contradict each other.
+    pub fn chunk_len(&self, index: usize) -> Option<usize> {
+        let full = u64::from(self.chunk_bytes);
+        let start = full.checked_mul(index as u64)?;
+        let fits = full > 0 && self.bytes.div_ceil(full) == self.chunks.len() as u64 && start < self.bytes;
+        fits.then(|| (self.bytes - start).min(full) as usize)
+    }
+
+    /// Whether as many chunks are there as its length takes.
+    fn is_consistent(&self) -> bool {
+        match self.bytes {
+            0 => self.chunks.is_empty(),
+            _ => self.chunk_bytes > 0 && self.bytes.div_ceil(self.chunk_bytes.into()) == self.chunks.len() as u64,
+        }
+    }
+}
+
+/// The outer object, with the inner one as it stands.
+#[derive(Serialize, Deserialize)]
+struct Envelope<'a> {
+    format: u32,
+    blake3: ChunkId,
+    #[serde(borrow)]
+    content: &'a RawValue,
+}
+
+/// All that is looked at before the version is known.
+#[derive(Deserialize)]
+struct VersionOnly {
+    format: u32,
+}
+
+/// JSON with its version and its own hash.
+pub(crate) fn seal(content: &(impl Serialize + ?Sized)) -> serde_json::Result<Vec<u8>> {
+    let content = serde_json::value::to_raw_value(content)?;
+    let blake3 = ChunkId::of(content.get().as_bytes());
+    serde_json::to_vec(&Envelope { format: FORMAT, blake3, content: &content })
+}
+
+/// Reads what [`seal`] wrote: version, then hash, then contents.
+pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+    let version: VersionOnly =
+        serde_json::from_slice(bytes).map_err(|_| Fault::Damaged("it is no JSON with a format"))?;
+    if version.format > FORMAT {
+        return Err(Fault::TooNew(version.format));
+    }
+    let envelope: Envelope<'_> =
+        serde_json::from_slice(bytes).map_err(|_| Fault::Damaged("hash or content is not there"))?;
+    if ChunkId::of(envelope.content.get().as_bytes()) != envelope.blake3 {
+        return Err(Fault::Damaged("its hash is another"));
+    }
+    serde_json::from_str(envelope.content.get()).map_err(|_| Fault::Damaged("a field is missing or of another kind"))
+}
+
+impl Manifest {
+    /// Reads `manifest.json`.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let manifest: Self = unseal(bytes)?;
+        manifest.check().map(|()| manifest)
+    }
+
+    /// What readers rely on, so that they need not look again.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        if !self.sessions.iter().flat_map(|session| &session.regions).all(Region::is_consistent) {
+            return Err(Fault::Damaged("a region has another number of chunks than its length takes"));
+        }
+        let named = self.files.iter().chain(self.sessions.iter().flat_map(|session| session.states.values()));
+        if !named.into_iter().all(|file| is_file_name(&file.name)) {
+            return Err(Fault::Damaged("a file name leads out of the checkpoint"));
+        }
+        Ok(())
+    }
+
+    /// Every chunk, as often as it is named, with its length.
+    pub fn chunks(&self) -> impl Iterator<Item = (&ChunkId, usize)> {
+        let regions = self.sessions.iter().flat_map(|session| &session.regions);
+        regions.flat_map(|region| {
+            region.chunks.iter().enumerate().map(|(index, id)| (id, region.chunk_len(index).unwrap_or(0)))
+        })
+    }
+}
+
+/// Whether a name is a file in or below the folder of a checkpoint: relative, without `.` and `..`.
+pub(crate) fn is_file_name(name: &str) -> bool {
+    let fine = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
+    name.len() <= 512 && name.split('/').all(fine)
+}

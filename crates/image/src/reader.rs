@@ -1,0 +1,195 @@
+//! Reading a checkpoint: every byte that leaves here has been compared with its hash.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::codec::{check_of, decompress, zero_id};
+use crate::error::{ImageError, Result};
+use crate::files::{MAX_STATE, hash_of, hash_of_path};
+use crate::format::Codec;
+use crate::id::{CheckpointNumber, ChunkId};
+use crate::image::{Image, MANIFEST, Which, folder_of, read_whole};
+use crate::index::{Found, Index, PACKS, located, pack_name};
+use crate::manifest::{FileEntry, MAX_MANIFEST, Manifest};
+use crate::store::{Guard, Lock, Store};
+
+/// Where chunks and states of a session come from: an image, or a connection to whoever reads it.
+pub trait Source: Send + Sync {
+    /// Fills the buffer, which is as long as the chunk, with the chunk's bytes. Any number of threads may read at once.
+    fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()>;
+
+    /// A file of a session.
+    fn state(&self, entry: &FileEntry) -> Result<Vec<u8>>;
+}
+
+/// A checkpoint, all of whose chunks are there; what it needs is not cleared away while it is open.
+#[derive(Debug)]
+pub struct Reader {
+    store: Arc<dyn Store>,
+    number: CheckpointNumber,
+    manifest: Manifest,
+    index: Index,
+    _guard: Guard,
+}
+
+/// Reads a manifest and checks that it stands where it belongs.
+pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<Manifest> {
+    let name = format!("{}/{MANIFEST}", folder_of(number));
+    let place = image.store.place(&name);
+    let input = image.store.open(&name)?;
+    let input = input.ok_or_else(|| ImageError::Missing { place: place.clone(), checkpoint: number })?;
+    let bytes = read_whole(&*input, &place, MAX_MANIFEST)?;
+    let manifest = Manifest::decode(&bytes).map_err(|fault| located(&place, fault))?;
+    match manifest.identity {
+        Some(identity) if identity.image == image.id && identity.number == number => Ok(manifest),
+        _ => Err(ImageError::damaged(&place, "it belongs to another checkpoint")),
+    }
+}
+
+impl Reader {
+    /// Opens a checkpoint, and finds every one of its chunks before the caller has changed anything anywhere.
+    pub(crate) fn open(image: &Image, which: Which) -> Result<Self> {
+        let guard = image.store.lock(Lock::Reader)?;
+        let number = image.resolve(which)?;
+        let manifest = read_manifest(image, number)?;
+        let index = Index::load(&*image.store, image.id)?;
+        let reader = Self { store: Arc::clone(&image.store), number, manifest, index, _guard: guard };
+        reader.check_chunks().map(|()| reader)
+    }
+
+    /// All chunks are in packs, with the length that the manifest says.
+    fn check_chunks(&self) -> Result<()> {
+        let mut seen = HashSet::new();
+        for (id, length) in self.manifest.chunks() {
+            if seen.insert((id, length)) {
+                self.find(id, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Its number.
+    pub fn number(&self) -> CheckpointNumber {
+        self.number
+    }
+
+    /// The image's folder, for a process that reads there itself; none in an object store.
+    pub fn directory(&self) -> Result<Option<OwnedFd>> {
+        self.store.descriptor()
+    }
+
+    /// What it consists of.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Where a chunk of this length is.
+    fn find(&self, id: &ChunkId, length: usize) -> Result<Found> {
+        let found = self.index.find(id).ok_or_else(|| self.why_unknown(id))?;
+        if found.entry.raw as usize != length {
+            let what = format!("chunk {id} has {} bytes instead of {length}", found.entry.raw);
+            return Err(ImageError::damaged(&found.pack.place, what));
+        }
+        Ok(found)
+    }
+
+    /// Every chunk, as often as it is named, where it lies.
+    pub(crate) fn found_chunks(&self) -> impl Iterator<Item = Found> {
+        self.manifest.chunks().filter_map(|(id, _)| self.index.find(id))
+    }
+
+    /// Names the pack that is to blame, where one is.
+    fn why_unknown(&self, id: &ChunkId) -> ImageError {
+        let numbers = || self.manifest.packs.iter().map(|used| used.number);
+        if let Some(error) = self.index.why_broken(numbers()) {
+            return error;
+        }
+        match numbers().find(|number| !self.index.has_pack(*number)) {
+            Some(gone) => ImageError::Missing { place: self.store.place(&pack_name(gone)), checkpoint: self.number },
+            None => ImageError::UnknownChunk { place: self.store.place(PACKS), chunk: *id },
+        }
+    }
+
+    /// Where the files lie that were adopted under this name, after each has been compared with its hash. They stay there
+    /// as long as the reader, or its image, is open.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = format!("{}/{name}", folder_of(self.number));
+        let below = |entry: &'_ FileEntry| entry.name.strip_prefix(name)?.strip_prefix('/').map(str::to_owned);
+        let entries: Vec<(String, &FileEntry)> =
+            self.manifest.files.iter().filter_map(|entry| Some((below(entry)?, entry))).collect();
+        let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
+        self.store.give_out(&folder, &names)?;
+        let path = self.store.path(&folder);
+        for (name, entry) in &entries {
+            if hash_of_path(&path.join(name))? != (entry.bytes, entry.blake3) {
+                return Err(ImageError::damaged(&self.store.place(&format!("{folder}/{name}")), "its hash is another"));
+            }
+        }
+        Ok(path)
+    }
+
+    /// Compares a file with what the manifest says.
+    pub(crate) fn check_file(&self, entry: &FileEntry) -> Result<()> {
+        let (place, input) = self.open_file(entry)?;
+        if hash_of(&*input)? != entry.blake3 {
+            return Err(ImageError::damaged(&place, "its hash is another"));
+        }
+        Ok(())
+    }
+
+    /// Finds a file and compares its length, before memory is taken for it.
+    fn open_file(&self, entry: &FileEntry) -> Result<(String, Arc<dyn crate::store::Input>)> {
+        let name = format!("{}/{}", folder_of(self.number), entry.name);
+        let place = self.store.place(&name);
+        let input = self.store.open(&name)?;
+        let input = input.ok_or_else(|| ImageError::Missing { place: place.clone(), checkpoint: self.number })?;
+        if input.size() != entry.bytes {
+            let what = format!("{} bytes instead of {}", input.size(), entry.bytes);
+            return Err(ImageError::damaged(&place, what));
+        }
+        Ok((place, input))
+    }
+}
+
+impl Source for Reader {
+    fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()> {
+        read_chunk(&self.find(id, buffer.len())?, buffer)
+    }
+
+    fn state(&self, entry: &FileEntry) -> Result<Vec<u8>> {
+        let (place, input) = self.open_file(entry)?;
+        let bytes = read_whole(&*input, &place, MAX_STATE)?;
+        if ChunkId::of(&bytes) != entry.blake3 {
+            return Err(ImageError::damaged(&place, "its hash is another"));
+        }
+        Ok(bytes)
+    }
+}
+
+/// Reads a chunk into a buffer of its length, and compares it with its name.
+pub(crate) fn read_chunk(found: &Found, buffer: &mut [u8]) -> Result<()> {
+    let (entry, input) = (&found.entry, &found.pack.input);
+    let damaged = || {
+        let what = format!("chunk {} at byte {} is not what was written", entry.id, entry.offset);
+        ImageError::damaged(&found.pack.place, what)
+    };
+    match entry.codec {
+        Codec::Raw => input.read(entry.data(), buffer)?,
+        Codec::Zero => {
+            buffer.fill(0);
+            return if zero_id(buffer.len()) == entry.id { Ok(()) } else { Err(damaged()) };
+        }
+        Codec::Zstd => {
+            // Compared before a decompressor sees it: what was not written by us shall not reach it by accident.
+            let mut stored = vec![0; entry.stored as usize];
+            input.read(entry.data(), &mut stored)?;
+            if check_of(&stored) != entry.check || !decompress(&stored, buffer) {
+                return Err(damaged());
+            }
+        }
+    }
+    // The one comparison that counts: whatever happened on the way, the caller gets what was put.
+    if ChunkId::of(buffer) == entry.id { Ok(()) } else { Err(damaged()) }
+}

@@ -1,0 +1,387 @@
+//! A folder of the file system, reached through one descriptor: whoever was given it needs no right to the path.
+//!
+//! A file is written as `NAME.part`, synced, and renamed; the folder is synced by the caller, once for many files. No
+//! symbolic link is followed at the end of a name. Every change passes [`Folder::change`], where tests let it fail.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::faults::{Change, Faults, Verdict};
+use super::{Guard, Input, Lock, Output, Store};
+use crate::error::{ImageError, Result};
+
+/// Ends the name of a file that is being written.
+pub(crate) const PART: &str = ".part";
+/// Held by whoever writes; has the holder's process id in it.
+const WRITER_LOCK: &str = "lock";
+/// Held by readers together, or by who clears up alone.
+const READER_LOCK: &str = "katydid-image";
+
+/// A folder of the file system.
+#[derive(Clone)]
+pub(crate) struct Local(Arc<Folder>);
+
+struct Folder {
+    root: OwnedFd,
+    path: PathBuf,
+    faults: Option<Arc<Faults>>,
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Local({})", self.0.path.display())
+    }
+}
+
+impl Local {
+    /// The folder at a path; `create` makes it and those above it.
+    pub(crate) fn at(path: &Path, create: bool, faults: Option<Arc<Faults>>) -> Result<Self> {
+        let shown = path.display().to_string();
+        if create {
+            fs::create_dir_all(path).map_err(|error| ImageError::io(&shown, "make this folder", error))?;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, path, flags, Mode::empty());
+        let root = root.map_err(|error| ImageError::io(&shown, "open this folder", error.into()))?;
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self(Arc::new(Folder { root, path, faults })))
+    }
+
+    /// A folder that another process has opened.
+    pub(crate) fn from_descriptor(root: OwnedFd) -> Self {
+        use std::os::fd::AsRawFd;
+        let link = format!("/proc/self/fd/{}", root.as_raw_fd());
+        let path = fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link));
+        Self(Arc::new(Folder { root, path, faults: None }))
+    }
+}
+
+impl Folder {
+    /// Only for messages: nothing is ever opened by it.
+    fn place(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+
+    /// Adds where it happened; a full disk becomes an error of its own.
+    fn failed(&self, name: &str, action: &'static str, error: impl Into<io::Error>) -> ImageError {
+        ImageError::io(&self.place(name), action, error.into())
+    }
+
+    /// Does a change, or lets it fail as a test has planned: `half` is what a crash leaves of it.
+    fn change<T>(
+        &self,
+        change: Change<'_>,
+        whole: impl FnOnce() -> io::Result<T>,
+        half: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<T> {
+        match self.faults.as_ref().map_or(Verdict::Done, |faults| faults.next(change)) {
+            Verdict::Done => whole(),
+            Verdict::Half => half().and(Err(io::ErrorKind::BrokenPipe.into())),
+            Verdict::Refused(kind) => Err(kind.into()),
+        }
+    }
+
+    /// Files are their owner's alone: an image has all that a program had in memory.
+    fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::io::retry_on_intr(|| rustix::fs::openat(&self.root, name, flags, Mode::from_raw_mode(0o600)))
+    }
+
+    /// Whether anything has this name, a dangling link too.
+    fn exists(&self, name: &str) -> bool {
+        rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Removes a name; one that is not there has been removed.
+    fn unlink(&self, name: &str, flags: AtFlags) -> io::Result<()> {
+        let remove = || match rustix::fs::unlinkat(&self.root, name, flags) {
+            Err(error) if error != Errno::NOENT => Err(error.into()),
+            _ => Ok(()),
+        };
+        // A crash in the middle of a removal is either of its sides: the next fault point is the other one.
+        self.change(Change::Remove(name), remove, || Ok(()))
+    }
+
+    /// Names in a folder, with whether they are folders.
+    fn entries(&self, folder: &str) -> Result<Vec<(String, bool)>> {
+        let failed = |error: Errno| self.failed(folder, "list this folder", error);
+        let opened = match self.open_at(folder, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            opened => opened.map_err(failed)?,
+        };
+        let mut entries = Vec::new();
+        for entry in Dir::new(opened).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // A name that is no text is none of ours; the names of CRIU's files are ASCII.
+            if let Ok(name) = entry.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                let known = entry.file_type();
+                let path = format!("{folder}/{name}");
+                let stat = || rustix::fs::statat(&self.root, path.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+                // Some file systems do not say what an entry is.
+                let kind = match known {
+                    FileType::Unknown => FileType::from_raw_mode(stat().map_err(failed)?.st_mode),
+                    known => known,
+                };
+                entries.push((name.to_owned(), kind == FileType::Directory));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Tells from the lock file who has the lock.
+    fn holder(&self) -> String {
+        let mut text = String::new();
+        let opened = self.open_at(WRITER_LOCK, OFlags::RDONLY).map(File::from);
+        let _ = opened.map(|file| file.take(20).read_to_string(&mut text));
+        match text.trim().parse::<u32>() {
+            Ok(pid) => format!("process {pid}"),
+            Err(_) => "another process".to_owned(),
+        }
+    }
+
+    /// The kernel lets go of the lock when its holder ends, however that comes about: nothing is ever left locked.
+    fn lock_writer(&self) -> Result<Guard> {
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let opened = self.open_at(WRITER_LOCK, flags).map_err(|error| self.failed(WRITER_LOCK, "open", error))?;
+        self.flock(&opened, FlockOperation::NonBlockingLockExclusive, || self.holder())?;
+        // Only for the message to others; whether it can be written does not matter.
+        let file = File::from(opened);
+        let _ = file.set_len(0).and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
+        Ok(Box::new(file))
+    }
+
+    /// On the image's own file, which is there as long as the image is, and which a reader may open on a read-only disk.
+    fn lock_readers(&self, operation: FlockOperation) -> Result<Guard> {
+        let opened = self.open_at(READER_LOCK, OFlags::RDONLY);
+        let opened = opened.map_err(|error| self.failed(READER_LOCK, "open", error))?;
+        self.flock(&opened, operation, || "a process that restores from it or clears it up".to_owned())?;
+        Ok(Box::new(opened))
+    }
+
+    /// Never waits: who is refused says by whom, and may come again.
+    fn flock(&self, file: &OwnedFd, operation: FlockOperation, holder: impl FnOnce() -> String) -> Result<()> {
+        match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
+            Err(Errno::WOULDBLOCK) => Err(ImageError::Locked { place: self.place(""), holder: holder() }),
+            other => other.map_err(|error| self.failed(WRITER_LOCK, "lock", error)),
+        }
+    }
+
+    /// Waits until a file of another program is on the disk; whose descriptor it is done by does not matter.
+    fn sync_file(&self, name: &str) -> Result<()> {
+        let sync = || rustix::fs::fsync(self.open_at(name, OFlags::RDONLY)?).map_err(io::Error::from);
+        let synced = self.change(Change::Sync(name), sync, || Ok(()));
+        synced.map_err(|error| self.failed(name, "make lasting", error))
+    }
+
+    /// Removes a folder with what is in it, `depth` folders deep.
+    fn remove_tree(&self, folder: &str, depth: u32) -> Result<()> {
+        for (name, is_folder) in self.entries(folder)? {
+            let name = format!("{folder}/{name}");
+            if is_folder && depth > 0 {
+                self.remove_tree(&name, depth - 1)?;
+            } else {
+                self.unlink(&name, AtFlags::empty()).map_err(|error| self.failed(&name, "remove", error))?;
+            }
+        }
+        self.unlink(folder, AtFlags::REMOVEDIR).map_err(|error| self.failed(folder, "remove", error))
+    }
+}
+
+impl Store for Local {
+    fn place(&self, name: &str) -> String {
+        self.0.place(name)
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn Output>> {
+        let part = format!("{name}{PART}");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let make = || self.0.open_at(&part, flags).map_err(io::Error::from);
+        let file = self.0.change(Change::Make, make, || make().map(drop));
+        let file = File::from(file.map_err(|error| self.0.failed(&part, "make", error))?);
+        Ok(Box::new(Writing { file, part, name: name.to_owned(), folder: Arc::clone(&self.0), finished: false }))
+    }
+
+    // `O_EXCL` on the `.part` file decides between processes; there is no other count of names that were given.
+    fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>> {
+        let part = format!("{name}{PART}");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let make = || self.0.open_at(&part, flags).map_err(io::Error::from);
+        let file = match self.0.change(Change::Make, make, || make().map(drop)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            file => File::from(file.map_err(|error| self.0.failed(&part, "make", error))?),
+        };
+        let folder = Arc::clone(&self.0);
+        let writing = Writing { file, part, name: name.to_owned(), folder, finished: false };
+        // Whoever had the name before has finished by now or not begun: a name is looked for after its `.part` is ours.
+        Ok(if self.0.exists(name) { None } else { Some(Box::new(writing)) })
+    }
+
+    fn open(&self, name: &str) -> Result<Option<Arc<dyn Input>>> {
+        let file = match self.0.open_at(name, OFlags::RDONLY) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => File::from(file.map_err(|error| self.0.failed(name, "open", error))?),
+        };
+        let size = file.metadata().map_err(|error| self.0.failed(name, "open", error))?.len();
+        Ok(Some(Arc::new(Reading { folder: Arc::clone(&self.0), name: name.to_owned(), size })))
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<String>> {
+        Ok(self.0.entries(folder)?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn make_folder(&self, folder: &str) -> Result<()> {
+        let make = || match rustix::fs::mkdirat(&self.0.root, folder, Mode::from_raw_mode(0o700)) {
+            Err(error) if error != Errno::EXIST => Err(io::Error::from(error)),
+            _ => Ok(()),
+        };
+        self.0.change(Change::Make, make, make).map_err(|error| self.0.failed(folder, "make this folder", error))
+    }
+
+    // The names that a folder has are contents of the folder: a file that is synced may still lose its name.
+    fn sync_folder(&self, folder: &str) -> Result<()> {
+        let sync = || {
+            let opened = self.0.open_at(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            rustix::fs::fsync(opened).map_err(io::Error::from)
+        };
+        self.0
+            .change(Change::Sync(folder), sync, || Ok(()))
+            .map_err(|error| self.0.failed(folder, "make this folder lasting", error))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.0.unlink(name, AtFlags::empty()).map_err(|error| self.0.failed(name, "remove", error))
+    }
+
+    fn remove_folder(&self, folder: &str) -> Result<()> {
+        // Folders of a checkpoint are two deep; a deeper tree is not ours, and its removal fails.
+        if self.0.exists(folder) { self.0.remove_tree(folder, 3) } else { Ok(()) }
+    }
+
+    fn lock(&self, lock: Lock) -> Result<Guard> {
+        match lock {
+            Lock::Writer => self.0.lock_writer(),
+            Lock::Reader => self.0.lock_readers(FlockOperation::NonBlockingLockShared),
+            Lock::Sweeper => self.0.lock_readers(FlockOperation::NonBlockingLockExclusive),
+        }
+    }
+
+    fn descriptor(&self) -> Result<Option<OwnedFd>> {
+        self.0.root.try_clone().map(Some).map_err(|error| self.0.failed("", "share", error))
+    }
+
+    fn path(&self, folder: &str) -> PathBuf {
+        self.0.path.join(folder)
+    }
+
+    fn take_in(&self, folder: &str) -> Result<Vec<String>> {
+        let names = self.list(folder)?;
+        for name in &names {
+            self.0.sync_file(&format!("{folder}/{name}"))?;
+        }
+        self.sync_folder(folder).map(|()| names)
+    }
+
+    fn give_out(&self, _folder: &str, _names: &[&str]) -> Result<()> {
+        Ok(())
+    }
+
+    fn side_by_side(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// A file that has no name of its own yet.
+struct Writing {
+    file: File,
+    part: String,
+    name: String,
+    folder: Arc<Folder>,
+    finished: bool,
+}
+
+impl fmt::Debug for Writing {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.part)
+    }
+}
+
+/// Writes all parts, with one system call when the kernel takes them all.
+fn write_all(mut file: &File, parts: &[&[u8]]) -> io::Result<()> {
+    let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut done = file.write_vectored(&slices)?;
+    for part in parts {
+        let skipped = done.min(part.len());
+        done -= skipped;
+        file.write_all(&part[skipped..])?;
+    }
+    Ok(())
+}
+
+impl Output for Writing {
+    fn write(&mut self, parts: &[&[u8]]) -> Result<()> {
+        let half = || parts.iter().try_for_each(|part| write_all(&self.file, &[&part[..part.len() / 2]]));
+        let written = self.folder.change(Change::Write(&self.part), || write_all(&self.file, parts), half);
+        written.map_err(|error| self.folder.failed(&self.part, "write", error))
+    }
+
+    // First the contents, then the name: after a power cut a name must not stand for an empty file.
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        let synced = self.folder.change(Change::Sync(&self.part), || self.file.sync_all(), || Ok(()));
+        synced.map_err(|error| self.folder.failed(&self.part, "make lasting", error))?;
+        let root = self.folder.root.as_fd();
+        let rename = || rustix::fs::renameat(root, &self.part, root, &self.name).map_err(io::Error::from);
+        let renamed = self.folder.change(Change::Rename(&self.part, &self.name), rename, rename);
+        renamed.map_err(|error| self.folder.failed(&self.name, "rename to this name", error))?;
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if !self.finished {
+            // What cannot be removed now is removed when the next checkpoint begins.
+            let _ = self.folder.unlink(&self.part, AtFlags::empty());
+        }
+    }
+}
+
+/// A file, opened for each piece that is read: an image may have more packs than a process may have files open.
+struct Reading {
+    folder: Arc<Folder>,
+    name: String,
+    size: u64,
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.name)
+    }
+}
+
+impl Input for Reading {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    // Opening costs some microseconds, a chunk some hundreds.
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let opened = self.folder.open_at(&self.name, OFlags::RDONLY).map_err(io::Error::from);
+        let read = opened.and_then(|file| File::from(file).read_exact_at(buffer, offset));
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ImageError::damaged(&self.folder.place(&self.name), "it is cut off"),
+            _ => self.folder.failed(&self.name, "read", error),
+        })
+    }
+}

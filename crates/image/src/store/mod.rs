@@ -1,0 +1,97 @@
+//! Where the files of an image lie: one small trait, so that a folder and an object store are written alike.
+//!
+//! A file appears under its name when it is finished, whole and lasting, or not at all. Names are relative, with `/`
+//! between their parts, and chosen by this crate. Nothing here knows what is in the files.
+
+pub(crate) mod faults;
+pub(crate) mod local;
+#[cfg(feature = "objects")]
+pub(crate) mod object;
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::Result;
+
+/// A place for files.
+pub(crate) trait Store: Debug + Send + Sync {
+    /// A file or folder as it is called in messages.
+    fn place(&self, name: &str) -> String;
+
+    /// Begins a file that takes the place of one of the same name when it is finished.
+    fn create(&self, name: &str) -> Result<Box<dyn Output>>;
+
+    /// Begins a file whose name nobody else has or is about to have; `None` when somebody does.
+    fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>>;
+
+    /// Finds a file; `None` when there is none.
+    fn open(&self, name: &str) -> Result<Option<Arc<dyn Input>>>;
+
+    /// Names of the files and folders in a folder, without their path; none when there is no such folder.
+    fn list(&self, folder: &str) -> Result<Vec<String>>;
+
+    /// Makes a folder, unless it is there.
+    fn make_folder(&self, folder: &str) -> Result<()>;
+
+    /// Makes lasting which finished files a folder has.
+    fn sync_folder(&self, folder: &str) -> Result<()>;
+
+    /// Removes a file; one that is not there is fine.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Removes a folder and all in it; one that is not there is fine.
+    fn remove_folder(&self, folder: &str) -> Result<()>;
+
+    /// Takes a lock, or says who has it.
+    fn lock(&self, lock: Lock) -> Result<Guard>;
+
+    /// The place itself, for another process; none where no descriptor stands for it.
+    fn descriptor(&self) -> Result<Option<OwnedFd>>;
+
+    /// Where another program can write and read the files of a folder.
+    fn path(&self, folder: &str) -> PathBuf;
+
+    /// Makes lasting what another program has written to [`Store::path`] of a folder, and gives the names.
+    fn take_in(&self, folder: &str) -> Result<Vec<String>>;
+
+    /// Brings these files of a folder to [`Store::path`] of it.
+    fn give_out(&self, folder: &str, names: &[&str]) -> Result<()>;
+
+    /// Most files that are worth writing side by side.
+    fn side_by_side(&self) -> usize;
+}
+
+/// A file being written; dropped unfinished, it leaves nothing.
+pub(crate) trait Output: Debug + Send {
+    /// Appends.
+    fn write(&mut self, parts: &[&[u8]]) -> Result<()>;
+
+    /// Makes it lasting and gives it its name.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// A finished file.
+pub(crate) trait Input: Debug + Send + Sync {
+    /// Its length.
+    fn size(&self) -> u64;
+
+    /// Fills the buffer; a file that ends before is damaged.
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+}
+
+/// Who may be at an image at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// Writes a checkpoint or clears up: one at a time.
+    Writer,
+    /// Reads a checkpoint: any number, beside a writer.
+    Reader,
+    /// Takes away what readers may need: none of them is there.
+    Sweeper,
+}
+
+/// Holds a lock until it is dropped.
+pub(crate) type Guard = Box<dyn Any + Send + Sync>;

@@ -1,0 +1,421 @@
+//! An object store (S3 and what speaks its protocol): files are objects below a prefix.
+//!
+//! An object appears whole or not at all, so nothing needs to be synced or renamed. What a folder of the file system does
+//! by other means is done so: a lock is an object that can be made once, a name is reserved by an object with `.part`
+//! behind it, and other programs' files lie in a folder of this machine in between. An upload takes at most
+//! [`PIECES`] + 1 pieces of memory. Clearing up does not wait for readers: those of an object that goes away get an error.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::local::PART;
+use super::{Guard, Input, Lock, Output, Store};
+use crate::error::{ImageError, Result};
+
+/// Length of the pieces of an upload; S3 allows 10,000 of them, each of 5 MiB at least.
+const PIECE: usize = 8 << 20;
+/// Pieces that are under way at once, in each of [`SIDE_BY_SIDE`] uploads.
+const PIECES: usize = 3;
+const SIDE_BY_SIDE: usize = 4;
+const WRITER_LOCK: &str = "lock";
+
+/// A place in an object store.
+#[derive(Clone)]
+pub(crate) struct Objects(Arc<Shared>);
+
+struct Shared {
+    objects: Arc<dyn ObjectStore>,
+    prefix: Path,
+    /// As the user has named it.
+    address: String,
+    /// Requests run here; whoever calls waits.
+    runtime: Runtime,
+    /// Files of other programs.
+    scratch: TempDir,
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Objects({})", self.0.address)
+    }
+}
+
+impl Objects {
+    /// The place at `s3://bucket/prefix`; who asks, and at which endpoint, is in the variables that AWS's tools use
+    /// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT`, ...).
+    pub(crate) fn at(address: &str) -> Result<Self> {
+        let (bucket, prefix) =
+            match address.strip_prefix("s3://").map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
+                Some((bucket, prefix)) if !bucket.is_empty() => (bucket, prefix),
+                _ => return Err(ImageError::unfit(address, "no address of an object store: write s3://BUCKET/PREFIX")),
+            };
+        // An earlier choice of the process stands.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let built = AmazonS3Builder::from_env().with_bucket_name(bucket).build();
+        let objects = built.map_err(|error| failed(address, "reach this object store", error))?;
+        Self::new(Arc::new(objects), prefix, address.to_owned())
+    }
+
+    pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String) -> Result<Self> {
+        let io = |error| ImageError::io(&address, "prepare this machine for the object store", error);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(SIDE_BY_SIDE).enable_all().build();
+        let (runtime, scratch) = (runtime.map_err(io)?, TempDir::with_prefix("katydid-image-").map_err(io)?);
+        let prefix = Path::parse(prefix.trim_matches('/'));
+        let prefix = prefix.map_err(|_| ImageError::unfit(&address, "its prefix has an empty part"))?;
+        Ok(Self(Arc::new(Shared { objects, prefix, address, runtime, scratch })))
+    }
+}
+
+/// An error of the client, which has tried again by itself whatever may be tried again.
+fn failed(place: &str, action: &'static str, error: Error) -> ImageError {
+    ImageError::io(place, action, io::Error::other(error))
+}
+
+impl Shared {
+    /// The key of a name; `.` is the place itself.
+    fn path(&self, name: &str) -> Path {
+        name.split('/').filter(|part| *part != ".").fold(self.prefix.clone(), |path, part| path.join(part))
+    }
+
+    /// Only for messages.
+    fn place(&self, name: &str) -> String {
+        format!("{}/{name}", self.address.trim_end_matches('/'))
+    }
+
+    /// Waits for requests: the callers are threads that have nothing else to do.
+    fn wait<T>(&self, request: impl Future<Output = T>) -> T {
+        self.runtime.block_on(request)
+    }
+
+    /// Makes an object that nobody has made; false when somebody has.
+    fn make(&self, name: &str, contents: String) -> Result<bool> {
+        let options = PutOptions::from(PutMode::Create);
+        match self.wait(self.objects.put_opts(&self.path(name), contents.into(), options)) {
+            Ok(_) => Ok(true),
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+            Err(error) => Err(failed(&self.place(name), "make this object", error)),
+        }
+    }
+
+    /// The length of an object that is there.
+    fn exists(&self, name: &str) -> Result<Option<u64>> {
+        match self.wait(self.objects.head(&self.path(name))) {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failed(&self.place(name), "look at this object", error)),
+        }
+    }
+
+    /// Removes an object; one that is not there has been removed.
+    fn remove(&self, name: &str) -> Result<()> {
+        match self.wait(self.objects.delete(&self.path(name))) {
+            Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(failed(&self.place(name), "remove this object", error)),
+        }
+    }
+
+    /// Names of the objects and of the folders right below a folder.
+    fn entries(&self, folder: &str) -> Result<(Vec<String>, Vec<String>)> {
+        let path = self.path(folder);
+        let listed = self.wait(self.objects.list_with_delimiter(Some(&path)));
+        let listed = listed.map_err(|error| failed(&self.place(folder), "list this place", error))?;
+        let name = |path: &Path| path.filename().unwrap_or_default().to_owned();
+        let objects = listed.objects.iter().map(|meta| name(&meta.location)).collect();
+        Ok((objects, listed.common_prefixes.iter().map(name).collect()))
+    }
+
+    /// Who has the lock, as that one wrote it, made printable. Nobody lets go for a holder that was killed: a server
+    /// cannot know, and two writers would be worse than a question to the user.
+    fn holder(&self) -> String {
+        let read = async { self.objects.get(&self.path(WRITER_LOCK)).await?.bytes().await };
+        let text = self
+            .wait(read)
+            .map_or_else(|_| "another process".into(), |text| String::from_utf8_lossy(&text).into_owned());
+        let shown: String = text.chars().filter(|c| !c.is_control()).take(100).collect();
+        format!("{shown} (if that has ended, remove the object {})", self.place(WRITER_LOCK))
+    }
+
+    /// An object that does not exist before it is finished.
+    fn writing(self: &Arc<Self>, name: &str, reserved: bool) -> Box<dyn Output> {
+        let upload = Upload::Small(Vec::new());
+        Box::new(Writing { shared: Arc::clone(self), name: name.to_owned(), upload, reserved })
+    }
+}
+
+impl Store for Objects {
+    fn place(&self, name: &str) -> String {
+        self.0.place(name)
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn Output>> {
+        Ok(self.0.writing(name, false))
+    }
+
+    fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>> {
+        let reservation = format!("{name}{PART}");
+        if !self.0.make(&reservation, String::new())? {
+            return Ok(None);
+        }
+        // Dropped when the name is taken, which removes the reservation.
+        let writing = self.0.writing(name, true);
+        Ok(if self.0.exists(name)?.is_some() { None } else { Some(writing) })
+    }
+
+    fn open(&self, name: &str) -> Result<Option<Arc<dyn Input>>> {
+        let reading =
+            |size| -> Arc<dyn Input> { Arc::new(Reading { shared: Arc::clone(&self.0), name: name.to_owned(), size }) };
+        Ok(self.0.exists(name)?.map(reading))
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<String>> {
+        let (mut names, folders) = self.0.entries(folder)?;
+        names.extend(folders);
+        Ok(names)
+    }
+
+    fn make_folder(&self, folder: &str) -> Result<()> {
+        let path = self.path(folder);
+        let made = std::fs::create_dir_all(&path);
+        made.map_err(|error| ImageError::io(&path.display().to_string(), "make this folder", error))
+    }
+
+    fn sync_folder(&self, _folder: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.0.remove(name)
+    }
+
+    fn remove_folder(&self, folder: &str) -> Result<()> {
+        let (names, folders) = self.0.entries(folder)?;
+        folders.iter().try_for_each(|name| self.remove_folder(&format!("{folder}/{name}")))?;
+        names.iter().try_for_each(|name| self.0.remove(&format!("{folder}/{name}")))
+    }
+
+    fn lock(&self, lock: Lock) -> Result<Guard> {
+        if lock != Lock::Writer {
+            return Ok(Box::new(()));
+        }
+        let host = rustix::system::uname();
+        let holder = format!("process {} on {}", std::process::id(), host.nodename().to_string_lossy());
+        match self.0.make(WRITER_LOCK, holder)? {
+            true => Ok(Box::new(Locked(Arc::clone(&self.0)))),
+            false => Err(ImageError::Locked { place: self.place(""), holder: self.0.holder() }),
+        }
+    }
+
+    fn descriptor(&self) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
+    fn path(&self, folder: &str) -> PathBuf {
+        self.0.scratch.path().join(folder)
+    }
+
+    // CRIU wants a folder: it writes to one of this machine, from which the files are sent.
+    fn take_in(&self, folder: &str) -> Result<Vec<String>> {
+        let path = self.path(folder);
+        let io = |error| ImageError::io(&path.display().to_string(), "read this folder", error);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&path).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            if let Ok(name) = entry.file_name().into_string() {
+                let mut output = self.create(&format!("{folder}/{name}"))?;
+                copy(&mut std::fs::File::open(entry.path()).map_err(io)?, |piece| output.write(&[piece]), io)?;
+                output.finish()?;
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    // And the same way back; the caller compares them with their hashes.
+    fn give_out(&self, folder: &str, names: &[&str]) -> Result<()> {
+        self.make_folder(folder)?;
+        for name in names {
+            let path = self.path(folder).join(name);
+            let io = |error| ImageError::io(&path.display().to_string(), "write", error);
+            let object = format!("{folder}/{name}");
+            let input =
+                self.open(&object)?.ok_or_else(|| ImageError::damaged(&self.place(&object), "it is missing"))?;
+            let mut file = std::fs::File::create(&path).map_err(io)?;
+            let mut buffer = vec![0; PIECE];
+            let mut at = 0;
+            while at < input.size() {
+                let piece = (input.size() - at).min(PIECE as u64) as usize;
+                input.read(at, &mut buffer[..piece])?;
+                io::Write::write_all(&mut file, &buffer[..piece]).map_err(io)?;
+                at += piece as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn side_by_side(&self) -> usize {
+        SIDE_BY_SIDE
+    }
+}
+
+/// Hands a file on in pieces.
+fn copy(
+    from: &mut impl io::Read,
+    mut to: impl FnMut(&[u8]) -> Result<()>,
+    failed: impl Fn(io::Error) -> ImageError,
+) -> Result<()> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match from.read(&mut buffer).map_err(&failed)? {
+            0 => return Ok(()),
+            length => to(&buffer[..length])?,
+        }
+    }
+}
+
+/// The writer's lock.
+struct Locked(Arc<Shared>);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // One that stays names its holder, and what to do.
+        let _ = self.0.remove(WRITER_LOCK);
+    }
+}
+
+/// An object being written.
+struct Writing {
+    shared: Arc<Shared>,
+    name: String,
+    upload: Upload,
+    /// Whether the name is reserved by an object of ours.
+    reserved: bool,
+}
+
+/// Small objects are put at once, others in pieces.
+enum Upload {
+    Small(Vec<u8>),
+    Large(Box<WriteMultipart>),
+    Finished,
+}
+
+impl fmt::Debug for Writing {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.name)
+    }
+}
+
+impl Writing {
+    fn failed(&self, error: Error) -> ImageError {
+        failed(&self.shared.place(&self.name), "write this object", error)
+    }
+
+    /// Begins to send what no longer is small.
+    fn enlarge(&mut self) -> Result<()> {
+        if let Upload::Small(buffer) = &mut self.upload
+            && buffer.len() >= PIECE
+        {
+            let begun = self.shared.wait(self.shared.objects.put_multipart(&self.shared.path(&self.name)));
+            let mut upload = WriteMultipart::new_with_chunk_size(begun.map_err(|error| self.failed(error))?, PIECE);
+            if let Upload::Small(buffer) = std::mem::replace(&mut self.upload, Upload::Finished) {
+                // Sending needs the runtime, although nothing is waited for.
+                let _inside = self.shared.runtime.enter();
+                upload.write(&buffer);
+            }
+            self.upload = Upload::Large(Box::new(upload));
+        }
+        Ok(())
+    }
+}
+
+impl Output for Writing {
+    fn write(&mut self, parts: &[&[u8]]) -> Result<()> {
+        for part in parts.iter().flat_map(|part| part.chunks(PIECE)) {
+            let sent = match &mut self.upload {
+                Upload::Small(buffer) => {
+                    buffer.extend_from_slice(part);
+                    Ok(())
+                }
+                // Waits for earlier pieces first, which bounds the memory.
+                Upload::Large(upload) => self.shared.wait(async {
+                    upload.wait_for_capacity(PIECES).await?;
+                    upload.write(part);
+                    Ok(())
+                }),
+                Upload::Finished => Ok(()),
+            };
+            sent.map_err(|error| self.failed(error))?;
+            self.enlarge()?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        let path = self.shared.path(&self.name);
+        let finished = match std::mem::replace(&mut self.upload, Upload::Finished) {
+            Upload::Small(buffer) => {
+                self.shared.wait(self.shared.objects.put(&path, PutPayload::from(buffer))).map(drop)
+            }
+            Upload::Large(upload) => self.shared.wait(upload.finish()).map(drop),
+            Upload::Finished => Ok(()),
+        };
+        finished.map_err(|error| self.failed(error))
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        // What cannot be taken back is no part of any checkpoint.
+        if let Upload::Large(upload) = std::mem::replace(&mut self.upload, Upload::Finished) {
+            let _ = self.shared.wait(upload.abort());
+        }
+        if self.reserved {
+            let _ = self.shared.remove(&format!("{}{PART}", self.name));
+        }
+    }
+}
+
+/// An object.
+struct Reading {
+    shared: Arc<Shared>,
+    name: String,
+    size: u64,
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.name)
+    }
+}
+
+impl Input for Reading {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let place = || self.shared.place(&self.name);
+        let cut_off = || ImageError::damaged(&place(), "it is cut off");
+        let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.size).ok_or_else(cut_off)?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let path = self.shared.path(&self.name);
+        let bytes = self.shared.wait(self.shared.objects.get_range(&path, offset..end));
+        let bytes = bytes.map_err(|error| failed(&place(), "read this object", error))?;
+        if bytes.len() != buffer.len() {
+            return Err(cut_off());
+        }
+        buffer.copy_from_slice(&bytes);
+        Ok(())
+    }
+}

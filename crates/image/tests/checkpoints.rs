@@ -1,0 +1,148 @@
+//! Writing and reading checkpoints when nothing goes wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+mod common;
+
+use std::fs;
+
+use common::{CHUNK, commit, contents, folder, noise, put_session, save, tree};
+use katydid_image::{
+    CheckpointNumber, ChunkId, Compression, Image, ImageError, Manifest, Options, Sink, Source, Which,
+};
+
+/// Zeros, text and noise: all three ways of keeping a chunk.
+fn mixture() -> Vec<u8> {
+    let mut bytes = vec![0; 3 * CHUNK];
+    bytes.extend(b"the quick brown fox ".iter().cycle().take(3 * CHUNK));
+    bytes.extend(noise(1, 3 * CHUNK + 17));
+    bytes
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let committed = save(&image, &mixture()).unwrap();
+    assert_eq!(committed.number, CheckpointNumber(1));
+    let reader = Image::open(folder.path()).unwrap().checkpoint(Which::Latest).unwrap();
+    let manifest = reader.manifest();
+    assert_eq!(contents(&reader, manifest).unwrap(), mixture());
+    let journal = &manifest.sessions[0].states["journal"];
+    assert_eq!(reader.state(journal).unwrap(), noise(mixture().len() as u64, 100));
+    assert!(committed.sizes.stored < committed.sizes.chunks && committed.sizes.chunks < committed.sizes.content);
+}
+
+#[test]
+fn a_second_checkpoint_writes_what_has_changed() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let mut memory = noise(2, 200 * CHUNK);
+    save(&image, &memory).unwrap();
+    memory[7 * CHUNK] ^= 1;
+    let second = save(&image, &memory).unwrap();
+    // One chunk, its header, and header, index and trailer of its pack.
+    assert_eq!(second.sizes.added, (CHUNK + 4 * 64) as u64);
+    let old = image.checkpoint(Which::Number(CheckpointNumber(1))).unwrap();
+    assert_eq!(contents(&old, old.manifest()).unwrap(), noise(2, 200 * CHUNK));
+    let new = image.checkpoint(Which::Latest).unwrap();
+    assert_eq!(contents(&new, new.manifest()).unwrap(), memory);
+    assert_eq!(new.manifest().identity.unwrap().parent, Some(CheckpointNumber(1)));
+    assert_eq!(fs::read_to_string(folder.path().join("latest")).unwrap(), "000002\n");
+}
+
+#[test]
+fn many_threads_write_many_packs_and_equal_chunks_once() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let options = Options { compression: Compression::None, pack_bytes: 40 * CHUNK as u64, packs_at_once: 3 };
+    let writer = image.begin(options).unwrap();
+    let memory = noise(3, 300 * CHUNK);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| memory.chunks(CHUNK).all(|chunk| writer.put(chunk).is_ok()));
+        }
+    });
+    assert_eq!(writer.written().raw, 8 * memory.len() as u64);
+    let committed = commit(writer, &memory).unwrap();
+    assert_eq!(committed.sizes.stored, memory.len() as u64);
+    assert!(fs::read_dir(folder.path().join("packs")).unwrap().count() >= 7);
+    let reader = image.checkpoint(Which::Latest).unwrap();
+    assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory);
+}
+
+#[test]
+fn another_process_writes_its_share_through_a_descriptor() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let writer = image.begin(Options::default()).unwrap();
+    let part = Image::open_at(writer.directory().unwrap().unwrap())
+        .unwrap()
+        .join(writer.number(), Options::default())
+        .unwrap();
+    let session = put_session(&part, "gpu", &mixture()).unwrap();
+    part.finish(&session).unwrap();
+    let session = writer.take_session("gpu").unwrap();
+    writer.commit(Manifest { sessions: vec![session], ..Manifest::default() }).unwrap();
+    let reader = image.checkpoint(Which::Latest).unwrap();
+    assert_eq!(contents(&reader, reader.manifest()).unwrap(), mixture());
+    assert!(reader.state(&reader.manifest().sessions[0].states["journal"]).is_ok());
+    let names: Vec<&str> = reader.manifest().files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["state-gpu.bin"]);
+}
+
+#[test]
+fn files_of_another_program_become_part_of_it() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let writer = image.begin(Options::default()).unwrap();
+    fs::write(writer.folder("criu").unwrap().join("core-1.img"), b"registers").unwrap();
+    writer.adopt_folder("criu").unwrap();
+    commit(writer, &mixture()).unwrap();
+    let reader = image.checkpoint(Which::Latest).unwrap();
+    let file = reader.folder("criu").unwrap().join("core-1.img");
+    assert_eq!(fs::read(&file).unwrap(), b"registers");
+    fs::write(&file, b"registerz").unwrap();
+    assert!(matches!(reader.folder("criu"), Err(ImageError::Damaged { .. })));
+}
+
+#[test]
+fn a_dropped_writer_leaves_the_image_as_it_was() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    save(&image, &noise(4, 9 * CHUNK)).unwrap();
+    let before = tree(folder.path());
+    let writer = image.begin(Options::default()).unwrap();
+    put_session(&writer, "0", &noise(5, 9 * CHUNK)).unwrap();
+    drop(writer);
+    assert_eq!(tree(folder.path()), before);
+}
+
+#[test]
+fn one_writes_at_a_time_and_the_other_is_named() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let _first = image.begin(Options::default()).unwrap();
+    let refused = image.begin(Options::default()).unwrap_err();
+    assert!(refused.to_string().contains(&format!("in use by process {}", std::process::id())), "{refused}");
+}
+
+#[test]
+fn a_manifest_may_name_only_chunks_that_were_put() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let writer = image.begin(Options::default()).unwrap();
+    let mut session = put_session(&writer, "0", &mixture()).unwrap();
+    session.regions[0].chunks[2] = ChunkId::of(b"never put");
+    let refused = writer.commit(Manifest { sessions: vec![session], ..Manifest::default() });
+    assert!(matches!(refused, Err(ImageError::UnknownChunk { .. })));
+    assert_eq!(image.checkpoints().unwrap(), []);
+}
+
+#[test]
+fn a_folder_with_other_things_is_left_alone() {
+    let folder = folder();
+    fs::write(folder.path().join("thesis.tex"), "").unwrap();
+    assert!(matches!(Image::create_or_open(folder.path()), Err(ImageError::Occupied { .. })));
+    assert!(matches!(Image::open(folder.path()), Err(ImageError::NotAnImage { .. })));
+}

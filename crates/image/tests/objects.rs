@@ -1,0 +1,136 @@
+//! Images in object stores: in memory, in files, and behind the protocol of S3.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+mod common;
+#[path = "common/s3.rs"]
+mod s3;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::{env, fs};
+
+use common::{CHUNK, commit, contents, folder, noise, put_session, save};
+use katydid_image::{
+    CheckpointNumber, Compression, Image, ImageError, Keep, Manifest, Options, Region, Session, Sink, Which,
+};
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+
+fn memory(version: u64) -> Vec<u8> {
+    [vec![0; 2 * CHUNK], noise(1, 5 * CHUNK), noise(version, 2 * CHUNK + 3)].concat()
+}
+
+/// Everything that is done with an image, opened anew for each process that there would be.
+fn used(open: &dyn Fn() -> Image) {
+    let image = open();
+    save(&image, &memory(1)).unwrap();
+    let writer = image.begin(Options::default()).unwrap();
+    fs::write(writer.folder("criu").unwrap().join("core-1.img"), b"registers").unwrap();
+    writer.adopt_folder("criu").unwrap();
+    let second = commit(writer, &memory(2)).unwrap();
+    assert!(second.sizes.added < (3 * CHUNK + 500) as u64, "only what has changed: {:?}", second.sizes);
+
+    let again = open();
+    assert_eq!(again.id(), image.id());
+    assert_eq!(again.checkpoints().unwrap(), [CheckpointNumber(1), CheckpointNumber(2)]);
+    for version in [1, 2] {
+        let reader = again.checkpoint(Which::Number(CheckpointNumber(version))).unwrap();
+        assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(version.into()));
+    }
+    let reader = again.checkpoint(Which::Latest).unwrap();
+    assert_eq!(fs::read(reader.folder("criu").unwrap().join("core-1.img")).unwrap(), b"registers");
+    assert!(again.verify(None, &|_| {}).unwrap().is_clean());
+    assert_eq!(again.collect(&Keep { newest: Some(1), ..Keep::default() }).unwrap().checkpoints, [CheckpointNumber(1)]);
+    assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(2));
+}
+
+#[test]
+fn a_store_in_memory_holds_images() {
+    let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    used(&|| Image::in_object_store(Arc::clone(&objects), "jobs/train").unwrap());
+}
+
+#[test]
+fn a_store_of_files_holds_images() {
+    let folder = folder();
+    let objects: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
+    used(&|| Image::in_object_store(Arc::clone(&objects), "jobs/train").unwrap());
+}
+
+/// A pack of many pieces.
+fn large(image: &Image) {
+    let options = Options { compression: Compression::None, ..Options::default() };
+    let writer = image.begin(options).unwrap();
+    let memory = noise(3, 40 << 20);
+    let chunks = memory.chunks(1 << 20).map(|chunk| writer.put(chunk).unwrap()).collect();
+    let region = Region { bytes: 40 << 20, chunk_bytes: 1 << 20, chunks, ..Region::default() };
+    let session = Session { name: "0".into(), regions: vec![region], ..Session::default() };
+    writer.commit(Manifest { sessions: vec![session], ..Manifest::default() }).unwrap();
+    let report = image.verify(None, &|_| {}).unwrap();
+    assert!(report.is_clean() && report.bytes >= 40 << 20, "{report:?}");
+}
+
+#[test]
+fn large_packs_are_sent_in_pieces_while_they_are_written() {
+    large(&Image::in_object_store(Arc::new(InMemory::new()), "").unwrap());
+}
+
+/// The body of the next test: in a process of its own, since it is the environment that says who asks and where.
+#[test]
+#[ignore = "needs a server, which the next test starts"]
+fn behind_the_protocol() {
+    used(&|| Image::create_or_open("s3://bucket/jobs/train").unwrap());
+    large(&Image::create_or_open("s3://bucket/jobs/large").unwrap());
+    assert!(matches!(Image::open("s3://bucket/jobs"), Err(ImageError::NotAnImage { .. })));
+}
+
+#[test]
+fn a_bucket_behind_the_protocol_of_s3_holds_images() {
+    let mut child = Command::new(env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "behind_the_protocol"]).env("AWS_ENDPOINT", s3::serve());
+    child.envs([("AWS_ALLOW_HTTP", "true"), ("AWS_REGION", "here"), ("AWS_ACCESS_KEY_ID", "me")]);
+    let output = child.env("AWS_SECRET_ACCESS_KEY", "secret").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn one_writes_at_a_time_and_what_it_leaves_is_cleared() {
+    let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();
+    save(&image, &memory(1)).unwrap();
+    let writer = image.begin(Options::default()).unwrap();
+    put_session(&writer, "0", &memory(2)).unwrap();
+    let refused = image.begin(Options::default()).unwrap_err();
+    assert!(matches!(refused, ImageError::Locked { .. }), "{refused}");
+    assert!(refused.to_string().contains("remove the object objects:a/lock"), "{refused}");
+    // As if the process had ended: nobody takes anything back.
+    std::mem::forget(writer);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(object_store::ObjectStoreExt::delete(&*objects, &"a/lock".into())).unwrap();
+    assert_eq!(save(&image, &memory(3)).unwrap().number, CheckpointNumber(2));
+    assert!(image.verify(None, &|_| {}).unwrap().is_clean());
+    let left = runtime.block_on(objects.list_with_delimiter(Some(&"a/packs".into()))).unwrap();
+    assert!(left.objects.iter().all(|meta| meta.location.as_ref().ends_with(".pack")), "{left:?}");
+}
+
+#[test]
+fn a_dropped_writer_takes_back_what_it_wrote() {
+    let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();
+    save(&image, &memory(1)).unwrap();
+    let stored = image.stored().unwrap();
+    let writer = image.begin(Options::default()).unwrap();
+    put_session(&writer, "0", &memory(2)).unwrap();
+    drop(writer);
+    assert_eq!((image.stored().unwrap(), image.checkpoints().unwrap().len()), (stored, 1));
+}
+
+#[test]
+fn an_address_that_is_none_is_refused() {
+    for address in ["ftp://host/a", "s3:///prefix"] {
+        assert!(matches!(Image::open(address), Err(ImageError::Unfit { .. })), "{address}");
+    }
+}

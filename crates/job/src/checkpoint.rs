@@ -1,0 +1,451 @@
+//! Taking a checkpoint of a job:
+//!
+//! ```text
+//! prepare   CRIU found, image opened, workers connected            the program runs
+//! hold      no frame leaves a program                              ┐
+//! pause     the GPU rests                                          │
+//! capture   its state is copied aside                              │ it stands still
+//! leave     the programs let go of their workers                   │
+//! dump      CRIU copies the processes                              ┘
+//! resume    they take their sessions up again (if they go on)
+//! write     workers write the image behind the program's back
+//! commit    the manifest gets its name: now the checkpoint is there
+//! kill      the processes end (if they do not go on)
+//! ```
+//!
+//! The rule: whatever fails before `commit`, the programs go on from where they are, and the image is as it was.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use katydid_image::{
+    Compression, Criu as CriuPart, Image, ImageError, Job as JobPart, Manifest, Options, Program, Session, Times,
+    Writer,
+};
+use katydid_transport::AddressError;
+
+use crate::companion::{CompanionError, Plan, Questions};
+use crate::criu::{Criu, CriuError};
+use crate::failover::Recovery;
+use crate::files::{self, Written};
+use crate::job::{Inner, lock};
+use crate::lengths;
+use crate::members::{Member, MemberError};
+use crate::notes::Notes;
+use crate::proof;
+use crate::shared;
+use crate::stages::Stages;
+use crate::stop::{Stop, session_name};
+use crate::tree::{self, Process};
+use crate::view::{Report, Request, Step};
+
+/// The folder of CRIU's files in a checkpoint.
+pub(crate) const FOLDER: &str = "criu";
+/// How long the GPU may take to come to rest unless the request says.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// zstd level of chunks unless the request says.
+const DEFAULT_LEVEL: u32 = 1;
+/// How often a checkpoint is begun anew because a program came to the job while it was taken.
+const ATTEMPTS: u32 = 8;
+
+/// Why there is no checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// One at a time.
+    #[error("a checkpoint of this job is being taken already: wait for it to end")]
+    Busy,
+    /// Nothing to take.
+    #[error("the program has ended, or was not started")]
+    NoProgram,
+    /// The supervisor's folder is not that of whoever asks.
+    #[error("{}: the image must be given by its absolute path", .0.display())]
+    Relative(PathBuf),
+    /// A program that cannot be brought to rest.
+    #[error(
+        "{program} (process {pid}) cannot be part of a checkpoint now: {}",
+        if *twins > 1 { "another process of the job has the same id, in another namespace" } else { "it has no worker" }
+    )]
+    Member {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// Programs with this id.
+        twins: usize,
+    },
+    /// A program outside the tree.
+    #[error(
+        "process {pid} of the job is no descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
+    )]
+    Stray {
+        /// Its id, as it sees itself.
+        pid: u32,
+    },
+    /// Somebody came.
+    #[error("programs began to use the GPU while the checkpoint was taken, {ATTEMPTS} times: try again")]
+    Restless,
+    /// A server's address that is none.
+    #[error("{text}: {source}")]
+    Address {
+        /// As the program gave it.
+        text: String,
+        /// What is wrong with it.
+        source: AddressError,
+    },
+    /// CRIU.
+    #[error(transparent)]
+    Criu(#[from] CriuError),
+    /// The image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A program.
+    #[error(transparent)]
+    Order(#[from] MemberError),
+    /// A worker.
+    #[error(transparent)]
+    Companion(CompanionError),
+    /// The system.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What.
+        doing: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+    /// What failed, and that undoing it failed too.
+    #[error("{cause}; and then the program could not go on: {also}")]
+    Undo {
+        /// What failed first.
+        cause: Box<CheckpointError>,
+        /// What failed then.
+        also: Box<CheckpointError>,
+    },
+    /// A test wanted it to.
+    #[error("KATYDID_FAULT wants a failure at stage {stage}")]
+    Wanted {
+        /// Where.
+        stage: String,
+    },
+    /// Our own fault.
+    #[error("a thread of the supervisor has failed")]
+    Ourselves,
+}
+
+/// Takes a checkpoint; the caller sees to it that there is one at a time.
+pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
+    let (began, since, stages) = (now(), Instant::now(), Stages::default());
+    let tell = &|step: &Step| {
+        stages.enter(step);
+        tell(step);
+    };
+    let path = Inner::image_of(request)?;
+    tell(&Step::Prepare);
+    proof::strike(&Step::Prepare)?;
+    let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
+    let criu = if request.device_only { None } else { Some(job.criu()?) };
+    let image = Image::create_or_open(path)?;
+    for _ in 0..ATTEMPTS {
+        let writer = image.begin(options(request))?;
+        let attempt = Attempt { job, root, request, writer: &writer, criu: criu.as_ref(), tell };
+        let Some(taken) = attempt.run()? else { continue };
+        tell(&Step::Commit);
+        let (workers, members) = (taken.workers(), taken.members());
+        let Taken { mut stop, sessions, processes, criu: part, stopped } = taken;
+        let manifest =
+            manifest(job, &members, sessions, part, Times { began, written: now(), stopped_us: micros(stopped) });
+        let committed = proof::strike(&Step::Commit).and_then(|()| Ok(writer.commit(manifest)?));
+        let committed = match committed {
+            Ok(committed) => committed,
+            Err(error) if keeps_stopped(request) => {
+                return Err(undo(&mut stop, Some(&processes), Questions::Refused, error));
+            }
+            Err(error) => return Err(error),
+        };
+        *lock(&job.recovery) = Some(Recovery::new(path.to_owned(), committed.number, &stop));
+        if keeps_stopped(request) {
+            tell(&Step::Kill);
+            tree::kill(&processes).map_err(|source| CheckpointError::System { doing: "end the program", source })?;
+        }
+        if let Some(keep) = request.keep {
+            clear(&image, keep)?;
+        }
+        return Ok(Report {
+            checkpoint: committed.number.0,
+            image: path.to_owned(),
+            job: job.folder.name(),
+            pids: processes.iter().map(|process| process.pid).collect(),
+            workers,
+            bytes_content: committed.sizes.content,
+            bytes_added: committed.sizes.added,
+            bytes_files: committed.sizes.files,
+            stopped_us: micros(stopped),
+            took_us: micros(since.elapsed()),
+            stages_us: stages.end(),
+            running: !keeps_stopped(request),
+        });
+    }
+    Err(CheckpointError::Restless)
+}
+
+/// Whether the program stays stopped after the dump, to be killed once the checkpoint is complete.
+fn keeps_stopped(request: &Request) -> bool {
+    !request.leave_running && !request.device_only
+}
+
+fn options(request: &Request) -> Options {
+    let compression = match request.level {
+        None => Compression::default(),
+        Some(0) => Compression::None,
+        Some(level) => Compression::Zstd(i32::try_from(level).unwrap_or(i32::MAX)),
+    };
+    Options { compression, ..Options::default() }
+}
+
+/// One try; a second one is made when a program came to the job meanwhile.
+struct Attempt<'j, 'a> {
+    job: &'j Inner,
+    root: u32,
+    request: &'a Request,
+    writer: &'a Writer,
+    criu: Option<&'a Criu>,
+    tell: &'a (dyn Fn(&Step) + Sync),
+}
+
+/// All that the manifest takes, in the image already.
+struct Taken<'j> {
+    stop: Stop<'j>,
+    sessions: Vec<Session>,
+    processes: Vec<Process>,
+    criu: Option<CriuPart>,
+    stopped: Duration,
+}
+
+impl Taken<'_> {
+    fn workers(&self) -> Vec<u32> {
+        self.stop.sides.iter().map(|side| side.companion.worker).collect()
+    }
+
+    /// As they were when they stood still: one that went on may have ended by now.
+    fn members(&self) -> Vec<Member> {
+        self.stop.sides.iter().map(|side| side.member.clone()).collect()
+    }
+}
+
+/// Removes what is too old; while somebody restores from the image, a later checkpoint will.
+fn clear(image: &Image, keep: u32) -> Result<(), CheckpointError> {
+    match image.keep(keep as usize) {
+        Err(ImageError::Locked { .. }) => Ok(()),
+        cleared => Ok(cleared.map(drop)?),
+    }
+}
+
+/// What the time of standstill has brought.
+struct Dumped {
+    processes: Vec<Process>,
+    criu: Option<CriuPart>,
+}
+
+impl<'j> Attempt<'j, '_> {
+    /// None: somebody came, and everything goes on as before.
+    fn run(&self) -> Result<Option<Taken<'j>>, CheckpointError> {
+        self.introduced()?;
+        let arrivals = self.job.members.arrivals();
+        let mut stop = Stop::prepare(&self.job.members)?;
+        let since = Instant::now();
+        let questions = Questions::Write(self.writer);
+        let dumped = match self.stand_still(&mut stop, arrivals) {
+            Ok(Some(dumped)) => dumped,
+            Ok(None) => return stop.go_on(questions).map(|()| None),
+            Err(error) => return Err(undo(&mut stop, None, questions, error)),
+        };
+        if !keeps_stopped(self.request) {
+            (self.tell)(&Step::Resume);
+            stop.go_on(questions)?;
+        }
+        let stopped = since.elapsed();
+        match self.write(&mut stop, dumped.criu.is_some()) {
+            Ok(sessions) => {
+                let Dumped { processes, criu } = dumped;
+                Ok(Some(Taken { stop, sessions, processes, criu, stopped }))
+            }
+            Err(error) if keeps_stopped(self.request) => {
+                Err(undo(&mut stop, Some(&dumped.processes), questions, error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// From hold to dump. Processes are left stopped only on success, and when they are to be killed.
+    fn stand_still(&self, stop: &mut Stop<'_>, arrivals: u64) -> Result<Option<Dumped>, CheckpointError> {
+        let Request { device_only, full, .. } = *self.request;
+        self.begin(&Step::Hold)?;
+        stop.hold()?;
+        self.begin(&Step::Pause)?;
+        stop.pause(self.request.patience_ms.map_or(PATIENCE, |millis| Duration::from_millis(millis.into())))?;
+        self.begin(&Step::Capture)?;
+        let level = self.request.level.unwrap_or(DEFAULT_LEVEL);
+        let directory = self.writer.directory()?;
+        let directory = directory.as_ref().map(AsFd::as_fd);
+        stop.capture(&Plan { directory, device_only, full, level }, self.writer)?;
+        let root = self.root;
+        let Some(criu) = self.criu else {
+            let is_complete = self.job.members.arrivals() == arrivals;
+            return Ok(is_complete.then_some(Dumped { processes: processes(root)?, criu: None }));
+        };
+        strays(root, stop)?;
+        self.begin(&Step::Leave)?;
+        let hidden = self.job.members.hide();
+        let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
+        self.introduced()?;
+        if self.job.members.arrivals() != arrivals {
+            return Ok(None);
+        }
+        stop.leave(Questions::Write(self.writer))?;
+        self.begin(&Step::Dump)?;
+        let dumped = self.dump(criu, root)?;
+        let is_complete = self.job.members.arrivals() == arrivals;
+        if !is_complete || !keeps_stopped(self.request) {
+            tree::go_on(&dumped.processes);
+        }
+        Ok(is_complete.then_some(dumped))
+    }
+
+    /// CRIU's part, after which the processes are stopped: shared memory is copied while nobody changes it. When it fails,
+    /// they go on.
+    fn dump(&self, criu: &Criu, root: u32) -> Result<Dumped, CheckpointError> {
+        let before = processes(root)?;
+        let notes = notes(self.job, &before);
+        let folder = self.writer.folder(FOLDER)?;
+        let dumped =
+            criu.dump(tree::seen_by_itself(root), &before, &folder, &self.job.stdio).map_err(CheckpointError::from);
+        let after = tree::with_states_of(processes(root)?, &before);
+        let dumped = dumped.and_then(|()| {
+            let doing = "copy the job's shared memory";
+            let shared = shared::save(&after, &folder);
+            let shared = shared.map_err(|source| CheckpointError::System { doing, source })?;
+            part(criu, tree::seen_by_itself(root), Notes { shared, ..notes }, &folder)
+        });
+        match dumped {
+            Ok(criu) => Ok(Dumped { processes: after, criu: Some(criu) }),
+            Err(error) => {
+                tree::go_on(&after);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for programs that are about to use the GPU.
+    fn introduced(&self) -> Result<(), CheckpointError> {
+        let doing = "wait for programs that begin to use the GPU";
+        self.job.members.wait_introduced().map_err(|source| CheckpointError::System { doing, source })
+    }
+
+    /// Tells the stage that begins.
+    fn begin(&self, step: &Step) -> Result<(), CheckpointError> {
+        (self.tell)(step);
+        proof::strike(step)
+    }
+
+    /// Waits for the workers, and takes in what they and CRIU wrote.
+    fn write(&self, stop: &mut Stop<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
+        self.begin(&Step::Write { done: 0, total: 0, written: 0 })?;
+        let parts = stop.write(self.writer, &|done, total, written| {
+            (self.tell)(&Step::Write { done, total, written });
+        })?;
+        if is_dumped {
+            self.writer.adopt_folder(FOLDER)?;
+        }
+        let sessions =
+            stop.sides.iter().zip(parts).map(|(side, part)| match serde_json::from_slice::<Session>(&part) {
+                Ok(session) if session.name == side.companion.session => Ok(session),
+                _ => Ok(self.writer.take_session(&side.companion.session)?),
+            });
+        sessions.collect()
+    }
+}
+
+/// Lets everything go on, after `cause`.
+fn undo(
+    stop: &mut Stop<'_>,
+    stopped: Option<&[Process]>,
+    questions: Questions<'_>,
+    cause: CheckpointError,
+) -> CheckpointError {
+    if let Some(processes) = stopped {
+        tree::go_on(processes);
+    }
+    match stop.go_on(questions) {
+        Ok(()) => cause,
+        Err(also) => CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) },
+    }
+}
+
+/// The processes of the job, the program first.
+fn processes(root: u32) -> Result<Vec<Process>, CheckpointError> {
+    let list = tree::tree(root).map_err(|source| CheckpointError::System { doing: "list the processes", source })?;
+    if list.is_empty() { Err(CheckpointError::NoProgram) } else { Ok(list) }
+}
+
+/// Every program with a session must be in the tree, because CRIU dumps nothing else.
+fn strays(root: u32, stop: &Stop<'_>) -> Result<(), CheckpointError> {
+    let known: Vec<u32> = processes(root)?.iter().map(|process| tree::seen_by_itself(process.pid)).collect();
+    let stray = stop.sides.iter().map(|side| side.member.pid).find(|pid| !known.contains(pid));
+    stray.map_or(Ok(()), |pid| Err(CheckpointError::Stray { pid }))
+}
+
+/// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
+fn notes(job: &Inner, processes: &[Process]) -> Notes {
+    // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
+    let is_standard = |file: &Written| job.stdio.iter().any(|standard| standard.path() == Some(&file.path));
+    Notes {
+        folder: job.known_folder.clone(),
+        servers: lock(&job.servers).clone(),
+        stdio: job.stdio.clone(),
+        shared: Vec::new(),
+        written: files::written(processes).into_iter().filter(|file| !is_standard(file)).collect(),
+        ids: processes.iter().flat_map(|process| tree::ids(process.pid)).collect(),
+    }
+}
+
+/// CRIU's part of the manifest, after a dump into `folder`.
+fn part(criu: &Criu, root_pid: u32, notes: Notes, folder: &Path) -> Result<CriuPart, CheckpointError> {
+    let system = |doing| move |source| CheckpointError::System { doing, source };
+    let lengths = lengths::read(folder).map_err(system("read CRIU's files.img"))?;
+    let notes = Notes { written: files::at_rest(notes.written, &lengths), ..notes };
+    Ok(CriuPart {
+        version: criu.version.clone(),
+        folder: FOLDER.to_owned(),
+        root_pid,
+        options: Vec::new(),
+        notes: notes.encode().map_err(io::Error::from).map_err(system("write the notes"))?,
+    })
+}
+
+fn manifest(job: &Inner, members: &[Member], sessions: Vec<Session>, criu: Option<CriuPart>, times: Times) -> Manifest {
+    let member = |session: &Session| {
+        let member = members.iter().find(|member| session_name(member.pid) == session.name);
+        let (pid, name) = member.map_or((0, String::new()), |member| (member.pid, member.program.clone()));
+        Program { pid, name, session: Some(session.name.clone()) }
+    };
+    Manifest {
+        written_by: env!("CARGO_PKG_VERSION").to_owned(),
+        job: JobPart { name: job.folder.name(), host: job.host.clone(), command: job.command.clone() },
+        times,
+        programs: sessions.iter().map(member).collect(),
+        sessions,
+        criu,
+        ..Manifest::default()
+    }
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,429 @@
+//! The supervisor's end of a companion connection: orders to the worker of one session, and answers to what it asks about
+//! the image.
+//!
+//! The rule: an order is answered once; progress, questions about the image and the end of a snapshot may come before
+//! the answer and are dealt with while waiting for it. A worker is not trusted: what it names is looked up, what it sends
+//! is bounded.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use katydid_image::{CheckpointNumber, ChunkId, FileEntry, Reader, Sink, Source, Writer};
+use katydid_transport::{Address, ConnectError, Talk, TalkError, companion};
+use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, STATE_PIECE, Store, ToWorker};
+use katydid_wire::envelope::EnvelopeError;
+use katydid_wire::key::SessionKey;
+
+/// How long a server may take to hand a connection to a worker; a cold driver takes seconds to start.
+const GREETING: Duration = Duration::from_secs(60);
+/// How long a worker may be silent while it writes or reads an image; it reports progress far more often.
+const SILENCE: Duration = Duration::from_secs(600);
+/// How long a worker may take to let go of a companion that parts.
+const PARTING: Duration = Duration::from_secs(2);
+/// Between two looks whether a program that is taken up has failed to come.
+const LOOK: Duration = Duration::from_millis(50);
+/// Largest state file that is taken from a worker.
+const MAX_STATE: usize = 1 << 30;
+
+/// How far a session's snapshot is; read by whoever shows it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes done.
+    pub done: AtomicU64,
+    /// Bytes in all.
+    pub total: AtomicU64,
+    /// Bytes that the image took.
+    pub written: AtomicU64,
+}
+
+/// What a worker's questions are answered from.
+#[derive(Debug, Clone, Copy)]
+pub enum Questions<'a> {
+    /// There are none at this stage.
+    Refused,
+    /// A checkpoint being written.
+    Write(&'a Writer),
+    /// A checkpoint being read.
+    Read(&'a Catalogue<'a>),
+}
+
+/// A checkpoint with the lengths of its chunks and the names of its files, by which a worker asks.
+#[derive(Debug)]
+pub struct Catalogue<'a> {
+    reader: &'a Reader,
+    lengths: HashMap<ChunkId, usize>,
+    files: HashMap<&'a str, &'a FileEntry>,
+}
+
+impl<'a> Catalogue<'a> {
+    /// Of all that `reader` has.
+    #[must_use]
+    pub fn new(reader: &'a Reader) -> Self {
+        let lengths = reader.manifest().chunks().map(|(id, length)| (*id, length)).collect();
+        let states = reader.manifest().sessions.iter().flat_map(|session| session.states.values());
+        Self { reader, lengths, files: states.map(|entry| (entry.name.as_str(), entry)).collect() }
+    }
+}
+
+/// Why a worker did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum CompanionError {
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The connection ended or broke.
+    #[error("the worker of {session}: {source}")]
+    Talk {
+        /// Which session.
+        session: String,
+        /// What happened.
+        source: TalkError,
+    },
+    /// The worker refused; the text is its own.
+    #[error("{session}: {text}")]
+    Refused {
+        /// Which session.
+        session: String,
+        /// Why.
+        text: String,
+    },
+    /// It said something that does not belong here.
+    #[error("the worker of {session} broke the protocol: {what}")]
+    Breach {
+        /// Which session.
+        session: String,
+        /// What it was.
+        what: String,
+    },
+}
+
+/// A connection to the worker of a session.
+#[derive(Debug)]
+pub struct Companion {
+    talk: Talk,
+    /// Name of the session in the image.
+    pub session: String,
+    /// Whether descriptors can be passed.
+    is_local: bool,
+    /// Process of the worker, on its machine.
+    pub worker: u32,
+    /// The session's key.
+    pub key: SessionKey,
+    /// The end of a snapshot that came while another answer was waited for.
+    ended: Option<Result<Vec<u8>, String>>,
+    /// State files that arrive in pieces.
+    pieces: HashMap<String, Vec<u8>>,
+}
+
+impl Drop for Companion {
+    /// A worker takes one companion at a time: the next one finds it free.
+    fn drop(&mut self) {
+        self.talk.part(PARTING);
+    }
+}
+
+impl Companion {
+    /// Connects to the worker of the session `key`, or, without one, to a warm worker that is to rebuild one.
+    ///
+    /// # Errors
+    ///
+    /// [`CompanionError::Connect`].
+    pub fn connect(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
+        let (talk, ready) = companion(address, key, GREETING)?;
+        Ok(Self {
+            talk,
+            session: session.to_owned(),
+            is_local: matches!(address, Address::Unix(_)),
+            worker: ready.worker_pid,
+            key: ready.key,
+            ended: None,
+            pieces: HashMap::new(),
+        })
+    }
+
+    /// Brings the session to rest, after all of its `frames`.
+    ///
+    /// # Errors
+    ///
+    /// [`CompanionError::Refused`]: it does not come to rest; it goes on.
+    pub fn pause(&mut self, frames: u64, patience: Duration) -> Result<(), CompanionError> {
+        let millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let order = ToWorker::Pause { frames, patience: millis };
+        // The worker keeps the time; what is added is for the way.
+        match self.order(&order, None, patience + Duration::from_secs(10), Questions::Refused, None)? {
+            FromWorker::Paused { .. } => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Copies aside what the image is to hold.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn snapshot(&mut self, plan: &Plan<'_>, writer: &Writer, progress: &Progress) -> Result<u64, CompanionError> {
+        let directory = plan.directory.filter(|_| self.is_local);
+        let order = ToWorker::Snapshot {
+            store: if directory.is_some() { Store::DIRECTORY } else { Store::STREAM },
+            checkpoint: writer.number().0,
+            session: self.session.clone(),
+            device_only: u32::from(plan.device_only),
+            full: u32::from(plan.full),
+            level: plan.level,
+        };
+        match self.order(&order, directory, SILENCE, Questions::Write(writer), Some(progress))? {
+            FromWorker::Captured { bytes, .. } => {
+                progress.total.store(bytes, Relaxed);
+                Ok(bytes)
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// From now on the end of the program's connection is not the end of the session.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn detach(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
+        match self.order(&ToWorker::Detach {}, None, SILENCE, questions, Some(progress))? {
+            FromWorker::Detached {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Frames are executed again.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn proceed(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
+        match self.order(&ToWorker::Continue {}, None, SILENCE, questions, Some(progress))? {
+            FromWorker::Continued {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has the snapshot written, and waits for the end of that. The session's part of the manifest is what comes back,
+    /// when it did not go into the image directly.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn write(&mut self, writer: &Writer, progress: &Progress) -> Result<Vec<u8>, CompanionError> {
+        self.send(&ToWorker::Write {}, None)?;
+        loop {
+            if let Some(ended) = self.ended.take() {
+                return ended.map_err(|text| CompanionError::Refused { session: self.session.clone(), text });
+            }
+            let word = self.receive(SILENCE)?;
+            if let Some(other) = self.aside(word, Questions::Write(writer), Some(progress))? {
+                return Err(self.unexpected(&other));
+            }
+        }
+    }
+
+    /// Rebuilds a session from the image; it then waits for its program, as long as this connection stands. A program
+    /// that lives on (`device_only`) has its host memory itself.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn restore(
+        &mut self,
+        catalogue: &Catalogue<'_>,
+        directory: Option<BorrowedFd<'_>>,
+        device_only: bool,
+        progress: &Progress,
+    ) -> Result<(), CompanionError> {
+        let directory = directory.filter(|_| self.is_local);
+        let CheckpointNumber(checkpoint) = catalogue.reader.number();
+        let order = ToWorker::Restore {
+            store: if directory.is_some() { Store::DIRECTORY } else { Store::STREAM },
+            session: self.session.clone(),
+            checkpoint,
+            device_only: u32::from(device_only),
+        };
+        match self.order(&order, directory, SILENCE, Questions::Read(catalogue), Some(progress))? {
+            FromWorker::Restored { .. } => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Answers what the worker of a rebuilt session asks while its program comes back, which is when it reads what lies
+    /// in the program's memory. Ends when the program is there, or when `is_over`.
+    ///
+    /// # Errors
+    ///
+    /// The worker is gone, or broke the protocol.
+    pub fn attend(
+        &mut self,
+        catalogue: &Catalogue<'_>,
+        is_over: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), CompanionError> {
+        while !is_over() {
+            let word = match self.talk.receive(LOOK) {
+                Err(TalkError::Deadline(_)) => continue,
+                other => other.map_err(|error| self.broken(error))?,
+            };
+            let word = FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))?;
+            if matches!(word, FromWorker::Attached {}) {
+                return Ok(());
+            }
+            if let Some(other) = self.aside(word, Questions::Read(catalogue), None)? {
+                return Err(self.unexpected(&other));
+            }
+        }
+        Ok(())
+    }
+
+    fn order(
+        &mut self,
+        order: &ToWorker,
+        fd: Option<BorrowedFd<'_>>,
+        patience: Duration,
+        questions: Questions<'_>,
+        progress: Option<&Progress>,
+    ) -> Result<FromWorker, CompanionError> {
+        self.send(order, fd)?;
+        loop {
+            let word = self.receive(patience)?;
+            match self.aside(word, questions, progress)? {
+                None => {}
+                Some(FromWorker::Failed { text }) => {
+                    return Err(CompanionError::Refused { session: self.session.clone(), text });
+                }
+                Some(answer) => return Ok(answer),
+            }
+        }
+    }
+
+    /// Deals with what may come between an order and its answer; gives back anything else.
+    fn aside(
+        &mut self,
+        word: FromWorker,
+        questions: Questions<'_>,
+        progress: Option<&Progress>,
+    ) -> Result<Option<FromWorker>, CompanionError> {
+        let answer = match word {
+            FromWorker::Progress { done, total, written } => {
+                if let Some(progress) = progress {
+                    progress.done.store(done, Relaxed);
+                    progress.total.store(total, Relaxed);
+                    progress.written.store(written, Relaxed);
+                }
+                return Ok(None);
+            }
+            FromWorker::Written { part } => {
+                self.ended = Some(Ok(part));
+                return Ok(None);
+            }
+            FromWorker::Unwritten { text } => {
+                self.ended = Some(Err(text));
+                return Ok(None);
+            }
+            FromWorker::Attached {} => return Ok(None),
+            FromWorker::Has { .. } | FromWorker::Put { .. } | FromWorker::PutState { .. } => {
+                self.answer_write(word, questions)
+            }
+            FromWorker::Get { .. } | FromWorker::GetState { .. } => Self::answer_read(&word, questions),
+            other => return Ok(Some(other)),
+        };
+        let answer = answer.unwrap_or_else(|text| ToWorker::StoreFailed { text });
+        self.send(&answer, None)?;
+        Ok(None)
+    }
+
+    /// Answers a question of a worker that writes.
+    fn answer_write(&mut self, word: FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
+        let Questions::Write(writer) = questions else { return Err("nothing is being written".to_owned()) };
+        match word {
+            FromWorker::Has { hashes } => {
+                if hashes.len() % HASH != 0 || hashes.len() / HASH > MAX_HASHES {
+                    return Err("a question of no whole hashes".to_owned());
+                }
+                let ids = hashes.chunks_exact(HASH).filter_map(|hash| hash.try_into().ok());
+                let known = ids.map(|hash| u8::from(writer.has(&ChunkId::from_bytes(hash)))).collect();
+                Ok(ToWorker::Known { known })
+            }
+            FromWorker::Put { data } => {
+                writer.put(&data).map(|_| ToWorker::Stored {}).map_err(|error| error.to_string())
+            }
+            FromWorker::PutState { name, data, last } => self.take_piece(writer, name, &data, last != 0),
+            _ => Err("no question".to_owned()),
+        }
+    }
+
+    fn take_piece(&mut self, writer: &Writer, name: String, data: &[u8], last: bool) -> Result<ToWorker, String> {
+        // Whoever sends the pieces of several files mixed holds each of them here: the bound is on their sum.
+        let held: usize = self.pieces.values().map(Vec::len).sum();
+        if held + data.len() > MAX_STATE {
+            return Err(format!("{name} is larger than a state file may be"));
+        }
+        self.pieces.entry(name.clone()).or_default().extend_from_slice(data);
+        if last {
+            let bytes = self.pieces.remove(&name).unwrap_or_default();
+            writer.session_state(&name, &bytes).map_err(|error| error.to_string())?;
+        }
+        Ok(ToWorker::Stored {})
+    }
+
+    /// Answers a question of a worker that reads.
+    fn answer_read(word: &FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
+        let Questions::Read(catalogue) = questions else { return Err("nothing is being read".to_owned()) };
+        match word {
+            FromWorker::Get { hash } => {
+                let hash = hash.as_slice().try_into().map_err(|_| "that is no hash".to_owned())?;
+                let id = ChunkId::from_bytes(hash);
+                let length = catalogue.lengths.get(&id).ok_or_else(|| format!("the checkpoint has no chunk {id}"))?;
+                let mut data = vec![0; *length];
+                catalogue.reader.read(&id, &mut data).map_err(|error| error.to_string())?;
+                Ok(ToWorker::Chunk { data })
+            }
+            FromWorker::GetState { name, offset } => {
+                let entry = catalogue.files.get(name.as_str());
+                let entry = entry.ok_or_else(|| format!("the checkpoint has no file {name}"))?;
+                let bytes = catalogue.reader.state(entry).map_err(|error| error.to_string())?;
+                let from = usize::try_from(*offset).unwrap_or(usize::MAX).min(bytes.len());
+                let to = from.saturating_add(STATE_PIECE).min(bytes.len());
+                Ok(ToWorker::State { total: bytes.len() as u64, data: bytes[from..to].to_vec() })
+            }
+            _ => Err("no question".to_owned()),
+        }
+    }
+
+    fn send(&self, order: &ToWorker, fd: Option<BorrowedFd<'_>>) -> Result<(), CompanionError> {
+        let message = order.encode().map_err(|error| self.broken(error.into()))?;
+        self.talk.send(&message, fd.as_slice()).map_err(|error| self.broken(error))
+    }
+
+    fn receive(&self, patience: Duration) -> Result<FromWorker, CompanionError> {
+        let word = self.talk.receive(patience).map_err(|error| self.broken(error))?;
+        FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))
+    }
+
+    fn broken(&self, source: TalkError) -> CompanionError {
+        CompanionError::Talk { session: self.session.clone(), source }
+    }
+
+    fn unexpected(&self, word: &FromWorker) -> CompanionError {
+        let name = format!("{word:?}");
+        let what = format!("{} was not asked for", name.split(' ').next().unwrap_or_default());
+        CompanionError::Breach { session: self.session.clone(), what }
+    }
+}
+
+/// What a snapshot is to be like.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// The image's folder, to be passed to workers of this machine.
+    pub directory: Option<BorrowedFd<'a>>,
+    /// Contents that CRIU would save are saved too.
+    pub device_only: bool,
+    /// Nothing is taken to be unchanged.
+    pub full: bool,
+    /// zstd level.
+    pub level: u32,
+}

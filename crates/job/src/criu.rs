@@ -1,0 +1,516 @@
+//! CRIU: finding one that works here, and the two things that are asked of it.
+//!
+//! A system's own CRIU is preferred when its `criu check` passes; else the one that `cargo xtask setup` fetched, which
+//! is a folder of its own with loader and libraries (`lib/katydid/criu`), because CRIU wants a newer C library than many
+//! systems have. The rule: CRIU's words reach the user, its log lines of class Error, never just its exit status.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::system::uname;
+use serde::{Deserialize, Serialize};
+
+use crate::kernel_data::{KernelData, Lent};
+use crate::stdio::Standard;
+use crate::tcp;
+use crate::tree::{self, Process};
+
+/// Names another CRIU: a program, or a folder such as `lib/katydid/criu`.
+pub const VARIABLE: &str = "KATYDID_CRIU";
+/// Where the loader and the libraries are in a folder of our own.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// What CRIU is told at dump and restore alike.
+///
+/// Terminals, sessions and groups of the shell that started the job stay with it; a connection's other end, a unix
+/// socket or TCP, is taken to be there still; file locks are kept; control groups are the restoring side's.
+const BOTH: [&str; 7] = [
+    "-v2",
+    "--shell-job",
+    "--file-locks",
+    "--ext-unix-sk",
+    "--tcp-established",
+    "--manage-cgroups=ignore",
+    "--ghost-limit=1G",
+];
+/// How long CRIU may take, besides the time for the bytes.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Bytes a second that even a slow disk takes.
+const SLOW: u64 = 100 << 20;
+/// Lines of a log that an error quotes.
+const QUOTED: usize = 3;
+
+/// A CRIU that passed its check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Criu {
+    /// Program and first arguments.
+    command: Vec<OsString>,
+    /// `4.2.1`.
+    pub version: String,
+    /// Where it is, for people.
+    pub place: PathBuf,
+    /// How connections are kept silent during a dump, if any are open: `nftables`, or `skip` where the kernel cannot.
+    network_lock: NetworkLock,
+    /// What it need not find out again.
+    kernel_data: Option<KernelData>,
+}
+
+/// See [`Criu`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum NetworkLock {
+    Nftables,
+    Skip,
+}
+
+/// What was found, and all that the finding depends on.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    circumstances: String,
+    criu: Criu,
+}
+
+/// Why CRIU did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum CriuError {
+    /// None at all.
+    #[error(
+        "no CRIU is installed, neither the system's nor {}: `cargo xtask setup` and `dist` put one there; --device-only needs none",
+        private.display()
+    )]
+    Missing {
+        /// Where our own would be.
+        private: PathBuf,
+    },
+    /// There is one, and it cannot work here.
+    #[error("{} cannot work here: {reason}; --device-only needs no CRIU", place.display())]
+    Unfit {
+        /// Which.
+        place: PathBuf,
+        /// In its own words.
+        reason: String,
+    },
+    /// It was not started.
+    #[error("cannot start {}: {source}", place.display())]
+    Start {
+        /// Which.
+        place: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It did not come to an end.
+    #[error("CRIU did not {doing} the program within {} s; the last it wrote: {last}", limit.as_secs())]
+    Endless {
+        /// `dump` or `restore`.
+        doing: &'static str,
+        /// The time it had.
+        limit: Duration,
+        /// The end of its log.
+        last: String,
+    },
+    /// A dump or a restore failed.
+    #[error("CRIU could not {doing} the program: {reason}")]
+    Failed {
+        /// `dump` or `restore`.
+        doing: &'static str,
+        /// In its own words.
+        reason: String,
+    },
+}
+
+impl Criu {
+    /// The CRIU to use: `KATYDID_CRIU`, the system's, or the one in `private`. Its checks start it three times (0.1 s),
+    /// so what came of them is kept in the folder `cache` for as long as nothing of it changes.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or none that passes its check; the text says why, of the best of them.
+    pub fn find(private: &Path, cache: Option<&Path>) -> Result<Self, CriuError> {
+        let named = env::var_os(VARIABLE).filter(|named| !named.is_empty()).map(PathBuf::from);
+        let system = in_path("criu");
+        let note = cache.map(|cache| cache.join("criu.json"));
+        let circumstances = circumstances([named.as_deref(), system.as_deref(), Some(private)]);
+        if let Some(found) = note.as_deref().and_then(|note| Self::noted(note, &circumstances)) {
+            return Ok(found);
+        }
+        let found = Self::tried(named.as_deref(), system.as_deref(), private)?;
+        if let Some(note) = note {
+            let kept = Note { circumstances, criu: found.clone() };
+            // Without it the checks are made again next time.
+            let _ = serde_json::to_vec(&kept).map(|text| replace(&note, &text));
+        }
+        Ok(found)
+    }
+
+    fn tried(named: Option<&Path>, system: Option<&Path>, private: &Path) -> Result<Self, CriuError> {
+        if let Some(named) = named {
+            return Self::at(named);
+        }
+        match system.map(Self::at) {
+            Some(Ok(criu)) => Ok(criu),
+            Some(Err(error)) if !private.exists() => Err(error),
+            _ => Self::at(private),
+        }
+    }
+
+    /// What was found under the same circumstances.
+    fn noted(note: &Path, circumstances: &str) -> Option<Self> {
+        let note: Note = serde_json::from_slice(&fs::read(note).ok()?).ok()?;
+        (note.circumstances == circumstances).then_some(note.criu)
+    }
+
+    /// The one at `place`, if it passes its check.
+    fn at(place: &Path) -> Result<Self, CriuError> {
+        if !place.exists() {
+            return Err(CriuError::Missing { private: place.to_owned() });
+        }
+        let command = if place.is_dir() { through_its_loader(place) } else { vec![place.into()] };
+        let mut criu = Self {
+            kernel_data: KernelData::collect(&command),
+            command,
+            version: String::new(),
+            place: place.to_owned(),
+            network_lock: NetworkLock::Skip,
+        };
+        let _lent = criu.lend();
+        let version = criu.answer(&["--version"])?;
+        criu.version = version.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or("?").to_owned();
+        criu.answer(&["check"])?;
+        if criu.answer(&["check", "--feature", "network_lock_nftables"]).is_ok() {
+            criu.network_lock = NetworkLock::Nftables;
+        }
+        Ok(criu)
+    }
+
+    /// The same one, run by the command `prefix`: among processes of other namespaces.
+    #[must_use]
+    pub fn through(mut self, prefix: &[OsString]) -> Self {
+        self.command.splice(..0, prefix.iter().cloned());
+        self
+    }
+
+    /// Spares a CRIU that is started what it would find out about the kernel, as long as the value lives.
+    pub(crate) fn lend(&self) -> Option<Lent> {
+        self.kernel_data.as_ref().and_then(KernelData::lend)
+    }
+
+    /// Dumps the tree below `root`, as it sees itself, into `folder`, which exists and is empty. `processes` is that tree.
+    ///
+    /// All of it is left stopped (SIGSTOP). Connections are kept silent meanwhile, if there are any: to be able to takes the
+    /// kernel a twentieth of a second.
+    ///
+    /// # Errors
+    ///
+    /// [`CriuError::Failed`]; the processes run on then, or are stopped, according to how far it came.
+    pub fn dump(
+        &self,
+        root: u32,
+        processes: &[Process],
+        folder: &Path,
+        stdio: &[Standard; 3],
+    ) -> Result<(), CriuError> {
+        if self.network_lock == NetworkLock::Nftables && !tcp::is_connected(processes) {
+            self.dump_with(NetworkLock::Skip, root, folder, stdio)?;
+            if !tcp::is_in(folder) {
+                return Ok(());
+            }
+            // Somebody has made a connection after we looked: once more, with all that belongs to it.
+            clear(folder).map_err(|source| self.start(source))?;
+        }
+        self.dump_with(self.network_lock, root, folder, stdio)
+    }
+
+    fn dump_with(&self, lock: NetworkLock, root: u32, folder: &Path, stdio: &[Standard; 3]) -> Result<(), CriuError> {
+        let mut command = self.prepared("dump", folder);
+        let lock = match lock {
+            NetworkLock::Nftables => "nftables",
+            NetworkLock::Skip => "skip",
+        };
+        command.args(["--tree", &root.to_string(), "--network-lock", lock, "--leave-stopped"]);
+        for external in stdio.iter().filter_map(Standard::external) {
+            command.args(["--external", &external]);
+        }
+        self.run(command, "dump", &folder.join("dump.log"), LIMIT + patience(memory_of(root)))
+    }
+
+    /// Restores the tree in `folder`; its root becomes a child of this process, and all of it is left stopped. `work`
+    /// takes log and notes, because the image may be read-only or in use twice.
+    ///
+    /// # Errors
+    ///
+    /// [`CriuError::Failed`]; nothing of the tree is left then but a root that waits to be reaped.
+    pub fn restore(&self, folder: &Path, work: &Path, inherit: &[OsString]) -> Result<u32, CriuError> {
+        let command = self.restore_command(folder, work, inherit);
+        self.run(command, "restore", &work.join("restore.log"), Self::limit(folder))?;
+        let failed = |reason| CriuError::Failed { doing: "restore", reason };
+        let text = fs::read_to_string(Self::note(work));
+        let text = text.map_err(|error| failed(format!("it left no process id: {error}")))?;
+        text.trim().parse().map_err(|_| failed(format!("its process id is {text:?}")))
+    }
+
+    /// What [`Criu::restore`] runs.
+    #[must_use]
+    pub fn restore_command(&self, folder: &Path, work: &Path, inherit: &[OsString]) -> Command {
+        let mut command = self.prepared("restore", folder);
+        command.arg("--work-dir").arg(work).arg("--pidfile").arg(Self::note(work));
+        command.args(["--restore-detached", "--restore-sibling", "--leave-stopped"]).args(inherit);
+        command
+    }
+
+    /// How long a restore of the files in `folder` may take.
+    #[must_use]
+    pub fn limit(folder: &Path) -> Duration {
+        let files = fs::read_dir(folder).into_iter().flatten().flatten();
+        LIMIT + patience(files.filter_map(|file| file.metadata().ok()).map(|stat| stat.len()).sum())
+    }
+
+    /// Where a restore leaves the root's id.
+    #[must_use]
+    pub fn note(work: &Path) -> PathBuf {
+        work.join("pid")
+    }
+
+    /// Why a restore that ran elsewhere failed: its log, or what was `said` before there was one.
+    #[must_use]
+    pub fn failure(&self, work: &Path, said: &[u8]) -> CriuError {
+        let log = fs::read(work.join("restore.log")).unwrap_or_default();
+        let text = if log.is_empty() { said } else { &log };
+        CriuError::Failed { doing: "restore", reason: quoted(&String::from_utf8_lossy(text)) }
+    }
+
+    fn prepared(&self, action: &'static str, folder: &Path) -> Command {
+        let mut command = self.command(&[action]);
+        command.args(BOTH).arg("--images-dir").arg(folder).arg("--log-file").arg(format!("{action}.log"));
+        // Plugins of a system's CRIU look after devices of their own, which no program has that runs under Katydid.
+        command.arg("--libdir").arg(folder);
+        command
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let (program, first) = self.command.split_first().map_or((OsStr::new("criu"), &[][..]), |(a, b)| (a, b));
+        let mut command = Command::new(program);
+        command.args(first).args(arguments);
+        command
+    }
+
+    /// Standard input stays ours: CRIU takes the terminal of a shell job from there. What it prints is in its log too,
+    /// but for complaints of the loader and of its options.
+    fn run(&self, mut command: Command, doing: &'static str, log: &Path, limit: Duration) -> Result<(), CriuError> {
+        let _lent = self.lend();
+        let mut said = tempfile::tempfile().map_err(|source| self.start(source))?;
+        let stderr = said.try_clone().map_err(|source| self.start(source))?;
+        command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
+        let mut child = command.spawn().map_err(|source| self.start(source))?;
+        let status = patiently(&mut child, limit).map_err(|source| self.start(source))?;
+        let text = fs::read_to_string(log).unwrap_or_default();
+        match status {
+            Some(status) if status.success() => Ok(()),
+            // It cannot say so itself: its log has no room either.
+            Some(_) if is_full(log) => Err(CriuError::Failed { doing, reason: "no room for the image".to_owned() }),
+            Some(_) if text.is_empty() => {
+                let mut text = String::new();
+                let read = said.rewind().and_then(|()| said.read_to_string(&mut text));
+                read.map_err(|source| self.start(source))?;
+                Err(CriuError::Failed { doing, reason: quoted(&text) })
+            }
+            Some(_) => Err(CriuError::Failed { doing, reason: quoted(&text) }),
+            None => Err(CriuError::Endless { doing, limit, last: last_line(&text).to_owned() }),
+        }
+    }
+
+    /// What it prints.
+    fn answer(&self, arguments: &[&str]) -> Result<String, CriuError> {
+        let output = self.command(arguments).stdin(Stdio::null()).output().map_err(|source| self.start(source))?;
+        let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            return Ok(said(&output.stdout));
+        }
+        Err(CriuError::Unfit { place: self.place.clone(), reason: quoted(&said(&output.stderr)) })
+    }
+
+    fn start(&self, source: io::Error) -> CriuError {
+        CriuError::Start { place: self.place.clone(), source }
+    }
+}
+
+/// Removes the files of a folder.
+fn clear(folder: &Path) -> io::Result<()> {
+    fs::read_dir(folder)?.try_for_each(|entry| fs::remove_file(entry?.path()))
+}
+
+/// Whether the file system of a file has no room at all.
+fn is_full(file: &Path) -> bool {
+    let folder = file.parent().unwrap_or(file);
+    rustix::fs::statvfs(folder).is_ok_and(|stat| stat.f_bavail == 0)
+}
+
+/// Time for so many bytes: that of a slow disk.
+fn patience(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / SLOW)
+}
+
+/// Bytes that a tree has in memory; what vanishes while it is looked at counts nothing.
+fn memory_of(root: u32) -> u64 {
+    let resident = |pid: u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+        text.split(' ').nth(1)?.parse::<u64>().ok()
+    };
+    let pages: u64 = tree::tree(root).unwrap_or_default().iter().filter_map(|process| resident(process.pid)).sum();
+    pages.saturating_mul(rustix::param::page_size() as u64)
+}
+
+/// Waits; after `limit` the child is killed, and there is no status.
+pub(crate) fn patiently(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let pid = tree::raw(child.id()).ok_or(io::ErrorKind::NotFound)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The kernel and this boot of it, the user's rights, and which files with which times are in question.
+fn circumstances(places: [Option<&Path>; 3]) -> String {
+    let rights = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rights =
+        rights.lines().filter(|line| line.starts_with("CapEff") || line.starts_with("Uid")).collect::<String>();
+    let changed = |place: &Path| {
+        // Of a folder, the program in it: the folder's own time may stay.
+        let inside = place.join("usr/sbin/criu");
+        let stat = fs::metadata(&inside).or_else(|_| fs::metadata(place)).ok();
+        format!("{} {:?}", place.display(), stat.and_then(|stat| stat.modified().ok()))
+    };
+    let places: Vec<String> = places.into_iter().flatten().map(changed).collect();
+    let (uname, boot) = (uname(), fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default());
+    format!(
+        "{} {} {} {rights} {}",
+        uname.release().to_string_lossy(),
+        uname.version().to_string_lossy(),
+        boot.trim(),
+        places.join(" ")
+    )
+}
+
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension(format!("{}.part", std::process::id()));
+    fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path))
+}
+
+/// The loader of the folder is told where its libraries are, and starts what it is given.
+fn through_its_loader(folder: &Path) -> Vec<OsString> {
+    let libraries = folder.join(LIBRARIES);
+    let loader = libraries.join("ld-linux-x86-64.so.2");
+    vec![loader.into(), "--library-path".into(), libraries.into(), folder.join("usr/sbin/criu").into()]
+}
+
+/// The first program of this name in `PATH`, and where administrators' programs are even if `PATH` does not say so.
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// The first errors of a log, without time, class and place in CRIU's source; else its last line.
+fn quoted(log: &str) -> String {
+    let errors = log.lines().filter(|line| line.contains("Error (") && !is_harmless(line));
+    let errors: Vec<&str> = errors.take(QUOTED).map(after_place).collect();
+    if errors.is_empty() {
+        return last_line(log).to_owned();
+    }
+    errors.join("; ")
+}
+
+fn last_line(log: &str) -> &str {
+    log.lines().rfind(|line| !line.trim().is_empty()).map_or("it did not say why", str::trim)
+}
+
+/// CRIU would raise a limit of its own, and does without.
+fn is_harmless(line: &str) -> bool {
+    line.contains("RLIMIT_NOFILE")
+}
+
+/// `(00.01) Error (criu/files.c:12): text` → `text`.
+fn after_place(line: &str) -> &str {
+    let text = line.split_once("Error (").map_or(line, |(_, rest)| rest);
+    text.split_once("): ").map_or(text, |(_, rest)| rest).trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_errors_of_a_log_are_quoted_without_their_places() {
+        let log = "(00.0) Warn  (criu/x.c:1): no\n\
+                   Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n\
+                   (00.1)   12: Error (criu/files.c:1221): Unable to open fd=2 id=0x7\n\
+                   (00.2) Error (criu/cr-restore.c:2331): Restoring FAILED.\n";
+        assert_eq!(quoted(log), "Unable to open fd=2 id=0x7; Restoring FAILED.");
+        assert_eq!(quoted("one\ntwo\n\n"), "two");
+        assert_eq!(quoted(""), "it did not say why");
+    }
+
+    #[test]
+    fn a_missing_criu_is_named_with_the_remedy() {
+        let error = Criu::at(Path::new("/no/such/criu")).unwrap_err().to_string();
+        assert!(error.contains("/no/such/criu") && error.contains("--device-only"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_is_no_criu_is_unfit() {
+        let error = Criu::at(Path::new("/bin/false")).unwrap_err();
+        assert!(matches!(error, CriuError::Unfit { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_was_found_counts_under_the_same_circumstances_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("criu.json");
+        let criu = Criu {
+            command: vec!["/bin/criu".into()],
+            version: "4.2.1".into(),
+            place: "/bin/criu".into(),
+            network_lock: NetworkLock::Skip,
+            kernel_data: None,
+        };
+        let circumstances = circumstances([None, Some(folder.path()), None]);
+        let kept = Note { circumstances: circumstances.clone(), criu: criu.clone() };
+        replace(&note, &serde_json::to_vec(&kept).unwrap()).unwrap();
+        assert_eq!(Criu::noted(&note, &circumstances), Some(criu));
+        assert_eq!(Criu::noted(&note, "another kernel"), None);
+        assert_eq!(Criu::noted(&folder.path().join("none"), &circumstances), None);
+    }
+
+    #[test]
+    fn whoever_does_not_end_is_ended() {
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        assert_eq!(patiently(&mut child, Duration::from_millis(10)).unwrap(), None);
+        let mut child = Command::new("/bin/true").spawn().unwrap();
+        assert!(patiently(&mut child, LIMIT).unwrap().unwrap().success());
+    }
+
+    #[test]
+    fn a_folder_is_entered_through_its_own_loader() {
+        let command = through_its_loader(Path::new("/k/criu"));
+        assert_eq!(command[0], "/k/criu/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
+        assert_eq!(command[3], "/k/criu/usr/sbin/criu");
+    }
+}

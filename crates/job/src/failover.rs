@@ -1,0 +1,102 @@
+//! What becomes of a program whose worker died: its session is rebuilt from the last checkpoint, if that is exactly the
+//! session it lost.
+//!
+//! The rule: nothing may have been sent to the worker since the checkpoint, for then the program has seen, or waits for,
+//! what the image does not know. Otherwise its calls fail, and the reason is told.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use katydid_image::{CheckpointNumber, Image, Which};
+use katydid_wire::job::{FromProgram, ToProgram};
+use katydid_wire::key::SessionKey;
+
+use crate::companion::{Catalogue, Companion, Progress};
+use crate::job::{Inner, lock};
+use crate::members::{Member, Standing};
+use crate::stop::{Stop, address, attended, session_name};
+
+/// How long a program may take to connect to its new worker.
+const RETURN: Duration = Duration::from_secs(60);
+/// Workers that are tried.
+const ATTEMPTS: u32 = 3;
+
+/// The last checkpoint after which the job went on.
+#[derive(Debug, Clone)]
+pub(crate) struct Recovery {
+    image: PathBuf,
+    number: CheckpointNumber,
+    /// Members, and the frames that each had sent by then.
+    frames: Vec<(u64, u64)>,
+}
+
+impl Recovery {
+    /// What a checkpoint that is complete now allows.
+    pub(crate) fn new(image: PathBuf, number: CheckpointNumber, stop: &Stop<'_>) -> Self {
+        let frames = stop.sides.iter().map(|side| (side.member.id, side.member.frames)).collect();
+        Self { image, number, frames }
+    }
+}
+
+impl Inner {
+    /// The worker of a member is gone.
+    pub(crate) fn bereft(&self, id: u64) {
+        // A checkpoint at hand ends first: it fails, or it is the one to go back to.
+        let turn = lock(&self.turn);
+        let Some(member) = self.members.list().into_iter().find(|member| member.id == id) else { return };
+        if member.standing != Standing::Bereft {
+            return;
+        }
+        let outcome = self.recovery_of(&member).and_then(|recovery| {
+            // The next worker may be killed by what killed the last one, or be killed while it is made.
+            let mut attempts = (0..ATTEMPTS).map(|_| self.rebuild(&member, &recovery));
+            let first = attempts.next().unwrap_or(Ok(()));
+            first.or_else(|first| attempts.find_map(Result::ok).ok_or(first))
+        });
+        if let Err(reason) = outcome {
+            let text = format!("its worker is gone, and {reason}");
+            // A program that has ended meanwhile needs no telling.
+            let _ = self.members.send(id, &ToProgram::GiveUp { text });
+        }
+        drop(turn);
+    }
+
+    /// The checkpoint that is exactly the session that the member lost; the text says why there is none.
+    fn recovery_of(&self, member: &Member) -> Result<Recovery, String> {
+        let recovery = lock(&self.recovery).clone().ok_or("the job has no checkpoint to rebuild it from")?;
+        let (_, frames) = *recovery
+            .frames
+            .iter()
+            .find(|(id, _)| *id == member.id)
+            .ok_or("it began to use the GPU after the last checkpoint")?;
+        if member.frames != frames {
+            let since = member.frames.saturating_sub(frames);
+            return Err(format!("{since} messages were sent to it since checkpoint {}", recovery.number));
+        }
+        Ok(recovery)
+    }
+
+    /// Gives the member a worker like the one it lost; the text says why that failed.
+    fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| format!("cannot be rebuilt: {error}");
+        let image = Image::open(&recovery.image).map_err(|error| text(&error))?;
+        let reader = image.checkpoint(Which::Number(recovery.number)).map_err(|error| text(&error))?;
+        let directory = reader.directory().map_err(|error| text(&error))?;
+        let server = address(&member.address).map_err(|error| text(&error))?;
+        let session = session_name(member.pid);
+        let mut companion = Companion::connect(&server, SessionKey::NONE, &session).map_err(|error| text(&error))?;
+        let catalogue = Catalogue::new(&reader);
+        companion
+            .restore(&catalogue, directory.as_ref().map(AsFd::as_fd), true, &Progress::default())
+            .map_err(|error| text(&error))?;
+        let order = ToProgram::Resume { address: member.address.clone(), key: companion.key };
+        let key = companion.key;
+        let resumed = attended(&mut companion, &catalogue, || self.members.order(member.id, &order, RETURN));
+        match resumed.map_err(|error| text(&error))? {
+            FromProgram::Resumed {} => self.members.set_home(member.id, &member.address, key),
+            _ => return Err("the program does not come back to another".to_owned()),
+        }
+        Ok(())
+    }
+}

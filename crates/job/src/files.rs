@@ -1,0 +1,143 @@
+//! The files that a job writes: their lengths at a checkpoint, to which a restore cuts them back.
+//!
+//! A program that went on after its checkpoint has written more by the time it is restored. What it wrote since then it
+//! writes again, so the file has to end where it ended at the checkpoint; CRIU itself only refuses a file whose length
+//! differs. The rule: only a regular file that the job had open for writing at a position of its own is touched (with
+//! `O_APPEND` others may write there too), it is only ever cut, never filled up, and it must still be the same file.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::tree::Process;
+
+/// `O_ACCMODE`, `O_APPEND` and the deleted mark, as `/proc/PID/fdinfo` writes flags: octal.
+const ACCESS: u32 = 0o3;
+const APPEND: u32 = 0o2000;
+
+/// A file that was open for writing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Written {
+    /// Where it is.
+    pub path: String,
+    /// `st_ino`: a file that was replaced since is another one. The device's number may differ on another host.
+    pub inode: u64,
+    /// Bytes at the checkpoint.
+    pub length: u64,
+}
+
+/// What the processes of a tree have open for writing. Processes and descriptors that vanish meanwhile are passed over.
+#[must_use]
+pub fn written(tree: &[Process]) -> Vec<Written> {
+    let mut files: Vec<Written> = tree.iter().flat_map(|process| of_process(process.pid)).collect();
+    files.sort();
+    files.dedup();
+    files
+}
+
+fn of_process(pid: u32) -> Vec<Written> {
+    let folder = format!("/proc/{pid}");
+    let Ok(entries) = fs::read_dir(format!("{folder}/fd")) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| of_descriptor(&folder, entry.file_name().to_str()?)).collect()
+}
+
+fn of_descriptor(folder: &str, number: &str) -> Option<Written> {
+    let info = fs::read_to_string(format!("{folder}/fdinfo/{number}")).ok()?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
+    if flags & ACCESS == 0 || flags & APPEND != 0 {
+        return None;
+    }
+    let link = format!("{folder}/fd/{number}");
+    let path = fs::read_link(&link).ok()?.into_os_string().into_string().ok()?;
+    let stat = fs::metadata(&link).ok()?;
+    // An unlinked file has no name to find it by; its content is in the image.
+    let regular = stat.is_file() && stat.nlink() > 0 && path.starts_with('/');
+    regular.then(|| Written { path, inode: stat.ino(), length: stat.len() })
+}
+
+/// The same files with the lengths that CRIU saw, which stood still; those that it did not see are left out.
+#[must_use]
+pub(crate) fn at_rest(files: Vec<Written>, lengths: &BTreeMap<String, u64>) -> Vec<Written> {
+    let known = |file: Written| lengths.get(&file.path).map(|length| Written { length: *length, ..file });
+    files.into_iter().filter_map(known).collect()
+}
+
+/// Cuts each file back to its length at the checkpoint, and says which were cut.
+///
+/// # Errors
+///
+/// The first file that could not be cut, with its name.
+pub fn cut_back(files: &[Written]) -> Result<Vec<&Written>, (String, io::Error)> {
+    let mut cut = Vec::new();
+    for file in files {
+        if cut_one(file).map_err(|error| (file.path.clone(), error))? {
+            cut.push(file);
+        }
+    }
+    Ok(cut)
+}
+
+/// Whether it was longer. A file that is gone or another one is CRIU's to complain of.
+fn cut_one(then: &Written) -> io::Result<bool> {
+    let path = Path::new(&then.path);
+    let same = |stat: &fs::Metadata| stat.ino() == then.inode && stat.len() > then.length;
+    if !fs::metadata(path).is_ok_and(|stat| same(&stat)) {
+        return Ok(false);
+    }
+    let file = File::options().write(true).open(path)?;
+    if !same(&file.metadata()?) {
+        return Ok(false);
+    }
+    file.set_len(then.length).map(|()| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn ours() -> Vec<Written> {
+        written(&[Process { pid: std::process::id(), parent: 1, state: 'R' }])
+    }
+
+    #[test]
+    fn a_file_is_cut_to_its_length_at_the_checkpoint() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"before").unwrap();
+        let path = file.path().to_str().unwrap();
+        let files: Vec<Written> = ours().into_iter().filter(|written| written.path == path).collect();
+        assert_eq!(files.len(), 1);
+        file.write_all(b" and after").unwrap();
+        assert_eq!(cut_back(&files).unwrap(), [&files[0]]);
+        assert_eq!(fs::read(file.path()).unwrap(), b"before");
+        assert!(cut_back(&files).unwrap().is_empty());
+    }
+
+    #[test]
+    fn criu_s_lengths_count() {
+        let file = |path: &str, length| Written { path: path.into(), inode: 1, length };
+        let lengths = [("/a".to_owned(), 7)].into();
+        assert_eq!(at_rest(vec![file("/a", 5), file("/b", 5)], &lengths), [file("/a", 7)]);
+    }
+
+    #[test]
+    fn shared_logs_files_only_read_and_other_files_of_the_name_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, data) = (folder.path().join("log"), folder.path().join("data"));
+        fs::write(&data, b"x").unwrap();
+        let _log = File::options().append(true).create(true).open(&log).unwrap();
+        let _data = File::open(&data).unwrap();
+        assert!(!ours().iter().any(|written| Path::new(&written.path).starts_with(folder.path())));
+        let stat = fs::metadata(&data).unwrap();
+        let path = data.to_str().unwrap().to_owned();
+        let replaced = Written { path, inode: stat.ino() + 1, length: 0 };
+        assert!(cut_back(&[replaced]).unwrap().is_empty());
+        assert_eq!(fs::read(&data).unwrap(), b"x");
+    }
+}

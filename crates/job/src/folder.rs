@@ -1,0 +1,422 @@
+//! The folder of a job, and how a job is found by its name or by the id of one of its processes.
+//!
+//! ```text
+//! $XDG_RUNTIME_DIR/katydid/jobs/      or /tmp/katydid-UID/jobs/, both of mode 0700 and ours
+//!   NAME/lock                         locked as long as the job's supervisor lives
+//!   NAME/job.json                     who it is
+//!   NAME/control                      the control socket (HTTP/JSON)
+//!   NAME/shims                        the job socket, for the shims of the job's programs
+//! ```
+//!
+//! The rule: whoever holds the lock owns the folder. A folder whose lock is free is debris and may be taken; a lock is
+//! never waited for. Programs remember the path of the job socket, so a restored job wants the very same folder. An owner
+//! that goes removes the lock last: until then nobody else takes the folder, and from then on it touches nothing in it.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::members::out_of_sight;
+use crate::tree;
+
+/// Longest name; with the folders above it a socket's path stays below the 107 bytes that the kernel takes.
+const MAX_NAME: usize = 40;
+/// Longest path of a socket.
+const MAX_SOCKET: usize = 107;
+/// Jobs of one name at once.
+const MAX_NAMESAKES: u32 = 10_000;
+
+/// Attempts to take a folder whose owner is about to go.
+const MAX_TRIES: u32 = 100;
+/// Name of the lock.
+const LOCK: &str = "lock";
+
+/// A job folder that this process owns. Dropped: the folder goes.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// Its lock ends with this value.
+    _lock: File,
+    /// Done when the folder is ours no more.
+    gone: Once,
+}
+
+/// What `job.json` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The folder's name.
+    pub name: String,
+    /// The supervisor.
+    pub supervisor: u32,
+    /// The program at the root of the tree, as the supervisor sees it; 0 until it is started.
+    pub program: u32,
+    /// Its file name.
+    pub command: String,
+}
+
+/// Why there is no job folder, or no job.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// The folder above all jobs cannot be used.
+    #[error("{}: {problem}; set XDG_RUNTIME_DIR to a folder of yours", path.display())]
+    Place {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A name that is none.
+    #[error(
+        "{name:?} cannot be the name of a job: at most {MAX_NAME} of letters, digits, '.', '_' and '-', not first '.' or '-'"
+    )]
+    Name {
+        /// As given.
+        name: String,
+    },
+    /// Somebody has this very folder.
+    #[error("{}: another job has it", path.display())]
+    Taken {
+        /// Which.
+        path: PathBuf,
+    },
+    /// No such job.
+    #[error("no job {wanted}: there {present}")]
+    Unknown {
+        /// As given.
+        wanted: String,
+        /// `are a, b` or `is none`.
+        present: String,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    System {
+        /// What.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl Folder {
+    /// Takes a folder for a job called `name`; one with a number behind it when others have that name.
+    ///
+    /// # Errors
+    ///
+    /// See [`FolderError`].
+    pub fn take(name: &str) -> Result<Self, FolderError> {
+        Self::take_below(&jobs()?, name)
+    }
+
+    /// As [`Folder::take`], in a folder of the caller's.
+    pub(crate) fn take_below(jobs: &Path, name: &str) -> Result<Self, FolderError> {
+        let name = tidy(name);
+        for number in 1..=MAX_NAMESAKES {
+            let path = jobs.join(if number == 1 { name.clone() } else { format!("{name}-{number}") });
+            match Self::take_at(&path) {
+                Err(FolderError::Taken { .. }) => {}
+                other => return other,
+            }
+        }
+        Err(FolderError::Taken { path: jobs.join(name) })
+    }
+
+    /// Takes exactly this folder.
+    ///
+    /// # Errors
+    ///
+    /// [`FolderError::Taken`] when a job has it.
+    pub fn take_at(path: &Path) -> Result<Self, FolderError> {
+        let system = |source| FolderError::System { path: path.to_owned(), source };
+        if path.join("control").as_os_str().len() > MAX_SOCKET {
+            let problem = "its path is too long for a socket".to_owned();
+            return Err(FolderError::Place { path: path.to_owned(), problem });
+        }
+        for _ in 0..MAX_TRIES {
+            if let Some(lock) = lock_of(path)? {
+                let folder = Self { path: path.to_owned(), _lock: lock, gone: Once::new() };
+                for socket in [folder.control(), folder.shims(), out_of_sight(&folder.shims())] {
+                    remove(&socket).map_err(system)?;
+                }
+                return Ok(folder);
+            }
+        }
+        Err(FolderError::Taken { path: path.to_owned() })
+    }
+
+    /// Gives the folder up, and removes it.
+    pub fn leave(&self) {
+        self.gone.call_once(|| {
+            // Debris that stays is taken over by the next job of the name.
+            let inside = fs::read_dir(&self.path).into_iter().flatten().flatten();
+            for entry in inside.filter(|entry| entry.file_name() != LOCK) {
+                let _ = fs::remove_file(entry.path());
+            }
+            let _ = fs::remove_file(self.path.join(LOCK));
+            // It may be another job's by now, and is not empty then.
+            let _ = fs::remove_dir(&self.path);
+        });
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The job's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.path.join("control")
+    }
+
+    /// The job socket.
+    #[must_use]
+    pub fn shims(&self) -> PathBuf {
+        self.path.join("shims")
+    }
+
+    /// Says who the job is.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn describe(&self, program: u32, command: &str) -> Result<(), FolderError> {
+        let entry = Entry { name: self.name(), supervisor: std::process::id(), program, command: command.to_owned() };
+        let path = self.path.join("job.json");
+        let system = |source| FolderError::System { path: path.clone(), source };
+        let fresh = self.path.join(".job.json");
+        let text = serde_json::to_vec(&entry).map_err(|error| system(error.into()))?;
+        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).map_err(system)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Makes the folder and takes its lock; none if another owner removed them meanwhile.
+fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
+    let system = |source| FolderError::System { path: path.to_owned(), source };
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
+        _ => {}
+    }
+    let place = path.join(LOCK);
+    let lock = match check(path).and_then(|()| File::options().create(true).append(true).open(&place).map_err(system)) {
+        Ok(lock) => lock,
+        Err(_) if !path.exists() => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(FolderError::Taken { path: path.to_owned() }),
+        Err(error) => return Err(system(error.into())),
+        Ok(()) => {}
+    }
+    let number = |stat: io::Result<fs::Metadata>| stat.ok().map(|stat| stat.ino());
+    let (ours, there) = (number(lock.metadata()), number(fs::metadata(&place)));
+    Ok((ours.is_some() && ours == there).then_some(lock))
+}
+
+/// The jobs of this user that run now, by name.
+///
+/// # Errors
+///
+/// The folder of the jobs cannot be used.
+pub fn running() -> Result<Vec<Entry>, FolderError> {
+    running_below(&jobs()?)
+}
+
+fn running_below(jobs: &Path) -> Result<Vec<Entry>, FolderError> {
+    let system = |source| FolderError::System { path: jobs.to_owned(), source };
+    let mut entries = Vec::new();
+    for folder in fs::read_dir(jobs).map_err(system)? {
+        entries.extend(alive(&folder.map_err(system)?.path()));
+    }
+    entries.sort_by(|a: &Entry, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// The job of a folder, if its supervisor lives.
+fn alive(folder: &Path) -> Option<Entry> {
+    let lock = File::open(folder.join(LOCK)).ok()?;
+    // A lock that can be had is one that nobody holds; it is given back at once.
+    if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(folder.join("job.json")).ok()?).ok()
+}
+
+/// The control socket of the job that `wanted` names: its name, or the id of its supervisor, its program or a process
+/// below that.
+///
+/// # Errors
+///
+/// [`FolderError::Unknown`] names the jobs that there are.
+pub fn find(wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
+    let jobs = jobs()?;
+    let entries = running_below(&jobs)?;
+    let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    let present = if names.is_empty() { "is none".to_owned() } else { format!("are {}", names.join(", ")) };
+    let by_name = entries.iter().find(|entry| entry.name == wanted);
+    let found = by_name.or_else(|| wanted.parse().ok().and_then(|pid| of_process(&entries, pid)));
+    match found {
+        Some(entry) => Ok((entry.clone(), jobs.join(&entry.name).join("control"))),
+        None => Err(FolderError::Unknown { wanted: wanted.to_owned(), present }),
+    }
+}
+
+/// The job that a process belongs to.
+fn of_process(entries: &[Entry], pid: u32) -> Option<&Entry> {
+    let holds = |root: u32| root == pid || tree::tree(root).is_ok_and(|tree| tree.iter().any(|one| one.pid == pid));
+    entries.iter().find(|entry| entry.supervisor == pid || (entry.program != 0 && holds(entry.program)))
+}
+
+/// Where what was found out about this machine is kept until it starts anew; none where there is no place for it.
+pub(crate) fn cache() -> Option<PathBuf> {
+    jobs().ok()?.parent().map(Path::to_owned)
+}
+
+/// The folder of all jobs of this user, made if it is not there.
+fn jobs() -> Result<PathBuf, FolderError> {
+    let above = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
+        Some(folder) => PathBuf::from(folder).join("katydid"),
+        None => PathBuf::from(format!("/tmp/katydid-{}", geteuid().as_raw())),
+    };
+    let jobs = above.join("jobs");
+    for folder in [&above, &jobs] {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(FolderError::Place { path: folder.clone(), problem: error.to_string() });
+            }
+            _ => check(folder)?,
+        }
+    }
+    Ok(jobs)
+}
+
+/// Others must be able neither to read it nor to have made it.
+fn check(folder: &Path) -> Result<(), FolderError> {
+    let problem = match fs::symlink_metadata(folder) {
+        Err(error) => error.to_string(),
+        Ok(stat) if !stat.is_dir() => "is no folder".to_owned(),
+        Ok(stat) if stat.uid() != geteuid().as_raw() => "belongs to another user".to_owned(),
+        Ok(stat) if stat.mode() & 0o077 != 0 => "others may enter it".to_owned(),
+        Ok(_) => return Ok(()),
+    };
+    Err(FolderError::Place { path: folder.to_owned(), problem })
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Checks a name that the user chose.
+///
+/// # Errors
+///
+/// [`FolderError::Name`].
+pub fn check_name(name: &str) -> Result<(), FolderError> {
+    if tidy(name) == name { Ok(()) } else { Err(FolderError::Name { name: name.to_owned() }) }
+}
+
+/// A file name out of any name: what it cannot have becomes '_'.
+fn tidy(name: &str) -> String {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let tidy: String = name.chars().take(MAX_NAME).map(|letter| if fits(letter) { letter } else { '_' }).collect();
+    match tidy.chars().next() {
+        None => "job".to_owned(),
+        Some('.' | '-') => format!("_{}", &tidy[1..]),
+        Some(_) => tidy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namesakes_get_numbers_and_the_dead_make_room() {
+        let jobs = tempfile::tempdir().unwrap();
+        let first = Folder::take_below(jobs.path(), "train").unwrap();
+        let second = Folder::take_below(jobs.path(), "train").unwrap();
+        assert_eq!((first.name().as_str(), second.name().as_str()), ("train", "train-2"));
+        first.describe(1, "a").unwrap();
+        second.describe(1, "b").unwrap();
+        assert_eq!(running_below(jobs.path()).unwrap().len(), 2);
+        drop(first);
+        assert_eq!(Folder::take_below(jobs.path(), "train").unwrap().name(), "train");
+    }
+
+    #[test]
+    fn whoever_goes_takes_nothing_of_the_next_owner_away() {
+        let jobs = tempfile::tempdir().unwrap();
+        let path = jobs.path().join("relay");
+        let one = || {
+            for _ in 0..200 {
+                let Ok(folder) = Folder::take_at(&path) else { continue };
+                fs::write(folder.shims(), "").unwrap();
+                std::thread::yield_now();
+                assert!(folder.shims().exists());
+                folder.leave();
+                folder.leave();
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(one))));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn debris_of_a_killed_supervisor_is_no_job_and_may_be_taken() {
+        let jobs = tempfile::tempdir().unwrap();
+        let path = jobs.path().join("gone");
+        DirBuilder::new().mode(0o700).create(&path).unwrap();
+        for file in ["lock", "control", "shims", "job.json"] {
+            fs::write(path.join(file), "{}").unwrap();
+        }
+        assert!(running_below(jobs.path()).unwrap().is_empty());
+        let folder = Folder::take_at(&path).unwrap();
+        assert!(!folder.control().exists());
+        assert!(matches!(Folder::take_at(&path), Err(FolderError::Taken { .. })));
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_is_refused() {
+        let jobs = tempfile::tempdir().unwrap();
+        let path = jobs.path().join("open");
+        DirBuilder::new().mode(0o755).create(&path).unwrap();
+        assert!(matches!(Folder::take_at(&path), Err(FolderError::Place { .. })));
+    }
+
+    #[test]
+    fn any_name_becomes_one_for_a_folder() {
+        for (name, tidied) in [("", "job"), ("a b/c", "a_b_c"), ("../x", "_._x"), ("ok-1.2", "ok-1.2"), ("--", "_-")] {
+            assert_eq!(tidy(name), tidied);
+        }
+        assert!(check_name("train").is_ok() && check_name("a/b").is_err());
+    }
+
+    #[test]
+    fn a_process_below_the_program_belongs_to_the_job() {
+        let parent = tree::tree(std::process::id()).unwrap()[0].parent;
+        let entry = Entry { name: "a".into(), supervisor: 1, program: parent, command: String::new() };
+        assert_eq!(of_process(std::slice::from_ref(&entry), std::process::id()).unwrap().name, "a");
+        assert!(of_process(&[entry], u32::MAX).is_none());
+    }
+}

@@ -1,0 +1,144 @@
+//! What CRIU finds out about the kernel whenever it starts, kept for it where it cannot keep that itself.
+//!
+//! CRIU writes its findings to `/run/criu.kdat` if that is memory, so that they end with the kernel they are about. In most
+//! containers it is no memory, and every dump and restore begins with probing for more than a tenth of a second. So we have
+//! CRIU write them once to memory, at a mount that it alone sees, and lend them to each CRIU that we start: the file is
+//! there as long as that runs, unless somebody has put one there.
+//!
+//! The rule: findings are of this boot of the kernel, or there are none.
+
+#![expect(unsafe_code, reason = "what CRIU does before it is started is its own")]
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::statfs;
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use serde::{Deserialize, Serialize};
+
+/// Where CRIU keeps and looks for them.
+const FOLDER: &str = "/run";
+const NAME: &str = "criu.kdat";
+/// Where memory is a file system.
+const MEMORY: &str = "/dev/shm";
+/// `TMPFS_MAGIC` of the kernel.
+const TMPFS: i64 = 0x0102_1994;
+/// Longest that are taken; they are a structure of a kilobyte.
+const MOST: u64 = 1 << 20;
+
+/// CRIU's findings, as it wrote them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KernelData(Vec<u8>);
+
+/// The file while it is there.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl KernelData {
+    /// Has the CRIU that `command` starts write them; none where it keeps them itself, or cannot be helped.
+    pub(crate) fn collect(command: &[OsString]) -> Option<Self> {
+        if is_memory(Path::new(FOLDER)) || !is_memory(Path::new(MEMORY)) {
+            return None;
+        }
+        // Left by a supervisor that was killed, before the kernel was started anew.
+        let left = Path::new(FOLDER).join(NAME);
+        if fs::metadata(&left).and_then(|left| left.modified()).is_ok_and(|written| Some(written) < started()) {
+            fs::remove_file(&left).ok()?;
+        }
+        let folder = tempfile::Builder::new().prefix("katydid-criu-").tempdir_in(MEMORY).ok()?;
+        let (program, first) = command.split_first()?;
+        let mut command = Command::new(program);
+        command.args(first).arg("check").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let place = folder.path().to_owned();
+        // SAFETY: between fork and exec it makes system calls, and allocates no more than paths that fit the stack.
+        unsafe { command.pre_exec(move || cover(&place)) };
+        command.status().ok()?;
+        let found = folder.path().join(NAME);
+        let fits = fs::metadata(&found).is_ok_and(|found| (1..=MOST).contains(&found.len()));
+        if fits { fs::read(found).ok().map(Self) } else { None }
+    }
+
+    /// Puts them where CRIU looks; none when somebody has already, or we may not.
+    pub(crate) fn lend(&self) -> Option<Lent> {
+        self.lend_in(Path::new(FOLDER)).ok()
+    }
+
+    /// Whole, and only if nothing is there: CRIU takes what it finds.
+    fn lend_in(&self, folder: &Path) -> io::Result<Lent> {
+        let mut fresh = tempfile::Builder::new().prefix("katydid-criu-").tempfile_in(folder)?;
+        fresh.write_all(&self.0)?;
+        let path = folder.join(NAME);
+        fs::hard_link(fresh.path(), &path)?;
+        Ok(Lent { path, inode: fresh.as_file().metadata()?.ino() })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // One that somebody has replaced is theirs.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn is_memory(folder: &Path) -> bool {
+    statfs(folder).is_ok_and(|found| found.f_type == TMPFS)
+}
+
+/// When the kernel was started.
+fn started() -> Option<SystemTime> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let seconds = text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+/// Lets this process, and what it becomes, see `place` where CRIU keeps its findings.
+fn cover(place: &Path) -> io::Result<()> {
+    // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    Ok(mount_bind(place, FOLDER)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lent_is_there_until_it_is_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, path) = (KernelData(b"findings".to_vec()), folder.path().join(NAME));
+        let lent = data.lend_in(folder.path()).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"findings");
+        assert!(data.lend_in(folder.path()).is_err(), "one that is there stays");
+        drop(lent);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_somebody_else_has_put_there_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let lent = KernelData(b"findings".to_vec()).lend_in(folder.path()).unwrap();
+        fs::write(folder.path().join("other"), "theirs").unwrap();
+        fs::rename(folder.path().join("other"), &path).unwrap();
+        drop(lent);
+        assert_eq!(fs::read(&path).unwrap(), b"theirs");
+    }
+
+    #[test]
+    fn findings_of_another_boot_are_older_than_this_one() {
+        assert!(started().unwrap() < SystemTime::now());
+    }
+}

@@ -1,0 +1,35 @@
+//! A job: a program, its children, and their GPU sides, checkpointed and restored as one.
+//!
+//! The supervisor is `katydid run` (or `katydid restore`), the parent of the program:
+//!
+//! ```text
+//! katydid checkpoint ──HTTP/JSON──▶ control ──▶ checkpoint ──▶ members    (job socket: hold, leave, resume)
+//!                                                         ──▶ companions (workers: pause, snapshot)
+//!                                                         ──▶ criu       (the processes themselves)
+//! ```
+//!
+//! The rule of this crate: a checkpoint that fails at any point is undone, and the program goes on as if it had never
+//! been asked for.
+
+pub mod checkpoint;
+pub mod companion;
+mod control;
+pub mod criu;
+mod failover;
+pub mod files;
+pub mod folder;
+pub mod job;
+mod kernel_data;
+mod lengths;
+pub mod members;
+pub mod namespace;
+mod notes;
+mod proof;
+pub mod restore;
+pub mod shared;
+mod stages;
+pub mod stdio;
+mod stop;
+mod tcp;
+pub mod tree;
+pub mod view;

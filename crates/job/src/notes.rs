@@ -1,0 +1,62 @@
+//! What the supervisor keeps in an image beside CRIU's files, to restore by.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::files::Written;
+use crate::shared::Segment;
+use crate::stdio::Standard;
+
+/// Its name among the notes of the manifest.
+const NAME: &str = "supervisor";
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Notes {
+    /// The job's folder, as its programs know it.
+    pub(crate) folder: PathBuf,
+    /// Servers that its programs may have been told of, the last one first.
+    pub(crate) servers: Vec<String>,
+    /// What the program's standard streams were.
+    pub(crate) stdio: [Standard; 3],
+    /// Files that were open for writing.
+    pub(crate) written: Vec<Written>,
+    /// Shared memory with a name.
+    #[serde(default)]
+    pub(crate) shared: Vec<Segment>,
+    /// Ids of all processes and threads, as they see themselves: all must be free where they are restored.
+    pub(crate) ids: Vec<u32>,
+}
+
+impl Notes {
+    /// As the manifest has them.
+    pub(crate) fn encode(&self) -> serde_json::Result<BTreeMap<String, serde_json::Value>> {
+        Ok([(NAME.to_owned(), serde_json::to_value(self)?)].into())
+    }
+
+    /// Out of the manifest; none when they are missing or of another kind.
+    pub(crate) fn decode(notes: &BTreeMap<String, serde_json::Value>) -> Option<Self> {
+        serde_json::from_value(notes.get(NAME)?.clone()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_survive_the_manifest() {
+        let notes = Notes {
+            folder: "/run/user/0/katydid/jobs/a".into(),
+            servers: vec!["unix:/s".into()],
+            stdio: [Standard::Other, Standard::Pipe { inode: 5 }, Standard::File { path: "/e".into() }],
+            written: vec![Written { path: "/o".into(), inode: 3, length: 9 }],
+            shared: Vec::new(),
+            ids: vec![7, 8],
+        };
+        assert_eq!(Notes::decode(&notes.encode().unwrap()), Some(notes));
+        assert_eq!(Notes::decode(&BTreeMap::new()), None);
+    }
+}

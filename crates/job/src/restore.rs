@@ -1,0 +1,418 @@
+//! Restoring a job: its sessions are rebuilt in warm workers while CRIU makes its processes anew, stopped; then both are
+//! brought together and the processes go on.
+//!
+//! The rule: a restore that fails leaves the image as it was, no process, no session and no folder. Only files that the
+//! job had open for writing may have been cut back by then, to where a restore that succeeds wants them.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_image::{Image, ImageError, Manifest, Reader, Which};
+use katydid_transport::Address;
+use katydid_wire::key::SessionKey;
+use rustix::process::{Signal, WaitOptions, waitpid};
+
+use crate::checkpoint::CheckpointError;
+use crate::companion::{Catalogue, Companion, CompanionError, Progress};
+use crate::criu::{Criu, CriuError};
+use crate::files::{self, Written};
+use crate::folder::{self, Folder, FolderError};
+use crate::job::{Job, JobError, Settings};
+use crate::members::MemberError;
+use crate::namespace::{self, Space};
+use crate::notes::Notes;
+use crate::shared;
+use crate::stdio;
+use crate::stop::{attended, in_parallel, resume};
+use crate::tree;
+
+/// How long a restored program may take to come to the job socket: it tries every few milliseconds.
+const RETURN: Duration = Duration::from_secs(60);
+/// How long a process may take from the end of its connections to its own.
+const ENDING: Duration = Duration::from_secs(5);
+/// Ids are set apart from the program's by this much, and never beyond what the kernel gives.
+const ID_GAP: u32 = 100;
+
+/// Why a job was not restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// There are no processes in it.
+    #[error("checkpoint {0} holds the GPU side only (--device-only): there is no program to restore")]
+    NoProgram(u32),
+    /// Its notes are not there.
+    #[error("checkpoint {0} lacks the supervisor's notes: it was written by another release")]
+    NoNotes(u32),
+    /// CRIU.
+    #[error(transparent)]
+    Criu(#[from] CriuError),
+    /// The folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The job's sockets.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// A worker.
+    #[error("the GPU side cannot be rebuilt: {0}")]
+    Companion(#[from] CompanionError),
+    /// A restored program.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// A file that has to be cut back.
+    #[error("{path}: cannot cut it back to its length at the checkpoint: {source}")]
+    Cut {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Shared memory that has to be made anew.
+    #[error("{}: cannot make this shared memory anew: {source}", path.display())]
+    Shared {
+        /// Its name.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What.
+        doing: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreError {
+    move |source| RestoreError::System { doing, source: source.into() }
+}
+
+/// A checkpoint that can be restored.
+#[derive(Debug)]
+pub struct Opened {
+    reader: Reader,
+    notes: Notes,
+    root: u32,
+    files: PathBuf,
+}
+
+/// What a restore is told by its surroundings.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// The server for the sessions.
+    pub server: &'a Address,
+    /// Where our own CRIU would be.
+    pub private_criu: &'a Path,
+    /// The `katydid` that the hidden commands are run of.
+    pub katydid: &'a Path,
+    /// Takes CRIU's log and notes; removed by the caller.
+    pub work: &'a Path,
+}
+
+/// A job that runs again.
+#[derive(Debug)]
+pub struct Restored {
+    /// For further checkpoints.
+    pub job: Job,
+    /// The program, to be signalled.
+    pub program: u32,
+    /// The child of ours to wait for: the program itself, or the keeper of its namespaces, which ends as it does.
+    pub child: u32,
+    /// Files that were cut back.
+    pub cut: Vec<Written>,
+}
+
+impl Opened {
+    /// Opens a checkpoint and verifies the files of its processes.
+    ///
+    /// # Errors
+    ///
+    /// See [`RestoreError`].
+    pub fn open(image: &Path, which: Which) -> Result<Self, RestoreError> {
+        let reader = Image::open(image)?.checkpoint(which)?;
+        let number = reader.number().0;
+        let part = reader.manifest().criu.as_ref().ok_or(RestoreError::NoProgram(number))?;
+        let notes = Notes::decode(&part.notes).ok_or(RestoreError::NoNotes(number))?;
+        let (root, files) = (part.root_pid, reader.folder(&part.folder)?);
+        Ok(Self { reader, notes, root, files })
+    }
+
+    /// What it consists of.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        self.reader.manifest()
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.reader.number().0
+    }
+
+    /// Restores it. `tell` hears how many bytes of how many are back on the GPU.
+    ///
+    /// # Errors
+    ///
+    /// See [`RestoreError`]; nothing of the job is left then.
+    pub fn restore(
+        &self,
+        around: &Surroundings<'_>,
+        tell: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Restored, RestoreError> {
+        let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
+        let (folder, apart) = self.take_folder()?;
+        let cut = files::cut_back(&self.notes.written);
+        let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
+        let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
+        let (companions, raised) = thread::scope(|scope| {
+            let sessions = scope.spawn(|| self.rebuild(around.server, &progress));
+            let raised = Raised::new(self, &criu, around, &folder, apart);
+            while !sessions.is_finished() {
+                told(&progress, tell);
+                thread::sleep(TICK);
+            }
+            (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), raised)
+        });
+        told(&progress, tell);
+        let mut raised = raised?;
+        let mut companions = companions?;
+        let job = Job::open(Settings {
+            folder,
+            known_folder: self.notes.folder.clone(),
+            command: self.manifest().job.command.clone(),
+            private_criu: around.private_criu.to_owned(),
+            servers: self.notes.servers.clone(),
+            enter: raised.enter(around.katydid),
+        })?;
+        let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
+        let reunited = noted.and_then(|()| self.reunite(&job, &raised, &mut companions, around.server));
+        // The workers are free for the companions of the next checkpoint before one is taken.
+        drop(companions);
+        if reunited.is_err() {
+            job.settle();
+        }
+        reunited?;
+        job.started(raised.program);
+        raised.is_ours = false;
+        Ok(Restored { job, program: raised.program, child: raised.child, cut: cut.into_iter().cloned().collect() })
+    }
+
+    /// The folder that the programs know, unless somebody has it or one of the ids: then another one, and namespaces.
+    fn take_folder(&self) -> Result<(Folder, bool), RestoreError> {
+        if let Some(above) = self.notes.folder.parent().filter(|above| !above.exists()) {
+            let mut builder = fs::DirBuilder::new();
+            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+            builder.recursive(true).create(above).map_err(system("make the folder that the programs look in"))?;
+        }
+        let ids_are_free = !self.notes.ids.iter().any(|id| tree::exists(*id));
+        match Folder::take_at(&self.notes.folder) {
+            Ok(folder) => Ok((folder, !ids_are_free)),
+            Err(FolderError::Taken { .. }) => Ok((Folder::take(&self.manifest().job.name)?, true)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// All sessions, each in a worker of its own.
+    fn rebuild(&self, server: &Address, progress: &[Arc<Progress>]) -> Result<Vec<Companion>, RestoreError> {
+        let directory = self.reader.directory()?;
+        let catalogue = Catalogue::new(&self.reader);
+        let list = self.manifest().sessions.iter().zip(progress).collect();
+        let companions = in_parallel(list, |(session, progress)| {
+            let mut companion = Companion::connect(server, SessionKey::NONE, &session.name)?;
+            companion.restore(&catalogue, directory.as_ref().map(AsFd::as_fd), false, progress)?;
+            Ok(companion)
+        });
+        companions.into_iter().collect()
+    }
+
+    /// Lets the processes go, waits for those with a session at the job socket, and gives each its own.
+    fn reunite(
+        &self,
+        job: &Job,
+        raised: &Raised,
+        companions: &mut [Companion],
+        server: &Address,
+    ) -> Result<(), RestoreError> {
+        let processes = tree::tree(raised.program).map_err(system("list the processes"))?;
+        let ids: HashMap<u32, u32> =
+            processes.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
+        tree::signal(&processes, Signal::CONT);
+        let address = server.to_string();
+        let catalogue = Catalogue::new(&self.reader);
+        for companion in companions {
+            let programs = &self.manifest().programs;
+            let program = programs.iter().find(|program| program.session.as_ref() == Some(&companion.session));
+            let pid = program.map_or(0, |program| program.pid);
+            // Its threads run, so it may come to its end before it takes its session up: that is how it ends, no failure.
+            let is_over = || ids.get(&pid).is_some_and(|process| tree::has_ended(*process));
+            let Some(member) = job.members().wait_pid(pid, RETURN, &is_over)? else { continue };
+            let key = companion.key;
+            let resumed = attended(companion, &catalogue, || resume(job.members(), &member, &address, key));
+            match resumed {
+                Err(MemberError::Gone { .. }) if ended_soon(&is_over) => {}
+                resumed => resumed?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a process whose connection has ended does so itself, which is a moment later.
+fn ended_soon(is_over: &dyn Fn() -> bool) -> bool {
+    let deadline = Instant::now() + ENDING;
+    while !is_over() && Instant::now() < deadline {
+        thread::sleep(TICK);
+    }
+    is_over()
+}
+
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(5);
+
+fn told(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let sum = |count: fn(&Progress) -> u64| progress.iter().map(|progress| count(progress)).sum();
+    tell(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
+}
+
+/// Processes that CRIU has made, and stopped. Dropped while they are ours: they are killed.
+#[derive(Debug)]
+struct Raised {
+    program: u32,
+    child: u32,
+    keeper: Option<Child>,
+    is_ours: bool,
+}
+
+impl Raised {
+    /// In the namespaces that we are in, unless that is impossible or `apart` is wanted.
+    fn new(
+        opened: &Opened,
+        criu: &Criu,
+        around: &Surroundings<'_>,
+        folder: &Folder,
+        apart: bool,
+    ) -> Result<Self, RestoreError> {
+        let fds = inheritable()?;
+        let inherit = stdio::inherit(&opened.notes.stdio, [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd()]);
+        if apart {
+            return Self::apart(opened, criu, around, folder, &inherit);
+        }
+        let made = shared::make(&opened.notes.shared, &opened.files);
+        let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
+        match criu.restore(&opened.files, around.work, &inherit) {
+            Ok(program) => {
+                made.keep();
+                Ok(Self { program, child: program, keeper: None, is_ours: true })
+            }
+            // Somebody may have had one of the ids, if only for the moment in which a thread needed it. A failure with
+            // another cause comes again; what was said first is told, because there was no debris of a failure then.
+            Err(first) => {
+                clear_away(opened.root);
+                drop(made);
+                Self::apart(opened, criu, around, folder, &inherit).map_err(|_| first.into())
+            }
+        }
+    }
+
+    /// In namespaces of its own.
+    fn apart(
+        opened: &Opened,
+        criu: &Criu,
+        around: &Surroundings<'_>,
+        folder: &Folder,
+        inherit: &[OsString],
+    ) -> Result<Self, RestoreError> {
+        let restore = criu.restore_command(&opened.files, around.work, inherit);
+        let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
+        let space = Space {
+            known_folder: opened.notes.folder.clone(),
+            folder: folder.path().to_owned(),
+            note: Criu::note(around.work),
+            last_id: highest.saturating_add(ID_GAP).min(highest_id()),
+            limit: Criu::limit(&opened.files).as_secs(),
+            files: opened.files.clone(),
+            shared: around.work.join("shared.json"),
+        };
+        let shared = serde_json::to_vec(&opened.notes.shared).map_err(io::Error::from);
+        shared.and_then(|list| fs::write(&space.shared, list)).map_err(system("tell of the job's shared memory"))?;
+        let _lent = criu.lend();
+        let mut keeper = namespace::keeper(around.katydid, &space, &restore);
+        let mut keeper =
+            keeper.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(system("start a keeper"))?;
+        let mut line = String::new();
+        if let Some(out) = keeper.stdout.take() {
+            BufReader::new(out).read_line(&mut line).map_err(system("hear of the keeper"))?;
+        }
+        let inner: Option<u32> = line.trim().parse().ok();
+        let processes = tree::tree(keeper.id()).map_err(system("list the processes"))?;
+        let program = processes.iter().find(|process| Some(tree::seen_by_itself(process.pid)) == inner);
+        let (Some(program), child) = (program.map(|process| process.pid), keeper.id()) else {
+            let output = keeper.wait_with_output().map_err(system("wait for the keeper"))?;
+            return Err(criu.failure(around.work, &output.stderr).into());
+        };
+        Ok(Self { program, child, keeper: Some(keeper), is_ours: true })
+    }
+
+    /// What brings a command among the processes.
+    fn enter(&self, katydid: &Path) -> Vec<OsString> {
+        self.keeper.as_ref().map_or_else(Vec::new, |keeper| namespace::entering(katydid, keeper.id()))
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        if !self.is_ours {
+            return;
+        }
+        match &mut self.keeper {
+            Some(keeper) => {
+                // Its first process ends with the program, and the keeper with that. What cannot be killed has ended.
+                let _ = tree::tree(self.program).and_then(|processes| tree::kill(&processes));
+                let _ = keeper.wait();
+            }
+            None => clear_away(self.program),
+        }
+    }
+}
+
+/// Ends and reaps what CRIU began to make as a child of ours. It has killed all of it itself, unless it was killed.
+fn clear_away(root: u32) {
+    let processes = tree::tree(root).unwrap_or_default();
+    if processes.first().is_some_and(|process| process.parent == std::process::id()) {
+        // What cannot be killed has ended.
+        let _ = tree::kill(&processes);
+        if let Some(pid) = tree::raw(root) {
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+        }
+    }
+}
+
+/// Copies of our standard streams that CRIU, which gets others, inherits beside them.
+fn inheritable() -> Result<[OwnedFd; 3], RestoreError> {
+    let copy = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::dup(fd).map_err(system("copy the standard streams"));
+    Ok([copy(io::stdin().as_fd())?, copy(io::stdout().as_fd())?, copy(io::stderr().as_fd())?])
+}
+
+/// The highest process id that the kernel gives.
+fn highest_id() -> u32 {
+    let most = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse::<u32>().ok());
+    most.map_or(u32::MAX, |most| most.saturating_sub(1))
+}
+
+impl From<CheckpointError> for RestoreError {
+    fn from(error: CheckpointError) -> Self {
+        Self::System { doing: "restore", source: io::Error::other(error.to_string()) }
+    }
+}

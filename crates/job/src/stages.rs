@@ -1,0 +1,63 @@
+//! How long each stage of a checkpoint took, from what is told of it: a stage lasts until another one begins.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::job::lock;
+use crate::view::Step;
+
+/// The stages of one checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Stages(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    now: Option<(String, Instant)>,
+    over: BTreeMap<String, Duration>,
+}
+
+impl Stages {
+    /// Takes note of what is told. Steps of the same stage make no new one; a stage that comes again adds to its time.
+    pub(crate) fn enter(&self, step: &Step) {
+        let name = step.name();
+        let mut inner = lock(&self.0);
+        if inner.now.as_ref().is_none_or(|(now, _)| *now != name) {
+            inner.close();
+            inner.now = Some((name, Instant::now()));
+        }
+    }
+
+    /// Ends the last one: microseconds by name.
+    pub(crate) fn end(&self) -> BTreeMap<String, u64> {
+        let mut inner = lock(&self.0);
+        inner.close();
+        let micros = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        inner.over.iter().map(|(name, time)| (name.clone(), micros(time))).collect()
+    }
+}
+
+impl Inner {
+    fn close(&mut self) {
+        if let Some((name, since)) = self.now.take() {
+            *self.over.entry(name).or_default() += since.elapsed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_lasts_until_another_begins() {
+        let stages = Stages::default();
+        let write = |done| Step::Write { done, total: 2, written: 0 };
+        for step in [Step::Hold, Step::Pause, write(1), write(2), Step::Hold] {
+            stages.enter(&step);
+        }
+        let over = stages.end();
+        assert_eq!(over.keys().collect::<Vec<_>>(), ["hold", "pause", "write"]);
+        assert_eq!(stages.end(), over);
+    }
+}

@@ -1,0 +1,272 @@
+//! Bringing all GPU sides of a job to rest, and letting them go on: hold, pause, capture, leave, and the way back from
+//! whichever of these each one has reached.
+//!
+//! The rule: [`Stop::go_on`] is the way back from everywhere, after success and after failure alike, and it tries each
+//! side whatever became of the others.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use katydid_image::Writer;
+use katydid_transport::Address;
+use katydid_wire::job::{FromProgram, ToProgram};
+use katydid_wire::key::SessionKey;
+
+use crate::checkpoint::CheckpointError;
+use crate::companion::{Catalogue, Companion, CompanionError, Plan, Progress, Questions};
+use crate::members::{Member, MemberError, Members, Standing};
+
+/// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
+pub(crate) const PROMPT: Duration = Duration::from_secs(30);
+/// How long a program may take to come back after CRIU has let it go, or made it anew.
+const RETURN: Duration = Duration::from_secs(60);
+
+/// How far a side has been brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reached {
+    /// It runs.
+    Free,
+    /// No frame leaves the program.
+    Held,
+    /// The worker rests.
+    Paused,
+    /// The worker does not end with the program's connection.
+    Detached,
+    /// The program has let go of the worker.
+    Left,
+}
+
+/// One program and its worker.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) member: Member,
+    pub(crate) companion: Companion,
+    pub(crate) progress: Arc<Progress>,
+    reached: Reached,
+}
+
+/// All of a job's sides.
+#[derive(Debug)]
+pub(crate) struct Stop<'a> {
+    members: &'a Members,
+    pub(crate) sides: Vec<Side>,
+}
+
+/// The name of a program's session in an image.
+pub(crate) fn session_name(pid: u32) -> String {
+    format!("p{pid}")
+}
+
+impl<'a> Stop<'a> {
+    /// Connects to all workers; nothing stops yet.
+    pub(crate) fn prepare(members: &'a Members) -> Result<Self, CheckpointError> {
+        let list = members.list();
+        for member in &list {
+            let twins = list.iter().filter(|other| other.pid == member.pid).count();
+            if member.standing != Standing::Present || twins > 1 {
+                return Err(CheckpointError::Member { program: member.program.clone(), pid: member.pid, twins });
+            }
+        }
+        let sides = in_parallel(list, |member| {
+            let address = address(&member.address)?;
+            let companion = Companion::connect(&address, member.key, &session_name(member.pid))?;
+            Ok::<_, CheckpointError>(Side { member, companion, progress: Arc::default(), reached: Reached::Free })
+        });
+        let sides = sides.into_iter().collect::<Result<Vec<Side>, CheckpointError>>()?;
+        Ok(Self { members, sides })
+    }
+
+    /// Keeps all programs from sending frames.
+    pub(crate) fn hold(&mut self) -> Result<(), CheckpointError> {
+        let members = self.members;
+        self.each(|side| {
+            match members.order(side.member.id, &ToProgram::Hold {}, PROMPT)? {
+                FromProgram::Held { frames } => side.member.frames = frames,
+                other => return Err(unexpected(&side.member, &other).into()),
+            }
+            side.reached = Reached::Held;
+            Ok(())
+        })
+    }
+
+    /// Brings all workers to rest.
+    pub(crate) fn pause(&mut self, patience: Duration) -> Result<(), CheckpointError> {
+        self.each(|side| {
+            side.companion.pause(side.member.frames, patience)?;
+            side.reached = Reached::Paused;
+            Ok(())
+        })
+    }
+
+    /// Has all workers copy their state aside.
+    pub(crate) fn capture(&mut self, plan: &Plan<'_>, writer: &Writer) -> Result<(), CheckpointError> {
+        self.each(|side| {
+            side.companion.snapshot(plan, writer, &side.progress)?;
+            Ok(())
+        })
+    }
+
+    /// Has all programs let go of their workers.
+    pub(crate) fn leave(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let members = self.members;
+        self.each(|side| {
+            side.companion.detach(questions, &side.progress)?;
+            side.reached = Reached::Detached;
+            members.set_away(side.member.id);
+            match members.order(side.member.id, &ToProgram::Leave {}, PROMPT) {
+                Ok(FromProgram::Left { frames }) => {
+                    side.member.frames = frames;
+                    side.reached = Reached::Left;
+                    Ok(members.wait_silent(side.member.id, PROMPT)?)
+                }
+                Ok(other) => Err(unexpected(&side.member, &other).into()),
+                Err(error) => {
+                    members.set_present(side.member.id);
+                    Err(error.into())
+                }
+            }
+        })
+    }
+
+    /// Lets everybody go on from wherever they are. The first failure is told; the others are tried all the same.
+    pub(crate) fn go_on(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let members = self.members;
+        self.each(|side| side.go_on(members, questions))
+    }
+
+    /// Has all snapshots brought to the image, and waits for that. `tell` hears now and then how far they are.
+    pub(crate) fn write(
+        &mut self,
+        writer: &Writer,
+        tell: &dyn Fn(u64, u64, u64),
+    ) -> Result<Vec<Vec<u8>>, CheckpointError> {
+        const TICK: Duration = Duration::from_millis(100);
+        let (done, wait) = mpsc::channel::<()>();
+        let progress: Vec<Arc<Progress>> = self.sides.iter().map(|side| Arc::clone(&side.progress)).collect();
+        let sum = |count: fn(&Progress) -> u64| progress.iter().map(|progress| count(progress)).sum::<u64>();
+        let tell = || {
+            tell(
+                sum(|progress| progress.done.load(Relaxed)),
+                sum(|progress| progress.total.load(Relaxed)),
+                sum(|progress| progress.written.load(Relaxed)),
+            );
+        };
+        let companions = self.sides.iter_mut().map(|side| (&mut side.companion, &*side.progress));
+        thread::scope(|scope| {
+            let threads: Vec<_> = companions
+                .map(|(companion, progress)| {
+                    let done = done.clone();
+                    scope.spawn(move || {
+                        let part = companion.write(writer, progress);
+                        drop(done);
+                        part
+                    })
+                })
+                .collect();
+            drop(done);
+            // The channel carries nothing: its end is that of the last thread.
+            while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(TICK) {
+                tell();
+            }
+            tell();
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().map_err(|_| CheckpointError::Ourselves)?.map_err(Into::into));
+            joined.collect()
+        })
+    }
+
+    /// Does the same with all sides at once, because each of them waits.
+    fn each(&mut self, work: impl Fn(&mut Side) -> Result<(), CheckpointError> + Sync) -> Result<(), CheckpointError> {
+        in_parallel(self.sides.iter_mut().collect(), work).into_iter().collect()
+    }
+}
+
+impl Side {
+    fn go_on(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        // A worker that died meanwhile fails here; its program must go on nevertheless, to be told by its link.
+        let proceeded = match self.reached {
+            Reached::Free | Reached::Held => Ok(()),
+            _ => self.companion.proceed(questions, &self.progress),
+        };
+        match self.reached {
+            Reached::Free => {}
+            Reached::Left => {
+                let resumed = resume(members, &self.member, &self.member.address, self.companion.key);
+                if resumed.is_err() {
+                    members.forget(self.member.id);
+                }
+                resumed?;
+            }
+            _ => {
+                members.order(self.member.id, &ToProgram::Release {}, PROMPT)?;
+            }
+        }
+        self.reached = Reached::Free;
+        Ok(proceeded?)
+    }
+}
+
+/// Does `work`, which takes a program back to the rebuilt session of `companion`, and answers meanwhile what the worker
+/// asks: it reads the rest of the image when the program is there.
+pub(crate) fn attended<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, work: impl FnOnce() -> R) -> R {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // What goes wrong here goes wrong for the program as well: the worker refuses it, or is gone.
+        let questions = || companion.attend(catalogue, &|| is_over.load(SeqCst));
+        let attending = thread::Builder::new().name("questions".into()).spawn_scoped(scope, questions);
+        let outcome = work();
+        is_over.store(true, SeqCst);
+        drop(attending);
+        outcome
+    })
+}
+
+/// Has a program that is back, or will be, take up the session `key` at `address`.
+pub(crate) fn resume(members: &Members, member: &Member, address: &str, key: SessionKey) -> Result<(), MemberError> {
+    members.wait_back(member.id, RETURN)?;
+    let order = ToProgram::Resume { address: address.to_owned(), key };
+    match members.order(member.id, &order, RETURN)? {
+        FromProgram::Resumed {} => {
+            members.set_home(member.id, address, key);
+            Ok(())
+        }
+        other => Err(unexpected(member, &other)),
+    }
+}
+
+/// The address of a member's server.
+pub(crate) fn address(text: &str) -> Result<Address, CheckpointError> {
+    text.parse().map_err(|source| CheckpointError::Address { text: text.to_owned(), source })
+}
+
+fn unexpected(member: &Member, word: &FromProgram) -> MemberError {
+    let name = format!("{word:?}");
+    let reason = format!("{} was not asked for", name.split(' ').next().unwrap_or_default());
+    MemberError::Refused { program: member.program.clone(), pid: member.pid, reason }
+}
+
+/// One thread for each, but for a single one; the answers in the order of the questions.
+pub(crate) fn in_parallel<T: Send, A: Send>(mut list: Vec<T>, work: impl Fn(T) -> A + Sync) -> Vec<A> {
+    if list.len() <= 1 {
+        return list.pop().map(work).into_iter().collect();
+    }
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = list.into_iter().map(|one| scope.spawn(move || work(one))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+impl From<CompanionError> for CheckpointError {
+    fn from(error: CompanionError) -> Self {
+        Self::Companion(error)
+    }
+}

@@ -1,0 +1,88 @@
+//! Whether processes have connections over TCP, which a dump has to keep silent.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::tree::Process;
+
+/// Lists of sockets, by the protocol below.
+const LISTS: [&str; 2] = ["tcp", "tcp6"];
+/// State of a socket that waits for connections and has none itself.
+const LISTENING: &str = "0A";
+/// Begin of the names of CRIU's files about connections.
+const STREAM: &str = "tcp-stream-";
+
+/// Whether any of the processes has one now. Sockets that cannot be looked at count.
+pub(crate) fn is_connected(processes: &[Process]) -> bool {
+    processes.iter().any(|process| {
+        let sockets = sockets(process.pid);
+        !sockets.is_empty()
+            && LISTS.iter().any(|list| {
+                match fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)) {
+                    Ok(text) => connections(&text).any(|inode| sockets.contains(inode)),
+                    // A kernel without this protocol has no list of it.
+                    Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+                }
+            })
+    })
+}
+
+/// Whether CRIU has dumped one.
+pub(crate) fn is_in(folder: &Path) -> bool {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.into_iter().any(|name| name.to_string_lossy().starts_with(STREAM))
+}
+
+/// Inodes of the sockets that a process has open.
+fn sockets(pid: u32) -> BTreeSet<String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets
+        .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect()
+}
+
+/// Inodes in the kernel's list of sockets, but for those that only listen.
+fn connections(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_whitespace().skip(3);
+        let (state, inode) = (words.next()?, words.nth(5)?);
+        (state != LISTENING).then_some(inode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn us() -> Vec<Process> {
+        vec![Process { pid: std::process::id(), parent: 0, state: 'R' }]
+    }
+
+    #[test]
+    fn a_connection_is_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(is_connected(&us()));
+    }
+
+    #[test]
+    fn a_listener_is_no_connection() {
+        let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+                    0: 0100007F:A3E1 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100\n   \
+                    1: 0100007F:A3E1 0100007F:B2C2 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100\n";
+        assert_eq!(connections(list).collect::<Vec<_>>(), ["4712"]);
+    }
+
+    #[test]
+    fn dumped_connections_are_told_by_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("core-1.img"), "").unwrap();
+        assert!(!is_in(folder.path()));
+        fs::write(folder.path().join("tcp-stream-1f.img"), "").unwrap();
+        assert!(is_in(folder.path()));
+    }
+}

@@ -1,0 +1,212 @@
+//! The processes of a job: the program and its descendants, as `/proc` shows them.
+//!
+//! The rule: a process is only ever signalled while it is known to be of the tree, that is while an ancestor that we are
+//! the parent of, or the process itself, has not been reaped. Ids therefore cannot have gone to somebody else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
+
+/// The state letter of a process that a signal has stopped.
+const STOPPED: char = 'T';
+
+/// One process of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its id, in the namespace that we are in.
+    pub pid: u32,
+    /// Its parent's.
+    pub parent: u32,
+    /// The state letter of `/proc/PID/stat`: `Z` is dead already, `T` stopped by a signal.
+    pub state: char,
+}
+
+/// The process `root` and all its descendants, parents before their children.
+///
+/// # Errors
+///
+/// `/proc` cannot be read.
+pub fn tree(root: u32) -> io::Result<Vec<Process>> {
+    let mut children: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // A process that ended between the two readings is none of the tree any more.
+        let Some(process) = stat(pid) else { continue };
+        if pid == root {
+            found.push(process);
+        } else {
+            children.entry(process.parent).or_default().push(process);
+        }
+    }
+    let mut next = 0;
+    while let Some(process) = found.get(next) {
+        found.extend(children.remove(&process.pid).unwrap_or_default());
+        next += 1;
+    }
+    Ok(found)
+}
+
+/// What `/proc/PID/stat` says; none for a process that is gone.
+fn stat(pid: u32) -> Option<Process> {
+    parse_stat(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name between the parentheses may hold anything, parentheses and blanks too: the last one ends it.
+fn parse_stat(pid: u32, text: &str) -> Option<Process> {
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut words = rest.split(' ');
+    let state = words.next()?.chars().next()?;
+    Some(Process { pid, parent: words.next()?.parse().ok()?, state })
+}
+
+/// The id of a process as it sees itself: another one in a namespace of its own. That of a process that is gone is the
+/// given one.
+#[must_use]
+pub fn seen_by_itself(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("NSpid:")).and_then(innermost).unwrap_or(pid)
+}
+
+/// Ids of a process and its threads, as they see themselves.
+#[must_use]
+pub fn ids(pid: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let threads = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    threads.map(seen_by_itself).collect()
+}
+
+/// The kernel lists them from the outermost namespace to the innermost.
+fn innermost(list: &str) -> Option<u32> {
+    list.split_whitespace().next_back()?.parse().ok()
+}
+
+/// Whether a process with this id exists, dead or alive.
+#[must_use]
+pub fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Whether a process has ended, reaped or not.
+#[must_use]
+pub fn has_ended(pid: u32) -> bool {
+    stat(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'))
+}
+
+/// Sends `signal` to every process of the tree. Those that are gone are passed over.
+pub fn signal(tree: &[Process], signal: Signal) {
+    for pid in tree.iter().filter_map(|process| raw(process.pid)) {
+        // The only failure that can be is that it has ended.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The same processes with the states that they had `before`; one that was not there yet ran.
+#[must_use]
+pub fn with_states_of(tree: Vec<Process>, before: &[Process]) -> Vec<Process> {
+    let state = |pid| before.iter().find(|process| process.pid == pid).map_or('S', |process| process.state);
+    tree.into_iter().map(|process| Process { state: state(process.pid), ..process }).collect()
+}
+
+/// Lets a tree that was stopped go on, but for those that had been stopped before, by their states.
+pub fn go_on(tree: &[Process]) {
+    let stopped: Vec<Process> = tree.iter().filter(|process| process.state != STOPPED).cloned().collect();
+    signal(&stopped, Signal::CONT);
+}
+
+/// Kills the tree, which is frozen or stopped, and reaps all of it but the root, whose parent waits for it elsewhere.
+///
+/// # Errors
+///
+/// This process cannot become the one that orphans fall to.
+pub fn kill(tree: &[Process]) -> io::Result<()> {
+    // Descendants whose parents die become our children, so that they can be waited for: ids are free again after.
+    set_child_subreaper(raw(std::process::id()))?;
+    signal(tree, Signal::KILL);
+    for pid in tree.iter().skip(1).filter_map(|process| raw(process.pid)) {
+        reap(pid);
+    }
+    Ok(set_child_subreaper(None)?)
+}
+
+/// Waits until `pid`, which was killed, is gone: reaped by its parent while that one lived, or by us.
+fn reap(pid: Pid) {
+    while exists(u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0)) {
+        match waitpid(Some(pid), WaitOptions::empty()) {
+            // Its parent has not died yet, so it is not ours yet.
+            Err(rustix::io::Errno::CHILD) => std::thread::yield_now(),
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+/// As the kernel's calls want it; none for 0, which would be a whole group.
+pub(crate) fn raw(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_parentheses() {
+        let process = parse_stat(7, "7 (a) b (c)) S 3 7 7 0").unwrap();
+        assert_eq!(process, Process { pid: 7, parent: 3, state: 'S' });
+        assert_eq!(parse_stat(7, "7 (cut"), None);
+    }
+
+    #[test]
+    fn this_process_sees_itself_and_its_threads() {
+        assert_eq!(seen_by_itself(std::process::id()), std::process::id());
+        assert!(ids(std::process::id()).contains(&std::process::id()));
+        assert_eq!(innermost("\t812\t9\t1"), Some(1));
+    }
+
+    #[test]
+    fn whoever_was_stopped_before_stays_so() {
+        let process = |pid, state| Process { pid, parent: 1, state };
+        let now = with_states_of(
+            vec![process(7, 'T'), process(8, 'T'), process(9, 'T')],
+            &[process(7, 'T'), process(8, 'R')],
+        );
+        assert_eq!(now.iter().map(|process| process.state).collect::<String>(), "TRS");
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let mut ours = stat(child.id()).unwrap();
+        signal(&[ours.clone()], Signal::STOP);
+        let until = |state| while stat(child.id()).unwrap().state != state {};
+        until('T');
+        ours.state = 'S';
+        go_on(&[ours]);
+        until('S');
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_tree_is_found_and_killed_whole() {
+        use std::io::Read;
+        let script = "sleep 1000 & (sleep 1000 & echo; wait) & wait";
+        let mut root = Command::new("/bin/sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        // The grandchild's parent has started it when it writes the line.
+        root.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let found = loop {
+            let found = tree(root.id()).unwrap();
+            if found.len() == 4 {
+                break found;
+            }
+        };
+        assert_eq!(found[0].pid, root.id());
+        assert!(found[1..].iter().all(|process| found.iter().any(|parent| parent.pid == process.parent)));
+        kill(&found).unwrap();
+        assert_eq!(root.wait().unwrap().signal(), Some(9));
+        assert!(found.iter().all(|process| !exists(process.pid)));
+    }
+}

@@ -1,0 +1,134 @@
+//! Settings of GPU core dumps (`cuCoredumpGetAttribute`, `cuCoredumpSetAttribute`): kept and told back.
+//!
+//! No core is ever dumped: a fault of the GPU ends the session's context, and the program's own core holds no GPU memory.
+//! Sizes and codes are those of driver 580: a number has exactly its size, a text at least its length.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::CUresult;
+
+/// `CUcoredumpSettings`.
+const ENABLE_ON_EXCEPTION: u32 = 1;
+const TRIGGER_HOST: u32 = 2;
+const LIGHTWEIGHT: u32 = 3;
+const ENABLE_USER_TRIGGER: u32 = 4;
+const FILE: u32 = 5;
+const PIPE: u32 = 6;
+const GENERATION_FLAGS: u32 = 7;
+/// Bytes of a text, its NUL included.
+const MOST_TEXT: usize = 1024;
+
+/// What was set; context 0 stands for all that have no setting of their own.
+static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
+
+/// Values by context and attribute.
+type Settings = HashMap<(usize, u32), Vec<u8>>;
+
+fn settings() -> MutexGuard<'static, Option<Settings>> {
+    SETTINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes of an attribute that is a number; none for a text.
+fn width(attribute: u32) -> Option<usize> {
+    match attribute {
+        ENABLE_ON_EXCEPTION | TRIGGER_HOST | LIGHTWEIGHT | ENABLE_USER_TRIGGER => Some(1),
+        GENERATION_FLAGS => Some(4),
+        _ => None,
+    }
+}
+
+/// Refuses what is no attribute of a context (0: of the process).
+fn check(context: usize, attribute: u32) -> Result<(), CUresult> {
+    let of_process_only = matches!(attribute, ENABLE_USER_TRIGGER | PIPE);
+    let known = (ENABLE_ON_EXCEPTION..=GENERATION_FLAGS).contains(&attribute) && (context == 0 || !of_process_only);
+    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// What an attribute is before anybody sets it.
+fn first(attribute: u32, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
+    let is_on = |name: &str| variable(name).is_some_and(|value| value == b"1");
+    match attribute {
+        ENABLE_ON_EXCEPTION => vec![u8::from(is_on("CUDA_ENABLE_COREDUMP_ON_EXCEPTION"))],
+        TRIGGER_HOST => vec![u8::from(variable("CUDA_ENABLE_CPU_COREDUMP_ON_EXCEPTION").is_none_or(|it| it != b"0"))],
+        LIGHTWEIGHT => vec![u8::from(is_on("CUDA_ENABLE_LIGHTWEIGHT_COREDUMP"))],
+        ENABLE_USER_TRIGGER => vec![u8::from(is_on("CUDA_ENABLE_USER_TRIGGERED_COREDUMP"))],
+        FILE => variable("CUDA_COREDUMP_FILE").unwrap_or_default(),
+        PIPE => variable("CUDA_COREDUMP_PIPE").unwrap_or_default(),
+        _ => vec![0; 4],
+    }
+}
+
+/// The value for a buffer of `room` bytes; `context` is the handle of one, or 0. Texts end with a NUL.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` for what is no attribute there, and for a wrong size.
+pub fn get(context: usize, attribute: u32, room: usize) -> Result<Vec<u8>, CUresult> {
+    check(context, attribute)?;
+    let environment = |name: &str| std::env::var_os(name).map(|value| OsStr::as_bytes(&value).to_vec());
+    let settings = settings();
+    let of = |context| settings.as_ref().and_then(|settings| settings.get(&(context, attribute)).cloned());
+    let mut value = of(context).or_else(|| of(0)).unwrap_or_else(|| first(attribute, environment));
+    if width(attribute).is_none() {
+        value.push(0);
+    }
+    let fits = width(attribute).map_or(value.len() <= room, |width| width == room);
+    if fits { Ok(value) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Sets an attribute of a context, or with 0 of all that are made later.
+///
+/// # Errors
+///
+/// As [`get`].
+pub fn set(context: usize, attribute: u32, value: &[u8]) -> Result<(), CUresult> {
+    check(context, attribute)?;
+    let value = match width(attribute) {
+        Some(width) if value.len() != width => return Err(CUresult::ERROR_INVALID_VALUE),
+        Some(_) => value,
+        None if value.len() > MOST_TEXT => return Err(CUresult::ERROR_INVALID_VALUE),
+        // Up to the NUL, where there is one.
+        None => value.split(|byte| *byte == 0).next().unwrap_or_default(),
+    };
+    settings().get_or_insert_default().insert((context, attribute), value.to_vec());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+    #[test]
+    fn sizes_are_exact_for_numbers_and_enough_for_texts() {
+        assert_eq!(get(0, TRIGGER_HOST, 1), Ok(vec![1]));
+        for (attribute, room) in [(TRIGGER_HOST, 1024), (GENERATION_FLAGS, 1024), (FILE, 0), (8, 4), (0, 1)] {
+            assert_eq!(get(0, attribute, room), Err(WRONG), "{attribute}");
+        }
+        assert_eq!(get(5, FILE, 1024), Ok(vec![0]));
+        assert_eq!((get(5, PIPE, 1024), get(5, ENABLE_USER_TRIGGER, 1)), (Err(WRONG), Err(WRONG)));
+    }
+
+    #[test]
+    fn a_context_has_what_was_set_on_it_or_for_all() {
+        set(0, LIGHTWEIGHT, &[1]).unwrap();
+        set(77, LIGHTWEIGHT, &[0]).unwrap();
+        assert_eq!(
+            (get(0, LIGHTWEIGHT, 1), get(77, LIGHTWEIGHT, 1), get(78, LIGHTWEIGHT, 1)),
+            (Ok(vec![1]), Ok(vec![0]), Ok(vec![1]))
+        );
+        set(77, FILE, b"core.%p\0rest").unwrap();
+        assert_eq!(get(77, FILE, 8), Ok(b"core.%p\0".to_vec()));
+        assert_eq!((set(77, FILE, &[1; 1025]), set(77, LIGHTWEIGHT, &[0; 4])), (Err(WRONG), Err(WRONG)));
+    }
+
+    #[test]
+    fn the_environment_says_what_is_on_at_first() {
+        let variable = |name: &str| (name == "CUDA_ENABLE_COREDUMP_ON_EXCEPTION").then(|| b"1".to_vec());
+        assert_eq!((first(ENABLE_ON_EXCEPTION, variable), first(LIGHTWEIGHT, variable)), (vec![1], vec![0]));
+    }
+}

@@ -1,0 +1,108 @@
+//! The state of a function that CUDA 2's launches take from it: block, shared memory, parameters (`cuFuncSetBlockShape`,
+//! `cuFuncSetSharedSize`, `cuParamSet*`, `cuLaunch*`).
+//!
+//! As driver 580 does it: parameters may lie beyond the size that was set for them; the size counts at the launch.
+
+use katydid_cuda_sys::CUresult;
+
+/// More bytes of parameters than any kernel takes.
+const MOST: usize = 32 << 10;
+
+/// What has been set on one function.
+#[derive(Debug, Clone)]
+pub struct OldLaunch {
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    params: Vec<u8>,
+    /// Bytes of the parameters that a launch takes.
+    size: usize,
+}
+
+impl Default for OldLaunch {
+    fn default() -> Self {
+        Self { block: [1; 3], shared: 0, params: Vec::new(), size: 0 }
+    }
+}
+
+impl OldLaunch {
+    /// `cuFuncSetBlockShape`: `limits` are the device's, of each side and of the whole.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE` for a side that is not positive, and for blocks that no launch could have.
+    pub fn set_block(&mut self, sides: [i32; 3], limits: [i32; 4]) -> Result<(), CUresult> {
+        let fits = sides.iter().zip(limits).all(|(side, limit)| (1..=limit).contains(side));
+        let threads: i64 = sides.iter().map(|side| i64::from(*side)).product();
+        if !fits || threads > i64::from(limits[3]) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.block = sides.map(i32::unsigned_abs);
+        Ok(())
+    }
+
+    /// `cuParamSetSize`.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE` for more than any kernel takes.
+    pub fn set_size(&mut self, size: u32) -> Result<(), CUresult> {
+        if size as usize > MOST {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.size = size as usize;
+        Ok(())
+    }
+
+    /// `cuParamSeti`, `cuParamSetf`, `cuParamSetv`.
+    ///
+    /// # Errors
+    ///
+    /// As [`OldLaunch::set_size`]; an offset below zero is wrong too.
+    pub fn set(&mut self, offset: i32, bytes: &[u8]) -> Result<(), CUresult> {
+        let offset = usize::try_from(offset).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let end = offset.checked_add(bytes.len()).filter(|end| *end <= MOST).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if self.params.len() < end {
+            self.params.resize(end, 0);
+        }
+        self.params[offset..end].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The parameters of a launch; what was never set is zero.
+    pub fn params(&self) -> Vec<u8> {
+        let mut params = self.params.clone();
+        params.resize(self.size, 0);
+        params
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: [i32; 4] = [1024, 1024, 64, 1024];
+    const WRONG: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
+
+    #[test]
+    fn blocks_that_no_device_has_are_refused_when_set() {
+        let mut launch = OldLaunch::default();
+        for sides in [[0, 1, 1], [2048, 1, 1], [1, 1, 65], [64, 32, 1], [-1, 1, 1]] {
+            assert_eq!(launch.set_block(sides, LIMITS), WRONG, "{sides:?}");
+        }
+        assert_eq!((launch.set_block([16, 8, 2], LIMITS), launch.block), (Ok(()), [16, 8, 2]));
+    }
+
+    #[test]
+    fn parameters_may_lie_beyond_their_size_which_counts_at_the_launch() {
+        let mut launch = OldLaunch::default();
+        launch.set(4, &7_u32.to_le_bytes()).unwrap();
+        launch.set(100, b"beyond").unwrap();
+        launch.set_size(12).unwrap();
+        assert_eq!(launch.params(), [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!((launch.set(-1, b"x"), launch.set(32 << 10, b"x"), launch.set_size(40000)), (WRONG, WRONG, WRONG));
+        launch.set_size(200).unwrap();
+        assert_eq!(&launch.params()[98..108], b"\0\0beyond\0\0");
+    }
+}

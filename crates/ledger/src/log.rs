@@ -1,0 +1,196 @@
+//! The error log (`cuLogs*`): what calls failed, for programs that ask or want to be told.
+//!
+//! A line is one failed call, in the form of driver 580: `[08:20:33.377][THREAD][CUDA][E] Returning 400
+//! (CUDA_ERROR_INVALID_HANDLE) from cuCtxRecordEvent`; the driver's lines that explain the code are not made up here. The last
+//! hundred lines are kept. Lines are counted from the start of the process, and that count is what an iterator is.
+
+use std::collections::VecDeque;
+use std::ffi::{CString, c_void};
+use std::fmt::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use katydid_cuda_sys::{CUlogsCallback, CUresult};
+
+/// Lines that are kept.
+const KEPT: usize = 100;
+/// The first line of a dump that has no room for all.
+const MISSING: &str = "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
+/// Severity of a line, for those who are told.
+const ERROR: u32 = 0;
+
+/// The lines so far.
+static LOG: Mutex<Log> = Mutex::new(Log { lines: VecDeque::new(), count: 0, listeners: Vec::new(), next: 1 });
+
+#[derive(Debug)]
+struct Log {
+    /// The last ones, each with its line end.
+    lines: VecDeque<String>,
+    /// How many there have been.
+    count: u32,
+    /// Function and argument of those who want to be told, by number.
+    listeners: Vec<(usize, usize, usize)>,
+    /// The next one's number.
+    next: usize,
+}
+
+fn log() -> MutexGuard<'static, Log> {
+    LOG.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes a failed call and tells those who asked to be told. "Not ready" is an answer, no failure.
+#[cold]
+#[expect(unsafe_code, reason = "calls functions of the program")]
+pub fn note(function: &str, code: CUresult) {
+    if code == CUresult::ERROR_NOT_READY {
+        return;
+    }
+    let (line, told) = failed(function, code);
+    let Ok(message) = CString::new(line.trim_end()) else { return };
+    for (function, data) in told {
+        // SAFETY: the program registered this address as a function of this type; null is none.
+        let function: CUlogsCallback = unsafe { std::mem::transmute(function) };
+        if let Some(function) = function {
+            let data = std::ptr::with_exposed_provenance_mut(data);
+            // SAFETY: the text lives until the call is over; the program vouches for its own argument.
+            unsafe { function(data, ERROR, message.as_ptr().cast_mut(), message.count_bytes()) };
+        }
+    }
+}
+
+/// Notes that `function` answers `code`. Returns the line and who is to be told: function and argument each, to be
+/// called with no lock held.
+fn failed(function: &str, code: CUresult) -> (String, Vec<(usize, usize)>) {
+    let mut line = stamp(SystemTime::now());
+    let name = code.name().map_or("?".into(), std::ffi::CStr::to_string_lossy);
+    let _ = writeln!(line, "[CUDA][E] Returning {} ({name}) from {function}", code.0);
+    let mut log = log();
+    log.count += 1;
+    log.lines.push_back(line.clone());
+    if log.lines.len() > KEPT {
+        log.lines.pop_front();
+    }
+    (line, log.listeners.iter().map(|(_, function, data)| (*function, *data)).collect())
+}
+
+/// `[hours:minutes:seconds.milliseconds][thread]`; the hours are those of UTC.
+fn stamp(now: SystemTime) -> String {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs() % 86400;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("[{hours:02}:{minutes:02}:{seconds:02}.{:03}][{}]", since.subsec_millis(), thread())
+}
+
+/// The calling thread as the C library names it.
+#[expect(unsafe_code, reason = "calls the C library")]
+fn thread() -> u64 {
+    // SAFETY: without a precondition.
+    unsafe { libc::pthread_self() }
+}
+
+/// Tells a function of the program from now on; returns the number to end that by. The function may be called from any
+/// thread whose call fails, as long as it is not taken back.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` without a function.
+pub fn listen(function: CUlogsCallback, data: *mut c_void) -> Result<usize, CUresult> {
+    let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)? as usize;
+    let data = data.expose_provenance();
+    let mut log = log();
+    let number = log.next;
+    log.next += 1;
+    log.listeners.push((number, function, data));
+    Ok(number)
+}
+
+/// Ends what [`listen`] began.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` for a number that is none.
+pub fn unlisten(number: usize) -> Result<(), CUresult> {
+    let mut log = log();
+    let at = log.listeners.iter().position(|(other, ..)| *other == number).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    log.listeners.remove(at);
+    Ok(())
+}
+
+/// Where the log ends now.
+pub fn current() -> u32 {
+    log().count
+}
+
+/// The lines from `from` on (all that are kept without one) that fit into `room` bytes with their NUL, the last ones if
+/// not all do, and where the log ends now.
+pub fn dump(from: Option<u32>, room: usize) -> (String, u32) {
+    let log = log();
+    let first = log.count - log.lines.len() as u32;
+    let skipped = from.map_or(0, |from| from.saturating_sub(first)) as usize;
+    let lines: Vec<&str> = log.lines.iter().skip(skipped).map(String::as_str).collect();
+    (fitting(&lines, room), log.count)
+}
+
+fn fitting(lines: &[&str], room: usize) -> String {
+    let total: usize = lines.iter().map(|line| line.len()).sum();
+    if total < room {
+        return lines.concat();
+    }
+    let mut left = room.saturating_sub(MISSING.len() + 1);
+    let kept = lines.iter().rev().take_while(|line| {
+        let fits = line.len() <= left;
+        left -= if fits { line.len() } else { 0 };
+        fits
+    });
+    let from = lines.len() - kept.count();
+    if MISSING.len() < room { MISSING.to_owned() + &lines[from..].concat() } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_as_the_drivers() {
+        let at = UNIX_EPOCH + Duration::from_millis((86400 * 3 + 8 * 3600 + 20 * 60 + 33) * 1000 + 377);
+        assert!(stamp(at).starts_with("[08:20:33.377]["));
+        let (line, _) = failed("cuCtxRecordEvent", CUresult::ERROR_INVALID_HANDLE);
+        assert!(
+            line.ends_with("][CUDA][E] Returning 400 (CUDA_ERROR_INVALID_HANDLE) from cuCtxRecordEvent\n"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "is called as C calls")]
+    fn a_dump_begins_where_it_is_asked_to_and_listeners_are_named() {
+        static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        unsafe extern "C" fn tell(data: *mut c_void, level: u32, message: *mut std::ffi::c_char, length: usize) {
+            // SAFETY: the log gives a text that ends with a NUL.
+            let message = unsafe { std::ffi::CStr::from_ptr(message) };
+            assert_eq!((data.addr(), level, length), (6, ERROR, message.count_bytes()));
+            TOLD.lock().unwrap().push(message.to_string_lossy().into_owned());
+        }
+        let number = listen(Some(tell), std::ptr::without_provenance_mut(6)).unwrap();
+        let from = current();
+        note("cuA", CUresult::ERROR_INVALID_VALUE);
+        note("cuB", CUresult::ERROR_NOT_READY);
+        assert!(TOLD.lock().unwrap().iter().any(|line| line.ends_with("from cuA")));
+        assert!(!TOLD.lock().unwrap().iter().any(|line| line.ends_with("from cuB")));
+        let (text, end) = dump(Some(from), 4096);
+        assert!(text.contains("from cuA\n") && end > from);
+        assert!(dump(None, 1 << 20).0.len() >= text.len());
+        assert_eq!((unlisten(number), unlisten(number)), (Ok(()), Err(CUresult::ERROR_INVALID_VALUE)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_and_the_last_lines_stay() {
+        let lines = ["a line of some length\n"; 10];
+        let text = fitting(&lines, MISSING.len() + 1 + 2 * lines[0].len() + 3);
+        assert_eq!(text, MISSING.to_owned() + &lines[..2].concat());
+        assert_eq!(fitting(&lines, 10), "");
+        assert_eq!(fitting(&lines, 1000), lines.concat());
+    }
+}
