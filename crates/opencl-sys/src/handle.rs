@@ -1,0 +1,95 @@
+//! Objects, structures and callbacks.
+
+#![expect(unsafe_code, reason = "objects may be shared between threads")]
+
+use crate::{char, void};
+
+macro_rules! handles {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("A `", stringify!($name), "`: what it points to begins with the address of a [`crate::Dispatch`].")]
+        #[repr(transparent)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub struct $name(pub *mut void);
+
+        // SAFETY: OpenCL objects may be used from every thread; the pointer itself is never followed here.
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            /// No object.
+            pub const NULL: Self = Self(std::ptr::null_mut());
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::NULL
+            }
+        }
+    )*};
+}
+
+handles! {
+    cl_platform_id cl_device_id cl_context cl_command_queue cl_mem cl_program cl_kernel cl_event cl_sampler
+}
+
+/// How the elements of an image are stored.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct cl_image_format {
+    /// `CL_RGBA` and its like.
+    pub image_channel_order: u32,
+    /// `CL_UNORM_INT8` and its like.
+    pub image_channel_data_type: u32,
+}
+
+/// The shape of an image.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct cl_image_desc {
+    /// `CL_MEM_OBJECT_IMAGE2D` and its like.
+    pub image_type: u32,
+    /// Elements.
+    pub image_width: usize,
+    /// Rows.
+    pub image_height: usize,
+    /// Slices.
+    pub image_depth: usize,
+    /// Images of an array.
+    pub image_array_size: usize,
+    /// Bytes from row to row of the host's memory.
+    pub image_row_pitch: usize,
+    /// Bytes from slice to slice.
+    pub image_slice_pitch: usize,
+    /// 0 in every version so far.
+    pub num_mip_levels: u32,
+    /// 0 in every version so far.
+    pub num_samples: u32,
+    /// A buffer or image to be made of; null for none.
+    pub mem_object: cl_mem,
+}
+
+/// What a sub-buffer is of its buffer.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct cl_buffer_region {
+    /// First byte.
+    pub origin: usize,
+    /// Bytes.
+    pub size: usize,
+}
+
+/// Told of errors in a context.
+pub type cl_context_notify = Option<unsafe extern "C" fn(*const char, *const void, usize, *mut void)>;
+/// Told when a context ends.
+pub type cl_context_destroyed = Option<unsafe extern "C" fn(cl_context, *mut void)>;
+/// Told when a build ends, or a program.
+pub type cl_program_notify = Option<unsafe extern "C" fn(cl_program, *mut void)>;
+/// Told when an event reaches a state.
+pub type cl_event_notify = Option<unsafe extern "C" fn(cl_event, i32, *mut void)>;
+/// Told when a memory object ends.
+pub type cl_mem_notify = Option<unsafe extern "C" fn(cl_mem, *mut void)>;
+/// Frees shared virtual memory when its turn comes.
+pub type cl_svm_free_notify = Option<unsafe extern "C" fn(cl_command_queue, u32, *mut *mut void, *mut void)>;
+/// A function of the program as a command.
+pub type cl_native_kernel = Option<unsafe extern "C" fn(*mut void)>;

@@ -1,0 +1,60 @@
+//! Reads the parts inside a message's bytes. A part that is damaged ends the session: no honest program sends one.
+
+use katydid_wire::codec::Field;
+use katydid_wire::opencl::list;
+
+use crate::fault::{Fault, SessionError};
+
+/// The bytes of one message, read from the front.
+pub(crate) struct Arguments<'a> {
+    message: &'static str,
+    left: &'a [u8],
+}
+
+impl<'a> Arguments<'a> {
+    pub(crate) fn new(message: &'static str, left: &'a [u8]) -> Self {
+        Self { message, left }
+    }
+
+    fn damaged(&self, part: &'static str) -> Fault {
+        SessionError::DamagedPart { message: self.message, part }.into()
+    }
+
+    /// The next value.
+    pub(crate) fn take<T: Field>(&mut self, part: &'static str) -> Result<T, Fault> {
+        T::take(&mut self.left).ok_or_else(|| self.damaged(part))
+    }
+
+    /// The next list.
+    pub(crate) fn list<T: Field>(&mut self, part: &'static str) -> Result<Vec<T>, Fault> {
+        list::take(&mut self.left).ok_or_else(|| self.damaged(part))
+    }
+
+    /// `N` numbers, as the driver counts them.
+    pub(crate) fn sizes<const N: usize>(&mut self, part: &'static str) -> Result<[usize; N], Fault> {
+        let mut sizes = [0; N];
+        for size in &mut sizes {
+            *size = self.take::<u64>(part)? as usize;
+        }
+        Ok(sizes)
+    }
+
+    /// All that is left.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_parts_are_named() {
+        let mut arguments = Arguments::new("kdclX", &[1, 0, 0, 0, 5, 0, 0, 0, 9]);
+        assert_eq!(arguments.list::<u32>("ids").unwrap(), [5]);
+        let error = arguments.take::<u64>("flags").unwrap_err().to_string();
+        assert_eq!(error, "the program sent kdclX with damaged flags");
+        assert_eq!(arguments.rest(), [9]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Bytes that a driver reads while a command runs: kept until the command has ended.
+
+#![expect(unsafe_code, reason = "the driver calls back when a command has ended")]
+
+use std::ptr;
+
+use katydid_opencl_sys::constant::COMPLETE;
+use katydid_opencl_sys::{Code, Dispatch, cl_event, void};
+
+/// An event of a driver, held until this value is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldEvent {
+    event: cl_event,
+    api: &'static Dispatch,
+}
+
+impl HeldEvent {
+    /// Takes over a reference that the caller has.
+    pub(crate) fn own(event: cl_event, api: &'static Dispatch) -> Self {
+        Self { event, api }
+    }
+
+    /// Adds a reference.
+    pub(crate) fn retain(event: cl_event, api: &'static Dispatch) -> Result<Self, Code> {
+        let retain = api.clRetainEvent.ok_or(Code::INVALID_OPERATION)?;
+        // SAFETY: the event is alive: the session's table holds it.
+        Code(unsafe { retain(event) }).ok()?;
+        Ok(Self { event, api })
+    }
+
+    /// Returns once the command has ended, whether well or not.
+    pub(crate) fn wait(&self) -> Result<(), Code> {
+        wait(&[self.event], self.api)
+    }
+
+    /// The state of the command: 0 ended, above: not yet, below: failed.
+    pub(crate) fn status(&self) -> Result<i32, Code> {
+        let get = self.api.clGetEventInfo.ok_or(Code::INVALID_OPERATION)?;
+        let mut status = 0i32;
+        let parameter = katydid_opencl_sys::constant::EVENT_COMMAND_EXECUTION_STATUS;
+        // SAFETY: the event is held; the value has 4 bytes.
+        Code(unsafe { get(self.event, parameter, 4, (&raw mut status).cast(), ptr::null_mut()) }).ok()?;
+        Ok(status)
+    }
+
+    /// The handle, for as long as this value lives.
+    pub(crate) fn handle(&self) -> cl_event {
+        self.event
+    }
+}
+
+impl Drop for HeldEvent {
+    fn drop(&mut self) {
+        if let Some(release) = self.api.clReleaseEvent {
+            // SAFETY: the reference is this value's.
+            unsafe { release(self.event) };
+        }
+    }
+}
+
+/// Waits for events of one driver.
+pub(crate) fn wait(events: &[cl_event], api: &Dispatch) -> Result<(), Code> {
+    let wait = api.clWaitForEvents.ok_or(Code::INVALID_OPERATION)?;
+    // SAFETY: the caller holds the events; the list is as long as said.
+    Code(unsafe { wait(events.len() as u32, events.as_ptr()) }).ok()
+}
+
+/// Keeps `bytes` until the command of `event` has ended.
+pub(crate) fn keep_until(event: &HeldEvent, bytes: Box<dyn Send>) {
+    let kept = Box::into_raw(Box::new(bytes));
+    let code = event.api.clSetEventCallback.map_or(Code::INVALID_OPERATION, |set| {
+        // SAFETY: `free` takes what `kept` points to, once: drivers call back once for a state.
+        Code(unsafe { set(event.event, COMPLETE.cast_signed(), Some(free), kept.cast()) })
+    });
+    if code != Code::SUCCESS {
+        let _ = event.wait();
+        // SAFETY: nobody was told of the pointer.
+        drop(unsafe { Box::from_raw(kept) });
+    }
+}
+
+unsafe extern "C" fn free(_: cl_event, _: i32, kept: *mut void) {
+    // SAFETY: made by `keep_until` for this one call.
+    drop(unsafe { Box::from_raw(kept.cast::<Box<dyn Send>>()) });
+}

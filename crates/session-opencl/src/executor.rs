@@ -1,0 +1,67 @@
+//! Executors: one thread for each program thread that ever made a call that may wait.
+//!
+//! The main loop must never wait for a device, so what may wait is prepared there and waited for here. A program thread
+//! waits for its reply before it sends again; one that does not is refused, which bounds the queues.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+use crate::fault::SessionError;
+use crate::shared::Shared;
+
+/// Program threads of a session that may block at a time.
+const MOST: usize = 4096;
+/// Calls of one thread that may be queued; an honest one has one.
+const QUEUE: usize = 2;
+
+/// What an executor does: the call, and the reply.
+pub(crate) type Task = Box<dyn FnOnce(&Arc<Shared>) + Send>;
+
+/// The executors of a session, by program thread.
+#[derive(Default)]
+pub(crate) struct Executors {
+    seats: HashMap<u32, SyncSender<Task>>,
+}
+
+impl Executors {
+    /// Has `task` run by the executor of `thread`.
+    ///
+    /// # Errors
+    ///
+    /// The program has too many threads, or one that does not wait for its replies; or the system has no thread left.
+    pub(crate) fn run(&mut self, shared: &Arc<Shared>, thread: u32, task: Task) -> Result<(), SessionError> {
+        if !self.seats.contains_key(&thread) {
+            if self.seats.len() >= MOST {
+                return Err(SessionError::TooManyThreads { most: MOST });
+            }
+            self.seats.insert(thread, seat(shared, format!("blocking {thread}"))?);
+        }
+        match self.seats.get(&thread).map(|seat| seat.try_send(task)) {
+            Some(Ok(())) => Ok(()),
+            _ => Err(SessionError::Impatient { thread }),
+        }
+    }
+}
+
+/// A thread that runs tasks until the session is dropped.
+fn seat(shared: &Arc<Shared>, name: String) -> Result<SyncSender<Task>, SessionError> {
+    let (sender, receiver) = sync_channel::<Task>(QUEUE);
+    let shared = Arc::clone(shared);
+    thread::Builder::new()
+        .name(name)
+        .spawn(move || receiver.iter().for_each(|task| task(&shared)))
+        .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })?;
+    Ok(sender)
+}
+
+/// Runs one task in a thread of its own: a build whose end is told by a callback.
+pub(crate) fn apart(shared: &Arc<Shared>, task: Task) -> Result<(), SessionError> {
+    let shared = Arc::clone(shared);
+    thread::Builder::new()
+        .name("build".to_owned())
+        .spawn(move || task(&shared))
+        .map(drop)
+        .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })
+}

@@ -1,0 +1,233 @@
+//! Commands that move no data of the program's: launches, copies, fills, markers.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use std::ptr;
+
+use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_event, cl_kernel, cl_mem};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
+use katydid_wire::opencl::message;
+
+use crate::arguments::Arguments;
+use crate::data::HeldEvent;
+use crate::fault::Fault;
+use crate::handlers::{driver, pointer};
+use crate::objects::Object;
+use crate::session::Session;
+
+/// A command about to be enqueued: its queue, what it waits for, and the event that the program wants.
+pub(super) struct Command {
+    pub(super) queue: Object<cl_command_queue>,
+    waits: Vec<cl_event>,
+    event: u32,
+}
+
+impl Command {
+    /// Reads the waits that the arguments begin with.
+    pub(super) fn read(session: &Session, queue: u32, event: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
+        let queue = session.shared.objects.get(queue)?;
+        let ids: Vec<u32> = from.list("waits")?;
+        let known = session.shared.objects.all(&ids);
+        let waits = known.map_err(|_: Code| Code::INVALID_EVENT_WAIT_LIST)?;
+        Ok(Self { queue, waits, event })
+    }
+
+    /// The driver's functions.
+    pub(super) fn api(&self) -> &'static Dispatch {
+        self.queue.api
+    }
+
+    /// Enqueues: `call` is given the number of waits, their list, and where the event goes (null: nowhere).
+    pub(super) fn run(
+        &self,
+        session: &Session,
+        call: impl FnOnce(u32, *const cl_event, *mut cl_event) -> Code,
+    ) -> Result<(), Fault> {
+        let mut event = cl_event::NULL;
+        let place = if self.event == 0 { ptr::null_mut() } else { &raw mut event };
+        call(self.waits.len() as u32, pointer(&self.waits), place).ok()?;
+        self.bind(session, event)
+    }
+
+    /// The same, and the event is the caller's to hold.
+    pub(super) fn run_held(
+        &self,
+        session: &Session,
+        call: impl FnOnce(u32, *const cl_event, *mut cl_event) -> Code,
+    ) -> Result<HeldEvent, Fault> {
+        let mut event = cl_event::NULL;
+        call(self.waits.len() as u32, pointer(&self.waits), &raw mut event).ok()?;
+        if self.event == 0 {
+            return Ok(HeldEvent::own(event, self.api()));
+        }
+        let held = HeldEvent::retain(event, self.api())?;
+        self.bind(session, event)?;
+        Ok(held)
+    }
+
+    fn bind(&self, session: &Session, handle: cl_event) -> Result<(), Fault> {
+        if self.event == 0 {
+            return Ok(());
+        }
+        Ok(session.shared.objects.set(self.event, Object { handle, api: self.api(), size: 0 })?)
+    }
+}
+
+/// A kernel: offsets, sizes, group sizes; bits 0, 2 and 1 of `given` say which of them the program gave.
+pub(crate) fn kdclLaunch(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclLaunch<'_>,
+) -> Result<message::kdclLaunchReply, Fault> {
+    let mut arguments = Arguments::new("kdclLaunch", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let kernel: Object<cl_kernel> = session.shared.objects.get(message.kernel)?;
+    let numbers: [usize; 9] = arguments.sizes("sizes")?;
+    let part = |at: usize, given: bool| if given { numbers[at..].as_ptr() } else { ptr::null() };
+    let (offset, global, local) =
+        (part(0, message.given & 1 != 0), part(3, message.given & 4 != 0), part(6, message.given & 2 != 0));
+    if !(1..=3).contains(&message.dimensions) {
+        return Err(Code::INVALID_WORK_DIMENSION.into());
+    }
+    command.run(session, |count, waits, event| {
+        driver!(
+            command.api(),
+            clEnqueueNDRangeKernel(
+                command.queue.handle,
+                kernel.handle,
+                message.dimensions,
+                offset,
+                global,
+                local,
+                count,
+                waits,
+                event,
+            )
+        )
+    })?;
+    Ok(message::kdclLaunchReply {})
+}
+
+/// Between objects: both extents; `form` says of which kinds they are (source, then destination).
+pub(crate) fn kdclCopy(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclCopy<'_>,
+) -> Result<message::kdclCopyReply, Fault> {
+    let mut arguments = Arguments::new("kdclCopy", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let source: Object<cl_mem> = session.shared.objects.get(message.source)?;
+    let destination: Object<cl_mem> = session.shared.objects.get(message.destination)?;
+    let (from, to): (Extent, Extent) = (arguments.take("extent")?, arguments.take("extent")?);
+    command.run(session, |count, waits, event| {
+        copy(&command, message.form, (source.handle, &from), (destination.handle, &to), (count, waits, event))
+    })?;
+    Ok(message::kdclCopyReply {})
+}
+
+type Waits = (u32, *const cl_event, *mut cl_event);
+
+fn copy(command: &Command, form: u32, from: (cl_mem, &Extent), to: (cl_mem, &Extent), waits: Waits) -> Code {
+    let sizes = |numbers: [u64; 3]| numbers.map(|number| number as usize);
+    let (api, queue, (count, list, event)) = (command.api(), command.queue.handle, waits);
+    let (source, target) = (sizes(from.1.origin), sizes(to.1.origin));
+    let region = sizes(from.1.region);
+    let (start, end, area) = (source.as_ptr(), target.as_ptr(), region.as_ptr());
+    match (form & 0xf, form >> 4) {
+        (RUN, RUN) => {
+            driver!(api, clEnqueueCopyBuffer(queue, from.0, to.0, source[0], target[0], region[0], count, list, event))
+        }
+        (BOX, BOX) => {
+            let [row, slice, to_row, to_slice] =
+                [from.1.row, from.1.slice, to.1.row, to.1.slice].map(|pitch| pitch as usize);
+            driver!(
+                api,
+                clEnqueueCopyBufferRect(
+                    queue, from.0, to.0, start, end, area, row, slice, to_row, to_slice, count, list, event
+                )
+            )
+        }
+        (IMAGE, IMAGE) => {
+            driver!(api, clEnqueueCopyImage(queue, from.0, to.0, start, end, area, count, list, event))
+        }
+        (IMAGE, RUN) => {
+            driver!(api, clEnqueueCopyImageToBuffer(queue, from.0, to.0, start, area, target[0], count, list, event))
+        }
+        (RUN, IMAGE) => {
+            let region = sizes(to.1.region);
+            let area = region.as_ptr();
+            driver!(api, clEnqueueCopyBufferToImage(queue, from.0, to.0, source[0], end, area, count, list, event))
+        }
+        _ => Code::INVALID_VALUE,
+    }
+}
+
+/// A pattern all over an extent.
+pub(crate) fn kdclFill(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclFill<'_>,
+) -> Result<message::kdclFillReply, Fault> {
+    let mut arguments = Arguments::new("kdclFill", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let memory: Object<cl_mem> = session.shared.objects.get(message.memory)?;
+    let extent: Extent = arguments.take("extent")?;
+    let pattern = arguments.rest();
+    // A colour of an image has 16 bytes, whatever the image's elements have.
+    let needed = if message.form == IMAGE { 16 } else { message.patternSize as usize };
+    if pattern.len() != needed {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    let (api, queue) = (command.api(), command.queue.handle);
+    let origin = extent.origin.map(|number| number as usize);
+    let region = extent.region.map(|number| number as usize);
+    let bytes = pattern.as_ptr().cast();
+    command.run(session, |count, waits, event| {
+        if message.form == IMAGE {
+            let (origin, region) = (origin.as_ptr(), region.as_ptr());
+            return driver!(api, clEnqueueFillImage(queue, memory.handle, bytes, origin, region, count, waits, event));
+        }
+        driver!(
+            api,
+            clEnqueueFillBuffer(queue, memory.handle, bytes, needed, origin[0], region[0], count, waits, event)
+        )
+    })?;
+    Ok(message::kdclFillReply {})
+}
+
+/// Objects to a device.
+pub(crate) fn kdclMigrate(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclMigrate<'_>,
+) -> Result<message::kdclMigrateReply, Fault> {
+    let mut arguments = Arguments::new("kdclMigrate", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let objects: Vec<cl_mem> = session.shared.objects.all(&arguments.list::<u32>("objects")?)?;
+    let (api, queue, length) = (command.api(), command.queue.handle, objects.len() as u32);
+    command.run(session, |count, waits, event| {
+        driver!(api, clEnqueueMigrateMemObjects(queue, length, pointer(&objects), message.flags, count, waits, event))
+    })?;
+    Ok(message::kdclMigrateReply {})
+}
+
+/// A marker, or a barrier.
+pub(crate) fn kdclMarker(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclMarker<'_>,
+) -> Result<message::kdclMarkerReply, Fault> {
+    let mut arguments = Arguments::new("kdclMarker", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let (api, queue) = (command.api(), command.queue.handle);
+    command.run(session, |count, waits, event| {
+        if message.barrier == 0 {
+            driver!(api, clEnqueueMarkerWithWaitList(queue, count, waits, event))
+        } else {
+            driver!(api, clEnqueueBarrierWithWaitList(queue, count, waits, event))
+        }
+    })?;
+    Ok(message::kdclMarkerReply {})
+}

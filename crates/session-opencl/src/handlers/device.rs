@@ -1,0 +1,160 @@
+//! Devices, contexts, queues, samplers.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use std::ptr;
+
+use katydid_opencl_sys::constant::CONTEXT_PLATFORM;
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id};
+use katydid_wire::codec::Field as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message;
+
+use crate::arguments::Arguments;
+use crate::driver::kind;
+use crate::fault::Fault;
+use crate::handlers::{driver, make, pointer};
+use crate::notify::{self, Notify};
+use crate::objects::Object;
+use crate::session::Session;
+
+/// Parts of a device: with no ids, only what there would be.
+pub(crate) fn kdclSubDevices(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSubDevices<'_>,
+) -> Result<message::kdclSubDevicesReply, Fault> {
+    let mut arguments = Arguments::new("kdclSubDevices", message.arguments);
+    let properties: Vec<i64> = arguments.list("properties")?;
+    let ids: Vec<u32> = arguments.list("ids")?;
+    let parent: Object<cl_device_id> = session.shared.objects.get(message.parent)?;
+    // A list of counts ends with a 0 of its own.
+    let properties: Vec<isize> = properties.iter().map(|value| *value as isize).chain([0, 0]).collect();
+    let create = |count: u32, devices: *mut cl_device_id, needed: *mut u32| {
+        driver!(parent.api, clCreateSubDevices(parent.handle, properties.as_ptr(), count, devices, needed))
+    };
+    if ids.is_empty() {
+        let mut count = 0;
+        create(0, ptr::null_mut(), &raw mut count).ok()?;
+        return Ok(message::kdclSubDevicesReply { types: vec![0; 8 * count as usize] });
+    }
+    let mut devices = vec![cl_device_id::NULL; ids.len()];
+    create(ids.len() as u32, devices.as_mut_ptr(), ptr::null_mut()).ok()?;
+    let mut types = Vec::new();
+    for (id, handle) in ids.iter().zip(devices) {
+        kind(handle, parent.api)?.put(&mut types);
+        session.shared.objects.set(*id, Object { handle, api: parent.api, size: 0 })?;
+    }
+    Ok(message::kdclSubDevicesReply { types })
+}
+
+/// The device's clock and the host's, or the host's alone.
+pub(crate) fn kdclTimers(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclTimers,
+) -> Result<message::kdclTimersReply, Fault> {
+    let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
+    let (mut deviceTime, mut hostTime) = (0, 0);
+    if message.host != 0 {
+        driver!(device.api, clGetHostTimer(device.handle, &raw mut hostTime)).ok()?;
+    } else {
+        driver!(device.api, clGetDeviceAndHostTimer(device.handle, &raw mut deviceTime, &raw mut hostTime)).ok()?;
+    }
+    Ok(message::kdclTimersReply { deviceTime, hostTime })
+}
+
+/// A hint, handed on.
+pub(crate) fn kdclUnloadCompiler(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclUnloadCompiler,
+) -> Result<message::kdclUnloadCompilerReply, Fault> {
+    let platform: Object<cl_platform_id> = session.shared.objects.get(message.platform)?;
+    driver!(platform.api, clUnloadPlatformCompiler(platform.handle)).ok()?;
+    Ok(message::kdclUnloadCompilerReply {})
+}
+
+/// Platform, properties besides it, devices.
+pub(crate) fn kdclContext(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclContext<'_>,
+) -> Result<message::kdclContextReply, Fault> {
+    let mut arguments = Arguments::new("kdclContext", message.arguments);
+    let platform: Object<cl_platform_id> = session.shared.objects.get(arguments.take("platform")?)?;
+    let properties: Vec<i64> = arguments.list("properties")?;
+    let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
+    let api = platform.api;
+    let named = [CONTEXT_PLATFORM as isize, platform.handle.0.expose_provenance().cast_signed()];
+    let properties: Vec<isize> =
+        named.into_iter().chain(properties.iter().map(|value| *value as isize)).chain([0]).collect();
+    let data = if message.token == 0 { ptr::null_mut() } else { Notify::leak(&session.shared, message.token) };
+    let tell = (message.token != 0).then_some(notify::context as _);
+    let made = make!(api, clCreateContext(properties.as_ptr(), devices.len() as u32, pointer(&devices), tell, data));
+    let handle = made.inspect_err(|_| {
+        if !data.is_null() {
+            // SAFETY: the driver made no context that could call.
+            unsafe { Notify::forget(data) };
+        }
+    })?;
+    session.shared.objects.set(message.context, Object { handle, api, size: 0 })?;
+    Ok(message::kdclContextReply {})
+}
+
+/// `form` 0: flags (one number); 1: a list of properties; 2: none at all.
+pub(crate) fn kdclQueue(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclQueue<'_>,
+) -> Result<message::kdclQueueReply, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
+    let properties: Vec<u64> = Arguments::new("kdclQueue", message.properties).list("properties")?;
+    let api = context.api;
+    let handle = if message.form == 0 {
+        let flags = properties.first().copied().unwrap_or(0);
+        make!(api, clCreateCommandQueue(context.handle, device.handle, flags))
+    } else {
+        let properties: Vec<u64> = properties.into_iter().chain([0]).collect();
+        let list = if message.form == 1 { properties.as_ptr() } else { ptr::null() };
+        make!(api, clCreateCommandQueueWithProperties(context.handle, device.handle, list))
+    }?;
+    session.shared.objects.set(message.queue, Object { handle, api, size: 0 })?;
+    Ok(message::kdclQueueReply {})
+}
+
+/// The queue that kernels of a device enqueue to.
+pub(crate) fn kdclDefaultQueue(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclDefaultQueue,
+) -> Result<message::kdclDefaultQueueReply, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
+    let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
+    driver!(context.api, clSetDefaultDeviceCommandQueue(context.handle, device.handle, queue.handle)).ok()?;
+    Ok(message::kdclDefaultQueueReply {})
+}
+
+/// `form` 0: the three numbers of the old function; 1: a list of properties; 2: none at all.
+pub(crate) fn kdclSampler(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSampler<'_>,
+) -> Result<message::kdclSamplerReply, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let properties: Vec<u64> = Arguments::new("kdclSampler", message.properties).list("properties")?;
+    let api = context.api;
+    let handle = if message.form == 0 {
+        let [normalized, addressing, filter] = properties[..] else { return Err(Code::INVALID_VALUE.into()) };
+        make!(api, clCreateSampler(context.handle, normalized as u32, addressing as u32, filter as u32))
+    } else {
+        let properties: Vec<u64> = properties.into_iter().chain([0]).collect();
+        let list = if message.form == 1 { properties.as_ptr() } else { ptr::null() };
+        make!(api, clCreateSamplerWithProperties(context.handle, list))
+    }?;
+    session.shared.objects.set(message.sampler, Object { handle, api, size: 0 })?;
+    Ok(message::kdclSamplerReply {})
+}

@@ -1,0 +1,94 @@
+//! Events, and waiting.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message;
+
+use crate::arguments::Arguments;
+use crate::data::{HeldEvent, wait};
+use crate::fault::Fault;
+use crate::handlers::{driver, make};
+use crate::notify::{self, Notify};
+use crate::objects::Object;
+use crate::session::{Job, Session};
+
+/// An event that the program sets.
+pub(crate) fn kdclUserEvent(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclUserEvent,
+) -> Result<message::kdclUserEventReply, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let handle = make!(context.api, clCreateUserEvent(context.handle))?;
+    session.shared.objects.set(message.event, Object { handle, api: context.api, size: 0 })?;
+    Ok(message::kdclUserEventReply {})
+}
+
+/// Sets it.
+pub(crate) fn kdclSetUserEvent(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSetUserEvent,
+) -> Result<message::kdclSetUserEventReply, Fault> {
+    let event: Object<cl_event> = session.shared.objects.get(message.event)?;
+    driver!(event.api, clSetUserEventStatus(event.handle, message.status)).ok()?;
+    Ok(message::kdclSetUserEventReply {})
+}
+
+/// Tells when an event has come to a state.
+pub(crate) fn kdclEventCallback(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclEventCallback,
+) -> Result<message::kdclEventCallbackReply, Fault> {
+    let event: Object<cl_event> = session.shared.objects.get(message.event)?;
+    let data = Notify::leak(&session.shared, message.token);
+    let code = driver!(event.api, clSetEventCallback(event.handle, message.type_of, Some(notify::event), data));
+    if code != Code::SUCCESS {
+        // SAFETY: the driver refused it.
+        unsafe { Notify::forget(data) };
+    }
+    code.ok()?;
+    Ok(message::kdclEventCallbackReply {})
+}
+
+/// Waits for all of a list.
+pub(crate) fn kdclWait(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclWait<'_>,
+) -> Result<Job<message::kdclWaitReply>, Fault> {
+    let ids: Vec<u32> = Arguments::new("kdclWait", message.events).list("events")?;
+    let first: Object<cl_event> = session.shared.objects.get(*ids.first().ok_or(Code::INVALID_VALUE)?)?;
+    let events: Vec<cl_event> = session.shared.objects.all(&ids)?;
+    let held: Vec<HeldEvent> =
+        events.iter().map(|event| HeldEvent::retain(*event, first.api)).collect::<Result<_, _>>()?;
+    Ok(Box::new(move |_| {
+        let events: Vec<cl_event> = held.iter().map(HeldEvent::handle).collect();
+        wait(&events, first.api).map(|()| message::kdclWaitReply {})
+    }))
+}
+
+/// Has the queue's commands begun.
+pub(crate) fn kdclFlush(session: &mut Session, _: &FrameHead, message: message::kdclFlush) -> Result<(), Fault> {
+    let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
+    Ok(driver!(queue.api, clFlush(queue.handle)).ok()?)
+}
+
+/// Waits until the queue is empty.
+pub(crate) fn kdclFinish(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclFinish,
+) -> Result<Job<message::kdclFinishReply>, Fault> {
+    let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
+    driver!(queue.api, clRetainCommandQueue(queue.handle)).ok()?;
+    Ok(Box::new(move |_| {
+        let code = driver!(queue.api, clFinish(queue.handle));
+        driver!(queue.api, clReleaseCommandQueue(queue.handle));
+        code.ok().map(|()| message::kdclFinishReply {})
+    }))
+}

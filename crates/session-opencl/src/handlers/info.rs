@@ -1,0 +1,144 @@
+//! Queries: every `clGet…Info` in one message. Values that are objects never come here: the program's side knows them.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use katydid_opencl_sys::constant::{PROGRAM_BINARIES, PROGRAM_BINARY_SIZES};
+use katydid_opencl_sys::{
+    Code, cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_format, cl_kernel, cl_mem, cl_platform_id,
+    cl_program, cl_sampler,
+};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::{AT_ONCE, message, query};
+
+use crate::arguments::Arguments;
+use crate::driver::value;
+use crate::fault::Fault;
+use crate::handlers::driver;
+use crate::objects::{Object, Objects};
+use crate::session::Session;
+
+/// Asks, and keeps what is too long for one reply.
+pub(crate) fn kdclInfo(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclInfo<'_>,
+) -> Result<message::kdclInfoReply, Fault> {
+    let value = ask(&session.shared.objects, &message)?;
+    let size = value.len() as u64;
+    if value.len() <= AT_ONCE {
+        return Ok(message::kdclInfoReply { size, value });
+    }
+    session.blobs.insert(head.thread, value);
+    Ok(message::kdclInfoReply { size, value: Vec::new() })
+}
+
+/// `get(object, parameter, …)` of one kind of object.
+macro_rules! plain {
+    ($objects:expr, $message:expr, $handle:ident $function:ident) => {{
+        let object: Object<$handle> = $objects.get($message.object)?;
+        value(|size, place, needed| {
+            driver!(object.api, $function(object.handle, $message.parameter, size, place, needed))
+        })
+    }};
+}
+
+fn ask(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
+    let answer = match m.query {
+        query::PLATFORM => plain!(objects, m, cl_platform_id clGetPlatformInfo),
+        query::DEVICE => plain!(objects, m, cl_device_id clGetDeviceInfo),
+        query::QUEUE => plain!(objects, m, cl_command_queue clGetCommandQueueInfo),
+        query::MEMORY => plain!(objects, m, cl_mem clGetMemObjectInfo),
+        query::IMAGE => plain!(objects, m, cl_mem clGetImageInfo),
+        query::PIPE => plain!(objects, m, cl_mem clGetPipeInfo),
+        query::SAMPLER => plain!(objects, m, cl_sampler clGetSamplerInfo),
+        // Binaries are pointers to fill, not a value.
+        query::PROGRAM if m.parameter == PROGRAM_BINARIES => Err(Code::INVALID_VALUE),
+        query::PROGRAM => plain!(objects, m, cl_program clGetProgramInfo),
+        query::KERNEL => plain!(objects, m, cl_kernel clGetKernelInfo),
+        query::EVENT => plain!(objects, m, cl_event clGetEventInfo),
+        query::PROFILING => plain!(objects, m, cl_event clGetEventProfilingInfo),
+        query::BUILD => build(objects, m),
+        query::ARGUMENT => argument(objects, m),
+        query::WORK_GROUP => work_group(objects, m),
+        query::SUB_GROUP => sub_group(objects, m),
+        query::BINARIES => binaries(&objects.get(m.object)?),
+        query::IMAGE_FORMATS => return image_formats(objects, m),
+        _ => Err(Code::INVALID_VALUE),
+    };
+    Ok(answer?)
+}
+
+fn build(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
+    let program: Object<cl_program> = objects.get(m.object)?;
+    let device: Object<cl_device_id> = objects.get(m.second)?;
+    value(|size, place, needed| {
+        driver!(program.api, clGetProgramBuildInfo(program.handle, device.handle, m.parameter, size, place, needed))
+    })
+}
+
+fn argument(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
+    let kernel: Object<cl_kernel> = objects.get(m.object)?;
+    value(|size, place, needed| {
+        driver!(kernel.api, clGetKernelArgInfo(kernel.handle, m.second, m.parameter, size, place, needed))
+    })
+}
+
+/// Without a device, the driver takes the only one.
+fn device(objects: &Objects, id: u32) -> Result<cl_device_id, Code> {
+    if id == 0 { Ok(cl_device_id::NULL) } else { Ok(objects.get::<cl_device_id>(id)?.handle) }
+}
+
+fn work_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
+    let (kernel, device) = (objects.get::<cl_kernel>(m.object)?, device(objects, m.second)?);
+    value(|size, place, needed| {
+        driver!(kernel.api, clGetKernelWorkGroupInfo(kernel.handle, device, m.parameter, size, place, needed))
+    })
+}
+
+fn sub_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
+    let (kernel, device) = (objects.get::<cl_kernel>(m.object)?, device(objects, m.second)?);
+    let (bytes, input) = (m.input.len(), m.input.as_ptr().cast());
+    value(|size, place, needed| {
+        driver!(
+            kernel.api,
+            clGetKernelSubGroupInfo(kernel.handle, device, m.parameter, bytes, input, size, place, needed)
+        )
+    })
+}
+
+fn image_formats(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
+    let context: Object<cl_context> = objects.get(m.object)?;
+    let flags: u64 = Arguments::new("kdclInfo", m.input).take("flags")?;
+    let mut count = 0;
+    let null = std::ptr::null_mut();
+    driver!(context.api, clGetSupportedImageFormats(context.handle, flags, m.parameter, 0, null, &raw mut count))
+        .ok()?;
+    let mut formats = vec![cl_image_format::default(); count as usize];
+    if count > 0 {
+        let place = formats.as_mut_ptr();
+        let null = std::ptr::null_mut();
+        driver!(context.api, clGetSupportedImageFormats(context.handle, flags, m.parameter, count, place, null))
+            .ok()?;
+    }
+    let bytes = formats.iter().flat_map(|format| [format.image_channel_order, format.image_channel_data_type]);
+    Ok(bytes.flat_map(u32::to_le_bytes).collect())
+}
+
+/// The binaries of all devices of a program, one after the other; the program's side asks for their sizes first.
+fn binaries(program: &Object<cl_program>) -> Result<Vec<u8>, Code> {
+    let get = |parameter, size, place, needed| {
+        driver!(program.api, clGetProgramInfo(program.handle, parameter, size, place, needed))
+    };
+    let sizes = value(|size, place, needed| get(PROGRAM_BINARY_SIZES, size, place, needed))?;
+    let sizes: Vec<usize> = sizes
+        .chunks_exact(8)
+        .filter_map(|bytes| bytes.try_into().ok())
+        .map(u64::from_le_bytes)
+        .map(|n| n as usize)
+        .collect();
+    let mut binaries: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
+    let mut places: Vec<*mut u8> = binaries.iter_mut().map(Vec::as_mut_ptr).collect();
+    get(PROGRAM_BINARIES, size_of_val(&places[..]), places.as_mut_ptr().cast(), std::ptr::null_mut()).ok()?;
+    Ok(binaries.concat())
+}

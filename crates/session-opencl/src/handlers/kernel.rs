@@ -1,0 +1,128 @@
+//! Kernels and their arguments.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use std::ffi::CString;
+use std::ptr;
+
+use katydid_opencl_sys::constant::{
+    KERNEL_ARG_ADDRESS_LOCAL, KERNEL_ARG_ADDRESS_PRIVATE, KERNEL_ARG_ADDRESS_QUALIFIER, KERNEL_ARG_TYPE_NAME,
+    KERNEL_EXEC_INFO_SVM_PTRS, KERNEL_NUM_ARGS,
+};
+use katydid_opencl_sys::{Code, cl_kernel, cl_program, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::{argument, message, value as form};
+
+use crate::arguments::Arguments;
+use crate::driver::value;
+use crate::fault::Fault;
+use crate::handlers::{driver, make};
+use crate::objects::Object;
+use crate::session::Session;
+
+/// Arguments that a kernel can have, whatever a driver says.
+const MAX_ARGUMENTS: u32 = 4096;
+
+/// A kernel of a program, with what its arguments are: a byte each.
+pub(crate) fn kdclKernel(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclKernel<'_>,
+) -> Result<message::kdclKernelReply, Fault> {
+    let program: Object<cl_program> = session.shared.objects.get(message.program)?;
+    let name = CString::new(message.name).map_err(|_| Code::INVALID_KERNEL_NAME)?;
+    let handle = make!(program.api, clCreateKernel(program.handle, name.as_ptr()))?;
+    let kernel = Object { handle, api: program.api, size: 0 };
+    session.shared.objects.set(message.kernel, kernel)?;
+    Ok(message::kdclKernelReply { facts: facts(&kernel) })
+}
+
+fn facts(kernel: &Object<cl_kernel>) -> Vec<u8> {
+    let mut count = 0u32;
+    let place = (&raw mut count).cast();
+    let code = driver!(kernel.api, clGetKernelInfo(kernel.handle, KERNEL_NUM_ARGS, 4, place, ptr::null_mut()));
+    let count = if code == Code::SUCCESS { count.min(MAX_ARGUMENTS) } else { 0 };
+    (0..count).map(|index| kind(kernel, index).unwrap_or(argument::UNKNOWN)).collect()
+}
+
+/// What an argument is, where the driver keeps what the source said.
+fn kind(kernel: &Object<cl_kernel>, index: u32) -> Result<u8, Code> {
+    let ask = |parameter| {
+        value(|size, place, needed| {
+            driver!(kernel.api, clGetKernelArgInfo(kernel.handle, index, parameter, size, place, needed))
+        })
+    };
+    let qualifier = u32::take(&mut &ask(KERNEL_ARG_ADDRESS_QUALIFIER)?[..]).ok_or(Code::INVALID_VALUE)?;
+    Ok(match qualifier {
+        KERNEL_ARG_ADDRESS_LOCAL => argument::LOCAL,
+        KERNEL_ARG_ADDRESS_PRIVATE => {
+            let name = ask(KERNEL_ARG_TYPE_NAME)?;
+            let name = name.strip_suffix(b"\0").unwrap_or(&name);
+            // Types of objects that are passed by value.
+            let is_object = name.starts_with(b"image") || matches!(name, b"sampler_t" | b"queue_t" | b"pipe");
+            if is_object { argument::OBJECT } else { argument::PLAIN }
+        }
+        _ => argument::OBJECT,
+    })
+}
+
+/// A kernel with the arguments of another.
+pub(crate) fn kdclCloneKernel(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclCloneKernel,
+) -> Result<message::kdclCloneKernelReply, Fault> {
+    let source: Object<cl_kernel> = session.shared.objects.get(message.source)?;
+    let handle = make!(source.api, clCloneKernel(source.handle))?;
+    session.shared.objects.set(message.kernel, Object { handle, api: source.api, size: 0 })?;
+    Ok(message::kdclCloneKernelReply {})
+}
+
+/// One argument.
+pub(crate) fn kdclSetArgument(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSetArgument<'_>,
+) -> Result<message::kdclSetArgumentReply, Fault> {
+    let kernel: Object<cl_kernel> = session.shared.objects.get(message.kernel)?;
+    let size = message.size as usize;
+    let set = |size: usize, value: *const void| {
+        driver!(kernel.api, clSetKernelArg(kernel.handle, message.index, size, value))
+    };
+    let mut arguments = Arguments::new("kdclSetArgument", message.value);
+    let code = match message.form {
+        form::BYTES if message.value.len() == size => set(size, message.value.as_ptr().cast()),
+        form::OBJECT => {
+            let object = session.shared.objects.any(arguments.take("object")?).ok_or(Code::INVALID_ARG_VALUE)?;
+            set(size, (&raw const object).cast())
+        }
+        form::SIZE => set(size, ptr::null()),
+        form::SVM => {
+            let address: u64 = arguments.take("address")?;
+            let address = ptr::with_exposed_provenance(address as usize);
+            driver!(kernel.api, clSetKernelArgSVMPointer(kernel.handle, message.index, address))
+        }
+        _ => Code::INVALID_ARG_SIZE,
+    };
+    code.ok()?;
+    Ok(message::kdclSetArgumentReply {})
+}
+
+/// What a kernel reaches besides its arguments, or a flag.
+pub(crate) fn kdclSetExecInfo(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSetExecInfo<'_>,
+) -> Result<message::kdclSetExecInfoReply, Fault> {
+    let kernel: Object<cl_kernel> = session.shared.objects.get(message.kernel)?;
+    if message.parameter == KERNEL_EXEC_INFO_SVM_PTRS {
+        for address in message.value.chunks_exact(8).filter_map(|bytes| u64::take(&mut &bytes[..])) {
+            session.svm.check(address, 0)?;
+        }
+    }
+    let (size, place) = (message.value.len(), message.value.as_ptr().cast());
+    driver!(kernel.api, clSetKernelExecInfo(kernel.handle, message.parameter, size, place)).ok()?;
+    Ok(message::kdclSetExecInfoReply {})
+}

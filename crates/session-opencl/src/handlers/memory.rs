@@ -1,0 +1,225 @@
+//! Buffers, images and pipes. Host memory of the program never reaches a driver: what an object begins with comes as
+//! data, and the flags say to copy it.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use std::borrow::Cow;
+use std::ptr;
+
+use katydid_opencl_sys::constant::{
+    BUFFER_CREATE_TYPE_REGION, IMAGE_ELEMENT_SIZE, MEM_COPY_HOST_PTR, MEM_SIZE, MEM_USE_HOST_PTR,
+};
+use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message;
+
+use crate::arguments::Arguments;
+use crate::fault::{Fault, SessionError};
+use crate::handlers::{driver, make};
+use crate::notify::{self, Notify};
+use crate::objects::Object;
+use crate::session::Session;
+
+impl Session {
+    /// The bytes of a message: those that collected before it, or what is left of its own.
+    pub(crate) fn bytes<'a>(&mut self, head: &FrameHead, staged: u32, own: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
+        if staged == 0 { Ok(Cow::Borrowed(own)) } else { Ok(Cow::Owned(self.uploads.finish(head.thread)?)) }
+    }
+
+    /// Notes a memory object that was made.
+    fn bind_memory(&mut self, id: u32, object: Object<cl_mem>, counted: u64) -> Result<(), SessionError> {
+        if counted > 0 {
+            self.shared.usage.add_memory(counted);
+            self.counted.insert(id, counted);
+        }
+        self.shared.objects.set(id, object)
+    }
+}
+
+/// The program's flags with the one that says what `data` is for.
+fn filled(flags: u64, data: &[u8]) -> (u64, *mut void) {
+    let flags = flags & !(MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR);
+    if data.is_empty() {
+        (flags, ptr::null_mut())
+    } else {
+        (flags | MEM_COPY_HOST_PTR, data.as_ptr().cast_mut().cast())
+    }
+}
+
+/// `properties` 1: a list of them stands before the data.
+pub(crate) fn kdclBuffer(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclBuffer<'_>,
+) -> Result<message::kdclBufferReply, Fault> {
+    let mut arguments = Arguments::new("kdclBuffer", message.data);
+    let properties: Vec<u64> = if message.properties == 0 { Vec::new() } else { arguments.list("properties")? };
+    let data = session.bytes(head, message.staged, arguments.rest())?;
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    if !data.is_empty() && data.len() as u64 != message.size {
+        return Err(Code::INVALID_BUFFER_SIZE.into());
+    }
+    if !session.shared.usage.allows(message.size) {
+        return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
+    }
+    let (flags, place) = if message.svm == 0 {
+        filled(message.flags, &data)
+    } else {
+        session.svm.check(message.svm, message.size)?;
+        (message.flags | MEM_USE_HOST_PTR, ptr::with_exposed_provenance_mut(message.svm as usize))
+    };
+    let (api, size) = (context.api, message.size as usize);
+    let handle = if message.properties == 0 {
+        make!(api, clCreateBuffer(context.handle, flags, size, place))
+    } else {
+        let properties: Vec<u64> = properties.into_iter().chain([0]).collect();
+        make!(api, clCreateBufferWithProperties(context.handle, properties.as_ptr(), flags, size, place))
+    }?;
+    session.bind_memory(message.memory, Object { handle, api, size: message.size }, message.size)?;
+    Ok(message::kdclBufferReply {})
+}
+
+/// A part of a buffer.
+pub(crate) fn kdclSubBuffer(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSubBuffer,
+) -> Result<message::kdclSubBufferReply, Fault> {
+    let parent: Object<cl_mem> = session.shared.objects.get(message.parent)?;
+    let region = cl_buffer_region { origin: message.origin as usize, size: message.size as usize };
+    let flags = message.flags & !(MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR);
+    let place = (&raw const region).cast();
+    let handle = make!(parent.api, clCreateSubBuffer(parent.handle, flags, BUFFER_CREATE_TYPE_REGION, place))?;
+    session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, 0)?;
+    Ok(message::kdclSubBufferReply {})
+}
+
+/// The numbers of a description, as they travel; then the data.
+fn description(arguments: &mut Arguments<'_>, parent: cl_mem) -> Result<(cl_image_format, cl_image_desc), Fault> {
+    let format = cl_image_format {
+        image_channel_order: arguments.take("format")?,
+        image_channel_data_type: arguments.take("format")?,
+    };
+    let image_type = arguments.take("type")?;
+    let [width, height, depth, images, row, slice] = arguments.sizes("extent")?;
+    let description = cl_image_desc {
+        image_type,
+        image_width: width,
+        image_height: height,
+        image_depth: depth,
+        image_array_size: images,
+        image_row_pitch: row,
+        image_slice_pitch: slice,
+        num_mip_levels: arguments.take("levels")?,
+        num_samples: arguments.take("samples")?,
+        mem_object: parent,
+    };
+    Ok((format, description))
+}
+
+/// An image, of its own memory or of another object's.
+pub(crate) fn kdclImage(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclImage<'_>,
+) -> Result<message::kdclImageReply, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let parent = match message.parent {
+        0 => cl_mem::NULL,
+        id => session.shared.objects.get::<cl_mem>(id)?.handle,
+    };
+    let mut arguments = Arguments::new("kdclImage", message.arguments);
+    let (format, shape) = description(&mut arguments, parent)?;
+    let data = session.bytes(head, message.staged, arguments.rest())?;
+    // Elements have 16 bytes at most, so this bounds what the driver reads before it is asked what it would read.
+    let api = context.api;
+    let (flags, place) = filled(message.flags, &data);
+    if !data.is_empty() {
+        check_data(api, context.handle, &format, &shape, data.len())?;
+    }
+    let handle = make!(api, clCreateImage(context.handle, flags, &raw const format, &raw const shape, place))?;
+    let elementSize = number(api, handle, IMAGE_ELEMENT_SIZE, true);
+    let counted = if message.parent == 0 { number(api, handle, MEM_SIZE, false) } else { 0 };
+    if !session.shared.usage.allows(counted) {
+        driver!(api, clReleaseMemObject(handle)).ok()?;
+        return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
+    }
+    session.bind_memory(message.memory, Object { handle, api, size: elementSize }, counted)?;
+    Ok(message::kdclImageReply { elementSize })
+}
+
+/// A driver reads as many bytes as the shape says, so the data must hold them. How large an element is the driver tells
+/// of an image of one element.
+fn check_data(
+    api: &katydid_opencl_sys::Dispatch,
+    context: cl_context,
+    format: &cl_image_format,
+    shape: &cl_image_desc,
+    length: usize,
+) -> Result<(), Code> {
+    let [width, height, depth, images] =
+        [shape.image_width, shape.image_height, shape.image_depth, shape.image_array_size].map(|number| number.max(1));
+    let one = cl_image_desc {
+        image_width: 1,
+        image_height: height.min(1),
+        image_depth: depth.min(1),
+        image_array_size: images.min(1),
+        image_row_pitch: 0,
+        image_slice_pitch: 0,
+        ..*shape
+    };
+    let probe = make!(api, clCreateImage(context, 0, format, &raw const one, ptr::null_mut()))?;
+    let element = number(api, probe, IMAGE_ELEMENT_SIZE, true) as usize;
+    driver!(api, clReleaseMemObject(probe)).ok()?;
+    let fits = shape.image_row_pitch == 0 && shape.image_slice_pitch == 0;
+    let needed =
+        [height, depth, images].iter().try_fold(width.checked_mul(element), |all, n| Some(all?.checked_mul(*n)));
+    match needed.flatten() {
+        Some(needed) if fits && needed == length => Ok(()),
+        _ => Err(Code::INVALID_IMAGE_SIZE),
+    }
+}
+
+/// A number that the driver tells of an object; 0 if it does not.
+fn number(api: &katydid_opencl_sys::Dispatch, object: cl_mem, parameter: u32, of_image: bool) -> u64 {
+    let mut number = 0u64;
+    let place = (&raw mut number).cast();
+    let _ = if of_image {
+        driver!(api, clGetImageInfo(object, parameter, 8, place, ptr::null_mut()))
+    } else {
+        driver!(api, clGetMemObjectInfo(object, parameter, 8, place, ptr::null_mut()))
+    };
+    number
+}
+
+/// A pipe.
+pub(crate) fn kdclPipe(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclPipe,
+) -> Result<message::kdclPipeReply, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let api = context.api;
+    let handle =
+        make!(api, clCreatePipe(context.handle, message.flags, message.packetSize, message.packets, ptr::null()))?;
+    session.bind_memory(message.memory, Object { handle, api, size: 0 }, 0)?;
+    Ok(message::kdclPipeReply {})
+}
+
+/// Tells when the object is gone.
+pub(crate) fn kdclMemoryCallback(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclMemoryCallback,
+) -> Result<message::kdclMemoryCallbackReply, Fault> {
+    let object: Object<cl_mem> = session.shared.objects.get(message.memory)?;
+    let data = Notify::leak(&session.shared, message.token);
+    let code = driver!(object.api, clSetMemObjectDestructorCallback(object.handle, Some(notify::memory), data));
+    if code != Code::SUCCESS {
+        // SAFETY: the driver refused it.
+        unsafe { Notify::forget(data) };
+    }
+    code.ok()?;
+    Ok(message::kdclMemoryCallbackReply {})
+}

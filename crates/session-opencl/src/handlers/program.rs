@@ -1,0 +1,237 @@
+//! Programs: made, built, compiled, linked. A build may take long, so it runs on the thread of the program that asked,
+//! or in a thread of its own when its end is told by a callback.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use std::ffi::{CString, c_char};
+use std::ptr;
+use std::sync::Arc;
+
+use katydid_opencl_sys::{Code, cl_context, cl_device_id, cl_program};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::{message, program as form};
+
+use crate::arguments::Arguments;
+use crate::executor::apart;
+use crate::fault::Fault;
+use crate::handlers::{driver, make, pointer};
+use crate::objects::Object;
+use crate::session::{Job, Session};
+use crate::shared::Shared;
+use crate::upcalls::Due;
+
+/// A C string out of bytes of a message.
+fn c_string(bytes: Vec<u8>) -> Result<CString, Code> {
+    CString::new(bytes).map_err(|_| Code::INVALID_VALUE)
+}
+
+/// A program out of text, binaries, intermediate language, or names.
+pub(crate) fn kdclProgram(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclProgram<'_>,
+) -> Result<message::kdclProgramReply, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let bytes = session.bytes(head, message.staged, message.arguments)?;
+    let mut arguments = Arguments::new("kdclProgram", &bytes);
+    let mut status = Vec::new();
+    let handle = match message.form {
+        form::SOURCE => {
+            let (text, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
+            // An empty text has an address too, which no driver reads.
+            make!(context.api, clCreateProgramWithSource(context.handle, 1, &raw const text, &raw const length))?
+        }
+        form::BINARY => binary(session, &context, arguments, &mut status)?,
+        form::IL => make!(context.api, clCreateProgramWithIL(context.handle, bytes.as_ptr().cast(), bytes.len()))?,
+        _ => {
+            let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
+            let names = c_string(arguments.rest().to_vec())?;
+            let count = devices.len() as u32;
+            make!(
+                context.api,
+                clCreateProgramWithBuiltInKernels(context.handle, count, pointer(&devices), names.as_ptr())
+            )?
+        }
+    };
+    session.shared.objects.set(message.program, Object { handle, api: context.api, size: 0 })?;
+    Ok(message::kdclProgramReply { status })
+}
+
+/// Devices, lengths, bytes.
+fn binary(
+    session: &Session,
+    context: &Object<cl_context>,
+    mut arguments: Arguments<'_>,
+    status: &mut Vec<u8>,
+) -> Result<cl_program, Fault> {
+    let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
+    let lengths: Vec<usize> = arguments.list::<u64>("lengths")?.into_iter().map(|length| length as usize).collect();
+    let mut left = arguments.rest();
+    let mut places = Vec::new();
+    for length in &lengths {
+        let (binary, rest) = left.split_at_checked(*length).ok_or(Code::INVALID_VALUE)?;
+        places.push(binary.as_ptr());
+        left = rest;
+    }
+    if places.len() != devices.len() {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    let mut codes = vec![0i32; devices.len()];
+    let made = make!(
+        context.api,
+        clCreateProgramWithBinary(
+            context.handle,
+            devices.len() as u32,
+            pointer(&devices),
+            lengths.as_ptr(),
+            places.as_ptr(),
+            codes.as_mut_ptr(),
+        )
+    );
+    *status = codes.into_iter().flat_map(i32::to_le_bytes).collect();
+    Ok(made?)
+}
+
+/// What a build is made of, as the driver takes it.
+struct Build {
+    compile: bool,
+    devices: Vec<cl_device_id>,
+    options: CString,
+    headers: Vec<cl_program>,
+    names: Vec<CString>,
+}
+
+impl Build {
+    /// What to do (0 build, 1 compile), devices, options, headers and their names.
+    fn read(session: &Session, mut arguments: Arguments<'_>) -> Result<Self, Fault> {
+        let objects = &session.shared.objects;
+        let compile = arguments.take::<u32>("kind")? != 0;
+        let devices = objects.all(&arguments.list::<u32>("devices")?)?;
+        let options = c_string(arguments.take("options")?)?;
+        let headers = objects.all(&arguments.list::<u32>("headers")?)?;
+        let names: Vec<Vec<u8>> = arguments.list("names")?;
+        let names = names.into_iter().map(c_string).collect::<Result<Vec<_>, _>>()?;
+        if names.len() != headers.len() {
+            return Err(Code::INVALID_VALUE.into());
+        }
+        Ok(Self { compile, devices, options, headers, names })
+    }
+
+    fn run(&self, program: &Object<cl_program>) -> Code {
+        let (count, devices, options) = (self.devices.len() as u32, pointer(&self.devices), self.options.as_ptr());
+        if !self.compile {
+            return driver!(
+                program.api,
+                clBuildProgram(program.handle, count, devices, options, None, ptr::null_mut())
+            );
+        }
+        let names: Vec<*const c_char> = self.names.iter().map(|name| name.as_ptr()).collect();
+        driver!(
+            program.api,
+            clCompileProgram(
+                program.handle,
+                count,
+                devices,
+                options,
+                self.headers.len() as u32,
+                pointer(&self.headers),
+                pointer(&names),
+                None,
+                ptr::null_mut(),
+            )
+        )
+    }
+}
+
+/// Builds or compiles; with a token, the end is told by an upcall and the call returns at once.
+pub(crate) fn kdclBuild(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclBuild<'_>,
+) -> Result<Job<message::kdclBuildReply>, Fault> {
+    let program: Object<cl_program> = session.shared.objects.get(message.program)?;
+    let bytes = session.bytes(head, message.staged, message.arguments)?;
+    let build = Build::read(session, Arguments::new("kdclBuild", &bytes))?;
+    let token = message.token;
+    // Held while it is built: the program may let go of it meanwhile.
+    driver!(program.api, clRetainProgram(program.handle)).ok()?;
+    let work = move || {
+        let code = build.run(&program);
+        driver!(program.api, clReleaseProgram(program.handle));
+        code
+    };
+    Ok(Box::new(move |shared| {
+        if token == 0 {
+            return work().ok().map(|()| message::kdclBuildReply {});
+        }
+        let task = Box::new(move |shared: &Arc<Shared>| {
+            let status = work().0;
+            shared.upcalls.push(Due { token, status, text: Vec::new() });
+        });
+        apart(shared, task).map_err(|_| Code::OUT_OF_RESOURCES)?;
+        Ok(message::kdclBuildReply {})
+    }))
+}
+
+/// Links: devices, options, programs. A driver may fail and make a program all the same, for its log.
+pub(crate) fn kdclLink(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclLink<'_>,
+) -> Result<Job<message::kdclLinkReply>, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let mut arguments = Arguments::new("kdclLink", message.arguments);
+    let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
+    let options = c_string(arguments.take("options")?)?;
+    let inputs: Vec<cl_program> = session.shared.objects.all(&arguments.list::<u32>("programs")?)?;
+    let id = message.program;
+    let build = Build { compile: false, devices, options, headers: inputs, names: Vec::new() };
+    for program in &build.headers {
+        driver!(context.api, clRetainProgram(*program)).ok()?;
+    }
+    Ok(Box::new(move |shared| {
+        let (handle, code) = link(&context, &build);
+        for program in &build.headers {
+            driver!(context.api, clReleaseProgram(*program));
+        }
+        if handle != cl_program::NULL {
+            shared.objects.set(id, Object { handle, api: context.api, size: 0 }).map_err(|_| Code::OUT_OF_RESOURCES)?;
+        } else {
+            code.ok()?;
+        }
+        Ok(message::kdclLinkReply { made: code.0.cast_unsigned() })
+    }))
+}
+
+fn link(context: &Object<cl_context>, build: &Build) -> (cl_program, Code) {
+    let Some(link) = context.api.clLinkProgram else { return (cl_program::NULL, Code::INVALID_OPERATION) };
+    let mut code = 0;
+    // SAFETY: handles come from the driver, lists are as long as said, the code is a local.
+    let handle = unsafe {
+        link(
+            context.handle,
+            build.devices.len() as u32,
+            pointer(&build.devices),
+            build.options.as_ptr(),
+            build.headers.len() as u32,
+            pointer(&build.headers),
+            None,
+            ptr::null_mut(),
+            &raw mut code,
+        )
+    };
+    (handle, Code(code))
+}
+
+/// The value of a specialisation constant.
+pub(crate) fn kdclSpecialize(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSpecialize<'_>,
+) -> Result<message::kdclSpecializeReply, Fault> {
+    let program: Object<cl_program> = session.shared.objects.get(message.program)?;
+    let (size, value) = (message.value.len(), message.value.as_ptr().cast());
+    driver!(program.api, clSetProgramSpecializationConstant(program.handle, message.number, size, value)).ok()?;
+    Ok(message::kdclSpecializeReply {})
+}

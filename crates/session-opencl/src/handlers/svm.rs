@@ -1,0 +1,208 @@
+//! Shared virtual memory. The program has memory of its own at the same addresses, so mapping brings bytes there, and
+//! unmapping brings them back.
+
+#![expect(unsafe_code, reason = "calls the driver and copies into mapped memory")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use std::ptr;
+use std::sync::Arc;
+
+use katydid_opencl_sys::{Code, cl_context, void};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message;
+
+use super::command::Command;
+use crate::arguments::Arguments;
+use crate::data::keep_until;
+use crate::fault::Fault;
+use crate::handlers::driver;
+use crate::landing::{Landing, Place, Target};
+use crate::objects::Object;
+use crate::session::Session;
+use crate::svm::PAGE;
+
+fn at(address: u64) -> *mut void {
+    ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// Whole pages, so that the program can have the same ones.
+pub(crate) fn kdclSvmAlloc(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSvmAlloc,
+) -> Result<message::kdclSvmAllocReply, Fault> {
+    let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let alloc = context.api.clSVMAlloc.ok_or(Code::INVALID_OPERATION)?;
+    if u64::from(message.alignment) > PAGE || message.size == 0 {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    if !session.shared.usage.allows(message.size) {
+        return Err(Code::OUT_OF_RESOURCES.into());
+    }
+    let room = message.size.checked_next_multiple_of(PAGE).and_then(|size| size.checked_add(PAGE));
+    let room = usize::try_from(room.ok_or(Code::OUT_OF_RESOURCES)?).map_err(|_| Code::OUT_OF_RESOURCES)?;
+    // SAFETY: the context is alive.
+    let raw = unsafe { alloc(context.handle, message.flags, room, 0) }.expose_provenance() as u64;
+    if raw == 0 {
+        return Err(Code::OUT_OF_RESOURCES.into());
+    }
+    driver!(context.api, clRetainContext(context.handle)).ok()?;
+    session.shared.usage.add_memory(message.size);
+    Ok(message::kdclSvmAllocReply { address: session.svm.add(raw, message.size, &context) })
+}
+
+/// Gives it back.
+pub(crate) fn kdclSvmFree(session: &mut Session, _: &FrameHead, message: message::kdclSvmFree) -> Result<(), Fault> {
+    let found = session.svm.remove(message.address).ok_or(Code::INVALID_VALUE)?;
+    if let Some(free) = found.api.clSVMFree {
+        // SAFETY: the driver gave it, and it was taken out of the list, so it is freed once.
+        unsafe { free(found.context, at(found.raw)) };
+    }
+    session.shared.usage.sub_memory(found.size);
+    Ok(driver!(found.api, clReleaseContext(found.context)).ok()?)
+}
+
+/// Within shared virtual memory.
+pub(crate) fn kdclSvmCopy(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSvmCopy<'_>,
+) -> Result<message::kdclSvmCopyReply, Fault> {
+    let mut arguments = Arguments::new("kdclSvmCopy", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    session.svm.check(message.destination, message.size)?;
+    session.svm.check(message.source, message.size)?;
+    command.run(session, |count, waits, event| {
+        copy(&command, at(message.destination), at(message.source), message.size, (count, waits, event))
+    })?;
+    Ok(message::kdclSvmCopyReply {})
+}
+
+type Waits = (u32, *const katydid_opencl_sys::cl_event, *mut katydid_opencl_sys::cl_event);
+
+fn copy(command: &Command, to: *mut void, from: *const void, size: u64, (count, waits, event): Waits) -> Code {
+    let queue = command.queue.handle;
+    driver!(command.api(), clEnqueueSVMMemcpy(queue, 0, to, from, size as usize, count, waits, event))
+}
+
+/// The program's bytes into shared virtual memory.
+pub(crate) fn kdclSvmWrite(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclSvmWrite<'_>,
+) -> Result<message::kdclSvmWriteReply, Fault> {
+    let mut arguments = Arguments::new("kdclSvmWrite", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments);
+    let bytes = session.bytes(head, message.staged, arguments.rest())?.into_owned();
+    let command = command?;
+    let size = bytes.len() as u64;
+    session.svm.check(message.destination, size)?;
+    let event = command.run_held(session, |count, waits, event| {
+        copy(&command, at(message.destination), bytes.as_ptr().cast(), size, (count, waits, event))
+    })?;
+    keep_until(&event, Box::new(bytes));
+    Ok(message::kdclSvmWriteReply {})
+}
+
+/// Shared virtual memory to the program.
+pub(crate) fn kdclSvmRead(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSvmRead<'_>,
+) -> Result<message::kdclSvmReadReply, Fault> {
+    let mut arguments = Arguments::new("kdclSvmRead", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    session.svm.check(message.source, message.size)?;
+    let target = Arc::new(Target::new(message.size)?);
+    let event = command.run_held(session, |count, waits, event| {
+        copy(&command, target.pointer(), at(message.source), message.size, (count, waits, event))
+    })?;
+    session.shared.landings.add(message.landing, Landing { place: Place::Own(target), event });
+    Ok(message::kdclSvmReadReply {})
+}
+
+/// A pattern all over a range.
+pub(crate) fn kdclSvmFill(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSvmFill<'_>,
+) -> Result<message::kdclSvmFillReply, Fault> {
+    let mut arguments = Arguments::new("kdclSvmFill", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let pattern = arguments.rest();
+    session.svm.check(message.destination, message.size)?;
+    if pattern.len() != message.patternSize as usize {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    let (queue, bytes, size) = (command.queue.handle, pattern.as_ptr().cast(), message.size as usize);
+    command.run(session, |count, waits, event| {
+        let to = at(message.destination);
+        driver!(command.api(), clEnqueueSVMMemFill(queue, to, bytes, pattern.len(), size, count, waits, event))
+    })?;
+    Ok(message::kdclSvmFillReply {})
+}
+
+/// For the host; the bytes are fetched from where they lie. Landing 0: the program will write them all.
+pub(crate) fn kdclSvmMap(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSvmMap<'_>,
+) -> Result<message::kdclSvmMapReply, Fault> {
+    let mut arguments = Arguments::new("kdclSvmMap", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    session.svm.check(message.address, message.size)?;
+    let (queue, place, size) = (command.queue.handle, at(message.address), message.size as usize);
+    let event = command.run_held(session, |count, waits, event| {
+        driver!(command.api(), clEnqueueSVMMap(queue, 0, message.flags, place, size, count, waits, event))
+    })?;
+    if message.landing != 0 {
+        let landing = Landing { place: Place::Svm(message.address, message.size), event };
+        session.shared.landings.add(message.landing, landing);
+    }
+    Ok(message::kdclSvmMapReply {})
+}
+
+/// For the device again; what the program wrote, if it could, comes first.
+pub(crate) fn kdclSvmUnmap(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclSvmUnmap<'_>,
+) -> Result<message::kdclSvmUnmapReply, Fault> {
+    let mut arguments = Arguments::new("kdclSvmUnmap", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments);
+    let bytes = session.bytes(head, message.staged, arguments.rest())?;
+    let command = command?;
+    session.svm.check(message.address, bytes.len() as u64)?;
+    // SAFETY: inside an allocation, which the program has mapped and so no kernel may use; the bytes are elsewhere.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at(message.address).cast::<u8>(), bytes.len()) };
+    let (queue, place) = (command.queue.handle, at(message.address));
+    command.run(session, |count, waits, event| {
+        driver!(command.api(), clEnqueueSVMUnmap(queue, place, count, waits, event))
+    })?;
+    Ok(message::kdclSvmUnmapReply {})
+}
+
+/// Ranges to a device: addresses, sizes.
+pub(crate) fn kdclSvmMigrate(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclSvmMigrate<'_>,
+) -> Result<message::kdclSvmMigrateReply, Fault> {
+    let mut arguments = Arguments::new("kdclSvmMigrate", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let (addresses, sizes): (Vec<u64>, Vec<u64>) = (arguments.list("addresses")?, arguments.list("sizes")?);
+    if addresses.len() != sizes.len() {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    for (address, size) in addresses.iter().zip(&sizes) {
+        session.svm.check(*address, *size)?;
+    }
+    let places: Vec<*const void> = addresses.iter().map(|address| at(*address).cast_const()).collect();
+    let sizes: Vec<usize> = sizes.iter().map(|size| *size as usize).collect();
+    let (queue, number, flags) = (command.queue.handle, places.len() as u32, message.flags);
+    command.run(session, |count, waits, event| {
+        let (places, sizes) = (places.as_ptr(), sizes.as_ptr());
+        driver!(command.api(), clEnqueueSVMMigrateMem(queue, number, places, sizes, flags, count, waits, event))
+    })?;
+    Ok(message::kdclSvmMigrateReply {})
+}

@@ -1,0 +1,175 @@
+//! Commands that move data between a memory object and the program.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
+use katydid_wire::opencl::{AT_ONCE, message};
+
+use super::command::Command;
+use crate::arguments::Arguments;
+use crate::data::{HeldEvent, keep_until};
+use crate::fault::Fault;
+use crate::handlers::driver;
+use crate::landing::{Landing, Place, Target};
+use crate::objects::Object;
+use crate::session::{Job, Session};
+
+/// What a transfer is about.
+struct Transfer {
+    memory: Object<cl_mem>,
+    form: u32,
+    extent: Extent,
+    bytes: u64,
+}
+
+impl Transfer {
+    fn read(session: &Session, memory: u32, form: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
+        let memory: Object<cl_mem> = session.shared.objects.get(memory)?;
+        let extent: Extent = from.take("extent")?;
+        let element = if form == IMAGE { memory.size } else { 1 };
+        let bytes = extent.bytes(element).ok_or(Code::INVALID_VALUE)?;
+        Ok(Self { memory, form, extent, bytes })
+    }
+
+    fn sizes(numbers: [u64; 3]) -> [usize; 3] {
+        numbers.map(|number| number as usize)
+    }
+
+    /// Enqueues a read into, or a write from, memory of the worker that holds exactly the transfer's bytes.
+    fn enqueue(&self, command: &Command, place: *mut void, is_read: bool, waits: Waits) -> Code {
+        let (count, list, event) = waits;
+        let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
+        let (origin, region) = (Self::sizes(self.extent.origin), Self::sizes(self.extent.region));
+        let (start, area) = (origin.as_ptr(), region.as_ptr());
+        match (self.form, is_read) {
+            (RUN, true) => {
+                driver!(api, clEnqueueReadBuffer(queue, memory, 0, origin[0], region[0], place, count, list, event))
+            }
+            (RUN, false) => {
+                driver!(api, clEnqueueWriteBuffer(queue, memory, 0, origin[0], region[0], place, count, list, event))
+            }
+            (BOX, _) => self.enqueue_box(command, place, is_read, waits),
+            (IMAGE, true) => {
+                driver!(api, clEnqueueReadImage(queue, memory, 0, start, area, 0, 0, place, count, list, event))
+            }
+            (IMAGE, false) => {
+                driver!(api, clEnqueueWriteImage(queue, memory, 0, start, area, 0, 0, place, count, list, event))
+            }
+            _ => Code::INVALID_VALUE,
+        }
+    }
+
+    fn enqueue_box(&self, command: &Command, place: *mut void, is_read: bool, (count, list, event): Waits) -> Code {
+        let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
+        let (origin, region, zero) = (Self::sizes(self.extent.origin), Self::sizes(self.extent.region), [0usize; 3]);
+        let (start, area, host) = (origin.as_ptr(), region.as_ptr(), zero.as_ptr());
+        let (row, slice) = (self.extent.row as usize, self.extent.slice as usize);
+        if is_read {
+            driver!(
+                api,
+                clEnqueueReadBufferRect(
+                    queue, memory, 0, start, host, area, row, slice, 0, 0, place, count, list, event
+                )
+            )
+        } else {
+            driver!(
+                api,
+                clEnqueueWriteBufferRect(
+                    queue, memory, 0, start, host, area, row, slice, 0, 0, place, count, list, event
+                )
+            )
+        }
+    }
+
+    /// Enqueues a read into memory that is made for it.
+    fn enqueue_read(&self, session: &Session, command: &Command) -> Result<(Arc<Target>, HeldEvent), Fault> {
+        let target = Arc::new(Target::new(self.bytes)?);
+        let place = target.pointer();
+        let event =
+            command.run_held(session, |count, list, event| self.enqueue(command, place, true, (count, list, event)))?;
+        Ok((target, event))
+    }
+}
+
+type Waits = (u32, *const cl_event, *mut cl_event);
+
+/// The program's bytes into an object.
+pub(crate) fn kdclWrite(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclWrite<'_>,
+) -> Result<message::kdclWriteReply, Fault> {
+    let mut arguments = Arguments::new("kdclWrite", message.waits);
+    let read = Command::read(session, message.queue, message.event, &mut arguments)
+        .and_then(|command| Ok((command, Transfer::read(session, message.memory, message.form, &mut arguments)?)));
+    // What collected for a message is used up by it, however it ends.
+    let bytes = session.bytes(head, message.staged, arguments.rest())?;
+    let (command, transfer) = read?;
+    if bytes.len() as u64 != transfer.bytes {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    let bytes = bytes.into_owned();
+    let place = bytes.as_ptr().cast_mut().cast();
+    let event = command
+        .run_held(session, |count, list, event| transfer.enqueue(&command, place, false, (count, list, event)))?;
+    keep_until(&event, Box::new(bytes));
+    Ok(message::kdclWriteReply {})
+}
+
+/// An object's bytes, to be fetched later; landing 0: only the command is wanted, not its bytes.
+pub(crate) fn kdclRead(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclRead<'_>,
+) -> Result<message::kdclReadReply, Fault> {
+    let mut arguments = Arguments::new("kdclRead", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let transfer = Transfer::read(session, message.memory, message.form, &mut arguments)?;
+    let (target, event) = transfer.enqueue_read(session, &command)?;
+    if message.landing == 0 {
+        keep_until(&event, Box::new(target));
+    } else {
+        session.shared.landings.add(message.landing, Landing { place: Place::Own(target), event });
+    }
+    Ok(message::kdclReadReply {})
+}
+
+/// An object's bytes, waited for.
+pub(crate) fn kdclReadNow(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclReadNow<'_>,
+) -> Result<Job<message::kdclReadNowReply>, Fault> {
+    let mut arguments = Arguments::new("kdclReadNow", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
+    let transfer = Transfer::read(session, message.memory, message.form, &mut arguments)?;
+    if transfer.bytes > AT_ONCE as u64 {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    let (target, event) = transfer.enqueue_read(session, &command)?;
+    Ok(Box::new(move |_| {
+        event.wait()?;
+        let data = target.copy(0, target.len() as u32).unwrap_or_default();
+        Ok(message::kdclReadNowReply { data })
+    }))
+}
+
+/// A part of what was read, if the command has ended or is to be waited for.
+pub(crate) fn kdclLand(
+    _: &mut Session,
+    _: &FrameHead,
+    message: message::kdclLand,
+) -> Result<Job<message::kdclLandReply>, Fault> {
+    if message.size as usize > AT_ONCE {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    Ok(Box::new(move |shared| {
+        let (state, data) = shared.landings.fetch(message.landing, message.offset, message.size, message.wait != 0)?;
+        Ok(message::kdclLandReply { state, data })
+    }))
+}

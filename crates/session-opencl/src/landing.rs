@@ -1,0 +1,141 @@
+//! Data that a command reads out of a device, until the program fetches it.
+//!
+//! The driver writes into memory of the worker while the command runs; it is read only after the command's event says
+//! that it has ended.
+
+#![expect(unsafe_code, reason = "the driver writes into this memory while its command runs")]
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::slice;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_opencl_sys::{Code, void};
+
+use crate::data::HeldEvent;
+
+/// Memory that a driver may write to.
+pub(crate) struct Target(Box<[UnsafeCell<u8>]>);
+
+// SAFETY: the bytes are reached by raw pointers only, and read when the command that writes them has ended.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// Memory of zeros, so that nothing of the worker's is ever handed out.
+    pub(crate) fn new(size: u64) -> Result<Self, Code> {
+        let size = usize::try_from(size).map_err(|_| Code::OUT_OF_HOST_MEMORY)?;
+        let mut bytes: Vec<u8> = Vec::new();
+        bytes.try_reserve_exact(size).map_err(|_| Code::OUT_OF_HOST_MEMORY)?;
+        bytes.resize(size, 0);
+        let bytes = Box::into_raw(bytes.into_boxed_slice());
+        // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the box is taken over whole.
+        Ok(Self(unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) }))
+    }
+
+    /// For the driver.
+    pub(crate) fn pointer(&self) -> *mut void {
+        self.0.as_ptr().cast_mut().cast()
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A copy of a part; none beyond the end. The command that writes must have ended.
+    pub(crate) fn copy(&self, offset: u64, size: u32) -> Option<Vec<u8>> {
+        let end = usize::try_from(offset).ok()?.checked_add(size as usize)?;
+        let part = self.0.get(end - size as usize..end)?;
+        // SAFETY: inside the memory; nobody writes once the command has ended, which the caller has seen.
+        Some(unsafe { slice::from_raw_parts(part.as_ptr().cast::<u8>(), part.len()) }.to_vec())
+    }
+}
+
+/// Where the bytes are.
+pub(crate) enum Place {
+    /// In memory of the landing's own.
+    Own(Arc<Target>),
+    /// In shared virtual memory, which the command has mapped: address and bytes.
+    Svm(u64, u64),
+}
+
+/// The bytes of one command.
+pub(crate) struct Landing {
+    pub(crate) place: Place,
+    pub(crate) event: HeldEvent,
+}
+
+impl Landing {
+    fn len(&self) -> u64 {
+        match &self.place {
+            Place::Own(target) => target.len() as u64,
+            Place::Svm(_, size) => *size,
+        }
+    }
+
+    /// A copy of a part, once the command has ended.
+    fn copy(&self, offset: u64, size: u32) -> Option<Vec<u8>> {
+        match &self.place {
+            Place::Own(target) => target.copy(offset, size),
+            Place::Svm(address, length) => {
+                offset.checked_add(size.into()).filter(|end| end <= length)?;
+                let start = std::ptr::with_exposed_provenance::<u8>((address + offset) as usize);
+                // SAFETY: inside an allocation of the session, which the program maps for the host and so leaves to it.
+                Some(unsafe { slice::from_raw_parts(start, size as usize) }.to_vec())
+            }
+        }
+    }
+}
+
+/// Landings by the numbers that the program's side gave.
+#[derive(Default)]
+pub(crate) struct Landings {
+    list: Mutex<HashMap<u64, Arc<Landing>>>,
+}
+
+impl Landings {
+    /// Adds one.
+    pub(crate) fn add(&self, number: u64, landing: Landing) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(landing));
+    }
+
+    /// The state of a landing and, when its command has ended, a part of it. The last part ends the landing, and so
+    /// does a failure.
+    pub(crate) fn fetch(&self, number: u64, offset: u64, size: u32, wait: bool) -> Result<(i32, Vec<u8>), Code> {
+        let found = self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
+        let landing = found.ok_or(Code::INVALID_VALUE)?;
+        if wait {
+            // What went wrong is in the state.
+            let _ = landing.event.wait();
+        }
+        let status = landing.event.status()?;
+        if status > 0 {
+            return Ok((status, Vec::new()));
+        }
+        let bytes = if status == 0 { landing.copy(offset, size).ok_or(Code::INVALID_VALUE)? } else { Vec::new() };
+        if status < 0 || offset + u64::from(size) == landing.len() {
+            self.list.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        }
+        Ok((status, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_beyond_the_end_are_none() {
+        let target = Target::new(10).unwrap();
+        assert_eq!(target.copy(2, 8), Some(vec![0; 8]));
+        assert!(target.copy(3, 8).is_none() && target.copy(u64::MAX, 1).is_none());
+        assert_eq!(Target::new(u64::MAX).err(), Some(Code::OUT_OF_HOST_MEMORY));
+    }
+
+    #[test]
+    fn a_number_that_nothing_has_is_refused() {
+        assert_eq!(Landings::default().fetch(1, 0, 0, false).unwrap_err(), Code::INVALID_VALUE);
+    }
+}

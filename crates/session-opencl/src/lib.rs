@@ -1,0 +1,33 @@
+//! One OpenCL program's state in the worker: what its messages mean to the OpenCL drivers of this machine.
+//!
+//! ```text
+//! frame ── Session::serve ── dispatch (generated) ── handlers ─┬─ main loop
+//!                                                              └─ executor of the program's thread (what may wait)
+//! ```
+//!
+//! Rules kept in this crate: the main loop never waits for a device; everything the program sends is bounded and
+//! checked before it is used; a code goes back to the program, a breach of protocol ends the session
+//! ([`SessionError`]); nothing panics. Every message but `kdclInfo` and its like names its objects by ids that the
+//! program's side chose, so the frames that made what is alive, run again, make it again under the same ids.
+
+mod arguments;
+mod data;
+mod dispatch;
+pub mod driver;
+mod executor;
+mod fault;
+mod handlers;
+mod landing;
+mod notify;
+mod objects;
+mod session;
+mod shared;
+mod svm;
+#[cfg(test)]
+mod tests;
+mod upcalls;
+mod usage;
+
+pub use fault::SessionError;
+pub use session::Session;
+pub use usage::Usage;

@@ -1,0 +1,173 @@
+//! The objects of a session by their ids, which the program's side gives: a kind, and a number of that kind.
+//!
+//! An id that names nothing, or something of another kind, is a code for the program; one that is taken twice, or lies
+//! beyond every id that an honest program could give, ends the session.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::{
+    Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_platform_id,
+    cl_program, cl_sampler, void,
+};
+
+use katydid_wire::opencl::{KIND_SHIFT, kind};
+
+use crate::fault::SessionError;
+
+/// Numbers are below; as many objects of a kind as the program's side has room for.
+const MOST: usize = 1 << 24;
+/// Kinds are below.
+const KINDS: usize = 10;
+
+/// A handle type: which kind it is of, and the code for an id that names no such object.
+pub(crate) trait Handle: Copy {
+    const KIND: u32;
+    const WRONG: Code;
+
+    fn new(pointer: *mut void) -> Self;
+
+    fn pointer(self) -> *mut void;
+}
+
+macro_rules! handles {
+    ($($handle:ident $kind:ident $wrong:ident)*) => {$(
+        impl Handle for $handle {
+            const KIND: u32 = kind::$kind;
+            const WRONG: Code = Code::$wrong;
+
+            fn new(pointer: *mut void) -> Self {
+                Self(pointer)
+            }
+
+            fn pointer(self) -> *mut void {
+                self.0
+            }
+        }
+    )*};
+}
+
+handles! {
+    cl_platform_id PLATFORM INVALID_PLATFORM
+    cl_device_id DEVICE INVALID_DEVICE
+    cl_context CONTEXT INVALID_CONTEXT
+    cl_command_queue QUEUE INVALID_COMMAND_QUEUE
+    cl_mem MEMORY INVALID_MEM_OBJECT
+    cl_sampler SAMPLER INVALID_SAMPLER
+    cl_program PROGRAM INVALID_PROGRAM
+    cl_kernel KERNEL INVALID_KERNEL
+    cl_event EVENT INVALID_EVENT
+}
+
+/// An object of a driver, with the driver's functions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Object<H> {
+    pub(crate) handle: H,
+    pub(crate) api: &'static Dispatch,
+    /// Bytes of a buffer; bytes of an element of an image.
+    pub(crate) size: u64,
+}
+
+// SAFETY: OpenCL objects may be used from every thread; the pointer is never followed here.
+#[expect(unsafe_code, reason = "OpenCL objects are shared between threads")]
+unsafe impl<H> Send for Object<H> {}
+
+/// All objects.
+#[derive(Default)]
+pub(crate) struct Objects {
+    /// By kind and number.
+    entries: Mutex<[Vec<Option<Object<*mut void>>>; KINDS]>,
+}
+
+/// Kind and number of an id.
+fn parts(id: u32) -> (usize, usize) {
+    ((id >> KIND_SHIFT) as usize, (id & ((1 << KIND_SHIFT) - 1)) as usize)
+}
+
+impl Objects {
+    fn lock(&self) -> MutexGuard<'_, [Vec<Option<Object<*mut void>>>; KINDS]> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: u32) -> Option<Object<*mut void>> {
+        let (kind, number) = parts(id);
+        self.lock().get(kind)?.get(number).copied().flatten()
+    }
+
+    /// The object behind an id.
+    pub(crate) fn get<H: Handle>(&self, id: u32) -> Result<Object<H>, Code> {
+        let found = self.find(id).filter(|_| id >> KIND_SHIFT == H::KIND).ok_or(H::WRONG)?;
+        Ok(Object { handle: H::new(found.handle), api: found.api, size: found.size })
+    }
+
+    /// The handles behind ids.
+    pub(crate) fn all<H: Handle>(&self, ids: &[u32]) -> Result<Vec<H>, Code> {
+        ids.iter().map(|id| self.get::<H>(*id).map(|object| object.handle)).collect()
+    }
+
+    /// The value of the handle behind an id of any kind; null for 0.
+    pub(crate) fn any(&self, id: u32) -> Option<*mut void> {
+        if id == 0 { Some(std::ptr::null_mut()) } else { self.find(id).map(|object| object.handle) }
+    }
+
+    /// Gives an id to an object.
+    pub(crate) fn set<H: Handle>(&self, id: u32, object: Object<H>) -> Result<(), SessionError> {
+        let (kind, number) = parts(id);
+        if kind != H::KIND as usize || number >= MOST {
+            return Err(SessionError::BadId { id, why: "no honest program gives" });
+        }
+        let mut entries = self.lock();
+        let Some(list) = entries.get_mut(kind) else { return Err(SessionError::BadId { id, why: "is of no kind" }) };
+        if list.len() <= number {
+            list.resize(number + 1, None);
+        }
+        let plain = Object { handle: object.handle.pointer(), api: object.api, size: object.size };
+        match list.get_mut(number) {
+            Some(entry @ None) => *entry = Some(plain),
+            _ => return Err(SessionError::BadId { id, why: "another object has" }),
+        }
+        Ok(())
+    }
+
+    /// Takes an object out of the table, with its kind; none when the id names none.
+    pub(crate) fn take(&self, id: u32) -> Option<(u32, Object<*mut void>)> {
+        let (kind, number) = parts(id);
+        let object = self.lock().get_mut(kind)?.get_mut(number)?.take()?;
+        Some((id >> KIND_SHIFT, object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use katydid_wire::opencl::id;
+
+    fn api() -> &'static Dispatch {
+        // SAFETY: every entry of a table of zeros is `None`.
+        #[expect(unsafe_code, reason = "an empty table")]
+        Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+    }
+
+    #[test]
+    fn ids_name_objects_of_their_kind_until_they_are_taken() {
+        let objects = Objects::default();
+        let handle = cl_mem(std::ptr::without_provenance_mut(64));
+        let third = id(kind::MEMORY, 3);
+        objects.set(third, Object { handle, api: api(), size: 8 }).unwrap();
+        assert_eq!(objects.get::<cl_mem>(third).unwrap().handle, handle);
+        assert_eq!(objects.get::<cl_event>(third).unwrap_err(), Code::INVALID_EVENT);
+        assert_eq!(objects.get::<cl_event>(id(kind::EVENT, 3)).unwrap_err(), Code::INVALID_EVENT);
+        assert_eq!(objects.get::<cl_mem>(third - 1).unwrap_err(), Code::INVALID_MEM_OBJECT);
+        assert!(objects.set(third, Object { handle, api: api(), size: 8 }).is_err());
+        assert_eq!(objects.take(third).unwrap().0, kind::MEMORY);
+        assert!(objects.take(third).is_none() && objects.get::<cl_mem>(third).is_err());
+    }
+
+    #[test]
+    fn ids_out_of_bounds_are_refused() {
+        let objects = Objects::default();
+        for id in [0, id(kind::MEMORY, 0), id(kind::EVENT, 1 << 24), u32::MAX] {
+            assert!(objects.set(id, Object { handle: cl_event::NULL, api: api(), size: 0 }).is_err());
+        }
+        assert!(objects.any(0).unwrap().is_null() && objects.any(5).is_none() && objects.any(u32::MAX).is_none());
+    }
+}

@@ -1,0 +1,77 @@
+//! Shared virtual memory: which addresses of it the program may name.
+//!
+//! The program sees the very addresses, with memory of its own behind them that is filled and emptied when it maps and
+//! unmaps. So an allocation begins at a page and has its pages to itself. Addresses are bytes.
+
+use std::collections::BTreeMap;
+
+use katydid_opencl_sys::{Code, Dispatch, cl_context};
+
+use crate::objects::Object;
+
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
+
+/// One allocation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allocation {
+    /// Bytes that the program may use.
+    pub(crate) size: u64,
+    /// What the driver gave, at or before the program's address.
+    pub(crate) raw: u64,
+    /// Where it was made.
+    pub(crate) context: cl_context,
+    pub(crate) api: &'static Dispatch,
+}
+
+/// The allocations of a session by the addresses that the program sees.
+#[derive(Debug, Default)]
+pub(crate) struct Svm {
+    list: BTreeMap<u64, Allocation>,
+}
+
+impl Svm {
+    /// Notes an allocation of the driver's with room for whole pages; returns the address for the program.
+    pub(crate) fn add(&mut self, raw: u64, size: u64, context: &Object<cl_context>) -> u64 {
+        let address = raw.next_multiple_of(PAGE);
+        self.list.insert(address, Allocation { size, raw, context: context.handle, api: context.api });
+        address
+    }
+
+    /// Forgets an allocation.
+    pub(crate) fn remove(&mut self, address: u64) -> Option<Allocation> {
+        self.list.remove(&address)
+    }
+
+    /// Whether the bytes lie in one allocation.
+    ///
+    /// # Errors
+    ///
+    /// `CL_INVALID_VALUE` if not.
+    pub(crate) fn check(&self, address: u64, size: u64) -> Result<(), Code> {
+        let (start, allocation) = self.list.range(..=address).next_back().ok_or(Code::INVALID_VALUE)?;
+        let end = address.checked_add(size).ok_or(Code::INVALID_VALUE)?;
+        if end <= start + allocation.size { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_lie_in_one_allocation() {
+        // SAFETY: every entry of a table of zeros is `None`.
+        #[expect(unsafe_code, reason = "an empty table")]
+        let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+        let context = Object { handle: cl_context::NULL, api, size: 0 };
+        let mut svm = Svm::default();
+        assert_eq!(svm.add(5000, 100, &context), 8192);
+        for (address, size, fits) in [(8192, 100, true), (8200, 92, true), (8192, 101, false), (8191, 1, false)] {
+            assert_eq!(svm.check(address, size).is_ok(), fits, "{address} {size}");
+        }
+        assert!(svm.check(8192, u64::MAX).is_err());
+        assert_eq!(svm.remove(8192).unwrap().raw, 5000);
+        assert!(svm.remove(8192).is_none() && svm.check(8192, 1).is_err());
+    }
+}

@@ -1,0 +1,126 @@
+//! A session under fire: frames of every opcode with bytes that no honest program sends, without a driver and with one that
+//! has no function.
+
+use std::sync::{Arc, Mutex};
+
+use katydid_opencl_sys::constant::DEVICE_TYPE_ALL;
+use katydid_opencl_sys::{Code, Dispatch, cl_device_id, cl_platform_id};
+use katydid_session::Capture;
+use katydid_transport::{Answer, LinkError, Replier};
+use katydid_wire::codec::Message;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message::{self, message_name};
+use katydid_wire::opencl::{id, kind};
+
+use crate::driver::Platform;
+use crate::fault::SessionError;
+use crate::session::Session;
+use crate::usage::Usage;
+
+/// Notes the codes of replies.
+#[derive(Default)]
+struct Notes(Mutex<Vec<(u64, i32)>>);
+
+impl Replier for Notes {
+    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+        self.0.lock().unwrap().push((answer.sequence, answer.status.cast_signed()));
+        Ok(())
+    }
+}
+
+/// A platform of one device, whose driver has no function at all.
+fn mute() -> Platform {
+    // SAFETY: every entry of a table of zeros is `None`.
+    #[expect(unsafe_code, reason = "an empty table")]
+    let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+    let place = std::ptr::without_provenance_mut;
+    Platform {
+        handle: cl_platform_id(place(64)),
+        api,
+        devices: vec![(cl_device_id(place(128)), DEVICE_TYPE_ALL)],
+        name: "mute".to_owned(),
+    }
+}
+
+fn session() -> (Session, Arc<Notes>) {
+    let notes = Arc::new(Notes::default());
+    let usage = Arc::new(Usage::new(0));
+    let session = Session::new(vec![mute()], Arc::clone(&notes) as Arc<dyn Replier>, usage, Capture::default());
+    (session.unwrap(), notes)
+}
+
+fn head(opcode: u16, sequence: u64, wants_reply: bool) -> FrameHead {
+    FrameHead { opcode, wants_reply, thread: 1 + (sequence % 3) as u32, context: 0, sequence }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Every opcode with random bytes, many of which are ids of what is there, small counts, or nothing.
+#[test]
+fn no_frame_makes_a_session_panic() {
+    let mut state = 0x2545_f491_4f6c_dd1d;
+    let opcodes: Vec<u16> = (1..).take_while(|opcode| message_name(*opcode).is_some()).collect();
+    assert!(opcodes.len() > 50);
+    let (mut session, _) = session();
+    for sequence in 0..20_000 {
+        let opcode = opcodes[random(&mut state) as usize % opcodes.len()];
+        // Would wait for a callback that never comes, on a thread that this test would leave behind.
+        if opcode == message::kdclUpcallNext::OPCODE {
+            continue;
+        }
+        let words = random(&mut state) % 24;
+        let payload: Vec<u8> = (0..words)
+            .flat_map(|_| match random(&mut state) % 6 {
+                0 => id(kind::DEVICE, 0).to_le_bytes(),
+                1 => id(kind::PLATFORM, 0).to_le_bytes(),
+                2 => (random(&mut state) as u32 % 4).to_le_bytes(),
+                3 => u32::MAX.to_le_bytes(),
+                _ => (random(&mut state) as u32 & 0xff).to_le_bytes(),
+            })
+            .collect();
+        let cut = payload.len() - (random(&mut state) as usize % 4).min(payload.len());
+        if session.execute(&head(opcode, sequence, random(&mut state).is_multiple_of(2)), &payload[..cut]).is_err() {
+            session = self::session().0;
+        }
+    }
+}
+
+#[test]
+fn what_a_driver_cannot_do_is_an_invalid_operation() {
+    let (mut session, notes) = session();
+    let message = message::kdclTimers { device: id(kind::DEVICE, 0), host: 0 };
+    let mut payload = Vec::new();
+    message.encode(&mut payload);
+    session.execute(&head(message::kdclTimers::OPCODE, 7, true), &payload).unwrap();
+    assert_eq!(notes.0.lock().unwrap()[..], [(7, Code::INVALID_OPERATION.0)]);
+}
+
+#[test]
+fn a_failure_that_nobody_waits_for_is_told_with_the_next_reply() {
+    let (mut session, _) = session();
+    let mut payload = Vec::new();
+    message::kdclTimers { device: 5, host: 0 }.encode(&mut payload);
+    session.execute(&head(message::kdclTimers::OPCODE, 1, false), &payload).unwrap();
+    assert_eq!(session.shared.take_deferred(), Code::INVALID_DEVICE);
+}
+
+#[test]
+fn breaches_end_the_session() {
+    let opcode = message::kdclFinish::OPCODE;
+    let (mut session, _) = session();
+    assert!(matches!(session.execute(&head(9999, 0, true), &[]), Err(SessionError::UnknownOpcode { opcode: 9999 })));
+    assert!(matches!(session.execute(&head(opcode, 0, true), &[1]), Err(SessionError::Damaged(_))));
+    let pieces = message::kdclPiece::OPCODE;
+    let mut payload = Vec::new();
+    message::kdclPiece { total: u64::MAX, data: &[] }.encode(&mut payload);
+    assert!(matches!(session.execute(&head(pieces, 0, false), &payload), Err(SessionError::Upload(_))));
+    let mut payload = Vec::new();
+    message::kdclOutput {}.encode(&mut payload);
+    let output = message::kdclOutput::OPCODE;
+    assert!(matches!(session.execute(&head(output, 0, false), &payload), Err(SessionError::NoReplyWanted { .. })));
+}

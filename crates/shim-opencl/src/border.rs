@@ -1,0 +1,159 @@
+//! What every exported symbol passes: panics, errors to codes, forks.
+//!
+//! The rule: nothing unwinds into the program, and a call after a fork or without a worker is answered without touching
+//! the session. Calls while the process exits are served as any others: programs release their objects then.
+#![expect(unsafe_code, reason = "writes codes where C callers want them")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use katydid_client::life::{self, Life};
+use katydid_client::output::say;
+use katydid_opencl_sys::{
+    Code, Function, cl_command_queue, cl_context, cl_event, cl_kernel, cl_mem, cl_program, cl_sampler, void,
+};
+
+/// What calls return once the worker is gone: of OpenCL's codes the one that blames nobody.
+pub(crate) const LOST: Code = Code::DEVICE_NOT_AVAILABLE;
+
+/// What a function returns when it has no object to return.
+pub(crate) trait Null {
+    const NULL: Self;
+}
+
+macro_rules! nulls {
+    ($($handle:ident)*) => {$(
+        impl Null for $handle {
+            const NULL: Self = Self(ptr::null_mut());
+        }
+    )*};
+}
+
+nulls! { cl_context cl_command_queue cl_mem cl_program cl_kernel cl_event cl_sampler }
+
+impl Null for *mut void {
+    const NULL: Self = ptr::null_mut();
+}
+
+fn run<R>(function: Function, body: impl FnOnce() -> Result<R, Code>) -> Result<R, Code> {
+    if matches!(life::now(), Life::Forked | Life::Lost) {
+        return Err(LOST);
+    }
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        let name = function.name();
+        say(format_args!("{name} met a defect of Katydid's (the lines above say where); please report it"));
+        Err(Code::OUT_OF_HOST_MEMORY)
+    })
+}
+
+/// A function that returns a code.
+///
+/// # Safety
+///
+/// What `body` needs.
+pub(crate) unsafe fn entry(function: Function, body: impl FnOnce() -> Result<(), Code>) -> i32 {
+    match run(function, body) {
+        Ok(()) => Code::SUCCESS.0,
+        Err(code) => code.0,
+    }
+}
+
+/// A function that returns an object, and its code at `place`.
+///
+/// # Safety
+///
+/// `place` is null or writable; and what `body` needs.
+pub(crate) unsafe fn object<H: Null>(function: Function, place: *mut i32, body: impl FnOnce() -> Result<H, Code>) -> H {
+    let (object, code) = match run(function, body) {
+        Ok(object) => (object, Code::SUCCESS),
+        Err(code) => (H::NULL, code),
+    };
+    // SAFETY: by the contract.
+    unsafe { write_if_given(place, code.0) };
+    object
+}
+
+/// A function that returns an object or null.
+///
+/// # Safety
+///
+/// What `body` needs.
+pub(crate) unsafe fn lookup<H: Null>(function: Function, body: impl FnOnce() -> Result<H, Code>) -> H {
+    run(function, body).unwrap_or(H::NULL)
+}
+
+/// A function that returns nothing.
+///
+/// # Safety
+///
+/// What `body` needs.
+pub(crate) unsafe fn silent(function: Function, body: impl FnOnce() -> Result<(), Code>) {
+    let _ = run(function, body);
+}
+
+/// Says once which function was refused.
+#[cold]
+fn refuse(function: Function) -> Code {
+    static SAID: [AtomicBool; Function::ALL.len()] = [const { AtomicBool::new(false) }; Function::ALL.len()];
+    if SAID.get(function as usize).is_some_and(|said| !said.swap(true, Ordering::Relaxed)) {
+        say(format_args!("{} is not supported", function.name()));
+    }
+    Code::INVALID_OPERATION
+}
+
+/// The answer of functions that are turned away by name.
+pub(crate) fn refused_entry(function: Function) -> i32 {
+    refuse(function).0
+}
+
+/// The same of functions that return an object.
+pub(crate) fn refused_lookup<H: Null>(function: Function) -> H {
+    refuse(function);
+    H::NULL
+}
+
+/// Writes an output that may be left out.
+///
+/// # Safety
+///
+/// `place` is null, or writable until the call returns.
+pub(crate) unsafe fn write_if_given<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: not null, so writable by this function's contract; C's callers align as C does.
+        unsafe { place.write_unaligned(value) }
+    }
+}
+
+/// A list of a C caller's: its elements, or none for null.
+///
+/// # Safety
+///
+/// `list` is null, or holds `count` values until the call returns.
+pub(crate) unsafe fn list<'a, T>(count: usize, list: *const T) -> &'a [T] {
+    if list.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: not null, so by the contract there are `count` values.
+    unsafe { std::slice::from_raw_parts(list, count) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_go_where_the_caller_wants_them() {
+        let mut code = 1;
+        // SAFETY: null, and a local.
+        unsafe {
+            let made = object(Function::clCreateBuffer, &raw mut code, || Err::<cl_mem, _>(Code::INVALID_BUFFER_SIZE));
+            assert_eq!((made, code), (cl_mem::NULL, -61));
+            let made = object(Function::clCreateBuffer, ptr::null_mut(), || Ok(cl_mem(ptr::without_provenance_mut(8))));
+            assert_eq!(made.0.addr(), 8);
+            assert_eq!(entry(Function::clFlush, || panic!("on purpose")), Code::OUT_OF_HOST_MEMORY.0);
+            assert!(list::<u8>(3, ptr::null()).is_empty());
+        }
+        assert_eq!(refused_entry(Function::clEnqueueNativeKernel), Code::INVALID_OPERATION.0);
+    }
+}

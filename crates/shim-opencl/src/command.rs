@@ -1,0 +1,341 @@
+//! Commands that move nothing between the program and a device: copies, fills, markers, barriers.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use katydid_opencl_sys::constant::{
+    COMMAND_BARRIER, COMMAND_COPY_BUFFER, COMMAND_COPY_BUFFER_RECT, COMMAND_COPY_BUFFER_TO_IMAGE, COMMAND_COPY_IMAGE,
+    COMMAND_COPY_IMAGE_TO_BUFFER, COMMAND_FILL_BUFFER, COMMAND_FILL_IMAGE, COMMAND_MARKER, COMMAND_MIGRATE_MEM_OBJECTS,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
+use katydid_wire::opencl::list as lists;
+use katydid_wire::opencl::message::{kdclCopy, kdclFill, kdclMarker, kdclMigrate};
+
+use crate::border::list;
+use crate::handle::{ids, object, objects};
+use crate::memory::Memory;
+use crate::order::Order;
+use crate::shim::shim;
+use crate::transfer::three;
+
+type Waits = (u32, *const cl_event, *mut cl_event);
+
+/// A box at an origin.
+fn extent(origin: [usize; 3], region: [usize; 3], (row, slice): (usize, usize)) -> Extent {
+    let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
+    Extent { origin: numbers(origin), region: numbers(region), row: row as u64, slice: slice as u64 }
+}
+
+/// Enqueues a copy between two objects; each side is a form and an extent.
+fn copy(order: Order, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Extent)) -> Result<(), Code> {
+    let (source, destination) = (object::<Memory>(from.0)?, object::<Memory>(to.0)?);
+    for (memory, form) in [(&source, from.1), (&destination, to.1)] {
+        if memory.is_buffer() != (form != IMAGE) {
+            return Err(Code::INVALID_MEM_OBJECT);
+        }
+    }
+    let mut waits = order.arguments();
+    from.2.put(&mut waits);
+    to.2.put(&mut waits);
+    let (queue, event, form) = (order.queue(), order.event(), from.1 | to.1 << 4);
+    let (source, destination) = (source.base.id, destination.base.id);
+    shim()?.link.call(&kdclCopy { queue, event, source, destination, form, waits: &waits })?;
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_buffer(
+    queue: cl_command_queue,
+    src_buffer: cl_mem,
+    dst_buffer: cl_mem,
+    src_offset: usize,
+    dst_offset: usize,
+    size: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    let waits: Waits = (count, events, event);
+    // SAFETY: handed on.
+    let order = unsafe { Order::new(queue, waits, COMMAND_COPY_BUFFER)? };
+    let part = |offset: usize| Extent::run(offset as u64, size as u64);
+    copy(order, (src_buffer, RUN, part(src_offset)), (dst_buffer, RUN, part(dst_offset)))
+}
+
+/// # Safety
+///
+/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_buffer_rect(
+    queue: cl_command_queue,
+    src_buffer: cl_mem,
+    dst_buffer: cl_mem,
+    src_origin: *const usize,
+    dst_origin: *const usize,
+    region: *const usize,
+    src_row_pitch: usize,
+    src_slice_pitch: usize,
+    dst_row_pitch: usize,
+    dst_slice_pitch: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, from, to, size) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_COPY_BUFFER_RECT)?;
+        (order, three(src_origin)?, three(dst_origin)?, three(region)?)
+    };
+    let source = extent(from, size, (src_row_pitch, src_slice_pitch));
+    let destination = extent(to, size, (dst_row_pitch, dst_slice_pitch));
+    copy(order, (src_buffer, BOX, source), (dst_buffer, BOX, destination))
+}
+
+/// # Safety
+///
+/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_image(
+    queue: cl_command_queue,
+    src_image: cl_mem,
+    dst_image: cl_mem,
+    src_origin: *const usize,
+    dst_origin: *const usize,
+    region: *const usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, from, to, size) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_COPY_IMAGE)?;
+        (order, three(src_origin)?, three(dst_origin)?, three(region)?)
+    };
+    let (source, destination) = (extent(from, size, (0, 0)), extent(to, size, (0, 0)));
+    copy(order, (src_image, IMAGE, source), (dst_image, IMAGE, destination))
+}
+
+/// # Safety
+///
+/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_image_to_buffer(
+    queue: cl_command_queue,
+    src_image: cl_mem,
+    dst_buffer: cl_mem,
+    src_origin: *const usize,
+    region: *const usize,
+    dst_offset: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, from, size) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_COPY_IMAGE_TO_BUFFER)?;
+        (order, three(src_origin)?, three(region)?)
+    };
+    let destination = Extent::run(dst_offset as u64, 0);
+    copy(order, (src_image, IMAGE, extent(from, size, (0, 0))), (dst_buffer, RUN, destination))
+}
+
+/// # Safety
+///
+/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_buffer_to_image(
+    queue: cl_command_queue,
+    src_buffer: cl_mem,
+    dst_image: cl_mem,
+    src_offset: usize,
+    dst_origin: *const usize,
+    region: *const usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, to, size) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_COPY_BUFFER_TO_IMAGE)?;
+        (order, three(dst_origin)?, three(region)?)
+    };
+    let source = Extent::run(src_offset as u64, 0);
+    copy(order, (src_buffer, RUN, source), (dst_image, IMAGE, extent(to, size, (0, 0))))
+}
+
+/// Enqueues a fill: waits, extent, pattern.
+fn fill(order: Order, memory: cl_mem, form: u32, extent: Extent, pattern: &[u8]) -> Result<(), Code> {
+    let memory = object::<Memory>(memory)?;
+    if memory.is_buffer() != (form != IMAGE) {
+        return Err(Code::INVALID_MEM_OBJECT);
+    }
+    let mut waits = order.arguments();
+    extent.put(&mut waits);
+    waits.extend_from_slice(pattern);
+    let (queue, event, memory, length) = (order.queue(), order.event(), memory.base.id, pattern.len() as u32);
+    shim()?.link.call(&kdclFill { queue, event, memory, form, patternSize: length, waits: &waits })?;
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said, the pattern is readable; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_fill_buffer(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    pattern: *const void,
+    pattern_size: usize,
+    offset: usize,
+    size: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    /// Bytes of the largest type: sixteen of eight.
+    const LARGEST: usize = 128;
+    // SAFETY: handed on.
+    let order = unsafe { Order::new(queue, (count, events, event), COMMAND_FILL_BUFFER)? };
+    if pattern.is_null() || pattern_size == 0 || pattern_size > LARGEST {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    let pattern = unsafe { list(pattern_size, pattern.cast::<u8>()) };
+    fill(order, buffer, RUN, Extent::run(offset as u64, size as u64), pattern)
+}
+
+/// # Safety
+///
+/// Lists are as long as said, the colour has four words; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_fill_image(
+    queue: cl_command_queue,
+    image: cl_mem,
+    fill_color: *const void,
+    origin: *const usize,
+    region: *const usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, from, size, color) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_FILL_IMAGE)?;
+        (order, three(origin)?, three(region)?, list(16, fill_color.cast::<u8>()))
+    };
+    if color.is_empty() {
+        return Err(Code::INVALID_VALUE);
+    }
+    fill(order, image, IMAGE, extent(from, size, (0, 0)), color)
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+pub(crate) unsafe fn enqueue_migrate_mem_objects(
+    queue: cl_command_queue,
+    num_mem_objects: u32,
+    mem_objects: *const cl_mem,
+    flags: u64,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, handles) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_MIGRATE_MEM_OBJECTS)?;
+        (order, list(num_mem_objects as usize, mem_objects))
+    };
+    if handles.is_empty() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut waits = order.arguments();
+    lists::put(&mut waits, &ids(&objects::<Memory>(handles)?));
+    let message = kdclMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
+    shim()?.link.call(&message)?;
+    order.done();
+    Ok(())
+}
+
+/// Enqueues a marker or a barrier.
+fn mark(order: Order, barrier: bool) -> Result<(), Code> {
+    let waits = order.arguments();
+    let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: barrier.into(), waits: &waits };
+    shim()?.link.call(&message)?;
+    order.done();
+    Ok(())
+}
+
+/// Enqueues a marker, and has `then` done before its event may end.
+pub(crate) fn mark_with(order: Order, then: impl FnOnce() -> Result<(), Code>) -> Result<(), Code> {
+    let waits = order.arguments();
+    let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: 0, waits: &waits };
+    shim()?.link.call(&message)?;
+    then()?;
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+pub(crate) unsafe fn enqueue_marker_with_wait_list(
+    queue: cl_command_queue,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    mark(unsafe { Order::new(queue, (count, events, event), COMMAND_MARKER)? }, false)
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+pub(crate) unsafe fn enqueue_barrier_with_wait_list(
+    queue: cl_command_queue,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    mark(unsafe { Order::new(queue, (count, events, event), COMMAND_BARRIER)? }, true)
+}
+
+/// # Safety
+///
+/// `event` is null or writable.
+pub(crate) unsafe fn enqueue_marker(queue: cl_command_queue, event: *mut cl_event) -> Result<(), Code> {
+    if event.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    mark(unsafe { Order::new(queue, (0, std::ptr::null(), event), COMMAND_MARKER)? }, false)
+}
+
+pub(crate) fn enqueue_barrier(queue: cl_command_queue) -> Result<(), Code> {
+    // SAFETY: no list and no place are given.
+    mark(unsafe { Order::new(queue, (0, std::ptr::null(), std::ptr::null_mut()), COMMAND_BARRIER)? }, true)
+}
+
+/// The old form of a barrier that waits.
+///
+/// # Safety
+///
+/// There are `count` events.
+pub(crate) unsafe fn enqueue_wait_for_events(
+    queue: cl_command_queue,
+    count: u32,
+    events: *const cl_event,
+) -> Result<(), Code> {
+    if count == 0 || events.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    mark(unsafe { Order::new(queue, (count, events, std::ptr::null_mut()), COMMAND_BARRIER)? }, true)
+}

@@ -1,0 +1,224 @@
+//! Contexts.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_opencl_sys::constant::{
+    CONTEXT_DEVICES, CONTEXT_INTEROP_USER_SYNC, CONTEXT_NUM_DEVICES, CONTEXT_PLATFORM, CONTEXT_PROPERTIES,
+    CONTEXT_REFERENCE_COUNT,
+};
+use katydid_opencl_sys::{
+    Code, cl_context, cl_context_destroyed, cl_context_notify, cl_device_id, cl_image_format, cl_platform_id, void,
+};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::kdclContext;
+use katydid_wire::opencl::{list as lists, query};
+
+use crate::border::{list, write_if_given};
+use crate::device::{Device, of_type};
+use crate::handle::{self, Base, Held, Object, make, object, objects};
+use crate::info::{Room, ask, handles};
+use crate::platform::{Platform, given_or_first};
+use crate::queue::pairs;
+use crate::shim::shim;
+use crate::upcall::{self, Call};
+
+/// A context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) base: Base,
+    pub(crate) devices: Vec<Held<Device>>,
+    /// As given, with the 0 that ends them; none if none were given.
+    properties: Vec<isize>,
+    /// Told when it ends, the last first.
+    destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
+}
+
+impl Context {
+    /// Tells who wanted to be told of the end.
+    pub(crate) fn call_destructors(&self) {
+        let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));
+        for (function, data) in list.into_iter().rev() {
+            // SAFETY: registered for this one call.
+            unsafe { function(self.handle(), std::ptr::with_exposed_provenance_mut(data)) };
+        }
+    }
+
+    /// Whether a device is one of the context's.
+    pub(crate) fn has(&self, device: &Device) -> bool {
+        self.devices.iter().any(|known| known.base.id == device.base.id)
+    }
+}
+
+/// What the list of properties says: the platform, and what travels besides it.
+struct Properties {
+    platform: Option<Arc<Platform>>,
+    others: Vec<i64>,
+    given: Vec<isize>,
+}
+
+/// # Safety
+///
+/// `first` is null or a list that ends with 0.
+unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
+    // SAFETY: handed on.
+    let given = unsafe { pairs(first) }.unwrap_or_default();
+    let (mut platform, mut others) = (None, Vec::new());
+    for pair in given.chunks_exact(2) {
+        let (name, value) = (pair[0], pair[1]);
+        match u32::try_from(name) {
+            Ok(CONTEXT_PLATFORM) => {
+                let handle = cl_platform_id(std::ptr::with_exposed_provenance_mut(value.cast_unsigned()));
+                platform = Some(object::<Platform>(handle)?);
+            }
+            Ok(CONTEXT_INTEROP_USER_SYNC) => others.extend([name as i64, value as i64]),
+            // Those of OpenGL, Direct3D and others, whose objects are not forwarded.
+            _ => return Err(Code::INVALID_PROPERTY),
+        }
+    }
+    Ok(Properties { platform, others, given })
+}
+
+/// # Safety
+///
+/// `properties` is null or ends with 0; `devices` holds `num_devices`; `pfn_notify` may be called with `user_data` at
+/// any time until the context ends.
+pub(crate) unsafe fn create_context(
+    properties: *const isize,
+    num_devices: u32,
+    devices: *const cl_device_id,
+    pfn_notify: cl_context_notify,
+    user_data: *mut void,
+) -> Result<cl_context, Code> {
+    // SAFETY: handed on.
+    let (properties, devices) = unsafe { (self::properties(properties)?, list(num_devices as usize, devices)) };
+    if devices.is_empty() || (pfn_notify.is_none() && !user_data.is_null()) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let devices = objects::<Device>(devices)?;
+    create(properties, devices, pfn_notify, user_data)
+}
+
+fn create(
+    properties: Properties,
+    devices: Vec<Arc<Device>>,
+    notify: cl_context_notify,
+    data: *mut void,
+) -> Result<cl_context, Code> {
+    let first = devices.first().ok_or(Code::INVALID_VALUE)?;
+    let platform = properties.platform.as_ref().map_or(first.platform.base.id, |platform| platform.base.id);
+    if devices.iter().any(|device| device.platform.base.id != platform) {
+        return Err(Code::INVALID_DEVICE);
+    }
+    let token = match notify {
+        Some(function) => upcall::register(Call::Context(function, data.expose_provenance()))?,
+        None => 0,
+    };
+    let mut arguments = Vec::new();
+    platform.put(&mut arguments);
+    lists::put(&mut arguments, &properties.others);
+    lists::put(&mut arguments, &handle::ids(&devices));
+    let made = make(|base| {
+        shim()?.link.call(&kdclContext { context: base.id, token, arguments: &arguments })?;
+        let devices = devices.into_iter().map(Held::new).collect();
+        Ok(Context { base, devices, properties: properties.given, destructors: Mutex::default() })
+    });
+    Ok(made.inspect_err(|_| upcall::forget(token))?.handle())
+}
+
+/// # Safety
+///
+/// As [`create_context`].
+pub(crate) unsafe fn create_context_from_type(
+    properties: *const isize,
+    device_type: u64,
+    pfn_notify: cl_context_notify,
+    user_data: *mut void,
+) -> Result<cl_context, Code> {
+    // SAFETY: handed on.
+    let properties = unsafe { self::properties(properties)? };
+    if pfn_notify.is_none() && !user_data.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let platform = match &properties.platform {
+        Some(platform) => Arc::clone(platform),
+        None => given_or_first(cl_platform_id::NULL)?,
+    };
+    let devices = of_type(&platform, device_type)?;
+    create(properties, devices, pfn_notify, user_data)
+}
+
+pub(crate) fn retain_context(context: cl_context) -> Result<(), Code> {
+    handle::retain::<Context>(context)
+}
+
+pub(crate) fn release_context(context: cl_context) -> Result<(), Code> {
+    handle::release::<Context>(context)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_context_info(
+    context: cl_context,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let context = object::<Context>(context)?;
+    let bytes = match param_name {
+        CONTEXT_REFERENCE_COUNT => context.base.count().to_le_bytes().to_vec(),
+        CONTEXT_NUM_DEVICES => (context.devices.len() as u32).to_le_bytes().to_vec(),
+        CONTEXT_DEVICES => handles(context.devices.iter().map(|device| device.base.handle)),
+        CONTEXT_PROPERTIES => handles(context.properties.iter().map(|value| value.cast_unsigned())),
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// `pfn_notify` may be called once with `user_data`.
+pub(crate) unsafe fn set_context_destructor_callback(
+    context: cl_context,
+    pfn_notify: cl_context_destroyed,
+    user_data: *mut void,
+) -> Result<(), Code> {
+    let context = object::<Context>(context)?;
+    let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
+    let mut list = context.destructors.lock().unwrap_or_else(PoisonError::into_inner);
+    list.push((function, user_data.expose_provenance()));
+    Ok(())
+}
+
+/// # Safety
+///
+/// `image_formats` is null or has room for `num_entries`; the count is null or writable.
+pub(crate) unsafe fn get_supported_image_formats(
+    context: cl_context,
+    flags: u64,
+    image_type: u32,
+    num_entries: u32,
+    image_formats: *mut cl_image_format,
+    num_image_formats: *mut u32,
+) -> Result<(), Code> {
+    let context = object::<Context>(context)?;
+    if num_entries == 0 && !image_formats.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let bytes = ask(query::IMAGE_FORMATS, context.base.id, 0, image_type, &flags.to_le_bytes())?;
+    if !image_formats.is_null() {
+        for (at, entry) in bytes.chunks_exact(8).enumerate().take(num_entries as usize) {
+            let mut left = entry;
+            let mut number = || u32::take(&mut left).unwrap_or(0);
+            let format = cl_image_format { image_channel_order: number(), image_channel_data_type: number() };
+            // SAFETY: below `num_entries`, for which there is room by the contract.
+            unsafe { image_formats.add(at).write(format) };
+        }
+    }
+    // SAFETY: by the contract.
+    unsafe { write_if_given(num_image_formats, (bytes.len() / 8) as u32) };
+    Ok(())
+}

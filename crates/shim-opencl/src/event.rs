@@ -1,0 +1,174 @@
+//! Events.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use katydid_opencl_sys::constant::{
+    COMMAND_USER, COMPLETE, EVENT_COMMAND_EXECUTION_STATUS, EVENT_COMMAND_QUEUE, EVENT_COMMAND_TYPE, EVENT_CONTEXT,
+    EVENT_REFERENCE_COUNT, QUEUED, SUBMITTED,
+};
+use katydid_opencl_sys::{Code, cl_context, cl_event, cl_event_notify, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::{kdclEventCallback, kdclSetUserEvent, kdclUserEvent, kdclWait};
+use katydid_wire::opencl::{list as lists, query};
+
+use crate::border::list;
+use crate::context::Context;
+use crate::handle::{self, Base, Held, Object, ids, make, object, objects};
+use crate::info::{Room, ask, handles};
+use crate::landing;
+use crate::queue::Queue;
+use crate::shim::shim;
+use crate::upcall::{self, Call};
+
+/// An event: of a command, or of the program's own setting.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) base: Base,
+    pub(crate) context: Held<Context>,
+    queue: Option<Held<Queue>>,
+    /// `CL_COMMAND_…`.
+    command: u32,
+    /// The state, once it changes no more; else [`QUEUED`].
+    state: AtomicI32,
+}
+
+impl Event {
+    /// The event of a command about to be enqueued.
+    pub(crate) fn of_command(queue: &Arc<Queue>, command: u32) -> Result<Arc<Self>, Code> {
+        make(|base| {
+            let (context, queue) = (queue.context.clone(), Some(Held::new(Arc::clone(queue))));
+            Ok(Self { base, context, queue, command, state: AtomicI32::new(QUEUED.cast_signed()) })
+        })
+    }
+
+    /// The state now. What an ended command read is in the program's memory when this says so.
+    fn status(&self) -> Result<i32, Code> {
+        let known = self.state.load(Ordering::Acquire);
+        if known <= COMPLETE.cast_signed() {
+            return Ok(known);
+        }
+        let value = ask(query::EVENT, self.base.id, 0, EVENT_COMMAND_EXECUTION_STATUS, &[])?;
+        let status = i32::take(&mut &value[..]).ok_or(Code::INVALID_EVENT)?;
+        if status <= COMPLETE.cast_signed() {
+            landing::settle()?;
+            self.state.store(status, Ordering::Release);
+        }
+        Ok(status)
+    }
+}
+
+/// Waits for events, by their ids; what they read is in the program's memory then.
+pub(crate) fn wait_for(ids: &[u32]) -> Result<(), Code> {
+    let link = &shim()?.link;
+    let mut bytes = Vec::new();
+    lists::put(&mut bytes, ids);
+    let waited = link.call(&kdclWait { events: &bytes });
+    landing::settle()?;
+    waited?;
+    link.earlier()
+}
+
+/// # Safety
+///
+/// `events` is null or holds `count` handles.
+pub(crate) unsafe fn wait_for_events(count: u32, events: *const cl_event) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let handles = unsafe { list(count as usize, events) };
+    let events = objects::<Event>(handles)?;
+    let first = events.first().ok_or(Code::INVALID_VALUE)?;
+    if events.iter().any(|event| event.context.base.id != first.context.base.id) {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    wait_for(&ids(&events))
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_event_info(
+    event: cl_event,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let event = object::<Event>(event)?;
+    let bytes = match param_name {
+        EVENT_COMMAND_QUEUE => handles([event.queue.as_ref().map_or(0, |queue| queue.base.handle)]),
+        EVENT_CONTEXT => handle::bytes(&*event.context),
+        EVENT_COMMAND_TYPE => event.command.to_le_bytes().to_vec(),
+        EVENT_REFERENCE_COUNT => event.base.count().to_le_bytes().to_vec(),
+        EVENT_COMMAND_EXECUTION_STATUS => event.status()?.to_le_bytes().to_vec(),
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_event_profiling_info(
+    event: cl_event,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let event = object::<Event>(event)?;
+    let bytes = ask(query::PROFILING, event.base.id, 0, param_name, &[])?;
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+pub(crate) fn create_user_event(context: cl_context) -> Result<cl_event, Code> {
+    let context = object::<Context>(context)?;
+    let event = make(|base| {
+        shim()?.link.call(&kdclUserEvent { event: base.id, context: context.base.id })?;
+        let context = Held::new(Arc::clone(&context));
+        let state = AtomicI32::new(QUEUED.cast_signed());
+        Ok(Event { base, context, queue: None, command: COMMAND_USER, state })
+    })?;
+    Ok(event.handle())
+}
+
+pub(crate) fn set_user_event_status(event: cl_event, execution_status: i32) -> Result<(), Code> {
+    let event = object::<Event>(event)?;
+    if event.command != COMMAND_USER {
+        return Err(Code::INVALID_EVENT);
+    }
+    if execution_status > COMPLETE.cast_signed() {
+        return Err(Code::INVALID_VALUE);
+    }
+    shim()?.link.call(&kdclSetUserEvent { event: event.base.id, status: execution_status }).map(drop)
+}
+
+pub(crate) fn retain_event(event: cl_event) -> Result<(), Code> {
+    handle::retain::<Event>(event)
+}
+
+pub(crate) fn release_event(event: cl_event) -> Result<(), Code> {
+    handle::release::<Event>(event)
+}
+
+/// # Safety
+///
+/// `pfn_notify` may be called once with `user_data`, from any thread.
+pub(crate) unsafe fn set_event_callback(
+    event: cl_event,
+    state: i32,
+    pfn_notify: cl_event_notify,
+    user_data: *mut void,
+) -> Result<(), Code> {
+    let event = object::<Event>(event)?;
+    let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
+    if !(COMPLETE.cast_signed()..=SUBMITTED.cast_signed()).contains(&state) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let id = event.base.id;
+    let token = upcall::register(Call::Event(function, Held::new(event), user_data.expose_provenance()))?;
+    let told = shim()?.link.call(&kdclEventCallback { event: id, type_of: state, token });
+    told.map(drop).inspect_err(|_| upcall::forget(token))
+}

@@ -1,0 +1,99 @@
+//! Queries: the values, and the way they are handed out.
+//!
+//! What the program's side knows is answered here: references, and every value that is an object. Everything else is
+//! the driver's, and what cannot change is asked for once.
+#![expect(unsafe_code, reason = "writes values where C callers want them")]
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use katydid_opencl_sys::{Code, void};
+use katydid_wire::opencl::AT_ONCE;
+use katydid_wire::opencl::message::{kdclBlob, kdclInfo};
+
+use crate::border::write_if_given;
+use crate::shim::shim;
+
+/// What a query's caller gave: room and where to tell the size.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) size: usize,
+    pub(crate) value: *mut void,
+    pub(crate) needed: *mut usize,
+}
+
+impl Room {
+    /// Hands out a value.
+    ///
+    /// # Safety
+    ///
+    /// `value` is null or writable for `size` bytes, `needed` is null or writable.
+    pub(crate) unsafe fn answer(self, bytes: &[u8]) -> Result<(), Code> {
+        if !self.value.is_null() {
+            if self.size < bytes.len() {
+                return Err(Code::INVALID_VALUE);
+            }
+            // SAFETY: writable for at least as many bytes, by the contract and the check.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.value.cast::<u8>(), bytes.len()) };
+        }
+        // SAFETY: by the contract.
+        unsafe { write_if_given(self.needed, bytes.len()) };
+        Ok(())
+    }
+}
+
+/// Asks the driver.
+pub(crate) fn ask(query: u32, object: u32, second: u32, parameter: u32, input: &[u8]) -> Result<Vec<u8>, Code> {
+    let link = &shim()?.link;
+    let reply = link.call(&kdclInfo { query, object, second, parameter, input })?;
+    let mut value = reply.value;
+    while (value.len() as u64) < reply.size {
+        let part = link.call(&kdclBlob { offset: value.len() as u64, size: AT_ONCE as u32 })?.data;
+        if part.is_empty() {
+            return Err(link.broken("kdclBlob"));
+        }
+        value.extend(part);
+    }
+    Ok(value)
+}
+
+/// Values of one object that never change, by parameter.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    values: Mutex<HashMap<u32, Vec<u8>>>,
+}
+
+impl Known {
+    /// The value, asked for the first time.
+    pub(crate) fn ask(&self, query: u32, object: u32, parameter: u32) -> Result<Vec<u8>, Code> {
+        if let Some(value) = self.values.lock().unwrap_or_else(PoisonError::into_inner).get(&parameter) {
+            return Ok(value.clone());
+        }
+        let value = ask(query, object, 0, parameter, &[])?;
+        self.values.lock().unwrap_or_else(PoisonError::into_inner).insert(parameter, value.clone());
+        Ok(value)
+    }
+}
+
+/// A list of handles as the bytes of a value.
+pub(crate) fn handles(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
+    values.into_iter().flat_map(|value| (value as u64).to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_need_room_and_tell_their_size() {
+        let (mut value, mut needed) = ([0u8; 4], 0);
+        let room = Room { size: 4, value: value.as_mut_ptr().cast(), needed: &raw mut needed };
+        // SAFETY: locals of the sizes that are said.
+        unsafe {
+            assert_eq!(room.answer(b"abcde"), Err(Code::INVALID_VALUE));
+            assert_eq!(room.answer(b"abc"), Ok(()));
+            assert_eq!(Room { size: 0, value: std::ptr::null_mut(), ..room }.answer(b"abcde"), Ok(()));
+        }
+        assert_eq!((&value, needed), (b"abc\0", 5));
+    }
+}

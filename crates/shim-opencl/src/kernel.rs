@@ -1,0 +1,297 @@
+//! Kernels and their arguments.
+//!
+//! What kind an argument is, the driver says if it keeps what the source said; else the value decides: one that is the
+//! handle of a live object is that object. The first value of an argument is set with the driver's consent; later ones
+//! of the same form and size need none, and wait for nobody.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_opencl_sys::constant::{
+    KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_FUNCTION_NAME, KERNEL_NUM_ARGS, KERNEL_PROGRAM,
+    KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
+};
+use katydid_opencl_sys::{Code, char, cl_device_id, cl_kernel, cl_program, void};
+use katydid_wire::opencl::message::{kdclCloneKernel, kdclKernel, kdclSetArgument, kdclSetExecInfo};
+use katydid_wire::opencl::{argument, query, value};
+
+use crate::border::{list, write_if_given};
+use crate::device::Device;
+use crate::handle::{self, Base, Held, Object, any_argument, make, object};
+use crate::info::{Known, Room, ask};
+use crate::launch::Shape;
+use crate::program::{Program, text};
+use crate::shim::shim;
+
+/// A kernel.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) base: Base,
+    pub(crate) program: Held<Program>,
+    /// What each argument is, as far as the driver says.
+    arguments: Vec<u8>,
+    accepted: Mutex<Accepted>,
+    known: Known,
+}
+
+/// What the driver has accepted for a kernel, and so will again.
+#[derive(Debug, Default, Clone)]
+struct Accepted {
+    /// Form and size of values, by argument.
+    values: HashMap<u32, (u32, u64)>,
+    launches: HashSet<Shape>,
+}
+
+/// Launches of one kernel that are kept as accepted; beyond, they begin anew.
+const LAUNCHES: usize = 64;
+
+impl Kernel {
+    fn new(base: Base, program: Held<Program>, arguments: Vec<u8>, accepted: Accepted) -> Self {
+        Self { base, program, arguments, accepted: Mutex::new(accepted), known: Known::default() }
+    }
+
+    /// Whether the driver has accepted a launch of this shape.
+    pub(crate) fn has_launched(&self, shape: &Shape) -> bool {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).launches.contains(shape)
+    }
+
+    /// Notes a launch that the driver has accepted.
+    pub(crate) fn launched(&self, shape: Shape) {
+        let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        if accepted.launches.len() >= LAUNCHES {
+            accepted.launches.clear();
+        }
+        accepted.launches.insert(shape);
+    }
+
+    /// Sets an argument, waiting for the driver's word only if it has given none for such a value.
+    fn set(&self, index: u32, form: u32, size: u64, value: &[u8]) -> Result<(), Code> {
+        let link = &shim()?.link;
+        let message = kdclSetArgument { kernel: self.base.id, index, form, size, value };
+        let known = |accepted: &Accepted| accepted.values.get(&index) == Some(&(form, size));
+        if known(&self.accepted.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return link.enqueue(&message);
+        }
+        link.call(&message)?;
+        let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        accepted.values.insert(index, (form, size));
+        // A value of another form or size may make a launch impossible.
+        accepted.launches.clear();
+        Ok(())
+    }
+}
+
+fn create(program: &Arc<Program>, name: &[u8]) -> Result<Arc<Kernel>, Code> {
+    make(|base| {
+        let message = kdclKernel { kernel: base.id, program: program.base.id, name };
+        let facts = shim()?.link.call(&message)?.facts;
+        Ok(Kernel::new(base, Held::new(Arc::clone(program)), facts, Accepted::default()))
+    })
+}
+
+/// # Safety
+///
+/// The name is null or a C string.
+pub(crate) unsafe fn create_kernel(program: cl_program, kernel_name: *const char) -> Result<cl_kernel, Code> {
+    let program = object::<Program>(program)?;
+    if kernel_name.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    Ok(create(&program, unsafe { text(kernel_name) })?.handle())
+}
+
+/// # Safety
+///
+/// `kernels` is null or has room for `num_kernels`; the count is null or writable.
+pub(crate) unsafe fn create_kernels_in_program(
+    program: cl_program,
+    num_kernels: u32,
+    kernels: *mut cl_kernel,
+    num_kernels_ret: *mut u32,
+) -> Result<(), Code> {
+    let program = object::<Program>(program)?;
+    let names = ask(query::PROGRAM, program.base.id, 0, PROGRAM_KERNEL_NAMES, &[])?;
+    let names = names.strip_suffix(b"\0").unwrap_or(&names);
+    let names: Vec<&[u8]> = names.split(|byte| *byte == b';').filter(|name| !name.is_empty()).collect();
+    if !kernels.is_null() {
+        if (num_kernels as usize) < names.len() {
+            return Err(Code::INVALID_VALUE);
+        }
+        for (at, name) in names.iter().enumerate() {
+            let kernel = create(&program, name)?;
+            // SAFETY: there is room, by the contract and the check.
+            unsafe { kernels.add(at).write(kernel.handle()) };
+        }
+    }
+    // SAFETY: by the contract.
+    unsafe { write_if_given(num_kernels_ret, names.len() as u32) };
+    Ok(())
+}
+
+pub(crate) fn clone_kernel(source: cl_kernel) -> Result<cl_kernel, Code> {
+    let source = object::<Kernel>(source)?;
+    let kernel = make(|base| {
+        shim()?.link.call(&kdclCloneKernel { kernel: base.id, source: source.base.id })?;
+        let accepted = source.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(Kernel::new(base, source.program.clone(), source.arguments.clone(), accepted))
+    })?;
+    Ok(kernel.handle())
+}
+
+pub(crate) fn retain_kernel(kernel: cl_kernel) -> Result<(), Code> {
+    handle::retain::<Kernel>(kernel)
+}
+
+pub(crate) fn release_kernel(kernel: cl_kernel) -> Result<(), Code> {
+    handle::release::<Kernel>(kernel)
+}
+
+/// # Safety
+///
+/// The value is null or readable for `arg_size` bytes.
+pub(crate) unsafe fn set_kernel_arg(
+    kernel: cl_kernel,
+    arg_index: u32,
+    arg_size: usize,
+    arg_value: *const void,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let size = arg_size as u64;
+    if arg_value.is_null() {
+        return kernel.set(arg_index, value::SIZE, size, &[]);
+    }
+    // SAFETY: handed on.
+    let bytes = unsafe { list(arg_size, arg_value.cast::<u8>()) };
+    let kind = kernel.arguments.get(arg_index as usize).copied().unwrap_or(argument::UNKNOWN);
+    let handle = <[u8; 8]>::try_from(bytes).ok().map(|bytes| u64::from_le_bytes(bytes) as usize);
+    match (kind, handle) {
+        // The driver says what is wrong with a size that no handle has, or with a value where only a size may be.
+        (argument::OBJECT | argument::UNKNOWN, Some(0)) => {
+            kernel.set(arg_index, value::OBJECT, size, &0u32.to_le_bytes())
+        }
+        (argument::OBJECT | argument::UNKNOWN, Some(handle)) => match any_argument(handle) {
+            Some(id) => kernel.set(arg_index, value::OBJECT, size, &id.to_le_bytes()),
+            None if kind == argument::UNKNOWN => kernel.set(arg_index, value::BYTES, size, bytes),
+            None => Err(Code::INVALID_MEM_OBJECT),
+        },
+        _ => kernel.set(arg_index, value::BYTES, size, bytes),
+    }
+}
+
+pub(crate) fn set_kernel_arg_svm_pointer(
+    kernel: cl_kernel,
+    arg_index: u32,
+    arg_value: *const void,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let address = arg_value.addr() as u64;
+    kernel.set(arg_index, value::SVM, 8, &address.to_le_bytes())
+}
+
+/// # Safety
+///
+/// The value is readable for `size` bytes.
+pub(crate) unsafe fn set_kernel_exec_info(
+    kernel: cl_kernel,
+    param_name: u32,
+    size: usize,
+    value: *const void,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    if value.is_null() || size == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    let value = unsafe { list(size, value.cast::<u8>()) };
+    // Memory of the program's own never is the device's.
+    if param_name == KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM && value.iter().any(|byte| *byte != 0) {
+        return Err(Code::INVALID_OPERATION);
+    }
+    let message = kdclSetExecInfo { kernel: kernel.base.id, parameter: param_name, value };
+    shim()?.link.call(&message).map(drop)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_kernel_info(
+    kernel: cl_kernel,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let bytes = match param_name {
+        KERNEL_REFERENCE_COUNT => kernel.base.count().to_le_bytes().to_vec(),
+        KERNEL_CONTEXT => handle::bytes(&*kernel.program.context),
+        KERNEL_PROGRAM => handle::bytes(&*kernel.program),
+        KERNEL_NUM_ARGS | KERNEL_FUNCTION_NAME => kernel.known.ask(query::KERNEL, kernel.base.id, param_name)?,
+        _ => ask(query::KERNEL, kernel.base.id, 0, param_name, &[])?,
+    };
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_kernel_arg_info(
+    kernel: cl_kernel,
+    index: u32,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let bytes = ask(query::ARGUMENT, kernel.base.id, index, param_name, &[])?;
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+/// The id of a device that may be left out.
+fn device(device: cl_device_id) -> Result<u32, Code> {
+    if device == cl_device_id::NULL { Ok(0) } else { Ok(object::<Device>(device)?.base.id) }
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_kernel_work_group_info(
+    kernel: cl_kernel,
+    of: cl_device_id,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let bytes = ask(query::WORK_GROUP, kernel.base.id, device(of)?, param_name, &[])?;
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]); the input is readable for its size.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn get_kernel_sub_group_info(
+    kernel: cl_kernel,
+    of: cl_device_id,
+    param_name: u32,
+    input_size: usize,
+    input: *const void,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    // SAFETY: handed on.
+    let input = unsafe { list(input_size, input.cast::<u8>()) };
+    let bytes = ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?;
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}

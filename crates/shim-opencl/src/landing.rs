@@ -1,0 +1,112 @@
+//! What commands read for the program and is not in its memory yet.
+//!
+//! A read that the program does not wait for ends in the worker. Its bytes come over in the calls by which the program
+//! learns that a command has ended: waiting, finishing, asking for a state, a callback. So whoever knows, has the bytes.
+#![expect(unsafe_code, reason = "writes into memory that programs named for their reads")]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use katydid_opencl_sys::Code;
+use katydid_wire::opencl::AT_ONCE;
+use katydid_wire::opencl::message::kdclLand;
+
+use crate::rows::Rows;
+use crate::shim::shim;
+
+/// One read under way.
+struct Pending {
+    number: u64,
+    target: Rows,
+}
+
+/// All reads under way, oldest first.
+#[derive(Default)]
+pub(crate) struct Landings {
+    list: Mutex<Vec<Pending>>,
+    /// How many there are, to be asked without the lock.
+    count: AtomicUsize,
+    last: AtomicU64,
+}
+
+impl Landings {
+    /// A number for a new read.
+    pub(crate) fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes a read that the worker has accepted.
+    ///
+    /// # Safety
+    ///
+    /// The target stays writable until the command has ended, as OpenCL demands of the program.
+    pub(crate) unsafe fn expect(&self, number: u64, target: Rows) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(Pending { number, target });
+        self.count.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Brings over what has ended. Callers have just learned that some command has.
+pub(crate) fn settle() -> Result<(), Code> {
+    let landings = &shim()?.landings;
+    if !landings.any() {
+        return Ok(());
+    }
+    let mut list = landings.list.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failure = Ok(());
+    list.retain(|pending| {
+        // SAFETY: not ended for the program, so its memory is still the command's.
+        match failure.and_then(|()| unsafe { bring(pending.number, &pending.target, false) }) {
+            Ok(has_ended) => !has_ended,
+            Err(code) => {
+                failure = Err(code);
+                true
+            }
+        }
+    });
+    landings.count.store(list.len(), Ordering::Release);
+    failure
+}
+
+/// Waits for a read and brings it over.
+///
+/// # Safety
+///
+/// The target is writable.
+pub(crate) unsafe fn wait(number: u64, target: &Rows) -> Result<(), Code> {
+    // SAFETY: handed on.
+    unsafe { bring(number, target, true) }.map(drop)
+}
+
+/// Brings a read over if it has ended; false if it has not. A failed one has ended too: its event says so.
+///
+/// # Safety
+///
+/// The target is writable.
+unsafe fn bring(number: u64, target: &Rows, wait: bool) -> Result<bool, Code> {
+    let link = &shim()?.link;
+    let mut offset = 0;
+    loop {
+        let size = (target.len() - offset).min(AT_ONCE);
+        let message = kdclLand { landing: number, offset: offset as u64, size: size as u32, wait: wait.into() };
+        let reply = link.call(&message)?;
+        match reply.state {
+            0 if reply.data.len() == size => {
+                // SAFETY: by the contract.
+                unsafe { target.scatter(offset, &reply.data) };
+                offset += size;
+                if offset == target.len() {
+                    return Ok(true);
+                }
+            }
+            0 => return Err(link.broken("kdclLand")),
+            state if state < 0 && wait => return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
+            state => return Ok(state < 0),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The OpenCL library of programs under Katydid: a driver for ICD loaders, whose devices are a server's.
+//!
+//! ```text
+//! program ── loader ── entry (generated) ── border ── one file a subject ── link ── worker
+//! ```
+//!
+//! Rules kept in this crate: an object is a record whose address is its handle, so whatever a program hands in is
+//! recognised before anything is read through it; what an object is made of stays alive with it, and its last reference
+//! ends it on both sides; what a driver has accepted once (an argument's size, a launch's shape) is accepted again, so
+//! repeating it waits for nobody; data of the program moves inside the calls that OpenCL makes wait for it.
+
+mod border;
+mod bulk;
+mod command;
+mod context;
+mod device;
+mod entry;
+mod event;
+mod handle;
+mod icd;
+mod image;
+mod info;
+mod kernel;
+mod landing;
+mod launch;
+mod link;
+mod map;
+mod memory;
+mod order;
+mod platform;
+mod program;
+mod queue;
+mod rows;
+mod sampler;
+mod shim;
+mod svm;
+mod transfer;
+mod upcall;

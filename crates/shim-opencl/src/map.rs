@@ -1,0 +1,267 @@
+//! Mapped memory. The program gets memory of its own, filled as the map asks; what it may have written goes back when it
+//! unmaps. Objects that use the program's memory are mapped right there.
+#![expect(unsafe_code, reason = "lends memory to the program")]
+
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::Arc;
+
+use katydid_opencl_sys::constant::{
+    COMMAND_MAP_BUFFER, COMMAND_MAP_IMAGE, COMMAND_UNMAP_MEM_OBJECT, MAP_READ, MAP_WRITE, MAP_WRITE_INVALIDATE_REGION,
+    MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
+use katydid_wire::opencl::extent::IMAGE;
+use katydid_wire::opencl::message::kdclRead;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::border::write_if_given;
+use crate::handle::object;
+use crate::memory::Memory;
+use crate::order::Order;
+use crate::rows::Rows;
+use crate::shim::shim;
+use crate::transfer::{Transfer, image_box, run, three};
+
+/// Memory lent to the program: pages of their own, aligned as any element wants.
+#[derive(Debug)]
+struct Lent {
+    start: usize,
+    length: usize,
+}
+
+impl Lent {
+    fn new(length: usize) -> Result<Self, Code> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) };
+        let start = start.map_err(|_| Code::MAP_FAILURE)?.expose_provenance();
+        Ok(Self { start, length })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; the program has unmapped it, or its object is gone.
+        let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.start), self.length) };
+    }
+}
+
+/// One region that is mapped.
+#[derive(Debug)]
+struct Map {
+    /// What is written back; none of a map for reading.
+    back: Option<(u32, katydid_wire::opencl::extent::Extent, Rows)>,
+    /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
+    _lent: Option<Lent>,
+}
+
+/// What is mapped of an object.
+#[derive(Debug, Default)]
+pub(crate) struct Maps {
+    /// By address; a region may be mapped again.
+    regions: HashMap<usize, Vec<Map>>,
+    /// The whole buffer's memory, so that maps of one byte agree about it.
+    whole: Option<Lent>,
+}
+
+impl Maps {
+    /// Regions that are mapped.
+    pub(crate) fn count(&self) -> u32 {
+        self.regions.values().map(|maps| maps.len() as u32).sum()
+    }
+
+    /// The address of the whole buffer's memory.
+    fn whole(&mut self, size: u64) -> Result<usize, Code> {
+        if self.whole.is_none() {
+            self.whole = Some(Lent::new(size as usize)?);
+        }
+        Ok(self.whole.as_ref().map_or(0, |lent| lent.start))
+    }
+
+    fn add(&mut self, address: usize, map: Map) {
+        self.regions.entry(address).or_default().push(map);
+    }
+
+    fn take(&mut self, address: usize) -> Option<Map> {
+        let maps = self.regions.get_mut(&address)?;
+        let map = maps.pop();
+        if maps.is_empty() {
+            self.regions.remove(&address);
+        }
+        map
+    }
+}
+
+/// Whether the flags fit each other and the object.
+fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
+    let known = MAP_READ | MAP_WRITE | MAP_WRITE_INVALIDATE_REGION;
+    let both = flags & MAP_WRITE_INVALIDATE_REGION != 0 && flags & (MAP_READ | MAP_WRITE) != 0;
+    if flags & !known != 0 || both {
+        return Err(Code::INVALID_VALUE);
+    }
+    let reads = flags & MAP_READ != 0 && memory.flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) != 0;
+    let writes = flags & !MAP_READ != 0 && memory.flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) != 0;
+    if reads || writes { Err(Code::INVALID_OPERATION) } else { Ok(()) }
+}
+
+/// Enqueues the map's command and notes the region.
+///
+/// # Safety
+///
+/// The transfer's rows are writable.
+unsafe fn map(order: Order, transfer: Transfer, blocking: bool, flags: u64, lent: Option<Lent>) -> Result<usize, Code> {
+    let (address, memory) = (transfer.rows.start, Arc::clone(&transfer.memory));
+    let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
+    let back = writes.then_some((transfer.form, transfer.extent, transfer.rows));
+    if flags & MAP_WRITE_INVALIDATE_REGION == 0 {
+        // SAFETY: by the contract.
+        unsafe { transfer.read(order, blocking)? };
+    } else {
+        only_command(order, &transfer)?;
+    }
+    memory.maps().add(address, Map { back, _lent: lent });
+    Ok(address)
+}
+
+/// A command that is in its place among the others and moves nothing to the program.
+fn only_command(order: Order, transfer: &Transfer) -> Result<(), Code> {
+    let one = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), ..*transfer };
+    let waits = one.arguments(&order);
+    let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
+    shim()?.link.call(&kdclRead { queue, event, memory, form: one.form, landing: 0, waits: &waits })?;
+    order.done();
+    Ok(())
+}
+
+/// The first byte, or element, of an extent.
+fn first_of(transfer: &Transfer) -> katydid_wire::opencl::extent::Extent {
+    katydid_wire::opencl::extent::Extent { region: [1, 1, 1], ..transfer.extent }
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_map_buffer(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    blocking: u32,
+    flags: u64,
+    offset: usize,
+    size: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<*mut void, Code> {
+    // SAFETY: handed on.
+    let order = unsafe { Order::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
+    let memory = object::<Memory>(buffer)?;
+    check(&memory, flags)?;
+    let start = if memory.host == 0 { memory.maps().whole(memory.size)? } else { memory.host };
+    let place = ptr::with_exposed_provenance_mut::<void>(start.wrapping_add(offset));
+    let transfer = run(buffer, offset, size, place)?;
+    // SAFETY: the whole buffer's memory, or the program's, holds the region: `run` has checked it.
+    let address = unsafe { map(order, transfer, blocking != 0, flags, None)? };
+    Ok(ptr::with_exposed_provenance_mut(address))
+}
+
+/// # Safety
+///
+/// Lists are as long as said; origin and region hold three numbers; the other places are null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_map_image(
+    queue: cl_command_queue,
+    image: cl_mem,
+    blocking: u32,
+    flags: u64,
+    origin: *const usize,
+    region: *const usize,
+    image_row_pitch: *mut usize,
+    image_slice_pitch: *mut usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<*mut void, Code> {
+    // SAFETY: handed on.
+    let order = unsafe { Order::new(queue, (count, events, event), COMMAND_MAP_IMAGE)? };
+    let memory = object::<Memory>(image)?;
+    let shape = memory.image.ok_or(Code::INVALID_MEM_OBJECT)?;
+    check(&memory, flags)?;
+    // SAFETY: handed on.
+    let (from, size) = unsafe { (three(origin)?, three(region)?) };
+    if image_row_pitch.is_null() || (image_slice_pitch.is_null() && shape.has_slices()) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let (start, row, slice, lent) = if memory.host == 0 {
+        let row = size[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
+        let slice = row.checked_mul(size[1]).ok_or(Code::INVALID_VALUE)?;
+        let lent = Lent::new(slice.checked_mul(size[2]).ok_or(Code::INVALID_VALUE)?.max(1))?;
+        let slice = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { row } else { slice };
+        (lent.start, row, slice, Some(lent))
+    } else {
+        let slice = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { shape.row_of_array() } else { shape.row };
+        let start = memory.host + from[2] * shape.slice + from[1] * slice + from[0] * shape.element;
+        (start, shape.row, shape.slice, None)
+    };
+    let place = ptr::with_exposed_provenance::<void>(start);
+    // SAFETY: handed on.
+    let transfer = unsafe { image_box(image, origin, region, (row, slice), place)? };
+    // SAFETY: memory of this region's own, or the program's, which holds the whole image.
+    let address = unsafe { map(order, transfer, blocking != 0, flags, lent)? };
+    // SAFETY: by the contract.
+    unsafe {
+        write_if_given(image_row_pitch, row);
+        write_if_given(image_slice_pitch, if shape.has_slices() { slice } else { 0 });
+    }
+    Ok(ptr::with_exposed_provenance_mut(address))
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable; nobody uses the region any more.
+pub(crate) unsafe fn enqueue_unmap_mem_object(
+    queue: cl_command_queue,
+    memobj: cl_mem,
+    mapped_ptr: *mut void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let order = unsafe { Order::new(queue, (count, events, event), COMMAND_UNMAP_MEM_OBJECT)? };
+    let memory = object::<Memory>(memobj)?;
+    let map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
+    match map.back {
+        Some((form, extent, rows)) => {
+            // SAFETY: the region is still the program's, and lent until `map` is dropped.
+            unsafe { Transfer { memory, form, extent, rows }.write(order, false) }
+        }
+        None => unmapped(order, memory),
+    }
+}
+
+/// The command of an unmap that brings nothing back.
+fn unmapped(order: Order, memory: Arc<Memory>) -> Result<(), Code> {
+    let form = if memory.image.is_some() { IMAGE } else { katydid_wire::opencl::extent::RUN };
+    let extent = katydid_wire::opencl::extent::Extent { region: [1, 1, 1], ..Default::default() };
+    only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_counted_until_each_is_unmapped() {
+        let mut maps = Maps::default();
+        let whole = maps.whole(100).unwrap();
+        assert_eq!(maps.whole(100), Ok(whole));
+        for _ in 0..2 {
+            maps.add(whole, Map { back: None, _lent: None });
+        }
+        assert_eq!(maps.count(), 2);
+        assert!(maps.take(whole).is_some() && maps.take(whole).is_some() && maps.take(whole).is_none());
+        assert_eq!(maps.count(), 0);
+    }
+}

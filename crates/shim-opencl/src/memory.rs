@@ -1,0 +1,340 @@
+//! Buffers, parts of buffers, pipes, and what all memory objects have.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::constant::{
+    BUFFER_CREATE_TYPE_REGION, MEM_ASSOCIATED_MEMOBJECT, MEM_CONTEXT, MEM_COPY_HOST_PTR, MEM_FLAGS, MEM_HOST_PTR,
+    MEM_MAP_COUNT, MEM_OBJECT_BUFFER, MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_TYPE, MEM_USE_HOST_PTR,
+    MEM_USES_SVM_POINTER, PIPE_PROPERTIES,
+};
+use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
+use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
+use katydid_wire::opencl::{list, query};
+
+use crate::bulk;
+use crate::context::Context;
+use crate::handle::{self, Base, Held, Object, make, object};
+use crate::image::Shape;
+use crate::info::{Known, Room, handles};
+use crate::map::Maps;
+use crate::queue::pairs;
+use crate::rows::Rows;
+use crate::shim::shim;
+use crate::upcall::{self, Call};
+
+/// What flags may say of the program's memory, and what not both.
+const HOST: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
+
+/// A memory object.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) base: Base,
+    pub(crate) context: Held<Context>,
+    /// What it is a part or a view of.
+    pub(crate) parent: Option<Held<Memory>>,
+    /// `CL_MEM_OBJECT_…`.
+    pub(crate) kind: u32,
+    /// As the program gave them, or as they follow from the parent's.
+    pub(crate) flags: u64,
+    /// Bytes of a buffer.
+    pub(crate) size: u64,
+    /// First byte within the parent.
+    offset: u64,
+    /// The program's memory that it uses; 0: none.
+    pub(crate) host: usize,
+    /// As given, with the 0 that ends them.
+    properties: Vec<u64>,
+    /// What an image is.
+    pub(crate) image: Option<Shape>,
+    maps: Mutex<Maps>,
+    known: Known,
+}
+
+impl Memory {
+    /// An object of its own memory.
+    pub(crate) fn new(base: Base, context: Held<Context>, kind: u32, flags: u64) -> Self {
+        Self {
+            base,
+            context,
+            parent: None,
+            kind,
+            flags,
+            size: 0,
+            offset: 0,
+            host: 0,
+            properties: Vec::new(),
+            image: None,
+            maps: Mutex::default(),
+            known: Known::default(),
+        }
+    }
+
+    /// Adds what the program gave besides.
+    pub(crate) fn with(mut self, host: usize, properties: Vec<u64>) -> Self {
+        self.host = if self.flags & MEM_USE_HOST_PTR == 0 { 0 } else { host };
+        self.properties = properties;
+        self
+    }
+
+    /// Makes it an image, of its own or of a parent's memory.
+    pub(crate) fn of_image(self, shape: Shape, parent: Option<Held<Self>>) -> Self {
+        Self { image: Some(shape), parent, ..self }
+    }
+
+    pub(crate) fn is_buffer(&self) -> bool {
+        self.kind == MEM_OBJECT_BUFFER
+    }
+
+    /// What is mapped of it.
+    pub(crate) fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bytes that an object begins with; none if the program gives none.
+///
+/// # Safety
+///
+/// The rows are readable if the flags say that the program gives memory.
+pub(crate) unsafe fn contents<'a>(flags: u64, rows: Rows) -> Result<Cow<'a, [u8]>, Code> {
+    let given = flags & HOST != 0;
+    if given != (rows.start != 0) || flags & HOST == HOST {
+        return Err(if flags & HOST == HOST { Code::INVALID_VALUE } else { Code::INVALID_HOST_PTR });
+    }
+    // SAFETY: by the contract.
+    Ok(if given { unsafe { rows.gather() } } else { Cow::Borrowed(&[]) })
+}
+
+/// # Safety
+///
+/// `host_ptr` is readable for `size` bytes if the flags say that it is given; the list is null or ends with 0.
+unsafe fn create(
+    context: cl_context,
+    properties: Option<Vec<u64>>,
+    flags: u64,
+    size: usize,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    let context = object::<Context>(context)?;
+    if size == 0 {
+        return Err(Code::INVALID_BUFFER_SIZE);
+    }
+    let shim = shim()?;
+    let (link, host) = (&shim.link, host_ptr.expose_provenance());
+    // Shared virtual memory is used where it is, on both sides.
+    let svm = if flags & MEM_USE_HOST_PTR != 0 && shim.ranges.all(host, size) { host as u64 } else { 0 };
+    let rows = Rows::run(host, if svm == 0 { size } else { 0 });
+    // SAFETY: by the contract.
+    let data = unsafe { contents(flags, rows)? };
+    let sent = bulk::send(link, &data)?;
+    let mut bytes = Vec::new();
+    if let Some(list) = &properties {
+        list::put(&mut bytes, &list[..list.len() - 1]);
+    }
+    bytes.extend_from_slice(sent.inline);
+    let memory = make(|base| {
+        link.call(&kdclBuffer {
+            memory: base.id,
+            context: context.base.id,
+            flags,
+            size: size as u64,
+            svm,
+            staged: sent.staged,
+            properties: properties.is_some().into(),
+            data: &bytes,
+        })?;
+        let memory = Memory::new(base, Held::new(Arc::clone(&context)), MEM_OBJECT_BUFFER, flags)
+            .with(host, properties.unwrap_or_default());
+        Ok(Memory { size: size as u64, ..memory })
+    })?;
+    Ok(memory.handle())
+}
+
+/// # Safety
+///
+/// As the function below.
+pub(crate) unsafe fn create_buffer(
+    context: cl_context,
+    flags: u64,
+    size: usize,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    // SAFETY: handed on.
+    unsafe { create(context, None, flags, size, host_ptr) }
+}
+
+/// # Safety
+///
+/// `host_ptr` is readable for `size` bytes if the flags say that it is given; the list is null or ends with 0.
+pub(crate) unsafe fn create_buffer_with_properties(
+    context: cl_context,
+    properties: *const u64,
+    flags: u64,
+    size: usize,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    // SAFETY: handed on.
+    unsafe { create(context, pairs(properties), flags, size, host_ptr) }
+}
+
+/// # Safety
+///
+/// `info` is null or a region.
+pub(crate) unsafe fn create_sub_buffer(
+    buffer: cl_mem,
+    flags: u64,
+    kind: u32,
+    info: *const void,
+) -> Result<cl_mem, Code> {
+    let parent = object::<Memory>(buffer)?;
+    if !parent.is_buffer() || parent.parent.is_some() {
+        return Err(Code::INVALID_MEM_OBJECT);
+    }
+    if kind != BUFFER_CREATE_TYPE_REGION || info.is_null() || flags & HOST != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: not null, so a region by the contract.
+    let region = unsafe { info.cast::<cl_buffer_region>().read_unaligned() };
+    let (origin, size) = (region.origin as u64, region.size as u64);
+    let inherited = inherited(parent.flags, flags);
+    let memory = make(|base| {
+        shim()?.link.call(&kdclSubBuffer { memory: base.id, parent: parent.base.id, flags, origin, size })?;
+        let context = Held::clone(&parent.context);
+        let host = if parent.host == 0 { 0 } else { parent.host + region.origin };
+        let parent = Some(Held::new(Arc::clone(&parent)));
+        let memory = Memory::new(base, context, MEM_OBJECT_BUFFER, inherited);
+        Ok(Memory { parent, size, offset: origin, host, ..memory })
+    })?;
+    Ok(memory.handle())
+}
+
+/// Flags of a part: what it does not say itself is as the whole has it.
+pub(crate) fn inherited(parent: u64, own: u64) -> u64 {
+    /// Which accesses kernels have.
+    const KERNEL: u64 = 0b111;
+    /// Which accesses the program has.
+    const PROGRAM: u64 = 0b111 << 7;
+    let part = |mask: u64| if own & mask == 0 { parent & mask } else { own & mask };
+    part(KERNEL) | part(PROGRAM) | (parent & !(KERNEL | PROGRAM))
+}
+
+/// # Safety
+///
+/// Properties are null, as the standard has it.
+pub(crate) unsafe fn create_pipe(
+    context: cl_context,
+    flags: u64,
+    packet_size: u32,
+    packets: u32,
+    properties: *const isize,
+) -> Result<cl_mem, Code> {
+    let context = object::<Context>(context)?;
+    if !properties.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let pipe = make(|base| {
+        let message = kdclPipe { memory: base.id, context: context.base.id, flags, packetSize: packet_size, packets };
+        shim()?.link.call(&message)?;
+        Ok(Memory::new(base, Held::new(Arc::clone(&context)), MEM_OBJECT_PIPE, flags))
+    })?;
+    Ok(pipe.handle())
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_pipe_info(
+    pipe: cl_mem,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let pipe = object::<Memory>(pipe)?;
+    let bytes = match param_name {
+        _ if pipe.kind != MEM_OBJECT_PIPE => return Err(Code::INVALID_MEM_OBJECT),
+        PIPE_PROPERTIES => Vec::new(),
+        _ => pipe.known.ask(query::PIPE, pipe.base.id, param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+pub(crate) fn retain_mem_object(memory: cl_mem) -> Result<(), Code> {
+    handle::retain::<Memory>(memory)
+}
+
+pub(crate) fn release_mem_object(memory: cl_mem) -> Result<(), Code> {
+    handle::release::<Memory>(memory)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_mem_object_info(
+    memory: cl_mem,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let memory = object::<Memory>(memory)?;
+    let bytes = match param_name {
+        MEM_TYPE => memory.kind.to_le_bytes().to_vec(),
+        MEM_FLAGS => memory.flags.to_le_bytes().to_vec(),
+        MEM_HOST_PTR => handles([memory.host]),
+        MEM_MAP_COUNT => memory.maps().count().to_le_bytes().to_vec(),
+        MEM_REFERENCE_COUNT => memory.base.count().to_le_bytes().to_vec(),
+        MEM_CONTEXT => handle::bytes(&*memory.context),
+        MEM_ASSOCIATED_MEMOBJECT => handles([memory.parent.as_ref().map_or(0, |parent| parent.base.handle)]),
+        MEM_PROPERTIES => memory.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        MEM_USES_SVM_POINTER => u32::from(shim()?.ranges.holds(memory.host)).to_le_bytes().to_vec(),
+        katydid_opencl_sys::constant::MEM_OFFSET => memory.offset.to_le_bytes().to_vec(),
+        _ => memory.known.ask(query::MEMORY, memory.base.id, param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// `pfn_notify` may be called once with `user_data`, from any thread.
+pub(crate) unsafe fn set_mem_object_destructor_callback(
+    memory: cl_mem,
+    pfn_notify: cl_mem_notify,
+    user_data: *mut void,
+) -> Result<(), Code> {
+    let memory = object::<Memory>(memory)?;
+    let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
+    let token = upcall::register(Call::Memory(function, memory.base.handle, user_data.expose_provenance()))?;
+    let told = shim()?.link.call(&kdclMemoryCallback { memory: memory.base.id, token });
+    told.map(drop).inspect_err(|_| upcall::forget(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_the_flags_of_the_whole_unless_they_say_otherwise() {
+        assert_eq!(inherited(0b10 | MEM_USE_HOST_PTR, 0), 0b10 | MEM_USE_HOST_PTR);
+        assert_eq!(inherited(0b1, 0b100), 0b100);
+        assert_eq!(inherited(0b1 | 1 << 8, 1 << 9), 0b1 | 1 << 9);
+    }
+
+    #[test]
+    fn memory_is_given_exactly_when_the_flags_say_so() {
+        let memory = [7u8; 4];
+        let given = Rows::run(memory.as_ptr().expose_provenance(), 4);
+        // SAFETY: the rows are `memory`, or not read.
+        unsafe {
+            assert_eq!(contents(MEM_COPY_HOST_PTR, given).as_deref(), Ok(&memory[..]));
+            assert_eq!(contents(0, Rows::run(0, 4)).as_deref(), Ok(&[][..]));
+            assert_eq!(contents(0, given).err(), Some(Code::INVALID_HOST_PTR));
+            assert_eq!(contents(MEM_USE_HOST_PTR, Rows::run(0, 4)).err(), Some(Code::INVALID_HOST_PTR));
+            assert_eq!(contents(HOST, given).err(), Some(Code::INVALID_VALUE));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What every command has: a queue, events to wait for, and an event of its own if the program wants one.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
+use katydid_wire::opencl::list as lists;
+
+use crate::border::list;
+use crate::event::Event;
+use crate::handle::{Object, ids, object, objects, release};
+use crate::queue::Queue;
+
+/// A command that is being enqueued. Dropped before [`Order::done`], it leaves no event.
+pub(crate) struct Order {
+    pub(crate) queue: Arc<Queue>,
+    waits: Vec<u32>,
+    event: Option<Arc<Event>>,
+    place: *mut cl_event,
+}
+
+/// Reads a list of events.
+///
+/// # Safety
+///
+/// `events` is null or holds `count` handles.
+pub(crate) unsafe fn waits(queue: &Queue, count: u32, events: *const cl_event) -> Result<Vec<u32>, Code> {
+    if (count == 0) != events.is_null() {
+        return Err(Code::INVALID_EVENT_WAIT_LIST);
+    }
+    // SAFETY: handed on.
+    let handles = unsafe { list(count as usize, events) };
+    let events = objects::<Event>(handles).map_err(|_| Code::INVALID_EVENT_WAIT_LIST)?;
+    if events.iter().any(|event| event.context.base.id != queue.context.base.id) {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    Ok(ids(&events))
+}
+
+impl Order {
+    /// Checks what the program gave; `command` is what the event's type will be.
+    ///
+    /// # Safety
+    ///
+    /// `events` is null or holds `count` handles; `place` is null or writable until the call returns.
+    pub(crate) unsafe fn new(
+        queue: cl_command_queue,
+        (count, events, place): (u32, *const cl_event, *mut cl_event),
+        command: u32,
+    ) -> Result<Self, Code> {
+        let queue = object::<Queue>(queue)?;
+        // SAFETY: handed on.
+        let waits = unsafe { waits(&queue, count, events)? };
+        let event = if place.is_null() { None } else { Some(Event::of_command(&queue, command)?) };
+        Ok(Self { queue, waits, event, place })
+    }
+
+    /// The event's id; 0: none is wanted.
+    pub(crate) fn event(&self) -> u32 {
+        self.event.as_ref().map_or(0, |event| event.base.id)
+    }
+
+    /// The queue's id.
+    pub(crate) fn queue(&self) -> u32 {
+        self.queue.base.id
+    }
+
+    /// The bytes of the command's message: the waits first.
+    pub(crate) fn arguments(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(128);
+        lists::put(&mut bytes, &self.waits);
+        bytes
+    }
+
+    /// Whether there are events to wait for.
+    pub(crate) fn has_waits(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
+    /// Has the command an event even if the program wants none; it ends with this value.
+    pub(crate) fn with_event(mut self, command: u32) -> Result<Self, Code> {
+        if self.event.is_none() {
+            self.event = Some(Event::of_command(&self.queue, command)?);
+        }
+        Ok(self)
+    }
+
+    /// The command is enqueued: the program gets its event.
+    pub(crate) fn done(mut self) {
+        if !self.place.is_null()
+            && let Some(event) = self.event.take()
+        {
+            // SAFETY: writable by the contract of `new`.
+            unsafe { self.place.write_unaligned(event.handle()) };
+        }
+    }
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        if let Some(event) = self.event.take() {
+            // The worker takes the release of an event that it never had for what it is.
+            let _ = release::<Event>(event.handle());
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Command queues.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::constant::{
+    QUEUE_CONTEXT, QUEUE_DEVICE, QUEUE_DEVICE_DEFAULT, QUEUE_PROPERTIES_ARRAY, QUEUE_REFERENCE_COUNT,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, void};
+use katydid_wire::opencl::message::{kdclFinish, kdclFlush, kdclQueue};
+use katydid_wire::opencl::{list, query};
+
+use crate::context::Context;
+use crate::device::Device;
+use crate::handle::{self, Base, Held, Object, make, object};
+use crate::info::{Room, ask};
+use crate::landing;
+use crate::shim::shim;
+
+/// A command queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) base: Base,
+    pub(crate) context: Held<Context>,
+    device: Held<Device>,
+    /// As given, with the 0 that ends them.
+    properties: Vec<u64>,
+}
+
+/// What is given to the worker: flags of the old function, a list, or no list.
+const FLAGS: u32 = 0;
+const LIST: u32 = 1;
+const NONE: u32 = 2;
+
+fn create(
+    context: cl_context,
+    device: cl_device_id,
+    form: u32,
+    properties: &[u64],
+    given: Vec<u64>,
+) -> Result<cl_command_queue, Code> {
+    let (context, device) = (object::<Context>(context)?, object::<Device>(device)?);
+    if !context.has(&device) {
+        return Err(Code::INVALID_DEVICE);
+    }
+    let mut bytes = Vec::new();
+    list::put(&mut bytes, properties);
+    let queue = make(|base| {
+        let (context_id, device_id) = (context.base.id, device.base.id);
+        let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
+        shim()?.link.call(&message)?;
+        let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
+        Ok(Queue { base, context, device, properties: given })
+    })?;
+    Ok(queue.handle())
+}
+
+pub(crate) fn create_command_queue(
+    context: cl_context,
+    device: cl_device_id,
+    properties: u64,
+) -> Result<cl_command_queue, Code> {
+    create(context, device, FLAGS, &[properties], Vec::new())
+}
+
+/// # Safety
+///
+/// `properties` is null or ends with 0.
+pub(crate) unsafe fn create_command_queue_with_properties(
+    context: cl_context,
+    device: cl_device_id,
+    properties: *const u64,
+) -> Result<cl_command_queue, Code> {
+    // SAFETY: handed on.
+    match unsafe { pairs(properties) } {
+        Some(list) => create(context, device, LIST, &list[..list.len() - 1], list.clone()),
+        None => create(context, device, NONE, &[], Vec::new()),
+    }
+}
+
+/// Pairs up to the name 0, which is kept: a value may be 0 where a name may not.
+///
+/// # Safety
+///
+/// The list is null or ends with 0 in the place of a name.
+pub(crate) unsafe fn pairs<T: Copy + Default + PartialEq>(first: *const T) -> Option<Vec<T>> {
+    if first.is_null() {
+        return None;
+    }
+    let mut list = Vec::new();
+    loop {
+        // SAFETY: names are read up to the first 0, each with its value.
+        let name = unsafe { first.add(list.len()).read_unaligned() };
+        list.push(name);
+        if name == T::default() {
+            return Some(list);
+        }
+        // SAFETY: a name that is not 0 has a value.
+        list.push(unsafe { first.add(list.len()).read_unaligned() });
+    }
+}
+
+pub(crate) fn retain_command_queue(queue: cl_command_queue) -> Result<(), Code> {
+    handle::retain::<Queue>(queue)
+}
+
+/// As the standard has it, what was enqueued is begun.
+pub(crate) fn release_command_queue(queue: cl_command_queue) -> Result<(), Code> {
+    flush(queue)?;
+    handle::release::<Queue>(queue)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`Room::answer`]).
+pub(crate) unsafe fn get_command_queue_info(
+    queue: cl_command_queue,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let queue = object::<Queue>(queue)?;
+    let bytes = match param_name {
+        QUEUE_CONTEXT => handle::bytes(&*queue.context),
+        QUEUE_DEVICE => handle::bytes(&*queue.device),
+        QUEUE_REFERENCE_COUNT => queue.base.count().to_le_bytes().to_vec(),
+        QUEUE_PROPERTIES_ARRAY => queue.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        // Would be an object of the driver's making.
+        QUEUE_DEVICE_DEFAULT => return Err(Code::INVALID_COMMAND_QUEUE),
+        _ => ask(query::QUEUE, queue.base.id, 0, param_name, &[])?,
+    };
+    // SAFETY: handed on.
+    unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+pub(crate) fn flush(queue: cl_command_queue) -> Result<(), Code> {
+    let queue = object::<Queue>(queue)?;
+    shim()?.link.enqueue(&kdclFlush { queue: queue.base.id })
+}
+
+/// Everything that was enqueued has ended, and what it read is in the program's memory.
+pub(crate) fn finish(queue: cl_command_queue) -> Result<(), Code> {
+    let queue = object::<Queue>(queue)?;
+    let link = &shim()?.link;
+    link.call(&kdclFinish { queue: queue.base.id })?;
+    landing::settle()?;
+    link.earlier()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_zero_ends_no_list() {
+        // SAFETY: lists that end with the name 0, and null.
+        unsafe {
+            assert_eq!(pairs([0x1093u64, 0, 0x1094, 7, 0].as_ptr()), Some(vec![0x1093, 0, 0x1094, 7, 0]));
+            assert_eq!(pairs([0isize].as_ptr()), Some(vec![0]));
+            assert_eq!(pairs(std::ptr::null::<u64>()), None);
+        }
+    }
+}

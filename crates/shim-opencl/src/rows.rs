@@ -1,0 +1,116 @@
+//! The program's side of a transfer: bytes with or without gaps between rows and slices. What travels has no gaps.
+#![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
+
+use std::borrow::Cow;
+use std::slice;
+
+/// Memory of the program's: `slices` of `rows` of `width` bytes each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows {
+    /// Address of the first byte.
+    pub(crate) start: usize,
+    /// Bytes of a row.
+    pub(crate) width: usize,
+    pub(crate) rows: usize,
+    pub(crate) slices: usize,
+    /// Bytes from row to row.
+    pub(crate) row: usize,
+    /// Bytes from slice to slice.
+    pub(crate) slice: usize,
+}
+
+impl Rows {
+    /// Bytes in one piece.
+    pub(crate) fn run(start: usize, length: usize) -> Self {
+        Self { start, width: length, rows: 1, slices: 1, row: length, slice: length }
+    }
+
+    /// Bytes without the gaps.
+    pub(crate) fn len(&self) -> usize {
+        self.width.saturating_mul(self.rows).saturating_mul(self.slices)
+    }
+
+    fn has_gaps(&self) -> bool {
+        let next_row = self.rows > 1 && self.row != self.width;
+        let next_slice = self.slices > 1 && self.slice != self.width.saturating_mul(self.rows);
+        next_row || next_slice
+    }
+
+    /// The address of a row, counted through all slices.
+    fn row_at(&self, number: usize) -> usize {
+        self.start + number / self.rows * self.slice + number % self.rows * self.row
+    }
+
+    /// The bytes, gathered if there are gaps.
+    ///
+    /// # Safety
+    ///
+    /// Every row is readable while the result lives.
+    pub(crate) unsafe fn gather<'a>(&self) -> Cow<'a, [u8]> {
+        let bytes = |at: usize, length: usize| -> &'a [u8] {
+            // SAFETY: part of a row, or of all of them where there are no gaps, by the contract.
+            unsafe { slice::from_raw_parts(std::ptr::with_exposed_provenance(at), length) }
+        };
+        if self.len() == 0 {
+            return Cow::Borrowed(&[]);
+        }
+        if !self.has_gaps() {
+            return Cow::Borrowed(bytes(self.start, self.len()));
+        }
+        let mut all = Vec::with_capacity(self.len());
+        (0..self.rows * self.slices).for_each(|number| all.extend_from_slice(bytes(self.row_at(number), self.width)));
+        Cow::Owned(all)
+    }
+
+    /// Puts bytes where they belong that begin `offset` bytes into the gapless whole; what is beyond it is left out.
+    ///
+    /// # Safety
+    ///
+    /// Every row is writable, and nobody holds a reference into one.
+    pub(crate) unsafe fn scatter(&self, offset: usize, bytes: &[u8]) {
+        let mut offset = offset;
+        let mut left = bytes.get(..self.len().saturating_sub(offset).min(bytes.len())).unwrap_or_default();
+        let (width, gaps) = if self.has_gaps() { (self.width, true) } else { (self.len(), false) };
+        while !left.is_empty() {
+            let (number, within) = (offset / width, offset % width);
+            let (part, rest) = left.split_at(left.len().min(width - within));
+            let at = if gaps { self.row_at(number) } else { self.start } + within;
+            // SAFETY: inside one row, or inside all of them where there are no gaps.
+            unsafe {
+                std::ptr::copy_nonoverlapping(part.as_ptr(), std::ptr::with_exposed_provenance_mut(at), part.len());
+            }
+            offset += part.len();
+            left = rest;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(memory: &mut [u8]) -> Rows {
+        let start = memory.as_mut_ptr().expose_provenance();
+        Rows { start, width: 2, rows: 2, slices: 2, row: 3, slice: 8 }
+    }
+
+    #[test]
+    fn gaps_are_left_out_and_left_alone() {
+        let mut memory = *b"ab.cd...ef.gh";
+        // SAFETY: the rows lie in `memory`.
+        unsafe {
+            assert_eq!(&*rows(&mut memory).gather(), b"abcdefgh");
+            rows(&mut memory).scatter(0, b"ABC");
+            rows(&mut memory).scatter(3, b"DEFGHIJK");
+        }
+        assert_eq!(&memory, b"AB.CD...EF.GH");
+    }
+
+    #[test]
+    fn one_piece_is_not_copied() {
+        let memory = *b"abcd";
+        let run = Rows::run(memory.as_ptr().expose_provenance(), 4);
+        // SAFETY: the run is `memory`.
+        assert!(matches!(unsafe { run.gather() }, Cow::Borrowed(b"abcd")));
+    }
+}

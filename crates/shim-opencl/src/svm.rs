@@ -1,0 +1,373 @@
+//! Shared virtual memory. The program has pages of its own at the addresses that the device knows; they are filled when
+//! it maps a region and written back when it unmaps it, which is all that coarse-grained memory promises.
+#![expect(unsafe_code, reason = "lends memory at addresses that the worker chose")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::constant::{
+    COMMAND_SVM_FREE, COMMAND_SVM_MAP, COMMAND_SVM_MEMCPY, COMMAND_SVM_MEMFILL, COMMAND_SVM_MIGRATE_MEM,
+    COMMAND_SVM_UNMAP, COMPLETE, MAP_WRITE, MAP_WRITE_INVALIDATE_REGION, MEM_SVM_ATOMICS, MEM_SVM_FINE_GRAIN_BUFFER,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event, cl_svm_free_notify, void};
+use katydid_wire::opencl::list as lists;
+use katydid_wire::opencl::message::{
+    kdclEventCallback, kdclSvmAlloc, kdclSvmCopy, kdclSvmFill, kdclSvmFree, kdclSvmMap, kdclSvmMigrate, kdclSvmRead,
+    kdclSvmUnmap, kdclSvmWrite,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::border::list;
+use crate::context::Context;
+use crate::handle::{Held, object};
+use crate::order::Order;
+use crate::rows::Rows;
+use crate::shim::shim;
+use crate::upcall::{self, Call};
+use crate::{bulk, command, event, landing};
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Addresses to try when something else lies there already.
+const ATTEMPTS: usize = 16;
+
+/// Allocations by address, and what is mapped of them.
+#[derive(Default)]
+pub(crate) struct Ranges {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes of each allocation.
+    allocations: BTreeMap<usize, usize>,
+    /// Bytes of each mapped region, and whether the program may write it.
+    maps: HashMap<usize, (usize, bool)>,
+}
+
+impl State {
+    /// Whether the bytes lie in one allocation.
+    fn holds(&self, address: usize, size: usize) -> bool {
+        let found = self.allocations.range(..=address).next_back();
+        found.is_some_and(|(start, length)| address.checked_add(size).is_some_and(|end| end <= start + length))
+    }
+}
+
+impl Ranges {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an address is shared virtual memory.
+    pub(crate) fn holds(&self, address: usize) -> bool {
+        address != 0 && self.lock().holds(address, 1)
+    }
+
+    /// Whether all of a range is shared virtual memory, in one allocation.
+    pub(crate) fn all(&self, address: usize, size: usize) -> bool {
+        self.lock().holds(address, size)
+    }
+}
+
+/// Pages at an address; false if something lies there.
+fn occupy(address: usize, size: usize) -> bool {
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    let (place, length) = (ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE));
+    // SAFETY: with this flag nothing that lies there is replaced.
+    unsafe { mmap_anonymous(place, length, protection, flags | MapFlags::FIXED_NOREPLACE) }.is_ok()
+}
+
+pub(crate) fn svm_alloc(context: cl_context, flags: u64, size: usize, alignment: u32) -> Result<*mut void, Code> {
+    let context = object::<Context>(context)?;
+    if size == 0 || flags & (MEM_SVM_FINE_GRAIN_BUFFER | MEM_SVM_ATOMICS) != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let shim = shim()?;
+    let (mut taken, mut found) = (Vec::new(), None);
+    while found.is_none() && taken.len() < ATTEMPTS {
+        let message = kdclSvmAlloc { context: context.base.id, flags, size: size as u64, alignment };
+        let address = shim.link.call(&message)?.address as usize;
+        if occupy(address, size) { found = Some(address) } else { taken.push(address) }
+    }
+    for address in taken {
+        shim.link.enqueue(&kdclSvmFree { address: address as u64 })?;
+    }
+    let address = found.ok_or(Code::OUT_OF_HOST_MEMORY)?;
+    shim.ranges.lock().allocations.insert(address, size);
+    Ok(ptr::with_exposed_provenance_mut(address))
+}
+
+/// Frees an allocation; null frees nothing.
+pub(crate) fn free(address: usize) -> Result<(), Code> {
+    let shim = shim()?;
+    let Some(size) = shim.ranges.lock().allocations.remove(&address) else { return Ok(()) };
+    shim.link.enqueue(&kdclSvmFree { address: address as u64 })?;
+    // SAFETY: the pages were made for this allocation, which the program has given up.
+    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE)) };
+    Ok(())
+}
+
+pub(crate) fn svm_free(context: cl_context, svm_pointer: *mut void) -> Result<(), Code> {
+    object::<Context>(context)?;
+    free(svm_pointer.addr())
+}
+
+/// # Safety
+///
+/// Lists are as long as said; the function may be called once with `user_data`, from any thread.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_svm_free(
+    queue: cl_command_queue,
+    num_svm_pointers: u32,
+    svm_pointers: *mut *mut void,
+    pfn_free_func: cl_svm_free_notify,
+    user_data: *mut void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, pointers) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_SVM_FREE)?;
+        (order.with_event(COMMAND_SVM_FREE)?, list(num_svm_pointers as usize, svm_pointers))
+    };
+    if pointers.is_empty() || pointers.iter().any(|pointer| pointer.is_null()) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let addresses = pointers.iter().map(|pointer| pointer.expose_provenance()).collect();
+    let held = Held::new(std::sync::Arc::clone(&order.queue));
+    let token = upcall::register(Call::SvmFree(pfn_free_func, held, addresses, user_data.expose_provenance()))?;
+    let id = order.event();
+    // The order's event lives on in the worker until it is told here: nothing is released in between.
+    let told = command::mark_with(order, || {
+        let message = kdclEventCallback { event: id, type_of: COMPLETE.cast_signed(), token };
+        shim()?.link.call(&message).map(drop)
+    });
+    told.inspect_err(|_| upcall::forget(token))
+}
+
+/// # Safety
+///
+/// Lists are as long as said; memory that is not shared is readable, or writable until the command has ended.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_svm_memcpy(
+    queue: cl_command_queue,
+    blocking: u32,
+    dst_ptr: *mut void,
+    src_ptr: *const void,
+    size: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let order = unsafe { Order::new(queue, (count, events, event), COMMAND_SVM_MEMCPY)? };
+    if dst_ptr.is_null() || src_ptr.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MEMCPY)? };
+    let (to, from) = (dst_ptr.expose_provenance(), src_ptr.expose_provenance());
+    let overlap = to < from.saturating_add(size) && from < to.saturating_add(size);
+    if overlap && size > 0 {
+        return Err(Code::MEM_COPY_OVERLAP);
+    }
+    let done = order.event();
+    // SAFETY: handed on.
+    unsafe { copy(&order, to, from, size, blocking != 0)? };
+    if blocking != 0 {
+        event::wait_for(&[done])?;
+    }
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`enqueue_svm_memcpy`].
+unsafe fn copy(order: &Order, to: usize, from: usize, size: usize, blocking: bool) -> Result<(), Code> {
+    let shim = shim()?;
+    let link = &shim.link;
+    let (queue, event, mut waits) = (order.queue(), order.event(), order.arguments());
+    let (destination, source, length) = (to as u64, from as u64, size as u64);
+    match (shim.ranges.all(to, size), shim.ranges.all(from, size)) {
+        (true, true) => {
+            link.call(&kdclSvmCopy { queue, event, destination, source, size: length, waits: &waits })?;
+        }
+        (true, false) => {
+            // SAFETY: readable, by the contract.
+            let bytes = unsafe { Rows::run(from, size).gather() };
+            let sent = bulk::send(link, &bytes)?;
+            waits.extend_from_slice(sent.inline);
+            link.call(&kdclSvmWrite { queue, event, destination, staged: sent.staged, waits: &waits })?;
+        }
+        (false, true) => {
+            let landing = shim.landings.number();
+            link.call(&kdclSvmRead { queue, event, source, size: length, landing, waits: &waits })?;
+            let rows = Rows::run(to, size);
+            // SAFETY: writable, by the contract.
+            unsafe { if blocking { landing::wait(landing, &rows)? } else { shim.landings.expect(landing, rows) } };
+        }
+        // The device has no part in it, and cannot have one.
+        (false, false) => return Err(Code::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said, the pattern is readable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_svm_mem_fill(
+    queue: cl_command_queue,
+    svm_ptr: *mut void,
+    pattern: *const void,
+    pattern_size: usize,
+    size: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, pattern) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_SVM_MEMFILL)?;
+        (order, list(pattern_size.min(256), pattern.cast::<u8>()))
+    };
+    if svm_ptr.is_null() || pattern.is_empty() || pattern_size > 128 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut waits = order.arguments();
+    waits.extend_from_slice(pattern);
+    shim()?.link.call(&kdclSvmFill {
+        queue: order.queue(),
+        event: order.event(),
+        destination: svm_ptr.addr() as u64,
+        size: size as u64,
+        patternSize: pattern_size as u32,
+        waits: &waits,
+    })?;
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said; the region is left to the command until it has ended.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_svm_map(
+    queue: cl_command_queue,
+    blocking: u32,
+    flags: u64,
+    svm_ptr: *mut void,
+    size: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let order = unsafe { Order::new(queue, (count, events, event), COMMAND_SVM_MAP)? };
+    let shim = shim()?;
+    let address = svm_ptr.addr();
+    if size == 0 || !shim.ranges.all(address, size) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MAP)? };
+    let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0;
+    let landing = if fresh { 0 } else { shim.landings.number() };
+    let (queue, done, waits) = (order.queue(), order.event(), order.arguments());
+    let message =
+        kdclSvmMap { queue, event: done, flags, address: address as u64, size: size as u64, landing, waits: &waits };
+    shim.link.call(&message)?;
+    shim.ranges.lock().maps.insert(address, (size, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0));
+    let rows = Rows::run(address, size);
+    if !fresh {
+        // SAFETY: pages of the allocation, which holds the region, as was checked.
+        unsafe { if blocking != 0 { landing::wait(landing, &rows)? } else { shim.landings.expect(landing, rows) } };
+    }
+    if blocking != 0 {
+        event::wait_for(&[done])?;
+    }
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said; nobody uses the region any more.
+pub(crate) unsafe fn enqueue_svm_unmap(
+    queue: cl_command_queue,
+    svm_ptr: *mut void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let order = unsafe { Order::new(queue, (count, events, event), COMMAND_SVM_UNMAP)? };
+    let shim = shim()?;
+    let address = svm_ptr.addr();
+    let (size, writes) = shim.ranges.lock().maps.remove(&address).ok_or(Code::INVALID_VALUE)?;
+    let rows = Rows::run(address, if writes { size } else { 0 });
+    // SAFETY: pages of the allocation, which held the region when it was mapped.
+    let bytes = unsafe { rows.gather() };
+    let sent = bulk::send(&shim.link, &bytes)?;
+    let mut waits = order.arguments();
+    waits.extend_from_slice(sent.inline);
+    let (queue, event, address) = (order.queue(), order.event(), address as u64);
+    shim.link.call(&kdclSvmUnmap { queue, event, address, staged: sent.staged, waits: &waits })?;
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_svm_migrate_mem(
+    queue: cl_command_queue,
+    num_svm_pointers: u32,
+    svm_pointers: *const *const void,
+    sizes: *const usize,
+    flags: u64,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    let number = num_svm_pointers as usize;
+    // SAFETY: handed on.
+    let (order, pointers, sizes) = unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_SVM_MIGRATE_MEM)?;
+        (order, list(number, svm_pointers), list(number, sizes))
+    };
+    if pointers.is_empty() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let addresses: Vec<u64> = pointers.iter().map(|pointer| pointer.addr() as u64).collect();
+    let sizes: Vec<u64> = (0..number).map(|at| sizes.get(at).copied().unwrap_or(0) as u64).collect();
+    let mut waits = order.arguments();
+    lists::put(&mut waits, &addresses);
+    lists::put(&mut waits, &sizes);
+    let message = kdclSvmMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
+    shim()?.link.call(&message)?;
+    order.done();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_lie_in_one_allocation() {
+        let ranges = Ranges::default();
+        ranges.lock().allocations.insert(8192, 100);
+        assert!(ranges.all(8192, 100) && ranges.holds(8291) && !ranges.holds(8292) && !ranges.holds(0));
+        assert!(!ranges.all(8192, 101) && !ranges.all(8200, usize::MAX));
+    }
+
+    #[test]
+    fn pages_never_replace_others() {
+        let mine = Box::new([0u8; PAGE]);
+        let page = mine.as_ptr().expose_provenance() / PAGE * PAGE;
+        assert!(!occupy(page, 1));
+    }
+}

@@ -1,0 +1,378 @@
+//! Commands between a memory object and the program's memory.
+#![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::constant::{
+    COMMAND_READ_BUFFER, COMMAND_READ_BUFFER_RECT, COMMAND_READ_IMAGE, COMMAND_WRITE_BUFFER, COMMAND_WRITE_BUFFER_RECT,
+    COMMAND_WRITE_IMAGE, MEM_OBJECT_IMAGE1D_ARRAY,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::AT_ONCE;
+use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
+use katydid_wire::opencl::message::{kdclFlush, kdclRead, kdclReadNow, kdclWrite};
+
+use crate::handle::object;
+use crate::landing;
+use crate::memory::Memory;
+use crate::order::Order;
+use crate::rows::Rows;
+use crate::shim::shim;
+use crate::{bulk, event};
+
+/// A part of an object, and the program's memory for it.
+pub(crate) struct Transfer {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) form: u32,
+    pub(crate) extent: Extent,
+    pub(crate) rows: Rows,
+}
+
+impl Transfer {
+    /// The bytes of the command's message so far: the waits, the extent.
+    pub(crate) fn arguments(&self, order: &Order) -> Vec<u8> {
+        let mut bytes = order.arguments();
+        self.extent.put(&mut bytes);
+        bytes
+    }
+
+    /// Enqueues a write. The bytes are taken before this returns, so even a program that waits for that need not wait
+    /// for the command, unless it could tell by what comes before the command.
+    ///
+    /// # Safety
+    ///
+    /// The rows are readable.
+    pub(crate) unsafe fn write(&self, order: Order, blocking: bool) -> Result<(), Code> {
+        let shim = shim()?;
+        let link = &shim.link;
+        let waits = blocking && (order.has_waits() || shim.landings.any());
+        let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order };
+        // SAFETY: by the contract.
+        let data = unsafe { self.rows.gather() };
+        let sent = bulk::send(link, &data)?;
+        let mut arguments = self.arguments(&order);
+        arguments.extend_from_slice(sent.inline);
+        let (queue, event, memory) = (order.queue(), order.event(), self.memory.base.id);
+        link.call(&kdclWrite { queue, event, memory, form: self.form, staged: sent.staged, waits: &arguments })?;
+        if waits {
+            event::wait_for(&[event])?;
+        } else if blocking {
+            link.enqueue(&kdclFlush { queue })?;
+        }
+        order.done();
+        Ok(())
+    }
+
+    /// Enqueues a read and, if the program waits, waits.
+    ///
+    /// # Safety
+    ///
+    /// The rows are writable, and stay so until the command has ended.
+    pub(crate) unsafe fn read(&self, order: Order, blocking: bool) -> Result<(), Code> {
+        let shim = shim()?;
+        let arguments = self.arguments(&order);
+        let (queue, event, memory, form) = (order.queue(), order.event(), self.memory.base.id, self.form);
+        if blocking && self.rows.len() <= AT_ONCE {
+            let message = kdclReadNow { queue, event, memory, form, waits: &arguments };
+            // The reply is one field of bytes with its length before it.
+            shim.link.exchange(&message, |reply| {
+                let data = reply.get(4..).filter(|data| data.len() == self.rows.len())?;
+                // SAFETY: by the contract.
+                unsafe { self.rows.scatter(0, data) };
+                Some(())
+            })?;
+            landing::settle()?;
+            shim.link.earlier()?;
+        } else {
+            let landing = shim.landings.number();
+            shim.link.call(&kdclRead { queue, event, memory, form, landing, waits: &arguments })?;
+            if blocking {
+                // SAFETY: by the contract.
+                unsafe { landing::wait(landing, &self.rows)? };
+                landing::settle()?;
+                shim.link.earlier()?;
+            } else {
+                // SAFETY: by the contract.
+                unsafe { shim.landings.expect(landing, self.rows) };
+            }
+        }
+        order.done();
+        Ok(())
+    }
+}
+
+/// A run of a buffer, and as many bytes of the program's.
+pub(crate) fn run(buffer: cl_mem, offset: usize, size: usize, place: *const void) -> Result<Transfer, Code> {
+    let memory = object::<Memory>(buffer)?;
+    let fits = offset.checked_add(size).is_some_and(|end| end as u64 <= memory.size);
+    if place.is_null() || size == 0 || !fits || !memory.is_buffer() {
+        return Err(if memory.is_buffer() { Code::INVALID_VALUE } else { Code::INVALID_MEM_OBJECT });
+    }
+    let rows = Rows::run(place.expose_provenance(), size);
+    Ok(Transfer { memory, form: RUN, extent: Extent::run(offset as u64, size as u64), rows })
+}
+
+type Waits = (u32, *const cl_event, *mut cl_event);
+
+/// # Safety
+///
+/// Lists are as long as said; `ptr` is writable for `size` bytes until the command has ended.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_read_buffer(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    blocking: u32,
+    offset: usize,
+    size: usize,
+    ptr: *mut void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_READ_BUFFER)?;
+        run(buffer, offset, size, ptr)?.read(order, blocking != 0)
+    }
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `ptr` is readable for `size` bytes.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_write_buffer(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    blocking: u32,
+    offset: usize,
+    size: usize,
+    ptr: *const void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_WRITE_BUFFER)?;
+        run(buffer, offset, size, ptr)?.write(order, blocking != 0)
+    }
+}
+
+/// Three numbers of a C caller's.
+///
+/// # Safety
+///
+/// `place` is null or holds three numbers.
+pub(crate) unsafe fn three(place: *const usize) -> Result<[usize; 3], Code> {
+    if place.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: not null, so three numbers by the contract.
+    Ok(unsafe { place.cast::<[usize; 3]>().read_unaligned() })
+}
+
+/// Pitches of a box: 0 stands for no gaps.
+pub(crate) fn pitches(region: [usize; 3], row: usize, slice: usize) -> Result<(usize, usize), Code> {
+    let row = if row == 0 { region[0] } else { row };
+    let rows = region[1].checked_mul(row).ok_or(Code::INVALID_VALUE)?;
+    let slice = if slice == 0 { rows } else { slice };
+    let fits = row >= region[0] && slice >= rows && row > 0 && slice.is_multiple_of(row);
+    if fits { Ok((row, slice)) } else { Err(Code::INVALID_VALUE) }
+}
+
+/// A box of a buffer, and one of the program's memory.
+struct Boxes {
+    buffer_origin: *const usize,
+    host_origin: *const usize,
+    region: *const usize,
+    buffer_pitches: (usize, usize),
+    host_pitches: (usize, usize),
+}
+
+impl Boxes {
+    /// # Safety
+    ///
+    /// The pointers are null or hold three numbers.
+    unsafe fn transfer(self, buffer: cl_mem, place: *const void) -> Result<Transfer, Code> {
+        let memory = object::<Memory>(buffer)?;
+        // SAFETY: handed on.
+        let (origin, host, region) =
+            unsafe { (three(self.buffer_origin)?, three(self.host_origin)?, three(self.region)?) };
+        if place.is_null() || region.contains(&0) || !memory.is_buffer() {
+            return Err(if memory.is_buffer() { Code::INVALID_VALUE } else { Code::INVALID_MEM_OBJECT });
+        }
+        let (row, slice) = pitches(region, self.host_pitches.0, self.host_pitches.1)?;
+        let (own_row, own_slice) = pitches(region, self.buffer_pitches.0, self.buffer_pitches.1)?;
+        let end = origin[2].checked_add(region[2] - 1).and_then(|z| z.checked_mul(own_slice)).and_then(|end| {
+            end.checked_add((origin[1] + region[1] - 1).checked_mul(own_row)?)?.checked_add(origin[0] + region[0])
+        });
+        if end.is_none_or(|end| end as u64 > memory.size) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let start = place.expose_provenance() + host[2] * slice + host[1] * row + host[0];
+        let rows = Rows { start, width: region[0], rows: region[1], slices: region[2], row, slice };
+        let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
+        let extent =
+            Extent { origin: numbers(origin), region: numbers(region), row: own_row as u64, slice: own_slice as u64 };
+        Ok(Transfer { memory, form: BOX, extent, rows })
+    }
+}
+
+/// # Safety
+///
+/// Lists are as long as said; the box at `ptr` is writable until the command has ended.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_read_buffer_rect(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    blocking: u32,
+    buffer_origin: *const usize,
+    host_origin: *const usize,
+    region: *const usize,
+    buffer_row_pitch: usize,
+    buffer_slice_pitch: usize,
+    host_row_pitch: usize,
+    host_slice_pitch: usize,
+    ptr: *mut void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    let (buffer_pitches, host_pitches) = ((buffer_row_pitch, buffer_slice_pitch), (host_row_pitch, host_slice_pitch));
+    // SAFETY: handed on.
+    unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
+        let boxes = Boxes { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
+        boxes.transfer(buffer, ptr)?.read(order, blocking != 0)
+    }
+}
+
+/// # Safety
+///
+/// Lists are as long as said; the box at `ptr` is readable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_write_buffer_rect(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    blocking: u32,
+    buffer_origin: *const usize,
+    host_origin: *const usize,
+    region: *const usize,
+    buffer_row_pitch: usize,
+    buffer_slice_pitch: usize,
+    host_row_pitch: usize,
+    host_slice_pitch: usize,
+    ptr: *const void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    let (buffer_pitches, host_pitches) = ((buffer_row_pitch, buffer_slice_pitch), (host_row_pitch, host_slice_pitch));
+    // SAFETY: handed on.
+    unsafe {
+        let order = Order::new(queue, (count, events, event), COMMAND_WRITE_BUFFER_RECT)?;
+        let boxes = Boxes { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
+        boxes.transfer(buffer, ptr)?.write(order, blocking != 0)
+    }
+}
+
+/// A box of an image, and the program's memory for it.
+///
+/// # Safety
+///
+/// Origin and region are null or hold three numbers.
+pub(crate) unsafe fn image_box(
+    image: cl_mem,
+    origin: *const usize,
+    region: *const usize,
+    (row, slice): (usize, usize),
+    place: *const void,
+) -> Result<Transfer, Code> {
+    let memory = object::<Memory>(image)?;
+    // SAFETY: handed on.
+    let (origin, region) = unsafe { (three(origin)?, three(region)?) };
+    let shape = memory.image.as_ref().ok_or(Code::INVALID_MEM_OBJECT)?;
+    if place.is_null() || region.contains(&0) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let width = region[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
+    // The images of an array of lines are a slice apart, though the region counts them as rows.
+    let row = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY && slice != 0 { slice } else { row };
+    let row = if row == 0 { width } else { row };
+    let rows = region[1].checked_mul(row).ok_or(Code::INVALID_VALUE)?;
+    let slice = if region[2] == 1 || slice == 0 { rows } else { slice };
+    if row < width || slice < rows {
+        return Err(Code::INVALID_VALUE);
+    }
+    let rows = Rows { start: place.expose_provenance(), width, rows: region[1], slices: region[2], row, slice };
+    let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
+    let extent = Extent { origin: numbers(origin), region: numbers(region), row: 0, slice: 0 };
+    Ok(Transfer { memory, form: IMAGE, extent, rows })
+}
+
+/// # Safety
+///
+/// Lists are as long as said; the box at `ptr` is writable until the command has ended.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_read_image(
+    queue: cl_command_queue,
+    image: cl_mem,
+    blocking: u32,
+    origin: *const usize,
+    region: *const usize,
+    row_pitch: usize,
+    slice_pitch: usize,
+    ptr: *mut void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    let waits: Waits = (count, events, event);
+    // SAFETY: handed on.
+    unsafe {
+        let order = Order::new(queue, waits, COMMAND_READ_IMAGE)?;
+        image_box(image, origin, region, (row_pitch, slice_pitch), ptr)?.read(order, blocking != 0)
+    }
+}
+
+/// # Safety
+///
+/// Lists are as long as said; the box at `ptr` is readable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_write_image(
+    queue: cl_command_queue,
+    image: cl_mem,
+    blocking: u32,
+    origin: *const usize,
+    region: *const usize,
+    input_row_pitch: usize,
+    input_slice_pitch: usize,
+    ptr: *const void,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    let waits: Waits = (count, events, event);
+    // SAFETY: handed on.
+    unsafe {
+        let order = Order::new(queue, waits, COMMAND_WRITE_IMAGE)?;
+        image_box(image, origin, region, (input_row_pitch, input_slice_pitch), ptr)?.write(order, blocking != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pitches_of_zero_leave_no_gaps() {
+        assert_eq!(pitches([4, 3, 2], 0, 0), Ok((4, 12)));
+        assert_eq!(pitches([4, 3, 2], 5, 0), Ok((5, 15)));
+        assert_eq!(pitches([4, 3, 2], 5, 20), Ok((5, 20)));
+        for (row, slice) in [(3, 0), (5, 14), (5, 16)] {
+            assert_eq!(pitches([4, 3, 2], row, slice), Err(Code::INVALID_VALUE), "{row} {slice}");
+        }
+        assert_eq!(pitches([usize::MAX, 2, 2], 0, 0), Err(Code::INVALID_VALUE));
+    }
+}

@@ -1,0 +1,140 @@
+//! Callbacks: functions of the program that run when the worker says that they are due.
+//!
+//! One thread runs them all, in the order in which they are due. It is started by the first registration, so most
+//! programs never have it, and takes no signals. What commands have read is in the program's memory before a callback
+//! runs that may tell of it.
+#![expect(unsafe_code, reason = "calls functions of the program")]
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::ptr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use katydid_opencl_sys::{Code, char, cl_command_queue, cl_event, cl_mem, cl_program, void};
+use katydid_wire::opencl::message::kdclUpcallNext;
+
+use crate::event::Event;
+use crate::handle::{Held, Object};
+use crate::landing;
+use crate::program::Program;
+use crate::queue::Queue;
+use crate::shim::{Shim, shim};
+use crate::svm;
+
+/// The program's functions expect a stack of the usual size.
+const STACK: usize = 8 << 20;
+
+type Notify = unsafe extern "C" fn(*const char, *const void, usize, *mut void);
+type EventNotify = unsafe extern "C" fn(cl_event, i32, *mut void);
+type MemoryNotify = unsafe extern "C" fn(cl_mem, *mut void);
+type ProgramNotify = unsafe extern "C" fn(cl_program, *mut void);
+type SvmFree = unsafe extern "C" fn(cl_command_queue, u32, *mut *mut void, *mut void);
+
+/// A function that is to be called, with the program's data for it.
+pub(crate) enum Call {
+    /// Of a context: may be called many times.
+    Context(Notify, usize),
+    /// Of an event, which stays until then.
+    Event(EventNotify, Held<Event>, usize),
+    /// Of a memory object's end: the handle is a number by then.
+    Memory(MemoryNotify, usize, usize),
+    /// Of a build's end.
+    Program(ProgramNotify, Held<Program>, usize),
+    /// Frees shared virtual memory when its turn has come: by the program's function, or by itself.
+    SvmFree(Option<SvmFree>, Held<Queue>, Vec<usize>, usize),
+}
+
+/// What was registered and has not run yet, by token.
+#[derive(Default)]
+pub(crate) struct Registry {
+    calls: Mutex<(u64, HashMap<u64, Call>)>,
+}
+
+/// Notes a function, and sees to it that the thread runs. The token is never 0.
+pub(crate) fn register(call: Call) -> Result<u64, Code> {
+    let shim = shim()?;
+    run_thread(shim)?;
+    let mut calls = shim.upcalls.calls.lock().unwrap_or_else(PoisonError::into_inner);
+    calls.0 += 1;
+    let token = calls.0;
+    calls.1.insert(token, call);
+    Ok(token)
+}
+
+/// Forgets a function that the worker was not told of.
+pub(crate) fn forget(token: u64) {
+    if let Ok(shim) = shim() {
+        let forgotten = shim.upcalls.calls.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&token);
+        // Its objects are let go of outside of the lock.
+        drop(forgotten);
+    }
+}
+
+fn run_thread(shim: &'static Shim) -> Result<(), Code> {
+    static THREAD: OnceLock<bool> = OnceLock::new();
+    let started = THREAD.get_or_init(|| {
+        let builder = thread::Builder::new().name("katydid-upcall".to_owned()).stack_size(STACK);
+        with_signals_blocked(|| builder.spawn(move || serve(shim))).is_ok()
+    });
+    if *started { Ok(()) } else { Err(Code::OUT_OF_HOST_MEMORY) }
+}
+
+/// Starts something that inherits a mask of all signals: the program's handlers run on the program's threads.
+fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
+    // SAFETY: both sets are locals, filled by the calls before they are read.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let result = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}
+
+/// Asks for what is due until the session ends.
+fn serve(shim: &Shim) {
+    while let Ok(next) = shim.link.call(&kdclUpcallNext {}) {
+        let _ = landing::settle();
+        let call = {
+            let mut calls = shim.upcalls.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            match calls.1.get(&next.token) {
+                Some(Call::Context(function, data)) => Some(Call::Context(*function, *data)),
+                _ => calls.1.remove(&next.token),
+            }
+        };
+        if let Some(call) = call {
+            // SAFETY: registered for this call, and taken out of the registry if it may be called once only.
+            unsafe { run(call, next.status, next.text) };
+        }
+    }
+}
+
+/// # Safety
+///
+/// The program's function may be called, by the contract of its registration.
+unsafe fn run(call: Call, status: i32, text: Vec<u8>) {
+    let data = ptr::with_exposed_provenance_mut::<void>;
+    match call {
+        Call::Context(function, user) => {
+            let text = CString::new(text).unwrap_or_default();
+            // SAFETY: by the contract; the text lives as long as the call.
+            unsafe { function(text.as_ptr(), ptr::null(), 0, data(user)) }
+        }
+        // SAFETY: by the contract.
+        Call::Event(function, event, user) => unsafe { function(event.handle(), status, data(user)) },
+        // SAFETY: by the contract.
+        Call::Memory(function, memory, user) => unsafe { function(cl_mem(data(memory)), data(user)) },
+        // SAFETY: by the contract.
+        Call::Program(function, program, user) => unsafe { function(program.handle(), data(user)) },
+        Call::SvmFree(Some(function), queue, addresses, user) => {
+            let mut list: Vec<*mut void> = addresses.into_iter().map(data).collect();
+            // SAFETY: by the contract; the list lives as long as the call.
+            unsafe { function(queue.handle(), list.len() as u32, list.as_mut_ptr(), data(user)) }
+        }
+        Call::SvmFree(None, _, addresses, _) => addresses.into_iter().for_each(|address| {
+            let _ = svm::free(address);
+        }),
+    }
+}
