@@ -1,5 +1,5 @@
-//! Generates `message.rs` from the spec files.
+//! Generates `message.rs` and `opencl_message.rs` from the spec files.
 
 fn main() {
-    katydid_api_codegen::build_script(&["message.rs"]);
+    katydid_api_codegen::build_script(&["message.rs", "opencl_message.rs"]);
 }

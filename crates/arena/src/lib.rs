@@ -11,7 +11,7 @@ mod range_map;
 mod reservation;
 mod suballocator;
 
-pub use map::{AddressMap, DEVICE_STRIDE, MAX_DEVICES};
+pub use map::{AddressMap, DEVICE_STRIDE, MAX_DEVICES, RESERVATION_UNIT};
 pub use negotiate::{ArenaError, Offers, Settled, choose};
 pub use range_map::{Overlap, RangeMap};
 pub use reservation::{Reservation, ReserveError};

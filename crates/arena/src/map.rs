@@ -6,6 +6,9 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 
 /// Bytes of address space that each GPU has: GPU `g` starts at the device arena's base plus `g` times this.
 pub const DEVICE_STRIDE: u64 = 1 << 40;
+/// NVIDIA's driver reserves whole pieces of this size at multiples of it, and nothing else at an address that is asked for
+/// (measured: driver 580).
+pub const RESERVATION_UNIT: u64 = 32 << 20;
 /// Most GPUs of a session: what fits between two bases.
 pub const MAX_DEVICES: u32 = 16;
 
@@ -23,6 +26,14 @@ impl AddressMap {
         let find =
             |kind| arenas.iter().find(|arena| arena.kind == kind).map(|arena| arena.base..arena.base + arena.length);
         Some(Self { device: find(ArenaKind::DEVICE)?, pinned: find(ArenaKind::PINNED) })
+    }
+
+    /// The ranges that [`AddressMap::from_arenas`] would make this map of.
+    #[must_use]
+    pub fn arenas(&self) -> Vec<ArenaRange> {
+        let arena = |kind, range: &Range<u64>| ArenaRange { kind, base: range.start, length: range.end - range.start };
+        let pinned = self.pinned.as_ref().map(|range| arena(ArenaKind::PINNED, range));
+        std::iter::once(arena(ArenaKind::DEVICE, &self.device)).chain(pinned).collect()
     }
 
     /// Addresses of GPU `device`'s memory; none beyond the arena.
@@ -61,6 +72,11 @@ mod tests {
         let device = ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: 2 * DEVICE_STRIDE };
         let pinned = ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: 1 << 38 };
         AddressMap::from_arenas(&[pinned, device]).unwrap()
+    }
+
+    #[test]
+    fn a_map_says_what_it_was_made_of() {
+        assert_eq!(AddressMap::from_arenas(&map().arenas()), Some(map()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
 
 /// Mappings are made of these.
@@ -66,10 +66,20 @@ impl Reservation {
         let found = found.map_err(|error| if error == Errno::EXIST { taken } else { failed(base, length)(error) })?;
         let reservation = Self { range: found.addr() as u64..found.addr() as u64 + length };
         if reservation.range.start == base {
+            reservation.keep_from_children();
             return Ok(reservation);
         }
         // Dropping it gives back what an old kernel mapped elsewhere.
         Err(ReserveError::Taken { start: base, end: base.saturating_add(length) })
+    }
+
+    /// Leaves the range out of what a fork copies: the child has no session to use it for, and CRIU keeps a bit for each
+    /// page that a child has inherited, 512 MiB of them for 16 TiB, which restoring looks through (0.2 s, measured).
+    fn keep_from_children(&self) {
+        let length = (self.range.end - self.range.start) as usize;
+        // SAFETY: the range was mapped by the caller just now, and the advice changes nothing in this process. Where a
+        // kernel does not take it, restoring takes longer.
+        let _ = unsafe { madvise(pointer(self.range.start), length, Advice::LinuxDontFork) };
     }
 
     /// Its addresses.

@@ -4,13 +4,14 @@
 //! than "no CUDA-capable device is detected".
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use katydid_arena::{ArenaError, Offers, Settled};
 use katydid_cuda_sys::CUresult;
-use katydid_transport::{Address, AddressError, ConnectError, connect};
+use katydid_transport::{Address, AddressError, ConnectError, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, Hello, LinkKind, SessionKind};
+use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, SessionKind};
 
 use crate::session::{FaultHandler, Session};
 
@@ -66,6 +67,22 @@ pub struct Opened {
     pub arenas: Settled,
     /// The memory of the pinned arena; none on stream links.
     pub pinned: Option<OwnedFd>,
+    /// The server.
+    pub address: Address,
+    /// How frames travel.
+    pub link: LinkKind,
+}
+
+/// The server to use for one that the environment names: another one if our job was restored since. The supervisor notes
+/// beside the job socket where it is now, and, a line each, where it was before.
+fn server_now(named: String) -> String {
+    let note = || {
+        let socket = variable(katydid_wire::job::VARIABLE)?;
+        std::fs::read_to_string(Path::new(&socket).parent()?.join("server")).ok()
+    };
+    let note = note().unwrap_or_default();
+    let now = note.lines().next().filter(|_| note.lines().any(|line| line == named));
+    now.map_or(named.clone(), str::to_owned)
 }
 
 /// Connects to the server that the environment names.
@@ -75,10 +92,11 @@ pub struct Opened {
 /// [`OpenError`], whose text says what to do.
 pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
     let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
-    let address: Address = server.parse()?;
+    let address: Address = server_now(server).parse()?;
     let offers = Offers::reserve()?;
     let hello = Hello {
         session: SessionKind::CUDA,
+        claim: Claim::NEW,
         link: link_kind(&address)?,
         pid: std::process::id(),
         memory_quota: memory_quota()?,
@@ -88,7 +106,29 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
     let arenas = offers.settle(&connection.ready.arenas)?;
-    Ok(Opened { session: Session::new(connection.link, on_fault), arenas, pinned: connection.pinned })
+    let session = Session::new(connection.link, on_fault);
+    Ok(Opened { session, arenas, pinned: connection.pinned, address, link: hello.link })
+}
+
+/// Connects for a session without agreed addresses.
+///
+/// # Errors
+///
+/// [`OpenError`], whose text says what to do.
+pub fn open_plain(session: SessionKind) -> Result<Box<dyn ProgramLink>, OpenError> {
+    let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
+    let address: Address = server.parse()?;
+    let hello = Hello {
+        session,
+        claim: Claim::NEW,
+        link: link_kind(&address)?,
+        pid: std::process::id(),
+        memory_quota: memory_quota()?,
+        program: program_name(),
+        name: variable("KATYDID_NAME").unwrap_or_default(),
+        arenas: Vec::new(),
+    };
+    Ok(connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link)
 }
 
 /// File name of the running program, bounded for the handshake.

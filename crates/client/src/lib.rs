@@ -6,6 +6,7 @@
 //! [`trace`] records calls, and is read by `katydid trace`.
 
 pub mod connect;
+pub mod job;
 pub mod life;
 pub mod memory;
 pub mod output;

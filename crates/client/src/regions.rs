@@ -28,9 +28,19 @@ pub enum Place {
     },
     /// Memory that the program and the GPU share, out of the pinned arena.
     Managed,
+    /// A variable of a module in memory that the program and the GPU share, where the worker's driver put it.
+    Shared {
+        /// The module's or library's handle.
+        owner: usize,
+    },
     /// Pinned host memory, out of the pinned arena.
     Host {
         /// As given to `cuMemHostAlloc`, with the bits that the driver adds.
+        flags: u32,
+    },
+    /// Memory of the program's own that it registered; it stays where it is.
+    Registered {
+        /// As given to `cuMemHostRegister`, with the bits that the driver adds.
         flags: u32,
     },
 }
@@ -55,7 +65,22 @@ pub struct Region {
 impl Region {
     /// Whether the program's processor can reach it.
     pub fn is_host(&self) -> bool {
-        matches!(self.place, Place::Host { .. } | Place::Managed)
+        self.is_managed() || matches!(self.place, Place::Host { .. } | Place::Registered { .. })
+    }
+
+    /// Whether it is memory that program and GPU use at one address without copies.
+    pub fn is_managed(&self) -> bool {
+        matches!(self.place, Place::Managed | Place::Shared { .. })
+    }
+
+    /// Whether it is a variable of this module or library.
+    pub fn is_variable_of(&self, module: usize) -> bool {
+        matches!(self.place, Place::Global { owner } | Place::Shared { owner } if owner == module)
+    }
+
+    /// Whether it is the program's own memory.
+    pub fn is_registered(&self) -> bool {
+        matches!(self.place, Place::Registered { .. })
     }
 
     /// Whether `size` bytes from `address`, which lies in the region, stay in it.

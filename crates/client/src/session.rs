@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::{LinkError, ProgramLink, Staging};
+use katydid_transport::{Holding, LinkError, ProgramLink, Staging};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
 use katydid_wire::message::kdOutput;
@@ -173,9 +173,30 @@ impl Session {
         self.link.staging()
     }
 
+    /// Has at least `length` bytes of memory behind the pinned arena, if the sides share some.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
+        self.link.lengthen_pinned(length)
+    }
+
     /// Whether the worker is gone.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// For the keeper of the program's job.
+    pub fn holding(&self) -> Option<&dyn Holding> {
+        self.link.holding()
+    }
+
+    /// The session will not come back: says why, and lets those go who wait for it.
+    pub fn give_up(&self, why: &str) {
+        let _ = self.lose(&format!("the session has ended: {why}"));
+        if let Some(holding) = self.holding() {
+            holding.give_up();
+        }
     }
 
     /// In the child of a fork: lets go of the connection without a word to the worker.

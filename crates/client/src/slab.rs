@@ -20,8 +20,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 /// One record: its address is the handle. Aligned to a cache line, so that two handles never share one.
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Record<T> {
+    /// What callers that look behind a handle find there: loaders of OpenCL expect the address of a table.
+    _head: usize,
     value: RwLock<Option<Arc<T>>>,
 }
 
@@ -42,6 +44,8 @@ pub struct Slab<T> {
     /// Records below this index are initialised; written under `free`, published with `Release`.
     high: AtomicU32,
     free: Mutex<VecDeque<u32>>,
+    /// First word of every record.
+    head: usize,
     owns: PhantomData<Record<T>>,
 }
 
@@ -55,6 +59,11 @@ impl<T> Slab<T> {
 
     /// Reserves room for `capacity` records. Only addresses are taken: a page costs memory when first used.
     pub fn reserve(capacity: u32) -> io::Result<Self> {
+        Self::reserve_with(capacity, 0)
+    }
+
+    /// The same, for records that begin with the word `head`.
+    pub fn reserve_with(capacity: u32, head: usize) -> io::Result<Self> {
         let length = capacity as usize * Self::STRIDE;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
@@ -66,7 +75,7 @@ impl<T> Slab<T> {
             )
         }?;
         let free = Mutex::new(VecDeque::new());
-        Ok(Self { base: base.addr(), capacity, high: AtomicU32::new(0), free, owns: PhantomData })
+        Ok(Self { base: base.addr(), capacity, high: AtomicU32::new(0), free, head, owns: PhantomData })
     }
 
     /// Makes a record for what `make` returns, which is told its own place. None when the slab is full.
@@ -137,7 +146,7 @@ impl<T> Slab<T> {
             None if high < self.capacity => {
                 // SAFETY: `high` < capacity, so the record lies inside the mapping; indices from `high` up are not
                 // read by anyone before the store below, and `free` is locked, so nobody else initialises it.
-                unsafe { self.address(high).write(Record { value: RwLock::new(None) }) };
+                unsafe { self.address(high).write(Record { _head: self.head, value: RwLock::new(None) }) };
                 self.high.store(high + 1, Ordering::Release);
                 high
             }
@@ -181,6 +190,14 @@ mod tests {
         assert!(slab.get(first.0.handle).is_none());
         assert!(slab.remove(first.0.handle).is_none());
         assert_eq!(slab.live().len(), 1);
+    }
+
+    #[test]
+    fn a_record_begins_with_its_head() {
+        let slab = Slab::reserve_with(4, 0x1234).unwrap();
+        let one = slab.insert(|slot| slot).unwrap();
+        // SAFETY: a live record of the slab, whose first word is never written again.
+        assert_eq!(unsafe { *ptr::with_exposed_provenance::<usize>(one.handle) }, 0x1234);
     }
 
     #[test]

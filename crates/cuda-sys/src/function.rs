@@ -19,21 +19,6 @@ pub enum FunctionClass {
     Refused,
 }
 
-/// What a call leaves behind for a checkpoint. The number is the position of the object's parameter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum JournalClass {
-    /// Nothing.
-    None,
-    /// Makes an object.
-    Create(u8),
-    /// Ends an object.
-    Destroy(u8),
-    /// Changes a property of an object.
-    Set(u8),
-    /// Its effect is in saved memory.
-    Data,
-}
-
 /// What `cuGetProcAddress` finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup {

@@ -20,7 +20,7 @@ mod structure;
 
 pub use attribute::*;
 pub use callback::*;
-pub use function::{Function, FunctionClass, JournalClass, Lookup, proc_address};
+pub use function::{Function, FunctionClass, Lookup, proc_address};
 pub use graph::*;
 pub use handle::*;
 pub use pod::Pod;

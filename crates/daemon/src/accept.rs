@@ -12,7 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_transport::{AcceptError, Pending};
-use katydid_wire::handshake::{Hello, LinkKind, RefusalCode, Refused, SessionKind};
+use katydid_wire::handshake::{Hello, LinkKind, RefusalCode, Refused, Role, SessionKind};
+use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
@@ -21,7 +22,7 @@ use crate::listen::{Listener, Peer};
 use crate::minder::AssignError;
 use crate::pool::PoolError;
 use crate::server::Shared;
-use crate::sessions::{AdmissionError, Program, SessionId};
+use crate::sessions::{AdmissionError, Program, SessionId, new_key};
 
 /// Connections whose hello is awaited at a time.
 const GREETINGS: usize = 64;
@@ -35,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Why a program got no session.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("this server serves CUDA only; start the program with the same release of Katydid")]
+    #[error("this server serves CUDA and OpenCL only; start the program with the same release of Katydid")]
     OtherKind,
     #[error(transparent)]
     Admission(#[from] AdmissionError),
@@ -43,6 +44,12 @@ enum Refusal {
     Pool(#[from] PoolError),
     #[error("no worker took the program ({0}); try again, and see the server's messages")]
     HandOver(AssignError),
+    #[error("this server has no session with that key; it may have ended, or be on another server")]
+    NoSession,
+    #[error("the session's worker cannot be reached ({0}); it may just have ended")]
+    Visit(AssignError),
+    #[error("no key could be made for the session: {0}")]
+    NoKey(io::Error),
 }
 
 impl Refusal {
@@ -53,7 +60,8 @@ impl Refusal {
             Self::Admission(_) => RefusalCode::BUSY,
             Self::Pool(PoolError::Failed(_)) => RefusalCode::DRIVER,
             Self::Pool(_) => RefusalCode::BUSY,
-            Self::HandOver(_) => RefusalCode::INTERNAL,
+            Self::HandOver(_) | Self::NoKey(_) => RefusalCode::INTERNAL,
+            Self::NoSession | Self::Visit(_) => RefusalCode::NO_SESSION,
         }
     }
 }
@@ -146,8 +154,11 @@ fn greet(socket: OwnedFd, peer: &Peer, place: Place, shared: &Shared) {
 
 /// Gives the program a place in the table and a worker, or takes the place away again.
 fn admit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal> {
-    if pending.hello().session != SessionKind::CUDA {
+    if ![SessionKind::CUDA, SessionKind::OPENCL].contains(&pending.hello().session) {
         return Err(Refusal::OtherKind);
+    }
+    if !pending.hello().claim.key.is_none() {
+        return visit(shared, pending, peer);
     }
     let program = describe(pending.hello(), peer);
     let words = format!("{} (process {} from {}, {})", program.name, program.pid, program.peer, program.link);
@@ -164,6 +175,18 @@ fn admit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal>
     }
 }
 
+/// Passes a peer that knows the key of a session on to its worker.
+fn visit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal> {
+    let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(Refusal::NoSession)?;
+    worker.visit(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(Refusal::Visit)?;
+    if pending.hello().claim.role == Role::PROGRAM {
+        // It may be another process than before, or the first one that this server sees of a restored session.
+        shared.sessions.describe(id, describe(pending.hello(), peer));
+        shared.reporter.note(format_args!("session {id} was taken up by process {}", pending.hello().pid));
+    }
+    Ok(())
+}
+
 /// What the table says of the program; its words are the peer's and are made printable.
 fn describe(hello: &Hello, peer: &Peer) -> Program {
     let program = printable(hello.program.as_bytes());
@@ -178,12 +201,14 @@ fn describe(hello: &Hello, peer: &Peer) -> Program {
 
 /// Passes the program to the next ready worker that is alive, and says which.
 fn hand_over(shared: &Shared, id: SessionId, pending: &Pending) -> Result<u32, Refusal> {
-    let note = shared.session_memory.map_or_else(String::new, |bytes| format!("memory {bytes}"));
+    let key = new_key().map_err(Refusal::NoKey)?;
+    let note = Note { memory: shared.session_memory.unwrap_or(0), key }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..ATTEMPTS {
         let worker = shared.pool.take(WORKER_PATIENCE)?;
         shared.sessions.serve(id, worker.pid());
-        match worker.assign(id, |control| pending.hand_over(control, &shared.build, note.as_bytes())) {
+        shared.sessions.open(id, key, worker.clone());
+        match worker.assign(id, |control| pending.hand_over(control, &shared.build, &note)) {
             Ok(()) => return Ok(worker.pid()),
             Err(error) => last = error,
         }

@@ -72,6 +72,23 @@ impl Mind {
         Ok(())
     }
 
+    /// Passes a visitor of session `id` to the worker: `hand_over` sends it on the control socket and must not wait.
+    ///
+    /// # Errors
+    ///
+    /// The worker is dead, or does not serve that session; or it could not be reached.
+    pub(crate) fn visit(
+        &self,
+        id: SessionId,
+        hand_over: impl FnOnce(BorrowedFd<'_>) -> Result<(), AcceptError>,
+    ) -> Result<(), AssignError> {
+        let assignment = self.lock();
+        if *assignment != Assignment::Session(id) {
+            return Err(AssignError::Dead);
+        }
+        hand_over(self.control.as_fd()).map_err(AssignError::HandOver)
+    }
+
     fn session(&self) -> Option<SessionId> {
         match *self.lock() {
             Assignment::Session(id) => Some(id),

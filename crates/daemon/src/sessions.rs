@@ -3,9 +3,14 @@
 //! It lives in memory only. A server that restarts begins an empty one, because its workers died with it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use katydid_wire::key::SessionKey;
+
+use crate::minder::Mind;
 use crate::view::SessionView;
 
 /// Names a session for as long as the server runs; counts from 1.
@@ -45,6 +50,8 @@ pub(crate) struct Sessions {
 struct Inner {
     last: SessionId,
     table: BTreeMap<SessionId, SessionView>,
+    /// By which key a session can be taken up, and by whom it is served.
+    served: BTreeMap<SessionId, (SessionKey, Mind)>,
     stopping: bool,
 }
 
@@ -78,6 +85,31 @@ impl Sessions {
         self.change(id, |session| session.worker_pid = worker_pid);
     }
 
+    /// The session can be taken up from now on by whoever has its key.
+    pub(crate) fn open(&self, id: SessionId, key: SessionKey, worker: Mind) {
+        let mut inner = self.lock();
+        if inner.table.contains_key(&id) {
+            inner.served.insert(id, (key, worker));
+        }
+    }
+
+    /// Another program than before has the session.
+    pub(crate) fn describe(&self, id: SessionId, program: Program) {
+        self.change(id, |session| {
+            let known = std::mem::replace(session, view(id, program));
+            session.started = known.started;
+            session.worker_pid = known.worker_pid;
+            (session.device_memory, session.calls) = (known.device_memory, known.calls);
+        });
+    }
+
+    /// Who serves the session with this key. Every key is looked at, whether or not one before it matched.
+    pub(crate) fn find(&self, key: &SessionKey) -> Option<(SessionId, Mind)> {
+        let inner = self.lock();
+        let matching = inner.served.iter().filter(|(_, (known, _))| known.matches(key) && !key.is_none());
+        matching.fold(None, |_, (id, (_, worker))| Some((*id, worker.clone())))
+    }
+
     /// Notes what the session uses.
     pub(crate) fn usage(&self, id: SessionId, device_memory: u64, calls: u64) {
         self.change(id, |session| {
@@ -88,7 +120,9 @@ impl Sessions {
 
     /// Frees the place; says what was there.
     pub(crate) fn end(&self, id: SessionId) -> Option<SessionView> {
-        self.lock().table.remove(&id)
+        let mut inner = self.lock();
+        inner.served.remove(&id);
+        inner.table.remove(&id)
     }
 
     /// Lets nobody in any more.
@@ -128,6 +162,17 @@ fn view(id: SessionId, program: Program) -> SessionView {
     }
 }
 
+/// A key that nobody can guess.
+///
+/// # Errors
+///
+/// The system gives no random bytes.
+pub(crate) fn new_key() -> io::Result<SessionKey> {
+    let mut key = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    Ok(SessionKey(key))
+}
+
 /// Seconds since 1970; 0 on a machine whose clock is before.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -151,6 +196,13 @@ mod tests {
         let sessions = Sessions::new(1);
         sessions.stop();
         assert_eq!(sessions.admit(Program::default()), Err(AdmissionError::Stopping));
+    }
+
+    #[test]
+    fn no_two_keys_are_the_same_and_none_is_nothing() {
+        let (one, other) = (new_key().unwrap(), new_key().unwrap());
+        assert!(!one.matches(&other) && !one.is_none());
+        assert!(Sessions::new(1).find(&SessionKey::NONE).is_none());
     }
 
     #[test]

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use katydid_daemon::{Server, ServerConfig, SessionView, SessionsView, Verbosity, WorkerCommand};
 use katydid_transport::{Address, Pending};
-use katydid_wire::handshake::{Build, Hello, LinkKind, RefusalCode, Refused, SessionKind};
+use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, RefusalCode, Refused, Role, SessionKind};
+use katydid_wire::note::Note;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -48,8 +50,15 @@ fn fake_worker() {
     let mut socket = UnixStream::from(program.socket().try_clone_to_owned().unwrap());
     socket.write_all(&note).unwrap();
     socket.write_all(b".").unwrap();
-    // Until the program hangs up.
-    let _ = socket.read(&mut [0]);
+    // Until the program hangs up, or somebody comes who knows the key.
+    let mut both = [socket.as_fd(), control.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    poll(&mut both, None).unwrap();
+    if both[0].revents().is_empty()
+        && let Ok(Some((visitor, _))) = Pending::receive(control.as_fd(), &build())
+    {
+        let mut socket = UnixStream::from(visitor.socket().try_clone_to_owned().unwrap());
+        socket.write_all(b"at home.").unwrap();
+    }
     exit(0)
 }
 
@@ -141,6 +150,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
 fn hello(name: &str) -> Hello {
     Hello {
         session: SessionKind::CUDA,
+        claim: Claim::NEW,
         link: LinkKind::STREAM,
         pid: 1,
         memory_quota: 0,
@@ -166,7 +176,7 @@ fn is_alive(pid: u32) -> bool {
 fn a_program_gets_a_worker_and_a_line_in_the_table() {
     let bench = Bench::new("serve");
     let (program, note) = bench.served("nightly");
-    assert_eq!(note, "");
+    assert_eq!(Note::decode(note.as_bytes()).memory, 0);
     until("the worker's report", || bench.sessions().first().is_some_and(|session| session.calls == Some(17)));
     let session = bench.sessions().remove(0);
     assert_eq!((session.name.as_str(), session.program.as_str()), ("nightly", "test"));
@@ -240,7 +250,29 @@ fn programs_beyond_the_limit_are_refused_until_a_place_is_free() {
 #[test]
 fn the_servers_memory_limit_is_passed_to_the_worker() {
     let bench = Bench::with("serve", |config| config.session_memory = Some(1 << 20));
-    assert_eq!(bench.served("a").1, "memory 1048576");
+    assert_eq!(Note::decode(bench.served("a").1.as_bytes()).memory, 1 << 20);
+}
+
+#[test]
+fn who_knows_the_key_of_a_session_gets_to_its_worker() {
+    let bench = Bench::new("serve");
+    let (_program, note) = bench.served("a");
+    let (_other, other) = bench.served("b");
+    let (key, other) = (Note::decode(note.as_bytes()).key, Note::decode(other.as_bytes()).key);
+    assert!(!key.is_none() && !key.matches(&other));
+    let mut guess = key;
+    guess.0[15] ^= 1;
+    let visit = |key| {
+        let mut stream = bench.connect();
+        let claim = Claim { role: Role::COMPANION, key, frames: 0 };
+        stream.write_all(&Hello { claim, ..hello("") }.encode(&build()).unwrap()).unwrap();
+        stream
+    };
+    let refused = bench.refused(visit(guess));
+    assert_eq!(refused.code, RefusalCode::NO_SESSION);
+    let mut answer = [0; 8];
+    visit(key).read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"at home.");
 }
 
 #[test]
@@ -275,7 +307,8 @@ fn garbage_and_silence_do_not_keep_a_program_out() {
         // While all places are taken the server refuses unheard, and has hung up already.
         let written = program.write_all(&hello("a").encode(&build()).unwrap());
         let mut first = [0];
-        written.and_then(|()| program.read(&mut first)).is_ok_and(|_| first == *b".")
+        // A worker of these tests answers with its note, which begins with a word.
+        written.and_then(|()| program.read(&mut first)).is_ok_and(|_| first == *b"k")
     });
     drop(silent);
 }

@@ -62,6 +62,13 @@ impl Driver {
         self.library.as_ref().is_some_and(OpenLibrary::is_soft)
     }
 
+    /// A function beside the driver API, as only softcuda has them; none in any other library. The caller states its
+    /// signature.
+    pub fn private(&self, name: &CStr) -> Option<*mut sys::void> {
+        let library = self.library.as_ref().filter(|library| library.is_soft())?;
+        Some(library.symbol(name)).filter(|found| !found.is_null())
+    }
+
     /// What a call of an absent function comes to. Standard error is the program's own in a worker, so its user reads
     /// which function the GPU's driver is too old for.
     fn missing(&self, name: &'static str) -> sys::CUresult {

@@ -13,6 +13,8 @@ pub mod status {
     pub const SUCCESS: Status = 0;
     /// A null output, or an id nobody knows.
     pub const INVALID_VALUE: Status = 1;
+    /// There is no memory left.
+    pub const OUT_OF_MEMORY: Status = 2;
     /// No library has installed its facts yet.
     pub const NOT_INITIALIZED: Status = 3;
     /// There is no current context, or it is not active.

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::border::{Status, guard, status};
-use crate::{checks, context_storage, cudart, hooks, integrity, thread_context, tools_context};
+use crate::{checks, context_storage, cudart, hooks, integrity, sm_map, thread_context, tools_context, tools_module};
 
 /// The 16 bytes of a table id, in memory order.
 pub type Id = [u8; 16];
@@ -50,9 +50,9 @@ static CATALOGUE: [Entry; 24] = [
     table(0x263e8860_7cd2_6143_92f6_bbd5006dfa7e, "CHECKS", || checks::TABLE.address()),
     table(0xd4082055_bde6_704b_8d34_ba123c66e1f2, "INTEGRITY", || integrity::TABLE.address()),
     table(0x21318c60_9714_3248_8ca6_41ff7324c8f2, "TOOLS_CONTEXT", || tools_context::TABLE.address()),
+    table(0x6e163fbe_b958_444d_835c_e182aff1991e, "TOOLS_MODULE", || tools_module::TABLE.address()),
+    table(0x1734dc26_800d_4745_8726_c0f1e7dd8bca, "SM_MAP", || sm_map::TABLE.address()),
     refused(0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9, "ERROR_LOG"),
-    refused(0x6e163fbe_b958_444d_835c_e182aff1991e, "TOOLS_MODULE"),
-    refused(0x1734dc26_800d_4745_8726_c0f1e7dd8bca, "SM_MAP"),
     refused(0xda9151d3_3ae6_cc41_a5c0_4f26d533e328, "NVRTC_CACHE"),
     refused(0x69a28e9f_2449_8b47_b030_c5da330ea4e9, "NVML_SIDE"),
     refused(0xb10541e1_f7c7_c74a_9f64_f223be99f1e2, "DEVICE_EXTENDED_RT"),
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_known_id_gives_the_same_pointer_every_time_and_its_size_first() {
-        for (entry, words) in CATALOGUE.iter().zip([13, 7, 3, 0, 4, 3, 52]) {
+        for (entry, words) in CATALOGUE.iter().zip([13, 7, 3, 0, 4, 3, 52, 99, 17]) {
             let (mut first, mut second) = (ptr::null(), ptr::null());
             // SAFETY: all four point to locals.
             let codes = unsafe { [get(&mut first, &id(entry.id)), get(&mut second, &id(entry.id))] };

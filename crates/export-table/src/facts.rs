@@ -3,7 +3,7 @@
 //! Set once, by the first call of the library. Everything must be the library's *own* answer, the one a program also
 //! gets through the public functions: the integrity digest is computed by both sides and compared.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
 
 use crate::border::{Status, status};
@@ -76,6 +76,12 @@ pub trait DriverFacts: Sync {
     /// `image` must point to a complete image: a fatbin wrapper, a container, a cubin or a NUL-terminated text.
     #[expect(unsafe_code, reason = "an image has no length of its own: only the caller knows that it is complete")]
     unsafe fn load_image(&self, image: *const c_void) -> Result<Handle, Status>;
+
+    /// The functions of a module, in the driver's order, with their names.
+    fn module_functions(&self, module: Handle) -> Result<Vec<(Handle, CString)>, Status>;
+
+    /// Where the multiprocessors of the current context's device lie: two numbers for each pair of them.
+    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status>;
 
     /// Unloads a module of [`Self::load_image`].
     fn unload_module(&self, module: Handle) -> Result<(), Status>;

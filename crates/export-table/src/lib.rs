@@ -17,10 +17,12 @@ mod facts;
 mod hooks;
 mod integrity;
 mod md2;
+mod sm_map;
 mod storage;
 mod table;
 mod thread_context;
 mod tools_context;
+mod tools_module;
 
 pub use border::Status;
 pub use border::status;

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "calls functions through the words of a table, as C callers do")]
 
-use std::ffi::c_void;
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
 use katydid_export_table::{
@@ -36,6 +36,12 @@ impl DriverFacts for Library {
     }
     fn context_id(&self, context: Handle) -> Result<u64, Status> {
         Ok(context as u64 / 0x100)
+    }
+    fn module_functions(&self, module: Handle) -> Result<Vec<(Handle, CString)>, Status> {
+        if module == 0x900 { Ok(vec![(0x901, c"first".into()), (0x902, c"second".into())]) } else { Err(400) }
+    }
+    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
+        Ok((vec![0, 1, 0], vec![0, 0, 1]))
     }
     fn stream_object(&self, _context: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status> {
         Ok(stream + 8 + usize::from(per_thread))
@@ -130,4 +136,47 @@ fn context_zero_has_id_zero_and_stream_objects_are_not_handles() {
     assert_eq!((context_id(0x200, &mut id), id), (0, 2));
     let mut at = 0;
     assert_eq!((object(0x200, 0x40, &mut at, 0), at), (0, 0x48));
+}
+
+#[test]
+fn every_kernel_of_a_module_is_visited() {
+    unsafe extern "C" fn visit(seen: *mut c_void, function: Handle, name: *const c_char) {
+        // SAFETY: the vector below, and a text of the table's.
+        let (seen, name) = unsafe { (&mut *seen.cast::<Vec<(Handle, String)>>(), CStr::from_ptr(name)) };
+        seen.push((function, name.to_string_lossy().into_owned()));
+    }
+    install(&Library);
+    let table = lookup(&0x6e163fbe_b958_444d_835c_e182aff1991e_u128.to_be_bytes()).unwrap().cast::<usize>();
+    type Each = unsafe extern "C" fn(
+        Handle,
+        Handle,
+        unsafe extern "C" fn(*mut c_void, Handle, *const c_char),
+        *mut c_void,
+        Handle,
+    ) -> i32;
+    // SAFETY: slot 7 has this signature; `seen` outlives the calls.
+    unsafe {
+        let each: Each = std::mem::transmute(table.add(7).read());
+        let mut seen: Vec<(Handle, String)> = Vec::new();
+        assert_eq!(each(0x200, 0x900, visit, (&raw mut seen).cast(), 0x900), 2);
+        assert_eq!(seen, [(0x901, "first".to_owned()), (0x902, "second".to_owned())]);
+        assert_eq!(each(0x200, 0x7, visit, (&raw mut seen).cast(), 0x7), 0);
+    }
+}
+
+#[test]
+fn places_of_multiprocessors_are_given_and_taken_back() {
+    install(&Library);
+    let table = lookup(&0x1734dc26_800d_4745_8726_c0f1e7dd8bca_u128.to_be_bytes()).unwrap().cast::<usize>();
+    // SAFETY: the slots have these signatures; the arrays have three bytes each.
+    unsafe {
+        let get: unsafe extern "C" fn(*mut *mut u8, *mut *mut u8) -> Status = std::mem::transmute(table.add(4).read());
+        let free: unsafe extern "C" fn(*mut u8, *mut u8) -> Status = std::mem::transmute(table.add(13).read());
+        let (mut first, mut second) = (ptr::null_mut(), ptr::null_mut());
+        assert_eq!(get(&mut first, &mut second), status::SUCCESS);
+        assert_eq!(std::slice::from_raw_parts(first, 3), [0, 1, 0]);
+        assert_eq!(std::slice::from_raw_parts(second, 3), [0, 0, 1]);
+        assert_eq!((free(first, second), free(ptr::null_mut(), ptr::null_mut())), (0, 0));
+        assert_eq!(get(ptr::null_mut(), &mut second), status::INVALID_VALUE);
+    }
 }

@@ -43,6 +43,10 @@ pub(crate) fn elf_length<'a>(read: impl Fn(u64, u64) -> Result<&'a [u8], ImageEr
 /// A section of an ELF file.
 pub(crate) struct Section<'a> {
     pub(crate) name: &'a str,
+    pub(crate) kind: u32,
+    /// Number of a section that this one refers to.
+    pub(crate) link: u32,
+    /// None where the file has none of it.
     pub(crate) bytes: &'a [u8],
 }
 
@@ -70,7 +74,11 @@ pub(crate) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
         let text = names.get(u64_at(entry, 0) as u32 as usize..).map(crate::entry::until_nul).unwrap_or_default();
         std::str::from_utf8(text).unwrap_or_default()
     };
-    entries.into_iter().map(|entry| Ok(Section { name: name(entry), bytes: contents(entry)? })).collect()
+    let section = |entry| {
+        let (kind, link) = ((u64_at(entry, 0) >> 32) as u32, u64_at(entry, 40) as u32);
+        Ok(Section { name: name(entry), kind, link, bytes: contents(entry)? })
+    };
+    entries.into_iter().map(section).collect()
 }
 
 /// Where the bytes that a table entry describes end.

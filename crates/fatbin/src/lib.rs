@@ -12,6 +12,7 @@
 //! Apart from [`image_at`], which has to trust its caller, nothing here believes a length: damaged images are errors.
 
 mod container;
+mod declarations;
 mod elf;
 mod entry;
 mod error;
@@ -20,6 +21,7 @@ mod image;
 mod linked;
 mod object;
 mod rebuild;
+mod variables;
 
 pub use container::{Container, Entries};
 pub use entry::{Entry, EntryKind};
@@ -29,3 +31,4 @@ pub use image::{Image, ImageKind, Ptx};
 pub use linked::linked_image;
 pub use object::{containers_of_object, members_of_library};
 pub use rebuild::OwnedImage;
+pub use variables::{Place, Variable, Variables};

@@ -1,16 +1,21 @@
 //! An image in memory of its own, with the pointers that a driver follows.
 
-use crate::image::{ImageKind, WRAPPER_MAGIC};
+#![expect(unsafe_code, reason = "reads units of storage as the bytes they are")]
+
+use crate::image::{Image, ImageKind, WRAPPER_MAGIC};
 
 /// Unit of storage, so that parts start where any loader could want them to.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "read through the pointer only")] [u8; 64]);
+#[repr(C, align(64))]
+struct Line([u8; 64]);
 
 /// A copy of an image that can be handed to a driver. The pointer is valid as long as this value lives, wherever it
 /// is moved; a driver that was told that the image stays ("is preserved") needs it as long as the library.
 #[derive(Debug)]
 pub struct OwnedImage {
+    kind: ImageKind,
+    /// Bytes of each part.
+    lengths: Vec<usize>,
     /// The copied parts.
     parts: Vec<Vec<Line>>,
     /// Addresses of the array's containers, ended by 0; empty without a wrapper.
@@ -21,6 +26,7 @@ pub struct OwnedImage {
 
 impl OwnedImage {
     pub(crate) fn new(kind: ImageKind, parts: &[&[u8]]) -> Self {
+        let lengths = parts.iter().map(|part| part.len()).collect();
         let parts: Vec<Vec<Line>> = parts.iter().map(|part| copy(part, kind == ImageKind::Ptx)).collect();
         let address = |part: &Vec<Line>| part.as_ptr().expose_provenance() as u64;
         let mut addresses = parts.iter().map(address);
@@ -33,7 +39,7 @@ impl OwnedImage {
             }
             _ => (Vec::new(), Vec::new()),
         };
-        Self { parts, array, wrapper }
+        Self { kind, lengths, parts, array, wrapper }
     }
 
     /// What to pass as `image`: the wrapper, or the part itself. PTX ends with a NUL.
@@ -45,6 +51,25 @@ impl OwnedImage {
         self.parts.first().map_or(std::ptr::null(), |part| part.as_ptr().cast())
     }
 
+    /// The view that this is a copy of.
+    #[must_use]
+    pub fn image(&self) -> Image<'_> {
+        let parts = self.parts.iter().zip(&self.lengths);
+        Image::new(self.kind, parts.map(|(part, length)| bytes(part, *length)).collect())
+    }
+
+    /// Bytes of all parts.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+
+    /// Whether this is a copy of the same image.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.image() == other.image()
+    }
+
     /// Number of objects in a linked wrapper's array.
     #[must_use]
     pub fn objects(&self) -> usize {
@@ -54,6 +79,13 @@ impl OwnedImage {
 
 fn magic_and_version(version: u64) -> u64 {
     u64::from(WRAPPER_MAGIC) | version << 32
+}
+
+/// The first `length` bytes of a part, which has as many.
+fn bytes(part: &[Line], length: usize) -> &[u8] {
+    let length = length.min(size_of_val(part));
+    // SAFETY: a line is 64 bytes without padding, lines follow each other, and no more of them are lent than there are.
+    unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), length) }
 }
 
 /// Copies a part; what is left of the last unit is zero, and `with_nul` makes sure that something is left.

@@ -79,6 +79,15 @@ impl Arrays {
         }
     }
 
+    /// Arrays and mipmaps that have memory of their own, with the context that each belongs to, in the order of the ids.
+    pub(crate) fn owners(&self) -> Vec<(u32, Held, u32)> {
+        let owns = |entry: &Entry| !matches!(entry.held, Held::Level(..));
+        let owners = self.entries.iter().filter(|(_, entry)| owns(entry));
+        let mut all: Vec<_> = owners.map(|(id, entry)| (*id, entry.held, entry.context)).collect();
+        all.sort_unstable_by_key(|(id, ..)| *id);
+        all
+    }
+
     /// Takes an object away, the levels of a mipmap with it; and what it was charged.
     ///
     /// # Errors

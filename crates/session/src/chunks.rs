@@ -71,6 +71,11 @@ impl<T> Chunks<T> {
         self.ranges.get(&address).is_some_and(|(length, _)| *length == size)
     }
 
+    /// Whether a range that was noted starts there.
+    pub(crate) fn starts_at(&self, address: u64) -> bool {
+        self.ranges.contains_key(&address)
+    }
+
     /// Whether every byte of the range is backed.
     pub(crate) fn covers(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else { return false };
@@ -85,6 +90,11 @@ impl<T> Chunks<T> {
     }
 
     /// Every range, lowest first: address, size, backing.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
+        self.ranges.iter().map(|(base, (length, backing))| (*base, *length, backing))
+    }
+
+    /// The same, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, u64, &mut T)> {
         self.ranges.iter_mut().map(|(base, (length, backing))| (*base, *length, backing))
     }

@@ -51,14 +51,14 @@ impl Session {
     ///
     /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that is gone, or what the driver says.
     pub(crate) fn enter_for(&mut self, head: &FrameHead) -> Result<(), Fault> {
-        match self.enter(head.context) {
+        match self.enter_context(head.context) {
             Err(Fault::Cuda(CUresult::ERROR_CONTEXT_IS_DESTROYED)) if !needs_context(head.opcode) => Ok(()),
             other => other,
         }
     }
 
     /// Makes a context current; 0 leaves things as they are.
-    fn enter(&mut self, context: u32) -> Result<(), Fault> {
+    pub(crate) fn enter_context(&mut self, context: u32) -> Result<(), Fault> {
         if context == self.current || context == 0 {
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl Session {
         self.tables.contexts.set(id, handle, 0)?;
         self.epoch += 1;
         self.current = 0;
-        self.enter(id)
+        self.enter_context(id)
     }
 
     /// A context is gone, and all its objects with it.
@@ -96,6 +96,11 @@ impl Session {
         if let Some(staging) = &mut self.staging {
             staging.forget_context(id);
         }
+        self.journal.end_context(id);
+        if let Some(host) = &self.host {
+            self.journal.keep_pinned_where(|address| host.is_registered(address));
+        }
+        self.event_times.end_context(id);
         self.epoch += 1;
         if self.current == id {
             self.current = 0;

@@ -7,7 +7,8 @@
 
 use katydid_arena::{AddressMap, GRANULARITY};
 use katydid_cuda_sys::{
-    CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, access_flags, allocation_type, location_type,
+    CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult, access_flags,
+    allocation_type, location_type,
 };
 use katydid_driver::Driver;
 use katydid_wire::facts::Facts;
@@ -36,6 +37,11 @@ impl DeviceMemory {
         let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
         let friends = (0..facts.devices.len()).map(|device| friends(facts, device)).collect();
         Self { map, devices, friends, quota: if quota == 0 { u64::MAX } else { quota }, charged: 0 }
+    }
+
+    /// Where the arenas lie.
+    pub(crate) fn map(&self) -> &AddressMap {
+        &self.map
     }
 
     /// Bytes backed on all devices, and those charged.
@@ -80,6 +86,15 @@ impl DeviceMemory {
         back(driver, device, &self.friends[ordinal], address, size)?;
         self.devices[ordinal].insert(address, size, ());
         Ok(())
+    }
+
+    /// Every backed range: ordinal of its device, address, size.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (i32, u64, u64)> {
+        let of_device = |(ordinal, chunks): (usize, &'_ Chunks<()>)| {
+            let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
+            chunks.iter().map(move |(address, size, ())| (ordinal, address, size)).collect::<Vec<_>>()
+        };
+        self.devices.iter().enumerate().flat_map(of_device)
     }
 
     /// Takes ranges out of the books; the caller unmaps them: address and size of each.
@@ -151,11 +166,8 @@ pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
 
 /// Maps new memory of `device` at a reserved address and lets `friends` read and write it.
 fn back(driver: &Driver, device: i32, friends: &[i32], address: u64, size: u64) -> Result<(), CUresult> {
-    let location = CUmemLocation { type_: location_type::DEVICE, id: device };
-    let wish = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
     let length = size as usize;
-    // SAFETY: `wish` and the output outlive the call.
-    let memory = ask(|out| unsafe { driver.cuMemCreate(out, length, &raw const wish, 0) })?;
+    let memory = create(driver, device, size)?;
     // SAFETY: the range is reserved for the session and, by the books, not mapped.
     let mapped = unsafe { driver.cuMemMap(address, length, 0, memory, 0) };
     // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.
@@ -174,7 +186,16 @@ fn back(driver: &Driver, device: i32, friends: &[i32], address: u64, size: u64) 
     set
 }
 
-fn access(device: i32) -> CUmemAccessDesc {
+/// New memory of `device`, not yet mapped anywhere.
+pub(crate) fn create(driver: &Driver, device: i32, size: u64) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+    let wish = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
+    // SAFETY: `wish` and the output outlive the call.
+    ask(|out| unsafe { driver.cuMemCreate(out, size as usize, &raw const wish, 0) })
+}
+
+/// Reading and writing for `device`.
+pub(crate) fn access(device: i32) -> CUmemAccessDesc {
     let location = CUmemLocation { type_: location_type::DEVICE, id: device };
     CUmemAccessDesc { location, flags: access_flags::READ_WRITE }
 }

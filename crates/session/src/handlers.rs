@@ -9,6 +9,7 @@ mod array;
 mod context;
 mod copy;
 mod device;
+mod event;
 mod facts;
 mod fill;
 mod function;
@@ -22,6 +23,7 @@ mod module;
 mod occupancy;
 mod options;
 mod output;
+mod places;
 mod stream_attribute;
 mod tensor_map;
 mod texture;
@@ -40,7 +42,8 @@ pub(crate) use context::{
     kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
 };
 pub(crate) use copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
-pub(crate) use device::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink};
+pub(crate) use device::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdPeerAtomics};
+pub(crate) use event::kdElapsedTime;
 pub(crate) use facts::kdFacts;
 pub(crate) use fill::kdFill;
 pub(crate) use function::{
@@ -59,6 +62,7 @@ pub(crate) use link::{kdLink, kdLinked};
 pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 pub(crate) use occupancy::{kdAvailableSharedMemory, kdClusters, kdOccupancy};
 pub(crate) use output::kdOutput;
+pub(crate) use places::kdProcessorPlaces;
 pub(crate) use stream_attribute::{kdStreamAttribute, kdStreamSetAttribute};
 pub(crate) use tensor_map::kdTensorMap;
 pub(crate) use texture::{kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy};

@@ -76,6 +76,11 @@ impl<H: Handle> Handles<H> {
         }
     }
 
+    /// The id of any object; 0 when there is none.
+    pub(crate) fn any(&self) -> u32 {
+        self.entries.iter().position(Option::is_some).map_or(0, |index| index as u32 + 1)
+    }
+
     /// Checks that `id` may be given to a new object, before the driver makes it.
     ///
     /// # Errors
@@ -99,6 +104,12 @@ impl<H: Handle> Handles<H> {
         Ok(())
     }
 
+    /// Every object: id, handle, id of its context.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, H, u32)> {
+        let numbered = (1..).zip(&self.entries);
+        numbered.filter_map(|(id, entry)| entry.as_ref().map(|entry| (id, entry.handle, entry.context)))
+    }
+
     /// Takes the object away from its id.
     ///
     /// # Errors
@@ -108,6 +119,25 @@ impl<H: Handle> Handles<H> {
         let index = self.index(id)?;
         let entry = self.entries.get_mut(index).and_then(Option::take);
         entry.map(|entry| entry.handle).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
+    }
+
+    /// Ids seen so far.
+    pub(crate) fn known(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Goes on where another table stopped: so many ids were seen.
+    pub(crate) fn resume(&mut self, known: u32) {
+        let known = (known as usize).min(MOST);
+        if known > self.entries.len() {
+            self.entries.resize(known, None);
+        }
+    }
+
+    /// Every live object: its id, the driver's handle, its context.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, H, u32)> {
+        // Ids are bounded far below the limits of their type.
+        (1..).zip(&self.entries).filter_map(|(id, slot)| slot.map(|entry| (id, entry.handle, entry.context)))
     }
 
     /// Forgets every object of a context that ended.

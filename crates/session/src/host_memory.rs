@@ -1,17 +1,22 @@
 //! Pinned host memory: an arena at the same address on both sides, registered with the driver block by block.
 //!
 //! On a shared-memory link the arena is the program's own memory; on a stream link it is memory of the worker that
-//! the program pushes to and pulls from. Either way only whole pages of the arena can be named, and only registered
-//! blocks are written or read. Sizes and addresses are bytes.
+//! the program pushes to and pulls from. Pages outside of the arena are memory that the program registered: the worker
+//! makes pages of its own at the same address, if nothing of its own lies there, and they too are pushed and pulled.
+//! Either way only whole pages can be named, and only registered blocks are written or read. Sizes and addresses are
+//! bytes.
 
 #![expect(unsafe_code, reason = "copies from and to memory that the program and the GPU see")]
 
 use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use katydid_arena::Reservation;
+use katydid_arena::{Reservation, ReserveError};
 use katydid_cuda_sys::{CUresult, host_register_flags};
 use katydid_driver::Driver;
-use rustix::mm::{Advice, madvise};
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::chunks::Chunks;
 use crate::fault::{Fault, SessionError};
@@ -28,15 +33,42 @@ pub struct HostMemory {
     blocks: Chunks<u32>,
     /// A context went and took registrations with it.
     is_stale: bool,
-    /// The program has its own view of the same pages; otherwise they are the worker's alone.
-    is_shared: bool,
+    /// The program has its own view of the same pages, which are this memory's; otherwise they are the worker's alone.
+    shared: Option<OwnedFd>,
 }
 
 impl HostMemory {
-    /// An arena that is mapped, readable and writable, over its whole length: with memory that the program shares, or
-    /// with private memory.
-    pub fn new(arena: Reservation, is_shared: bool) -> Self {
-        Self { arena, blocks: Chunks::default(), is_stale: false, is_shared }
+    /// An arena over the whole length of which private memory is mapped, readable and writable.
+    pub fn private(arena: Reservation) -> Self {
+        Self { arena, blocks: Chunks::default(), is_stale: false, shared: None }
+    }
+
+    /// An arena over the whole length of which the program's memory is mapped, readable and writable. That memory never
+    /// becomes shorter, but may be shorter than the arena.
+    pub fn shared(arena: Reservation, shared: OwnedFd) -> Self {
+        Self { shared: Some(shared), ..Self::private(arena) }
+    }
+
+    /// Whether the program has the same pages.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// The program is there: `shared` is its own memory, which takes the place of what was mapped; without any, the
+    /// pages stay the worker's.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub(crate) fn join(&mut self, shared: Option<BorrowedFd<'_>>) -> Result<(), ReserveError> {
+        if let Some(shared) = shared {
+            let Range { start, end } = self.arena.range();
+            let length = end - start;
+            self.arena.map_shared(0, length, shared, 0)?;
+            let kept = shared.try_clone_to_owned();
+            self.shared = Some(kept.map_err(|source| ReserveError::System { start, length, source })?);
+        }
+        Ok(())
     }
 
     /// Registers a block with the driver, in the current context `context`. Memory that is not shared begins as zeros.
@@ -46,28 +78,64 @@ impl HostMemory {
     /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, what the driver says, or a session error for a range that is not
     /// whole pages of the arena.
     pub(crate) fn register(&mut self, driver: &Driver, context: u32, address: u64, size: u64) -> Result<(), Fault> {
-        self.check(address, size)?;
+        let is_outside = self.check(address, size)? == Lies::Outside;
         if !self.blocks.is_free(address, size) {
             return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.into());
         }
-        if !self.is_shared {
+        if is_outside {
+            map(address, size)?;
+        } else if !self.is_shared() {
             clear(address, size)?;
         }
-        register(driver, address, size).ok()?;
+        let registered = register(driver, address, size).ok();
+        if registered.is_err() && is_outside {
+            unmap(address, size);
+        }
+        registered?;
         self.blocks.insert(address, size, context);
         Ok(())
     }
 
-    /// Takes a block out of the books. When the answer is true, the driver knows it and the caller unregisters it.
+    /// Whether a registered block starts there.
+    pub(crate) fn is_registered(&self, address: u64) -> bool {
+        self.blocks.starts_at(address)
+    }
+
+    /// Notes a block that is registered when there is a context.
+    ///
+    /// # Errors
+    ///
+    /// As [`HostMemory::register`].
+    pub(crate) fn adopt(&mut self, address: u64, size: u64) -> Result<(), Fault> {
+        self.check(address, size)?;
+        if !self.blocks.insert(address, size, 0) {
+            return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.into());
+        }
+        self.is_stale = true;
+        Ok(())
+    }
+
+    /// Takes a block out of the books; the caller does the rest.
     ///
     /// # Errors
     ///
     /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED` when it is no registered block.
-    pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<bool, Fault> {
+    pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<Leaving, Fault> {
         match self.blocks.remove(address, size).as_deref() {
-            Some([(_, _, context)]) => Ok(*context != 0),
+            Some([(_, _, context)]) => {
+                Ok(Leaving { address, size, is_known: *context != 0, is_outside: !self.is_inside(address) })
+            }
             _ => Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into()),
         }
+    }
+
+    /// Whether a block's contents are the worker's own, so that nobody else keeps them.
+    pub fn is_private(&self, address: u64) -> bool {
+        !self.is_shared() || !self.is_inside(address)
+    }
+
+    fn is_inside(&self, address: u64) -> bool {
+        self.arena.range().contains(&address)
     }
 
     /// Registers anew, in the current context `context`, what a context that is gone took with it: the program hands
@@ -83,26 +151,9 @@ impl HostMemory {
         }
     }
 
-    /// Writes `data` into registered memory.
-    ///
-    /// # Errors
-    ///
-    /// A session error when it is not registered.
-    pub(crate) fn push(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
-        self.check_registered(address, data.len() as u64)?;
-        // SAFETY: the range is inside the mapped arena by the check above; `data` is the frame's own copy, which lies
-        // elsewhere. The GPU may read meanwhile: the program's race, as it would be natively.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), pointer(address), data.len()) };
-        Ok(())
-    }
-
-    /// Whether the range may be read by [`pull`].
-    ///
-    /// # Errors
-    ///
-    /// A session error when it is not registered.
-    pub(crate) fn check_registered(&self, address: u64, size: u64) -> Result<(), Fault> {
-        if self.blocks.covers(address, size) { Ok(()) } else { Err(out_of_range(address, size)) }
+    /// Whether all of the range is registered.
+    pub(crate) fn holds(&self, address: u64, size: u64) -> bool {
+        self.blocks.covers(address, size)
     }
 
     /// A context is gone, and the registrations made in it. Shared blocks wait to be registered again; the contents of
@@ -113,24 +164,103 @@ impl HostMemory {
             gone.map(|(address, size, registered)| (address, size, std::mem::take(registered))).collect();
         for (address, size, _) in gone {
             self.is_stale = true;
-            if !self.is_shared {
+            if self.is_private(address) {
                 self.blocks.remove(address, size);
+            }
+            if !self.is_inside(address) {
+                unmap(address, size);
             }
         }
     }
 
-    fn check(&self, address: u64, size: u64) -> Result<(), Fault> {
+    /// Registered blocks: address and size.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.blocks.iter().map(|(address, size, _)| (address, size))
+    }
+
+    /// Bytes of the arena that have memory behind them.
+    fn length(&self) -> u64 {
+        let Some(shared) = &self.shared else { return u64::MAX };
+        fstat(shared).map_or(0, |stat| stat.st_size.cast_unsigned())
+    }
+
+    fn check(&self, address: u64, size: u64) -> Result<Lies, Fault> {
         let Range { start, end } = self.arena.range();
         let whole = size > 0 && address.is_multiple_of(PAGE) && size.is_multiple_of(PAGE);
-        let inside = address.checked_add(size).is_some_and(|last| start <= address && last <= end);
-        if whole && inside { Ok(()) } else { Err(out_of_range(address, size)) }
+        match address.checked_add(size).filter(|_| whole) {
+            // What lies beyond the program's memory would be no error but a signal.
+            Some(last) if start <= address && last <= end && last - start <= self.length() => Ok(Lies::Inside),
+            Some(last) if (last <= start || end <= address) && size <= end - start => Ok(Lies::Outside),
+            _ => Err(out_of_range(address, size)),
+        }
     }
+}
+
+/// Where pages lie.
+#[derive(Debug, PartialEq, Eq)]
+enum Lies {
+    /// In the arena.
+    Inside,
+    /// Where the program has memory of its own.
+    Outside,
+}
+
+/// A block that has left the books.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    address: u64,
+    size: u64,
+    /// The driver knows it.
+    is_known: bool,
+    is_outside: bool,
+}
+
+impl Leaving {
+    /// Ends the registration, which waits until the GPU has done with the block.
+    pub(crate) fn end(&self, driver: &Driver) -> CUresult {
+        // SAFETY: the block was registered at this address, and has left the books.
+        let unregister = || unsafe { driver.cuMemHostUnregister(pointer(self.address).cast()) };
+        let status = if self.is_known { unregister() } else { CUresult::SUCCESS };
+        if self.is_outside && status == CUresult::SUCCESS {
+            unmap(self.address, self.size);
+        }
+        status
+    }
+}
+
+/// Makes pages at exactly these addresses.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_NOT_SUPPORTED` when the worker has memory of its own there: nothing of it is ever replaced.
+fn map(address: u64, size: u64) -> Result<(), CUresult> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a mapping that replaces none is nobody's memory before.
+    let mapped = unsafe { mmap_anonymous(pointer(address).cast(), size as usize, access, flags) };
+    match mapped {
+        Ok(start) if start.addr() as u64 == address => Ok(()),
+        // A kernel that does not know the flag takes the address for advice.
+        Ok(start) => {
+            // SAFETY: made just now, and given to nobody.
+            let _ = unsafe { munmap(start, size as usize) };
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        }
+        Err(Errno::NOMEM) => Err(CUresult::ERROR_OUT_OF_MEMORY),
+        Err(_) => Err(CUresult::ERROR_NOT_SUPPORTED),
+    }
+}
+
+/// Takes pages away that [`map`] made. Pages that stay cost memory until the session ends, and nothing else.
+fn unmap(address: u64, size: u64) {
+    // SAFETY: a block that `map` made and that has left the books; the driver does not know it any more.
+    let _ = unsafe { munmap(pointer(address).cast(), size as usize) };
 }
 
 /// Tells the driver about a block of the arena.
 fn register(driver: &Driver, address: u64, size: u64) -> CUresult {
     let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
-    // SAFETY: the range is mapped as long as the session; the program may write it at any time, which the driver is
+    // SAFETY: the range is mapped as long as it is registered; the program may write it at any time, which the driver is
     // made for.
     unsafe { driver.cuMemHostRegister_v2(pointer(address).cast(), size as usize, flags) }
 }
@@ -142,11 +272,21 @@ fn clear(address: u64, size: u64) -> Result<(), CUresult> {
     cleared.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
 }
 
-/// Copies `size` bytes of the arena, which [`HostMemory::check_registered`] has passed.
+/// Writes `data`. The GPU may read meanwhile: the program's race, as it would be natively.
 ///
 /// # Safety
 ///
-/// The range must lie inside the mapped arena.
+/// The range must be registered, or managed memory of a module that is loaded.
+pub(crate) unsafe fn push(address: u64, data: &[u8]) {
+    // SAFETY: writable by the caller's promise; `data` is the frame's own copy, which lies elsewhere.
+    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), pointer(address), data.len()) };
+}
+
+/// Copies `size` bytes.
+///
+/// # Safety
+///
+/// As [`push`].
 pub(crate) unsafe fn pull(address: u64, size: usize) -> Vec<u8> {
     let mut data = vec![0; size];
     // SAFETY: readable by the caller's promise; `data` has `size` bytes and lies elsewhere.
@@ -159,6 +299,6 @@ pub(crate) fn pointer(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-fn out_of_range(address: u64, size: u64) -> Fault {
+pub(crate) fn out_of_range(address: u64, size: u64) -> Fault {
     SessionError::BadRange { what: "pinned memory", address, size }.into()
 }

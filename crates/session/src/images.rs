@@ -1,23 +1,71 @@
-//! Images of live libraries: a driver that was told that an image stays reads it as long as the library lives.
+//! Images of live modules and libraries.
+//!
+//! A driver that was told that an image stays reads it as long as the library lives; the journal keeps those of modules as
+//! well. Two that are the same are kept once.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
 use katydid_fatbin::OwnedImage;
 
-/// Images by the wire id of their library.
+/// All images of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
-    held: HashMap<u32, OwnedImage>,
+    /// By the wire id of their library: what the driver reads.
+    held: HashMap<u32, Arc<OwnedImage>>,
+    /// By length: all that is still needed by anyone.
+    known: HashMap<usize, Vec<Weak<OwnedImage>>>,
 }
 
 impl Images {
+    /// The image itself, or the same one that is there already.
+    pub(crate) fn share(&mut self, image: OwnedImage) -> Arc<OwnedImage> {
+        let same_length = self.known.entry(image.length()).or_default();
+        same_length.retain(|kept| kept.strong_count() > 0);
+        let known = same_length.iter().filter_map(Weak::upgrade).find(|kept| kept.is_same(&image));
+        known.unwrap_or_else(|| {
+            let image = Arc::new(image);
+            same_length.push(Arc::downgrade(&image));
+            image
+        })
+    }
+
     /// Keeps `image` until [`Images::forget`].
-    pub(crate) fn keep(&mut self, library: u32, image: OwnedImage) {
+    pub(crate) fn keep(&mut self, library: u32, image: Arc<OwnedImage>) {
         self.held.insert(library, image);
     }
 
     /// The library was unloaded.
     pub(crate) fn forget(&mut self, library: u32) {
         self.held.remove(&library);
+        // Lengths that no image has any more would stay for ever in a program that loads ever different code.
+        if self.known.len() > 2 * self.held.len() + 64 {
+            self.known.retain(|_, kept| kept.iter().any(|kept| kept.strong_count() > 0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_fatbin::Image;
+
+    use super::*;
+
+    fn image(text: &[u8]) -> OwnedImage {
+        Image::from_bytes(text).unwrap().rebuild()
+    }
+
+    #[test]
+    fn the_same_image_is_kept_once_and_as_long_as_it_is_needed() {
+        let mut images = Images::default();
+        let (one, same) = (images.share(image(b".version 8.0")), images.share(image(b".version 8.0")));
+        let other = images.share(image(b".version 9.0"));
+        assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
+        assert_eq!(one.image().encode(), image(b".version 8.0").image().encode());
+        images.keep(7, one);
+        drop((same, other));
+        assert!(images.held.contains_key(&7));
+        images.forget(7);
+        assert!(images.known.values().flatten().all(|kept| kept.strong_count() == 0));
     }
 }

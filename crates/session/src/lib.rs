@@ -24,11 +24,14 @@ mod handlers;
 mod handles;
 mod host_memory;
 mod images;
+mod journal;
 mod output;
 mod reach;
 mod relay;
+mod rest;
 mod session;
 mod shared;
+mod snapshot;
 mod staged;
 mod tables;
 #[cfg(test)]
@@ -40,7 +43,10 @@ mod virtual_memory;
 
 pub use fault::SessionError;
 pub use host_memory::HostMemory;
-pub use output::Capture;
+pub use journal::{JournalError, Opening, RebuildError, Saved, StateError, messages_of};
+pub use output::{Capture, Printed};
+pub use rest::{Control, RestError};
 pub use session::{Session, Setup, WarmContext};
-pub use uploads::UploadError;
+pub use snapshot::{CaptureOptions, Carrier, Progress, SnapshotError, Taken, journal_of};
+pub use uploads::{UploadError, Uploads};
 pub use usage::Usage;

@@ -18,11 +18,11 @@ const GIVE_BACK: u64 = 1 << 20;
 
 /// Text taken for one reply.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Printed {
+pub struct Printed {
     /// For the program's standard output.
-    pub(crate) stdout: Vec<u8>,
+    pub stdout: Vec<u8>,
     /// For its standard error.
-    pub(crate) stderr: Vec<u8>,
+    pub stderr: Vec<u8>,
 }
 
 /// A memory file, and how far it was read.
@@ -37,6 +37,16 @@ impl Source {
     fn new(name: &str) -> io::Result<Self> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
         Ok(Self { file, read: 0, given_back: 0 })
+    }
+
+    /// What was written since, and stays to be taken.
+    fn unread(&self) -> Vec<u8> {
+        let written = self.file.metadata().map_or(self.read, |data| data.len());
+        let mut text = vec![0; usize::try_from(written.saturating_sub(self.read)).unwrap_or(0)];
+        if self.file.read_exact_at(&mut text, self.read).is_err() {
+            text.clear();
+        }
+        text
     }
 
     /// What was written since, at most `room` bytes; the rest waits.
@@ -69,6 +79,8 @@ impl Source {
 #[derive(Debug, Default)]
 pub struct Capture {
     sources: Option<(Source, Source)>,
+    /// Printed before a restore, and to be sent before anything else.
+    before: Printed,
 }
 
 impl Capture {
@@ -83,18 +95,47 @@ impl Capture {
         let sources = (Source::new("device stdout")?, Source::new("device stderr")?);
         redirect(&sources.0.file, 1)?;
         redirect(&sources.1.file, 2)?;
-        Ok((Self { sources: Some(sources) }, real))
+        Ok((Self { sources: Some(sources), before: Printed::default() }, real))
+    }
+
+    /// What was printed and not taken, which stays to be taken.
+    pub(crate) fn unread(&self) -> Printed {
+        // SAFETY: as in `take`.
+        unsafe { libc::fflush(std::ptr::null_mut()) };
+        let mut all = self.before.clone();
+        if let Some((stdout, stderr)) = &self.sources {
+            all.stdout.append(&mut stdout.unread());
+            all.stderr.append(&mut stderr.unread());
+        }
+        all
+    }
+
+    /// Gives what another worker's driver printed before anything of this one's.
+    pub(crate) fn begin_with(&mut self, printed: Printed) {
+        self.before = printed;
     }
 
     /// What was printed since the last time, at most `room` bytes in all; the rest waits for the next reply.
-    pub(crate) fn take(&mut self, room: usize) -> Printed {
-        let Some((stdout, stderr)) = &mut self.sources else { return Printed::default() };
-        // SAFETY: with a null argument `fflush` flushes every open stream of C and touches no memory of ours.
-        unsafe { libc::fflush(std::ptr::null_mut()) };
-        let stdout = stdout.take(room);
-        let stderr = stderr.take(room - stdout.len());
+    pub fn take(&mut self, room: usize) -> Printed {
+        let mut stdout = cut(&mut self.before.stdout, room);
+        let mut stderr = cut(&mut self.before.stderr, room - stdout.len());
+        if let Some(sources) = &mut self.sources
+            && self.before == Printed::default()
+        {
+            // SAFETY: with a null argument `fflush` flushes every open stream of C and touches no memory of ours.
+            unsafe { libc::fflush(std::ptr::null_mut()) };
+            let left = |stdout: &[u8], stderr: &[u8]| room - stdout.len() - stderr.len();
+            stdout.append(&mut sources.0.take(left(&stdout, &stderr)));
+            stderr.append(&mut sources.1.take(left(&stdout, &stderr)));
+        }
         Printed { stdout, stderr }
     }
+}
+
+/// The first bytes of a text, at most `room`, which it loses.
+fn cut(text: &mut Vec<u8>, room: usize) -> Vec<u8> {
+    let rest = text.split_off(room.min(text.len()));
+    std::mem::replace(text, rest)
 }
 
 /// Makes descriptor `number` another name of `file`.
@@ -115,7 +156,7 @@ mod tests {
     fn capture() -> (Capture, File, File) {
         let sources = (Source::new("out").unwrap(), Source::new("err").unwrap());
         let (out, err) = (sources.0.file.try_clone().unwrap(), sources.1.file.try_clone().unwrap());
-        (Capture { sources: Some(sources) }, out, err)
+        (Capture { sources: Some(sources), before: Printed::default() }, out, err)
     }
 
     #[test]
@@ -127,6 +168,22 @@ mod tests {
         out.write_all(b"two").unwrap();
         assert_eq!(capture.take(100).stdout, b"two");
         assert_eq!(capture.take(100), Printed::default());
+    }
+
+    #[test]
+    fn what_another_worker_printed_comes_first() {
+        let (mut before, mut out, mut err) = capture();
+        out.write_all(b"abc").unwrap();
+        err.write_all(b"x").unwrap();
+        let (mut capture, mut out, _err) = self::capture();
+        assert_eq!(before.unread(), before.unread());
+        capture.begin_with(before.unread());
+        out.write_all(b"new").unwrap();
+        assert_eq!(capture.unread().stdout, b"abcnew");
+        assert_eq!(capture.take(2).stdout, b"ab");
+        // All that has been printed, as a program expects after a call that waits for the GPU.
+        assert_eq!(capture.take(100), Printed { stdout: b"cnew".into(), stderr: b"x".into() });
+        assert_eq!(before.take(100).stdout, b"abc");
     }
 
     #[test]

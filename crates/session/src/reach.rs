@@ -2,7 +2,7 @@
 //!
 //! Under unified addressing a driver takes any address of its process for host memory, so a copy could read the
 //! worker itself. The rule kept here: only the session's arenas and reservations and the variables of its modules can be
-//! named.
+//! named. Of a pinned arena over memory of the program's, that is only what was found to have memory behind it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,8 +15,12 @@ use crate::fault::Fault;
 /// The session's arenas and module variables.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
-    /// A few wide ranges: device arenas and the pinned arena.
+    /// A few wide ranges: device arenas.
     arenas: Vec<Range<u64>>,
+    /// The pinned arena, as far as it has memory.
+    pinned: Range<u64>,
+    /// End of the arena itself.
+    pinned_end: u64,
     /// Variables of modules by address, with their size in bytes. Those of unloaded modules stay: an address that the
     /// driver gave out is never memory of the worker.
     variables: BTreeMap<u64, u64>,
@@ -27,9 +31,23 @@ pub(crate) struct Reach {
 impl Reach {
     /// The arenas of `map`, and no variable yet.
     pub(crate) fn new(map: &AddressMap) -> Self {
-        let mut arenas: Vec<_> = (0..MAX_DEVICES).filter_map(|device| map.device(device)).collect();
-        arenas.extend(map.pinned());
-        Self { arenas, variables: BTreeMap::new(), reservations: BTreeMap::new() }
+        let arenas = (0..MAX_DEVICES).filter_map(|device| map.device(device)).collect();
+        let pinned = map.pinned().unwrap_or(0..0);
+        let pinned_end = pinned.end;
+        Self { arenas, pinned, pinned_end, variables: BTreeMap::new(), reservations: BTreeMap::new() }
+    }
+
+    /// The memory behind the pinned arena is the program's: none of it has been looked at yet.
+    pub(crate) fn share_pinned(&mut self) {
+        self.pinned.end = self.pinned.start;
+    }
+
+    /// There is memory up to the end of a block, if it lies in the pinned arena.
+    pub(crate) fn admit_pinned(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size);
+        if self.pinned.start <= address && end <= self.pinned_end {
+            self.pinned.end = self.pinned.end.max(end);
+        }
     }
 
     /// Notes a variable that the driver told the address of.
@@ -48,6 +66,11 @@ impl Reach {
         self.reservations.remove(&address);
     }
 
+    /// Whether all of a range is, or was, one variable.
+    pub(crate) fn is_variable(&self, address: u64, size: u64) -> bool {
+        address.checked_add(size).is_some_and(|end| holds(&self.variables, address, end))
+    }
+
     /// Passes `size` bytes at `address`.
     ///
     /// # Errors
@@ -57,6 +80,7 @@ impl Reach {
         let end = address.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let inside = |range: &Range<u64>| range.start <= address && end <= range.end;
         if self.arenas.iter().any(inside)
+            || inside(&self.pinned)
             || holds(&self.variables, address, end)
             || holds(&self.reservations, address, end)
         {
@@ -93,6 +117,18 @@ mod tests {
         for (address, size) in [(0x2000_0000_0000, 1 << 40), (0x3000_0000_0000, 1), (0x7f00_0000_1020, 32)] {
             assert!(reach().check(address, size).is_ok(), "{address:#x}");
         }
+    }
+
+    #[test]
+    fn of_shared_pinned_memory_only_what_is_there_can() {
+        let (start, end) = (0x3000_0000_0000, 0x3000_0000_0000 + (1 << 38));
+        let mut reach = reach();
+        reach.share_pinned();
+        assert!(reach.check(start, 1).is_err());
+        reach.admit_pinned(start + 4096, 4096);
+        reach.admit_pinned(end - 4096, 8192);
+        reach.admit_pinned(start - 4096, 4096);
+        assert!(reach.check(start, 8192).is_ok() && reach.check(start, 8193).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::WorkerLink;
+use katydid_transport::{Event, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
@@ -20,6 +20,8 @@ use katydid_wire::message::{
 
 use crate::executor::{Executors, Place};
 use crate::fault::{Fault, SessionError};
+use crate::rest::Pumped;
+use crate::session::Session;
 use crate::shared::Shared;
 
 /// Frames that may wait for the main loop.
@@ -40,6 +42,8 @@ pub(crate) fn begins_with(opcode: u16) -> bool {
 pub(crate) enum Relayed {
     /// A frame for the main loop.
     Frame(FrameHead, Vec<u8>),
+    /// A companion has an order for the main loop.
+    Interrupted,
     /// The last one.
     End(Result<(), SessionError>),
 }
@@ -52,15 +56,20 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Has a thread read `link` from here on.
+    /// Has a thread read `link` from here on. `waiting` is the frame in which the program's upcall thread waited when
+    /// the session was kept.
     ///
     /// # Errors
     ///
     /// The system has no thread left.
-    pub(crate) fn start(link: KeptLink, shared: Arc<Shared>) -> Result<Self, SessionError> {
+    pub(crate) fn start(link: KeptLink, shared: Arc<Shared>, waiting: Option<FrameHead>) -> Result<Self, SessionError> {
         let (sender, frames) = sync_channel(FRAMES);
         let budget = Arc::new(Budget::default());
-        let reader = Reader { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
+        let mut reader = Reader { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
+        if let Some(head) = waiting {
+            let task = crate::handlers::upcall_task(&reader.shared, head, kdUpcallNext { done: 0 });
+            reader.executors.run(&reader.shared, head.thread, Place::ANYWHERE, task)?;
+        }
         thread::Builder::new()
             .name("relay".into())
             .spawn(move || reader.run(link))
@@ -68,9 +77,33 @@ impl Relay {
         Ok(Self { frames, budget })
     }
 
-    /// A frame was executed.
-    pub(crate) fn executed(&self, payload: &[u8]) {
-        self.budget.give(payload.len());
+    /// Does what an item asks for. The session is over when the answer is the end.
+    pub(crate) fn take(&mut self, session: &mut Session, item: Relayed) -> Result<Pumped, SessionError> {
+        match item {
+            Relayed::Frame(head, payload) => {
+                session.execute(&head, &payload)?;
+                self.budget.give(payload.len());
+                Ok(Pumped::Frames(1))
+            }
+            Relayed::Interrupted => session.obey(&mut |session| self.pump(session)),
+            Relayed::End(outcome) => outcome.map(|()| Pumped::End),
+        }
+    }
+
+    /// Executes what has come while the session is brought to rest.
+    fn pump(&mut self, session: &mut Session) -> Result<Pumped, SessionError> {
+        let mut frames = 0;
+        while let Ok(item) = self.frames.try_recv() {
+            // Told again for an order that is being obeyed.
+            if matches!(item, Relayed::Interrupted) {
+                continue;
+            }
+            if self.take(session, item)? == Pumped::End {
+                return Ok(Pumped::End);
+            }
+            frames += 1;
+        }
+        Ok(Pumped::Frames(frames))
     }
 }
 
@@ -119,16 +152,20 @@ impl Reader {
     }
 
     fn read(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
-        while let Some(frame) = link.next()? {
-            if self.is_for_upcalls(&frame.head, frame.payload)? {
-                continue;
-            }
-            self.budget.take(frame.payload.len());
-            if self.sender.send(Relayed::Frame(frame.head, frame.payload.to_vec())).is_err() {
+        loop {
+            let item = match link.next()? {
+                Event::Frame(frame) if self.is_for_upcalls(&frame.head, frame.payload)? => continue,
+                Event::Frame(frame) => {
+                    self.budget.take(frame.payload.len());
+                    Relayed::Frame(frame.head, frame.payload.to_vec())
+                }
+                Event::Interrupted => Relayed::Interrupted,
+                Event::Closed => return Ok(()),
+            };
+            if self.sender.send(item).is_err() {
                 return Ok(());
             }
         }
-        Ok(())
     }
 }
 

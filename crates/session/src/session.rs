@@ -4,12 +4,15 @@
 //! a code for the program or the end of the session ([`Fault`]).
 
 use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use katydid_arena::AddressMap;
+use katydid_arena::{AddressMap, ReserveError};
 use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
 use katydid_driver::Driver;
-use katydid_transport::{Replier, WorkerLink};
+#[cfg(test)]
+use katydid_transport::Replier;
+use katydid_transport::{Event, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
@@ -22,10 +25,13 @@ use crate::fault::{Fault, SessionError};
 use crate::graphs::Graphs;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
+use crate::journal::{EventTimes, Journal, Replay};
 use crate::output::Capture;
 use crate::reach::Reach;
-use crate::relay::{self, KeptLink, Relay, Relayed};
+use crate::relay::{self, KeptLink, Relay};
+use crate::rest::{Orders, Pumped};
 use crate::shared::Shared;
+use crate::snapshot::{Carrier, Snapshots};
 use crate::staged::StagingArea;
 use crate::tables::{Resolve, Tables};
 use crate::uploads::Uploads;
@@ -48,6 +54,8 @@ pub struct Setup {
     pub capture: Capture,
     /// Contexts that the worker retained before it had a program.
     pub warm: Vec<WarmContext>,
+    /// What carries contents of memory in and out, where the driver let it be made.
+    pub carrier: Option<Carrier>,
     /// Read by the worker's monitor.
     pub usage: Arc<Usage>,
 }
@@ -88,28 +96,64 @@ pub struct Session {
     pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
     /// The answer of the call at hand carries what the driver printed.
     pub(crate) synchronised: bool,
+    /// How what is alive was made.
+    pub(crate) journal: Journal,
+    /// Times of events that were recorded before a restore.
+    pub(crate) event_times: EventTimes,
+    pub(crate) replay: Replay,
+    pub(crate) snapshots: Snapshots,
+    /// The link is read by a thread of its own.
+    pub(crate) is_relayed: bool,
+    /// After a restore: the frame for which the program's upcall thread waits.
+    pub(crate) waiting_upcall: Option<FrameHead>,
+    /// Frames executed when the session was last at rest, or in the worker before this one.
+    pub(crate) frames: u64,
+    /// What a companion wants, where there can be one.
+    pub(crate) orders: Option<Orders>,
     executors: Executors,
-    scratch: Vec<u8>,
+    /// The payload of the last answer of the main loop.
+    pub(crate) scratch: Vec<u8>,
 }
 
 impl Session {
     /// A session that nothing has happened in yet.
     pub fn new(setup: Setup, link: &dyn WorkerLink) -> Self {
-        Self::with_replier(setup, link.replier(), link.staging().map(StagingArea::new))
+        let mut session = Self::without_program(setup);
+        session.connect(link);
+        session
+    }
+
+    /// The program's link; once a session.
+    pub fn connect(&mut self, link: &dyn WorkerLink) {
+        self.shared.connect(link.replier());
+        self.staging = link.staging().map(StagingArea::new);
     }
 
     /// The same over whatever carries replies.
+    #[cfg(test)]
     pub(crate) fn with_replier(setup: Setup, replier: Arc<dyn Replier>, staging: Option<StagingArea>) -> Self {
+        let mut session = Self::without_program(setup);
+        session.shared.connect(replier);
+        session.staging = staging;
+        session
+    }
+
+    /// A session that is to be rebuilt, and whose program comes later.
+    pub fn without_program(setup: Setup) -> Self {
+        let mut reach = Reach::new(&setup.map);
+        if setup.host.as_ref().is_some_and(HostMemory::is_shared) {
+            reach.share_pinned();
+        }
         Self {
-            shared: Arc::new(Shared::new(setup.driver, replier, setup.capture, setup.usage)),
+            shared: Arc::new(Shared::new(setup.driver, setup.capture, setup.usage)),
             tables: Tables::default(),
             facts: setup.facts,
-            reach: Reach::new(&setup.map),
+            reach,
             device: setup.device,
             virtual_memory: VirtualMemory::default(),
             host: setup.host,
-            staging,
-            uploads: Uploads::default(),
+            staging: None,
+            uploads: Uploads::of_images(),
             images: Images::default(),
             graphs: Graphs::default(),
             linked: HashMap::new(),
@@ -118,9 +162,34 @@ impl Session {
             epoch: 1,
             thread_streams: HashMap::new(),
             synchronised: false,
+            journal: Journal::default(),
+            event_times: EventTimes::default(),
+            replay: Replay::default(),
+            snapshots: Snapshots::new(setup.carrier),
+            is_relayed: false,
+            waiting_upcall: None,
+            frames: 0,
+            orders: None,
             executors: Executors::default(),
             scratch: Vec::new(),
         }
+    }
+
+    /// The program of a rebuilt session is there, with its pinned memory if that is its own.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn join_host(&mut self, shared: Option<BorrowedFd<'_>>) -> Result<(), ReserveError> {
+        if shared.is_some() {
+            self.reach.share_pinned();
+        }
+        self.host.as_mut().map_or(Ok(()), |host| host.join(shared))
+    }
+
+    /// Frames executed when the session was last at rest, in the worker before this one too.
+    pub fn frames(&self) -> u64 {
+        self.frames
     }
 
     /// Executes frames until the program closes its end.
@@ -130,26 +199,35 @@ impl Session {
     /// What the program did wrong, or why the worker cannot go on.
     pub fn serve(mut self, link: Box<dyn WorkerLink>) -> Result<(), SessionError> {
         let mut link = KeptLink::new(link);
-        while let Some(frame) = link.next()? {
-            let opcode = frame.head.opcode;
-            self.execute(&frame.head, frame.payload)?;
+        if self.is_relayed || self.waiting_upcall.is_some() {
+            return self.serve_relayed(link);
+        }
+        loop {
+            let opcode = match link.next()? {
+                Event::Frame(frame) => {
+                    self.execute(&frame.head, frame.payload)?;
+                    frame.head.opcode
+                }
+                Event::Interrupted => {
+                    // Without a relay there was no host function, so that nothing comes while orders are obeyed.
+                    self.obey(&mut |_| Ok(Pumped::Frames(0)))?;
+                    continue;
+                }
+                Event::Closed => return Ok(()),
+            };
             if relay::begins_with(opcode) {
                 return self.serve_relayed(link);
             }
         }
-        Ok(())
     }
 
     /// The same, with a thread between link and main loop.
     fn serve_relayed(mut self, link: KeptLink) -> Result<(), SessionError> {
-        let relay = Relay::start(link, Arc::clone(&self.shared))?;
+        self.is_relayed = true;
+        let mut relay = Relay::start(link, Arc::clone(&self.shared), self.waiting_upcall.take())?;
         while let Some(item) = executor::next(&relay.frames) {
-            match item {
-                Relayed::Frame(head, payload) => {
-                    self.execute(&head, &payload)?;
-                    relay.executed(&payload);
-                }
-                Relayed::End(outcome) => return outcome,
+            if relay.take(&mut self, item)? == Pumped::End {
+                break;
             }
         }
         Ok(())
@@ -198,7 +276,9 @@ impl Session {
 
     /// An enqueued call came to `status`.
     pub(crate) fn enqueued(&mut self, _name: &'static str, status: CUresult) {
-        if status != CUresult::SUCCESS {
+        if self.replay.is_on {
+            self.replay.outcome = status;
+        } else if status != CUresult::SUCCESS {
             self.shared.defer(status);
         }
     }
@@ -209,6 +289,10 @@ impl Session {
         self.scratch.clear();
         reply.encode(&mut self.scratch);
         let synchronised = std::mem::take(&mut self.synchronised);
+        if self.replay.is_on {
+            self.replay.outcome = status;
+            return Ok(());
+        }
         Ok(self.shared.answer(head, status, &self.scratch, synchronised)?)
     }
 

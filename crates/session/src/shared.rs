@@ -1,7 +1,7 @@
 //! What the main loop and the executors of one session share: the driver, the way back, errors not yet reported.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
@@ -23,22 +23,76 @@ pub(crate) struct Shared {
     pub(crate) stages: Stages,
     /// What the session uses.
     pub(crate) usage: Arc<Usage>,
-    replier: Arc<dyn Replier>,
+    /// None before a rebuilt session has its program.
+    replier: OnceLock<Arc<dyn Replier>>,
+    /// Calls given to executors, and how many of them have ended.
+    begun: AtomicU64,
+    ended: AtomicU64,
     capture: Mutex<Capture>,
     /// First code of an enqueued call that failed since the last reply; 0: none.
     deferred: AtomicU32,
 }
 
 impl Shared {
-    pub(crate) fn new(driver: Arc<Driver>, replier: Arc<dyn Replier>, capture: Capture, usage: Arc<Usage>) -> Self {
-        let (upcalls, stages, deferred) = (Upcalls::default(), Stages::default(), AtomicU32::new(0));
-        Self { driver, upcalls, stages, usage, replier, capture: Mutex::new(capture), deferred }
+    pub(crate) fn new(driver: Arc<Driver>, capture: Capture, usage: Arc<Usage>) -> Self {
+        Self {
+            driver,
+            upcalls: Upcalls::default(),
+            stages: Stages::default(),
+            usage,
+            replier: OnceLock::new(),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            capture: Mutex::new(capture),
+            deferred: AtomicU32::new(0),
+        }
+    }
+
+    /// The way back to the program, once there is one.
+    pub(crate) fn connect(&self, replier: Arc<dyn Replier>) {
+        self.replier.get_or_init(|| replier);
+    }
+
+    /// A call is given to an executor.
+    pub(crate) fn call_begins(&self) {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// An executor has answered its call.
+    pub(crate) fn call_ended(&self) {
+        self.ended.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Calls that executors have not answered yet.
+    pub(crate) fn calls_in_flight(&self) -> u64 {
+        // In this order, so that a call which ends meanwhile counts as one that has not.
+        let ended = self.ended.load(Ordering::Acquire);
+        self.begun.load(Ordering::Acquire).saturating_sub(ended)
     }
 
     /// Keeps the code of a failed call that nobody waits for, unless one is kept already.
     pub(crate) fn defer(&self, code: CUresult) {
         // A lost race means that another thread's code was first: the loser's is dropped, as any later one is.
         let _ = self.deferred.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The code that waits for the next reply.
+    pub(crate) fn deferred(&self) -> u32 {
+        self.deferred.load(Ordering::Acquire)
+    }
+
+    /// What was printed and has not been sent, which stays so.
+    pub(crate) fn unread(&self) -> (Vec<u8>, Vec<u8>) {
+        let printed = self.capture.lock().unwrap_or_else(PoisonError::into_inner).unread();
+        (printed.stdout, printed.stderr)
+    }
+
+    /// Goes on where another worker stopped.
+    pub(crate) fn resume(&self, deferred: u32, calls: u64, stdout: &[u8], stderr: &[u8]) {
+        self.deferred.store(deferred, Ordering::Release);
+        self.usage.resume_calls(calls);
+        let printed = Printed { stdout: stdout.to_vec(), stderr: stderr.to_vec() };
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).begin_with(printed);
     }
 
     /// Answers a call. With `synchronised`, what the driver printed meanwhile goes with it.
@@ -57,7 +111,7 @@ impl Shared {
         let (status, payload) =
             if payload.len() > MAX_PAYLOAD { (CUresult::ERROR_NOT_SUPPORTED, &[][..]) } else { (status, payload) };
         let printed = if synchronised { self.printed(payload.len()) } else { Printed::default() };
-        self.replier.reply(&Answer {
+        self.replier.get().ok_or(LinkError::Closed)?.reply(&Answer {
             thread: head.thread,
             sequence: head.sequence,
             status: status.0,

@@ -29,6 +29,25 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
+    /// Ids seen so far, by kind.
+    pub(crate) fn known(&self) -> [u32; 7] {
+        let Self { contexts, streams, events, modules, libraries, functions, kernels, .. } = self;
+        let code = [modules.known(), libraries.known(), functions.known(), kernels.known()];
+        let [modules, libraries, functions, kernels] = code;
+        [contexts.known(), streams.known(), events.known(), modules, libraries, functions, kernels]
+    }
+
+    /// Goes on where other tables stopped.
+    pub(crate) fn resume(&mut self, [contexts, streams, events, modules, libraries, functions, kernels]: [u32; 7]) {
+        self.contexts.resume(contexts);
+        self.streams.resume(streams);
+        self.events.resume(events);
+        self.modules.resume(modules);
+        self.libraries.resume(libraries);
+        self.functions.resume(functions);
+        self.kernels.resume(kernels);
+    }
+
     /// Forgets what died with a context. Libraries and kernels belong to none.
     pub(crate) fn forget_context(&mut self, context: u32) {
         self.streams.forget_context(context);
@@ -64,7 +83,7 @@ macro_rules! plain {
     )*};
 }
 
-plain!(CUevent events, CUmodule modules, CUfunction functions, CUkernel kernels);
+plain!(CUmodule modules, CUfunction functions, CUkernel kernels);
 
 impl Resolve for CUstream {
     fn table(tables: &mut Tables) -> &mut Handles<Self> {
@@ -76,6 +95,19 @@ impl Resolve for CUstream {
             LEGACY => Ok(CU_STREAM_LEGACY),
             PER_THREAD => session.thread_stream(head.thread),
             id => session.tables.streams.get(id),
+        }
+    }
+}
+
+impl Resolve for CUevent {
+    fn table(tables: &mut Tables) -> &mut Handles<Self> {
+        &mut tables.events
+    }
+
+    fn ended(session: &mut Session, id: u32) {
+        let _ = session.tables.events.take(id);
+        if !session.event_times.is_empty() {
+            session.event_times.forget(id);
         }
     }
 }

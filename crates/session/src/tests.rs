@@ -1,9 +1,13 @@
 //! A session driven frame by frame against a driver that only remembers what it was asked.
 
+mod contents;
 mod fake;
 mod hostile;
+mod journal;
 mod launches;
 mod memory;
 mod order;
+mod rebuild;
+pub(crate) mod soft;
 mod stage;
 mod waiting;

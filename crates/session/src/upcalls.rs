@@ -9,6 +9,8 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use katydid_wire::frame::FrameHead;
+
 /// A host function that is to be run by the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Due {
@@ -26,6 +28,8 @@ struct State {
     last: u64,
     /// The number that the program is running.
     running: Option<u64>,
+    /// The frame in which the program's upcall thread waits.
+    waiting: Option<FrameHead>,
     /// Numbers that were run and whose driver threads have not noticed yet.
     finished: Vec<u64>,
 }
@@ -55,7 +59,7 @@ impl Upcalls {
     }
 
     /// Acknowledges the function handed out before, when `done` names one (is not 0), and waits for the next.
-    pub(crate) fn next(&self, done: u64) -> Due {
+    pub(crate) fn next(&self, head: &FrameHead, done: u64) -> Due {
         let mut state = self.lock();
         if done != 0
             && let Some(number) = state.running.take()
@@ -66,10 +70,23 @@ impl Upcalls {
         loop {
             if let Some((number, due)) = state.queue.pop_front() {
                 state.running = Some(number);
+                state.waiting = None;
                 return due;
             }
+            state.waiting = Some(*head);
             state = self.due.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The frame that is to be answered when the next function is due, if the program has asked.
+    pub(crate) fn waiting(&self) -> Option<FrameHead> {
+        self.lock().waiting
+    }
+
+    /// Whether a function is due, or is being run.
+    pub(crate) fn is_busy(&self) -> bool {
+        let state = self.lock();
+        state.running.is_some() || !state.queue.is_empty() || !state.finished.is_empty()
     }
 
     /// No holder of the lock panics, so a poisoned one is taken as it is.
@@ -86,6 +103,8 @@ mod tests {
 
     use super::*;
 
+    const HEAD: FrameHead = FrameHead { opcode: 1, wants_reply: true, thread: 2, context: 0, sequence: 3 };
+
     #[test]
     fn the_driver_waits_until_the_program_is_done() {
         let upcalls = Arc::new(Upcalls::default());
@@ -98,13 +117,13 @@ mod tests {
                 upcalls.run(8, 2);
             }
         });
-        assert_eq!(upcalls.next(0), Due { token: 7, status: 0 });
+        assert_eq!(upcalls.next(&HEAD, 0), Due { token: 7, status: 0 });
         assert!(!returned.load(Ordering::SeqCst));
-        assert_eq!(upcalls.next(7), Due { token: 8, status: 2 });
+        assert_eq!(upcalls.next(&HEAD, 7), Due { token: 8, status: 2 });
         assert!(returned.load(Ordering::SeqCst));
         let program = thread::spawn({
             let upcalls = Arc::clone(&upcalls);
-            move || upcalls.next(8)
+            move || upcalls.next(&HEAD, 8)
         });
         driver.join().unwrap();
         upcalls.state.lock().unwrap().queue.push_back((99, Due { token: 9, status: 0 }));
@@ -119,9 +138,9 @@ mod tests {
             let upcalls = Arc::clone(&upcalls);
             move || upcalls.run(5, 0)
         });
-        assert_eq!(upcalls.next(1234).token, 5);
+        assert_eq!(upcalls.next(&HEAD, 1234).token, 5);
         upcalls.state.lock().unwrap().queue.push_back((99, Due { token: 6, status: 0 }));
-        upcalls.next(5);
+        upcalls.next(&HEAD, 5);
         driver.join().unwrap();
     }
 }

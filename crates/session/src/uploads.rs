@@ -1,26 +1,27 @@
-//! Module images on their way in: they come in pieces, one image a program thread at a time.
+//! Long data on its way in, such as code or what a command writes: it comes in pieces, for one message a program thread at
+//! a time.
 //!
 //! The program says the whole size with every piece, so the rule kept here is simple: a total is bounded before it
-//! sizes anything, pieces never exceed it, and all threads together stay within [`MAX_PENDING`].
+//! sizes anything, pieces never exceed it, and all threads together stay within a bound too.
 
 use std::collections::HashMap;
 
 /// Largest image in bytes; cuDNN's and cuBLAS's stay far below.
 pub(crate) const MAX_IMAGE: u64 = 2 << 30;
-/// Bytes that all unfinished images of a session may take together.
-const MAX_PENDING: u64 = 3 << 30;
 
 /// What was wrong with a piece; the session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UploadError {
     /// The announced size is beyond the bound.
-    #[error("an image of {total} bytes was announced; images have 1 to {MAX_IMAGE} bytes")]
+    #[error("{total} bytes were announced; there may be 1 to {most}")]
     TooLarge {
         /// What was announced.
         total: u64,
+        /// The bound.
+        most: u64,
     },
-    /// Pieces of one image name different totals.
-    #[error("an image of {before} bytes became one of {now} bytes in the middle")]
+    /// Pieces for one message name different totals.
+    #[error("data of {before} bytes became {now} bytes in the middle")]
     Changed {
         /// The first piece's total.
         before: u64,
@@ -28,61 +29,87 @@ pub enum UploadError {
         now: u64,
     },
     /// More bytes came than were announced.
-    #[error("{excess} bytes more than the announced {total} of an image came")]
+    #[error("{excess} bytes more than the announced {total} came")]
     Excess {
         /// Bytes beyond the total.
         excess: u64,
         /// What was announced.
         total: u64,
     },
+    /// The system has no memory for it.
+    #[error("no memory for {total} bytes of data")]
+    NoMemory {
+        /// What was announced.
+        total: u64,
+    },
     /// All threads together hold too much.
-    #[error("unfinished images take {bytes} bytes, more than {MAX_PENDING}")]
+    #[error("unfinished data takes {bytes} bytes, more than {most}")]
     TooMuch {
         /// Bytes announced in all.
         bytes: u64,
+        /// The bound.
+        most: u64,
     },
-    /// A load came before all pieces did.
-    #[error("an image was loaded when {missing} of its {total} bytes had not come")]
+    /// The message came before all pieces did.
+    #[error("data was used when {missing} of its {total} bytes had not come")]
     Incomplete {
         /// Bytes that did not come.
         missing: u64,
         /// What was announced.
         total: u64,
     },
-    /// A load came without any image.
-    #[error("a load came without an image")]
+    /// A message said that its data had come, and there was none.
+    #[error("a message came without its data")]
     None,
 }
 
-/// One image, growing.
+/// The data of one message, growing.
 #[derive(Debug, Default)]
 struct Upload {
     total: u64,
     bytes: Vec<u8>,
 }
 
-/// The images of all program threads.
-#[derive(Debug, Default)]
-pub(crate) struct Uploads {
+/// The data of all program threads.
+#[derive(Debug)]
+pub struct Uploads {
+    /// Most bytes of one message.
+    most: u64,
+    /// Most bytes of all messages together.
+    most_pending: u64,
     pending: HashMap<u32, Upload>,
 }
 
 impl Uploads {
-    /// Adds a piece to the image that `thread` is sending.
+    /// None yet, and the bounds in bytes: of one message, of all together.
+    #[must_use]
+    pub fn new(most: u64, most_pending: u64) -> Self {
+        Self { most, most_pending, pending: HashMap::new() }
+    }
+
+    /// For images of modules.
+    pub(crate) fn of_images() -> Self {
+        Self::new(MAX_IMAGE, 3 << 30)
+    }
+
+    /// Adds a piece to the data that `thread` is sending.
     ///
     /// # Errors
     ///
     /// [`UploadError`], after which the session cannot go on.
-    pub(crate) fn add(&mut self, thread: u32, total: u64, piece: &[u8]) -> Result<(), UploadError> {
-        if total == 0 || total > MAX_IMAGE {
-            return Err(UploadError::TooLarge { total });
+    pub fn add(&mut self, thread: u32, total: u64, piece: &[u8]) -> Result<(), UploadError> {
+        if total == 0 || total > self.most {
+            return Err(UploadError::TooLarge { total, most: self.most });
         }
-        let announced: u64 =
-            self.pending.iter().filter(|(other, _)| **other != thread).map(|(_, upload)| upload.total).sum();
-        if announced + total > MAX_PENDING {
-            return Err(UploadError::TooMuch { bytes: announced + total });
+        let others = self.pending.iter().filter(|(other, _)| **other != thread);
+        let bytes = others.map(|(_, upload)| upload.total).sum::<u64>() + total;
+        if bytes > self.most_pending {
+            return Err(UploadError::TooMuch { bytes, most: self.most_pending });
         }
         let upload = self.pending.entry(thread).or_insert_with(|| Upload { total, bytes: Vec::new() });
+        if upload.bytes.is_empty() && upload.bytes.try_reserve_exact(total as usize).is_err() {
+            return Err(UploadError::NoMemory { total });
+        }
         if upload.total != total {
             return Err(UploadError::Changed { before: upload.total, now: total });
         }
@@ -94,12 +121,35 @@ impl Uploads {
         Ok(())
     }
 
-    /// The finished image of `thread`, which may start another.
+    /// Data that has come whole, in the place of what `thread` was sending.
+    pub(crate) fn give(&mut self, thread: u32, bytes: Vec<u8>) {
+        self.pending.insert(thread, Upload { total: bytes.len() as u64, bytes });
+    }
+
+    /// What has not come whole: thread, announced size, and what came.
+    pub(crate) fn unfinished(&self) -> Vec<(u32, u64, Vec<u8>)> {
+        let mut all: Vec<_> =
+            self.pending.iter().map(|(thread, upload)| (*thread, upload.total, upload.bytes.clone())).collect();
+        all.sort_unstable_by_key(|(thread, ..)| *thread);
+        all
+    }
+
+    /// Takes over what [`Uploads::unfinished`] gave.
+    ///
+    /// # Errors
+    ///
+    /// [`UploadError`] for what could not have come so.
+    pub(crate) fn resume(&mut self, all: Vec<(u32, u64, Vec<u8>)>) -> Result<(), UploadError> {
+        self.pending.clear();
+        all.iter().try_for_each(|(thread, total, bytes)| self.add(*thread, *total, bytes))
+    }
+
+    /// The finished data of `thread`, which may start another.
     ///
     /// # Errors
     ///
     /// [`UploadError::None`] or [`UploadError::Incomplete`].
-    pub(crate) fn finish(&mut self, thread: u32) -> Result<Vec<u8>, UploadError> {
+    pub fn finish(&mut self, thread: u32) -> Result<Vec<u8>, UploadError> {
         let upload = self.pending.remove(&thread).ok_or(UploadError::None)?;
         let missing = upload.total - upload.bytes.len() as u64;
         if missing > 0 { Err(UploadError::Incomplete { missing, total: upload.total }) } else { Ok(upload.bytes) }
@@ -112,7 +162,7 @@ mod tests {
 
     #[test]
     fn pieces_of_two_threads_do_not_mix() {
-        let mut uploads = Uploads::default();
+        let mut uploads = Uploads::of_images();
         uploads.add(1, 4, b"ab").unwrap();
         uploads.add(2, 2, b"xy").unwrap();
         uploads.add(1, 4, b"cd").unwrap();
@@ -123,9 +173,12 @@ mod tests {
 
     #[test]
     fn false_sizes_are_refused() {
-        let mut uploads = Uploads::default();
-        assert_eq!(uploads.add(1, 0, b""), Err(UploadError::TooLarge { total: 0 }));
-        assert_eq!(uploads.add(1, MAX_IMAGE + 1, b"x"), Err(UploadError::TooLarge { total: MAX_IMAGE + 1 }));
+        let mut uploads = Uploads::of_images();
+        assert_eq!(uploads.add(1, 0, b""), Err(UploadError::TooLarge { total: 0, most: MAX_IMAGE }));
+        assert_eq!(
+            uploads.add(1, MAX_IMAGE + 1, b"x"),
+            Err(UploadError::TooLarge { total: MAX_IMAGE + 1, most: MAX_IMAGE })
+        );
         uploads.add(1, 3, b"ab").unwrap();
         assert_eq!(uploads.add(1, 4, b"c"), Err(UploadError::Changed { before: 3, now: 4 }));
         assert_eq!(uploads.add(1, 3, b"cde"), Err(UploadError::Excess { excess: 2, total: 3 }));
@@ -134,8 +187,8 @@ mod tests {
 
     #[test]
     fn all_threads_together_are_bounded() {
-        let mut uploads = Uploads::default();
+        let mut uploads = Uploads::of_images();
         uploads.add(1, MAX_IMAGE, b"x").unwrap();
-        assert_eq!(uploads.add(2, MAX_IMAGE, b"x"), Err(UploadError::TooMuch { bytes: 2 * MAX_IMAGE }));
+        assert_eq!(uploads.add(2, MAX_IMAGE, b"x"), Err(UploadError::TooMuch { bytes: 2 * MAX_IMAGE, most: 3 << 30 }));
     }
 }

@@ -24,6 +24,10 @@ impl Usage {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn resume_calls(&self, calls: u64) {
+        self.calls.store(calls, Ordering::Relaxed);
+    }
+
     pub(crate) fn set_device_memory(&self, bytes: u64) {
         self.device_memory.store(bytes, Ordering::Relaxed);
     }

@@ -51,6 +51,11 @@ impl VirtualMemory {
         gone.map(drop).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     }
 
+    /// Whether a block is still held by the program or by a mapping.
+    pub(crate) fn knows(&self, id: u32) -> bool {
+        self.blocks.contains_key(&id)
+    }
+
     /// Passes an id that a new block may have.
     ///
     /// # Errors
@@ -119,6 +124,22 @@ impl VirtualMemory {
             free += self.drop_unused(id);
         }
         Ok(free)
+    }
+
+    /// Every block with contents: id, the handle unless it was given back, size.
+    pub(crate) fn blocks(&self) -> Vec<(u32, Option<CUmemGenericAllocationHandle>, u64)> {
+        let mut all: Vec<_> = self
+            .blocks
+            .iter()
+            .map(|(id, block)| (*id, (!block.released).then_some(block.handle), block.size))
+            .collect();
+        all.sort_unstable_by_key(|(id, ..)| *id);
+        all
+    }
+
+    /// Where blocks are mapped: address, size, id of the block.
+    pub(crate) fn mappings(&self) -> impl Iterator<Item = (u64, u64, u32)> {
+        self.mapped.iter().map(|(address, size, id)| (address, size, *id))
     }
 
     /// Whether every byte of a range is mapped.

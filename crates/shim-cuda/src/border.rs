@@ -11,6 +11,7 @@ use katydid_client::life::{self, Life};
 use katydid_client::output::say;
 use katydid_client::session::LOST;
 use katydid_cuda_sys::{CUresult, Function};
+use katydid_ledger::log;
 use katydid_wire::codec::Message;
 
 use crate::session::shim;
@@ -31,7 +32,11 @@ fn run(function: Function, body: impl FnOnce() -> Result<(), CUresult>) -> CUres
         return code;
     }
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => result.into(),
+        Ok(Ok(())) => CUresult::SUCCESS,
+        Ok(Err(code)) => {
+            log::note(function.name(), code);
+            code
+        }
         Err(_) => {
             let name = function.name();
             say(format_args!("{name} met a defect of Katydid's (the lines above say where); please report it"));

@@ -23,7 +23,7 @@ use crate::border::{enqueue, out, refuse, write_if_given};
 use crate::device;
 use crate::handle::object;
 use crate::session::{Shim, shim};
-use crate::{current, graph, managed, pinned, pool, stream};
+use crate::{current, graph, managed, pinned, pool, registered, stream, variable};
 
 /// Flags that a context may be made with: scheduling in the low bits (at most one), the rest as in the header.
 const FLAGS: u32 = 0xff;
@@ -52,6 +52,8 @@ pub(crate) struct Context {
     facts: RwLock<Option<ContextFacts>>,
     /// How often the primary context is retained.
     retains: Mutex<u32>,
+    /// How often the program attached to it.
+    attached: AtomicU32,
     /// All messages up to this count have been executed, as far as this context's work goes.
     settled: AtomicU64,
     /// Ids of its two default streams, the first that it has.
@@ -70,6 +72,7 @@ impl Context {
             flags: AtomicU32::new(0),
             facts: RwLock::new(None),
             retains: Mutex::new(0),
+            attached: AtomicU32::new(0),
             settled: AtomicU64::new(0),
             default_streams: [const { AtomicU64::new(0) }; 2],
         }
@@ -173,9 +176,29 @@ impl Context {
                 if region.place == Place::Managed {
                     managed::forget(&region);
                 }
-                pinned.ended(region.start);
+                if region.is_registered() {
+                    registered::ended();
+                }
+                pinned.ended(&region, self.wire());
+                variable::forget(&region);
             }
         }
+        if let Some(pinned) = &shim.pinned {
+            pinned.context_ended(self.wire());
+        }
+    }
+
+    /// Retains a primary context, which begins it if it is not active; `wanted` is told whether it is.
+    fn retain(&self, wanted: impl FnOnce(bool) -> bool) -> Result<(), CUresult> {
+        let mut retains = self.retains.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_active = self.is_active();
+        if !is_active {
+            let flags = self.flags.load(Ordering::Relaxed);
+            let message = kdContextRetain { context: self.wire(), device: self.position as i32, flags };
+            self.begin(&shim()?.session.call(0, &message)?.facts)?;
+        }
+        *retains += u32::from(wanted(is_active));
+        Ok(())
     }
 
     /// Waits for everything this context was given; memory freed before is usable then.
@@ -257,15 +280,16 @@ pub(crate) unsafe fn primary_retain(target: *mut CUcontext, ordinal: CUdevice) -
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let context = &device::device(ordinal)?.primary;
-    let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
-    if !context.is_active() {
-        let flags = context.flags.load(Ordering::Relaxed);
-        let message = kdContextRetain { context: context.wire(), device: context.position as i32, flags };
-        context.begin(&shim()?.session.call(0, &message)?.facts)?;
-    }
-    *retains += 1;
+    context.retain(|_| true)?;
     target.write(context.handle());
     Ok(())
+}
+
+/// The first device's primary context, made active if it is not.
+pub(crate) fn first() -> Result<Arc<Context>, CUresult> {
+    let context = &device::device(0)?.primary;
+    context.retain(|is_active| !is_active)?;
+    Ok(Arc::clone(context))
 }
 
 /// The last release ends the context; one too many is an error.
@@ -400,6 +424,36 @@ pub(crate) fn destroy(handle: CUcontext) -> Result<(), CUresult> {
     }
     shim()?.contexts.remove(context.slot.handle);
     ended
+}
+
+/// One more user of the current context.
+///
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn attach(target: *mut CUcontext, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = current::active()?;
+    context.attached.fetch_add(1, Ordering::Relaxed);
+    target.write(context.handle());
+    Ok(())
+}
+
+/// One user less of the current context; the last, who created it, ends it.
+pub(crate) fn detach(handle: CUcontext) -> Result<(), CUresult> {
+    let context = current::active()?;
+    if context.handle() != handle {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+    let less = |users: u32| users.checked_sub(1);
+    if context.attached.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+        return Ok(());
+    }
+    destroy(handle)
 }
 
 /// `cuCtxSetCurrent`; null takes the top away.

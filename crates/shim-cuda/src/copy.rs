@@ -34,7 +34,7 @@ pub(crate) enum Side {
     Gpu(u64),
     /// Both reach it: pinned memory on a shared-memory link.
     Shared(u64),
-    /// Only the program reaches it; on a stream link, pinned memory too.
+    /// Only the program reaches it: its own memory, registered or not; on a stream link, pinned memory too.
     Own(u64),
 }
 
@@ -88,7 +88,9 @@ fn place(
     match region {
         Some(region) if !region.holds(address, size) => Err(CUresult::ERROR_INVALID_VALUE),
         Some(region) if !region.is_host() => Ok(Side::Gpu(address)),
-        Some(_) if shared => Ok(Side::Shared(address)),
+        Some(region) if shared && matches!(region.place, Place::Host { .. } | Place::Managed) => {
+            Ok(Side::Shared(address))
+        }
         Some(_) => Ok(Side::Own(address)),
         None if claim == Claim::Device || arena || address == 0 => Err(CUresult::ERROR_INVALID_VALUE),
         None => Ok(Side::Own(address)),
@@ -285,6 +287,7 @@ pub(crate) unsafe fn device_to_device_async(
     unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream, Wait::No) }
 }
 
+pub(crate) use crate::copy_rows::{of_peers_async as peers_async, of_peers_now as peers};
 pub(crate) use crate::copy_rows::{three_dimensional, three_dimensional_async, two_dimensional, two_dimensional_async};
 
 #[cfg(test)]
@@ -325,6 +328,8 @@ mod tests {
         let host = region(Place::Host { flags: 2 });
         assert_eq!(place(Claim::Host, 0x1000, 4, host, true, true), Ok(Side::Shared(0x1000)));
         assert_eq!(place(Claim::Device, 0x1000, 4, host, false, true), Ok(Side::Own(0x1000)));
+        let registered = region(Place::Registered { flags: 2 });
+        assert_eq!(place(Claim::Device, 0x1000, 4, registered, true, false), Ok(Side::Own(0x1000)));
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //! would wait for a reply. Gaps on the program's side are never read or written: they may not be mapped.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
-use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUresult, CUstream, Function, memory_type};
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUresult, CUstream, Function, memory_type};
 
 use crate::array_copy;
 use crate::border::refuse;
 use crate::copy::{Claim, Side, Wait, locate, run};
 use crate::graph::capture;
+use crate::handle::object;
 use crate::transfer::{Way, copy_out};
 use crate::{current, stream};
 
@@ -83,6 +84,48 @@ pub(crate) unsafe fn three_dimensional(copy: *const CUDA_MEMCPY3D) -> Result<(),
 pub(crate) unsafe fn three_dimensional_async(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result<(), CUresult> {
     // SAFETY: handed on.
     unsafe { copy_slices(copy, stream, Wait::No) }
+}
+
+/// Contexts say nothing that the addresses do not; wrong ones are refused all the same.
+///
+/// # Safety
+///
+/// As [`two_dimensional`].
+unsafe fn of_peers(copy: *const CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D, CUresult> {
+    if copy.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract; both descriptors differ in what the reserved words are called.
+    let (peer, mut plain) = unsafe { (copy.read_unaligned(), copy.cast::<CUDA_MEMCPY3D>().read_unaligned()) };
+    for context in [peer.srcContext, peer.dstContext] {
+        if !context.is_null() {
+            object(context)?;
+        }
+    }
+    (plain.reserved0, plain.reserved1) = (std::ptr::null_mut(), std::ptr::null_mut());
+    Ok(plain)
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+pub(crate) unsafe fn of_peers_now(copy: *const CUDA_MEMCPY3D_PEER) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe {
+        let plain = of_peers(copy)?;
+        copy_slices(&raw const plain, CUstream::NULL, Wait::Yes)
+    }
+}
+
+/// # Safety
+///
+/// As [`two_dimensional`].
+pub(crate) unsafe fn of_peers_async(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe {
+        let plain = of_peers(copy)?;
+        copy_slices(&raw const plain, stream, Wait::No)
+    }
 }
 
 /// # Safety

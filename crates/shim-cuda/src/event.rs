@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
-use katydid_wire::message::{cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventSynchronize};
+use katydid_wire::message::{
+    cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventSynchronize, kdElapsedTime,
+};
 
 use katydid_graph::Taken;
 
@@ -123,6 +125,37 @@ pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
     askable(event)?;
     call(&cuEventSynchronize { hEvent: wire(event)? })?;
     pinned::pull_all()
+}
+
+/// Milliseconds between the moments at which two events came to pass.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn elapsed_time(target: *mut f32, start: CUevent, end: CUevent) -> Result<(), CUresult> {
+    // SAFETY: as the caller promises.
+    unsafe { elapsed(target, start, end, 1) }
+}
+
+/// The same in the version of CUDA 12.8.
+///
+/// # Safety
+///
+/// As for [`elapsed_time`].
+pub(crate) unsafe fn elapsed_time_v2(target: *mut f32, start: CUevent, end: CUevent) -> Result<(), CUresult> {
+    // SAFETY: as the caller promises.
+    unsafe { elapsed(target, start, end, 2) }
+}
+
+/// # Safety
+///
+/// As for [`elapsed_time`].
+unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let message = kdElapsedTime { start: wire(start)?, end: wire(end)?, version };
+    target.write(call(&message)?.milliseconds);
+    Ok(())
 }
 
 #[cfg(test)]

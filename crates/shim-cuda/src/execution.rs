@@ -1,7 +1,13 @@
 //! What a context may ask of where it runs: nothing that a GPU without partitions could refuse.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
-use katydid_cuda_sys::{CUdevice, CUexecAffinityParam, CUresult, device_attribute};
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+use katydid_cuda_sys::{
+    CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUexecAffinityParam, CUresult, device_attribute,
+};
+use katydid_wire::message::kdPeerAtomics;
 
 use crate::border::out;
 use crate::current;
@@ -11,6 +17,9 @@ use crate::session::shim;
 const SM_COUNT: u32 = 0;
 /// Kinds of `CUatomicOperation`.
 const OPERATIONS: u32 = 13;
+
+/// Who asked for notifications: numbers, ascending, and devices.
+static NOTIFICATIONS: Mutex<Vec<(usize, CUdevice)>> = Mutex::new(Vec::new());
 
 /// A device of the program.
 fn check(device: CUdevice) -> Result<(), CUresult> {
@@ -75,5 +84,80 @@ pub(crate) unsafe fn host_atomics(
         // SAFETY: as above.
         unsafe { capabilities.add(index).write_unaligned(0) };
     }
+    Ok(())
+}
+
+/// Atomics between two devices; a device is no peer of itself.
+///
+/// # Safety
+///
+/// As [`host_atomics`].
+pub(crate) unsafe fn peer_atomics(
+    capabilities: *mut u32,
+    operations: *const u32,
+    count: u32,
+    source: CUdevice,
+    target: CUdevice,
+) -> Result<(), CUresult> {
+    check(source)?;
+    check(target)?;
+    if source == target {
+        return Err(CUresult::ERROR_INVALID_DEVICE);
+    }
+    if capabilities.is_null() || operations.is_null() || count == 0 || count > OPERATIONS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: below `count`, by the contract.
+    let asked: Vec<u8> =
+        (0..count as usize).flat_map(|at| unsafe { operations.add(at).read_unaligned() }.to_le_bytes()).collect();
+    let shim = shim()?;
+    let position = |device: CUdevice| shim.devices[device as usize].position as i32;
+    let message = kdPeerAtomics { source: position(source), target: position(target), operations: &asked };
+    let told = shim.session.call(0, &message)?.capabilities;
+    for (at, word) in told.as_chunks::<4>().0.iter().take(count as usize).enumerate() {
+        // SAFETY: below `count`, by the contract.
+        unsafe { capabilities.add(at).write_unaligned(u32::from_le_bytes(*word)) };
+    }
+    Ok(())
+}
+
+/// Writes of other devices on the bus are in order here; scopes and targets are checked.
+pub(crate) fn flush_remote_writes(target: u32, scope: u32) -> Result<(), CUresult> {
+    /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER` and `_TO_ALL_DEVICES`.
+    const SCOPES: [u32; 2] = [100, 200];
+    current::active()?;
+    if target == 0 && SCOPES.contains(&scope) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Notifications of memory that is about to be taken away: that never happens here, so none is ever sent.
+///
+/// # Safety
+///
+/// `callback` is null or writable.
+pub(crate) unsafe fn register_notification(
+    device: CUdevice,
+    function: CUasyncCallback,
+    _data: *mut c_void,
+    callback: *mut CUasyncCallbackHandle,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let callback = unsafe { out(callback) }?;
+    check(device)?;
+    if function.is_none() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut registered = NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = registered.last().map_or(1, |(last, _)| last + 1);
+    registered.push((number, device));
+    callback.write(CUasyncCallbackHandle(std::ptr::without_provenance_mut(number)));
+    Ok(())
+}
+
+/// Ends what [`register_notification`] began.
+pub(crate) fn unregister_notification(device: CUdevice, callback: CUasyncCallbackHandle) -> Result<(), CUresult> {
+    check(device)?;
+    let mut registered = NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = registered.iter().position(|one| *one == (callback.0.addr(), device));
+    registered.remove(known.ok_or(CUresult::ERROR_INVALID_VALUE)?);
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! `cuGetExportTable`: the private tables, over this library's own answers.
 #![expect(unsafe_code, reason = "reads and writes pointers of C callers")]
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 
 use katydid_client::life::{self, Life};
 use katydid_client::session::LOST;
 use katydid_cuda_sys::{CUresult, CUstream, CUuuid, device_attribute};
 use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Id, Status};
+
+use katydid_wire::message::kdProcessorPlaces;
 
 use crate::session::shim;
 use crate::{context, current, device, module, stream};
@@ -88,6 +90,17 @@ impl DriverFacts for Answers {
     unsafe fn load_image(&self, image: *const c_void) -> Result<Handle, Status> {
         // SAFETY: a complete image, by the trait's contract.
         unsafe { module::load(image, &[]) }.map(|module| module.slot.handle).map_err(|code| code.0)
+    }
+
+    fn module_functions(&self, module: Handle) -> Result<Vec<(Handle, CString)>, Status> {
+        module::functions_of(katydid_cuda_sys::CUmodule(device::handle(module))).map_err(|code| code.0)
+    }
+
+    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
+        let context = current::active().map_err(|_| CUresult::ERROR_INVALID_CONTEXT.0)?;
+        let shim = shim().map_err(|code| code.0)?;
+        let reply = shim.session.call(context.wire(), &kdProcessorPlaces {}).map_err(|code| code.0)?;
+        Ok((reply.first, reply.second))
     }
 
     fn unload_module(&self, module: Handle) -> Result<(), Status> {

@@ -2,10 +2,11 @@
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::ffi::{CString, c_char};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
+use katydid_ledger::launch::OldLaunch;
 use katydid_wire::message::{kdFunctionSetAttribute, kdFunctionSetCacheConfig};
 
 use crate::border::{enqueue, out};
@@ -26,18 +27,20 @@ pub(crate) struct Function {
     /// The kernel that this is in its context.
     kernel: Option<Arc<Kernel>>,
     pub(crate) code: Code,
+    /// What was set on it for launches of the old style.
+    pub(crate) old: Mutex<OldLaunch>,
 }
 
 impl Function {
     /// A function that a module gave.
     pub(crate) fn of_module(slot: Slot, context: Arc<Context>, name: CString, module: usize, code: Code) -> Self {
-        Self { slot, context, name, module: OnceLock::from(module), kernel: None, code }
+        Self { slot, context, name, module: OnceLock::from(module), kernel: None, code, old: Mutex::default() }
     }
 
     /// What a kernel is in a context.
     pub(crate) fn of_kernel(slot: Slot, context: Arc<Context>, kernel: Arc<Kernel>, code: Code) -> Self {
         let name = kernel.name().to_owned();
-        Self { slot, context, name, module: OnceLock::new(), kernel: Some(kernel), code }
+        Self { slot, context, name, module: OnceLock::new(), kernel: Some(kernel), code, old: Mutex::default() }
     }
 
     /// The number that messages carry.

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use std::ptr;
 
 use katydid_client::regions::{Place, Region};
-use katydid_cuda_sys::{CUdeviceptr, CUresult, Function, host_alloc_flags};
+use katydid_cuda_sys::{CUdeviceptr, CUresult, host_alloc_flags};
 
-use crate::border::{out, refuse};
+use crate::border::out;
 use crate::pinned::{HostBacking, PAGE};
 use crate::session::shim;
 use crate::{current, graph};
@@ -63,7 +63,7 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
     let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. });
     let region = shim.regions.remove(address, is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    pinned.forget(address)?;
+    pinned.forget(&region)?;
     pinned.arena.free(address, shim.session.enqueued()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     if region.size >= LARGE { pinned.give_back() } else { Ok(()) }
 }
@@ -71,7 +71,7 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
 /// The region of pinned memory that holds an address.
 fn region(pointer: *mut c_void) -> Result<Region, CUresult> {
     let region = shim()?.regions.find(pointer.addr() as u64);
-    let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. });
+    let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. } | Place::Registered { .. });
     region.filter(is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
@@ -83,8 +83,8 @@ pub(crate) unsafe fn flags(target: *mut u32, pointer: *mut c_void) -> Result<(),
     let target = unsafe { out(target) }?;
     let region = shim()?.regions.find(pointer.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     target.write(match region.place {
-        Place::Host { flags } => flags,
-        Place::Managed => host_alloc_flags::DEVICEMAP,
+        Place::Host { flags } | Place::Registered { flags } => flags,
+        Place::Managed | Place::Shared { .. } => host_alloc_flags::DEVICEMAP,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     });
     Ok(())
@@ -108,23 +108,4 @@ pub(crate) unsafe fn device_pointer(
     }
     target.write(pointer.addr() as CUdeviceptr);
     Ok(())
-}
-
-/// Memory of the program's own cannot be reached by the worker at its address; that is refused by name.
-pub(crate) fn register(pointer: *mut c_void, size: usize, _flags: u32) -> Result<(), CUresult> {
-    current::active()?;
-    graph::forbid()?;
-    if pointer.is_null() || size == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    if region(pointer).is_ok() {
-        return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-    }
-    Err(refuse(Function::cuMemHostRegister_v2, "is not supported yet; allocate with cuMemHostAlloc instead"))
-}
-
-/// Nothing is ever registered; memory that was allocated here is a wrong argument, other memory merely unregistered.
-pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
-    let allocated = region(pointer).is_ok();
-    Err(if allocated { CUresult::ERROR_INVALID_VALUE } else { CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED })
 }

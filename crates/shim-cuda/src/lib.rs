@@ -14,7 +14,7 @@
 //! | `memory`, `virtual_memory`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
 //! | `stream`, `stream_attribute`, `stream_value`, `event` | order |
 //! | `array`, `array_copy`, `texture` | arrays, textures, surfaces |
-//! | `error`, `execution`, `tensor_map`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
+//! | `threads`, `error`, `execution`, `tensor_map`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
 
 mod array;
 mod array_copy;
@@ -23,13 +23,16 @@ mod capability;
 mod clusters;
 mod code;
 mod context;
+mod context_event;
 mod copy;
 mod copy_batch;
 mod copy_rows;
+mod coredump;
 mod current;
 mod device;
 mod entry;
 mod error;
+mod error_log;
 mod event;
 mod execution;
 mod export_table;
@@ -48,18 +51,23 @@ mod managed;
 mod memory;
 mod module;
 mod occupancy;
+mod old_launch;
 mod pinned;
 mod pointer;
 mod pool;
+mod prefetch;
 mod proc_address;
 mod profiler;
+mod registered;
 mod session;
 mod stream;
 mod stream_attribute;
 mod stream_value;
 mod tensor_map;
 mod texture;
+mod threads;
 mod tracing;
 mod transfer;
 mod upcall;
+mod variable;
 mod virtual_memory;

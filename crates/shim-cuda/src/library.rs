@@ -5,24 +5,24 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use katydid_client::regions::Place;
 use katydid_client::slab::Slot;
-use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, Function};
+use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
 use katydid_wire::facts::{decode_names, encode_options};
 use katydid_wire::message::{
     cuLibraryUnload, kdLibraryGlobal, kdLibraryKernel, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule,
 };
 
-use crate::border::{out, refuse, text, write_if_given};
+use crate::border::{out, text, write_if_given};
 use crate::code::Code;
 use crate::context::Context;
 use crate::device::handle;
 use crate::handle::object;
 use crate::jit::Options;
 use crate::kernel::Kernel;
-use crate::module::{Module, note_global, refuse_managed};
+use crate::module::Module;
 use crate::session::shim;
-use crate::{current, image};
+use crate::variable::{self, Variable};
+use crate::{context, current, image};
 
 /// A library.
 pub(crate) struct Library {
@@ -121,7 +121,7 @@ pub(crate) fn unload(handle: CUlibrary) -> Result<(), CUresult> {
     for module in shim.modules.live().iter().filter(|module| module.is_library(own)) {
         shim.modules.remove(module.slot.handle);
     }
-    shim.regions.remove_all(|region| region.place == Place::Global { owner: own });
+    variable::forget_all(shim, own)?;
     shim.session.enqueue(any_context(), &cuLibraryUnload { library: library.wire() })
 }
 
@@ -218,24 +218,30 @@ pub(crate) unsafe fn module(target: *mut CUmodule, library: CUlibrary) -> Result
     Ok(())
 }
 
+/// Finds a variable in the current context; `managed` asks for one in memory that both sides use.
+///
 /// # Safety
 ///
 /// Both outputs are null or writable, `name` is null or a C string.
-pub(crate) unsafe fn global(
+unsafe fn find(
     address: *mut CUdeviceptr,
     size: *mut usize,
     library: CUlibrary,
     name: *const c_char,
+    managed: bool,
 ) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let name = unsafe { text(name) }?;
     if address.is_null() && size.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let (library, context) = (object(library)?, current::active()?);
-    let asked = shim()?.session.call(context.wire(), &kdLibraryGlobal { library: library.wire(), name });
-    let reply = refuse_managed(Function::cuLibraryGetGlobal, asked)?;
-    note_global(reply.address, reply.size, library.slot.handle, &context)?;
+    let library = object(library)?;
+    // The runtime asks for managed variables before it has a context, as soon as the program touches one.
+    let context = current::active().or_else(|code| if managed { context::first() } else { Err(code) })?;
+    let message = kdLibraryGlobal { library: library.wire(), managed: u32::from(managed), name };
+    let reply = shim()?.session.call(context.wire(), &message)?;
+    let found = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };
+    found.note(library.slot.handle, &context)?;
     // SAFETY: null or writable, by the contract.
     unsafe {
         write_if_given(address, reply.address);
@@ -246,17 +252,28 @@ pub(crate) unsafe fn global(
 
 /// # Safety
 ///
-/// As [`global`].
-pub(crate) unsafe fn managed(
-    _address: *mut CUdeviceptr,
-    _size: *mut usize,
+/// As [`find`].
+pub(crate) unsafe fn global(
+    address: *mut CUdeviceptr,
+    size: *mut usize,
     library: CUlibrary,
     name: *const c_char,
 ) -> Result<(), CUresult> {
-    // SAFETY: by the contract.
-    unsafe { text(name) }?;
-    object(library)?;
-    Err(refuse(Function::cuLibraryGetManaged, "(managed variables) is not supported yet"))
+    // SAFETY: handed on.
+    unsafe { find(address, size, library, name, false) }
+}
+
+/// # Safety
+///
+/// As [`find`].
+pub(crate) unsafe fn managed(
+    address: *mut CUdeviceptr,
+    size: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { find(address, size, library, name, true) }
 }
 
 /// No image of ours has unified functions, so none is ever found; the code is the driver's for that.

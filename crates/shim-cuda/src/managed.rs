@@ -65,7 +65,7 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     forget(&region);
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    pinned.forget(address)?;
+    pinned.forget(&region)?;
     pinned.arena.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
@@ -76,10 +76,20 @@ pub(crate) fn forget(region: &Region) {
 }
 
 /// Refuses ranges that are not wholly in one managed block.
-fn check(start: u64, size: u64) -> Result<(), CUresult> {
-    let region = shim()?.regions.find(start).filter(|region| region.place == Place::Managed);
+pub(crate) fn check(start: u64, size: u64) -> Result<(), CUresult> {
+    let region = shim()?.regions.find(start).filter(Region::is_managed);
     let inside = region.is_some_and(|region| size > 0 && region.holds(start, size));
     if inside { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// A place that memory can be wanted at.
+pub(crate) fn target(location: CUmemLocation) -> Result<Target, CUresult> {
+    Target::of_location(location, devices()?)
+}
+
+/// Remembers where a range that was checked is wanted.
+pub(crate) fn note_prefetch(start: u64, size: u64, target: Target) {
+    BOOK.prefetch(start, size, target);
 }
 
 /// Kept and told back.
@@ -182,7 +192,7 @@ pub(crate) unsafe fn range_attributes(
 pub(crate) fn attach(stream: CUstream, address: CUdeviceptr, length: usize, flags: u32) -> Result<(), CUresult> {
     current::active()?;
     stream::wire(stream)?;
-    let region = shim()?.regions.find(address).filter(|region| region.place == Place::Managed);
+    let region = shim()?.regions.find(address).filter(Region::is_managed);
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let whole = region.start == address && (length == 0 || length as u64 == region.size);
     let known = match flags {

@@ -6,13 +6,12 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_client::connect::variable;
-use katydid_client::regions::Place;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult};
 use katydid_wire::facts::{JitOption, decode_names, encode_options};
 use katydid_wire::message::{cuModuleUnload, kdModuleFunction, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 
-use crate::border::{out, refuse, text, write_if_given};
+use crate::border::{out, text, write_if_given};
 use crate::code::Code;
 use crate::context::Context;
 use crate::device::handle;
@@ -21,6 +20,7 @@ use crate::handle::object;
 use crate::jit::Options;
 use crate::library::Library;
 use crate::session::shim;
+use crate::variable::{self, Variable};
 use crate::{current, graph, image, kernel, library};
 
 /// A module in its context.
@@ -147,8 +147,7 @@ pub(crate) fn unload(handle: CUmodule) -> Result<(), CUresult> {
     for function in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
         shim.functions.remove(function.slot.handle);
     }
-    let owner = Place::Global { owner: module.slot.handle };
-    shim.regions.remove_all(|region| region.place == owner);
+    variable::forget_all(shim, module.slot.handle)?;
     shim.session.enqueue(module.context.wire(), &cuModuleUnload { hmod: module.wire() })
 }
 
@@ -204,6 +203,16 @@ fn function_names(module: &Module) -> Result<Vec<String>, CUresult> {
     decode_names(&reply.names).map_err(|_| session.broken("kdModuleFunctionNames"))
 }
 
+/// All functions of a module with their names, in the driver's order.
+pub(crate) fn functions_of(module: CUmodule) -> Result<Vec<(usize, CString)>, CUresult> {
+    let module = object(module)?;
+    let one = |name: &String| {
+        let function = function_named(&module, name.as_bytes())?;
+        Ok((function.slot.handle, CString::new(name.as_str()).unwrap_or_default()))
+    };
+    function_names(&module)?.iter().map(one).collect()
+}
+
 /// # Safety
 ///
 /// `count` is null or writable.
@@ -245,30 +254,14 @@ pub(crate) unsafe fn global(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let module = object(module)?;
-    let asked = shim()?.session.call(module.context.wire(), &kdModuleGlobal { module: module.wire(), name });
-    let reply = refuse_managed(katydid_cuda_sys::Function::cuModuleGetGlobal_v2, asked)?;
-    note_global(reply.address, reply.size, module.slot.handle, &module.context)?;
+    let message = kdModuleGlobal { module: module.wire(), name };
+    let reply = shim()?.session.call(module.context.wire(), &message)?;
+    let found = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };
+    found.note(module.slot.handle, &module.context)?;
     // SAFETY: null or writable, by the contract.
     unsafe {
         write_if_given(address, reply.address);
         write_if_given(size, reply.size as usize);
     }
-    Ok(())
-}
-
-/// Says by name what the worker refuses: a variable in memory that both sides would have to share.
-pub(crate) fn refuse_managed<T>(
-    function: katydid_cuda_sys::Function,
-    asked: Result<T, CUresult>,
-) -> Result<T, CUresult> {
-    asked.map_err(|code| match code {
-        CUresult::ERROR_NOT_SUPPORTED => refuse(function, "of a managed variable is not supported yet"),
-        other => other,
-    })
-}
-
-/// Enters a variable into the map of addresses, where it may be already.
-pub(crate) fn note_global(address: u64, size: u64, owner: usize, context: &Context) -> Result<(), CUresult> {
-    shim()?.regions.insert(address, size, Place::Global { owner }, context.device, context.slot.handle);
     Ok(())
 }

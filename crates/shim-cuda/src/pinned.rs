@@ -4,6 +4,7 @@
 //! them once. On a stream link the worker has pages of its own at the same address. They are made equal where the GPU
 //! could tell: a block that a launch names is pushed before it, and after a synchronisation what the GPU changed, and
 //! only that, is written back. A block that no launch named does not exist in the worker: a stray access is a fault.
+//! Memory of the program's own that it registered is treated so on every link (see [`crate::registered`]).
 #![expect(unsafe_code, reason = "reads and writes memory that the program uses meanwhile")]
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};
 
 use crate::session::{Shim, shim};
-use crate::{context, current, managed, stream};
+use crate::{context, current, managed, registered, stream, variable};
 
 /// Blocks begin and end on pages: they are registered by pages, and programs expect it.
 pub(crate) const PAGE: u64 = 4096;
@@ -31,13 +32,15 @@ pub(crate) struct Pinned {
     /// Both sides see the same pages.
     pub(crate) is_shared: bool,
     start: u64,
-    /// Stream links: blocks that exist in the worker, by address.
+    /// Whole pages that the worker has its own of, by address: blocks on a stream link, registered memory on any.
     copies: Mutex<BTreeMap<u64, Copy>>,
 }
 
-/// A block's pages in the worker, as far as this side knows them.
+/// Pages in the worker, as far as this side knows them.
 struct Copy {
-    /// What the worker's pages held when last seen; as long as the block's pages.
+    /// Wire id of the context that it was made in, and goes with.
+    context: u32,
+    /// What the worker's pages held when last seen; as long as they.
     known: Vec<u8>,
     /// Count of messages after which no launch has named it.
     used_at: u64,
@@ -63,20 +66,50 @@ impl Pinned {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block has ended with its context, and so have its pages in the worker.
-    pub(crate) fn ended(&self, start: u64) {
-        self.copies().remove(&start);
+    /// A block has ended with its context, whose wire id is given.
+    pub(crate) fn ended(&self, region: &Region, context: u32) {
+        self.copies().retain(|_, copy| copy.context != context);
+        // Pages made in another context stay until that one ends, when the worker cannot be asked any more.
+        let _ = self.forget(region);
         // Its addresses are free at once: the worker ends the context before it sees any later message.
-        let _ = self.arena.free(start, 0);
+        if matches!(region.place, Place::Host { .. } | Place::Managed) {
+            let _ = self.arena.free(region.start, 0);
+        }
     }
 
-    /// A freed block's pages in the worker go.
-    pub(crate) fn forget(&self, start: u64) -> Result<(), CUresult> {
-        let Some(copy) = self.copies().remove(&start) else { return Ok(()) };
-        shim()?
-            .session
-            .call(any_context(), &kdHostUnregister { address: start, size: copy.known.len() as u64 })
-            .map(drop)
+    /// A context ends, and the worker's pages that were made in it.
+    pub(crate) fn context_ended(&self, context: u32) {
+        self.copies().retain(|_, copy| copy.context != context);
+    }
+
+    /// The pages in the worker of a block that was freed go, but those that others need.
+    pub(crate) fn forget(&self, region: &Region) -> Result<(), CUresult> {
+        let shim = shim()?;
+        let mut copies = self.copies();
+        for start in overlapping(&copies, &pages(region)) {
+            let Some(copy) = copies.get(&start) else { continue };
+            let size = copy.known.len() as u64;
+            if region.is_registered() && registered::touches(shim, &(start..start + size)) {
+                continue;
+            }
+            copies.remove(&start);
+            if matches!(region.place, Place::Shared { .. }) {
+                continue;
+            }
+            shim.session.call(any_context(), &kdHostUnregister { address: start, size })?;
+        }
+        Ok(())
+    }
+
+    /// A variable in memory that both use, whose bytes in the worker are `known`.
+    pub(crate) fn adopt(&self, start: u64, context: u32, known: Vec<u8>) {
+        self.copies().insert(start, Copy { context, known, used_at: 0, is_used: false });
+    }
+
+    /// Whether a launch has named the block since the GPU was last known to be done with it.
+    pub(crate) fn is_in_use(&self, region: &Region) -> bool {
+        let copies = self.copies();
+        overlapping(&copies, &pages(region)).iter().any(|start| copies.get(start).is_some_and(|copy| copy.is_used))
     }
 
     /// Gives large unused pieces back to the system, once the GPU is done with them.
@@ -100,6 +133,8 @@ impl Backing for HostBacking {
     fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
         let (shim, size) = (shim()?, range.end - range.start);
         if arena(shim)?.is_shared {
+            let lengthened = shim.session.lengthen_pinned(range.end - arena(shim)?.start);
+            lengthened.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
             let message = kdHostRegister { address: range.start, size, flags: 0 };
             return shim.session.call(current::wire()?, &message).map(drop);
         }
@@ -160,23 +195,60 @@ pub(crate) fn register_again() -> Result<(), CUresult> {
     Ok(())
 }
 
-/// The arena of a stream link, where memory has to be made equal.
+/// What the worker has its own of for a block: the whole pages that it lies in; of a variable, the variable alone.
+fn pages(region: &Region) -> Range<u64> {
+    if matches!(region.place, Place::Shared { .. }) {
+        return region.start..region.start + region.size;
+    }
+    region.start / PAGE * PAGE..(region.start + region.size).next_multiple_of(PAGE)
+}
+
+/// First addresses of the copies that share a page with `pages`.
+fn overlapping(copies: &BTreeMap<u64, Copy>, pages: &Range<u64>) -> Vec<u64> {
+    let below = copies.range(..pages.end).rev();
+    let touching = below.take_while(|(start, copy)| **start + copy.known.len() as u64 > pages.start);
+    touching.map(|(start, _)| *start).collect()
+}
+
+/// What of `pages` no copy has yet.
+fn gaps(copies: &BTreeMap<u64, Copy>, pages: &Range<u64>) -> Vec<Range<u64>> {
+    let (mut gaps, mut end) = (Vec::new(), pages.end);
+    // From the last to the first.
+    for start in overlapping(copies, pages) {
+        let after = start + copies.get(&start).map_or(0, |copy| copy.known.len() as u64);
+        if after < end {
+            gaps.push(after..end);
+        }
+        end = start;
+    }
+    if pages.start < end {
+        gaps.push(pages.start..end);
+    }
+    gaps
+}
+
+/// The arena, where memory has to be made equal: on a stream link, or when there is memory outside of it.
 fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
     let shim = shim()?;
-    Ok(shim.pinned.as_ref().filter(|pinned| !pinned.is_shared).map(|pinned| (shim, pinned)))
+    let differs = |pinned: &&Pinned| !pinned.is_shared || registered::is_used() || variable::is_used();
+    let pinned = shim.pinned.as_ref().filter(differs);
+    Ok(pinned.map(|pinned| (shim, pinned)))
 }
 
 /// Before a launch: pushes every pinned block that a parameter points into, and all managed ones.
 pub(crate) fn push_named(params: &[u8]) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
-    if managed::is_used() {
-        for region in shim.regions.all(|region| region.place == Place::Managed) {
+    let follows_blocks = managed::is_used() && !pinned.is_shared;
+    if follows_blocks || variable::is_used() {
+        let is_followed = |region: &Region| region.is_managed() && (follows_blocks || region.place != Place::Managed);
+        for region in shim.regions.all(is_followed) {
             push(shim, pinned, &region)?;
         }
     }
     // Pointers are aligned within parameters, which are aligned within the block.
     for word in params.as_chunks::<8>().0 {
-        if let Some(region) = shim.regions.find(u64::from_le_bytes(*word)).filter(Region::is_host) {
+        let found = shim.regions.find(u64::from_le_bytes(*word)).filter(|it| it.is_host() && !it.is_managed());
+        if let Some(region) = found.filter(|region| !pinned.is_shared || region.is_registered()) {
             push(shim, pinned, &region)?;
         }
     }
@@ -185,24 +257,29 @@ pub(crate) fn push_named(params: &[u8]) -> Result<(), CUresult> {
 
 fn push(shim: &Shim, pinned: &Pinned, region: &Region) -> Result<(), CUresult> {
     let context = current::wire()?;
-    let size = region.size.next_multiple_of(PAGE);
-    let mut copies = pinned.copies();
-    let copy = match copies.entry(region.start) {
-        std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-        std::collections::btree_map::Entry::Vacant(entry) => {
-            shim.session.call(context, &kdHostRegister { address: region.start, size, flags: 0 })?;
-            // The worker's pages are fresh: zeros.
-            entry.insert(Copy { known: vec![0; size as usize], used_at: 0, is_used: false })
-        }
-    };
-    let now = snapshot(region.start, size as usize);
-    for piece in differing(&copy.known, &now) {
-        let data = &now[piece.clone()];
-        shim.session.enqueue(context, &kdHostPush { address: region.start + piece.start as u64, data })?;
+    let pages = pages(region);
+    if region.is_registered() {
+        registered::check(&pages)?;
     }
-    copy.known = now;
-    copy.is_used = true;
-    copy.used_at = shim.session.enqueued() + 1;
+    let mut copies = pinned.copies();
+    for gap in gaps(&copies, &pages) {
+        let size = gap.end - gap.start;
+        let answer = shim.session.call(context, &kdHostRegister { address: gap.start, size, flags: 0 });
+        answer.map_err(|code| if region.is_registered() { registered::taken(code) } else { code })?;
+        // The worker's pages are fresh: zeros.
+        copies.insert(gap.start, Copy { context, known: vec![0; size as usize], used_at: 0, is_used: false });
+    }
+    for start in overlapping(&copies, &pages) {
+        let Some(copy) = copies.get_mut(&start) else { continue };
+        let now = snapshot(start, copy.known.len());
+        for piece in differing(&copy.known, &now) {
+            let data = &now[piece.clone()];
+            shim.session.enqueue(context, &kdHostPush { address: start + piece.start as u64, data })?;
+        }
+        copy.known = now;
+        copy.is_used = true;
+        copy.used_at = shim.session.enqueued() + 1;
+    }
     Ok(())
 }
 
@@ -210,7 +287,8 @@ fn push(shim: &Shim, pinned: &Pinned, region: &Region) -> Result<(), CUresult> {
 fn snapshot(address: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     let source = std::ptr::with_exposed_provenance::<u8>(address as usize);
-    // SAFETY: whole pages of a block of the arena, mapped as long as the block; the vector has `size` bytes.
+    // SAFETY: whole pages of a block of the arena, mapped as long as the block, or of registered memory, which was
+    // found mapped just now, or a variable that was mapped when it was noted; the vector has `size` bytes.
     unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
     bytes
 }
@@ -246,22 +324,35 @@ pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
     Ok(())
 }
 
-fn pull(shim: &Shim, start: u64, copy: &mut Copy) -> Result<(), CUresult> {
+/// Bytes as the worker has them now, piece by piece: offset and data.
+pub(crate) fn each_piece(
+    shim: &Shim,
+    start: u64,
+    size: usize,
+    mut step: impl FnMut(usize, Vec<u8>),
+) -> Result<(), CUresult> {
     let context = any_context();
-    for at in (0..copy.known.len()).step_by(PIECE) {
-        let size = PIECE.min(copy.known.len() - at);
+    for at in (0..size).step_by(PIECE) {
+        let size = PIECE.min(size - at);
         let data = shim.session.call(context, &kdHostPull { address: start + at as u64, size: size as u32 })?.data;
-        let known = &mut copy.known[at..at + size];
+        step(at, data);
+    }
+    Ok(())
+}
+
+fn pull(shim: &Shim, start: u64, copy: &mut Copy) -> Result<(), CUresult> {
+    each_piece(shim, start, copy.known.len(), |at, data| {
+        let known = &mut copy.known[at..];
         for run in changed_runs(known, &data) {
-            // SAFETY: inside the block, which is mapped; only bytes that the GPU has written are touched.
+            // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and
+            // must keep until it has; only bytes that the GPU has written are touched.
             unsafe {
                 let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize + at + run.start);
                 target.copy_from_nonoverlapping(data[run.clone()].as_ptr(), run.len());
             }
             known[run.clone()].copy_from_slice(&data[run]);
         }
-    }
-    Ok(())
+    })
 }
 
 /// Runs of bytes in which `now` differs from `before`; `now` may be shorter, and ends the search then.
@@ -280,8 +371,7 @@ fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
 /// Before the program's memory is read for a copy in `stream`: a block that the GPU may have written is taken back.
 pub(crate) fn prepare_read(region: &Region, stream: u32) -> Result<(), CUresult> {
     let Some((_, pinned)) = unshared()? else { return Ok(()) };
-    let is_used = pinned.copies().get(&region.start).is_some_and(|copy| copy.is_used);
-    if !is_used {
+    if !pinned.is_in_use(region) {
         return Ok(());
     }
     stream::synchronize_wire(stream)?;
@@ -301,6 +391,18 @@ mod tests {
         }
         assert_eq!(differing(&before, &now), [0..2 * 4096, 4 * 4096..5 * 4096]);
         assert!(differing(&before, &before).is_empty());
+    }
+
+    #[test]
+    fn blocks_that_share_a_page_share_its_copy() {
+        let copy =
+            |pages: usize| Copy { context: 1, known: vec![0; pages * PAGE as usize], used_at: 0, is_used: false };
+        let mut copies = BTreeMap::from([(0x2000, copy(1)), (0x5000, copy(2))]);
+        assert_eq!(gaps(&copies, &(0x1000..0x8000)), [0x7000..0x8000, 0x3000..0x5000, 0x1000..0x2000]);
+        assert_eq!(gaps(&copies, &(0x5000..0x7000)), []);
+        assert_eq!(overlapping(&copies, &(0x2000..0x6000)), [0x5000, 0x2000]);
+        copies.clear();
+        assert_eq!(gaps(&copies, &(0x1000..0x2000)), vec![0x1000..0x2000; 1]);
     }
 
     #[test]

@@ -5,13 +5,16 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use katydid_arena::Settled;
 use katydid_client::connect::{self, OpenError, variable};
+use katydid_client::job::{Job, Keeper};
 use katydid_client::output::say;
 use katydid_client::regions::Regions;
 use katydid_client::session::Session;
 use katydid_client::slab::Slab;
 use katydid_client::{life, visible};
 use katydid_cuda_sys::CUresult;
+use katydid_transport::Address;
 use katydid_wire::facts::Facts;
+use katydid_wire::handshake::LinkKind;
 use katydid_wire::message::kdFacts;
 
 use crate::array::{Array, Mipmap};
@@ -29,7 +32,7 @@ use crate::pool::{Chosen, Pool};
 use crate::stream::Stream;
 use crate::texture::Objects;
 use crate::virtual_memory::{Allocation, VirtualMemory};
-use crate::{context, export_table, tracing, upcall};
+use crate::{context, export_table, threads, tracing, upcall};
 
 /// Handles of one kind at a time. The worker takes ids below 2^24.
 const HANDLES: u32 = 1 << 22;
@@ -37,6 +40,9 @@ const HANDLES: u32 = 1 << 22;
 const ARRAYS: u32 = 1 << 19;
 /// Contexts are few, and each costs the worker's GPU memory.
 const CONTEXTS: u32 = 1 << 12;
+
+/// The job thread calls nothing of the program's.
+const JOB_STACK: usize = 1 << 20;
 
 /// The program's side of the session.
 pub(crate) struct Shim {
@@ -91,7 +97,7 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     if SHIM.get().is_some() {
         return Ok(());
     }
-    let shim = start().map_err(|failure| {
+    let (shim, job) = start().map_err(|failure| {
         if said.as_ref() != Some(&failure.text) {
             say(&failure.text);
             *said = Some(failure.text);
@@ -101,10 +107,21 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     if shim.devices.is_empty() {
         return Err(CUresult::ERROR_NO_DEVICE);
     }
-    SHIM.get_or_init(|| shim);
+    let shim = SHIM.get_or_init(|| shim);
     export_table::install();
     life::start(after_fork, at_exit);
+    if let Some((job, address, kind)) = job {
+        keep(&shim.session, job, &address, kind);
+    }
     Ok(())
+}
+
+/// Starts the thread that does what the supervisor of the program's job asks for.
+fn keep(session: &'static Session, job: Job, address: &Address, kind: LinkKind) {
+    let Some(keeper) = Keeper::new(session, job, address, kind) else { return };
+    if threads::start("katydid-job", JOB_STACK, move || keeper.run()).is_err() {
+        say("there is no thread to keep the job with: it cannot be checkpointed");
+    }
 }
 
 /// In the child of a fork: the connection is the parent's.
@@ -136,10 +153,18 @@ impl Failure {
     }
 }
 
-fn start() -> Result<Shim, Failure> {
+/// A job, and the way of its session.
+type Kept = (Job, Address, LinkKind);
+
+fn start() -> Result<(Shim, Option<Kept>), Failure> {
+    let mut job = Job::from_environment()?;
+    if let Some(job) = &mut job {
+        job.announce();
+    }
     let opened = connect::open(context::faulted)?;
     let facts = fetch_facts(&opened.session)?;
-    build(opened.session, facts, opened.arenas, opened.pinned)
+    let shim = build(opened.session, facts, opened.arenas, opened.pinned)?;
+    Ok((shim, job.map(|job| (job, opened.address, opened.link))))
 }
 
 fn fetch_facts(session: &Session) -> Result<Facts, Failure> {

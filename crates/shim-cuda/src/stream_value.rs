@@ -1,4 +1,5 @@
 //! Words in memory that streams and the program signal each other with: written and waited for in the stream's turn.
+#![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, Function, batch_operation as id};
 use katydid_wire::message::{
@@ -14,6 +15,10 @@ use crate::stream;
 const FLUSH: u32 = 1 << 30;
 /// The highest comparison: `CU_STREAM_WAIT_VALUE_NOR`.
 const NOR: u32 = 3;
+/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`, which batches allow.
+const NO_BARRIER: u32 = 1;
+/// Most operations of a batch.
+const MOST: u32 = 256;
 
 /// Passes a word that the GPU reaches. On a stream link the program's pinned memory is only copied now and then, so a word
 /// there would be waited for in vain: it is refused.
@@ -80,4 +85,52 @@ pub(crate) fn wait_64(stream: CUstream, addr: CUdeviceptr, value: u64, flags: u3
     }
     let stream = stream::wire(stream)?;
     enqueue(&cuStreamWaitValue64_v2 { stream, addr, value, flags })
+}
+
+/// `cuStreamBatchMemOp`: all operations are checked before the first is queued.
+///
+/// # Safety
+///
+/// `operations` is null or has `count` entries.
+pub(crate) unsafe fn batch(
+    stream: CUstream,
+    count: u32,
+    operations: *mut CUstreamBatchMemOpParams,
+    flags: u32,
+) -> Result<(), CUresult> {
+    if operations.is_null() || !(1..=MOST).contains(&count) || flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: below `count`, by the contract.
+    let operations: Vec<_> = (0..count as usize).map(|at| unsafe { operations.add(at).read_unaligned() }).collect();
+    operations.iter().try_for_each(check_operation)?;
+    if capture::words(stream, &operations)? {
+        return Ok(());
+    }
+    let stream = stream::wire(stream)?;
+    operations.iter().try_for_each(|operation| queue(stream, operation))
+}
+
+/// Passes an operation of a batch. The flag of a write allows less order than is always kept here.
+fn check_operation(it: &CUstreamBatchMemOpParams) -> Result<(), CUresult> {
+    match it.operation {
+        id::WAIT_VALUE_32 => check_wait(it.address, 4, it.flags),
+        id::WAIT_VALUE_64 => check_wait(it.address, 8, it.flags),
+        id::WRITE_VALUE_32 => check_write(it.address, 4, it.flags & !NO_BARRIER),
+        id::WRITE_VALUE_64 => check_write(it.address, 8, it.flags & !NO_BARRIER),
+        id::FLUSH_REMOTE_WRITES | id::BARRIER => Ok(()),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// Queues an operation that was checked.
+fn queue(stream: u32, it: &CUstreamBatchMemOpParams) -> Result<(), CUresult> {
+    let (addr, value, flags) = (it.address, it.value, it.flags);
+    match it.operation {
+        id::WAIT_VALUE_32 => enqueue(&cuStreamWaitValue32_v2 { stream, addr, value: value as u32, flags }),
+        id::WAIT_VALUE_64 => enqueue(&cuStreamWaitValue64_v2 { stream, addr, value, flags }),
+        id::WRITE_VALUE_32 => enqueue(&cuStreamWriteValue32_v2 { stream, addr, value: value as u32, flags: 0 }),
+        id::WRITE_VALUE_64 => enqueue(&cuStreamWriteValue64_v2 { stream, addr, value, flags: 0 }),
+        _ => Ok(()),
+    }
 }

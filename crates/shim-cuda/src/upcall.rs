@@ -6,16 +6,16 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread;
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
+use katydid_transport::pass_holds;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallsBegin};
 
 use crate::border::enqueue;
 use crate::graph::capture;
 use crate::session::{Shim, shim};
-use crate::{current, device, pinned, stream};
+use crate::{current, device, pinned, stream, threads};
 
 /// The program's functions expect a stack of the usual size.
 const STACK: usize = 8 << 20;
@@ -69,7 +69,9 @@ pub(crate) unsafe fn launch_host_function(
     }
     let stream = stream::wire(stream)?;
     let token = register(Due::Host(function, data.expose_provenance()))?;
-    enqueue(&kdHostFunction { stream, token }).inspect_err(|_| unregister(token))
+    enqueue(&kdHostFunction { stream, token }).inspect_err(|_| unregister(token))?;
+    SENT.tell();
+    Ok(())
 }
 
 /// # Safety
@@ -85,7 +87,9 @@ pub(crate) unsafe fn add_stream_callback(
     let callback = callback.filter(|_| flags == 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     current::wire()?;
     let token = register(Due::Stream(callback, stream.0.expose_provenance(), data.expose_provenance()))?;
-    enqueue(&kdStreamCallback { stream: wire, token }).inspect_err(|_| unregister(token))
+    enqueue(&kdStreamCallback { stream: wire, token }).inspect_err(|_| unregister(token))?;
+    SENT.tell();
+    Ok(())
 }
 
 /// Forgets a function that was not queued.
@@ -103,7 +107,9 @@ pub(crate) fn new_token() -> Result<u64, CUresult> {
 /// Sees to it that the worker's requests are answered, also those of graphs.
 pub(crate) fn begin() -> Result<(), CUresult> {
     run_thread()?;
-    enqueue(&kdUpcallsBegin {})
+    enqueue(&kdUpcallsBegin {})?;
+    SENT.tell();
+    Ok(())
 }
 
 /// Notes a function, and sees to it that the thread runs.
@@ -115,28 +121,34 @@ fn register(due: Due) -> Result<u64, CUresult> {
 fn run_thread() -> Result<(), CUresult> {
     static THREAD: OnceLock<bool> = OnceLock::new();
     let shim = shim()?;
-    let started = THREAD.get_or_init(|| {
-        let builder = thread::Builder::new().name("katydid-upcall".to_owned()).stack_size(STACK);
-        with_signals_blocked(|| builder.spawn(move || serve(shim))).is_ok()
-    });
+    let started = THREAD.get_or_init(|| threads::start("katydid-upcall", STACK, move || serve(shim)).is_ok());
     if *started { Ok(()) } else { Err(CUresult::ERROR_OPERATING_SYSTEM) }
 }
 
-/// Starts something that inherits a mask of all signals: the program's handlers run on the program's threads.
-fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
-    // SAFETY: both sets are locals, filled by the calls before they are read.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let result = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        result
+/// Whether the worker knows of a function. Only then may this side's thread speak: what it sends passes a hold, because the
+/// GPU may be waiting for the function, and nothing may pass a hold that the worker does not wait for.
+struct Sent(Mutex<bool>, Condvar);
+
+static SENT: Sent = Sent(Mutex::new(false), Condvar::new());
+
+impl Sent {
+    fn tell(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*sent {
+            sent = self.1.wait(sent).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
 /// Asks for what is due until the session ends.
 fn serve(shim: &Shim) {
+    SENT.wait();
+    pass_holds();
     let mut done = 0;
     while let Ok(next) = shim.session.call(0, &kdUpcallNext { done }) {
         // On stream links, what the GPU wrote before this point has to be in the program's memory.

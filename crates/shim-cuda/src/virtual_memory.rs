@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_arena::{RangeMap, Reservation};
+use katydid_arena::{RESERVATION_UNIT, RangeMap, Reservation};
 use katydid_client::regions::Place;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{
@@ -30,8 +30,6 @@ const GRANULARITY: u64 = 2 << 20;
 const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
 /// Places that are tried for one reservation: each can be taken on one of the two sides.
 const ATTEMPTS: u32 = 64;
-/// Where reservations begin: NVIDIA's driver gives no other addresses that are asked for.
-const PLACE: u64 = 32 << 20;
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: may be wished; only the export is refused, by its own name.
@@ -130,7 +128,7 @@ impl State {
     fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
         let room = ANYWHERE.end - ANYWHERE.start;
         for _ in 0..ATTEMPTS {
-            let wanted = (ANYWHERE.start + self.next).next_multiple_of(align.max(PLACE));
+            let wanted = (ANYWHERE.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
             let Some(end) = wanted.checked_add(size).filter(|end| *end <= ANYWHERE.end) else {
                 if self.next == 0 || size > room {
                     break;

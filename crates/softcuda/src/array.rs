@@ -252,7 +252,7 @@ fn allocate(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Level>)>
         end = stop.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         levels.push(level);
     }
-    let memory = memory::place_as(context, end, 1, Kind::Array)?;
+    let memory = memory::place_as(context, end, Kind::Array, |memory| memory.allocate(end, 1))?;
     for level in &mut levels {
         level.address += memory;
     }

@@ -21,10 +21,14 @@ pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 
 /// Runs one exported function. A panic is a defect of ours: it is reported, and the caller sees `UNKNOWN`.
 pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) -> CUresult {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+    let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         say(&format!("{}: internal error (please report it)", function.name()));
         CUresult::ERROR_UNKNOWN
-    })
+    });
+    if code != CUresult::SUCCESS {
+        katydid_ledger::log::note(function.name(), code);
+    }
+    code
 }
 
 /// Writes a line to stderr. A program may have closed it, and that is no reason to fail.
@@ -192,6 +196,7 @@ plain!(
     u64,
     usize,
     i32,
+    f32,
     CUresult,
     sys::CUarray,
     sys::CUcontext,
@@ -208,6 +213,9 @@ plain!(
     sys::CUhostFn,
     sys::CUstreamCallback,
     sys::CUoccupancyB2DSize,
+    sys::CUlogsCallback,
+    sys::CUlogsCallbackHandle,
+    sys::CUtexref,
 );
 
 impl<T> Argument for *const T {

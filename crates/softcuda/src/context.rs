@@ -45,6 +45,8 @@ pub(crate) struct Context {
     flags: AtomicU32,
     /// The code that sticks, 0 for none.
     failure: AtomicU32,
+    /// How often the program attached to it.
+    pub(crate) attached: AtomicU32,
     /// Somebody destroys it.
     closing: AtomicBool,
     /// A bit for each device whose memory it may use.
@@ -73,6 +75,7 @@ impl Context {
             switch: Arc::default(),
             flags: AtomicU32::new(flags),
             failure: AtomicU32::new(0),
+            attached: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             peers: AtomicU32::new(0),
         });

@@ -5,14 +5,14 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use katydid_cuda_sys::{CUevent, CUresult, event_flags};
+use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags, stream_flags};
 
 use crate::border::Outcome;
 use crate::context::{self, Context};
 use crate::handles::{Registry, mint};
 use crate::job::Job;
 use crate::pool;
-use crate::stream::Stream;
+use crate::stream::{self, Stream};
 
 /// A point that will be reached once.
 #[derive(Default)]
@@ -90,6 +90,24 @@ impl Event {
             Ok(())
         });
         stream.submit(job.short()).map(drop)
+    }
+
+    /// `cuCtxRecordEvent`: reached when all streams of its context have done what they hold now.
+    pub(crate) fn record_all(&self, context: &Arc<Context>) -> Outcome {
+        if context.id != self.context {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let tickets = context.streams.tickets(|_| true);
+        let mark = self.renew();
+        // A stream of its own, whose handle ends here: it waits on a thread that nobody else needs.
+        let waiter = stream::create(context, stream_flags::NON_BLOCKING, 0)?;
+        let job = Job::always(move |_| {
+            tickets.iter().for_each(|(stream, ticket)| stream.wait(*ticket));
+            mark.reach();
+            Ok(())
+        });
+        waiter.submit(job)?;
+        stream::destroy(CUstream(std::ptr::without_provenance_mut(waiter.handle)))
     }
 
     /// `cuStreamWaitEvent`: the stream goes on once the latest record so far is reached.

@@ -2,10 +2,13 @@
 
 #![expect(unsafe_code, reason = "passes on an image without a length")]
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
 
-use katydid_cuda_sys::{CUmodule, CUstream};
+use katydid_cuda_sys::{CUmodule, CUresult, CUstream};
 use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Status};
+
+use katydid_ptx_exec::Kernel;
 
 use crate::image::Code;
 use crate::{context, current, device, module, primary, process, stream};
@@ -89,6 +92,21 @@ impl DriverFacts for Facts {
         // SAFETY: a complete image, by the contract of this function.
         let loaded = unsafe { Code::at(image) }.and_then(|code| module::load(&context, &code));
         loaded.map(|module| module.handle).map_err(|refusal| refusal.code.0)
+    }
+
+    fn module_functions(&self, handle: Handle) -> Result<Vec<(Handle, CString)>, Status> {
+        let handle = CUmodule(std::ptr::with_exposed_provenance_mut(handle));
+        let module = module::resolve(handle).map_err(|code| code.0)?;
+        let one = |kernel: &Arc<Kernel>| module.function(&kernel.name).map(|it| (it.handle, it.name.clone()));
+        module.kernels().iter().map(one).collect::<Result<_, _>>().map_err(|code| code.0)
+    }
+
+    /// Pairs of processors are dealt out to clusters in turn, as on a GPU.
+    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
+        const CLUSTERS: u32 = 8;
+        let context = current::usable().map_err(|_| CUresult::ERROR_INVALID_CONTEXT.0)?;
+        let pairs = context.device.multiprocessors().div_ceil(2);
+        Ok((0..pairs).map(|pair| ((pair % CLUSTERS) as u8, (pair / CLUSTERS) as u8)).unzip())
     }
 
     fn unload_module(&self, handle: Handle) -> Result<(), Status> {

@@ -1,10 +1,11 @@
 //! Functions of modules: what they need, and what has been set on them.
 
 use std::ffi::CString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use katydid_cuda_sys::{CUfunction, CUresult, function_attribute as id};
+use katydid_ledger::launch::OldLaunch;
 use katydid_ptx_exec::Kernel;
 
 use crate::attributes::{CAPABILITY, SHARED_DEFAULT, SHARED_OPT_IN};
@@ -106,6 +107,8 @@ pub(crate) struct Function {
     pub(crate) name: CString,
     /// What has been set on it.
     pub(crate) settings: Arc<Settings>,
+    /// What was set on it for launches of the old style.
+    pub(crate) old: Mutex<OldLaunch>,
 }
 
 /// Functions whose module is alive.
@@ -115,7 +118,8 @@ static FUNCTIONS: Registry<Function> = Registry::new();
 pub(crate) fn register(module: &Module, kernel: Arc<Kernel>, settings: Arc<Settings>) -> Arc<Function> {
     let name = CString::new(kernel.name.as_str()).unwrap_or_default();
     let (handle, context_id) = (mint(), module.context_id);
-    let function = Arc::new(Function { handle, module: module.handle, context_id, kernel, name, settings });
+    let function =
+        Arc::new(Function { handle, module: module.handle, context_id, kernel, name, settings, old: Mutex::default() });
     FUNCTIONS.insert(handle, Arc::clone(&function));
     function
 }

@@ -20,6 +20,8 @@ pub(crate) struct Heap {
     used: BTreeMap<u64, u64>,
     /// What places start and end at multiples of.
     granule: u64,
+    /// All of it: start and end.
+    range: (u64, u64),
 }
 
 impl Heap {
@@ -30,7 +32,12 @@ impl Heap {
 
     /// The same with places at multiples of `granule`, a power of two.
     pub(crate) fn with_granule(start: u64, end: u64, granule: u64) -> Self {
-        Self { free: BTreeMap::from([(start, end)]), used: BTreeMap::new(), granule }
+        Self { free: BTreeMap::from([(start, end)]), used: BTreeMap::new(), granule, range: (start, end) }
+    }
+
+    /// Its start and end.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        self.range
     }
 
     /// Bytes that an allocation of `size` takes; `None` if that is more than an address can say.
@@ -69,6 +76,34 @@ impl Heap {
         }
         self.used.insert(at, at + size);
         Some(at)
+    }
+
+    /// Takes the last place of `size` bytes, at a multiple of the granule.
+    pub(crate) fn allocate_last(&mut self, size: u64) -> Option<u64> {
+        let size = size.max(1).checked_next_multiple_of(self.granule)?;
+        let last = self.free.iter().rev().find(|&(&start, &end)| end - start >= size);
+        let at = last.map(|(_, &end)| end - size)?;
+        self.claim(at, at + size).then_some(at)
+    }
+
+    /// Takes this very place; false when some of it is used, or it is no place of this heap.
+    pub(crate) fn claim(&mut self, start: u64, end: u64) -> bool {
+        let around = self.free.range(..=start).next_back().map(|(&free, &limit)| (free, limit));
+        let is_whole = start.is_multiple_of(self.granule) && end.is_multiple_of(self.granule) && start < end;
+        let Some((free, limit)) = around.filter(|(_, limit)| is_whole && end <= *limit) else { return false };
+        self.free.remove(&free);
+        for (start, end) in [(free, start), (end, limit)] {
+            if start < end {
+                self.free.insert(start, end);
+            }
+        }
+        self.used.insert(start, end);
+        true
+    }
+
+    /// Used places, lowest first: start and end.
+    pub(crate) fn used(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.used.iter().map(|(start, end)| (*start, *end))
     }
 
     /// Frees the place that starts at `at`, and gives its size.
@@ -111,6 +146,18 @@ mod tests {
         let mut heap = Heap::with_granule(LARGE, LARGE + 64, 16);
         let places = [1, 17, 1, 1].map(|size| heap.allocate(size, 16));
         assert_eq!(places, [Some(LARGE), Some(LARGE + 16), Some(LARGE + 48), None]);
+    }
+
+    #[test]
+    fn a_place_can_be_named_and_the_last_one_taken() {
+        let mut heap = Heap::new(LARGE, 2 * LARGE);
+        assert_eq!(heap.allocate_last(1000), Some(2 * LARGE - 1024));
+        assert!(heap.claim(LARGE + 512, LARGE + 1024) && !heap.claim(LARGE + 512, LARGE + 1024));
+        for (start, end) in [(LARGE, LARGE), (LARGE, LARGE + 1), (LARGE, LARGE + 1024), (0, 512), (LARGE, u64::MAX)] {
+            assert!(!heap.claim(start, end), "{start:#x}..{end:#x}");
+        }
+        let used = [(LARGE + 512, LARGE + 1024), (2 * LARGE - 1024, 2 * LARGE)];
+        assert_eq!((heap.used().collect::<Vec<_>>(), heap.allocate(512, 1)), (used.to_vec(), Some(LARGE)));
     }
 
     #[test]

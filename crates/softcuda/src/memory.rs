@@ -78,11 +78,25 @@ impl DeviceMemory {
 
     /// A place of `size` bytes of zeroes at a multiple of `align`.
     pub(crate) fn allocate(&self, size: u64, align: u64) -> Outcome<u64> {
+        self.take(size, |heap| heap.allocate(size, align))
+    }
+
+    /// The same at the end of the arena, where it does not decide what comes to lie where at its start.
+    pub(crate) fn allocate_last(&self, size: u64) -> Outcome<u64> {
+        self.take(size, |heap| heap.allocate_last(size))
+    }
+
+    /// `size` bytes of zeroes in this very place, or `OUT_OF_MEMORY`.
+    pub(crate) fn allocate_at(&self, at: u64, size: u64) -> Outcome<u64> {
+        let end = at.checked_add(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        self.take(size, |heap| heap.claim(at, end).then_some(at))
+    }
+
+    /// Charges `size` bytes and finds a place for them.
+    fn take(&self, size: u64, place: impl FnOnce(&mut Heap) -> Option<u64>) -> Outcome<u64> {
         let cost = Heap::cost(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         self.charge(cost)?;
-        let at = self
-            .arena()
-            .and_then(|arena| arena.heap.lock().unwrap_or_else(PoisonError::into_inner).allocate(size, align));
+        let at = self.arena().and_then(|arena| place(&mut arena.heap.lock().unwrap_or_else(PoisonError::into_inner)));
         at.ok_or_else(|| {
             self.refund(cost);
             CUresult::ERROR_OUT_OF_MEMORY
@@ -126,15 +140,20 @@ pub(crate) fn allocate(context: &Context, size: u64) -> Outcome<u64> {
 
 /// Memory for `context`, also for variables of modules.
 pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
-    place_as(context, size, align, Kind::Device)
+    place_as(context, size, Kind::Device, |memory| memory.allocate(size, align))
 }
 
-/// Memory for `context` of a kind.
-pub(crate) fn place_as(context: &Context, size: u64, align: u64, kind: Kind) -> Outcome<u64> {
+/// Memory of a kind for `context`, in the place that `find` takes.
+pub(crate) fn place_as(
+    context: &Context,
+    size: u64,
+    kind: Kind,
+    find: impl Fn(&DeviceMemory) -> Outcome<u64>,
+) -> Outcome<u64> {
     let memory = &context.device.memory;
-    let at = memory.allocate(size, align).or_else(|_| {
+    let at = find(memory).or_else(|_| {
         pool::trim_device(context.device.ordinal);
-        memory.allocate(size, align)
+        find(memory)
     })?;
     let region = Region::new(at, size.max(1), kind, context.device.ordinal, context.handle);
     space::write().insert(region);

@@ -158,6 +158,19 @@ pub(crate) fn punch(file: &OwnedFd, offset: u64, size: u64) {
     unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, size as i64) };
 }
 
+/// Bytes from `offset` on for which a memory file has no pages, neither in memory nor swapped out; 0 if that cannot be
+/// told.
+pub(crate) fn hole(file: &OwnedFd, offset: u64) -> u64 {
+    // SAFETY: the descriptor is open; nobody uses its position.
+    let data = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, libc::SEEK_DATA) };
+    match u64::try_from(data) {
+        Ok(data) => data.saturating_sub(offset),
+        // Nothing but a hole up to the end.
+        Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => u64::MAX,
+        Err(_) => 0,
+    }
+}
+
 /// True if every page of `start..start + size` is mapped in this process.
 pub(crate) fn is_mapped(start: u64, size: u64) -> bool {
     const CHUNK: u64 = 1 << 30;

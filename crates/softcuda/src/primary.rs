@@ -9,6 +9,7 @@ use crate::border::Outcome;
 use crate::context::{self, Context};
 use crate::device::{self, Device};
 use crate::handles::mint;
+use crate::process;
 
 /// The primary context of a device. Its handle is the same before the first retain and after the last release.
 pub(crate) struct Primary {
@@ -96,6 +97,17 @@ impl Primary {
         state.flags = flags;
         state.context.as_ref().map_or(Ok(()), |context| context.set_flags(flags))
     }
+}
+
+/// The first device's primary context, made active if it is not.
+pub(crate) fn first() -> Outcome<Arc<Context>> {
+    process::ready()?;
+    let device = device::get(0)?;
+    let handle = device.primary.handle;
+    if context::living(handle).is_none() {
+        device.primary.retain(device)?;
+    }
+    context::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
 }
 
 /// The device whose primary context has this handle.

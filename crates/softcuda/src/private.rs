@@ -11,6 +11,9 @@
 //! | `katydid_softcuda_release` | lets everything go on |
 //! | `katydid_softcuda_continue` | puts a launch that was saved into a stream |
 //! | `katydid_softcuda_cancel` | ends every kernel at once; their contexts fail |
+//! | `katydid_softcuda_heaps` | gives the books of each heap that device code allocates from: of a context, as bytes |
+//! | `katydid_softcuda_heap` | makes such a heap again; what is in it is then written to its addresses |
+//! | `katydid_softcuda_untouched` | how many bytes from an address on nobody has ever written to |
 //! | `katydid_softcuda_executed` | warp instructions that this process has run so far |
 
 #![expect(unsafe_code, reason = "exported symbols, and buffers of C callers")]
@@ -18,11 +21,14 @@
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
 
 use crate::border::{Outcome, say};
-use crate::{hold, launch, stream};
+use crate::context::Context;
+use crate::device_heap::Kept;
+use crate::{context, hold, launch, stream, vmm};
 
 /// Called with each launch that was put aside; anything but 0 ends the visit and is returned.
 type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state: *const u8, size: usize) -> CUresult;
@@ -38,6 +44,10 @@ fn guarded(what: &str, body: impl FnOnce() -> Outcome) -> CUresult {
 
 fn handle(value: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(value)
+}
+
+fn living(context: CUcontext) -> Outcome<Arc<Context>> {
+    context::living(context.address() as usize).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
 #[unsafe(no_mangle)]
@@ -93,6 +103,53 @@ pub unsafe extern "C" fn katydid_softcuda_continue(into: CUstream, state: *const
         let state = unsafe { std::slice::from_raw_parts(state, size) };
         launch::go_on(&stream::resolve(into)?, state)
     })
+}
+
+/// Called with the books of each heap, and with its memory, which is readable and writable for the process.
+type VisitHeap =
+    unsafe extern "C" fn(user: *mut c_void, books: *const u8, size: usize, memory: *mut u8, length: usize) -> CUresult;
+
+/// # Safety
+///
+/// `visit` must be a function that takes `user`; the books are lent for the call, the memory as long as the context lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn katydid_softcuda_heaps(
+    context: CUcontext,
+    visit: Option<VisitHeap>,
+    user: *mut c_void,
+) -> CUresult {
+    guarded("heaps", || {
+        let visit = visit.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        for kept in living(context)?.heaps.kept() {
+            let (books, (start, end)) = (kept.to_bytes(), kept.range);
+            let memory = std::ptr::with_exposed_provenance_mut(start as usize);
+            // SAFETY: the caller's promise; the books live during the call.
+            unsafe { visit(user, books.as_ptr(), books.len(), memory, (end - start) as usize) }.ok()?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `books` must be readable for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn katydid_softcuda_heap(context: CUcontext, books: *const u8, size: usize) -> CUresult {
+    guarded("heap", || {
+        if books.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's promise; not null.
+        let books = unsafe { std::slice::from_raw_parts(books, size) };
+        let kept = Kept::from_bytes(books).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let context = living(context)?;
+        context.heaps.make(&context, &kept)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_untouched(address: u64, size: u64) -> u64 {
+    catch_unwind(|| vmm::untouched(address, size)).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]

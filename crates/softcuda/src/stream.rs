@@ -276,6 +276,12 @@ impl StreamSet {
         order.others.push(Arc::clone(stream));
     }
 
+    /// All streams that there are.
+    pub(crate) fn all(&self) -> Vec<Arc<Stream>> {
+        let order = self.lock();
+        order.others.iter().chain([order.legacy]).map(Arc::clone).collect()
+    }
+
     /// Streams with pending work among those that `which` answers true for, and their last tickets.
     pub(crate) fn tickets(&self, which: impl Fn(&Stream) -> bool) -> Vec<(Arc<Stream>, u64)> {
         let order = self.lock();

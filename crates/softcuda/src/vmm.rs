@@ -9,7 +9,7 @@ use katydid_cuda_sys::{CUmemAccessDesc, CUresult, access_flags, location_type};
 
 use crate::border::Outcome;
 use crate::device;
-use crate::pages::{Protection, Range};
+use crate::pages::{self, Protection, Range};
 use crate::physical::{self, Block, GRANULARITY};
 use crate::settings::MOST_DEVICES;
 use crate::space::{self, Access, Kind, Region};
@@ -18,8 +18,8 @@ use crate::space::{self, Access, Kind, Region};
 struct Reservation {
     /// The addresses.
     range: Range,
-    /// What keeps the physical memory of each mapping.
-    mapped: BTreeMap<u64, Arc<Block>>,
+    /// What keeps the physical memory of each mapping, and the byte of it that lies first there.
+    mapped: BTreeMap<u64, (Arc<Block>, u64)>,
 }
 
 /// By first address.
@@ -89,7 +89,7 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     reservation.range.attach(start, size, file, base + offset).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
     let kind = Kind::Mapped([Access::None; MOST_DEVICES]);
     space::write().insert(Region::new(start, size, kind, block.device.ordinal, 0));
-    reservation.mapped.insert(start, block);
+    reservation.mapped.insert(start, (block, offset));
     Ok(())
 }
 
@@ -180,12 +180,26 @@ pub(crate) fn block_at(address: u64) -> Outcome<Arc<Block>> {
     let region = space::find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let mut all = reservations();
     let reservation = holding(&mut all, region.start, region.size)?;
-    reservation.mapped.get(&region.start).cloned().ok_or(CUresult::ERROR_INVALID_VALUE)
+    reservation.mapped.get(&region.start).map(|(block, _)| Arc::clone(block)).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// How many bytes from `address` on, `size` at most, nobody has ever written to: they are zeroes that take no memory,
+/// as long as nobody reads them. 0 where that is not known.
+pub(crate) fn untouched(address: u64, size: u64) -> u64 {
+    let Some(region) = space::find(address).filter(|region| matches!(region.kind, Kind::Mapped(_))) else { return 0 };
+    let mut all = reservations();
+    let mapped = holding(&mut all, region.start, region.size).map(|reservation| reservation.mapped.get(&region.start));
+    let Ok(Some((block, offset))) = mapped else { return 0 };
+    let (size, before) = (size.min(region.end() - address), address - region.start);
+    let hole = block.file().map(|(file, base)| pages::hole(file, base + offset + before));
+    hole.map_or(0, |hole| hole.min(size))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt as _;
+
     use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, allocation_type};
 
     fn here() -> CUmemLocation {
@@ -224,5 +238,22 @@ mod tests {
         assert_eq!(unmap(start, GRANULARITY), Ok(()));
         assert_eq!(unmap(start, GRANULARITY), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(unreserve(start, 2 * GRANULARITY), Ok(()));
+    }
+
+    #[test]
+    fn what_nobody_has_written_to_is_known() {
+        let (start, handle) = (reserve(4 * GRANULARITY, 0, 0).unwrap(), block());
+        assert_eq!((untouched(start, 8), map(start, GRANULARITY, 0, handle)), (0, Ok(())));
+        let grants = [CUmemAccessDesc { location: here(), flags: access_flags::READ_WRITE }];
+        assert_eq!(set_access(start, GRANULARITY, &grants), Ok(()));
+        assert_eq!((untouched(start, 4 * GRANULARITY), untouched(start + 5, 100)), (GRANULARITY, 100));
+        let block = block_at(start).unwrap();
+        let (file, base) = block.file().unwrap();
+        std::fs::File::from(file.try_clone().unwrap()).write_all_at(&[1], base + 10_000).unwrap();
+        assert_eq!((untouched(start, GRANULARITY), untouched(start + 8192, 100)), (8192, 0));
+        assert_eq!(untouched(start + 12_288, GRANULARITY), GRANULARITY - 12_288);
+        drop(block);
+        assert_eq!((physical::release(handle), unmap(start, GRANULARITY)), (Ok(()), Ok(())));
+        assert_eq!(unreserve(start, 4 * GRANULARITY), Ok(()));
     }
 }

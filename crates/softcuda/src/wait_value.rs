@@ -160,6 +160,17 @@ pub(crate) fn wait(stream: &Arc<Stream>, address: u64, value: u64, width: Width,
     stream.submit(Job::new(move |context| wait_here(context, word, condition, value))).map(drop)
 }
 
+/// `cuStreamBatchMemOp`: all operations are checked first.
+pub(crate) fn batch(stream: &Arc<Stream>, list: Vec<CUstreamBatchMemOpParams>) -> Outcome {
+    let context = stream.context()?;
+    let checked = list.iter().map(|it| Operation::new(&context, it)).collect::<Outcome<Vec<_>>>()?;
+    if capture::words(stream, list)? {
+        return Ok(());
+    }
+    let perform = move |context: &Context| checked.iter().try_for_each(|operation| operation.perform(context));
+    stream.submit(Job::new(perform)).map(drop)
+}
+
 /// Looks until the condition holds, or nothing matters any more.
 fn wait_here(context: &Context, word: Word, condition: Condition, value: u64) -> Outcome {
     let mut pause = Duration::from_micros(1);

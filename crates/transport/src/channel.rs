@@ -76,25 +76,44 @@ pub(crate) fn reply_place(thread: u32) -> Option<usize> {
     Some(REPLIES + seat * REPLY)
 }
 
+/// The same of memory that grows: the worker looks at its length before it uses more of it.
+const GROWING_SEALS: SealFlags = SealFlags::SHRINK;
+
 /// Program: memory of `length` bytes, of which none is used yet, and whose length is fixed.
 pub(crate) fn create(name: &str, length: u64) -> io::Result<OwnedFd> {
+    sealed(name, length, SEALS)
+}
+
+/// The same, but it may become longer.
+pub(crate) fn create_growing(name: &str, length: u64) -> io::Result<OwnedFd> {
+    sealed(name, length, GROWING_SEALS)
+}
+
+fn sealed(name: &str, length: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, length)?;
-    fcntl_add_seals(&fd, SEALS)?;
+    fcntl_add_seals(&fd, seals)?;
     Ok(fd)
 }
 
-/// Worker: whether the descriptor is memory of at least (or, if `exact`, of just) this length that cannot change it.
-pub(crate) fn check(fd: impl AsFd, length: u64, exact: bool) -> Result<(), &'static str> {
-    let seals = fcntl_get_seals(&fd).map_err(|_| "a descriptor is no memfd")?;
-    if !seals.contains(SEALS) {
-        return Err("its length is not sealed");
-    }
+/// Worker: whether the descriptor is memory of just this length that cannot change it.
+pub(crate) fn check(fd: impl AsFd, length: u64) -> Result<(), &'static str> {
+    check_seals(&fd, SEALS)?;
     let found = fstat(&fd).map_err(|_| "its length cannot be read")?.st_size.cast_unsigned();
-    if found < length || (exact && found != length) {
+    if found != length {
         return Err("it does not have the length it should have");
     }
     Ok(())
+}
+
+/// Worker: whether the descriptor is memory that never becomes shorter.
+pub(crate) fn check_growing(fd: impl AsFd) -> Result<(), &'static str> {
+    check_seals(fd, GROWING_SEALS)
+}
+
+fn check_seals(fd: impl AsFd, seals: SealFlags) -> Result<(), &'static str> {
+    let found = fcntl_get_seals(&fd).map_err(|_| "a descriptor is no memfd")?;
+    if found.contains(seals) { Ok(()) } else { Err("its length is not sealed") }
 }
 
 /// The shared memory as a ring.
@@ -164,15 +183,24 @@ mod tests {
     fn memory_that_can_shrink_is_refused() {
         let loose = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&loose, 4096).unwrap();
-        assert_eq!(check(&loose, 4096, true), Err("its length is not sealed"));
-        assert_eq!(check(std::fs::File::open("/dev/null").unwrap(), 1, false), Err("a descriptor is no memfd"));
+        assert_eq!(check(&loose, 4096), Err("its length is not sealed"));
+        assert_eq!(check_growing(&loose), Err("its length is not sealed"));
+        assert_eq!(check(std::fs::File::open("/dev/null").unwrap(), 1), Err("a descriptor is no memfd"));
+    }
+
+    #[test]
+    fn memory_that_grows_never_shrinks() {
+        let fd = create_growing("test", 8192).unwrap();
+        assert_eq!((check_growing(&fd), check(&fd, 8192)), (Ok(()), Err("its length is not sealed")));
+        ftruncate(&fd, 16384).unwrap();
+        assert!(ftruncate(&fd, 8192).is_err());
     }
 
     #[test]
     fn memory_of_another_length_is_refused() {
         let fd = create("test", 8192).unwrap();
-        assert_eq!((check(&fd, 8192, true), check(&fd, 4096, false)), (Ok(()), Ok(())));
-        assert!(check(&fd, 4096, true).is_err() && check(&fd, 8193, false).is_err());
+        assert_eq!(check(&fd, 8192), Ok(()));
+        assert!(check(&fd, 4096).is_err() && check(&fd, 8193).is_err());
     }
 
     #[test]

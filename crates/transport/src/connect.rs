@@ -6,17 +6,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use katydid_wire::handshake::{ArenaKind, Build, HandshakeError, Hello, LinkKind, PREFIX, Prefix, Ready};
+use katydid_wire::SPEC_HASH;
+use katydid_wire::companion::MAX_MESSAGE;
+use katydid_wire::handshake::{
+    ArenaKind, Build, Claim, HandshakeError, Hello, LinkKind, PREFIX, Prefix, Ready, Role, SessionKind,
+};
+use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
 use crate::channel;
 use crate::fdpass;
+use crate::home::Home;
 use crate::shm::ShmProgram;
 use crate::socket::{Deadline, receive_by, send_all, tune};
 use crate::stream::StreamProgram;
-use crate::{Address, LinkError, ProgramLink};
+use crate::{Address, LinkError, ProgramLink, Talk};
 
 /// A session that has begun.
 pub struct Connection {
@@ -24,7 +30,8 @@ pub struct Connection {
     pub link: Box<dyn ProgramLink>,
     /// What the worker answered; its arenas are a choice out of the hello's.
     pub ready: Ready,
-    /// The memory of the pinned arena, as long as the hello's; none on stream links. Offset 0 is the arena's base.
+    /// The memory of the pinned arena; none on stream links. Offset 0 is the arena's base, and what the arena has beyond the
+    /// memory's length is made by [`ProgramLink::lengthen_pinned`].
     pub pinned: Option<OwnedFd>,
 }
 
@@ -79,11 +86,27 @@ pub enum ConnectError {
 /// # Errors
 /// A [`ConnectError`] that names the address and the remedy.
 pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duration) -> Result<Connection, ConnectError> {
+    let memory = Memory::create(address, hello)?;
+    let (socket, ready) = greet(address, hello, build, &memory.descriptors(), timeout)?;
+    let failed = |source| ConnectError::Link { address: address.clone(), source };
+    let pinned = memory.pinned.as_ref().map(|pinned| pinned.try_clone()).transpose();
+    let pinned = pinned.map_err(LinkError::system("keep the shared memory")).map_err(failed)?;
+    let link = memory.into_link(socket, hello, build, &ready).map_err(failed)?;
+    Ok(Connection { link, ready, pinned })
+}
+
+/// Connects, says hello with `fds`, and waits for the consent.
+pub(crate) fn greet(
+    address: &Address,
+    hello: &Hello,
+    build: &Build,
+    fds: &[BorrowedFd<'_>],
+    timeout: Duration,
+) -> Result<(OwnedFd, Ready), ConnectError> {
     let at = address.clone();
     let handshake = |source| ConnectError::Handshake { address: at.clone(), source };
     let link = |source| ConnectError::Link { address: at.clone(), source };
     let message = hello.encode(build).map_err(handshake)?;
-    let memory = Memory::create(address, hello)?;
     let deadline = Deadline::after(timeout);
     let socket = open(address, deadline)
         .and_then(|socket| tune(&socket).map(|()| socket))
@@ -94,12 +117,21 @@ pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duratio
         _ => link(LinkError::System { doing: "exchange greetings with the server", source }),
     };
     // A server that refuses early has answered before it has read all, so the answer counts, not a failed sending.
-    let sent = memory.send(socket.as_fd(), &message);
+    let sent = send_with(socket.as_fd(), &message, fds);
     let answer = receive_message(socket.as_fd(), deadline).map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
     let ready = Ready::decode(&answer, build).map_err(handshake)?;
-    let link = memory.into_link(socket).map_err(link)?;
-    Ok(Connection { link: link.0, ready, pinned: link.1 })
+    Ok((socket, ready))
 }
+
+/// Sends a message, the descriptors with its first byte.
+pub(crate) fn send_with(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let sent = fdpass::send(socket, &[IoSlice::new(message)], fds)?;
+    send_all(socket, &mut [IoSlice::new(&message[sent..])])
+}
+
+/// Bytes that the pinned memory has at first. CRIU looks at every page of a memory file, holes too: a quarter of a
+/// millisecond for each GiB. More is made for the few programs that need it.
+pub(crate) const PINNED: u64 = 4 << 30;
 
 /// The shared memory of a link to be: none of a stream link.
 struct Memory {
@@ -120,26 +152,31 @@ impl Memory {
             ConnectError::Link { address: address.clone(), source }
         };
         let channel = channel::create("katydid-channel", channel::LENGTH as u64).map_err(failed)?;
-        let pinned = pinned_length(hello).map(|length| channel::create("katydid-pinned", length)).transpose();
+        let pinned = pinned_length(hello).map(|length| length.min(PINNED));
+        let pinned = pinned.map(|length| channel::create_growing("katydid-pinned", length)).transpose();
         Ok(Self { channel: Some(channel), pinned: pinned.map_err(failed)? })
     }
 
-    /// Sends the hello, the descriptors with its first byte.
-    fn send(&self, socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<()> {
-        let fds: Vec<BorrowedFd<'_>> = self.channel.iter().chain(&self.pinned).map(AsFd::as_fd).collect();
-        let sent = fdpass::send(socket, &[IoSlice::new(message)], &fds)?;
-        send_all(socket, &mut [IoSlice::new(&message[sent..])])
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.channel.iter().chain(&self.pinned).map(AsFd::as_fd).collect()
     }
 
-    fn into_link(self, socket: OwnedFd) -> Result<(Box<dyn ProgramLink>, Option<OwnedFd>), LinkError> {
-        Ok(match &self.channel {
-            Some(channel) => (Box::new(ShmProgram::new(socket, channel)?), self.pinned),
-            None => (Box::new(StreamProgram::new(socket)?), None),
+    fn into_link(
+        self,
+        socket: OwnedFd,
+        hello: &Hello,
+        build: &Build,
+        ready: &Ready,
+    ) -> Result<Box<dyn ProgramLink>, LinkError> {
+        let home = Home::new(hello, build, ready);
+        Ok(match self.channel {
+            Some(channel) => Box::new(ShmProgram::new(socket, channel, self.pinned, home)?),
+            None => Box::new(StreamProgram::new(socket, home)?),
         })
     }
 }
 
-/// Bytes that the pinned memory must have, whichever of its ranges the worker chooses.
+/// Bytes that the pinned memory may come to have, whichever of its ranges the worker chooses.
 pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
     hello.arenas.iter().filter(|arena| arena.kind == ArenaKind::PINNED).map(|arena| arena.length).max()
 }
@@ -182,4 +219,28 @@ fn open_tcp(host: &str, port: u16, deadline: Deadline) -> io::Result<OwnedFd> {
         }
     }
     Err(failure)
+}
+
+/// Asks the server at `address` for the companion connection to the session `key`; without one, to a worker that will
+/// rebuild a session, whose new key is in the answer.
+///
+/// # Errors
+/// As [`connect`].
+pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Result<(Talk, Ready), ConnectError> {
+    let hello = Hello {
+        session: SessionKind::CUDA,
+        claim: Claim { role: Role::COMPANION, key, frames: 0 },
+        link: LinkKind::STREAM,
+        pid: std::process::id(),
+        memory_quota: 0,
+        program: "katydid".to_owned(),
+        name: String::new(),
+        arenas: Vec::new(),
+    };
+    let (socket, ready) = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    let talk = Talk::new(socket, MAX_MESSAGE).map_err(|source| {
+        let source = LinkError::System { doing: "prepare the connection", source };
+        ConnectError::Link { address: address.clone(), source }
+    })?;
+    Ok((talk, ready))
 }

@@ -1,56 +1,143 @@
-//! A socket that a forked child can let go of without disturbing its parent's, and whether its peer is there.
+//! A socket that a forked child can let go of without disturbing its parent's, that can be exchanged for another while
+//! threads use it, and whether its peer is there.
+//!
+//! The descriptor's number stays the same from the start to the end: another socket is put under it, or, while there
+//! is none, an event descriptor that says nothing. So no thread can come to use a number that has become something
+//! else. Each exchange counts, and who found the peer gone says which one it looked at, so that a late finding about
+//! an old socket does not condemn the new one.
 
-#![expect(unsafe_code, reason = "closing a descriptor behind its owner's back")]
+#![expect(unsafe_code, reason = "closing and exchanging a descriptor behind its owner's back")]
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{DupFlags, dup3, fcntl_dupfd_cloexec};
 
 use crate::LinkError;
+
+/// The peer is there, as far as is known.
+const CONNECTED: u32 = 0;
+/// The peer was let go of, and will be replaced.
+const AWAY: u32 = 1;
+/// The peer has gone by itself, and may be replaced.
+const LOST: u32 = 2;
+/// The link is useless.
+const GONE: u32 = 3;
+/// The bits above count exchanges.
+const STATES: u32 = 4;
 
 /// The program's connection to its worker.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
     abandoned: AtomicBool,
-    gone: AtomicBool,
+    state: AtomicU32,
+    /// A peer that goes by itself is waited for.
+    keeps: AtomicBool,
 }
+
+/// Which socket somebody looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look(u32);
 
 impl Descriptor {
     /// Takes the connection over. It is moved above the standard descriptors, which a program may have closed and
     /// would otherwise write to.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-        let fd = if fd.as_raw_fd() > 2 { fd } else { fcntl_dupfd_cloexec(&fd, 3)? };
-        Ok(Self { fd: ManuallyDrop::new(fd), abandoned: AtomicBool::new(false), gone: AtomicBool::new(false) })
+        let (abandoned, keeps) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { fd: ManuallyDrop::new(above_standard(fd)?), abandoned, state: AtomicU32::new(CONNECTED), keeps })
     }
 
-    /// The connection, if it can still be used.
+    /// The connection, if it can still be used; while the peer is away, something that no byte comes from.
     pub(crate) fn get(&self) -> Result<BorrowedFd<'_>, LinkError> {
         if self.abandoned.load(Ordering::Relaxed) {
             return Err(LinkError::Forked);
         }
-        if self.gone.load(Ordering::Relaxed) {
+        if self.state.load(Ordering::Acquire) % STATES == GONE {
             return Err(LinkError::Closed);
         }
         Ok(self.fd.as_fd())
     }
 
+    /// To be taken before the socket is looked at.
+    pub(crate) fn look(&self) -> Look {
+        Look(self.state.load(Ordering::Acquire))
+    }
+
     /// Remembers that the link is useless, so that later uses fail at once.
     pub(crate) fn give_up(&self) {
-        self.gone.store(true, Ordering::Relaxed);
+        self.state.fetch_or(GONE, Ordering::Release);
+    }
+
+    /// The peer of the socket that was looked at is gone. An error means that this was the end of the link; otherwise
+    /// another peer will come, or has come.
+    pub(crate) fn ended(&self, Look(seen): Look) -> Result<(), LinkError> {
+        let state = if self.keeps.load(Ordering::Relaxed) { LOST } else { GONE };
+        if seen % STATES == CONNECTED {
+            let _ = self.state.compare_exchange(seen, seen + state, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        self.get().map(|_| ())
     }
 
     /// Looks whether the peer is still there.
     pub(crate) fn check(&self) -> Result<(), LinkError> {
-        if is_hung_up(self.get()?, Some(&Timespec::default())) {
-            self.give_up();
-            return Err(LinkError::Closed);
+        let look = self.look();
+        let socket = self.get()?;
+        if look.0 % STATES == CONNECTED && is_hung_up(socket, Some(&Timespec::default())) {
+            return self.ended(look);
         }
         Ok(())
+    }
+
+    /// Whether there is a peer, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.state.load(Ordering::Acquire) % STATES == CONNECTED
+    }
+
+    /// Whether the peer has gone by itself and is waited for.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.state.load(Ordering::Acquire) % STATES == LOST
+    }
+
+    /// From now on a peer that goes by itself is waited for.
+    pub(crate) fn keep(&self) {
+        self.keeps.store(true, Ordering::Relaxed);
+    }
+
+    /// The peer's going is expected from here on. False if it is gone already.
+    pub(crate) fn expect_end(&self) -> bool {
+        self.exchange_state(CONNECTED, AWAY)
+    }
+
+    /// Closes the socket whose end was expected, or came by itself.
+    pub(crate) fn close(&self) -> io::Result<()> {
+        self.put_under(&eventfd(0, EventfdFlags::CLOEXEC)?)
+    }
+
+    /// Puts another socket in the place of the one that was closed. False if nobody waits for one.
+    pub(crate) fn replace(&self, socket: &OwnedFd) -> io::Result<bool> {
+        let before = self.state.load(Ordering::Acquire);
+        if !matches!(before % STATES, AWAY | LOST) {
+            return Ok(false);
+        }
+        self.put_under(socket)?;
+        let next = (before - before % STATES).wrapping_add(STATES) | CONNECTED;
+        Ok(self.state.compare_exchange(before, next, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+
+    fn exchange_state(&self, from: u32, to: u32) -> bool {
+        let change = |state: u32| (state % STATES == from).then_some(state - from + to);
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+    }
+
+    /// Makes our number another name of `other`.
+    fn put_under(&self, other: &OwnedFd) -> io::Result<()> {
+        // SAFETY: the number is this value's own and stays open; the second owner is never dropped.
+        let mut number = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.fd.as_raw_fd()) });
+        Ok(dup3(other, &mut number, DupFlags::CLOEXEC)?)
     }
 
     /// In a forked child: closes the child's copy, so that the peer sees the parent's end alone.
@@ -70,6 +157,11 @@ impl Drop for Descriptor {
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }
+}
+
+/// Moves a descriptor above the standard ones.
+pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(fcntl_dupfd_cloexec(&fd, 3)?) }
 }
 
 /// Waits until the peer has closed its end, at most for `timeout`.
@@ -108,5 +200,48 @@ mod tests {
         let unrelated = UnixStream::pair().unwrap();
         drop(ours);
         (&unrelated.0).write_all(b"still open").unwrap();
+    }
+
+    #[test]
+    fn another_socket_takes_the_place_of_one_that_was_left() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let ours = Descriptor::new(ours.into()).unwrap();
+        let number = ours.get().unwrap().as_raw_fd();
+        assert!(ours.expect_end() && !ours.expect_end());
+        ours.close().unwrap();
+        assert!(is_hung_up(theirs.as_fd(), None));
+        assert!(ours.check().is_ok() && !ours.is_connected());
+        let (again, mut peer) = UnixStream::pair().unwrap();
+        assert!(ours.replace(&again.into()).unwrap() && ours.is_connected());
+        peer.write_all(b"hello").unwrap();
+        let mut got = [0; 5];
+        rustix::io::read(ours.get().unwrap(), &mut got).unwrap();
+        assert_eq!((ours.get().unwrap().as_raw_fd(), &got), (number, b"hello"));
+        drop(peer);
+        assert!(matches!(ours.check(), Err(LinkError::Closed)));
+    }
+
+    #[test]
+    fn a_late_finding_about_an_old_socket_does_not_condemn_the_new_one() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let ours = Descriptor::new(ours.into()).unwrap();
+        let look = ours.look();
+        assert!(ours.expect_end());
+        ours.close().unwrap();
+        assert!(ours.ended(look).is_ok());
+        let (again, _peer) = UnixStream::pair().unwrap();
+        assert!(ours.replace(&again.into()).unwrap());
+        assert!(ours.ended(look).is_ok() && ours.is_connected());
+    }
+
+    #[test]
+    fn a_peer_that_may_be_replaced_is_lost_and_not_gone() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let ours = Descriptor::new(ours.into()).unwrap();
+        ours.keep();
+        drop(theirs);
+        assert!(ours.check().is_ok() && ours.is_lost());
+        ours.give_up();
+        assert!(matches!(ours.get(), Err(LinkError::Closed)) && !ours.is_lost());
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use katydid_wire::frame::HEAD;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
@@ -15,6 +16,17 @@ use crate::wait::Spin;
 /// Bytes read ahead.
 const AHEAD: usize = 64 * 1024;
 const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
+
+/// What a stream has come to.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The next head.
+    Head([u8; HEAD]),
+    /// Somebody wants the reader to look up.
+    Woken,
+    /// The stream has ended.
+    End,
+}
 
 /// The reading half of a stream link.
 #[derive(Debug)]
@@ -31,15 +43,30 @@ impl Inlet {
 
     /// Waits for the next head; none if the stream ends before it.
     pub(crate) fn head(&mut self, socket: BorrowedFd<'_>) -> Result<Option<[u8; HEAD]>, LinkError> {
+        match self.head_or_wake(socket, None)? {
+            Found::Head(head) => Ok(Some(head)),
+            Found::Woken | Found::End => Ok(None),
+        }
+    }
+
+    /// Waits for the next head, for the end, or until `wake` is readable.
+    pub(crate) fn head_or_wake(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<Found, LinkError> {
         loop {
             if let Some(head) = self.buffer[self.start..].first_chunk() {
                 self.start += HEAD;
-                return Ok(Some(*head));
+                return Ok(Found::Head(*head));
             }
             self.buffer.drain(..self.start);
             self.start = 0;
-            if self.receive_ahead(socket)? == 0 {
-                return if self.buffer.is_empty() { Ok(None) } else { Err(CUT_OFF) };
+            match self.receive_ahead(socket, wake)? {
+                None => return Ok(Found::Woken),
+                Some(0) if self.buffer.is_empty() => return Ok(Found::End),
+                Some(0) => return Err(CUT_OFF),
+                Some(_) => {}
             }
         }
     }
@@ -66,16 +93,37 @@ impl Inlet {
         Ok(())
     }
 
-    /// Looks for a while before it sleeps; 0 is the end of the stream.
-    fn receive_ahead(&mut self, socket: BorrowedFd<'_>) -> Result<usize, LinkError> {
+    /// Looks for a while before it sleeps; 0 is the end of the stream, none a wish that the reader look up.
+    fn receive_ahead(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<Option<usize>, LinkError> {
         let room = AHEAD - self.buffer.len();
         let buffer = &mut self.buffer;
         let quick = self.spin.until(|| match receive_some(socket, buffer, room, RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             other => Some(other),
         });
+        if let (None, Some(wake)) = (&quick, wake)
+            && is_woken(socket, wake).map_err(LinkError::system("wait for a frame"))?
+        {
+            return Ok(None);
+        }
         let received = quick.unwrap_or_else(|| receive_some(socket, buffer, room, RecvFlags::empty()));
-        received.map_err(LinkError::system("receive a frame"))
+        received.map(Some).map_err(LinkError::system("receive a frame"))
+    }
+}
+
+/// Waits until something can be received, or until `wake` is readable.
+fn is_woken(socket: BorrowedFd<'_>, wake: BorrowedFd<'_>) -> io::Result<bool> {
+    loop {
+        let mut both = [socket, wake].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut both, None) {
+            Ok(_) => return Ok(!both[1].revents().is_empty()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

@@ -26,7 +26,10 @@ mod connect;
 mod descriptor;
 mod error;
 mod fdpass;
+mod hold;
+mod home;
 mod inlet;
+mod mapped;
 mod pending;
 mod ring;
 mod seats;
@@ -35,6 +38,8 @@ mod shm;
 mod socket;
 mod staging;
 mod stream;
+mod switch;
+mod talk;
 mod wait;
 
 use std::sync::Arc;
@@ -42,10 +47,13 @@ use std::sync::Arc;
 use katydid_wire::frame::{FrameHead, Output, ReplyHead};
 
 pub use address::{Address, AddressError};
-pub use connect::{ConnectError, Connection, connect};
+pub use connect::{ConnectError, Connection, companion, connect};
 pub use error::LinkError;
+pub use hold::{Holding, pass_holds};
 pub use pending::{AcceptError, Hangup, Pending};
 pub use staging::{PIECE, PIECES, Piece, Staging};
+pub use switch::{AttachError, Switch};
+pub use talk::{Talk, TalkError, Word};
 
 /// The program's end of a link, shared by all its threads.
 pub trait ProgramLink: Send + Sync {
@@ -67,9 +75,25 @@ pub trait ProgramLink: Send + Sync {
     /// Memory that both sides see, for bulk copies; none on stream links.
     fn staging(&self) -> Option<&Staging>;
 
+    /// Makes the memory that the sides share for the pinned arena at least `length` bytes long; nothing on links that have
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses, or the program has closed the memory's descriptor.
+    fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
+        let _ = length;
+        Ok(())
+    }
+
     /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
     /// is [`LinkError::Forked`]; the parent's end lives on.
     fn abandon(&self);
+
+    /// For the keeper of the program's job; none where a link cannot be held.
+    fn holding(&self) -> Option<&dyn Holding> {
+        None
+    }
 }
 
 /// A frame as the worker gets it: copied out of what the program can write.
@@ -81,13 +105,32 @@ pub struct Frame<'a> {
     pub payload: &'a [u8],
 }
 
+/// What a worker's link has come to.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// The next frame.
+    Frame(Frame<'a>),
+    /// As many frames were handed out as [`Switch::interrupt`] said; told once.
+    Interrupted,
+    /// The program has closed, and everything it queued was handed out.
+    Closed,
+}
+
+impl<'a> Event<'a> {
+    /// The frame, if it is one.
+    #[must_use]
+    pub fn frame(self) -> Option<Frame<'a>> {
+        if let Self::Frame(frame) = self { Some(frame) } else { None }
+    }
+}
+
 /// The worker's end of a link; one thread reads it.
 pub trait WorkerLink: Send {
-    /// Waits for the next frame; none once the program has closed and everything it queued was handed out.
+    /// Waits for the next frame, an interruption, or the end.
     ///
     /// # Errors
     /// [`LinkError::Protocol`] or [`LinkError::Frame`]: the program broke the protocol, and the session must end.
-    fn next(&mut self) -> Result<Option<Frame<'_>>, LinkError>;
+    fn next(&mut self) -> Result<Event<'_>, LinkError>;
 
     /// For replies, from any thread.
     fn replier(&self) -> Arc<dyn Replier>;
@@ -97,6 +140,11 @@ pub trait WorkerLink: Send {
 
     /// For a thread that ends the process when the program is gone.
     fn hangup(&self) -> Hangup;
+
+    /// For whoever controls the link beside the thread that reads it; none where a link cannot be controlled.
+    fn switch(&self) -> Option<Switch> {
+        None
+    }
 }
 
 /// Sends replies; shared by all threads of the worker.

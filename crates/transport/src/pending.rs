@@ -100,7 +100,7 @@ impl Pending {
         self.socket.as_fd()
     }
 
-    /// The memory of the pinned arena, checked to hold the longest of the offered ranges; none on stream links.
+    /// The memory of the pinned arena, which never becomes shorter than it is found to be; none on stream links.
     #[must_use]
     pub fn pinned(&self) -> Option<BorrowedFd<'_>> {
         self.fds.get(1).map(AsFd::as_fd)
@@ -149,13 +149,13 @@ impl Pending {
         Ok(Some((Self { socket, hello, fds }, note)))
     }
 
-    /// Worker: opens the link, then tells the program that its session begins.
+    /// Worker: opens the link, then tells the program that its session begins, or goes on with frame number
+    /// `sequence`.
     ///
     /// # Errors
     /// Why not; the program has been told, if it is still there.
-    pub fn open(self, build: &Build, ready: &Ready) -> Result<Box<dyn WorkerLink>, AcceptError> {
+    pub fn open(self, build: &Build, ready: &Ready, sequence: u64) -> Result<Box<dyn WorkerLink>, AcceptError> {
         let failed = |source| AcceptError::System { doing: "answer the program", source };
-        let message = ready.encode(build)?;
         if let Err(error) = check_link(&self.hello, &self.fds) {
             self.refuse(build, &refusal(&error));
             return Err(error);
@@ -163,12 +163,30 @@ impl Pending {
         tune(&self.socket).map_err(failed)?;
         // The link is open before the program hears of it: its first frame finds a reader.
         let socket = self.socket.try_clone().map_err(failed)?;
-        let link: Box<dyn WorkerLink> = match self.fds.first() {
-            Some(channel) => Box::new(ShmWorker::new(socket, channel)?),
-            None => Box::new(StreamWorker::new(socket)),
+        let link: Box<dyn WorkerLink> = if self.fds.is_empty() {
+            Box::new(StreamWorker::new(socket, sequence)?)
+        } else {
+            Box::new(ShmWorker::new(socket, &self.fds, sequence)?)
         };
-        send_all(self.socket.as_fd(), &mut [IoSlice::new(&message)]).map_err(failed)?;
+        self.consent(build, ready)?;
         Ok(link)
+    }
+
+    /// Worker: tells the peer that it is served, and gives the connection and what came with it.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn consent(self, build: &Build, ready: &Ready) -> Result<(OwnedFd, Vec<OwnedFd>), AcceptError> {
+        let failed = |source| AcceptError::System { doing: "answer the program", source };
+        let message = ready.encode(build)?;
+        tune(&self.socket).map_err(failed)?;
+        send_all(self.socket.as_fd(), &mut [IoSlice::new(&message)]).map_err(failed)?;
+        Ok((self.socket, self.fds))
+    }
+
+    /// What came with the hello.
+    pub(crate) fn fds(&self) -> &[OwnedFd] {
+        &self.fds
     }
 }
 
@@ -214,12 +232,12 @@ fn read_hello(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<(Vec<u8>
 /// Whether the descriptors are what the wished link is made of.
 fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptError> {
     let unusable = |what| AcceptError::SharedMemory { what };
-    let pinned = pinned_length(hello);
+    let has_pinned = pinned_length(hello).is_some();
     match (hello.link, fds) {
         (LinkKind::STREAM, []) => Ok(()),
-        (LinkKind::SHM, [channel, rest @ ..]) if rest.len() == usize::from(pinned.is_some()) => {
-            channel::check(channel, channel::LENGTH as u64, true).map_err(unusable)?;
-            rest.iter().try_for_each(|fd| channel::check(fd, pinned.unwrap_or(0), false)).map_err(unusable)
+        (LinkKind::SHM, [channel, rest @ ..]) if rest.len() == usize::from(has_pinned) => {
+            channel::check(channel, channel::LENGTH as u64).map_err(unusable)?;
+            rest.iter().try_for_each(channel::check_growing).map_err(unusable)
         }
         (LinkKind::SHM | LinkKind::STREAM, _) => Err(unusable("not the descriptors that such a link has")),
         _ => Err(unusable("this build does not know that kind of link")),

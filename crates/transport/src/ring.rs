@@ -100,6 +100,13 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
+    /// The half that goes on where another one has stopped reading; the peer may have written anything there.
+    pub(crate) fn resume(memory: &impl Memory) -> Result<Self, Broken> {
+        let (head, tail) = (memory.counter(Side::Consumer), memory.counter(Side::Producer));
+        let fits = head.is_multiple_of(8) && tail >= head && tail - head <= memory.capacity();
+        if fits { Ok(Self { head, tail_seen: head }) } else { Err(Broken) }
+    }
+
     /// Bytes that can be read now.
     pub(crate) fn available(&mut self, memory: &impl Memory) -> Result<u64, Broken> {
         if self.tail_seen == self.head {
@@ -127,11 +134,12 @@ impl Consumer {
         memory.wake(Side::Producer);
     }
 
-    /// Sleeps until the producer has published, unless something is there by now. May return early.
-    pub(crate) fn sleep(&mut self, memory: &impl Memory) -> Result<(), Broken> {
+    /// Sleeps until the producer has published, unless something is there by now, or `has_reason` to stay awake. Who
+    /// gives it a reason calls [`Memory::wake`] afterwards. May return early.
+    pub(crate) fn sleep(&mut self, memory: &impl Memory, has_reason: impl Fn() -> bool) -> Result<(), Broken> {
         memory.set_asleep(Side::Consumer, true);
         let available = self.available(memory);
-        if available == Ok(0) {
+        if available == Ok(0) && !has_reason() {
             memory.sleep(Side::Consumer);
         }
         memory.set_asleep(Side::Consumer, false);

@@ -16,6 +16,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 /// Copies up to this length move words; longer ones use the string instruction, which takes a while to start.
 const SHORT: usize = 256;
 
+/// Where mappings are asked for: far from where the system would put them, since what is free there decides where a driver
+/// puts its own, which a restored worker has to find again (`worker/src/layout.rs`).
+const PLACE: usize = 0x4c00_0000_0000;
+
 /// A shared mapping of a file's first bytes, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -33,8 +37,9 @@ impl Shared {
     /// Maps `length` bytes of `fd` for reading and writing. The file must keep that length (the caller checks seals).
     pub(crate) fn map(fd: impl AsFd, length: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the system's choice touches no memory of ours.
-        let base = unsafe { mmap(ptr::null_mut(), length, protection, MapFlags::SHARED, fd, 0) }?;
+        // SAFETY: a new mapping; where memory is already, the system chooses another place.
+        let base =
+            unsafe { mmap(ptr::with_exposed_provenance_mut(PLACE), length, protection, MapFlags::SHARED, fd, 0) }?;
         Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use common::{PATIENCE, Path, Server, build, hello};
 use katydid_transport::{AcceptError, Address, ConnectError, Pending, connect};
 use katydid_wire::handshake::{Build, HandshakeError, LinkKind, Ready, RefusalCode, Refused};
+use katydid_wire::key::SessionKey;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
@@ -123,7 +124,7 @@ fn shared_memory_must_come_with_the_hello_and_be_sealed() {
         ("not the descriptors", vec![good.try_clone().unwrap()]),
         ("not sealed", vec![memory(CHANNEL, SealFlags::GROW), pinned.try_clone().unwrap()]),
         ("does not have the length", vec![memory(CHANNEL - 4096, seals), pinned.try_clone().unwrap()]),
-        ("does not have the length", vec![good.try_clone().unwrap(), memory(1 << 20, seals)]),
+        ("not sealed", vec![good.try_clone().unwrap(), memory(1 << 30, SealFlags::GROW)]),
     ];
     for (expected, fds) in cases {
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
@@ -186,8 +187,8 @@ fn another_worker_gets_the_program_when_the_first_is_gone() {
         let (received, note) = Pending::receive(&worker, &build()).unwrap().unwrap();
         assert!(note.len() == 64 * 1024 && received.pinned().is_some());
         assert!(Pending::receive(&worker, &build()).unwrap().is_none());
-        let ready = Ready { worker_pid: 77, driver: "soft".into(), arenas: vec![] };
-        let _link = received.open(&build(), &ready).unwrap();
+        let ready = Ready { worker_pid: 77, key: SessionKey::NONE, driver: "soft".into(), arenas: vec![] };
+        let _link = received.open(&build(), &ready, 0).unwrap();
         assert_eq!(program.join().unwrap().ok().unwrap().ready, ready);
     });
 }

@@ -13,6 +13,7 @@ use common::{ECHO, PATIENCE, Path, Server, build, hello};
 use katydid_transport::{Connection, LinkError, Pending, WorkerLink, connect};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{LinkKind, Ready};
+use katydid_wire::key::SessionKey;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 const RING: u64 = 0x1000;
@@ -35,7 +36,7 @@ impl Random {
 }
 
 fn ready() -> Ready {
-    Ready { worker_pid: 1, driver: "none".into(), arenas: vec![] }
+    Ready { worker_pid: 1, key: SessionKey::NONE, driver: "none".into(), arenas: vec![] }
 }
 
 /// A worker's end whose program is this test: its socket, and its channel as a file.
@@ -48,7 +49,7 @@ fn worker_of(link: LinkKind) -> (Box<dyn WorkerLink>, UnixStream, Option<OwnedFd
     let channel = (link == LinkKind::SHM).then(sealed_channel);
     send_with(&socket, &hello.encode(&build()).unwrap(), channel.as_ref());
     let pending = Pending::accept(server.accept(), &build(), PATIENCE).unwrap();
-    (pending.open(&build(), &ready()).unwrap(), socket, channel)
+    (pending.open(&build(), &ready(), 0).unwrap(), socket, channel)
 }
 
 fn sealed_channel() -> OwnedFd {
@@ -71,7 +72,7 @@ fn send_with(socket: &UnixStream, message: &[u8], fd: Option<&OwnedFd>) {
 /// Reads until the worker has had enough.
 fn drain(worker: &mut dyn WorkerLink) -> Result<usize, LinkError> {
     let mut frames = 0;
-    while worker.next()?.is_some() {
+    while worker.next()?.frame().is_some() {
         frames += 1;
     }
     Ok(frames)

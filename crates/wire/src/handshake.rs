@@ -20,10 +20,12 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::key::SessionKey;
+
 /// First bytes of every handshake message.
 pub const MAGIC: [u8; 8] = *b"KATYDID\0";
 /// Version of frames, handshake bodies and shared-memory layout; any change of them increments it.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Bytes common to all handshake messages.
 pub const PREFIX: usize = 72;
 /// Largest handshake message, prefix included.
@@ -131,6 +133,35 @@ pub struct SessionKind(pub u32);
 impl SessionKind {
     /// The CUDA driver API.
     pub const CUDA: Self = Self(1);
+    /// OpenCL.
+    pub const OPENCL: Self = Self(2);
+}
+
+/// Who connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Role(pub u32);
+
+impl Role {
+    /// A program, for its frames.
+    pub const PROGRAM: Self = Self(1);
+    /// A supervisor, for the companion protocol ([`companion`](crate::companion)).
+    pub const COMPANION: Self = Self(2);
+}
+
+/// Which session a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Who connects.
+    pub role: Role,
+    /// The session; [`SessionKey::NONE`]: a new one.
+    pub key: SessionKey,
+    /// A program that comes back: frames it has sent, which the worker must have executed or find in the ring.
+    pub frames: u64,
+}
+
+impl Claim {
+    /// A program that wants a session of its own.
+    pub const NEW: Self = Self { role: Role::PROGRAM, key: SessionKey::NONE, frames: 0 };
 }
 
 /// What an arena of the address map holds.
@@ -162,6 +193,8 @@ pub struct ArenaRange {
 pub struct Hello {
     /// What is to be served.
     pub session: SessionKind,
+    /// Who connects, and whether it was here before.
+    pub claim: Claim,
     /// How frames will travel.
     pub link: LinkKind,
     /// The program's process, as it sees itself.
@@ -181,6 +214,8 @@ pub struct Hello {
 pub struct Ready {
     /// The worker's process.
     pub worker_pid: u32,
+    /// Names the session from now on, to whoever may come back to it.
+    pub key: SessionKey,
     /// What the driver calls itself, such as `NVIDIA 580.159.04` or `softcuda`.
     pub driver: String,
     /// One range of each kind, out of the hello's.
@@ -206,6 +241,8 @@ impl RefusalCode {
     pub const NOT_ALLOWED: Self = Self(6);
     /// Something went wrong in the server itself.
     pub const INTERNAL: Self = Self(7);
+    /// No session here has that key, or it is not in a state to be taken up by this peer.
+    pub const NO_SESSION: Self = Self(8);
 }
 
 /// A refusal with its reason.
@@ -263,8 +300,10 @@ impl Hello {
         put_u32(&mut message, self.session.0);
         put_u32(&mut message, self.link.0);
         put_u32(&mut message, self.pid);
-        put_u32(&mut message, 0);
+        put_u32(&mut message, self.claim.role.0);
         message.extend_from_slice(&self.memory_quota.to_le_bytes());
+        message.extend_from_slice(&self.claim.key.0);
+        message.extend_from_slice(&self.claim.frames.to_le_bytes());
         put_text(&mut message, "the program's name", &self.program)?;
         put_text(&mut message, "the session's name", &self.name)?;
         put_arenas(&mut message, &self.arenas)?;
@@ -280,12 +319,13 @@ impl Hello {
         let session = SessionKind(fields.u32()?);
         let link = LinkKind(fields.u32()?);
         let pid = fields.u32()?;
-        fields.zero()?;
+        let role = Role(fields.u32()?);
         let memory_quota = fields.u64()?;
+        let claim = Claim { role, key: SessionKey(fields.array()?), frames: fields.u64()? };
         let (program, name) = (fields.text()?, fields.text()?);
         let arenas = fields.arenas()?;
         fields.end()?;
-        Ok(Self { session, link, pid, memory_quota, program, name, arenas })
+        Ok(Self { session, claim, link, pid, memory_quota, program, name, arenas })
     }
 }
 
@@ -298,6 +338,7 @@ impl Ready {
         let mut message = start(MessageKind::READY, build);
         put_u32(&mut message, self.worker_pid);
         put_u32(&mut message, 0);
+        message.extend_from_slice(&self.key.0);
         put_text(&mut message, "the driver's name", &self.driver)?;
         put_arenas(&mut message, &self.arenas)?;
         finish(message)
@@ -314,10 +355,11 @@ impl Ready {
         let mut fields = body(bytes, MessageKind::READY, build)?;
         let worker_pid = fields.u32()?;
         fields.zero()?;
+        let key = SessionKey(fields.array()?);
         let driver = fields.text()?;
         let arenas = fields.arenas()?;
         fields.end()?;
-        Ok(Self { worker_pid, driver, arenas })
+        Ok(Self { worker_pid, key, driver, arenas })
     }
 }
 
@@ -516,6 +558,7 @@ mod tests {
     fn hello() -> Hello {
         Hello {
             session: SessionKind::CUDA,
+            claim: Claim { role: Role::COMPANION, key: SessionKey([0x11; 16]), frames: 9 },
             link: LinkKind::SHM,
             pid: 4711,
             memory_quota: 1 << 30,
@@ -526,7 +569,7 @@ mod tests {
     }
 
     fn ready() -> Ready {
-        Ready { worker_pid: 12, driver: "softcuda".into(), arenas: hello().arenas }
+        Ready { worker_pid: 12, key: SessionKey([0x22; 16]), driver: "softcuda".into(), arenas: hello().arenas }
     }
 
     /// Damaged in one place; every byte of a message has its turn.
@@ -556,7 +599,7 @@ mod tests {
         let message = hello().encode(&build()).unwrap();
         assert_eq!(message[..8], *b"KATYDID\0");
         assert_eq!(message[8..12], (message.len() as u32).to_le_bytes());
-        assert_eq!(message[12..24], [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(message[12..24], [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(message[24..56], [0xab; 32]);
         assert_eq!(message[56..72], *b"0.1.0\0\0\0\0\0\0\0\0\0\0\0");
     }
@@ -566,7 +609,7 @@ mod tests {
         let theirs = Build { protocol: 9, spec_hash: [0xcd; 32], release: "2.0.0".into() };
         let error = Hello::decode(&hello().encode(&theirs).unwrap(), &build()).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("katydid 0.1.0 (protocol 1, interface abababab)"), "{text}");
+        assert!(text.contains("katydid 0.1.0 (protocol 2, interface abababab)"), "{text}");
         assert!(text.contains("katydid 2.0.0 (protocol 9, interface cdcdcdcd)"), "{text}");
         let answer = Refused::from(&error).encode(&build()).unwrap();
         let Err(HandshakeError::Refused(refused)) = Ready::decode(&answer, &theirs) else { panic!("no refusal") };

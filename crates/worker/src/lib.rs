@@ -7,12 +7,19 @@
 //! A worker serves one program and ends with it, whatever either of them is doing (`monitor.rs`). It trusts the daemon
 //! that started it and the driver it opened; the program's bytes it does not trust (`katydid-session`).
 
+mod companion;
 mod control;
+mod door;
+mod layout;
 mod log;
 mod memory;
 mod monitor;
+mod opencl;
 mod process;
+mod restore;
 mod serve;
+mod snapshot;
+mod store;
 mod warm;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +29,8 @@ use std::process::ExitCode;
 use katydid_driver::DriverChoice;
 use katydid_transport::Pending;
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::Build;
+use katydid_wire::handshake::{Build, Role};
+use katydid_wire::note::Note;
 
 use crate::log::Log;
 use crate::warm::Warm;
@@ -54,7 +62,13 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     control::warm(control, &warm.name);
     let build = Build::current(SPEC_HASH);
     match Pending::receive(control, &build) {
-        Ok(Some((program, note))) => serve::serve(warm, program, &note, &build, options.control),
+        Ok(Some((peer, note))) => {
+            let (note, control) = (Note::decode(&note), options.control);
+            match peer.hello().claim.role {
+                Role::COMPANION => restore::serve(warm, peer, &note, &build, control),
+                _ => serve::serve(warm, peer, &note, &build, control),
+            }
+        }
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => {
             log.line(format_args!("no program could be taken over: {error}"));

@@ -50,9 +50,11 @@ pub(crate) fn agree(
 /// Pinned memory at the offered range; none when something else lies there.
 fn map(offer: &ArenaRange, pinned: Option<BorrowedFd<'_>>) -> Option<HostMemory> {
     let arena = Reservation::at(offer.base, offer.length).ok()?;
-    let mapped = match pinned {
-        Some(shared) => arena.map_shared(0, offer.length, shared, 0),
-        None => arena.map_private(0, offer.length),
-    };
-    mapped.ok().map(|()| HostMemory::new(arena, pinned.is_some()))
+    match pinned {
+        Some(shared) => {
+            arena.map_shared(0, offer.length, shared, 0).ok()?;
+            Some(HostMemory::shared(arena, shared.try_clone_to_owned().ok()?))
+        }
+        None => arena.map_private(0, offer.length).ok().map(|()| HostMemory::private(arena)),
+    }
 }

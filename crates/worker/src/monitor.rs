@@ -1,22 +1,23 @@
-//! Ends the process the moment its program or its daemon is gone.
+//! Ends the process the moment its program or its daemon is gone. A program that may leave is no reason to end.
 //!
 //! The main loop and the driver's threads may be anywhere then, in the middle of a kernel too, so nobody is asked:
 //! the process exits without unwinding, and the system takes back device memory, registrations and mappings.
 
 #![expect(unsafe_code, reason = "leaving the process without running exit handlers has no safe interface")]
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use katydid_session::Usage;
+use katydid_transport::Switch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control;
 
 /// How often usage is told, when it changed.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Between two looks whether a program that has left is back.
+const SHORT: Duration = Duration::from_millis(20);
 
 /// Leaves at once. Exit handlers are not run: the driver's would wait for kernels that nobody wants any more.
 pub(crate) fn leave(code: i32) -> ! {
@@ -24,40 +25,69 @@ pub(crate) fn leave(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Watches both sockets in a thread of its own until the process ends.
+/// Watches the program and the daemon in a thread of its own until the process ends. `usage` is asked for bytes of device
+/// memory and for calls; `settle` waits for what may outlive the program, but not the daemon.
 ///
 /// # Errors
 ///
 /// When the system gives no thread.
-pub(crate) fn start(session: OwnedFd, control: OwnedFd, usage: Arc<Usage>) -> std::io::Result<()> {
+pub(crate) fn start(
+    program: Switch,
+    control: OwnedFd,
+    usage: impl Fn() -> (u64, u64) + Send + 'static,
+    settle: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
     thread::Builder::new()
         .name("monitor".into())
         .stack_size(64 << 10)
-        .spawn(move || watch(&session, &control, &usage))?;
+        .spawn(move || watch(&program, &control, &usage, settle))?;
     Ok(())
 }
 
-fn watch(session: &OwnedFd, control: &OwnedFd, usage: &Usage) {
+fn watch(program: &Switch, control: &OwnedFd, usage: &dyn Fn() -> (u64, u64), settle: impl FnOnce()) {
     let mut told = (0, 0);
-    while !hung_up(session, control) {
-        let now = (usage.device_memory(), usage.calls());
+    let end = loop {
+        if let Some(end) = look(program, control) {
+            break end;
+        }
+        let now = usage();
         if now != told {
             told = now;
             control::usage(control.as_fd(), now.0, now.1);
         }
+    };
+    if end == Gone::Program {
+        settle();
     }
     leave(0);
 }
 
-/// Waits a period for either peer to go away. Data on a socket is not looked at: the link reads it.
-fn hung_up(session: &OwnedFd, control: &OwnedFd) -> bool {
-    let mut sockets = [session, control].map(|socket| PollFd::new(socket, PollFlags::RDHUP));
-    let period = Timespec { tv_sec: PERIOD.as_secs().cast_signed(), tv_nsec: 0 };
-    match poll(&mut sockets, Some(&period)) {
-        Ok(_) => sockets.iter().any(|socket| {
+/// Who went away for good.
+#[derive(PartialEq, Eq)]
+enum Gone {
+    Program,
+    Daemon,
+}
+
+/// Waits a period for either peer to go away for good. A program that may leave is let go of.
+fn look(program: &Switch, control: &OwnedFd) -> Option<Gone> {
+    let socket = program.socket();
+    let [control_gone, program_gone] = hung_up(control.as_fd(), socket.as_ref().map(|socket| socket.as_fd()));
+    let is_over = || program_gone && socket.is_some_and(|socket| !program.ended(&socket));
+    if control_gone { Some(Gone::Daemon) } else { is_over().then_some(Gone::Program) }
+}
+
+/// Waits a period for either peer to go away. Data on a socket is not looked at: others read it. With no program, the
+/// wait is short, so that one that comes back is not long unwatched.
+fn hung_up(control: BorrowedFd<'_>, program: Option<BorrowedFd<'_>>) -> [bool; 2] {
+    let period = if program.is_some() { PERIOD } else { SHORT };
+    let mut sockets = [control, program.unwrap_or(control)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP));
+    let timeout = Timespec { tv_sec: period.as_secs().cast_signed(), tv_nsec: period.subsec_nanos().into() };
+    match poll(&mut sockets, Some(&timeout)) {
+        Ok(_) => sockets.map(|socket| {
             socket.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
         }),
-        Err(error) => error != rustix::io::Errno::INTR,
+        Err(error) => [error != rustix::io::Errno::INTR, false],
     }
 }
 
@@ -74,18 +104,18 @@ mod tests {
     #[test]
     fn either_peer_is_missed_when_it_goes() {
         for gone in 0..2 {
-            let (session, control) = (pair(), pair());
-            let mut peers = [Some(session.1), Some(control.1)];
-            assert!(!hung_up(&session.0, &control.0));
+            let (control, session) = (pair(), pair());
+            let mut peers = [Some(control.1), Some(session.1)];
+            assert_eq!(hung_up(control.0.as_fd(), Some(session.0.as_fd())), [false; 2]);
             peers[gone] = None;
-            assert!(hung_up(&session.0, &control.0));
+            assert!(hung_up(control.0.as_fd(), Some(session.0.as_fd()))[gone]);
         }
     }
 
     #[test]
     fn waiting_data_is_no_hang_up() {
-        let (session, control) = (pair(), pair());
+        let (control, session) = (pair(), pair());
         rustix::io::write(&session.1, b"frame").unwrap();
-        assert!(!hung_up(&session.0, &control.0));
+        assert_eq!(hung_up(control.0.as_fd(), Some(session.0.as_fd())), [false; 2]);
     }
 }

@@ -5,22 +5,27 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use katydid_session::device_memory::DeviceMemory;
-use katydid_session::{Capture, Session, SessionError, Setup, Usage};
+use katydid_session::{Capture, Control, Session, SessionError, Setup, Usage};
 use katydid_transport::{AcceptError, Pending, WorkerLink};
-use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
+use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
+use katydid_wire::note::Note;
 
+use crate::companion::Seat;
 use crate::control;
+use crate::door::Door;
 use crate::log::Log;
 use crate::memory::{self, Arenas};
 use crate::monitor::{self, leave};
+use crate::opencl;
+use crate::snapshot::UnderWay;
 use crate::warm::Warm;
 
 /// Exit status of a session that its program broke.
-const BROKEN: i32 = 1;
+pub(crate) const BROKEN: i32 = 1;
 
 /// Why a program was turned away.
 #[derive(Debug, thiserror::Error)]
-enum ServeError {
+pub(crate) enum ServeError {
     /// The system does not let the worker prepare.
     #[error("the worker cannot {what}: {source}")]
     System {
@@ -34,11 +39,12 @@ enum ServeError {
     Accept(#[from] AcceptError),
 }
 
-/// Serves the program that was handed over, and leaves the process with it. `note` is the daemon's: the most device
-/// memory that it allows the session.
-pub(crate) fn serve(warm: Warm, program: Pending, note: &[u8], build: &Build, control: OwnedFd) -> ExitCode {
+/// Serves the program that was handed over, and leaves the process with it.
+pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
+    if program.hello().session == SessionKind::OPENCL {
+        return opencl::serve(warm, program, note, build, control);
+    }
     let name = format!("{} (pid {})", program.hello().program, program.hello().pid);
-    let quota = quota(program.hello().memory_quota, note);
     let fitting = memory::agree(&warm.driver, warm.facts.devices.len(), &program.hello().arenas, program.pinned());
     let arenas = match fitting {
         Ok(arenas) => arenas,
@@ -48,8 +54,8 @@ pub(crate) fn serve(warm: Warm, program: Pending, note: &[u8], build: &Build, co
             return ExitCode::FAILURE;
         }
     };
-    match begin(warm, program, arenas, quota, build, &control) {
-        Ok((session, link, log)) => end(&log, &name, session.serve(link)),
+    match begin(warm, program, arenas, note, build, &control) {
+        Ok(begun) => run(begun, &name),
         Err(error) => {
             control::refused(control.as_fd(), &error);
             ExitCode::FAILURE
@@ -62,24 +68,73 @@ fn begin(
     warm: Warm,
     program: Pending,
     arenas: Arenas,
-    quota: u64,
+    note: &Note,
     build: &Build,
     control: &OwnedFd,
-) -> Result<(Session, Box<dyn WorkerLink>, Log), ServeError> {
-    let socket = program.socket().try_clone_to_owned();
-    let socket = socket.map_err(|source| ServeError::System { what: "watch the program", source })?;
-    let watched = control.try_clone().map_err(|source| ServeError::System { what: "watch the server", source })?;
+) -> Result<Begun, ServeError> {
+    let failed = |what| move |source| ServeError::System { what, source };
+    let quota = lower(program.hello().memory_quota, note.memory);
+    let (capture, real) = Capture::start().map_err(failed("take its output"))?;
     let Arenas { ranges, map, host } = arenas;
-    let ready = Ready { worker_pid: std::process::id(), driver: warm.name, arenas: ranges };
-    let link = program.open(build, &ready)?;
-    let usage = Arc::new(Usage::default());
-    monitor::start(socket, watched, Arc::clone(&usage))
-        .map_err(|source| ServeError::System { what: "start a thread", source })?;
-    let (capture, real) = Capture::start().map_err(|source| ServeError::System { what: "take its output", source })?;
     let device = DeviceMemory::new(map.clone(), &warm.facts, quota);
-    let (driver, facts, warm) = (warm.driver, warm.facts, warm.contexts);
-    let session = Session::new(Setup { driver, facts, map, device, host, capture, warm, usage }, &*link);
-    Ok((session, link, Log::kept(real)))
+    let usage = Arc::new(Usage::default());
+    let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
+    let shared = Arc::clone(&usage);
+    let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
+    let mut session = Session::without_program(setup);
+    let ready = Ready { worker_pid: std::process::id(), key: note.key, driver: warm.name, arenas: ranges };
+    let link = program.open(build, &ready, 0)?;
+    session.connect(&*link);
+    accompany(session, link, ready, build, control, Seat::default(), Log::kept(real), usage)
+}
+
+/// A session with its program, and what accompanies it.
+pub(crate) struct Begun {
+    session: Session,
+    link: Box<dyn WorkerLink>,
+    log: Arc<Log>,
+    under_way: UnderWay,
+    /// For companions; none where there can be none.
+    pub(crate) session_control: Option<Control>,
+}
+
+/// Starts the monitor and opens the door to visitors.
+///
+/// # Errors
+///
+/// What the system refuses.
+#[expect(clippy::too_many_arguments, reason = "the parts of a worker come together here")]
+pub(crate) fn accompany(
+    mut session: Session,
+    link: Box<dyn WorkerLink>,
+    ready: Ready,
+    build: &Build,
+    control: &OwnedFd,
+    seat: Seat,
+    log: Log,
+    usage: Arc<Usage>,
+) -> Result<Begun, ServeError> {
+    let failed = |what| move |source| ServeError::System { what, source };
+    let log = Arc::new(log);
+    let under_way = seat.under_way.clone();
+    let mut session_control = None;
+    if let Some(switch) = link.switch() {
+        let again = || control.try_clone().map_err(failed("watch the server"));
+        let (usage, settle) = (move || (usage.device_memory(), usage.calls()), under_way.clone());
+        monitor::start(switch.clone(), again()?, usage, move || settle.settle()).map_err(failed("start a thread"))?;
+        let (control, build, controlled) = (again()?, build.clone(), session.control(switch));
+        session_control = Some(controlled.clone());
+        let door = Door { control, build, ready, session: controlled, seat, log: Arc::clone(&log) };
+        door.open().map_err(failed("start a thread"))?;
+    }
+    Ok(Begun { session, link, log, under_way, session_control })
+}
+
+/// Serves to the end, and leaves the process with it; snapshots that are being written are finished first.
+pub(crate) fn run(begun: Begun, name: &str) -> ! {
+    let outcome = begun.session.serve(begun.link);
+    begun.under_way.settle();
+    end(&begun.log, name, outcome)
 }
 
 /// Says how it ended, and leaves without waiting for anything.
@@ -93,10 +148,9 @@ fn end(log: &Log, name: &str, outcome: Result<(), SessionError>) -> ! {
     }
 }
 
-/// The lower of what the program and the daemon (`memory BYTES`) allow; 0 when neither says anything.
-fn quota(program: u64, note: &[u8]) -> u64 {
-    let said = std::str::from_utf8(note).ok().and_then(|note| note.strip_prefix("memory ")?.parse().ok());
-    match (program, said.unwrap_or(0)) {
+/// The lower of two limits, of which 0 is none.
+pub(crate) fn lower(program: u64, daemon: u64) -> u64 {
+    match (program, daemon) {
         (0, other) | (other, 0) => other,
         (program, daemon) => program.min(daemon),
     }
@@ -107,18 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lower_quota_counts() {
-        assert_eq!(quota(0, b""), 0);
-        assert_eq!(quota(5, b""), 5);
-        assert_eq!(quota(0, b"memory 7"), 7);
-        assert_eq!(quota(5, b"memory 7"), 5);
-        assert_eq!(quota(9, b"memory 7"), 7);
-    }
-
-    #[test]
-    fn a_note_that_says_something_else_is_passed_over() {
-        for note in [&b"memory"[..], b"memory x", b"mem 7", b"\xff", b"memory 7 8"] {
-            assert_eq!(quota(5, note), 5);
-        }
+    fn the_lower_limit_counts() {
+        assert_eq!([lower(0, 0), lower(5, 0), lower(0, 7), lower(5, 7), lower(9, 7)], [0, 5, 7, 5, 7]);
     }
 }

@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUresult};
 use katydid_driver::{Driver, DriverChoice, DriverError, open};
-use katydid_session::{WarmContext, gather};
+use katydid_session::{Carrier, WarmContext, gather};
 use katydid_wire::facts::Facts;
+
+use crate::layout;
 
 /// Where NVIDIA's kernel module tells its version.
 const KERNEL_MODULE: &str = "/sys/module/nvidia/version";
@@ -40,6 +42,8 @@ pub(crate) struct Warm {
     pub(crate) facts: Facts,
     /// Contexts retained in advance.
     pub(crate) contexts: Vec<WarmContext>,
+    /// What a checkpoint needs in the first of them.
+    pub(crate) carrier: Option<Carrier>,
 }
 
 impl Warm {
@@ -50,11 +54,16 @@ impl Warm {
     ///
     /// Why this driver is of no use.
     pub(crate) fn up(choice: &DriverChoice, soft: Option<&Path>) -> Result<Self, WarmError> {
+        layout::settle();
         let driver = Driver::new(open(choice, soft)?);
+        if driver.is_soft() {
+            layout::unsettle();
+        }
         let name = name(&driver);
         let facts = gather::devices(&driver).map_err(|code| WarmError::Facts { name: name.clone(), code })?;
-        let contexts = retain(&driver, 0).into_iter().collect();
-        Ok(Self { driver: Arc::new(driver), name, facts, contexts })
+        let contexts: Vec<WarmContext> = retain(&driver, 0).into_iter().collect();
+        let carrier = contexts.first().and_then(|context| carrier(&driver, context));
+        Ok(Self { driver: Arc::new(driver), name, facts, contexts, carrier })
     }
 }
 
@@ -64,6 +73,16 @@ fn retain(driver: &Driver, device: i32) -> Option<WarmContext> {
     // SAFETY: the output is a local.
     let status = unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut handle, device) };
     (status == CUresult::SUCCESS).then_some(WarmContext { device, handle })
+}
+
+/// Made here, before any program's first object: later it would move what a driver places after it. Without one,
+/// checkpoints copy everything.
+fn carrier(driver: &Driver, context: &WarmContext) -> Option<Carrier> {
+    let mut seed = [0; 8];
+    let drawn = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).is_ok();
+    // Host code reads the memory of a software device as fast as its kernels would, and hashes faster.
+    let seed = (drawn && !driver.is_soft()).then(|| u64::from_le_bytes(seed));
+    Carrier::make(driver, context.device, context.handle, seed).ok()
 }
 
 /// Such as `NVIDIA 580.159.04` or `softcuda`.

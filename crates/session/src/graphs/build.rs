@@ -241,6 +241,7 @@ fn with_kernel(
     let Work::Kernel { function, kernel, context, shape, shared, params, .. } = work else {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     };
+    session.journal.launched(*kernel, session.current, head.sequence);
     let mut extra = Extra { size: params.len(), params };
     let mut list = extra.list();
     let [gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ] = *shape;

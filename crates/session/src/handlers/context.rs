@@ -64,7 +64,8 @@ pub(crate) fn kdContextRelease(
     _head: &FrameHead,
     message: kdContextRelease,
 ) -> Called<kdContextReleaseReply> {
-    session.tables.contexts.get(message.context)?;
+    let handle = session.tables.contexts.get(message.context)?;
+    session.snapshots.leave(handle);
     // SAFETY: takes a number; a device without a retained context is refused.
     let status = unsafe { session.driver().cuDevicePrimaryCtxRelease_v2(message.device) };
     session.end_context(message.context);
@@ -78,7 +79,8 @@ pub(crate) fn kdContextReset(
     _head: &FrameHead,
     message: kdContextReset,
 ) -> Called<kdContextResetReply> {
-    session.tables.contexts.get(message.context)?;
+    let handle = session.tables.contexts.get(message.context)?;
+    session.snapshots.leave(handle);
     // SAFETY: takes a number.
     let status = unsafe { session.driver().cuDevicePrimaryCtxReset_v2(message.device) };
     // SAFETY: as above; a driver that dropped the reference in the reset refuses, which is as good.

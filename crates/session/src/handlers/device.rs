@@ -9,9 +9,11 @@ use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply,
+    kdPeerAtomics, kdPeerAtomicsReply,
 };
 
 use super::{Called, Detached, done};
+use crate::fault::Fault;
 use crate::session::Session;
 
 /// Backs a range of a device arena.
@@ -21,7 +23,14 @@ pub(crate) fn kdDeviceGrow(
     message: kdDeviceGrow,
 ) -> Called<kdDeviceGrowReply> {
     let driver = Arc::clone(&session.shared.driver);
-    session.device.grow(&driver, message.device, message.address, message.size)?;
+    let (device, address, size) = (message.device, message.address, message.size);
+    let grown = session.device.grow(&driver, device, address, size);
+    if matches!(grown, Err(Fault::Cuda(CUresult::ERROR_OUT_OF_MEMORY))) && session.snapshots.settle() {
+        // A snapshot that was being written held memory: now it does not.
+        session.device.grow(&driver, device, address, size)?;
+    } else {
+        grown?;
+    }
     session.shared.usage.set_device_memory(session.device.held());
     done(kdDeviceGrowReply {})
 }
@@ -59,6 +68,24 @@ pub(crate) fn kdDeviceInfo(
     let (mut free, mut total) = (0_usize, 0_usize);
     // SAFETY: both outputs are locals.
     unsafe { session.driver().cuMemGetInfo_v2(&raw mut free, &raw mut total) }.ok()?;
-    let (free, total) = ((free as u64).min(session.device.left()), (total as u64).min(session.device.quota()));
+    let free = free as u64 + session.snapshots.held();
+    let (free, total) = (free.min(session.device.left()), (total as u64).min(session.device.quota()));
     done(kdDeviceInfoReply { free, total })
+}
+
+/// Atomics of one device on the memory of another.
+pub(crate) fn kdPeerAtomics(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdPeerAtomics<'_>,
+) -> Called<kdPeerAtomicsReply> {
+    let operations: Vec<u32> =
+        message.operations.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let mut told = vec![0_u32; operations.len()];
+    let (count, source, target) = (operations.len() as u32, message.source, message.target);
+    let driver = session.driver();
+    // SAFETY: both arrays have `count` entries.
+    unsafe { driver.cuDeviceGetP2PAtomicCapabilities(told.as_mut_ptr(), operations.as_ptr(), count, source, target) }
+        .ok()?;
+    done(kdPeerAtomicsReply { capabilities: told.into_iter().flat_map(u32::to_le_bytes).collect() })
 }

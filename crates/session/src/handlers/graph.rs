@@ -16,6 +16,7 @@ use katydid_wire::message::{
 use super::{Called, Detached, Enqueued, done};
 use crate::executor::Task;
 use crate::fault::{Fault, SessionError};
+use crate::journal::{Attachment, Steps, needs};
 use crate::session::{Session, task};
 use crate::shared::Shared;
 
@@ -37,6 +38,7 @@ pub(crate) fn kdGraphInstantiate(
     // Memory is the program's side's to free, and uploading a message of its own.
     let flags = message.flags & u64::from(instantiate_flags::USE_NODE_PRIORITY);
     session.instantiate_graph(head, (message.exec, message.graph), &facts, flags)?;
+    session.journal.attach(Attachment::Steps(Steps { bytes: Arc::new(bytes), needs: needs(&facts) }));
     done(kdGraphInstantiateReply {})
 }
 

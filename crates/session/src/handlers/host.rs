@@ -11,9 +11,10 @@ use katydid_wire::message::{
     kdHostUnregisterReply,
 };
 
+use super::module::is_managed;
 use super::{Called, Detached, Enqueued, done};
 use crate::fault::{Fault, SessionError};
-use crate::host_memory::{HostMemory, pointer, pull};
+use crate::host_memory::{HostMemory, out_of_range, pull, push};
 use crate::session::Session;
 
 /// Bytes of a reply that describe the data.
@@ -28,6 +29,7 @@ pub(crate) fn kdHostRegister(
     let driver = Arc::clone(&session.shared.driver);
     let context = session.current;
     arena(session)?.register(&driver, context, message.address, message.size)?;
+    session.reach.admit_pinned(message.address, message.size);
     done(kdHostRegisterReply {})
 }
 
@@ -37,20 +39,15 @@ pub(crate) fn kdHostUnregister(
     _head: &FrameHead,
     message: kdHostUnregister,
 ) -> Detached<kdHostUnregisterReply> {
-    let is_known = arena(session)?.unregister(message.address, message.size)?;
-    Ok(Box::new(move |driver| {
-        if !is_known {
-            return (CUresult::SUCCESS, kdHostUnregisterReply {});
-        }
-        // SAFETY: the block was registered at this address, and has left the books.
-        let status = unsafe { driver.cuMemHostUnregister(pointer(message.address).cast()) };
-        (status, kdHostUnregisterReply {})
-    }))
+    let leaving = arena(session)?.unregister(message.address, message.size)?;
+    Ok(Box::new(move |driver| (leaving.end(driver), kdHostUnregisterReply {})))
 }
 
 /// Takes what the program wrote into a block.
 pub(crate) fn kdHostPush(session: &mut Session, _head: &FrameHead, message: kdHostPush<'_>) -> Enqueued {
-    arena(session)?.push(message.address, message.data)?;
+    check(session, message.address, message.data.len() as u64)?;
+    // SAFETY: just checked.
+    unsafe { push(message.address, message.data) };
     Ok(CUresult::SUCCESS)
 }
 
@@ -61,12 +58,23 @@ pub(crate) fn kdHostPull(session: &mut Session, _head: &FrameHead, message: kdHo
         let (address, size) = (message.address, u64::from(message.size));
         return Err(SessionError::BadRange { what: "one reply", address, size }.into());
     }
-    arena(session)?.check_registered(message.address, u64::from(message.size))?;
+    check(session, message.address, u64::from(message.size))?;
     Ok(Box::new(move |_| {
-        // SAFETY: the range is registered, hence inside the arena, which is mapped as long as the session.
+        // SAFETY: just checked; no program asks for memory while it unregisters or unloads it.
         let data = unsafe { pull(message.address, size) };
         (CUresult::SUCCESS, kdHostPullReply { data })
     }))
+}
+
+/// Passes a range that is registered, or lies in a variable that is managed memory: the driver is asked, because a
+/// variable goes with its module.
+fn check(session: &Session, address: u64, size: u64) -> Result<(), Fault> {
+    let is_variable = || {
+        let ends = [address, address.saturating_add(size.saturating_sub(1))];
+        session.reach.is_variable(address, size) && ends.iter().all(|end| is_managed(session.driver(), *end))
+    };
+    let is_registered = session.host.as_ref().is_some_and(|host| host.holds(address, size));
+    if is_registered || is_variable() { Ok(()) } else { Err(out_of_range(address, size)) }
 }
 
 /// The arena; sessions without one have no pinned memory, and their programs know.

@@ -37,6 +37,7 @@ pub(crate) fn kdLaunch(session: &mut Session, head: &FrameHead, message: kdLaunc
         attrs: attributes.as_mut_ptr(),
         numAttrs: attributes.len() as u32,
     };
+    session.journal.launched(message.kernel, session.current, head.sequence);
     Ok(launch(session.driver(), function, &config, params))
 }
 

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::ptr;
+use std::sync::Arc;
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUlibraryOption, CUresult};
 use katydid_driver::Driver;
@@ -13,10 +14,11 @@ use katydid_wire::message::{
     kdLibraryLoadReply, kdLibraryModule, kdLibraryModuleReply,
 };
 
-use super::module::{MOST_NAMES, name, owned, refuse_managed};
+use super::module::{MOST_NAMES, is_managed, name, owned};
 use super::options::JitOptions;
 use super::{Called, done, image};
 use crate::ask::ask;
+use crate::journal::Attachment;
 use crate::session::Session;
 
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image stays where it is as long as the library.
@@ -30,6 +32,7 @@ pub(crate) fn kdLibraryLoad(
 ) -> Called<kdLibraryLoadReply> {
     session.tables.libraries.check_new(message.library)?;
     let image = image::finish(session, head)?;
+    let image = session.images.share(image);
     let mut options = JitOptions::decode("kdLibraryLoad", message.options)?;
     let mut library = CUlibrary::NULL;
     let (count, ids, values) = (options.count(), options.ids(), options.values());
@@ -51,7 +54,8 @@ pub(crate) fn kdLibraryLoad(
     }
     .ok()?;
     session.tables.libraries.set(message.library, library, 0)?;
-    session.images.keep(message.library, image);
+    session.images.keep(message.library, Arc::clone(&image));
+    session.journal.attach(Attachment::Image(image));
     done(kdLibraryLoadReply {})
 }
 
@@ -66,10 +70,16 @@ pub(crate) fn kdLibraryGlobal(
     let (mut address, mut size) = (0, 0_usize);
     let driver = session.driver();
     // SAFETY: the outputs are locals, the name ends with a NUL.
-    unsafe { driver.cuLibraryGetGlobal(&raw mut address, &raw mut size, library, name.as_ptr()) }.ok()?;
-    refuse_managed(driver, address)?;
+    let status = unsafe {
+        match message.managed {
+            0 => driver.cuLibraryGetGlobal(&raw mut address, &raw mut size, library, name.as_ptr()),
+            _ => driver.cuLibraryGetManaged(&raw mut address, &raw mut size, library, name.as_ptr()),
+        }
+    };
+    status.ok()?;
+    let isManaged = u32::from(is_managed(driver, address));
     session.reach.add_variable(address, size as u64);
-    done(kdLibraryGlobalReply { address, size: size as u64 })
+    done(kdLibraryGlobalReply { address, size: size as u64, isManaged })
 }
 
 /// The library as a module of the current context.

@@ -17,6 +17,7 @@ use super::options::JitOptions;
 use super::{Called, done, image};
 use crate::ask::ask;
 use crate::fault::Fault;
+use crate::journal::Attachment;
 use crate::session::Session;
 
 /// More functions than a module has.
@@ -40,6 +41,8 @@ pub(crate) fn kdModuleLoad(
         unsafe { session.driver().cuModuleLoadDataEx(&raw mut module, image.as_ptr().cast(), count, ids, values) };
     if status == CUresult::SUCCESS {
         session.bind(message.module, module)?;
+        let image = session.images.share(image);
+        session.journal.attach(Attachment::Image(image));
     }
     let (infoLog, errorLog) = options.into_logs();
     Ok((status, kdModuleLoadReply { infoLog, errorLog }))
@@ -57,20 +60,18 @@ pub(crate) fn kdModuleGlobal(
     let driver = session.driver();
     // SAFETY: the outputs are locals, the name ends with a NUL.
     unsafe { driver.cuModuleGetGlobal_v2(&raw mut address, &raw mut size, module, name.as_ptr()) }.ok()?;
-    refuse_managed(driver, address)?;
+    let isManaged = u32::from(is_managed(driver, address));
     session.reach.add_variable(address, size as u64);
-    done(kdModuleGlobalReply { address, size: size as u64 })
+    done(kdModuleGlobalReply { address, size: size as u64, isManaged })
 }
 
-/// Refuses a variable in managed memory: the program would take its address for its own memory as well, and it is the
-/// worker's.
-pub(super) fn refuse_managed(driver: &Driver, address: CUdeviceptr) -> Result<(), Fault> {
+/// Whether the processor reaches this variable as the GPU does: the driver says so of nothing that is not there.
+pub(super) fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
     let mut managed = 0_u32;
     let told = (&raw mut managed).cast();
     // SAFETY: the output is a local as wide as the attribute.
     let status = unsafe { driver.cuPointerGetAttribute(told, pointer_attribute::IS_MANAGED, address) };
-    let is_managed = status == CUresult::SUCCESS && managed != 0;
-    if is_managed { Err(CUresult::ERROR_NOT_SUPPORTED.into()) } else { Ok(()) }
+    status == CUresult::SUCCESS && managed != 0
 }
 
 /// The names of a module's functions, in the driver's order.

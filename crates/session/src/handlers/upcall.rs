@@ -40,20 +40,20 @@ impl Registration {
 /// Waits for the next function that is due; the argument acknowledges the one before.
 pub(crate) fn kdUpcallNext(
     session: &mut Session,
-    _head: &FrameHead,
+    head: &FrameHead,
     message: kdUpcallNext,
 ) -> Detached<kdUpcallNextReply> {
-    Ok(next(Arc::clone(&session.shared), message))
+    Ok(next(Arc::clone(&session.shared), *head, message))
 }
 
 /// The same without a session, for the thread that reads on while the main loop is held up.
 pub(crate) fn upcall_task(shared: &Arc<Shared>, head: FrameHead, message: kdUpcallNext) -> Task {
-    task(head, next(Arc::clone(shared), message))
+    task(head, next(Arc::clone(shared), head, message))
 }
 
-fn next(shared: Arc<Shared>, message: kdUpcallNext) -> Job<kdUpcallNextReply> {
+fn next(shared: Arc<Shared>, head: FrameHead, message: kdUpcallNext) -> Job<kdUpcallNextReply> {
     Box::new(move |_| {
-        let due = shared.upcalls.next(message.done);
+        let due = shared.upcalls.next(&head, message.done);
         (CUresult::SUCCESS, kdUpcallNextReply { token: due.token, status: due.status })
     })
 }

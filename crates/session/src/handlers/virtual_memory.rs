@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use katydid_arena::RESERVATION_UNIT;
 use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
@@ -17,12 +18,9 @@ use crate::ask::ask;
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
 
-/// Driver 580 gives the addresses that are asked for only to reservations of whole pieces of this size, at multiples of it.
-const PIECE: u64 = 32 << 20;
-
 /// Bytes that the driver is asked for, so that `size` bytes lie where the program wants them.
 fn driver_size(size: u64) -> Result<usize, CUresult> {
-    size.checked_next_multiple_of(PIECE).map(|size| size as usize).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    size.checked_next_multiple_of(RESERVATION_UNIT).map(|size| size as usize).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// Reserves exactly the addresses that the program reserved on its side; `ALREADY_MAPPED` when they are not to be had.
@@ -70,7 +68,12 @@ pub(crate) fn kdMemoryCreate(
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
     }
     // SAFETY: `wish` and the output outlive the call.
-    let handle = ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const wish, 0) })?;
+    let make = || ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const wish, 0) });
+    let handle = match make() {
+        // A snapshot that was being written held memory: now it does not.
+        Err(CUresult::ERROR_OUT_OF_MEMORY) if session.snapshots.settle() => make(),
+        made => made,
+    }?;
     session.virtual_memory.add(message.memory, handle, message.size);
     session.device.charge(message.size);
     session.shared.usage.set_device_memory(session.device.held());

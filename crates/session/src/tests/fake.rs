@@ -4,14 +4,14 @@
 
 #![expect(unsafe_code, reason = "plays a C library")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_cuda_sys::{
-    CUcontext, CUevent, CUfunction, CUhostFn, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp,
-    CUmodule, CUresult, CUstream,
+    CUarray, CUcontext, CUevent, CUfunction, CUhostFn, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc,
+    CUmemAllocationProp, CUmodule, CUresult, CUstream, CUstreamAttrValue,
 };
 use katydid_driver::Driver;
 
@@ -20,6 +20,8 @@ thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     /// The code that the next noted call of this thread answers.
     static NEXT_CODE: RefCell<CUresult> = const { RefCell::new(CUresult::SUCCESS) };
+    /// The last number that this thread's driver gave to a surface.
+    pub(super) static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Handles are numbers in order.
@@ -99,6 +101,76 @@ extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
 
 extern "C" fn event_create(out: *mut CUevent, _flags: u32) -> CUresult {
     make(out, CUevent, "event")
+}
+
+/// No event of these tests has a time.
+extern "C" fn elapsed(_: *mut f32, _: CUevent, _: CUevent) -> CUresult {
+    CUresult::ERROR_INVALID_HANDLE
+}
+
+extern "C" fn event_destroy(event: CUevent) -> CUresult {
+    note(format!("destroy {:#x}", event.address()))
+}
+
+extern "C" fn set_attribute(stream: CUstream, attribute: u32, value: *const CUstreamAttrValue) -> CUresult {
+    // SAFETY: sessions pass a local.
+    let first = unsafe { (*value).0[0] };
+    note(format!("attribute {:#x} {attribute} {first}", stream.address()))
+}
+
+extern "C" fn copy_attributes(_to: CUstream, _from: CUstream) -> CUresult {
+    note("copy attributes".to_owned())
+}
+
+extern "C" fn set_limit(limit: u32, value: usize) -> CUresult {
+    note(format!("limit {limit} {value}"))
+}
+
+extern "C" fn get_limit(out: *mut usize, _limit: u32) -> CUresult {
+    // SAFETY: sessions pass a local.
+    unsafe { out.write(7) };
+    CUresult::SUCCESS
+}
+
+/// Addresses of variables: what the next call tells.
+pub(super) static VARIABLE: AtomicUsize = AtomicUsize::new(0x7f00_0000_0000);
+
+extern "C" fn module_global(at: *mut u64, size: *mut usize, _: CUmodule, _name: *const c_char) -> CUresult {
+    // SAFETY: sessions pass locals.
+    unsafe { (at.write(VARIABLE.load(Ordering::Relaxed) as u64), size.write(64)) };
+    CUresult::SUCCESS
+}
+
+/// Numbers of textures and surfaces, counted by each thread's driver.
+extern "C" fn surface_create(out: *mut u64, _: *const c_void) -> CUresult {
+    let number = NUMBER.replace(NUMBER.get() + 1) + 1;
+    // SAFETY: sessions pass a local.
+    unsafe { out.write(number) };
+    note(format!("surface {number}"))
+}
+
+extern "C" fn surface_destroy(number: u64) -> CUresult {
+    note(format!("end surface {number}"))
+}
+
+extern "C" fn array_create(out: *mut CUarray, _: *const c_void) -> CUresult {
+    make(out, CUarray, "array")
+}
+
+extern "C" fn get_access(flags: *mut u64, _: *const c_void, _at: u64) -> CUresult {
+    // SAFETY: sessions pass a local.
+    unsafe { flags.write(3) };
+    CUresult::SUCCESS
+}
+
+extern "C" fn address_reserve(out: *mut u64, size: usize, _: usize, wanted: u64, _: u64) -> CUresult {
+    // SAFETY: sessions pass a local.
+    unsafe { out.write(wanted) };
+    note(format!("reserve {wanted:#x} {size:#x}"))
+}
+
+extern "C" fn module_unload(module: CUmodule) -> CUresult {
+    note(format!("unload {:#x}", module.address()))
 }
 
 extern "C" fn module_load(
@@ -197,6 +269,10 @@ extern "C" fn host_register(at: *mut c_void, size: usize, _flags: u32) -> CUresu
     note(format!("register {:#x} {size:#x}", at.addr()))
 }
 
+extern "C" fn host_unregister(at: *mut c_void) -> CUresult {
+    note(format!("unregister {:#x}", at.addr()))
+}
+
 /// Runs the function on a thread of its own, as a driver does.
 extern "C" fn host_function(_stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult {
     let data = data.expose_provenance();
@@ -235,6 +311,20 @@ pub(super) fn driver() -> Driver {
             b"cuStreamSynchronize" => stream_synchronize as *mut c_void,
             b"cuStreamQuery" => stream_query as *mut c_void,
             b"cuEventCreate" => event_create as *mut c_void,
+            b"cuEventElapsedTime" => elapsed as *mut c_void,
+            b"cuEventSynchronize" => nothing as *mut c_void,
+            b"cuEventDestroy_v2" => event_destroy as *mut c_void,
+            b"cuStreamSetAttribute" => set_attribute as *mut c_void,
+            b"cuStreamCopyAttributes" => copy_attributes as *mut c_void,
+            b"cuCtxSetLimit" => set_limit as *mut c_void,
+            b"cuCtxGetLimit" => get_limit as *mut c_void,
+            b"cuModuleGetGlobal_v2" => module_global as *mut c_void,
+            b"cuModuleUnload" => module_unload as *mut c_void,
+            b"cuSurfObjectCreate" => surface_create as *mut c_void,
+            b"cuSurfObjectDestroy" => surface_destroy as *mut c_void,
+            b"cuArray3DCreate_v2" => array_create as *mut c_void,
+            b"cuMemGetAccess" => get_access as *mut c_void,
+            b"cuMemAddressReserve" => address_reserve as *mut c_void,
             b"cuEventRecord" => event_record as *mut c_void,
             b"cuModuleLoadDataEx" => module_load as *mut c_void,
             b"cuModuleGetFunction" => get_function as *mut c_void,
@@ -249,6 +339,7 @@ pub(super) fn driver() -> Driver {
             b"cuMemRelease" => mem_release as *mut c_void,
             b"cuMemUnmap" => mem_unmap as *mut c_void,
             b"cuMemHostRegister_v2" => host_register as *mut c_void,
+            b"cuMemHostUnregister" => host_unregister as *mut c_void,
             b"cuLaunchHostFunc" => host_function as *mut c_void,
             b"cuCtxResetPersistingL2Cache" => full_queue as *mut c_void,
             b"cuCtxSynchronize" => nothing as *mut c_void,

@@ -3,7 +3,7 @@
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{
     kdContextRelease, kdCopy, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdFacts, kdFactsReply, kdFill,
-    kdHostPull, kdHostPush, kdHostRegister,
+    kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister,
 };
 
 use super::fake::{calls, fail_next};
@@ -127,6 +127,18 @@ fn shared_pinned_memory_outlives_the_context_it_was_registered_in() {
 }
 
 #[test]
+fn shared_pinned_memory_can_be_named_as_far_as_the_program_has_made_it() {
+    const BASE: u64 = 0x4700_0000_0000;
+    let mut stage = Stage::with_host_memory(BASE, 1 << 20, true);
+    stage.retain(1);
+    let end = BASE + (1 << 19);
+    assert!(stage.try_send(&kdHostRegister { address: end - 4096, size: 8192, flags: 0 }, true).is_err());
+    assert!(stage.session.reach.check(BASE, 4).is_err());
+    stage.reply(&kdHostRegister { address: end - 4096, size: 4096, flags: 0 });
+    assert!(stage.session.reach.check(BASE, 4).is_ok() && stage.session.reach.check(end, 4).is_err());
+}
+
+#[test]
 fn pinned_memory_is_written_and_read_only_where_it_is_registered() {
     const BASE: u64 = 0x4100_0000_0000;
     let mut stage = Stage::with_host_memory(BASE, 1 << 20, false);
@@ -142,8 +154,42 @@ fn pinned_memory_is_written_and_read_only_where_it_is_registered() {
     }
     assert!(stage.try_send(&kdHostPull { address: BASE, size: 1 }, true).is_err());
     assert!(stage.try_send(&kdHostPull { address: BASE + 4096, size: u32::MAX }, true).is_err());
-    for (address, size) in [(BASE + 1, 4096), (BASE, 1 << 21), (BASE - 4096, 4096), (BASE, 0), (u64::MAX - 4095, 8192)]
+    for (address, size) in [(BASE + 1, 4096), (BASE, 1 << 21), (BASE - 4096, 8192), (BASE, 0), (u64::MAX - 4095, 8192)]
     {
         assert!(stage.try_send(&kdHostRegister { address, size, flags: 0 }, true).is_err(), "{address:#x}");
     }
+}
+
+#[test]
+fn registered_memory_of_the_program_has_pages_of_the_workers_own_at_its_address() {
+    const BASE: u64 = 0x4400_0000_0000;
+    const OUTSIDE: u64 = 0x4500_0000_0000;
+    let mut stage = Stage::with_host_memory(BASE, 1 << 20, true);
+    stage.retain(1);
+    let register = kdHostRegister { address: OUTSIDE, size: 8192, flags: 0 };
+    for ends_with_context in [false, true, false] {
+        stage.reply(&register);
+        assert!(stage.session.host.as_ref().is_some_and(|host| host.is_private(OUTSIDE) && !host.is_private(BASE)));
+        assert_eq!(stage.reply(&kdHostPull { address: OUTSIDE, size: 4 }).data, [0; 4]);
+        stage.enqueue(&kdHostPush { address: OUTSIDE + 4096, data: b"pushed" });
+        assert_eq!(stage.reply(&kdHostPull { address: OUTSIDE + 4096, size: 6 }).data, b"pushed");
+        if ends_with_context {
+            stage.reply(&kdContextRelease { context: 1, device: 0 });
+            stage.retain(1);
+        } else {
+            stage.reply(&kdHostUnregister { address: OUTSIDE, size: 8192 });
+        }
+        assert!(stage.try_send(&kdHostPull { address: OUTSIDE, size: 4 }, true).is_err());
+    }
+}
+
+#[test]
+fn memory_of_the_worker_is_never_replaced_by_registered_memory() {
+    let mut stage = Stage::with_host_memory(0x4600_0000_0000, 1 << 20, true);
+    stage.retain(1);
+    let own = vec![7_u8; 3 * 4096];
+    let address = (own.as_ptr().addr() as u64).next_multiple_of(4096);
+    let refused = stage.call(&kdHostRegister { address, size: 4096, flags: 0 });
+    assert_eq!(refused.status, CUresult::ERROR_NOT_SUPPORTED.0);
+    assert!(own.iter().all(|byte| *byte == 7));
 }

@@ -3,12 +3,14 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use katydid_arena::{AddressMap, Reservation};
-use katydid_transport::{Answer, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
+use katydid_driver::Driver;
+use katydid_transport::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{kdContextRetain, kdImagePiece, kdModuleFunction, kdModuleLoad};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::fake;
 use crate::device_memory::DeviceMemory;
@@ -16,6 +18,7 @@ use crate::fault::SessionError;
 use crate::host_memory::HostMemory;
 use crate::output::Capture;
 use crate::session::{Session, Setup};
+use crate::snapshot::Carrier;
 use crate::usage::Usage;
 
 /// Start of the device arena: one GPU.
@@ -78,23 +81,47 @@ impl Stage {
         Self::with(&arenas, None)
     }
 
-    /// The same, with pinned memory at a place of the system's choice.
+    /// The same, with pinned memory at a place of the system's choice. If it is shared, the program has made half of it.
     pub(super) fn with_host_memory(base: u64, length: u64, is_shared: bool) -> Self {
         let arenas = [
             ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 },
             ArenaRange { kind: ArenaKind::PINNED, base, length },
         ];
         let arena = Reservation::at(base, length).unwrap();
-        arena.map_private(0, length).unwrap();
-        Self::with(&arenas, Some(HostMemory::new(arena, is_shared)))
+        if !is_shared {
+            arena.map_private(0, length).unwrap();
+            return Self::with(&arenas, Some(HostMemory::private(arena)));
+        }
+        let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memory, length / 2).unwrap();
+        arena.map_shared(0, length, &memory, 0).unwrap();
+        Self::with(&arenas, Some(HostMemory::shared(arena, memory)))
     }
 
     fn with(arenas: &[ArenaRange], host: Option<HostMemory>) -> Self {
         let map = AddressMap::from_arenas(arenas).unwrap();
         let facts =
             Facts { devices: vec![DeviceFacts::default()], peers: vec![PeerFacts::default()], ..Facts::default() };
+        let driver = Arc::new(fake::driver());
+        Self::of(driver, facts, map, host, None)
+    }
+
+    /// A session on a driver.
+    pub(super) fn on(driver: Driver, facts: Facts, map: AddressMap, host: Option<HostMemory>) -> Self {
+        Self::of(Arc::new(driver), facts, map, host, None)
+    }
+
+    /// The same with everything given.
+    pub(super) fn of(
+        driver: Arc<Driver>,
+        facts: Facts,
+        map: AddressMap,
+        host: Option<HostMemory>,
+        carrier: Option<Carrier>,
+    ) -> Self {
         let setup = Setup {
-            driver: Arc::new(fake::driver()),
+            carrier,
+            driver,
             device: DeviceMemory::new(map.clone(), &facts, 64 * GRANULE),
             facts,
             map,
@@ -197,11 +224,11 @@ struct Script {
 }
 
 impl WorkerLink for Script {
-    fn next(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
-        let Some((head, payload, after)) = self.lines.next() else { return Ok(None) };
+    fn next(&mut self) -> Result<Event<'_>, LinkError> {
+        let Some((head, payload, after)) = self.lines.next() else { return Ok(Event::Closed) };
         after.map(|sequence| self.replies.wait(sequence));
         self.now = payload;
-        Ok(Some(Frame { head, payload: &self.now }))
+        Ok(Event::Frame(Frame { head, payload: &self.now }))
     }
 
     fn replier(&self) -> Arc<dyn Replier> {

@@ -88,6 +88,16 @@ pub(crate) fn word(stream: CUstream, operation: CUstreamBatchMemOpParams) -> Res
     })
 }
 
+/// Operations of one batch, all checked: one node.
+pub(crate) fn words(stream: CUstream, operations: &[CUstreamBatchMemOpParams]) -> Result<bool, CUresult> {
+    if is_quiet() {
+        return Ok(false);
+    }
+    take(stream, |context| {
+        Ok(Params::Batch(Batch { operations: operations.to_vec().into(), flags: 0, context: context.0.addr() }))
+    })
+}
+
 /// Refuses what cannot be captured, in a stream that is; the legacy stream while blocking ones are.
 pub(crate) fn refuse(stream: CUstream) -> Result<(), CUresult> {
     if is_quiet() { Ok(()) } else { of_process().refuse_captured(stream::place(stream)?) }

@@ -6,15 +6,18 @@
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUexecAffinityParam, CUresult};
+use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUevent, CUexecAffinityParam, CUresult};
 
 use katydid_graph::Call;
 
 use crate::border::{MaybeOut, Out, Outcome, api};
+use crate::context::Context;
+use crate::event::Event;
 use crate::stream::GREATEST_PRIORITY;
-use crate::{context, current, device, graphs, process};
+use crate::{context, current, device, event, graphs, process};
 
 /// What `cuCtxGetApiVersion` says of every context.
 const API_VERSION: u32 = 3020;
@@ -52,6 +55,17 @@ fn destroy(argument: CUcontext) -> Outcome {
     Ok(())
 }
 
+/// A context and an event that a call names.
+fn with_event(context: CUcontext, event: CUevent) -> Outcome<(Arc<Context>, Arc<Event>)> {
+    process::ready()?;
+    let context = context::living(number(context)).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    let found = event::resolve(event)?;
+    context.healthy()?;
+    graphs::of_process().check_event(event)?;
+    graphs::of_process().forbid(Call::Context(context.handle))?;
+    Ok((context, found))
+}
+
 /// Takes the current context off the stack.
 fn pop(context: &MaybeOut<CUcontext>) -> Outcome {
     process::ready()?;
@@ -60,6 +74,40 @@ fn pop(context: &MaybeOut<CUcontext>) -> Outcome {
 }
 
 api! {
+    /// All streams of the context at once.
+    fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
+        let (context, event) = with_event(context, event)?;
+        event.record_all(&context)?;
+    }
+
+    /// All streams of the context at once.
+    fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
+        let (context, event) = with_event(context, event)?;
+        context.streams.all().iter().try_for_each(|stream| event.hold_back(stream))?;
+    }
+
+    /// One more user of the current context.
+    fn cuCtxAttach(context: Out<CUcontext>, flags: u32) {
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let current = current::usable()?;
+        current.attached.fetch_add(1, Ordering::Relaxed);
+        context.set(as_handle(current.handle));
+    }
+
+    /// One user less of the current context; the last one ends it, if it was created.
+    fn cuCtxDetach(context: CUcontext) {
+        let current = current::usable()?;
+        if current.handle != number(context) {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        let less = |users: u32| users.checked_sub(1);
+        if current.attached.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
+            destroy(context)?;
+        }
+    }
+
     /// Replaces the top of the thread's stack; null takes it away.
     fn cuCtxSetCurrent(context: CUcontext) {
         process::ready()?;

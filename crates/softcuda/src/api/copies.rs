@@ -13,18 +13,54 @@
 
 use std::ffi::c_void;
 
-use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUstream};
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUcontext, CUresult, CUstream};
 
 use super::contexts::number;
-use crate::border::{In, address, api};
+use crate::border::{In, Outcome, address, api};
 use crate::copy::{Side, When, copy, peer};
-use crate::current;
 use crate::graphs::capture;
 use crate::plane::copy_rows;
 use crate::stream::{default_stream, resolve};
 use crate::volume::{self, End, copy_row};
+use crate::{context, current};
 
 use Side::{Any, Device};
+
+/// The same copy without its contexts, which say nothing that the addresses do not; wrong ones are refused all the same.
+fn of_peers(peer: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {
+    for handle in [peer.srcContext, peer.dstContext] {
+        if !handle.is_null() {
+            context::living(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        }
+    }
+    let it = peer;
+    Ok(CUDA_MEMCPY3D {
+        srcXInBytes: it.srcXInBytes,
+        srcY: it.srcY,
+        srcZ: it.srcZ,
+        srcLOD: it.srcLOD,
+        srcMemoryType: it.srcMemoryType,
+        srcHost: it.srcHost,
+        srcDevice: it.srcDevice,
+        srcArray: it.srcArray,
+        srcPitch: it.srcPitch,
+        srcHeight: it.srcHeight,
+        dstXInBytes: it.dstXInBytes,
+        dstY: it.dstY,
+        dstZ: it.dstZ,
+        dstLOD: it.dstLOD,
+        dstMemoryType: it.dstMemoryType,
+        dstHost: it.dstHost,
+        dstDevice: it.dstDevice,
+        dstArray: it.dstArray,
+        dstPitch: it.dstPitch,
+        dstHeight: it.dstHeight,
+        WidthInBytes: it.WidthInBytes,
+        Height: it.Height,
+        Depth: it.Depth,
+        ..CUDA_MEMCPY3D::default()
+    })
+}
 
 api! {
     /// Each side is what its address says.
@@ -119,6 +155,19 @@ api! {
     /// Waits where the target is pageable memory.
     fn cuMemcpyAtoHAsync_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize, stream: CUstream) {
         copy_row(&resolve(stream)?, &End::Any(address(to)), &End::Array(array, offset), size, When::Later)?;
+    }
+
+    /// As between two places of one device: the addresses say where they are.
+    fn cuMemcpy3DPeer(description: In<CUDA_MEMCPY3D_PEER>) {
+        volume::copy(&default_stream()?, &of_peers(&description.0)?, When::Now)?;
+    }
+
+    /// As between two places of one device.
+    fn cuMemcpy3DPeerAsync(description: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) {
+        let (stream, description) = (resolve(stream)?, of_peers(&description.0)?);
+        if !capture::volume(&stream, &description)? {
+            volume::copy(&stream, &description, When::Later)?;
+        }
     }
 
     /// Slices of rows; arrays may be on either side.

@@ -8,7 +8,7 @@ use katydid_cuda_sys::{CUcontext, CUdevprop, CUresult, CUuuid, device_attribute 
 
 use crate::border::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::device::{self, Device};
-use crate::process;
+use crate::{current, process};
 
 /// The device with this ordinal, once the library is ready.
 fn ready(ordinal: i32) -> Outcome<&'static Device> {
@@ -23,7 +23,62 @@ fn put(text: &str, to: &Buffer<c_char>, room: i32) -> Outcome {
     to.fill(room, bytes.map(|byte| byte as c_char))
 }
 
+/// Kinds of `CUatomicOperation`.
+const OPERATIONS: u32 = 13;
+
+/// Checks what atomics are asked about.
+///
+/// # Safety
+///
+/// Both arrays must be null or have `count` entries.
+unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: u32) -> Outcome {
+    if capabilities.is_null() || operations.is_null() || count == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for at in 0..count as usize {
+        // SAFETY: below `count`, by the contract.
+        if unsafe { operations.add(at).read_unaligned() } >= OPERATIONS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: as above.
+        unsafe { capabilities.add(at).write_unaligned(0) };
+    }
+    Ok(())
+}
+
 api! {
+    /// None on the host's memory over a bus that is not there.
+    fn cuDeviceGetHostAtomicCapabilities(capabilities: *mut u32, operations: *const u32, count: u32, device: i32) {
+        process::ready()?;
+        device::get(device)?;
+        // SAFETY: the caller's arrays.
+        unsafe { no_atomics(capabilities, operations, count) }?;
+    }
+
+    /// None; a device is no peer of itself.
+    fn cuDeviceGetP2PAtomicCapabilities(
+        capabilities: *mut u32,
+        operations: *const u32,
+        count: u32,
+        source: i32,
+        target: i32,
+    ) {
+        process::ready()?;
+        if device::get(source)?.ordinal == device::get(target)?.ordinal {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        // SAFETY: the caller's arrays.
+        unsafe { no_atomics(capabilities, operations, count) }?;
+    }
+
+    /// Remote writes are in order; scopes and targets are checked.
+    fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) {
+        current::usable()?;
+        if target != 0 || (scope != 100 && scope != 200) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+
     /// Ordinals are handles of devices: a valid one is its own.
     fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
         device.set(ready(ordinal)?.ordinal);

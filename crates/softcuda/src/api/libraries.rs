@@ -13,7 +13,7 @@ use super::modules;
 use crate::border::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::image::{Code, Refusal};
 use crate::library::{self, LibraryKernel, resolve, resolve_kernel};
-use crate::{current, device, function, process};
+use crate::{current, device, function, primary, process};
 
 /// Loads a library; it belongs to no context.
 fn load(code: Result<Code, Refusal>) -> Outcome<CUlibrary> {
@@ -97,10 +97,12 @@ api! {
         size.set(bytes as usize);
     }
 
-    /// In the current context; a variable that is not managed is none.
+    /// In the current context, or the first device's primary one: the runtime asks before it has any, as soon as the
+    /// program touches such a variable. A variable that is not managed is none.
     fn cuLibraryGetManaged(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
         let library = resolve(library)?;
-        let (start, bytes) = library.module(&current::usable()?)?.managed(name.name()?)?;
+        let context = current::usable().or_else(|_| primary::first())?;
+        let (start, bytes) = library.module(&context)?.managed(name.name()?)?;
         address.set(start);
         size.set(bytes as usize);
     }

@@ -137,6 +137,31 @@ api! {
         ranges.into_iter().try_for_each(|(start, size, target)| managed::prefetch(start, size, target))?;
     }
 
+    /// What the memory holds afterwards is not said: it is left as it is.
+    fn cuMemDiscardBatchAsync(starts: *mut u64, sizes: *mut usize, count: usize, flags: u64, stream: CUstream) {
+        created(stream)?;
+        if starts.is_null() || sizes.is_null() || count == 0 || count > MOST || flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's arrays have as many entries as it says.
+        (0..count).try_for_each(|at| unsafe { managed::check(entry(starts, at), entry(sizes, at) as u64) })?;
+    }
+
+    /// As prefetching alone: what is discarded is left as it is.
+    fn cuMemDiscardAndPrefetchBatchAsync(
+        starts: *mut u64,
+        sizes: *mut usize,
+        count: usize,
+        places: *mut CUmemLocation,
+        firsts: *mut usize,
+        kinds: usize,
+        flags: u64,
+        stream: CUstream,
+    ) {
+        // SAFETY: the caller's arrays, handed on.
+        unsafe { cuMemPrefetchBatchAsync(starts, sizes, count, places, firsts, kinds, flags, stream) }.ok()?;
+    }
+
     /// The values are 4 bytes each; only the list of accessors has room for several.
     fn cuMemRangeGetAttribute(data: *mut c_void, size: usize, attribute: u32, start: u64, length: usize) {
         process::ready()?;

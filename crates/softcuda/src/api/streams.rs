@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
-use katydid_cuda_sys::{CUcontext, CUevent, CUresult, CUstream};
+use katydid_cuda_sys::{CUcontext, CUevent, CUresult, CUstream, CUstreamBatchMemOpParams};
 
 use katydid_graph::{Call, Taken};
 
@@ -106,6 +106,18 @@ api! {
     }
 
     /// Any word that the device reaches, registered host memory included.
+    fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, operations: *mut CUstreamBatchMemOpParams, flags: u32) {
+        const MOST: u32 = 256;
+        let stream = resolve(stream)?;
+        if operations.is_null() || !(1..=MOST).contains(&count) || flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's array has `count` entries.
+        let list = (0..count as usize).map(|at| unsafe { operations.add(at).read_unaligned() }).collect();
+        wait_value::batch(&stream, list)?;
+    }
+
+    /// At a multiple of 4, in memory that the device may use.
     fn cuStreamWriteValue32(stream: CUstream, address: u64, value: u32, flags: u32) {
         wait_value::write(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
     }

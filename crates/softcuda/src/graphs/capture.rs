@@ -81,6 +81,12 @@ pub(crate) fn host(stream: &Stream, function: usize, data: usize) -> Outcome<boo
     of_process().take(stream.place(), || Ok(Params::Host(Host { function, data }))).map(took)
 }
 
+/// Operations of one batch, all checked.
+pub(crate) fn words(stream: &Stream, list: Vec<CUstreamBatchMemOpParams>) -> Outcome<bool> {
+    let make = || Ok(Params::Batch(Batch { operations: list.into(), flags: 0, context: stream.context()?.handle }));
+    of_process().take(stream.place(), make).map(took)
+}
+
 /// An operation on a word.
 pub(crate) fn word(stream: &Stream, operation: CUstreamBatchMemOpParams) -> Outcome<bool> {
     let make = || {

@@ -97,7 +97,7 @@ fn no_interleaving_loses_a_record_or_a_wake_up() {
         let mut consumer = Consumer::default();
         for record in 1..=3_u64 {
             while consumer.available(&*model).unwrap() == 0 {
-                consumer.sleep(&*model).unwrap();
+                consumer.sleep(&*model, || false).unwrap();
             }
             let mut got = Vec::new();
             consumer.append_to(&*model, 0, 8, &mut got);

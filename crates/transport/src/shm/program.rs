@@ -1,58 +1,93 @@
 //! The program's end: writes frames under one short lock, waits in its own place for replies.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use katydid_wire::frame::{FrameHead, HEAD, ReplyHead, padded};
+use katydid_wire::key::SessionKey;
+use rustix::fs::ftruncate;
 
 use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RingMemory, WAITING, reply_place};
-use crate::descriptor::Descriptor;
+use crate::connect::PINNED;
+use crate::descriptor::{Descriptor, above_standard};
+use crate::hold::{Bell, Limit};
+use crate::home::{Home, borrowed};
+use crate::mapped::Kept;
 use crate::ring::{Broken, Producer};
 use crate::seats::Seats;
 use crate::shared::Shared;
 use crate::wait::{self, Spin};
-use crate::{LinkError, ProgramLink, Staging};
+use crate::{Address, ConnectError, Holding, LinkError, ProgramLink, Staging};
 
 /// What a worker cannot do unless it is damaged.
 const HEAD_MOVED: LinkError = LinkError::Protocol { what: "the ring's read counter has an impossible value" };
 const WRONG_REPLY: LinkError = LinkError::Protocol { what: "a reply is for another thread or request" };
+/// Between two looks of a thread whose frame finds no room in a ring that nobody reads.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The program's end of a shared-memory link.
 pub(crate) struct ShmProgram {
     shared: Arc<Shared>,
     ring: RingMemory,
     queue: Mutex<Queue>,
+    /// The limit was moved, or the worker is back or gone for good.
+    opened: Condvar,
+    bell: Bell,
     seats: Arc<Seats>,
     staging: Staging,
     socket: Arc<Descriptor>,
     spin: Spin,
     room: Spin,
+    home: Home,
+    /// Channel and, if the sides share one, pinned memory.
+    memory: Vec<Kept>,
+    /// Bytes that the latter has.
+    pinned_length: Mutex<u64>,
 }
 
-/// The producer's side of the ring, and the number of the next frame.
+/// The producer's side of the ring, the number of the next frame, and where frames stop.
 #[derive(Default)]
 struct Queue {
     producer: Producer,
     sequence: u64,
+    limit: Limit,
 }
 
 impl ShmProgram {
     /// Maps the channel. From now on it stays out of forked children.
-    pub(crate) fn new(socket: OwnedFd, channel: &OwnedFd) -> Result<Self, LinkError> {
-        let shared = Shared::map(channel, LENGTH).map_err(LinkError::system("map the shared memory"))?;
+    pub(crate) fn new(
+        socket: OwnedFd,
+        channel: OwnedFd,
+        pinned: Option<OwnedFd>,
+        home: Home,
+    ) -> Result<Self, LinkError> {
+        let shared = Shared::map(&channel, LENGTH).map_err(LinkError::system("map the shared memory"))?;
         shared.keep_from_children().map_err(LinkError::system("keep the shared memory from forked children"))?;
         let shared = Arc::new(shared);
         let socket = Arc::new(Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?);
+        let keep = |fd, name, address| Ok(Kept::new(above_standard(fd)?, name, address));
+        let mut memory = vec![keep(channel, "channel", shared.pointer(0).addr() as u64)];
+        memory.extend(pinned.zip(home.pinned_base()).map(|(fd, base)| keep(fd, "pinned memory", base)));
+        let memory = memory.into_iter().collect::<io::Result<_>>();
+        let pinned_length = Mutex::new(PINNED);
         Ok(Self {
             ring: RingMemory(Arc::clone(&shared)),
             queue: Mutex::default(),
+            opened: Condvar::new(),
+            bell: Bell::default(),
             seats: Seats::new(),
             staging: Staging::new(Arc::clone(&shared), Some(Arc::clone(&socket))),
             shared,
             socket,
             spin: Spin::new(),
             room: Spin::new(),
+            home,
+            memory: memory.map_err(LinkError::system("keep the shared memory"))?,
+            pinned_length,
         })
     }
 
@@ -61,14 +96,33 @@ impl ShmProgram {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The queue, once the calling thread's frame may go into it.
+    fn admitted(&self) -> Result<MutexGuard<'_, Queue>, LinkError> {
+        let mut queue = self.lock();
+        while !queue.limit.admits(queue.sequence) || !self.socket.is_connected() {
+            self.socket.get()?;
+            let number = queue.sequence;
+            if queue.limit.note(number) {
+                self.bell.ring();
+            }
+            queue = self.opened.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(queue)
+    }
+
     /// Puts a frame into the ring; returns its number.
     fn put(&self, mut head: FrameHead, parts: &[&[u8]]) -> Result<u64, LinkError> {
         let payload = parts.iter().map(|part| part.len()).sum();
         let length = padded(HEAD + payload) as u64;
-        let mut queue = self.lock();
+        let mut queue = self.admitted()?;
+        while !self.wait_for_room(&mut queue.producer, length)? {
+            // Whoever looks after the loss needs the queue.
+            drop(queue);
+            thread::sleep(PAUSE);
+            queue = self.admitted()?;
+        }
         head.sequence = queue.sequence;
         let bytes = head.encode(payload)?;
-        self.wait_for_room(&mut queue.producer, length)?;
         queue.producer.write(&self.ring, 0, &bytes);
         let mut offset = HEAD as u64;
         for part in parts {
@@ -80,17 +134,21 @@ impl ShmProgram {
         Ok(head.sequence)
     }
 
-    fn wait_for_room(&self, producer: &mut Producer, length: u64) -> Result<(), LinkError> {
+    /// False if the worker was lost meanwhile, and may be replaced.
+    fn wait_for_room(&self, producer: &mut Producer, length: u64) -> Result<bool, LinkError> {
         loop {
             let found = self.room.until(|| match producer.has_room(&self.ring, length) {
                 Ok(false) => None,
                 other => Some(other),
             });
             if let Some(has_room) = found {
-                return has_room.map(|_| ()).map_err(|Broken| self.broken());
+                return has_room.map_err(|Broken| self.broken());
             }
             producer.sleep(&self.ring, length).map_err(|Broken| self.broken())?;
             self.socket.check()?;
+            if !self.socket.is_connected() {
+                return Ok(false);
+            }
         }
     }
 
@@ -159,8 +217,102 @@ impl ProgramLink for ShmProgram {
         Some(&self.staging)
     }
 
+    fn lengthen_pinned(&self, length: u64) -> io::Result<()> {
+        let mut known = self.pinned_length.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(pinned) = self.memory.get(1).filter(|_| length > *known) else { return Ok(()) };
+        let longer = length.checked_next_power_of_two().ok_or(io::ErrorKind::InvalidInput)?;
+        ftruncate(pinned.get()?, longer)?;
+        *known = longer;
+        Ok(())
+    }
+
     fn abandon(&self) {
         self.socket.abandon();
         self.shared.abandon();
+    }
+
+    fn holding(&self) -> Option<&dyn Holding> {
+        Some(self)
+    }
+}
+
+impl Holding for ShmProgram {
+    fn hold(&self) -> u64 {
+        let mut queue = self.lock();
+        queue.limit.hold();
+        queue.sequence
+    }
+
+    fn release(&self) {
+        self.lock().limit.open();
+        self.opened.notify_all();
+    }
+
+    fn hold_at(&self, frame: u64) -> io::Result<()> {
+        self.bell.install()?;
+        self.lock().limit.wish(frame);
+        Ok(())
+    }
+
+    fn reached(&self) -> Option<u64> {
+        self.lock().limit.take_reached()
+    }
+
+    /// Ring, replies and pieces stay as they are, and the memory stays open for the next worker.
+    fn leave(&self) -> Result<u64, LinkError> {
+        let usable = self.memory.iter().try_for_each(|memory| memory.get().map(|_| ()));
+        usable.map_err(LinkError::system("keep the session's memory"))?;
+        let frames = {
+            let mut queue = self.lock();
+            queue.limit.close();
+            queue.sequence
+        };
+        if !self.socket.expect_end() {
+            return Err(LinkError::Closed);
+        }
+        self.socket.close().map_err(LinkError::system("close the connection"))?;
+        Ok(frames)
+    }
+
+    fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
+        let failed = |source| ConnectError::Link { address: address.clone(), source };
+        let memory: io::Result<Vec<_>> = self.memory.iter().map(Kept::get).collect();
+        let memory = memory.map_err(LinkError::system("pass the session's memory on")).map_err(failed)?;
+        let socket = self.home.return_to(address, key, self.frames(), &borrowed(memory), timeout)?;
+        self.socket.replace(&socket).map_err(LinkError::system("keep the connection")).map_err(failed)?;
+        self.lock().limit.hold();
+        Ok(())
+    }
+
+    fn keep(&self) -> io::Result<()> {
+        self.bell.install()?;
+        self.socket.keep();
+        Ok(())
+    }
+
+    fn is_lost(&self) -> bool {
+        let _ = self.socket.check();
+        self.socket.is_lost()
+    }
+
+    fn give_up(&self) {
+        self.socket.give_up();
+        self.release();
+    }
+
+    fn key(&self) -> SessionKey {
+        self.home.key()
+    }
+
+    fn frames(&self) -> u64 {
+        self.lock().sequence
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.fd()
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.get().ok()
     }
 }

@@ -1,18 +1,19 @@
 //! The worker's end: reads frames out of the ring, puts replies into the threads' places.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use katydid_wire::frame::{FrameError, FrameHead, HEAD, MAX_FRAME, Output, ReplyHead, padded};
+use katydid_wire::handshake::LinkKind;
 use rustix::event::Timespec;
 
 use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RING_LENGTH, RingMemory, reply_place};
 use crate::descriptor::is_hung_up;
-use crate::ring::{Broken, Consumer};
+use crate::ring::{Broken, Consumer, Memory as _, Side};
 use crate::shared::Shared;
 use crate::wait::{self, Spin};
-use crate::{Answer, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
+use crate::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, Switch, WorkerLink};
 
 const TAIL_MOVED: LinkError = LinkError::Protocol { what: "the ring's write counter has an impossible value" };
 const CUT_OFF: LinkError = LinkError::Protocol { what: "a frame in the ring is not whole" };
@@ -30,30 +31,46 @@ pub(crate) struct ShmWorker {
     payload: Vec<u8>,
     replier: Arc<ShmReplier>,
     staging: Staging,
-    socket: Arc<OwnedFd>,
+    switch: Switch,
     spin: Spin,
 }
 
+/// What a wait for frames has come to.
+enum Found {
+    /// So many bytes are in the ring.
+    Bytes(u64),
+    /// The reader is to look up.
+    Interrupted,
+    /// The program is gone and the ring is empty.
+    End,
+}
+
 impl ShmWorker {
-    /// Maps a channel that has been checked.
-    pub(crate) fn new(socket: OwnedFd, channel: impl AsFd) -> Result<Self, LinkError> {
+    /// Maps a channel that has been checked, the first of `fds`. The next frame in it is number `sequence`.
+    pub(crate) fn new(socket: OwnedFd, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
+        let channel = fds.first().ok_or(LinkError::Protocol { what: "shared memory without a channel" })?;
         let shared = Shared::map(channel, LENGTH).map_err(LinkError::system("map the program's shared memory"))?;
         let shared = Arc::new(shared);
+        let ring = RingMemory(Arc::clone(&shared));
+        let nudged = RingMemory(Arc::clone(&shared));
+        let nudge = Box::new(move || nudged.wake(Side::Consumer));
+        let switch = Switch::new(LinkKind::SHM, socket, fds, nudge)?;
+        switch.count(sequence);
         Ok(Self {
-            ring: RingMemory(Arc::clone(&shared)),
-            consumer: Consumer::default(),
-            sequence: 0,
+            consumer: Consumer::resume(&ring).map_err(|Broken| TAIL_MOVED)?,
+            ring,
+            sequence,
             head: Vec::with_capacity(HEAD),
             payload: Vec::new(),
             replier: Arc::new(ShmReplier { shared: Arc::clone(&shared) }),
             staging: Staging::new(shared, None),
-            socket: Arc::new(socket),
+            switch,
             spin: Spin::new(),
         })
     }
 
-    /// Bytes in the ring; none once the program is gone and the ring is empty.
-    fn wait(&mut self) -> Result<Option<u64>, LinkError> {
+    /// Waits for bytes in the ring.
+    fn wait(&mut self) -> Result<Found, LinkError> {
         loop {
             let (consumer, ring) = (&mut self.consumer, &self.ring);
             let found = self.spin.until(|| match consumer.available(ring) {
@@ -61,13 +78,18 @@ impl ShmWorker {
                 other => Some(other),
             });
             if let Some(available) = found {
-                return available.map(Some).map_err(|Broken| TAIL_MOVED);
+                return available.map(Found::Bytes).map_err(|Broken| TAIL_MOVED);
             }
-            consumer.sleep(ring).map_err(|Broken| TAIL_MOVED)?;
+            let (switch, sequence) = (&self.switch, self.sequence);
+            consumer.sleep(ring, || switch.is_due(sequence)).map_err(|Broken| TAIL_MOVED)?;
+            let Some(socket) = switch.wait_for_program(sequence) else { return Ok(Found::Interrupted) };
+            if switch.is_due(sequence) {
+                return Ok(Found::Interrupted);
+            }
             // The order matters: what was published before the program ended is read first.
-            let gone = is_hung_up(self.socket.as_fd(), Some(&Timespec::default()));
-            if gone && self.consumer.available(&self.ring) == Ok(0) {
-                return Ok(None);
+            let gone = is_hung_up(socket.as_fd(), Some(&Timespec::default()));
+            if gone && self.consumer.available(&self.ring) == Ok(0) && !self.switch.ended(&socket) {
+                return Ok(Found::End);
             }
         }
     }
@@ -94,8 +116,18 @@ impl ShmWorker {
 }
 
 impl WorkerLink for ShmWorker {
-    fn next(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
-        let Some(available) = self.wait()? else { return Ok(None) };
+    fn next(&mut self) -> Result<Event<'_>, LinkError> {
+        if self.switch.take_interrupt(self.sequence) {
+            return Ok(Event::Interrupted);
+        }
+        let available = match self.wait()? {
+            Found::Bytes(available) => available,
+            Found::Interrupted => {
+                self.switch.take_interrupt(self.sequence);
+                return Ok(Event::Interrupted);
+            }
+            Found::End => return Ok(Event::Closed),
+        };
         let head = self.take(available)?;
         if head.sequence != self.sequence {
             return Err(OUT_OF_ORDER);
@@ -104,7 +136,8 @@ impl WorkerLink for ShmWorker {
             return Err(NO_PLACE);
         }
         self.sequence += 1;
-        Ok(Some(Frame { head, payload: &self.payload }))
+        self.switch.count(self.sequence);
+        Ok(Event::Frame(Frame { head, payload: &self.payload }))
     }
 
     fn replier(&self) -> Arc<dyn Replier> {
@@ -116,7 +149,11 @@ impl WorkerLink for ShmWorker {
     }
 
     fn hangup(&self) -> Hangup {
-        Hangup::new(Arc::clone(&self.socket))
+        Hangup::new(self.switch.wait_for_socket())
+    }
+
+    fn switch(&self) -> Option<Switch> {
+        Some(self.switch.clone())
     }
 }
 

@@ -1,27 +1,48 @@
 //! The program's end of a stream link. No thread of ours: one of the waiting threads reads for all.
 
 use std::collections::HashMap;
-use std::io::IoSlice;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use katydid_wire::frame::{FrameHead, ReplyHead};
+use katydid_wire::key::SessionKey;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{Shutdown, shutdown};
 
 use crate::descriptor::Descriptor;
+use crate::hold::{Bell, Limit};
+use crate::home::Home;
 use crate::inlet::Inlet;
 use crate::seats::Seats;
 use crate::socket::send_all;
-use crate::{LinkError, ProgramLink, Staging};
+use crate::{Address, ConnectError, Holding, LinkError, ProgramLink, Staging};
 
 const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that nobody waits for" };
+/// How long a worker may take to close its end, when it was told that the program leaves.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// The program's end of a stream link.
 pub(crate) struct StreamProgram {
     socket: Descriptor,
-    /// Number of the next frame; held while one is written.
-    outlet: Mutex<u64>,
+    outlet: Mutex<Outlet>,
+    /// The limit was moved, or the worker is back or gone for good.
+    opened: Condvar,
+    bell: Bell,
     desk: Mutex<Desk>,
+    /// A thread has stopped reading.
+    unread: Condvar,
     seats: Arc<Seats>,
+    home: Home,
+}
+
+/// The writing half; locked while a frame is written.
+#[derive(Default)]
+struct Outlet {
+    /// Number of the next frame.
+    sequence: u64,
+    limit: Limit,
 }
 
 /// Where replies are handed out.
@@ -48,12 +69,16 @@ impl Desk {
 }
 
 impl StreamProgram {
-    pub(crate) fn new(socket: OwnedFd) -> Result<Self, LinkError> {
+    pub(crate) fn new(socket: OwnedFd, home: Home) -> Result<Self, LinkError> {
         Ok(Self {
             socket: Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?,
-            outlet: Mutex::new(0),
+            outlet: Mutex::default(),
+            opened: Condvar::new(),
+            bell: Bell::default(),
             desk: Mutex::new(Desk { inlet: Some(Inlet::new()), waiting: HashMap::new() }),
+            unread: Condvar::new(),
             seats: Seats::new(),
+            home,
         })
     }
 
@@ -62,23 +87,44 @@ impl StreamProgram {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a frame. `before` runs with its number while no later frame, and no reply to this one, can come.
-    fn put(&self, mut head: FrameHead, parts: &[&[u8]], before: impl FnOnce(u64)) -> Result<u64, LinkError> {
-        let payload = parts.iter().map(|part| part.len()).sum();
-        let mut sequence = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
-        head.sequence = *sequence;
-        let bytes = head.encode(payload)?;
-        before(head.sequence);
-        *sequence += 1;
-        let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(1 + parts.len());
-        slices.push(IoSlice::new(&bytes));
-        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
-        if send_all(self.socket.get()?, &mut slices).is_err() {
-            // A part of the frame may be out: nothing can follow it.
-            self.socket.give_up();
-            return Err(LinkError::Closed);
+    fn outlet(&self) -> MutexGuard<'_, Outlet> {
+        self.outlet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The outlet, once the calling thread's frame may be sent.
+    fn admitted(&self) -> Result<MutexGuard<'_, Outlet>, LinkError> {
+        let mut outlet = self.outlet();
+        while !outlet.limit.admits(outlet.sequence) || !self.socket.is_connected() {
+            self.socket.get()?;
+            let number = outlet.sequence;
+            if outlet.limit.note(number) {
+                self.bell.ring();
+            }
+            outlet = self.opened.wait(outlet).unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(head.sequence)
+        Ok(outlet)
+    }
+
+    /// Writes a frame. `before` runs with its number while no later frame, and no reply to this one, can come.
+    fn put(&self, mut head: FrameHead, parts: &[&[u8]], mut before: impl FnMut(u64)) -> Result<u64, LinkError> {
+        let payload = parts.iter().map(|part| part.len()).sum();
+        loop {
+            let mut outlet = self.admitted()?;
+            head.sequence = outlet.sequence;
+            let bytes = head.encode(payload)?;
+            before(head.sequence);
+            let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(1 + parts.len());
+            slices.push(IoSlice::new(&bytes));
+            slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+            let look = self.socket.look();
+            if send_all(self.socket.get()?, &mut slices).is_ok() {
+                outlet.sequence += 1;
+                return Ok(head.sequence);
+            }
+            // A part of the frame may be out: nothing can follow it here. A worker that takes the place of this one
+            // has not seen it.
+            self.socket.ended(look)?;
+        }
     }
 
     /// Waits for the reply to a request, reading for all if nobody does.
@@ -90,30 +136,44 @@ impl StreamProgram {
                 return Ok(head);
             }
             self.socket.get()?;
-            let Some(mut inlet) = desk.inlet.take() else {
+            let look = self.socket.look();
+            // While the worker is away whoever let go of it reads what is left, if anything is.
+            let inlet = if self.socket.is_connected() { desk.inlet.take() } else { None };
+            let Some(mut inlet) = inlet else {
                 desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             drop(desk);
-            let result = self.read_until(&mut inlet, sequence, reply);
-            if result.is_err() {
-                self.socket.give_up();
+            let result = self.read_until(&mut inlet, Some(sequence), reply);
+            desk = self.desk();
+            desk.inlet = Some(inlet);
+            self.unread.notify_all();
+            match result {
+                Ok(Some(head)) => return Ok(head),
+                Ok(None) => self.socket.ended(look)?,
+                Err(error) => {
+                    self.socket.give_up();
+                    return Err(error);
+                }
             }
-            self.desk().inlet = Some(inlet);
-            return result;
         }
     }
 
-    /// Reads replies and hands them out, up to the one for this thread.
-    fn read_until(&self, inlet: &mut Inlet, sequence: u64, reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
+    /// Reads replies and hands them out, up to the one for this thread; none if the connection ends before it.
+    fn read_until(
+        &self,
+        inlet: &mut Inlet,
+        mine: Option<u64>,
+        reply: &mut Vec<u8>,
+    ) -> Result<Option<ReplyHead>, LinkError> {
         loop {
             let socket = self.socket.get()?;
-            let bytes = inlet.head(socket)?.ok_or(LinkError::Closed)?;
+            let Some(bytes) = inlet.head(socket)? else { return Ok(None) };
             let (head, length) = ReplyHead::decode(&bytes)?;
-            if head.sequence == sequence {
+            if Some(head.sequence) == mine {
                 reply.clear();
                 inlet.append_to(socket, length, reply)?;
-                return Ok(head);
+                return Ok(Some(head));
             }
             let mut body = Vec::new();
             inlet.append_to(socket, length, &mut body)?;
@@ -139,6 +199,31 @@ impl StreamProgram {
         }
         result
     }
+
+    /// Reads the replies that are under way when the connection is being closed, up to its end.
+    fn read_rest(&self) -> Result<(), LinkError> {
+        let deadline = Instant::now() + FAREWELL;
+        let mut desk = self.desk();
+        let mut inlet = loop {
+            if let Some(inlet) = desk.inlet.take() {
+                break inlet;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(LinkError::Closed);
+            }
+            desk = self.unread.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        drop(desk);
+        let ended = self.read_until(&mut inlet, None, &mut Vec::new());
+        self.desk().inlet = Some(inlet);
+        ended.map(|_| ())
+    }
+
+    /// Makes all who wait for replies look up.
+    fn ring_all(&self) {
+        self.desk().waiting.values().for_each(|waiter| waiter.bell.notify_one());
+    }
 }
 
 impl ProgramLink for StreamProgram {
@@ -163,5 +248,98 @@ impl ProgramLink for StreamProgram {
 
     fn abandon(&self) {
         self.socket.abandon();
+    }
+
+    fn holding(&self) -> Option<&dyn Holding> {
+        Some(self)
+    }
+}
+
+impl Holding for StreamProgram {
+    fn hold(&self) -> u64 {
+        let mut outlet = self.outlet();
+        outlet.limit.hold();
+        outlet.sequence
+    }
+
+    fn release(&self) {
+        self.outlet().limit.open();
+        self.opened.notify_all();
+    }
+
+    fn hold_at(&self, frame: u64) -> io::Result<()> {
+        self.bell.install()?;
+        self.outlet().limit.wish(frame);
+        Ok(())
+    }
+
+    fn reached(&self) -> Option<u64> {
+        self.outlet().limit.take_reached()
+    }
+
+    /// Says that no frame will come, and reads what the worker has said until it closes its end too.
+    fn leave(&self) -> Result<u64, LinkError> {
+        let frames = {
+            let mut outlet = self.outlet();
+            outlet.limit.close();
+            outlet.sequence
+        };
+        if !self.socket.expect_end() {
+            return Err(LinkError::Closed);
+        }
+        let socket = self.socket.get()?;
+        let closing = set_socket_timeout(socket, Timeout::Recv, Some(FAREWELL));
+        let closing = closing.and_then(|()| shutdown(socket, Shutdown::Write));
+        let read = closing.map_err(|_| LinkError::Closed).and_then(|()| self.read_rest());
+        if let Err(error) = read {
+            // What the worker had still to say is lost.
+            self.give_up();
+            return Err(error);
+        }
+        self.socket.close().map_err(LinkError::system("close the connection"))?;
+        Ok(frames)
+    }
+
+    fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
+        let failed = |source| ConnectError::Link { address: address.clone(), source };
+        let socket = self.home.return_to(address, key, self.frames(), &[], timeout)?;
+        self.desk().inlet = Some(Inlet::new());
+        self.socket.replace(&socket).map_err(LinkError::system("keep the connection")).map_err(failed)?;
+        self.outlet().limit.hold();
+        self.ring_all();
+        Ok(())
+    }
+
+    fn keep(&self) -> io::Result<()> {
+        self.bell.install()?;
+        self.socket.keep();
+        Ok(())
+    }
+
+    fn is_lost(&self) -> bool {
+        let _ = self.socket.check();
+        self.socket.is_lost()
+    }
+
+    fn give_up(&self) {
+        self.socket.give_up();
+        self.release();
+        self.ring_all();
+    }
+
+    fn key(&self) -> SessionKey {
+        self.home.key()
+    }
+
+    fn frames(&self) -> u64 {
+        self.outlet().sequence
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.fd()
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.get().ok()
     }
 }

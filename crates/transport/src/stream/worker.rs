@@ -5,17 +5,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_wire::frame::FrameHead;
+use katydid_wire::handshake::LinkKind;
 
-use crate::inlet::Inlet;
+use crate::inlet::{Found, Inlet};
 use crate::shm::answer_head;
 use crate::socket::send_all;
-use crate::{Answer, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
+use crate::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, Switch, WorkerLink};
 
 const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
 
 /// The worker's end of a stream link.
 pub(crate) struct StreamWorker {
-    socket: Arc<OwnedFd>,
+    switch: Switch,
     inlet: Inlet,
     sequence: u64,
     payload: Vec<u8>,
@@ -23,25 +24,41 @@ pub(crate) struct StreamWorker {
 }
 
 impl StreamWorker {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        let socket = Arc::new(socket);
-        let replier = Arc::new(StreamReplier { socket: Arc::clone(&socket), outlet: Mutex::new(()) });
-        Self { socket, inlet: Inlet::new(), sequence: 0, payload: Vec::new(), replier }
+    /// The next frame is number `sequence`.
+    pub(crate) fn new(socket: OwnedFd, sequence: u64) -> Result<Self, LinkError> {
+        let switch = Switch::new(LinkKind::STREAM, socket, &[], Box::new(|| ()))?;
+        switch.count(sequence);
+        let replier = Arc::new(StreamReplier { switch: switch.clone(), outlet: Mutex::new(()) });
+        Ok(Self { switch, inlet: Inlet::new(), sequence, payload: Vec::new(), replier })
     }
 }
 
 impl WorkerLink for StreamWorker {
-    fn next(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
-        let socket = self.socket.as_fd();
-        let Some(bytes) = self.inlet.head(socket)? else { return Ok(None) };
-        let (head, length) = FrameHead::decode(&bytes)?;
-        if head.sequence != self.sequence {
-            return Err(OUT_OF_ORDER);
+    fn next(&mut self) -> Result<Event<'_>, LinkError> {
+        loop {
+            if self.switch.take_interrupt(self.sequence) {
+                return Ok(Event::Interrupted);
+            }
+            let Some(socket) = self.switch.wait_for_program(self.sequence) else { continue };
+            let bytes = match self.inlet.head_or_wake(socket.as_fd(), Some(self.switch.wake()))? {
+                Found::Head(bytes) => bytes,
+                Found::Woken => {
+                    self.switch.has_looked_up();
+                    continue;
+                }
+                Found::End if self.switch.ended(&socket) => continue,
+                Found::End => return Ok(Event::Closed),
+            };
+            let (head, length) = FrameHead::decode(&bytes)?;
+            if head.sequence != self.sequence {
+                return Err(OUT_OF_ORDER);
+            }
+            self.payload.clear();
+            self.inlet.append_to(socket.as_fd(), length, &mut self.payload)?;
+            self.sequence += 1;
+            self.switch.count(self.sequence);
+            return Ok(Event::Frame(Frame { head, payload: &self.payload }));
         }
-        self.payload.clear();
-        self.inlet.append_to(socket, length, &mut self.payload)?;
-        self.sequence += 1;
-        Ok(Some(Frame { head, payload: &self.payload }))
     }
 
     fn replier(&self) -> Arc<dyn Replier> {
@@ -53,23 +70,29 @@ impl WorkerLink for StreamWorker {
     }
 
     fn hangup(&self) -> Hangup {
-        Hangup::new(Arc::clone(&self.socket))
+        Hangup::new(self.switch.wait_for_socket())
+    }
+
+    fn switch(&self) -> Option<Switch> {
+        Some(self.switch.clone())
     }
 }
 
 /// Writes replies, each whole.
 struct StreamReplier {
-    socket: Arc<OwnedFd>,
+    switch: Switch,
     outlet: Mutex<()>,
 }
 
 impl Replier for StreamReplier {
+    /// A program that is away gets its reply when it is back.
     fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
         let (head, output) = answer_head(answer)?;
         let prefix = answer.output.prefix()?;
         let prefix = if output == 0 { &[][..] } else { &prefix };
         let parts = [&head, answer.payload, prefix, answer.output.stdout, answer.output.stderr];
         let _whole = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
-        send_all(self.socket.as_fd(), &mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)
+        let socket = self.switch.wait_for_socket();
+        send_all(socket.as_fd(), &mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)
     }
 }

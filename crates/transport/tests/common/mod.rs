@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use katydid_transport::{Address, Answer, Connection, Pending, Replier, WorkerLink, connect};
 use katydid_wire::frame::Output;
-use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Hello, LinkKind, Ready, SessionKind};
+use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, Ready, SessionKind};
+use katydid_wire::key::SessionKey;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tempfile::TempDir;
 
@@ -32,6 +33,7 @@ pub(crate) fn build() -> Build {
 pub(crate) fn hello(link: LinkKind) -> Hello {
     Hello {
         session: SessionKind::CUDA,
+        claim: Claim::NEW,
         link,
         pid: std::process::id(),
         memory_quota: 0,
@@ -96,7 +98,9 @@ impl Server {
         let (pending, note) = Pending::receive(&worker, &build()).unwrap().unwrap();
         assert_eq!(note, b"note");
         let arenas = pending.hello().arenas.clone();
-        pending.open(&build(), &Ready { worker_pid: 1, driver: "none".into(), arenas }).unwrap()
+        pending
+            .open(&build(), &Ready { worker_pid: 1, key: SessionKey::NONE, driver: "none".into(), arenas }, 0)
+            .unwrap()
     }
 }
 
@@ -115,7 +119,7 @@ pub(crate) fn link(path: Path) -> (Connection, Box<dyn WorkerLink>) {
 pub(crate) fn work(mut link: Box<dyn WorkerLink>) -> u64 {
     let (replier, mut sum) = (link.replier(), 0);
     let mut slow = Vec::new();
-    while let Some(frame) = link.next().unwrap() {
+    while let Some(frame) = link.next().unwrap().frame() {
         let (thread, sequence) = (frame.head.thread, frame.head.sequence);
         let payload = frame.payload.to_vec();
         match frame.head.opcode {
@@ -143,7 +147,7 @@ pub(crate) fn work(mut link: Box<dyn WorkerLink>) -> u64 {
     sum
 }
 
-fn answer(replier: &Arc<dyn Replier>, thread: u32, sequence: u64, payload: &[u8]) {
+pub(crate) fn answer(replier: &Arc<dyn Replier>, thread: u32, sequence: u64, payload: &[u8]) {
     let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, output: Output::default() };
     replier.reply(&answer).unwrap();
 }

@@ -1,6 +1,9 @@
 //! A program, a server and a worker process, put together for tests: the program is the test, the server a thread of
 //! it, the worker this same test binary started again.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::cell::RefCell;
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -17,7 +20,8 @@ use katydid_arena::{Offers, Settled};
 use katydid_transport::{Address, Pending, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::codec::{Message, Reply};
-use katydid_wire::handshake::{Build, Hello, LinkKind, SessionKind};
+use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, SessionKind};
+use katydid_wire::key::SessionKey;
 use katydid_wire::message::kdContextRetain;
 use katydid_worker::WorkerOptions;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -41,6 +45,9 @@ pub(crate) enum Way {
     /// TCP over loopback.
     Tcp,
 }
+
+/// Names the session of every program here.
+pub(crate) const KEY: SessionKey = SessionKey([0x4b; 16]);
 
 /// Names another driver than softcuda, to run these tests where a GPU is: `auto`, or a path.
 const OTHER_DRIVER: &str = "KATYDID_TEST_DRIVER";
@@ -89,20 +96,23 @@ pub(crate) fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
     (child, ours)
 }
 
-/// Takes one program and hands it to the worker.
-fn serve_one(accept: impl FnOnce() -> OwnedFd + Send + 'static, control: OwnedFd, note: &'static [u8]) {
+/// Takes a program, and whoever comes after it, and hands them to the worker. The worker ends with its server: this
+/// one stays until the test is over.
+fn serve_all(mut accept: impl FnMut() -> OwnedFd + Send + 'static, control: OwnedFd, note: &'static [u8]) {
     thread::spawn(move || {
         let build = Build::current(SPEC_HASH);
-        let pending = Pending::accept(accept(), &build, PATIENCE).unwrap();
-        pending.hand_over(control.as_fd(), &build, note).unwrap();
-        // The worker ends with its server: this one stays until the test is over.
-        thread::sleep(PATIENCE * 10);
+        let note = [note, format!("\nkey {}", KEY.spelled()).as_bytes()].concat();
+        loop {
+            let pending = Pending::accept(accept(), &build, PATIENCE).unwrap();
+            pending.hand_over(control.as_fd(), &build, &note).unwrap();
+        }
     });
 }
 
 /// A program in a session of its own.
 pub(crate) struct Program {
     pub(crate) link: Box<dyn ProgramLink>,
+    pub(crate) address: Address,
     pub(crate) arenas: Settled,
     pub(crate) worker: Child,
     /// What the worker's driver printed for the program's standard output.
@@ -128,17 +138,18 @@ impl Program {
         let address: Address = if way == Way::Tcp {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
-            serve_one(move || listener.accept().unwrap().0.into(), control, note);
+            serve_all(move || listener.accept().unwrap().0.into(), control, note);
             address
         } else {
             let path = folder.path().join("socket");
             let listener = UnixListener::bind(&path).unwrap();
-            serve_one(move || listener.accept().unwrap().0.into(), control, note);
+            serve_all(move || listener.accept().unwrap().0.into(), control, note);
             Address::Unix(path)
         };
         let offers = Offers::reserve().unwrap();
         let hello = Hello {
             session: SessionKind::CUDA,
+            claim: Claim::NEW,
             link: if way == Way::Shm { LinkKind::SHM } else { LinkKind::STREAM },
             pid: std::process::id(),
             memory_quota: 0,
@@ -154,7 +165,7 @@ impl Program {
         }
         let printed = RefCell::default();
         let mut program =
-            Self { link: connection.link, arenas, worker, printed, context: 0, _folder: folder, _turn: turn };
+            Self { link: connection.link, address, arenas, worker, printed, context: 0, _folder: folder, _turn: turn };
         program.call(&kdContextRetain { context: 1, device: 0, flags: 0 }).unwrap();
         program.context = 1;
         program

@@ -1,0 +1,349 @@
+//! The job thread: does in this program what the supervisor of its job asks for (`katydid_wire::job`).
+//!
+//! It runs only in programs of a job, beside the program's own threads, and takes no signals. The rule: a program never
+//! stands still for want of a supervisor. When the connection to it ends, a program that is held goes on; one that
+//! has let go of its worker tries to reach a supervisor again, since nobody else can bring its session back; one that
+//! has lost its worker is told so.
+//!
+//! A program announces itself before it connects to its server, so that the supervisor never has it dumped with a
+//! connection that it knows nothing of.
+//!
+//! Whether a supervisor will come is seen by a lock that each holds on the file `lock` beside the job socket for as
+//! long as it lives, and before a restored program runs: when that is free, nobody will.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use katydid_transport::{Address, Holding, LinkError, Talk, TalkError};
+use katydid_wire::handshake::LinkKind;
+use katydid_wire::job::{FromProgram, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::connect::{OpenError, program_name, variable};
+use crate::output::say;
+use crate::session::Session;
+
+/// Names frames at which the program holds itself for a checkpoint, ascending, counted from 1: for tests that must come
+/// out the same every time.
+const STOPS: &str = "KATYDID_CHECKPOINT_AT";
+/// Between two attempts of a program that waits to be taken up again.
+const EAGER: Duration = Duration::from_millis(2);
+/// Between two attempts of a program that does well without a supervisor.
+const CALM: Duration = Duration::from_secs(1);
+/// Attempts between two looks whether there is a supervisor at all.
+const ATTEMPTS: u32 = 250;
+/// How long a worker may take to take the program back.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a program of a job knows of it.
+#[derive(Debug)]
+pub struct Job {
+    path: PathBuf,
+    stops: Vec<u64>,
+    /// The supervisor, while it does not know more than that there is a program.
+    announced: Option<Talk>,
+}
+
+impl Job {
+    /// The job whose socket is at `path`. The program is to stop before each frame of `stops`, which count from 0 and
+    /// ascend.
+    pub fn new(path: PathBuf, stops: Vec<u64>) -> Self {
+        Self { path, stops, announced: None }
+    }
+
+    /// The job that the environment names, if it does.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Setting`].
+    pub fn from_environment() -> Result<Option<Self>, OpenError> {
+        let Some(path) = variable(VARIABLE) else { return Ok(None) };
+        let stops = match variable(STOPS) {
+            None => Vec::new(),
+            Some(value) => read_stops(&value).ok_or(OpenError::Setting {
+                variable: STOPS,
+                value,
+                expected: "ascending numbers of frames, from 1, with commas between",
+            })?,
+        };
+        Ok(Some(Self::new(path.into(), stops)))
+    }
+
+    /// Tells the supervisor that there will be a session. It waits for those who have come so far before it has them dumped;
+    /// while it has, its socket is out of sight, and the program waits here.
+    pub fn announce(&mut self) {
+        let mut attempts = 0;
+        while self.announced.is_none() {
+            match reach(&self.path) {
+                Ok(talk) => self.announced = Some(talk),
+                Err(error) if error.kind() != ErrorKind::NotFound || is_absent(&self.path) => return,
+                Err(_) if u32::is_multiple_of(attempts, ATTEMPTS) && is_forsaken(&self.path) => return,
+                Err(_) => thread::sleep(EAGER),
+            }
+            attempts += 1;
+        }
+    }
+}
+
+/// As numbers of the frames before which the program stops, which count from 0.
+fn read_stops(text: &str) -> Option<Vec<u64>> {
+    let stops: Option<Vec<u64>> =
+        text.split(',').map(|number| number.trim().parse::<u64>().ok()?.checked_sub(1)).collect();
+    stops.filter(|stops| stops.is_sorted())
+}
+
+/// Where the program's session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// With its worker.
+    Present,
+    /// Let go of its worker.
+    Away,
+    /// Its worker has ended.
+    Bereft,
+}
+
+/// The job thread of one session.
+pub struct Keeper<'a> {
+    session: &'a Session,
+    link: &'a dyn Holding,
+    job: Job,
+    address: String,
+    kind: LinkKind,
+    standing: Standing,
+    is_held: bool,
+    attempts: u32,
+}
+
+impl<'a> Keeper<'a> {
+    /// For a session at `address`; none if its link cannot be held.
+    pub fn new(session: &'a Session, job: Job, address: &Address, kind: LinkKind) -> Option<Self> {
+        let link = session.holding()?;
+        let (address, standing) = (address.to_string(), Standing::Present);
+        let mut keeper = Self { session, link, job, address, kind, standing, is_held: false, attempts: 0 };
+        keeper.arm();
+        Some(keeper)
+    }
+
+    /// Keeps the session until the process ends, or the session does.
+    pub fn run(mut self) {
+        while !self.session.is_lost() {
+            match self.job.announced.take().or_else(|| self.reach()) {
+                Some(talk) => self.serve(&talk),
+                None if self.standing == Standing::Present => thread::sleep(CALM),
+                None => self.wait_eagerly(),
+            }
+            self.do_without();
+        }
+    }
+
+    /// The supervisor, if it is there. Nothing is opened while it is not: the program may be dumped at any moment.
+    fn reach(&self) -> Option<Talk> {
+        reach(&self.job.path).ok()
+    }
+
+    /// Pauses before the next attempt of a program that left. Now and then it looks whether anybody will come.
+    fn wait_eagerly(&mut self) {
+        thread::sleep(EAGER);
+        self.attempts += 1;
+        if self.attempts.is_multiple_of(ATTEMPTS) && is_forsaken(&self.job.path) {
+            self.give_up("the supervisor of its job has ended while the program was away from its worker");
+        }
+    }
+
+    /// Has the link stop at the next frame that was wished.
+    fn arm(&mut self) {
+        if !self.job.stops.is_empty() {
+            let stop = self.job.stops.remove(0);
+            if let Err(error) = self.link.hold_at(stop) {
+                say(format_args!("{STOPS}: {error}"));
+            }
+        }
+    }
+
+    /// There is no supervisor at this moment.
+    fn do_without(&mut self) {
+        match self.standing {
+            Standing::Present if self.is_held || self.link.reached().is_some() => self.release(),
+            Standing::Present if self.link.is_lost() => self.give_up("its worker has ended"),
+            Standing::Bereft => self.give_up("its worker has ended, and so has the supervisor of its job"),
+            Standing::Present | Standing::Away => {}
+        }
+    }
+
+    /// Obeys one supervisor until it is gone, or the program has left.
+    fn serve(&mut self, talk: &Talk) {
+        // Without a bell the loss of a worker is noticed by the next call, and is the end.
+        let _ = self.link.keep();
+        let outcome = self.tell(talk, &self.introduction()).and_then(|()| {
+            loop {
+                if !self.wait(talk)? {
+                    continue;
+                }
+                let word = talk.listen()?;
+                let order = ToProgram::decode(&word.bytes)?;
+                let before = self.standing;
+                if let Some(answer) = self.obey(order) {
+                    self.tell(talk, &answer)?;
+                    if matches!(answer, FromProgram::Released {} | FromProgram::Resumed {}) {
+                        // Not before it was told: the program may end with its next instruction.
+                        self.release();
+                    }
+                }
+                if before == Standing::Present && self.standing == Standing::Away {
+                    return Ok(());
+                }
+            }
+        });
+        if let Err(TalkError::Envelope(error)) = outcome {
+            say(format_args!("the supervisor of this job sent what makes no sense: {error}"));
+        }
+    }
+
+    fn introduction(&self) -> FromProgram {
+        FromProgram::Member {
+            protocol: PROTOCOL,
+            pid: std::process::id(),
+            key: self.link.key(),
+            address: self.address.clone(),
+            link: self.kind.0,
+            state: match self.standing {
+                Standing::Present => 0,
+                Standing::Away => 1,
+                Standing::Bereft => 2,
+            },
+            frames: self.link.frames(),
+            program: program_name(),
+        }
+    }
+
+    fn tell(&self, talk: &Talk, word: &FromProgram) -> Result<(), TalkError> {
+        talk.send(&word.encode()?, &[])
+    }
+
+    /// Waits for an order, and reports what happens meanwhile; true when an order is there.
+    fn wait(&mut self, talk: &Talk) -> Result<bool, TalkError> {
+        let supervisor = PollFd::from_borrowed_fd(talk.as_fd(), PollFlags::IN);
+        let bell = self.link.bell().map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        let watched = self.link.socket().filter(|_| self.standing == Standing::Present);
+        let worker = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP));
+        let mut all: Vec<PollFd<'_>> = [Some(supervisor), bell, worker].into_iter().flatten().collect();
+        // An interrupted wait is repeated by the caller.
+        let _ = poll(&mut all, None::<&Timespec>);
+        let has_order = !all[0].revents().is_empty();
+        if let Some(bell) = self.link.bell() {
+            quiet(bell);
+        }
+        if self.standing == Standing::Present && self.link.is_lost() {
+            self.standing = Standing::Bereft;
+            self.tell(talk, &FromProgram::Lost { frames: self.link.hold() })?;
+        }
+        if let Some(frames) = self.link.reached() {
+            self.tell(talk, &FromProgram::Reached { frames })?;
+        }
+        Ok(has_order)
+    }
+
+    /// Carries an order out, but for letting frames flow; the answer says how that went.
+    fn obey(&mut self, order: ToProgram) -> Option<FromProgram> {
+        match (order, self.standing) {
+            (ToProgram::Hold {}, Standing::Present) => {
+                self.is_held = true;
+                Some(FromProgram::Held { frames: self.link.hold() })
+            }
+            (ToProgram::Leave {}, Standing::Present) if self.is_held => Some(self.leave()),
+            (ToProgram::Resume { address, key }, Standing::Away | Standing::Bereft) => {
+                let resumed = address
+                    .parse::<Address>()
+                    .map_err(|error| error.to_string())
+                    .and_then(|server| self.link.resume(&server, key, PATIENCE).map_err(|error| error.to_string()));
+                if let Err(text) = resumed {
+                    return Some(FromProgram::Failed { text });
+                }
+                (self.address, self.standing) = (address, Standing::Present);
+                Some(FromProgram::Resumed {})
+            }
+            (ToProgram::Release {}, Standing::Present) => Some(FromProgram::Released {}),
+            (ToProgram::GiveUp { text }, Standing::Away | Standing::Bereft) => {
+                self.give_up(&text);
+                None
+            }
+            (order, standing) => {
+                let text =
+                    format!("{order:?} makes no sense while the program is {standing:?}, held: {}", self.is_held);
+                Some(FromProgram::Failed { text })
+            }
+        }
+    }
+
+    fn leave(&mut self) -> FromProgram {
+        match self.link.leave() {
+            Ok(frames) => {
+                self.standing = Standing::Away;
+                FromProgram::Left { frames }
+            }
+            Err(error) => {
+                if !matches!(error, LinkError::System { .. }) {
+                    let _ = self.session.fail("leaving the worker", &error);
+                }
+                FromProgram::Failed { text: error.to_string() }
+            }
+        }
+    }
+
+    /// Frames flow again, up to the next stop.
+    fn release(&mut self) {
+        self.is_held = false;
+        self.arm();
+        self.link.release();
+    }
+
+    fn give_up(&mut self, why: &str) {
+        self.session.give_up(why);
+    }
+}
+
+/// Connects to the supervisor whose socket is at `path`.
+fn reach(path: &Path) -> std::io::Result<Talk> {
+    path.symlink_metadata()?;
+    Talk::new(UnixStream::connect(path)?.into(), MAX_MESSAGE)
+}
+
+/// Whether there is no such socket, not even out of sight.
+fn is_absent(path: &Path) -> bool {
+    // It may come into sight between two looks.
+    !path.with_extension(HIDDEN).exists() && !path.exists()
+}
+
+/// Whether nobody supervises the job whose socket is at `path`: its folder is gone, or its lock is free.
+fn is_forsaken(path: &Path) -> bool {
+    let Some(folder) = path.parent() else { return true };
+    let Ok(lock) = File::open(folder.join("lock")) else { return !folder.exists() };
+    // Given back with the file, at once.
+    flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
+}
+
+/// Takes a bell's ringing away.
+fn quiet(bell: BorrowedFd<'_>) {
+    // Nothing there to be read is as good.
+    let _ = rustix::io::read(bell, &mut [0; 8]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_are_ascending_numbers_from_one() {
+        assert_eq!(read_stops("1, 5,5,90"), Some(vec![0, 4, 4, 89]));
+        for wrong in ["", "0", "5,3", "1;2", "x", "1,,2", "-1"] {
+            assert_eq!(read_stops(wrong), None, "{wrong}");
+        }
+    }
+}

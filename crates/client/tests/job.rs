@@ -1,0 +1,258 @@
+//! The job thread of a program under a supervisor that the test plays, over a real link.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on panics")]
+
+use std::fs::File;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use katydid_client::job::{Job, Keeper};
+use katydid_client::session::{LOST, Session};
+use katydid_transport::{Address, Answer, Event, Pending, Switch, Talk, connect};
+use katydid_wire::frame::Output;
+use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, Ready, SessionKind};
+use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};
+use katydid_wire::key::SessionKey;
+use katydid_wire::message::{cuCtxSynchronize, kdCopyIn};
+use rustix::fs::{FlockOperation, flock};
+use rustix::net::{Shutdown, shutdown};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const KEY: SessionKey = SessionKey([7; 16]);
+const NOTHING: kdCopyIn<'_> = kdCopyIn { destination: 0, stream: 0, data: &[] };
+
+/// A program in a session, its worker, and the socket where its supervisor listens.
+struct Stage {
+    folder: TempDir,
+    session: &'static Session,
+    server: UnixListener,
+    switch: Switch,
+    /// Frames that the worker has taken.
+    taken: Mutex<Receiver<u64>>,
+    listener: Option<UnixListener>,
+    /// The supervisor's sign of life.
+    lock: Option<File>,
+}
+
+fn build() -> Build {
+    Build::current([1; 32])
+}
+
+fn ready() -> Ready {
+    Ready { worker_pid: 1, key: KEY, driver: "none".into(), arenas: vec![] }
+}
+
+impl Stage {
+    fn new(kind: LinkKind, stops: Vec<u64>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server");
+        let server = UnixListener::bind(&path).unwrap();
+        let address = Address::Unix(path);
+        let hello = Hello {
+            session: SessionKind::CUDA,
+            claim: Claim::NEW,
+            link: kind,
+            pid: 1,
+            memory_quota: 0,
+            program: "test".into(),
+            name: String::new(),
+            arenas: vec![],
+        };
+        let (connection, worker) = thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let pending = Pending::accept(server.accept().unwrap().0.into(), &build(), PATIENCE).unwrap();
+                pending.open(&build(), &ready(), 0).unwrap()
+            });
+            (connect(&address, &hello, &build(), PATIENCE).unwrap(), worker.join().unwrap())
+        });
+        let switch = worker.switch().unwrap();
+        let (tell, taken) = channel();
+        thread::spawn(move || work(worker, &tell));
+        let session: &'static Session = Box::leak(Box::new(Session::new(connection.link, |_, _| ())));
+        let listener = Some(UnixListener::bind(folder.path().join("job")).unwrap());
+        let lock = Some(File::create(folder.path().join("lock")).unwrap());
+        flock(lock.as_ref().unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
+        let keeper = Keeper::new(session, Job::new(folder.path().join("job"), stops), &address, kind).unwrap();
+        thread::spawn(move || keeper.run());
+        Self { folder, session, server, switch, taken: Mutex::new(taken), listener, lock }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("job")
+    }
+
+    /// The program's next connection, and how it introduces itself: state and frames.
+    fn member(&self) -> (Supervisor, u32, u64) {
+        let socket = self.listener.as_ref().unwrap().accept().unwrap().0;
+        let supervisor = Supervisor(Talk::new(socket.into(), MAX_MESSAGE).unwrap());
+        match supervisor.hear() {
+            FromProgram::Member { state, frames, key, .. } if key.matches(&KEY) => (supervisor, state, frames),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Takes the program back.
+    fn take_back(&self) {
+        let pending = Pending::accept(self.server.accept().unwrap().0.into(), &build(), PATIENCE).unwrap();
+        self.switch.attach(pending, &build(), &ready()).unwrap();
+    }
+
+    fn enqueue(&self) {
+        self.session.enqueue(0, &NOTHING).unwrap();
+    }
+}
+
+/// Takes frames, and answers those that want it, until the program closes.
+fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
+    let replier = link.replier();
+    while let Ok(Event::Frame(frame)) = link.next() {
+        let (thread, sequence) = (frame.head.thread, frame.head.sequence);
+        if frame.head.wants_reply {
+            let answer = Answer { thread, sequence, status: 0, deferred: 0, payload: &[], output: Output::default() };
+            replier.reply(&answer).unwrap();
+        } else if tell.send(sequence).is_err() {
+            return;
+        }
+    }
+}
+
+/// The supervisor's end.
+struct Supervisor(Talk);
+
+impl Supervisor {
+    fn hear(&self) -> FromProgram {
+        FromProgram::decode(&self.0.receive(PATIENCE).unwrap().bytes).unwrap()
+    }
+
+    fn say(&self, order: &ToProgram) {
+        self.0.send(&order.encode().unwrap(), &[]).unwrap();
+    }
+
+    fn order(&self, order: &ToProgram) -> FromProgram {
+        self.say(order);
+        self.hear()
+    }
+}
+
+fn resume(stage: &Stage) -> ToProgram {
+    ToProgram::Resume { address: format!("unix:{}", stage.folder.path().join("server").display()), key: KEY }
+}
+
+const KINDS: [LinkKind; 2] = [LinkKind::SHM, LinkKind::STREAM];
+
+#[test]
+fn a_program_is_held_leaves_and_is_resumed() {
+    for kind in KINDS {
+        let stage = Stage::new(kind, vec![]);
+        stage.enqueue();
+        let (supervisor, state, _) = stage.member();
+        assert_eq!(state, 0);
+        // What makes no sense now is refused, and changes nothing.
+        assert!(matches!(supervisor.order(&ToProgram::Leave {}), FromProgram::Failed { .. }));
+        assert!(matches!(supervisor.order(&resume(&stage)), FromProgram::Failed { .. }));
+        assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: 1 });
+        let late = thread::spawn({
+            let session = stage.session;
+            move || session.enqueue(0, &NOTHING)
+        });
+        stage.switch.detach();
+        assert_eq!(supervisor.order(&ToProgram::Leave {}), FromProgram::Left { frames: 1 });
+        drop(supervisor);
+        let (supervisor, state, frames) = stage.member();
+        assert_eq!((state, frames), (1, 1));
+        assert!(matches!(supervisor.order(&ToProgram::Hold {}), FromProgram::Failed { .. }));
+        assert!(!late.is_finished());
+        thread::scope(|scope| {
+            scope.spawn(|| stage.take_back());
+            assert_eq!(supervisor.order(&resume(&stage)), FromProgram::Resumed {});
+        });
+        late.join().unwrap().unwrap();
+        stage.session.call(0, &cuCtxSynchronize {}).unwrap();
+        assert_eq!([(); 2].map(|()| stage.taken.lock().unwrap().recv().unwrap()), [0, 1]);
+        assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: 3 });
+        assert_eq!(supervisor.order(&ToProgram::Release {}), FromProgram::Released {});
+        stage.enqueue();
+    }
+}
+
+#[test]
+fn a_program_that_is_held_goes_on_when_its_supervisor_ends() {
+    for kind in KINDS {
+        let stage = Stage::new(kind, vec![]);
+        let (supervisor, _, _) = stage.member();
+        assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: 0 });
+        let late = thread::spawn({
+            let session = stage.session;
+            move || session.enqueue(0, &NOTHING)
+        });
+        drop(supervisor);
+        late.join().unwrap().unwrap();
+        // Another supervisor finds it as it was.
+        assert_eq!(stage.member().1, 0);
+    }
+}
+
+#[test]
+fn a_program_that_is_away_waits_for_a_supervisor_as_long_as_one_may_come() {
+    for kind in KINDS {
+        let mut stage = Stage::new(kind, vec![]);
+        let (supervisor, _, _) = stage.member();
+        supervisor.order(&ToProgram::Hold {});
+        stage.switch.detach();
+        supervisor.order(&ToProgram::Leave {});
+        // Nobody listens, but the lock says that somebody will.
+        std::fs::remove_file(stage.path()).unwrap();
+        (stage.listener, _) = (None, supervisor);
+        let waiting = thread::spawn({
+            let session = stage.session;
+            move || session.enqueue(0, &NOTHING)
+        });
+        thread::sleep(Duration::from_millis(1200));
+        assert!(!waiting.is_finished());
+        stage.lock = None;
+        assert_eq!(waiting.join().unwrap(), Err(LOST), "{kind:?}");
+        assert!(stage.session.is_lost());
+    }
+}
+
+#[test]
+fn a_program_that_lost_its_worker_waits_for_the_supervisors_word() {
+    for kind in KINDS {
+        let stage = Stage::new(kind, vec![]);
+        let (supervisor, _, _) = stage.member();
+        // The order is answered after the link was told to wait for another worker.
+        supervisor.order(&ToProgram::Release {});
+        shutdown(&*stage.switch.socket().unwrap(), Shutdown::Both).unwrap();
+        assert_eq!(supervisor.hear(), FromProgram::Lost { frames: 0 });
+        let waiting = thread::spawn({
+            let session = stage.session;
+            move || session.call(0, &cuCtxSynchronize {})
+        });
+        supervisor.say(&ToProgram::GiveUp { text: "there is no image".into() });
+        assert_eq!(waiting.join().unwrap().map(drop), Err(LOST), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_program_stops_at_the_frames_that_were_named() {
+    for kind in KINDS {
+        let stage = Stage::new(kind, vec![2, 5]);
+        let program = thread::spawn({
+            let session = stage.session;
+            move || (0..7).try_for_each(|_| session.enqueue(0, &NOTHING))
+        });
+        let (supervisor, _, _) = stage.member();
+        for stop in [2, 5] {
+            assert_eq!(supervisor.hear(), FromProgram::Reached { frames: stop });
+            assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: stop });
+            assert!(!program.is_finished());
+            assert_eq!(supervisor.order(&ToProgram::Release {}), FromProgram::Released {});
+        }
+        program.join().unwrap().unwrap();
+    }
+}

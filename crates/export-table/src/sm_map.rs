@@ -1,0 +1,59 @@
+//! The table SM_MAP (17 words): cuBLASLt asks where the device's multiprocessors lie.
+//!
+//! | slot | what                                                                                        |
+//! |-----:|---------------------------------------------------------------------------------------------|
+//! |    4 | two arrays of a byte for each pair of multiprocessors, of the current context's device      |
+//! |   13 | gives both arrays back; null is nothing                                                     |
+//!
+//! The arrays are the C library's: the caller may keep them as long as it likes.
+
+#![expect(unsafe_code, reason = "slots hand memory to C callers")]
+
+use crate::border::{Status, guard, status};
+use crate::facts::facts;
+use crate::table::{Table, Word};
+
+pub(crate) static TABLE: Table<17> =
+    Table::sized(&[(4, places as *const () as Word), (13, give_back as *const () as Word)]);
+
+unsafe extern "C" fn places(first: *mut *mut u8, second: *mut *mut u8) -> Status {
+    guard(|| {
+        if first.is_null() || second.is_null() {
+            return Err(status::INVALID_VALUE);
+        }
+        let (of_first, of_second) = facts()?.multiprocessor_places()?;
+        let one = copy(&of_first).ok_or(status::OUT_OF_MEMORY)?;
+        let Some(other) = copy(&of_second) else {
+            // SAFETY: `copy` made it, and nobody else has it.
+            unsafe { libc::free(one.cast()) };
+            return Err(status::OUT_OF_MEMORY);
+        };
+        // SAFETY: both are writable, which is what callers of the slot pass; null was refused above.
+        unsafe {
+            first.write(one);
+            second.write(other);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn give_back(first: *mut u8, second: *mut u8) -> Status {
+    // SAFETY: arrays of slot 4, which gives them once, or null.
+    unsafe {
+        libc::free(first.cast());
+        libc::free(second.cast());
+    }
+    status::SUCCESS
+}
+
+/// The bytes in memory of the C library's; none when there is no more.
+fn copy(bytes: &[u8]) -> Option<*mut u8> {
+    // SAFETY: without a precondition.
+    let room = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
+    if room.is_null() {
+        return None;
+    }
+    // SAFETY: just made, as long as the bytes.
+    unsafe { room.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    Some(room)
+}

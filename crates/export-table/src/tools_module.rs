@@ -1,0 +1,27 @@
+//! The table TOOLS_MODULE (99 words): cuFFT walks the kernels of the modules it makes.
+//!
+//! Slot 7 calls a function for each kernel of a module and answers how many there were. The handle that the function is
+//! given is the public one; cuFFT reads nothing behind it (measured with handles into inaccessible memory).
+
+#![expect(unsafe_code, reason = "calls a function of a C caller")]
+
+use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::facts::{Handle, facts};
+use crate::table::{Table, Word};
+
+pub(crate) static TABLE: Table<99> = Table::sized(&[(7, each_kernel as *const () as Word)]);
+
+/// Called with what the caller gave for it, a function's handle, and the function's name.
+type Visit = unsafe extern "C" fn(opaque: *mut c_void, function: Handle, name: *const c_char);
+
+unsafe extern "C" fn each_kernel(_context: Handle, module: Handle, visit: Option<Visit>, opaque: *mut c_void) -> i32 {
+    let kernels = catch_unwind(AssertUnwindSafe(|| facts().and_then(|facts| facts.module_functions(module))));
+    let (Ok(Ok(kernels)), Some(visit)) = (kernels, visit) else { return 0 };
+    for (function, name) in &kernels {
+        // SAFETY: the caller's own function, with its own argument; the name lives until the last call is over.
+        unsafe { visit(opaque, *function, name.as_ptr()) };
+    }
+    i32::try_from(kernels.len()).unwrap_or(i32::MAX)
+}

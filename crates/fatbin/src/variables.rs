@@ -1,0 +1,232 @@
+//! The variables that code declares in memory of a device: all of them, not only those that a program asks for.
+//!
+//! Machine code tells them in its symbol table, text in its declarations. A driver is then asked for each by its name,
+//! so a name too many does no harm (a compiler may have left the variable out), and one too few would be a variable whose
+//! contents nobody knows. Nothing here is believed further than that.
+
+use std::borrow::Cow;
+
+use crate::declarations::declarations;
+use crate::elf::{Section, sections};
+use crate::entry::until_nul;
+use crate::error::ImageError;
+use crate::image::{Image, ImageKind};
+use crate::{Container, EntryKind};
+
+/// A symbol table.
+const SHT_SYMTAB: u32 = 2;
+/// Bytes of one symbol.
+const SYMBOL: usize = 24;
+/// Kind of a symbol: a variable.
+const STT_OBJECT: u8 = 1;
+/// Longest name that is looked at; mangled ones have some thousand letters at most.
+const LONGEST: usize = 1 << 16;
+/// Functions of the driver's that device code allocates memory with.
+const HEAP: [&str; 2] = ["malloc", "free"];
+
+/// One variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable<'a> {
+    /// Its name as the driver knows it.
+    pub name: Cow<'a, str>,
+    /// Where machine code puts it; none for text, which a driver has yet to compile.
+    pub place: Option<Place>,
+}
+
+/// A place in machine code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Number of its section: variables of one section lie together in memory.
+    pub section: u16,
+    /// First byte in the section.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// What code declares.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Variables<'a> {
+    /// In the order of the image.
+    pub all: Vec<Variable<'a>>,
+    /// It allocates memory on the device.
+    pub uses_heap: bool,
+}
+
+impl Variable<'_> {
+    /// Whether a compiler made it of a literal: nothing ever writes such a variable.
+    #[must_use]
+    pub fn is_literal(&self) -> bool {
+        ["$str", "__unnamed_"].iter().any(|start| self.name.starts_with(start))
+    }
+}
+
+impl Variables<'_> {
+    fn into_owned(self) -> Variables<'static> {
+        let own = |it: Variable<'_>| Variable { name: Cow::Owned(it.name.into_owned()), place: it.place };
+        Variables { all: self.all.into_iter().map(own).collect(), uses_heap: self.uses_heap }
+    }
+
+    fn extend(&mut self, other: Variables<'static>) {
+        self.all.extend(other.all);
+        self.uses_heap |= other.uses_heap;
+    }
+}
+
+impl Image<'_> {
+    /// The variables of the code that a device of architecture `sm` (such as 90) runs; a software device runs text only.
+    ///
+    /// # Errors
+    /// The image is damaged, or has no code for the device.
+    pub fn variables(&self, sm: u32, is_soft: bool) -> Result<Variables<'static>, ImageError> {
+        if !is_soft && let Some(code) = self.machine_code(sm)? {
+            return Ok(of_code(&code)?.into_owned());
+        }
+        let mut found = Variables::default();
+        for ptx in self.ptx(Some(sm))? {
+            found.extend(of_text(&ptx.text).into_owned());
+        }
+        Ok(found)
+    }
+
+    /// The machine code that a driver prefers for a device: of the nearest architecture of its family.
+    fn machine_code(&self, sm: u32) -> Result<Option<Cow<'_, [u8]>>, ImageError> {
+        if let (ImageKind::Elf, [file, ..]) = (self.kind(), self.parts()) {
+            return Ok(Some(Cow::Borrowed(*file)));
+        }
+        // The first container of a linked program is all of it, linked.
+        let Some(container) = self.containers()?.into_iter().next() else { return Ok(None) };
+        best_code(&container, sm)
+    }
+}
+
+fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Cow<'a, [u8]>>, ImageError> {
+    let entries = container.entries().collect::<Result<Vec<_>, _>>()?;
+    let usable = entries.into_iter().filter(|entry| entry.kind == EntryKind::CUBIN && entry.suits(sm));
+    usable.max_by_key(|entry| entry.sm).map(|entry| entry.contents()).transpose()
+}
+
+/// The variables of a text.
+fn of_text(text: &str) -> Variables<'_> {
+    let found = declarations(text);
+    let all = found.variables.into_iter().map(|name| Variable { name: Cow::Borrowed(name), place: None }).collect();
+    Variables { all, uses_heap: found.functions.iter().any(|name| HEAP.contains(name)) }
+}
+
+/// The variables of machine code.
+fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
+    let sections = sections(file)?;
+    let mut found = Variables::default();
+    for table in sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
+        let names = sections.get(table.link as usize).map_or(&[][..], |section| section.bytes);
+        for symbol in table.bytes.as_chunks::<SYMBOL>().0 {
+            let symbol = Symbol::read(symbol);
+            let name = name_at(names, symbol.name);
+            found.uses_heap |= symbol.section == 0 && HEAP.contains(&name);
+            if symbol.kind == STT_OBJECT && sections.get(symbol.section as usize).is_some_and(is_memory) {
+                let place = Place { section: symbol.section, offset: symbol.value, size: symbol.size };
+                found.all.push(Variable { name: Cow::Borrowed(name), place: Some(place) });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Sections that become memory of a device; constants of a kernel alone are its parameters and literals.
+fn is_memory(section: &Section<'_>) -> bool {
+    section.name == ".nv.constant3" || section.name.starts_with(".nv.global")
+}
+
+/// A symbol's fields.
+struct Symbol {
+    name: u32,
+    kind: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+impl Symbol {
+    fn read(bytes: &[u8; SYMBOL]) -> Self {
+        let [n0, n1, n2, n3, info, _, s0, s1, rest @ ..] = *bytes;
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| rest[at + byte]));
+        let (name, section) = (u32::from_le_bytes([n0, n1, n2, n3]), u16::from_le_bytes([s0, s1]));
+        Self { name, kind: info & 15, section, value: word(0), size: word(8) }
+    }
+}
+
+/// A name; one that is too long or no text is empty, and found by no driver.
+fn name_at(names: &[u8], at: u32) -> &str {
+    let rest = names.get(at as usize..).unwrap_or_default();
+    let name = until_nul(&rest[..rest.len().min(LONGEST)]);
+    if name.len() == LONGEST { "" } else { std::str::from_utf8(name).unwrap_or_default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linked_image;
+
+    /// What `nvcc -cubin` 13.0 made of `tests/variables/variables.cu` for sm_90.
+    const CUBIN: &[u8] = include_bytes!("../tests/variables/variables.cubin");
+    const TEXT: &str = include_str!("../tests/variables/variables.ptx");
+
+    fn names(variables: &Variables<'_>) -> Vec<String> {
+        let mut names: Vec<_> = variables.all.iter().map(|variable| variable.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn machine_code_and_its_text_declare_the_same() {
+        let code = Image::from_bytes(CUBIN).unwrap().variables(90, false).unwrap();
+        let text = Image::from_bytes(TEXT.as_bytes()).unwrap().variables(90, false).unwrap();
+        let expected = [
+            "$str",
+            "$str$1",
+            "$str$2",
+            "$str$3",
+            "_ZTV1S",
+            "_ZZ1kPiiE5calls",
+            "__unnamed_1",
+            "counter",
+            "fns",
+            "hidden",
+            "limits",
+            "man",
+            "obj",
+            "table",
+        ];
+        assert_eq!(names(&code), expected);
+        assert_eq!(names(&text), expected);
+        assert!(code.uses_heap && text.uses_heap);
+        let place = |name: &str| code.all.iter().find(|variable| variable.name == name).unwrap().place.unwrap();
+        let (table, calls, counter) = (place("table"), place("_ZZ1kPiiE5calls"), place("counter"));
+        assert_eq!((table.offset, table.size, calls.offset, counter.size), (12, 400, 8, 4));
+        assert!(table.section == calls.section && table.section != counter.section);
+        assert_eq!(code.all.iter().filter(|variable| variable.is_literal()).count(), 5);
+    }
+
+    #[test]
+    fn a_software_device_runs_the_text_alone() {
+        assert!(Image::from_bytes(CUBIN).unwrap().variables(90, true).is_err());
+        let linked = linked_image(&[".global .u32 a;", ".visible .global .u32 b; .extern .global .u32 a;"]);
+        let found = Image::from_bytes(&linked).unwrap().variables(90, true).unwrap();
+        assert_eq!(names(&found), ["a", "b"]);
+    }
+
+    #[test]
+    fn damage_is_an_error_or_fewer_variables_and_never_a_panic() {
+        let mut state = 1_u64;
+        for _ in 0..2000 {
+            let mut damaged = CUBIN.to_vec();
+            for _ in 0..4 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = (state >> 33) as usize % damaged.len();
+                damaged[at] = (state >> 24) as u8;
+            }
+            let _ = of_code(&damaged);
+            let _ = of_code(&damaged[..(state >> 40) as usize % damaged.len()]);
+        }
+    }
+}

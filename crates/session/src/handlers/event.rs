@@ -1,0 +1,35 @@
+//! Events: the time between two of them, also across a restore.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUevent, CUresult};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{kdElapsedTime, kdElapsedTimeReply};
+
+use super::{Called, done};
+use crate::ask::ask;
+use crate::session::Session;
+
+/// The driver's answer, or what is known of events that were recorded before a restore.
+pub(crate) fn kdElapsedTime(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdElapsedTime,
+) -> Called<kdElapsedTimeReply> {
+    let kdElapsedTime { start, end, version } = message;
+    let handles: (CUevent, CUevent) = (session.handle(head, start)?, session.handle(head, end)?);
+    let driver = session.driver();
+    let answer = ask(|out| match version {
+        // SAFETY: the output is a local, the handles are the driver's own.
+        2 => unsafe { driver.cuEventElapsedTime_v2(out, handles.0, handles.1) },
+        // SAFETY: as above.
+        _ => unsafe { driver.cuEventElapsedTime(out, handles.0, handles.1) },
+    });
+    let milliseconds = match answer {
+        Err(CUresult::ERROR_INVALID_HANDLE) if !session.event_times.is_empty() => {
+            session.elapsed_since_restore((start, end), handles)?
+        }
+        answer => answer?,
+    };
+    done(kdElapsedTimeReply { milliseconds })
+}

@@ -1,0 +1,390 @@
+//! The journal: for every live object the frame that made it, and the last frame that set each of its properties.
+//!
+//! A restore replays these frames, in the order of their numbers, through the very dispatch that executed them: ids are
+//! the program's, so objects come back under the ids that it knows. The size follows what is alive, never what was done:
+//! an entry goes when its object does. Nothing here hashes, asks the driver or copies an image while the program runs;
+//! events and streams, which come and go by the million, lie in vectors by id.
+//!
+//! | kept for | what |
+//! |---|---|
+//! | every object | the frame that made it, with the context that it belongs to |
+//! | modules, libraries | the image, shared where two are the same |
+//! | executable graphs | the description they were built from |
+//! | variables, textures, surfaces, conditional handles, functions | what the program was told, to be compared |
+//! | what ended while younger code lives on | a ghost ([`ghosts`]), so that the driver places that code as before |
+//!
+//! `docs/checkpoint.md` lists where each part of a session's state is kept.
+
+mod event_times;
+mod ghosts;
+mod graphs;
+mod notes;
+mod numbers;
+mod rebuild;
+mod record;
+mod save;
+mod state;
+mod uses;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use katydid_fatbin::OwnedImage;
+use katydid_wire::frame::FrameHead;
+
+pub(crate) use event_times::EventTimes;
+use ghosts::Ghosts;
+pub(crate) use graphs::needs;
+pub use rebuild::RebuildError;
+pub(crate) use rebuild::Replay;
+pub use save::{JournalError, Saved};
+#[cfg(test)]
+pub(crate) use state::read_state;
+pub use state::{Opening, StateError, messages_of};
+use uses::Uses;
+
+/// Kinds of objects. The first ones have ids that the program gives densely from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Named by its wire id, as the next six.
+    Context,
+    Stream,
+    Event,
+    /// Also what a library is in a context.
+    Module,
+    Library,
+    /// From a module, or what a kernel is in a context.
+    Function,
+    Kernel,
+    /// A piece of a device arena, by address.
+    Growth,
+    /// Addresses reserved by the program, by address.
+    Reservation,
+    /// Memory of the program's own making.
+    Block,
+    /// A block at an address.
+    Mapping,
+    /// Registered host memory, by address.
+    Pinned,
+    /// An executable graph.
+    Exec,
+    /// A conditional handle, by its value.
+    Condition,
+    /// An array, a mipmap, or a level of one.
+    Array,
+    /// By its number and context.
+    Texture,
+    /// The same.
+    Surface,
+    /// Access from the current context to another one's memory.
+    Peer,
+}
+
+impl Kind {
+    /// How many kinds have dense ids.
+    const DENSE: usize = 7;
+    /// In the order of their numbers.
+    const ALL: [Self; 18] = [
+        Self::Context,
+        Self::Stream,
+        Self::Event,
+        Self::Module,
+        Self::Library,
+        Self::Function,
+        Self::Kernel,
+        Self::Growth,
+        Self::Reservation,
+        Self::Block,
+        Self::Mapping,
+        Self::Pinned,
+        Self::Exec,
+        Self::Condition,
+        Self::Array,
+        Self::Texture,
+        Self::Surface,
+        Self::Peer,
+    ];
+
+    /// Dies with the context that it was made in.
+    fn is_of_context(self) -> bool {
+        matches!(
+            self,
+            Self::Stream
+                | Self::Event
+                | Self::Module
+                | Self::Function
+                | Self::Exec
+                | Self::Condition
+                | Self::Array
+                | Self::Texture
+                | Self::Surface
+                | Self::Peer
+        )
+    }
+}
+
+/// Which property of an object a message sets or tells: each has one last message.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Selector {
+    /// The one with this number.
+    Number(u64),
+    /// The one that the whole message names.
+    Whole,
+    /// That, with the message itself and its context.
+    Message(u32, Box<[u8]>),
+    /// A property of a default stream, which has no entry of its own: the stream in its context.
+    OfDefault(u64, u64),
+}
+
+/// A frame as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// Number of the frame in the session: frames are replayed in this order.
+    pub(crate) order: u64,
+    /// The program's thread: default streams are each thread's own.
+    pub(crate) thread: u32,
+    /// The context that was current; 0: any.
+    pub(crate) context: u32,
+    pub(crate) opcode: u16,
+    payload: Payload,
+}
+
+/// A payload; those of streams and events need no memory of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Payload {
+    Short(u8, [u8; Payload::SHORT]),
+    Long(Box<[u8]>),
+}
+
+impl Payload {
+    const SHORT: usize = 22;
+
+    fn new(bytes: &[u8]) -> Self {
+        let mut short = [0; Self::SHORT];
+        match short.get_mut(..bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                Self::Short(bytes.len() as u8, short)
+            }
+            None => Self::Long(bytes.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(length, bytes) => &bytes[..usize::from(*length)],
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Frame {
+    fn new(head: &FrameHead, context: u32, payload: &[u8]) -> Self {
+        let FrameHead { sequence: order, thread, opcode, .. } = *head;
+        Self { order, thread, context, opcode, payload: Payload::new(payload) }
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.payload.bytes()
+    }
+
+    /// The `u32` at a place of the payload; 0 where there is none.
+    fn word(&self, at: usize) -> u32 {
+        self.payload().get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
+    }
+}
+
+/// What a property was set to, or what was told.
+#[derive(Debug, Clone)]
+pub(crate) struct Set {
+    pub(crate) frame: Frame,
+    /// What the program was told; nothing for what it set.
+    pub(crate) told: Option<Box<[u8]>>,
+}
+
+/// What few objects have.
+#[derive(Debug, Default)]
+pub(crate) struct More {
+    /// By message and property: the last one of each.
+    pub(crate) sets: BTreeMap<(u16, Selector), Set>,
+    /// What the program was told when it made the object.
+    pub(crate) told: Option<Box<[u8]>>,
+    /// The code of a module or library.
+    pub(crate) image: Option<Arc<OwnedImage>>,
+    /// The description of an executable graph.
+    pub(crate) steps: Option<Steps>,
+    /// The program gave the object up, but something still needs it: the frame that did.
+    pub(crate) given_up: Option<Frame>,
+}
+
+/// One object.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) made: Frame,
+    more: Option<Box<More>>,
+}
+
+impl Entry {
+    pub(crate) fn more(&self) -> Option<&More> {
+        self.more.as_deref()
+    }
+
+    fn more_mut(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+}
+
+/// What a handler took out of the uploads for the object that is being made.
+#[derive(Debug)]
+pub(crate) enum Attachment {
+    Image(Arc<OwnedImage>),
+    Steps(Steps),
+}
+
+/// The description of an executable graph, as it came in pieces.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    pub(crate) bytes: Arc<Vec<u8>>,
+    /// Objects that the graph cannot do without.
+    pub(crate) needs: Vec<(Kind, u32)>,
+}
+
+/// All entries.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    /// By kind and id, from 1: no look-up by hash for what programs make and end all the time.
+    dense: [Vec<Option<Entry>>; Kind::DENSE],
+    /// The other kinds, whose ids are addresses or numbers of a driver's.
+    sparse: [BTreeMap<u64, Entry>; Kind::ALL.len() - Kind::DENSE],
+    ghosts: Ghosts,
+    pub(crate) uses: Uses,
+    /// For the object that is being made.
+    attachment: Option<Attachment>,
+}
+
+/// One id.
+pub(crate) fn only(id: u64) -> Range<u64> {
+    id..id.saturating_add(1)
+}
+
+/// The ids in `size` bytes at an address.
+pub(crate) fn span(address: u64, size: u64) -> Range<u64> {
+    address..address.saturating_add(size)
+}
+
+/// The part of an id that a driver chose, where contexts may count apart.
+const NUMBER: u64 = (1 << 40) - 1;
+
+/// The id of what means something in its context only.
+fn in_context(kind: Kind, context: u32, id: u64) -> u64 {
+    match kind {
+        Kind::Peer => u64::from(context) << 32 | id,
+        // Small numbers, in all drivers that are known.
+        Kind::Texture | Kind::Surface if id <= NUMBER => u64::from(context) << 40 | id,
+        _ => id,
+    }
+}
+
+/// The first object, or the second where the first one is none.
+pub(crate) fn either(first: (Kind, u64), second: (Kind, u64)) -> (Kind, u64) {
+    if first.1 == 0 { second } else { first }
+}
+
+impl Journal {
+    /// Keeps what a handler has read for the object that its message makes.
+    pub(crate) fn attach(&mut self, attachment: Attachment) {
+        self.attachment = Some(attachment);
+    }
+
+    fn insert(&mut self, kind: Kind, id: u64, entry: Entry) {
+        match self.dense.get_mut(kind as usize) {
+            Some(all) => {
+                // The tables of handles have bounded the id.
+                let index = (id as usize).saturating_sub(1);
+                if index >= all.len() {
+                    all.resize_with(index + 1, || None);
+                }
+                all[index] = Some(entry);
+            }
+            None => drop(self.sparse[kind as usize - Kind::DENSE].insert(id, entry)),
+        }
+    }
+
+    pub(crate) fn get(&self, kind: Kind, id: u64) -> Option<&Entry> {
+        match self.dense.get(kind as usize) {
+            Some(all) => all.get((id as usize).checked_sub(1)?)?.as_ref(),
+            None => self.sparse[kind as usize - Kind::DENSE].get(&id),
+        }
+    }
+
+    fn get_mut(&mut self, kind: Kind, id: u64) -> Option<&mut Entry> {
+        match self.dense.get_mut(kind as usize) {
+            Some(all) => all.get_mut((id as usize).checked_sub(1)?)?.as_mut(),
+            None => self.sparse[kind as usize - Kind::DENSE].get_mut(&id),
+        }
+    }
+
+    fn take(&mut self, kind: Kind, id: u64) -> Option<Entry> {
+        match self.dense.get_mut(kind as usize) {
+            Some(all) => all.get_mut((id as usize).checked_sub(1)?)?.take(),
+            None => self.sparse[kind as usize - Kind::DENSE].remove(&id),
+        }
+    }
+
+    /// All entries of a kind, by id.
+    pub(crate) fn of(&self, kind: Kind) -> Box<dyn Iterator<Item = (u64, &Entry)> + '_> {
+        match self.dense.get(kind as usize) {
+            Some(all) => Box::new((1..).zip(all).filter_map(|(id, entry)| Some((id, entry.as_ref()?)))),
+            None => Box::new(self.sparse[kind as usize - Kind::DENSE].iter().map(|(id, entry)| (*id, entry))),
+        }
+    }
+
+    /// Keeps those entries of a kind for which `keep` holds.
+    fn retain(&mut self, kind: Kind, mut keep: impl FnMut(u64, &mut Entry) -> bool) {
+        match self.dense.get_mut(kind as usize) {
+            Some(all) => (1..).zip(all).for_each(|(id, slot)| {
+                if slot.as_mut().is_some_and(|entry| !keep(id, entry)) {
+                    *slot = None;
+                }
+            }),
+            None => self.sparse[kind as usize - Kind::DENSE].retain(|id, entry| keep(*id, entry)),
+        }
+    }
+
+    /// The image of a module or library.
+    pub(crate) fn image(&self, kind: Kind, id: u32) -> Option<Arc<OwnedImage>> {
+        self.get(kind, u64::from(id))?.more()?.image.clone()
+    }
+
+    /// Notes memory that is to be registered in the next context.
+    fn keep_pinned(&mut self, address: u64, made: Frame) {
+        self.insert(Kind::Pinned, address, Entry { made, more: None });
+    }
+
+    /// Drops host memory that is registered no more.
+    pub(crate) fn keep_pinned_where(&mut self, is_registered: impl Fn(u64) -> bool) {
+        self.retain(Kind::Pinned, |address, _| is_registered(address));
+    }
+
+    /// A context is gone with all that was made in it. What belongs to none is made in any context from here on.
+    pub(crate) fn end_context(&mut self, context: u32) {
+        for kind in Kind::ALL {
+            if kind.is_of_context() {
+                self.retain(kind, |_, entry| entry.made.context != context);
+            } else if kind != Kind::Context {
+                self.retain(kind, |_, entry| {
+                    if entry.made.context == context {
+                        entry.made.context = 0;
+                    }
+                    if let Some(more) = &mut entry.more {
+                        more.sets.retain(|_, set| set.frame.context != context);
+                    }
+                    true
+                });
+            }
+        }
+        self.retain(Kind::Peer, |id, _| id as u32 != context);
+        self.uses.end_context(context);
+    }
+}

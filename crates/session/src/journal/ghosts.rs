@@ -1,0 +1,77 @@
+//! Ghosts: contexts, modules and libraries that ended while younger ones live on.
+//!
+//! A driver puts the variables of a module where there is room when it is loaded. What ended before that left its room
+//! free again and is of no matter; what was there at that moment, and ended later, is replayed and ended again, so that
+//! the younger module finds the same room taken. The number of ghosts is bounded: the oldest are dropped, and where that
+//! moved something, a restore is refused when addresses are compared.
+
+use std::collections::VecDeque;
+
+use katydid_wire::frame::FrameHead;
+
+use super::{Entry, Frame, Journal, Kind};
+
+/// Ghosts that are kept at most.
+const MOST: usize = 64;
+/// Bytes that the images of all ghosts may have.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Something that ended.
+#[derive(Debug)]
+pub(super) struct Ghost {
+    pub(super) entry: Entry,
+    pub(super) ended: Frame,
+}
+
+impl Ghost {
+    fn bytes(&self) -> usize {
+        self.entry.more().and_then(|more| more.image.as_ref()).map_or(0, |image| image.length())
+    }
+
+    /// It was there when something was made that had this number.
+    fn was_there(&self, order: u64) -> bool {
+        self.entry.made.order < order && order < self.ended.order
+    }
+}
+
+/// All ghosts, in the order in which they ended.
+#[derive(Debug, Default)]
+pub(super) struct Ghosts {
+    all: VecDeque<Ghost>,
+}
+
+impl Ghosts {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Ghost> {
+        self.all.iter()
+    }
+
+    fn add(&mut self, ghost: Ghost) {
+        self.all.push_back(ghost);
+        while self.all.len() > MOST || self.all.iter().map(Ghost::bytes).sum::<usize>() > MOST_BYTES {
+            self.all.pop_front();
+        }
+    }
+}
+
+impl Journal {
+    /// A context, module or library was ended by a frame.
+    pub(super) fn end_code(&mut self, kind: Kind, id: u64, head: &FrameHead, payload: &[u8]) {
+        let Some(entry) = self.take(kind, id) else { return };
+        if kind == Kind::Library {
+            self.uses.end_library(id as u32);
+        }
+        let ghost = Ghost { entry, ended: Frame::new(head, 0, payload) };
+        let alive = self.placed();
+        if alive.iter().any(|order| ghost.was_there(*order)) {
+            self.ghosts.add(ghost);
+        }
+        let others: Vec<u64> = self.ghosts.iter().map(|ghost| ghost.entry.made.order).collect();
+        self.ghosts.all.retain(|ghost| alive.iter().chain(&others).any(|order| ghost.was_there(*order)));
+    }
+
+    /// The numbers of what lives and was put somewhere by the driver.
+    fn placed(&self) -> Vec<u64> {
+        let kinds = [Kind::Context, Kind::Module, Kind::Library].into_iter();
+        kinds.flat_map(|kind| self.of(kind)).map(|(_, entry)| entry.made.order).collect()
+    }
+}

@@ -1,0 +1,176 @@
+//! Executable graphs as they are now: the description that they were built from, with the last change of each step put
+//! into it.
+//!
+//! So a graph needs nothing any more that only steps used which were changed since, and a replay has no changes left to
+//! make but steps that are switched off.
+
+use std::mem::{discriminant, take};
+use std::sync::Arc;
+
+use katydid_wire::facts::{GraphFacts, StepFacts, Work};
+use katydid_wire::message::kdGraphChange;
+
+use super::{Entry, Frame, Kind, Steps};
+
+/// A graph to replay.
+pub(super) struct Current<'a> {
+    /// The frame from whose place on all that it needs is there.
+    pub(super) order: u64,
+    /// What it is built from.
+    pub(super) bytes: Arc<Vec<u8>>,
+    /// What that cannot do without, each with the frame before which it was made.
+    pub(super) needs: Vec<(Kind, u32, u64)>,
+    /// Changes that a description cannot say.
+    pub(super) changes: Vec<&'a Frame>,
+}
+
+/// The graph of an entry; none for an entry without a description.
+pub(super) fn current(entry: &Entry) -> Option<Current<'_>> {
+    let (more, made) = (entry.more()?, entry.made.order);
+    let Steps { bytes, needs } = more.steps.as_ref()?;
+    let before =
+        |needs: &[(Kind, u32)], order| needs.iter().map(move |(kind, id)| (*kind, *id, order)).collect::<Vec<_>>();
+    if more.sets.is_empty() {
+        let needs = before(needs, made);
+        return Some(Current { order: made, bytes: Arc::clone(bytes), needs, changes: Vec::new() });
+    }
+    let mut facts = GraphFacts::decode(bytes).ok()?;
+    let mut unchanged = facts.clone();
+    let (mut order, mut needs, mut changes) = (made, Vec::new(), Vec::new());
+    for set in more.sets.values() {
+        let message = kdGraphChange::decode(set.frame.payload()).ok()?;
+        let StepFacts { work, is_enabled, .. } = StepFacts::decode(message.step).ok()?;
+        let old = step_work(&mut facts, &mut { message.number }).filter(|old| fits(old, &work));
+        if old.is_none() || !is_enabled {
+            changes.push(&set.frame);
+        }
+        let Some(old) = old else { continue };
+        order = order.max(set.frame.order);
+        needs.extend(need(&work).map(|(kind, id)| (kind, id, set.frame.order)));
+        replace(old, work);
+        if let Some(old) = step_work(&mut unchanged, &mut { message.number }) {
+            *old = Work::Empty;
+        }
+    }
+    needs.extend(before(&self::needs(&unchanged), made));
+    Some(Current { order, bytes: Arc::new(facts.encode()), needs, changes })
+}
+
+/// The step with a number, counted as they are built: a step, then those of the graphs inside of it.
+fn step_work<'a>(facts: &'a mut GraphFacts, number: &mut u32) -> Option<&'a mut Work> {
+    for step in &mut facts.steps {
+        if *number == 0 {
+            return Some(&mut step.work);
+        }
+        *number -= 1;
+        let inner = match step.work {
+            Work::Child => 1,
+            Work::Conditional { .. } => step.inner.len(),
+            _ => 0,
+        };
+        for graph in step.inner.iter_mut().take(inner) {
+            if let Some(work) = step_work(graph, number) {
+                return Some(work);
+            }
+        }
+    }
+    None
+}
+
+/// Whether a change is one that the step can take.
+fn fits(old: &Work, new: &Work) -> bool {
+    discriminant(old) == discriminant(new) && !matches!(old, Work::Empty | Work::Child | Work::Conditional { .. })
+}
+
+/// A change leaves the attributes of a launch as they are.
+fn replace(work: &mut Work, new: Work) {
+    let kept = if let Work::Kernel { attributes, .. } = work { take(attributes) } else { Vec::new() };
+    *work = new;
+    if let Work::Kernel { attributes, .. } = work {
+        *attributes = kept;
+    }
+}
+
+/// What a step cannot do without.
+fn need(work: &Work) -> Option<(Kind, u32)> {
+    match work {
+        Work::Kernel { function: 0, kernel, .. } => Some((Kind::Kernel, *kernel)),
+        Work::Kernel { function, .. } => Some((Kind::Function, *function)),
+        Work::Wait(event) | Work::Record(event) => Some((Kind::Event, *event)),
+        _ => None,
+    }
+}
+
+/// What a graph cannot do without: code and events that its steps name, each once.
+pub(crate) fn needs(facts: &GraphFacts) -> Vec<(Kind, u32)> {
+    let mut all = Vec::new();
+    for step in &facts.steps {
+        all.extend(need(&step.work));
+        step.inner.iter().for_each(|inner| all.append(&mut needs(inner)));
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::codec::Message as _;
+    use katydid_wire::frame::FrameHead;
+
+    use super::super::{More, Selector, Set};
+    use super::*;
+
+    fn step(work: Work, inner: Vec<GraphFacts>) -> StepFacts {
+        StepFacts { before: Vec::new(), is_enabled: true, work, inner }
+    }
+
+    fn kernel(function: u32, params: &[u8], attributes: Vec<(u32, [u64; 8])>) -> Work {
+        let params = params.to_vec();
+        Work::Kernel { function, kernel: 0, context: 1, shape: [1; 6], shared: 0, params, attributes }
+    }
+
+    fn frame(opcode: u16, sequence: u64, payload: &[u8]) -> Frame {
+        Frame::new(&FrameHead { opcode, wants_reply: true, thread: 1, context: 1, sequence }, 1, payload)
+    }
+
+    /// A graph of an event record and a launch in a child, then so changed.
+    fn entry(changes: &[(u32, StepFacts)]) -> Entry {
+        let inner = vec![step(Work::Record(7), vec![]), step(kernel(1, b"old", vec![(2, [3; 8])]), vec![])];
+        let facts =
+            GraphFacts { steps: vec![step(Work::Empty, vec![]), step(Work::Child, vec![GraphFacts { steps: inner }])] };
+        let steps = Some(Steps { bytes: Arc::new(facts.encode()), needs: needs(&facts) });
+        let mut more = More { steps, ..More::default() };
+        for (order, (number, step)) in (20..).zip(changes) {
+            let mut payload = Vec::new();
+            let encoded = step.encode();
+            let message = kdGraphChange { exec: 1, number: *number, step: &encoded };
+            message.encode(&mut payload);
+            payload.extend_from_slice(message.tail());
+            let frame = frame(kdGraphChange::OPCODE, order, &payload);
+            let key = (kdGraphChange::OPCODE, Selector::Number(u64::from(*number)));
+            more.sets.insert(key, Set { frame, told: None });
+        }
+        Entry { made: frame(1, 10, &[]), more: Some(Box::new(more)) }
+    }
+
+    #[test]
+    fn a_change_reaches_its_step_inside_of_others_and_keeps_attributes() {
+        let entry = entry(&[(3, step(kernel(5, b"new", vec![]), vec![]))]);
+        let graph = current(&entry).unwrap();
+        let facts = GraphFacts::decode(&graph.bytes).unwrap();
+        assert_eq!(facts.steps[1].inner[0].steps[1].work, kernel(5, b"new", vec![(2, [3; 8])]));
+        assert_eq!(graph.needs, [(Kind::Function, 5, 20), (Kind::Event, 7, 10)]);
+        assert_eq!((graph.order, graph.changes.len()), (20, 0));
+    }
+
+    #[test]
+    fn a_step_that_is_off_and_a_change_that_fits_none_are_left_to_the_driver() {
+        let off = StepFacts { is_enabled: false, ..step(kernel(1, b"old", vec![]), vec![]) };
+        let unfit = step(kernel(9, b"new", vec![]), vec![]);
+        let entry = entry(&[(3, off), (2, unfit.clone()), (40, unfit)]);
+        let graph = current(&entry).unwrap();
+        assert_eq!(graph.changes.len(), 3);
+        assert_eq!(graph.needs, [(Kind::Function, 1, 20), (Kind::Event, 7, 10)]);
+    }
+}

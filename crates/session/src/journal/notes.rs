@@ -1,0 +1,223 @@
+//! What the generated dispatch tells the journal: each message that made, changed, told or ended something.
+//!
+//! All of this is on the way of the program's calls, so it copies a small payload and looks into one table. What a
+//! message means for other entries (blocks that mappings hold, handles that graphs use, attributes that are copied) is
+//! known here and nowhere else.
+
+use std::ops::Range;
+
+use katydid_wire::codec::Message as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    cuStreamCopyAttributes, kdGraphCondition, kdGraphForget, kdGraphInstantiate, kdMemoryMap, kdStreamSetAttribute,
+};
+
+use super::{Attachment, Entry, Frame, Journal, Kind, NUMBER, Selector, Set, in_context};
+use crate::session::Session;
+
+/// Streams up to this id are the default ones: null, legacy, the thread's own.
+const LAST_DEFAULT: u32 = 2;
+
+impl Session {
+    /// A message made an object.
+    pub(crate) fn made(&mut self, head: &FrameHead, (kind, id): (Kind, u64), payload: &[u8]) {
+        // A frame that names no context runs in the current one, and what it makes dies with that.
+        let context = if kind.is_of_context() { self.current } else { head.context };
+        let mut entry = Entry { made: Frame::new(head, context, payload), more: None };
+        match kind {
+            // What came in pieces, and the handler took out of the uploads.
+            Kind::Module | Kind::Library | Kind::Exec => match self.journal.attachment.take() {
+                Some(Attachment::Image(image)) => entry.more_mut().image = Some(image),
+                Some(Attachment::Steps(steps)) => entry.more_mut().steps = Some(steps),
+                None => {}
+            },
+            // The answer still lies where it was encoded.
+            Kind::Function | Kind::Kernel | Kind::Texture | Kind::Surface | Kind::Condition => {
+                entry.more_mut().told = Some(self.scratch.as_slice().into());
+            }
+            _ => {}
+        }
+        self.journal.note_use(kind, &entry.made);
+        self.journal.insert(kind, in_context(kind, context, id), entry);
+    }
+
+    /// A message set a property of an object.
+    pub(crate) fn changed(&mut self, head: &FrameHead, object: (Kind, u64), property: Selector, payload: &[u8]) {
+        if head.opcode == cuStreamCopyAttributes::OPCODE {
+            return self.copied_attributes(head, payload);
+        }
+        let frame = Frame::new(head, self.current, payload);
+        self.keep_set(object, property, Set { frame, told: None });
+    }
+
+    /// A message told the program something about an object.
+    pub(crate) fn told(&mut self, head: &FrameHead, object: (Kind, u64), property: Selector, payload: &[u8]) {
+        let frame = Frame::new(head, self.current, payload);
+        if object.0 == Kind::Library {
+            self.journal.uses.note(object.1 as u32, self.current, frame.order);
+        }
+        let told = Some(self.scratch.as_slice().into());
+        self.keep_set(object, property, Set { frame, told });
+    }
+
+    fn keep_set(&mut self, (kind, id): (Kind, u64), property: Selector, set: Set) {
+        let (kind, id, property) = match (kind, property) {
+            (_, Selector::Whole) => (kind, id, Selector::Message(set.frame.context, set.frame.payload().into())),
+            // The default streams, which differ in each context, and one of them in each thread.
+            (Kind::Stream, Selector::Number(number)) if id <= u64::from(LAST_DEFAULT) => {
+                let stream = default_stream(set.frame.thread, id as u32);
+                (Kind::Context, u64::from(set.frame.context), Selector::OfDefault(stream, number))
+            }
+            // A kernel is tuned for each device apart.
+            (Kind::Kernel, Selector::Number(number)) => {
+                (kind, id, Selector::Number(u64::from(set.frame.context) << 32 | number))
+            }
+            (_, property) => (kind, id, property),
+        };
+        if let Some(entry) = self.journal.get_mut(kind, id) {
+            entry.more_mut().sets.insert((set.frame.opcode, property), set);
+        }
+    }
+
+    /// One stream has the attributes of another: what was set on that one counts for this one.
+    fn copied_attributes(&mut self, head: &FrameHead, payload: &[u8]) {
+        let Ok(cuStreamCopyAttributes { dst, src }) = cuStreamCopyAttributes::decode(payload) else { return };
+        let (from, to) = (self.attributes_of(head, src), self.attributes_of(head, dst));
+        for (kind, id, key) in to {
+            if let Some(entry) = self.journal.get_mut(kind, id) {
+                entry.more_mut().sets.remove(&key);
+            }
+        }
+        // Kept as if each had been set by a message of its own.
+        let head = FrameHead { opcode: kdStreamSetAttribute::OPCODE, ..*head };
+        for (kind, id, key) in from {
+            let set = self.journal.get(kind, id).and_then(Entry::more).and_then(|more| more.sets.get(&key));
+            let Some(set) = set else { continue };
+            let (mut payload, number) = (set.frame.payload().to_vec(), u64::from(set.frame.word(4)));
+            payload.splice(..4, dst.to_le_bytes());
+            self.changed(&head, (Kind::Stream, u64::from(dst)), Selector::Number(number), &payload);
+        }
+    }
+
+    /// Where the attributes of a stream are kept that were set.
+    fn attributes_of(&self, head: &FrameHead, stream: u32) -> Vec<(Kind, u64, (u16, Selector))> {
+        let default = default_stream(head.thread, stream);
+        let (kind, id) = match stream {
+            0..=LAST_DEFAULT => (Kind::Context, u64::from(self.current)),
+            stream => (Kind::Stream, u64::from(stream)),
+        };
+        let sets = self.journal.get(kind, id).and_then(Entry::more).map(|more| more.sets.keys());
+        let is_its = |key: &&(u16, Selector)| match &key.1 {
+            Selector::OfDefault(stream, _) => *stream == default,
+            _ => kind == Kind::Stream,
+        };
+        sets.into_iter().flatten().filter(is_its).map(|key| (kind, id, key.clone())).collect()
+    }
+
+    /// A message ended the objects with these ids.
+    pub(crate) fn ended(&mut self, head: &FrameHead, kind: Kind, ids: Range<u64>, payload: &[u8]) {
+        match kind {
+            Kind::Context | Kind::Module | Kind::Library => self.journal.end_code(kind, ids.start, head, payload),
+            Kind::Condition => self.journal.forget_conditions(head, payload),
+            // A block lives as long as its handle or a mapping: the session's books have counted.
+            Kind::Block => {
+                let is_kept = self.virtual_memory.knows(ids.start as u32);
+                self.journal.give_up(Kind::Block, ids.start, is_kept, Frame::new(head, 0, payload));
+            }
+            Kind::Mapping => {
+                let blocks = self.journal.unmap(ids);
+                blocks.into_iter().filter(|block| !self.virtual_memory.knows(*block)).for_each(|block| {
+                    self.journal.take(Kind::Block, u64::from(block));
+                });
+            }
+            Kind::Exec => self.journal.end_exec(ids.start),
+            Kind::Peer | Kind::Texture | Kind::Surface => {
+                let in_this = self.journal.take(kind, in_context(kind, self.current, ids.start));
+                if in_this.is_none() && kind != Kind::Peer {
+                    // A driver that counts over all contexts takes the number in any of them.
+                    self.journal.retain(kind, |id, _| id & NUMBER != ids.start);
+                }
+            }
+            kind => self.journal.end_range(kind, ids),
+        }
+    }
+}
+
+impl Journal {
+    fn end_range(&mut self, kind: Kind, ids: Range<u64>) {
+        if (kind as usize) < Kind::DENSE {
+            self.take(kind, ids.start);
+            return;
+        }
+        let all = &mut self.sparse[kind as usize - Kind::DENSE];
+        while let Some((&id, _)) = all.range(ids.clone()).next() {
+            all.remove(&id);
+        }
+    }
+
+    /// The program gave an object up; while `is_kept`, something else still holds it.
+    fn give_up(&mut self, kind: Kind, id: u64, is_kept: bool, by: Frame) {
+        match self.get_mut(kind, id) {
+            Some(entry) if is_kept => entry.more_mut().given_up = Some(by),
+            _ => drop(self.take(kind, id)),
+        }
+    }
+
+    /// Takes mappings out; the blocks that they held.
+    fn unmap(&mut self, ids: Range<u64>) -> Vec<u32> {
+        let gone = self.sparse[Kind::Mapping as usize - Kind::DENSE].range(ids.clone());
+        let blocks = gone.filter_map(|(_, entry)| Some(kdMemoryMap::decode(entry.made.payload()).ok()?.memory));
+        let blocks = blocks.collect();
+        self.end_range(Kind::Mapping, ids);
+        blocks
+    }
+
+    /// The graph that an executable one was made of.
+    fn graph_of(exec: &Entry) -> Option<u32> {
+        kdGraphInstantiate::decode(exec.made.payload()).ok().map(|message| message.graph)
+    }
+
+    /// The graph of conditional handles is gone. Executable graphs that were made of it still use them.
+    fn forget_conditions(&mut self, head: &FrameHead, payload: &[u8]) {
+        let Ok(kdGraphForget { graph }) = kdGraphForget::decode(payload) else { return };
+        let is_used = self.of(Kind::Exec).any(|(_, exec)| Self::graph_of(exec) == Some(graph));
+        let by = Frame::new(head, 0, payload);
+        self.retain(Kind::Condition, |_, entry| {
+            let is_its = entry.more().is_none_or(|more| more.given_up.is_none()) && condition_graph(entry) == graph;
+            if is_its && is_used {
+                entry.more_mut().given_up = Some(by.clone());
+            }
+            !is_its || is_used
+        });
+    }
+
+    /// An executable graph is gone, and with it conditional handles that only it still used.
+    fn end_exec(&mut self, id: u64) {
+        let Some(graph) = self.take(Kind::Exec, id).as_ref().and_then(Self::graph_of) else { return };
+        if self.sparse[Kind::Condition as usize - Kind::DENSE].is_empty() {
+            return;
+        }
+        let others: Vec<u64> = self
+            .of(Kind::Exec)
+            .filter(|(_, exec)| Self::graph_of(exec) == Some(graph))
+            .map(|it| it.1.made.order)
+            .collect();
+        self.retain(Kind::Condition, |_, entry| {
+            let made = entry.made.order;
+            let ended = entry.more().and_then(|more| more.given_up.as_ref()).map(|by| by.order);
+            let is_used = |ended: u64| others.iter().any(|exec| (made..ended).contains(exec));
+            condition_graph(entry) != graph || ended.is_none_or(is_used)
+        });
+    }
+}
+
+/// A default stream in its context: only the last of them is another one in each thread.
+fn default_stream(thread: u32, stream: u32) -> u64 {
+    let thread = if stream == LAST_DEFAULT { u64::from(thread) } else { 0 };
+    thread << 2 | u64::from(stream)
+}
+
+/// The graph that a conditional handle belongs to.
+fn condition_graph(entry: &Entry) -> u32 {
+    kdGraphCondition::decode(entry.made.payload()).map_or(0, |message| message.graph)
+}

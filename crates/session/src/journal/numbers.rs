@@ -1,0 +1,116 @@
+//! Numbers that a driver chose and device code holds: textures, surfaces and conditional handles come back with the ones
+//! they had.
+//!
+//! Drivers count, so the numbers between are used up by fillers. Those of textures stay until the end of the replay, in
+//! case a driver gives a number that is free again to the next one that asks.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUcontext, CUgraph, CUresult};
+use katydid_wire::codec::Message as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{kdGraphCondition, kdTextureCreate};
+
+use super::rebuild::RebuildError;
+use super::record::Record;
+use super::save::number_told;
+use super::{Kind, in_context};
+use crate::ask::ask;
+use crate::session::Session;
+
+/// Fillers of one replay.
+const MOST: usize = 1 << 20;
+
+/// What a replay uses up.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    /// Textures and surfaces (whether it is one) to be destroyed, with their context.
+    fillers: Vec<(u32, bool, u64)>,
+    /// The last conditional handle of this process, as far as is known.
+    last_condition: u64,
+}
+
+impl Session {
+    /// Makes a texture or surface again under its number.
+    pub(super) fn replay_texture(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let is_texture = record.opcode == kdTextureCreate::OPCODE;
+        let kind = if is_texture { Kind::Texture } else { Kind::Surface };
+        let what = if is_texture { "a texture object" } else { "a surface object" };
+        let wanted = number_told(record);
+        loop {
+            self.run(record)?;
+            let told = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+            if told == wanted {
+                return Ok(());
+            }
+            self.journal.take(kind, in_context(kind, self.current, told));
+            self.replay.numbers.fillers.push((record.context, is_texture, told));
+            if told > wanted || self.replay.numbers.fillers.len() >= MOST {
+                return Err(RebuildError::Moved { what: what.to_owned(), was: wanted, is: told });
+            }
+        }
+    }
+
+    /// Gives the fillers back.
+    pub(super) fn end_fillers(&mut self) {
+        for (context, is_texture, number) in std::mem::take(&mut self.replay.numbers.fillers) {
+            if self.enter_context(context).is_err() {
+                continue;
+            }
+            let driver = self.driver();
+            // SAFETY: objects of this replay that nobody else knows. What the driver cannot end goes with the process.
+            let _ = unsafe {
+                match is_texture {
+                    true => driver.cuTexObjectDestroy(number),
+                    false => driver.cuSurfObjectDestroy(number),
+                }
+            };
+        }
+    }
+
+    /// Makes a conditional handle again.
+    pub(super) fn replay_condition(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let wanted = number_told(record);
+        let moved = |is| RebuildError::Moved { what: "a conditional handle".to_owned(), was: wanted, is };
+        let missing = wanted.saturating_sub(self.replay.numbers.last_condition + 1);
+        if missing > MOST as u64 {
+            return Err(moved(self.replay.numbers.last_condition));
+        }
+        if missing > 0 {
+            let last = self.use_up_conditions(record, missing)?;
+            if last + 1 != wanted {
+                return Err(moved(last + 1));
+            }
+        }
+        self.run(record)?;
+        let told = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+        self.replay.numbers.last_condition = told;
+        if told == wanted { Ok(()) } else { Err(moved(told)) }
+    }
+
+    /// Makes so many handles in a graph that is thrown away; the last one.
+    fn use_up_conditions(&mut self, record: &Record, count: u64) -> Result<u64, RebuildError> {
+        let refused = |code: CUresult| RebuildError::Refused { message: kdGraphCondition::NAME, code: code.0 };
+        self.enter_context(record.context).map_err(RebuildError::from_fault)?;
+        let message = kdGraphCondition::decode(&record.payload).map_err(|error| RebuildError::State(error.into()))?;
+        let head = FrameHead {
+            opcode: record.opcode,
+            wants_reply: false,
+            thread: record.thread,
+            context: record.context,
+            sequence: record.order,
+        };
+        let context: CUcontext = self.handle(&head, message.context).map_err(RebuildError::from_fault)?;
+        let driver = self.driver();
+        // SAFETY: the output is a local.
+        let graph: CUgraph = ask(|out| unsafe { driver.cuGraphCreate(out, 0) }).map_err(refused)?;
+        let one = || {
+            // SAFETY: the output is a local, the handles are the driver's own.
+            ask::<u64>(|out| unsafe { driver.cuGraphConditionalHandleCreate(out, graph, context, 0, 0) })
+        };
+        let made = (0..count).try_fold(0, |_, _| one());
+        // SAFETY: made above, and named by nobody else.
+        let _ = unsafe { driver.cuGraphDestroy(graph) };
+        made.map_err(refused)
+    }
+}

@@ -1,0 +1,314 @@
+//! Replays a journal into a fresh session.
+//!
+//! Saved state is believed no more than a program is: every frame passes the dispatch and its checks, only messages that
+//! a journal can hold are taken, and what the program was told is compared. What comes out differently refuses the
+//! restore by name: device memory may hold pointers to it.
+//!
+//! There are two passes. The first needs nothing of the program, so that it can run while the program is being put back;
+//! the second registers its memory, and makes what may name that.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
+use katydid_wire::codec::Message as _;
+use katydid_wire::facts::FunctionFacts;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdGraphCondition, kdHostRegister, kdKernelFunction, kdLibraryGlobal, kdLibraryKernel, kdMemorySetAccess,
+    kdModuleFunction, kdModuleGlobal, kdSurfaceCreate, kdTextureCreate, message_name,
+};
+
+use super::Frame;
+use super::numbers::Numbers;
+use super::record::{Record, Step};
+use super::state::{State, StateError};
+use crate::ask::ask;
+use crate::dispatch::{dispatch, is_end, is_kept};
+use crate::fault::{Fault, SessionError};
+use crate::session::Session;
+
+/// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RebuildError {
+    /// The state cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// There are fewer devices than the program was told of.
+    #[error("the program uses {had} devices, and there are {have} here")]
+    Devices {
+        /// What the program was told.
+        had: usize,
+        /// What the worker has.
+        have: usize,
+    },
+    /// The state holds a message that no journal holds.
+    #[error("the state of the session is damaged: {message} cannot be part of it")]
+    NotKept {
+        /// Its name.
+        message: &'static str,
+    },
+    /// An image is missing.
+    #[error("image {number} of a module is missing")]
+    Image {
+        /// Its number.
+        number: u32,
+    },
+    /// The driver does not make something again.
+    #[error("the driver here answers {code} to {message}, which succeeded before")]
+    Refused {
+        /// The message.
+        message: &'static str,
+        /// The driver's `CUresult`.
+        code: u32,
+    },
+    /// A frame breaks the protocol.
+    #[error("the state of the session is damaged: {0}")]
+    Breach(#[from] SessionError),
+    /// The driver chose another number or address, which device memory may hold.
+    #[error(
+        "{what} was {was:#x} and would be {is:#x} now: memory of the program may point there, so it cannot go on here"
+    )]
+    Moved {
+        /// What.
+        what: String,
+        /// Before.
+        was: u64,
+        /// Now.
+        is: u64,
+    },
+    /// A function takes other parameters.
+    #[error("the function {function} has other parameters here than before")]
+    Parameters {
+        /// Its name.
+        function: String,
+    },
+}
+
+impl RebuildError {
+    pub(super) fn from_fault(fault: Fault) -> Self {
+        match fault {
+            Fault::Cuda(code) => Self::Refused { message: "a context", code: code.0 },
+            Fault::Fatal(error) => Self::Breach(error),
+        }
+    }
+}
+
+/// What a session knows while it is rebuilt.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    /// Answers go nowhere.
+    pub(crate) is_on: bool,
+    /// How the frame at hand came out.
+    pub(crate) outcome: CUresult,
+    pub(super) numbers: Numbers,
+    /// What waits for the program.
+    second: Vec<Record>,
+}
+
+impl Default for Replay {
+    fn default() -> Self {
+        Self { is_on: false, outcome: CUresult::SUCCESS, numbers: Numbers::default(), second: Vec::new() }
+    }
+}
+
+impl Session {
+    /// Rebuilds what needs no program into this session, in which nothing has happened. `images` gives the flat form of
+    /// an image by its number.
+    ///
+    /// # Errors
+    ///
+    /// [`RebuildError`].
+    pub fn rebuild(
+        &mut self,
+        state: &[u8],
+        images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
+    ) -> Result<(), RebuildError> {
+        let State { opening, pending, first, second, times } = State::decode(state)?;
+        let (had, have) = (opening.facts.devices.len(), self.facts.devices.len());
+        if had > have {
+            return Err(RebuildError::Devices { had, have });
+        }
+        self.tables.resume(pending.known);
+        self.replay_all(&first, images)?;
+        self.restore_times(times).map_err(RebuildError::from_fault)?;
+        self.replay.second = second;
+        self.facts = opening.facts;
+        self.frames = pending.frames;
+        self.shared.resume(pending.deferred, pending.calls, &pending.stdout, &pending.stderr);
+        self.uploads.resume(pending.uploads).map_err(SessionError::from)?;
+        self.linked = pending.linked.into_iter().collect();
+        self.is_relayed = pending.is_relayed;
+        self.waiting_upcall = pending.upcall;
+        Ok(())
+    }
+
+    /// Rebuilds the rest, once the program's pinned memory is there.
+    ///
+    /// # Errors
+    ///
+    /// [`RebuildError`].
+    pub fn reattach(&mut self) -> Result<(), RebuildError> {
+        let second = std::mem::take(&mut self.replay.second);
+        self.replay_all(&second, &mut |_| None)
+    }
+
+    fn replay_all(
+        &mut self,
+        records: &[Record],
+        images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
+    ) -> Result<(), RebuildError> {
+        self.replay.is_on = true;
+        let outcome = records.iter().try_for_each(|record| self.replay_one(record, images));
+        self.end_fillers();
+        self.replay.is_on = false;
+        outcome
+    }
+
+    fn replay_one(
+        &mut self,
+        record: &Record,
+        images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
+    ) -> Result<(), RebuildError> {
+        let flat = match (record.image, &record.steps) {
+            (Some(number), _) => Some(images(number).ok_or(RebuildError::Image { number })?),
+            (None, Some(steps)) => Some(steps.to_vec()),
+            (None, None) => None,
+        };
+        if let Some(flat) = flat {
+            self.uploads.give(record.thread, flat);
+        }
+        match (record.step, record.opcode) {
+            (Step::Use, _) => self.use_library(record),
+            (Step::Launch, _) => self.load_kernel(record),
+            (_, kdTextureCreate::OPCODE | kdSurfaceCreate::OPCODE) => self.replay_texture(record),
+            (_, kdGraphCondition::OPCODE) => self.replay_condition(record),
+            (_, kdHostRegister::OPCODE) => self.register_again(record),
+            _ => {
+                self.run(record)?;
+                self.compare(record)
+            }
+        }
+    }
+
+    /// Executes a frame; it must succeed as it did before.
+    pub(super) fn run(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let message = message_name(record.opcode).unwrap_or("a message");
+        let is_known = is_kept(record.opcode) || is_end(record.opcode) || record.opcode == kdMemorySetAccess::OPCODE;
+        if !is_known {
+            return Err(RebuildError::NotKept { message });
+        }
+        let head = self.head_of(record);
+        self.replay.outcome = CUresult::SUCCESS;
+        let ran = self.enter_for(&head).and_then(|()| dispatch(self, &head, &record.payload));
+        let code = match ran {
+            Ok(()) => self.replay.outcome,
+            Err(Fault::Cuda(code)) => code,
+            Err(Fault::Fatal(error)) => return Err(error.into()),
+        };
+        // What is ended again may be refused as it was the first time.
+        let passes = code == CUresult::SUCCESS || is_end(record.opcode);
+        if passes { Ok(()) } else { Err(RebuildError::Refused { message, code: code.0 }) }
+    }
+
+    /// A frame that belongs to no context needs one nevertheless, in most drivers.
+    fn head_of(&self, record: &Record) -> FrameHead {
+        let Record { order: sequence, thread, context, opcode, .. } = *record;
+        let context = match context {
+            0 if self.current == 0 => self.tables.contexts.any(),
+            context => context,
+        };
+        FrameHead { opcode, wants_reply: true, thread, context, sequence }
+    }
+
+    /// What the program was told must be so again.
+    fn compare(&self, record: &Record) -> Result<(), RebuildError> {
+        let (Some(was), is) = (record.told.as_deref(), self.scratch.as_slice()) else { return Ok(()) };
+        match record.opcode {
+            kdModuleFunction::OPCODE | kdLibraryKernel::OPCODE | kdKernelFunction::OPCODE => {
+                same_parameters(record, was, is)
+            }
+            kdModuleGlobal::OPCODE | kdLibraryGlobal::OPCODE if was != is => {
+                let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+                let name = String::from_utf8_lossy(variable(record)).into_owned();
+                let what = format!("the address of the variable {name}");
+                Err(RebuildError::Moved { what, was: number(was), is: number(is) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the driver load a library in a context, as its first use there did.
+    fn use_library(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let id = used(record);
+        let head = self.head_of(record);
+        self.enter_for(&head).map_err(RebuildError::from_fault)?;
+        let library: CUlibrary = self.handle(&head, id).map_err(RebuildError::from_fault)?;
+        // SAFETY: the output is a local. A library without code for this device is refused as it was before, when it
+        // was asked for variables only.
+        let _ = ask(|out| unsafe { self.driver().cuLibraryGetModule(out, library) });
+        self.journal.uses.note(id, self.current, record.order);
+        Ok(())
+    }
+
+    /// Has the driver load a kernel in a context, as its first launch there did.
+    fn load_kernel(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let id = used(record);
+        let head = self.head_of(record);
+        self.enter_for(&head).map_err(RebuildError::from_fault)?;
+        let kernel: CUkernel = self.handle(&head, id).map_err(RebuildError::from_fault)?;
+        let driver = self.driver();
+        // SAFETY: the output is a local.
+        if let Ok(function) = ask(|out| unsafe { driver.cuKernelGetFunction(out, kernel) }) {
+            // SAFETY: a function that the driver has just given. One that loads at once, or knows no loading, is as good.
+            let _ = unsafe { driver.cuFuncLoad(function) };
+        }
+        self.journal.launched(id, self.current, record.order);
+        Ok(())
+    }
+
+    /// Registers pinned memory; where no context is alive, the next one will.
+    fn register_again(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let message = kdHostRegister::decode(&record.payload).map_err(|error| RebuildError::State(error.into()))?;
+        if self.tables.contexts.any() != 0 {
+            return self.run(record);
+        }
+        let Some(host) = &mut self.host else { return Err(refused(record, CUresult::ERROR_NOT_SUPPORTED)) };
+        host.adopt(message.address, message.size).map_err(RebuildError::from_fault)?;
+        self.reach.admit_pinned(message.address, message.size);
+        let entry = Frame::new(&FrameHead { context: 0, ..self.head_of(record) }, 0, &record.payload);
+        self.journal.keep_pinned(message.address, entry);
+        Ok(())
+    }
+}
+
+/// The name that a question about a variable holds.
+fn variable(record: &Record) -> &[u8] {
+    match record.opcode {
+        kdModuleGlobal::OPCODE => kdModuleGlobal::decode(&record.payload).map_or(&[], |message| message.name),
+        _ => kdLibraryGlobal::decode(&record.payload).map_or(&[], |message| message.name),
+    }
+}
+
+/// The id in a record that is no frame.
+fn used(record: &Record) -> u32 {
+    record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id))
+}
+
+fn refused(record: &Record, code: CUresult) -> RebuildError {
+    RebuildError::Refused { message: message_name(record.opcode).unwrap_or("a message"), code: code.0 }
+}
+
+/// Launches pack parameters as the program was told once.
+fn same_parameters(record: &Record, was: &[u8], is: &[u8]) -> Result<(), RebuildError> {
+    let read = |bytes: &[u8]| {
+        // The facts are the reply's only field: a length and themselves.
+        let facts = bytes.get(4..).map(FunctionFacts::decode);
+        facts.and_then(Result::ok).map(|facts| facts.parameters).unwrap_or_default()
+    };
+    if read(was) == read(is) {
+        return Ok(());
+    }
+    let name = record.payload.get(8..).unwrap_or_default();
+    Err(RebuildError::Parameters { function: String::from_utf8_lossy(name).into_owned() })
+}

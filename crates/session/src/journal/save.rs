@@ -1,0 +1,339 @@
+//! Writes the journal down: the frames of what is alive, in their order, and what the driver is asked now.
+//!
+//! Nothing may run: the caller has drained every stream and executor. What cannot be taken along is refused by name, and
+//! the session goes on as if nobody had asked.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
+use katydid_fatbin::OwnedImage;
+use katydid_wire::codec::{Field as _, Message as _};
+use katydid_wire::message::{
+    kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
+    kdModuleFunction, kdTextureCreate, message_name,
+};
+use katydid_wire::texture::TextureArguments;
+
+use super::record::{Record, Step};
+use super::state::{Opening, Pending, State};
+use super::{Entry, Frame, Journal, Kind, graphs};
+use crate::ask::ask;
+use crate::fault::Fault;
+use crate::session::Session;
+
+/// Why the state of a session cannot be saved. The session is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// A kernel failed in a context, which is of no use from then on.
+    #[error("context {context} of the program is in error {code}: what it held is lost, so it cannot be saved")]
+    Faulted {
+        /// Wire id.
+        context: u32,
+        /// The driver's `CUresult`.
+        code: u32,
+    },
+    /// A graph that can still be launched names an event that is gone.
+    #[error(
+        "the executable graph {exec} of the program uses the event {event}, which was destroyed; destroy the graph too"
+    )]
+    GraphEvent {
+        /// The program's number.
+        exec: u32,
+        /// Wire id.
+        event: u32,
+    },
+    /// The driver does not answer what must be known.
+    #[error("the driver answers {code} when asked about {what}")]
+    Driver {
+        /// What.
+        what: &'static str,
+        /// Its `CUresult`.
+        code: u32,
+    },
+}
+
+/// The state of a session, and the images that it names by number.
+#[derive(Debug)]
+pub struct Saved {
+    /// For [`Session::rebuild`].
+    pub state: Vec<u8>,
+    /// Images of modules and libraries, each once.
+    pub images: Vec<Arc<OwnedImage>>,
+}
+
+/// Gathers records.
+#[derive(Default)]
+struct Gathered {
+    records: Vec<(Kind, Record)>,
+    images: Vec<Arc<OwnedImage>>,
+    numbers: HashMap<*const OwnedImage, u32>,
+    /// The last place of a graph.
+    last_graph: u64,
+}
+
+impl Gathered {
+    fn frame(&mut self, kind: Kind, frame: &Frame, told: Option<&[u8]>) -> &mut Record {
+        let Frame { order, thread, context, opcode, .. } = *frame;
+        let (payload, told) = (frame.payload().to_vec(), told.map(<[u8]>::to_vec));
+        let record =
+            Record { step: Step::Frame, order, thread, context, opcode, image: None, steps: None, payload, told };
+        self.add(kind, record)
+    }
+
+    fn add(&mut self, kind: Kind, record: Record) -> &mut Record {
+        self.records.push((kind, record));
+        let last = self.records.len() - 1;
+        &mut self.records[last].1
+    }
+
+    /// A record that is no frame: `id` is first used in `context`.
+    fn step(&mut self, step: Step, id: u32, context: u32, order: u64) {
+        let payload = id.to_le_bytes().to_vec();
+        let record =
+            Record { step, order, thread: 1, context, opcode: 0, image: None, steps: None, payload, told: None };
+        self.add(Kind::Library, record);
+    }
+
+    /// An object with its properties. What was told of one that is gone need not be so again.
+    fn entry(&mut self, kind: Kind, entry: &Entry, is_alive: bool) {
+        let more = entry.more();
+        let image = more.and_then(|more| more.image.as_ref()).map(|image| self.image(image));
+        let record = self.frame(kind, &entry.made, more.and_then(|more| more.told.as_deref()));
+        record.image = image;
+        let Some(more) = more else { return };
+        for set in more.sets.values() {
+            self.frame(kind, &set.frame, set.told.as_deref().filter(|_| is_alive));
+        }
+        if let Some(by) = &more.given_up {
+            // Behind every graph that still needs it, also where a change moved that.
+            let order = if kind == Kind::Condition { by.order.max(self.last_graph) } else { by.order };
+            self.frame(kind, by, None).order = order;
+        }
+    }
+
+    fn image(&mut self, image: &Arc<OwnedImage>) -> u32 {
+        *self.numbers.entry(Arc::as_ptr(image)).or_insert_with(|| {
+            self.images.push(Arc::clone(image));
+            self.images.len() as u32 - 1
+        })
+    }
+}
+
+impl Journal {
+    /// What an object cannot live without.
+    fn parent(entry: &Entry) -> Option<(Kind, u64)> {
+        // The parent is the second field of all of these.
+        let parent = u64::from(entry.made.word(4));
+        match entry.made.opcode {
+            kdModuleFunction::OPCODE => Some((Kind::Module, parent)),
+            kdKernelFunction::OPCODE => Some((Kind::Kernel, parent)),
+            kdLibraryKernel::OPCODE | kdLibraryModule::OPCODE => Some((Kind::Library, parent)),
+            kdMipmapLevel::OPCODE => Some((Kind::Array, parent)),
+            kdTextureCreate::OPCODE => {
+                let message = kdTextureCreate::decode(entry.made.payload()).ok()?;
+                let arguments = TextureArguments::decode(message.arguments)?;
+                // Kinds 0 and 1 are arrays and mipmaps, the others memory.
+                (arguments.kind < 2).then_some((Kind::Array, u64::from(arguments.array)))
+            }
+            katydid_wire::message::kdSurfaceCreate::OPCODE => Some((Kind::Array, u64::from(entry.made.word(0)))),
+            _ => None,
+        }
+    }
+
+    /// Whether an object that was made before frame `before` lives, with all that it cannot live without.
+    fn lives(&self, kind: Kind, id: u64, before: u64) -> bool {
+        self.get(kind, id).is_some_and(|entry| {
+            let parent = Self::parent(entry);
+            entry.made.order < before && parent.is_none_or(|(kind, id)| self.lives(kind, id, entry.made.order))
+        })
+    }
+}
+
+impl Session {
+    /// The state of the session as it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`JournalError`]; the session can go on.
+    pub fn journal(&mut self) -> Result<Saved, JournalError> {
+        self.check_contexts()?;
+        let mut all = Gathered::default();
+        for kind in Kind::ALL {
+            for (id, entry) in self.journal.of(kind) {
+                if kind == Kind::Exec {
+                    self.add_graph(&mut all, id as u32, entry)?;
+                } else if self.is_live(kind, id) {
+                    all.entry(kind, entry, true);
+                }
+                if kind == Kind::Mapping {
+                    self.add_access(&mut all, entry)?;
+                }
+            }
+        }
+        for ghost in self.journal.ghosts.iter() {
+            all.entry(Kind::Module, &ghost.entry, false);
+            all.frame(Kind::Module, &ghost.ended, None);
+        }
+        for (library, context, order) in self.journal.uses.in_order() {
+            all.step(Step::Use, library, context, order);
+        }
+        for (kernel, context, order) in self.journal.uses.launches() {
+            if self.journal.lives(Kind::Kernel, u64::from(kernel), order) {
+                all.step(Step::Launch, kernel, context, order);
+            }
+        }
+        let (first, second) = self.in_order(all.records);
+        let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
+        let state = State { opening: self.opening(), pending: self.pending(), first, second, times };
+        Ok(Saved { state: state.encode(), images: all.images })
+    }
+
+    /// A context in error has lost what it held.
+    fn check_contexts(&mut self) -> Result<(), JournalError> {
+        let contexts: Vec<u32> = self.journal.of(Kind::Context).map(|(id, _)| id as u32).collect();
+        for context in contexts {
+            let entered = self.enter_context(context);
+            // SAFETY: takes nothing.
+            let code = entered.and_then(|()| Ok(unsafe { self.driver().cuCtxSynchronize() }.ok()?));
+            if let Err(fault) = code {
+                let JournalError::Driver { code, .. } = driver_error("a context", &fault) else { continue };
+                return Err(JournalError::Faulted { context, code });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an entry is to be replayed. Functions of a module that was unloaded, and the like, are not: the program
+    /// holds their ids, but may not use them.
+    fn is_live(&self, kind: Kind, id: u64) -> bool {
+        let is_there = match kind {
+            Kind::Pinned => self.host.as_ref().is_some_and(|host| host.is_registered(id)),
+            Kind::Array => self.tables.arrays.get(id as u32).is_ok(),
+            _ => true,
+        };
+        is_there && self.journal.lives(kind, id, u64::MAX)
+    }
+
+    /// An executable graph. One whose code is gone cannot be launched any more; one whose event is gone perhaps can.
+    fn add_graph(&self, all: &mut Gathered, exec: u32, entry: &Entry) -> Result<(), JournalError> {
+        let Some(graph) = graphs::current(entry).filter(|_| self.graphs.exec(exec).is_ok()) else { return Ok(()) };
+        for (kind, id, before) in &graph.needs {
+            match (kind, self.journal.lives(*kind, u64::from(*id), *before)) {
+                (_, true) => {}
+                (Kind::Event, false) => return Err(JournalError::GraphEvent { exec, event: *id }),
+                _ => return Ok(()),
+            }
+        }
+        let record = all.frame(Kind::Exec, &entry.made, None);
+        (record.steps, record.order) = (Some(graph.bytes), graph.order);
+        all.last_graph = all.last_graph.max(graph.order);
+        for change in graph.changes {
+            // Behind the graph, also where another change moved that.
+            all.frame(Kind::Exec, change, None).order = change.order.max(graph.order);
+        }
+        Ok(())
+    }
+
+    /// Who may do what with a mapping, as one frame that says so.
+    fn add_access(&self, all: &mut Gathered, entry: &Entry) -> Result<(), JournalError> {
+        let Ok(mapping) = kdMemoryMap::decode(entry.made.payload()) else { return Ok(()) };
+        let mut payload = Vec::new();
+        mapping.address.put(&mut payload);
+        mapping.size.put(&mut payload);
+        let empty = payload.len();
+        for device in 0..self.facts.devices.len() as i32 {
+            let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+            // SAFETY: both pointers are locals' for the call.
+            let flags = ask(|out| unsafe { self.driver().cuMemGetAccess(out, &raw const location, mapping.address) });
+            let flags = flags.map_err(|code| driver_error("access to memory", &code.into()))?;
+            if flags != 0 {
+                location.type_.put(&mut payload);
+                device.put(&mut payload);
+                (flags as u32).put(&mut payload);
+            }
+        }
+        if payload.len() > empty {
+            let Frame { order, thread, context, .. } = entry.made;
+            let opcode = kdMemorySetAccess::OPCODE;
+            let record = Record {
+                step: Step::Frame,
+                order,
+                thread,
+                context,
+                opcode,
+                image: None,
+                steps: None,
+                payload,
+                told: None,
+            };
+            all.add(Kind::Mapping, record);
+        }
+        Ok(())
+    }
+
+    /// Divides records into what needs no program and what waits for its memory; each in order. Textures and surfaces
+    /// come last, by their numbers: a driver counts.
+    fn in_order(&self, mut records: Vec<(Kind, Record)>) -> (Vec<Record>, Vec<Record>) {
+        let is_counted = |kind| matches!(kind, Kind::Texture | Kind::Surface);
+        records.sort_by_key(|(kind, record)| match is_counted(*kind) {
+            true => (1, number_told(record)),
+            false => (0, record.order),
+        });
+        // Memory that is the worker's own needs no program.
+        let is_programs = |kind: Kind, record: &Record| {
+            let message = kdHostRegister::decode(&record.payload).ok().filter(|_| kind == Kind::Pinned);
+            message.is_some_and(|message| self.host.as_ref().is_none_or(|host| !host.is_private(message.address)))
+        };
+        let has_programs = records.iter().any(|(kind, record)| is_programs(*kind, record));
+        let waits = |kind: Kind, record: &Record| match kind {
+            Kind::Pinned => is_programs(kind, record),
+            Kind::Exec | Kind::Texture | Kind::Surface => has_programs,
+            Kind::Condition => has_programs && message_name(record.opcode) == Some("kdGraphForget"),
+            _ => false,
+        };
+        let (second, first): (Vec<_>, Vec<_>) = records.into_iter().partition(|(kind, record)| waits(*kind, record));
+        let plain = |list: Vec<(Kind, Record)>| list.into_iter().map(|(_, record)| record).collect();
+        (plain(first), plain(second))
+    }
+
+    fn opening(&self) -> Opening {
+        let quota = if self.device.quota() == u64::MAX { 0 } else { self.device.quota() };
+        Opening { arenas: self.device.map().arenas(), quota, facts: self.facts.clone() }
+    }
+
+    fn pending(&self) -> Pending {
+        let (stdout, stderr) = self.shared.unread();
+        let mut linked: Vec<_> = self.linked.iter().map(|(thread, image)| (*thread, image.clone())).collect();
+        linked.sort();
+        Pending {
+            known: self.tables.known(),
+            deferred: self.shared.deferred(),
+            calls: self.shared.usage.calls(),
+            frames: self.frames,
+            stdout,
+            stderr,
+            is_relayed: self.is_relayed,
+            uploads: self.uploads.unfinished(),
+            linked,
+            upcall: self.shared.upcalls.waiting(),
+        }
+    }
+}
+
+/// The number that a driver chose for a texture or surface.
+pub(super) fn number_told(record: &Record) -> u64 {
+    let told = record.told.as_deref().and_then(<[u8]>::first_chunk);
+    told.map_or(0, |number| u64::from_le_bytes(*number))
+}
+
+fn driver_error(what: &'static str, fault: &Fault) -> JournalError {
+    let code = match fault {
+        Fault::Cuda(code) => *code,
+        Fault::Fatal(_) => CUresult::ERROR_UNKNOWN,
+    };
+    JournalError::Driver { what, code: code.0 }
+}

@@ -1,0 +1,277 @@
+//! The state of a session as bytes: what a checkpoint keeps of it besides contents of memory and images of code.
+//!
+//! ```text
+//! magic       8 bytes "kdstate\n"        version  u32
+//! opening     arenas: count u32, then kind u32, base u64, length u64; quota u64; facts bytes
+//! pending     ids seen of each kind of handle 7 u32; deferred u32, calls u64, frames executed u64, printed: two texts of
+//!             bytes, whether the link is relayed u8
+//!             uploads: count u32, then thread u32, total u64, bytes      linked: count u32, then thread u32, bytes
+//!             the waiting upcall thread: u8, then thread u32, context u32, sequence u64
+//! names       count u32, then name and layout u64 of each message
+//! records     count u32, then `record.rs`; twice: what needs no program, and what waits for it
+//! times       `event_times.rs`
+//! ```
+//!
+//! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader believes nothing: a count costs
+//! input for every item, ranges are checked, and what is replayed passes the checks that every frame passes.
+
+use std::collections::BTreeMap;
+
+use katydid_arena::AddressMap;
+use katydid_wire::codec::{CodecError, Field as _, Reader};
+use katydid_wire::facts::Facts;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::handshake::{ArenaKind, ArenaRange};
+use katydid_wire::message::{kdUpcallNext, message_name};
+
+use super::event_times::SavedTimes;
+use super::record::{Names, Record};
+
+const MAGIC: [u8; 8] = *b"kdstate\n";
+/// The version that this build writes, and the newest that it reads.
+const VERSION: u32 = 1;
+/// Arenas that a map is made of at most.
+const MOST_ARENAS: u32 = 16;
+
+/// Why saved state cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The bytes are something else.
+    #[error("this is no state of a session")]
+    Magic,
+    /// Written by a newer release.
+    #[error(
+        "the state of the session has version {found}; this build reads up to {VERSION}: restore it with the release that wrote it"
+    )]
+    TooNew {
+        /// What it says.
+        found: u32,
+    },
+    /// The bytes do not hold what they should.
+    #[error("the state of the session is damaged: {0}")]
+    Codec(#[from] CodecError),
+    /// A field has a value that it cannot have.
+    #[error("the state of the session is damaged: {what} cannot be")]
+    Damaged {
+        /// Which.
+        what: &'static str,
+    },
+    /// A message that this build does not have, or has with other fields.
+    #[error(
+        "the state of the session holds the message {name} in a form that this build does not know; restore it with the release that wrote it"
+    )]
+    UnknownMessage {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// What a worker must know before it can make the session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opening {
+    /// Where the arenas lay.
+    pub arenas: Vec<ArenaRange>,
+    /// Device memory that the session may hold, in bytes; 0 for any amount.
+    pub quota: u64,
+    /// What the program was told of the devices, which stays so.
+    pub facts: Facts,
+}
+
+/// What was under way between frames.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Ids seen so far, by kind of handle.
+    pub(crate) known: [u32; 7],
+    pub(crate) deferred: u32,
+    pub(crate) calls: u64,
+    /// Frames executed: the next one has this number.
+    pub(crate) frames: u64,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    /// The link is read by a thread of its own.
+    pub(crate) is_relayed: bool,
+    /// Images that have not come whole: thread, size, what came.
+    pub(crate) uploads: Vec<(u32, u64, Vec<u8>)>,
+    /// What threads have linked and not fetched.
+    pub(crate) linked: Vec<(u32, Vec<u8>)>,
+    /// The program's upcall thread waits for this frame's reply.
+    pub(crate) upcall: Option<FrameHead>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) opening: Opening,
+    pub(crate) pending: Pending,
+    /// What can be made before the program is there.
+    pub(crate) first: Vec<Record>,
+    /// What needs the program's memory.
+    pub(crate) second: Vec<Record>,
+    pub(crate) times: SavedTimes,
+}
+
+impl Opening {
+    /// What is at the start of saved state.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`].
+    pub fn read(bytes: &[u8]) -> Result<Self, StateError> {
+        Self::take(&mut begin(bytes)?)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.arenas.len() as u32).put(out);
+        for arena in &self.arenas {
+            arena.kind.0.put(out);
+            arena.base.put(out);
+            arena.length.put(out);
+        }
+        self.quota.put(out);
+        self.facts.encode().put(out);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
+        let count = reader.take::<u32>()?;
+        if count > MOST_ARENAS {
+            return Err(StateError::Damaged { what: "the number of arenas" });
+        }
+        let mut arenas = Vec::new();
+        for _ in 0..count {
+            let (kind, base, length) = (ArenaKind(reader.take()?), reader.take::<u64>()?, reader.take::<u64>()?);
+            if base.checked_add(length).is_none_or(|end| end > 1 << 47) {
+                return Err(StateError::Damaged { what: "the place of an arena" });
+            }
+            arenas.push(ArenaRange { kind, base, length });
+        }
+        AddressMap::from_arenas(&arenas).ok_or(StateError::Damaged { what: "a map without device memory" })?;
+        let (quota, facts) = (reader.take()?, reader.take::<Vec<u8>>()?);
+        let facts = Facts::decode(&facts).map_err(|_| StateError::Damaged { what: "what is told of the devices" })?;
+        Ok(Self { arenas, quota, facts })
+    }
+}
+
+fn begin(bytes: &[u8]) -> Result<Reader<'_>, StateError> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(StateError::Magic)?;
+    let mut reader = Reader::new("the state of a session", rest);
+    match reader.take::<u32>()? {
+        VERSION => Ok(reader),
+        0 => Err(StateError::Damaged { what: "version 0" }),
+        found => Err(StateError::TooNew { found }),
+    }
+}
+
+impl Pending {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.known.iter().for_each(|known| known.put(out));
+        self.deferred.put(out);
+        self.calls.put(out);
+        self.frames.put(out);
+        self.stdout.put(out);
+        self.stderr.put(out);
+        u8::from(self.is_relayed).put(out);
+        (self.uploads.len() as u32).put(out);
+        for (thread, total, bytes) in &self.uploads {
+            thread.put(out);
+            total.put(out);
+            bytes.put(out);
+        }
+        (self.linked.len() as u32).put(out);
+        for (thread, bytes) in &self.linked {
+            thread.put(out);
+            bytes.put(out);
+        }
+        u8::from(self.upcall.is_some()).put(out);
+        if let Some(head) = &self.upcall {
+            head.thread.put(out);
+            head.context.put(out);
+            head.sequence.put(out);
+        }
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
+        let mut known = [0; 7];
+        for count in &mut known {
+            *count = reader.take()?;
+        }
+        let (deferred, calls, frames) = (reader.take()?, reader.take()?, reader.take()?);
+        let (stdout, stderr) = (reader.take()?, reader.take()?);
+        let is_relayed = reader.take::<u8>()? != 0;
+        let (mut uploads, mut linked) = (Vec::new(), Vec::new());
+        for _ in 0..reader.take::<u32>()? {
+            uploads.push((reader.take()?, reader.take()?, reader.take()?));
+        }
+        for _ in 0..reader.take::<u32>()? {
+            linked.push((reader.take()?, reader.take()?));
+        }
+        let upcall = match reader.take::<u8>()? {
+            0 => None,
+            _ => Some(upcall_head(reader.take()?, reader.take()?, reader.take()?)?),
+        };
+        Ok(Self { known, deferred, calls, frames, stdout, stderr, is_relayed, uploads, linked, upcall })
+    }
+}
+
+/// The frame whose reply the upcall thread waits for.
+fn upcall_head(thread: u32, context: u32, sequence: u64) -> Result<FrameHead, StateError> {
+    use katydid_wire::codec::Message as _;
+    let opcode = kdUpcallNext::OPCODE;
+    let head = FrameHead { opcode, wants_reply: true, thread, context, sequence };
+    if thread == 0 { Err(StateError::Damaged { what: "thread 0" }) } else { Ok(head) }
+}
+
+impl State {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (mut names, mut records) = (Names::default(), Vec::new());
+        for list in [&self.first, &self.second] {
+            (list.len() as u32).put(&mut records);
+            list.iter().for_each(|record| record.put(&mut names, &mut records));
+        }
+        let mut out = MAGIC.to_vec();
+        VERSION.put(&mut out);
+        self.opening.put(&mut out);
+        self.pending.put(&mut out);
+        names.put(&mut out);
+        out.append(&mut records);
+        self.times.put(&mut out);
+        out
+    }
+
+    /// # Errors
+    ///
+    /// [`StateError`].
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
+        let mut reader = begin(bytes)?;
+        let opening = Opening::take(&mut reader)?;
+        let pending = Pending::take(&mut reader)?;
+        let names = Names::take(&mut reader)?;
+        let mut list = || -> Result<Vec<Record>, StateError> {
+            let count = reader.take::<u32>()?;
+            (0..count).map(|_| Record::take(&names, &mut reader)).collect()
+        };
+        let (first, second) = (list()?, list()?);
+        let times = SavedTimes::take(&mut reader)?;
+        Ok(reader.finish(Self { opening, pending, first, second, times })?)
+    }
+}
+
+/// How many frames of each message a saved state would replay: what is in it, in short.
+///
+/// # Errors
+///
+/// [`StateError`].
+pub fn messages_of(bytes: &[u8]) -> Result<BTreeMap<&'static str, usize>, StateError> {
+    let State { first, second, .. } = State::decode(bytes)?;
+    let mut all = BTreeMap::new();
+    for record in first.iter().chain(&second) {
+        *all.entry(message_name(record.opcode).unwrap_or("first use of code")).or_default() += 1;
+    }
+    Ok(all)
+}
+
+/// For tests that compare what two sessions would save.
+#[cfg(test)]
+pub(crate) fn read_state(bytes: &[u8]) -> Result<State, StateError> {
+    State::decode(bytes)
+}

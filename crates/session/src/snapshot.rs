@@ -1,0 +1,124 @@
+//! The contents of a session: kept in an image, and put back.
+//!
+//! The rule kept here: what a snapshot says is whole is whole. Memory that cannot be read, code whose variables cannot be
+//! found, arrays that no copy reaches are named in an error; nothing is left out. And nothing here changes where a driver
+//! will put the program's next object: what is needed on a device was made before the program came ([`Carrier`]), or lies
+//! at addresses of the worker's own (`scratch.rs`).
+
+mod area;
+mod areas;
+mod capture;
+mod carrier;
+mod code;
+mod contexts;
+mod declared;
+mod error;
+mod hash;
+mod lift;
+mod restore;
+mod scratch;
+mod soft;
+mod taken;
+mod zeros;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+pub use capture::CaptureOptions;
+pub use carrier::Carrier;
+use declared::Declared;
+pub use error::SnapshotError;
+use hash::Hash;
+use katydid_cuda_sys::CUcontext;
+use katydid_image::ChunkId;
+pub use lift::Progress;
+pub use taken::{Taken, journal_of};
+
+/// Names of contents that an image has, by the device's hash and the length of a chunk.
+#[derive(Debug, Clone, Default)]
+struct Known(Arc<Mutex<HashMap<(Hash, u64), ChunkId>>>);
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Hash, u64), ChunkId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a session keeps between snapshots.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    carrier: Option<Carrier>,
+    known: Known,
+    busy: Arc<Busy>,
+    declared: Arc<Declared>,
+}
+
+/// Bytes of device memory that snapshots behind the program hold, one entry each.
+#[derive(Debug, Default)]
+struct Busy {
+    held: Mutex<Vec<u64>>,
+    changed: Condvar,
+}
+
+/// A snapshot that is being written; over when dropped.
+struct Behind {
+    busy: Arc<Busy>,
+    bytes: u64,
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let mut held = self.busy.lock();
+        if let Some(at) = held.iter().position(|bytes| *bytes == self.bytes) {
+            held.swap_remove(at);
+        }
+        drop(held);
+        self.busy.changed.notify_all();
+    }
+}
+
+impl Busy {
+    fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Snapshots {
+    pub(crate) fn new(carrier: Option<Carrier>) -> Self {
+        Self { carrier, ..Self::default() }
+    }
+
+    fn carrier(&self) -> Option<&Carrier> {
+        self.carrier.as_ref()
+    }
+
+    fn declared(&self) -> &Arc<Declared> {
+        &self.declared
+    }
+
+    fn begin(&self, bytes: u64) -> Behind {
+        self.busy.lock().push(bytes);
+        Behind { busy: Arc::clone(&self.busy), bytes }
+    }
+
+    /// Bytes of device memory that will be free again.
+    pub(crate) fn held(&self) -> u64 {
+        self.busy.lock().iter().sum()
+    }
+
+    /// Waits until no snapshot is being written; false when none was.
+    pub(crate) fn settle(&self) -> bool {
+        let held = self.busy.lock();
+        let was_busy = !held.is_empty();
+        drop(self.busy.changed.wait_while(held, |held| !held.is_empty()).unwrap_or_else(PoisonError::into_inner));
+        was_busy
+    }
+
+    /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.
+    pub(crate) fn leave(&mut self, context: CUcontext) {
+        if self.carrier.as_ref().is_some_and(|carrier| carrier.context == context) {
+            self.settle();
+            self.carrier = None;
+        }
+    }
+}

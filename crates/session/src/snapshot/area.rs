@@ -1,0 +1,310 @@
+//! Memory with contents, and how its bytes are carried: to memory of the worker's, and from there.
+//!
+//! Every area is a row of bytes, cut into chunks, wherever they lie: at addresses in a row, as texels of an array, in
+//! many variables, in memory of this process. Areas are described to the image as its regions; after a restore the same
+//! code finds the same areas, and they are matched by kind, object and address.
+
+#![expect(unsafe_code, reason = "has the driver copy")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUcontext, CUresult, CUstream, memory_type};
+use katydid_driver::Driver;
+use katydid_image::Region;
+
+/// Bytes of a chunk: 2 MiB, as devices map memory.
+pub(super) const CHUNK: u64 = 2 << 20;
+
+/// Where the bytes of an area lie.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// Device memory at addresses in a row.
+    Linear(u64),
+    /// Texels.
+    Texels(Texels),
+    /// One variable after the other: address and size of each.
+    Variables(Vec<(u64, u64)>),
+    /// Memory of this process, which the driver copies from and to.
+    Host(u64),
+    /// Memory of this process that the driver keeps to itself.
+    Heap(u64),
+}
+
+/// One level of an array, its rows packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Texels {
+    pub(super) array: CUarray,
+    /// Bytes of a row.
+    pub(super) width: u64,
+    /// Rows of a slice.
+    pub(super) height: u64,
+}
+
+/// An area.
+#[derive(Debug)]
+pub(super) struct Area {
+    /// What the image says of it, without the chunks.
+    pub(super) region: Region,
+    /// The context to copy in.
+    pub(super) context: CUcontext,
+    pub(super) place: Place,
+}
+
+/// The other end of a copy: memory of the worker's.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Other {
+    /// On the device.
+    Device(u64),
+    /// Host memory, registered if the driver let us.
+    Host(u64),
+}
+
+/// Which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Out of the area.
+    Out,
+    /// Into it.
+    In,
+}
+
+impl Area {
+    /// Number of its chunks.
+    pub(super) fn chunks(&self) -> usize {
+        self.region.bytes.div_ceil(u64::from(self.region.chunk_bytes).max(1)) as usize
+    }
+
+    /// First byte of a chunk, and its length.
+    pub(super) fn chunk(&self, index: usize) -> (u64, u64) {
+        let full = u64::from(self.region.chunk_bytes);
+        let start = full * index as u64;
+        (start, full.min(self.region.bytes.saturating_sub(start)))
+    }
+
+    /// The address of a byte, where all bytes have addresses in a row.
+    pub(super) fn address(&self, offset: u64) -> Option<u64> {
+        match self.place {
+            Place::Linear(start) => Some(start + offset),
+            _ => None,
+        }
+    }
+
+    /// Has `length` bytes from `offset` on copied between the area and `other`, in `stream`.
+    ///
+    /// # Safety
+    ///
+    /// The area must be alive, `other` must be as long as the copy, and nobody else may use either until the stream has
+    /// been waited for.
+    pub(super) unsafe fn carry(
+        &self,
+        driver: &Driver,
+        stream: CUstream,
+        (offset, length): (u64, u64),
+        other: Other,
+        way: Way,
+    ) -> Result<(), CUresult> {
+        // SAFETY: the caller's promise, for each part of the copy.
+        unsafe {
+            match &self.place {
+                Place::Linear(start) => bytes(driver, stream, start + offset, other, length, way),
+                Place::Texels(texels) => texels.carry(driver, stream, (offset, length), other, way),
+                Place::Variables(all) => variables(driver, stream, all, (offset, length), other, way),
+                Place::Host(start) | Place::Heap(start) => host(driver, stream, start + offset, other, length, way),
+            }
+        }
+    }
+}
+
+impl Other {
+    fn plus(self, bytes: u64) -> Self {
+        match self {
+            Self::Device(start) => Self::Device(start + bytes),
+            Self::Host(start) => Self::Host(start + bytes),
+        }
+    }
+}
+
+fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// Device memory from or to the other end.
+///
+/// # Safety
+///
+/// As [`Area::carry`].
+unsafe fn bytes(
+    driver: &Driver,
+    stream: CUstream,
+    address: u64,
+    other: Other,
+    length: u64,
+    way: Way,
+) -> Result<(), CUresult> {
+    let length = length as usize;
+    // SAFETY: the caller's promise.
+    let status = unsafe {
+        match (other, way) {
+            (Other::Device(to), Way::Out) => driver.cuMemcpyDtoDAsync_v2(to, address, length, stream),
+            (Other::Device(from), Way::In) => driver.cuMemcpyDtoDAsync_v2(address, from, length, stream),
+            (Other::Host(to), Way::Out) => driver.cuMemcpyDtoHAsync_v2(pointer(to), address, length, stream),
+            (Other::Host(from), Way::In) => driver.cuMemcpyHtoDAsync_v2(address, pointer(from), length, stream),
+        }
+    };
+    status.ok()
+}
+
+/// Memory of this process from or to the other end.
+///
+/// # Safety
+///
+/// As [`Area::carry`].
+unsafe fn host(
+    driver: &Driver,
+    stream: CUstream,
+    address: u64,
+    other: Other,
+    length: u64,
+    way: Way,
+) -> Result<(), CUresult> {
+    let ours = pointer(address).cast::<u8>();
+    let length = length as usize;
+    // SAFETY: the caller's promise; the two ends are different memory.
+    unsafe {
+        match (other, way) {
+            (Other::Host(to), Way::Out) => ours.copy_to_nonoverlapping(pointer(to).cast(), length),
+            (Other::Host(from), Way::In) => ours.copy_from_nonoverlapping(pointer(from).cast(), length),
+            (Other::Device(to), Way::Out) => return driver.cuMemcpyHtoDAsync_v2(to, ours.cast(), length, stream).ok(),
+            (Other::Device(from), Way::In) => {
+                return driver.cuMemcpyDtoHAsync_v2(ours.cast(), from, length, stream).ok();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The parts of variables that lie between two bytes of the row that they are packed to.
+///
+/// # Safety
+///
+/// As [`Area::carry`].
+unsafe fn variables(
+    driver: &Driver,
+    stream: CUstream,
+    all: &[(u64, u64)],
+    (offset, length): (u64, u64),
+    other: Other,
+    way: Way,
+) -> Result<(), CUresult> {
+    let (mut at, end) = (0, offset + length);
+    for (address, size) in all {
+        let (first, last) = (at.max(offset), (at + size).min(end));
+        if first < last {
+            // SAFETY: the caller's promise; the part lies inside the variable and inside the copy.
+            unsafe { bytes(driver, stream, address + (first - at), other.plus(first - offset), last - first, way) }?;
+        }
+        at += size;
+    }
+    Ok(())
+}
+
+impl Texels {
+    /// Bytes of a chunk: whole rows.
+    pub(super) fn chunk_bytes(&self) -> u64 {
+        self.width * (CHUNK / self.width.max(1)).max(1)
+    }
+
+    /// # Safety
+    ///
+    /// As [`Area::carry`]; the copy begins and ends with a row.
+    unsafe fn carry(
+        &self,
+        driver: &Driver,
+        stream: CUstream,
+        (offset, length): (u64, u64),
+        other: Other,
+        way: Way,
+    ) -> Result<(), CUresult> {
+        for part in self.parts(offset / self.width, (offset + length) / self.width) {
+            let at = other.plus((part.slice * self.height + part.row) * self.width - offset);
+            let copy = self.copy(&part, at, way);
+            // SAFETY: the caller's promise; the part lies inside the array and inside the copy.
+            unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) }.ok()?;
+        }
+        Ok(())
+    }
+
+    /// Rows in a row as boxes: the rest of a slice, whole slices, the start of another.
+    fn parts(&self, first: u64, end: u64) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut at = first;
+        while at < end {
+            let (slice, row) = (at / self.height, at % self.height);
+            let whole = if row == 0 { (end - at) / self.height } else { 0 };
+            let rows = if whole > 0 { self.height } else { (self.height - row).min(end - at) };
+            parts.push(Part { slice, row, rows, slices: whole.max(1) });
+            at += rows * whole.max(1);
+        }
+        parts
+    }
+
+    fn copy(&self, part: &Part, other: Other, way: Way) -> CUDA_MEMCPY3D {
+        let mut copy = CUDA_MEMCPY3D {
+            WidthInBytes: self.width as usize,
+            Height: part.rows as usize,
+            Depth: part.slices as usize,
+            ..CUDA_MEMCPY3D::default()
+        };
+        let (width, rows, row, slice) =
+            (self.width as usize, part.rows as usize, part.row as usize, part.slice as usize);
+        let (kind, address) = match other {
+            Other::Device(address) => (memory_type::DEVICE, address),
+            Other::Host(address) => (memory_type::HOST, address),
+        };
+        let device = if kind == memory_type::DEVICE { address } else { 0 };
+        let host = if kind == memory_type::HOST { pointer(address) } else { std::ptr::null_mut() };
+        if way == Way::Out {
+            (copy.srcMemoryType, copy.srcArray, copy.srcY, copy.srcZ) = (memory_type::ARRAY, self.array, row, slice);
+            (copy.dstMemoryType, copy.dstDevice, copy.dstHost) = (kind, device, host);
+            (copy.dstPitch, copy.dstHeight) = (width, rows);
+        } else {
+            (copy.dstMemoryType, copy.dstArray, copy.dstY, copy.dstZ) = (memory_type::ARRAY, self.array, row, slice);
+            (copy.srcMemoryType, copy.srcDevice, copy.srcHost) = (kind, device, host.cast_const());
+            (copy.srcPitch, copy.srcHeight) = (width, rows);
+        }
+        copy
+    }
+}
+
+/// A box of an array, as wide as that.
+#[derive(Debug, PartialEq, Eq)]
+struct Part {
+    slice: u64,
+    row: u64,
+    rows: u64,
+    slices: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(slice: u64, row: u64, rows: u64, slices: u64) -> Part {
+        Part { slice, row, rows, slices }
+    }
+
+    #[test]
+    fn rows_become_few_boxes() {
+        let texels = Texels { array: CUarray::NULL, width: 16, height: 10 };
+        assert_eq!(texels.parts(3, 7), [part(0, 3, 4, 1)]);
+        assert_eq!(texels.parts(5, 42), [part(0, 5, 5, 1), part(1, 0, 10, 3), part(4, 0, 2, 1)]);
+        assert_eq!(texels.parts(10, 30), [part(1, 0, 10, 2)]);
+        assert_eq!(texels.parts(4, 4), []);
+    }
+
+    #[test]
+    fn chunks_of_arrays_are_whole_rows() {
+        let chunk = |width| Texels { array: CUarray::NULL, width, height: 1 }.chunk_bytes();
+        assert_eq!((chunk(16), chunk(3000), chunk(CHUNK)), (CHUNK, 3000 * 699, CHUNK));
+    }
+}

@@ -1,0 +1,383 @@
+//! Which memory of a session has contents, and where.
+//!
+//! | kind | what | object |
+//! |---|---|---|
+//! | `arena` | a grown piece of a device arena | its address |
+//! | `block` | a block of the program's own making | its id |
+//! | `array`, `mipmap` | an array, or a level of a mipmap: rows, packed | its id, with the level above 32 bits |
+//! | `variables` | all variables of a module, or of a library in a context | id, with the context above 32 bits |
+//! | `heap` | what device code allocated (softcuda) | its address |
+//! | `pinned` | host pages that are the worker's alone | their address |
+//!
+//! What cannot be kept is named in an error; nothing is left out.
+
+#![expect(unsafe_code, reason = "asks the driver")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{
+    CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUcontext, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmipmappedArray,
+    CUresult, access_flags,
+};
+use katydid_driver::Driver;
+use katydid_image::Region;
+use serde::{Deserialize, Serialize};
+
+use super::area::{Area, CHUNK, Place, Texels};
+use super::code::{self, Found, Loaded};
+use super::contexts::{Contexts, architecture};
+use super::declared::Named;
+use super::error::{SnapshotError, refused};
+use super::scratch::Scratch;
+use super::soft;
+use crate::arrays::Held;
+use crate::ask::ask;
+use crate::device_memory::access;
+use crate::journal::Kind;
+use crate::session::Session;
+
+/// Kind of the areas that are host pages.
+pub(super) const PINNED: &str = "pinned";
+/// Flags of arrays whose texels are mapped like virtual memory: sparse ones, and those mapped later.
+const MAPPED_TEXELS: u32 = 0x40 | 0x80;
+/// A mipmap has at most so many levels, as extents have 32 bits.
+const MOST_LEVELS: u32 = 32;
+
+/// Everything with contents.
+pub(super) struct Areas {
+    pub(super) all: Vec<Area>,
+    pub(super) records: Records,
+    /// Keeps addresses of areas alive.
+    _views: Vec<Scratch>,
+}
+
+/// What the image keeps of areas beside their bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Records {
+    /// Variables, in the order in which they are packed.
+    pub(super) code: Vec<CodeRecord>,
+    pub(super) heaps: Vec<HeapRecord>,
+}
+
+/// The variables of a piece of code in a context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CodeRecord {
+    pub(super) code: String,
+    pub(super) object: u64,
+    pub(super) variables: Vec<Found>,
+}
+
+/// A heap of device code, by the program's id of its context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct HeapRecord {
+    pub(super) context: u32,
+    pub(super) books: Vec<u8>,
+}
+
+/// Which areas are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Also host pages that the program has as well.
+    pub(super) shared_pages: bool,
+}
+
+/// Looks through a session whose GPU is at rest.
+///
+/// # Errors
+///
+/// What cannot be kept, or what the driver does not answer.
+pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: Wanted) -> Result<Areas, SnapshotError> {
+    let mut finder = Finder {
+        driver: Arc::clone(&session.shared.driver),
+        contexts,
+        areas: Areas { all: Vec::new(), records: Records::default(), _views: Vec::new() },
+    };
+    finder.arenas(session)?;
+    finder.blocks(session)?;
+    finder.arrays(session)?;
+    finder.variables(session)?;
+    finder.heaps()?;
+    finder.pinned(session, wanted)?;
+    Ok(finder.areas)
+}
+
+struct Finder<'a> {
+    driver: Arc<Driver>,
+    contexts: &'a Contexts,
+    areas: Areas,
+}
+
+impl Finder<'_> {
+    fn add(
+        &mut self,
+        kind: &str,
+        name: String,
+        object: u64,
+        (device, context): (i32, CUcontext),
+        bytes: u64,
+        place: Place,
+    ) {
+        let chunk_bytes = match &place {
+            Place::Texels(texels) => texels.chunk_bytes(),
+            _ => CHUNK,
+        };
+        let address = match place {
+            Place::Linear(address) if kind == "arena" => address,
+            Place::Host(address) | Place::Heap(address) => address,
+            _ => 0,
+        };
+        let region = Region {
+            kind: kind.to_owned(),
+            name,
+            object: Some(object),
+            gpu: u32::try_from(device).ok(),
+            address,
+            bytes,
+            chunk_bytes: u32::try_from(chunk_bytes).unwrap_or(u32::MAX),
+            chunks: Vec::new(),
+        };
+        self.areas.all.push(Area { region, context, place });
+    }
+
+    fn arenas(&mut self, session: &Session) -> Result<(), SnapshotError> {
+        for (device, address, size) in session.device.ranges() {
+            let context = self.contexts.of_device(device)?;
+            let name = format!("arena of GPU {device} at {address:#x}");
+            self.add("arena", name, address, (device, context), size, Place::Linear(address));
+        }
+        Ok(())
+    }
+
+    /// Blocks are read where they are mapped as a whole, else through a mapping of our own.
+    fn blocks(&mut self, session: &Session) -> Result<(), SnapshotError> {
+        let driver = Arc::clone(&self.driver);
+        let mappings: Vec<_> = session.virtual_memory.mappings().collect();
+        for (id, handle, size) in session.virtual_memory.blocks() {
+            let mapped = mappings.iter().filter(|(.., block)| *block == id);
+            let own = Retained::of(&driver, handle, mapped.clone().next().map(|(address, ..)| *address))?;
+            let device = own.device()?;
+            let context = self.contexts.of_device(device)?;
+            let whole = mapped.filter(|(_, length, _)| *length == size).map(|(address, ..)| *address);
+            let place = match whole.into_iter().find(|address| is_writable(&driver, device, *address)) {
+                Some(address) => address,
+                None => {
+                    let view = Scratch::view(&driver, device, own.handle, size);
+                    let view = view.map_err(refused("map a block of memory"))?;
+                    let address = view.start();
+                    self.areas._views.push(view);
+                    address
+                }
+            };
+            self.add("block", format!("block {id}"), id.into(), (device, context), size, Place::Linear(place));
+        }
+        Ok(())
+    }
+
+    fn arrays(&mut self, session: &Session) -> Result<(), SnapshotError> {
+        for (id, held, context) in session.tables.arrays.owners() {
+            let place = self.contexts.of_id(context)?;
+            place.1.enter(&self.driver)?;
+            match held {
+                Held::Array(array) | Held::Level(array, _) => self.texels("array", id, 0, array, place)?,
+                Held::Mipmap(mipmap) => {
+                    for (level, array) in levels(&self.driver, mipmap) {
+                        self.texels("mipmap", id, level, array, place)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn texels(
+        &mut self,
+        kind: &str,
+        id: u32,
+        level: u32,
+        array: CUarray,
+        (device, context): (i32, Entered),
+    ) -> Result<(), SnapshotError> {
+        let driver = &self.driver;
+        // SAFETY: an array of the session; the output is a local.
+        let it: CUDA_ARRAY3D_DESCRIPTOR = ask(|out| unsafe { driver.cuArray3DGetDescriptor_v2(out, array) })
+            .map_err(refused("ask for the extent of an array"))?;
+        let width = texel(&it).ok_or(SnapshotError::Array { array: id, reason: "its format is not known here" })?;
+        let width = width * it.Width as u64;
+        if it.Flags & MAPPED_TEXELS != 0 {
+            return Err(SnapshotError::Array { array: id, reason: "its memory is mapped piece by piece" });
+        }
+        if width == 0 || width > CHUNK {
+            return Err(SnapshotError::Array { array: id, reason: "its rows are longer than a chunk of an image" });
+        }
+        let (height, depth) = (it.Height.max(1) as u64, it.Depth.max(1) as u64);
+        let name = if kind == "mipmap" { format!("level {level} of mipmap {id}") } else { format!("array {id}") };
+        let object = u64::from(id) | u64::from(level) << 32;
+        let texels = Texels { array, width, height };
+        self.add(kind, name, object, (device, context.0), width * height * depth, Place::Texels(texels));
+        Ok(())
+    }
+
+    fn variables(&mut self, session: &Session) -> Result<(), SnapshotError> {
+        for it in code_of(session) {
+            let (device, context) = self.contexts.of_id(it.context)?;
+            context.enter(&self.driver)?;
+            let (is_soft, sm) = (self.driver.is_soft(), architecture(&self.driver, device)?);
+            let declared = session.snapshots.declared().of(&it.named, sm, is_soft)?;
+            let Named { name, .. } = it.named;
+            if declared.uses_heap && !is_soft {
+                return Err(SnapshotError::DeviceHeap { code: name });
+            }
+            let variables = code::find(&self.driver, it.loaded, &declared, &name)?;
+            let bytes = variables.iter().map(|found| found.size).sum();
+            if bytes > 0 {
+                let places = variables.iter().map(|found| (found.address, found.size)).collect();
+                let (title, place) = (format!("variables of {name}"), Place::Variables(places));
+                self.add("variables", title, it.object, (device, context.0), bytes, place);
+                self.areas.records.code.push(CodeRecord { code: name, object: it.object, variables });
+            }
+        }
+        Ok(())
+    }
+
+    /// A driver without heaps that can be had has refused code that uses one before.
+    fn heaps(&mut self) -> Result<(), SnapshotError> {
+        if !self.driver.is_soft() {
+            return Ok(());
+        }
+        for (id, device, context) in self.contexts.all().to_vec() {
+            for heap in soft::heaps(&self.driver, context).map_err(refused("look at a heap of device code"))? {
+                let name = format!("heap of context {id}");
+                self.add("heap", name, heap.address, (device, context), heap.size, Place::Heap(heap.address));
+                self.areas.records.heaps.push(HeapRecord { context: id, books: heap.books });
+            }
+        }
+        Ok(())
+    }
+
+    fn pinned(&mut self, session: &Session, wanted: Wanted) -> Result<(), SnapshotError> {
+        let Some(host) = &session.host else { return Ok(()) };
+        for (address, size) in host.blocks().filter(|(address, _)| wanted.shared_pages || host.is_private(*address)) {
+            let place = (0, self.contexts.of_device(0)?);
+            self.add(PINNED, format!("pinned memory at {address:#x}"), address, place, size, Place::Host(address));
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Says that a snapshot will be asked for soon: what can be found out while the program runs is.
+    pub fn prepare_snapshot(&self) {
+        let images = code_of(self).into_iter().map(|it| it.named).collect();
+        // What is loaded on another kind of device is looked up again when its turn comes.
+        if let Ok(sm) = architecture(self.driver(), 0) {
+            self.snapshots.declared().prepare(images, sm, self.driver().is_soft());
+        }
+    }
+}
+
+/// A context that can be made current.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entered(pub(super) CUcontext);
+
+impl Entered {
+    /// Makes it current on this thread.
+    pub(super) fn enter(self, driver: &Driver) -> Result<(), SnapshotError> {
+        // SAFETY: a living context of the session.
+        unsafe { driver.cuCtxSetCurrent(self.0) }.ok().map_err(refused("enter a context"))
+    }
+}
+
+/// Code that is loaded in a context.
+struct Code {
+    named: Named,
+    object: u64,
+    context: u32,
+    loaded: Loaded,
+}
+
+/// All of it: modules, and libraries in the contexts where they are in use. Asking for a variable of a library
+/// elsewhere would load it there.
+fn code_of(session: &Session) -> Vec<Code> {
+    let mut all = Vec::new();
+    for (id, module, context) in session.tables.modules.all() {
+        if let Some(image) = session.journal.image(Kind::Module, id) {
+            let (name, object) = (format!("module {id}"), u64::from(id));
+            all.push(Code { named: Named { name, image }, object, context, loaded: Loaded::Module(module) });
+        }
+    }
+    for (id, context, _) in session.journal.uses.in_order() {
+        let library = session.tables.libraries.all().find(|(other, ..)| *other == id);
+        if let (Some((_, library, _)), Some(image)) = (library, session.journal.image(Kind::Library, id)) {
+            let (name, object) = (format!("library {id}"), u64::from(id) | u64::from(context) << 32);
+            all.push(Code { named: Named { name, image }, object, context, loaded: Loaded::Library(library) });
+        }
+    }
+    all
+}
+
+/// Bytes of a texel; none for formats with blocks of texels or planes.
+fn texel(it: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<u64> {
+    let channel = match it.Format {
+        0x01 | 0x08 => 1,
+        0x02 | 0x09 | 0x10 => 2,
+        0x03 | 0x0a | 0x20 => 4,
+        _ => return None,
+    };
+    Some(channel * u64::from(it.NumChannels))
+}
+
+/// The levels of a mipmap: a driver knows no level behind the last one.
+fn levels(driver: &Driver, mipmap: CUmipmappedArray) -> Vec<(u32, CUarray)> {
+    // SAFETY: a mipmap of the session; the output is a local.
+    let level = |number| ask(|out| unsafe { driver.cuMipmappedArrayGetLevel(out, mipmap, number) });
+    (0..MOST_LEVELS).map_while(|number| Some((number, level(number).ok()?))).collect()
+}
+
+/// Whether the device may read and write what is mapped at an address.
+fn is_writable(driver: &Driver, device: i32, address: u64) -> bool {
+    let location = access(device).location;
+    // SAFETY: both pointers are locals' for the call.
+    let flags = ask::<u64>(|out| unsafe { driver.cuMemGetAccess(out, &raw const location, address) });
+    flags == Ok(u64::from(access_flags::READ_WRITE))
+}
+
+/// A block's handle; one that the program gave back is had again from a mapping, for as long as this value lives.
+struct Retained<'a> {
+    driver: &'a Driver,
+    handle: CUmemGenericAllocationHandle,
+    is_ours: bool,
+}
+
+impl<'a> Retained<'a> {
+    fn of(
+        driver: &'a Driver,
+        handle: Option<CUmemGenericAllocationHandle>,
+        mapped: Option<u64>,
+    ) -> Result<Self, SnapshotError> {
+        if let Some(handle) = handle {
+            return Ok(Self { driver, handle, is_ours: false });
+        }
+        let place = std::ptr::with_exposed_provenance_mut(mapped.unwrap_or(0) as usize);
+        // SAFETY: the output is a local; a block without a handle has a mapping.
+        let handle = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, place) });
+        Ok(Self { driver, handle: handle.map_err(refused("find a block of memory"))?, is_ours: true })
+    }
+
+    fn device(&self) -> Result<i32, SnapshotError> {
+        let (driver, handle) = (self.driver, self.handle);
+        let mut told = CUmemAllocationProp::default();
+        // SAFETY: the output is a local.
+        let status = unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut told, handle) };
+        status.ok().map_err(refused("ask where a block of memory lies"))?;
+        Ok(told.location.id)
+    }
+}
+
+impl Drop for Retained<'_> {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // SAFETY: retained by `of`; mappings keep the memory.
+            let _: CUresult = unsafe { self.driver.cuMemRelease(self.handle) };
+        }
+    }
+}

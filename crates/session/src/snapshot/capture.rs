@@ -1,0 +1,386 @@
+//! A snapshot of contents: what the program could change is copied while it stands still, the rest is done behind it.
+//!
+//! ```text
+//! paused:  areas ── hash kernel ──▶ changed chunks ──┬─ room on the device ──▶ spare memory
+//!                                                    └─ none ──▶ the image, in rounds
+//! running: spare memory ──▶ registered host memory ──▶ the image
+//! ```
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use katydid_cuda_sys::CUresult;
+use katydid_driver::Driver;
+use katydid_image::{ChunkId, FileEntry, Region, Sink};
+
+use super::area::{Area, Other, Place, Way};
+use super::areas::{Areas, Wanted, areas};
+use super::carrier::Carrier;
+use super::contexts::Contexts;
+use super::error::{SnapshotError, refused};
+use super::hash::{GRAIN, Hash, RECORD, hashes, list};
+use super::lift::{Lift, Load, Progress};
+use super::scratch::Scratch;
+use super::soft;
+use super::zeros::Zeros;
+use super::{Behind, Known};
+use crate::session::Session;
+
+/// Memory of the device that is left to others.
+const MARGIN: u64 = 256 << 20;
+/// Copies in spare memory begin at multiples of this.
+const ALIGNMENT: u64 = 512;
+
+/// What is to be kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CaptureOptions {
+    /// Also host memory that the program has as well, because nobody else will keep it.
+    pub device_only: bool,
+    /// Nothing is taken to be unchanged since an earlier snapshot.
+    pub full: bool,
+}
+
+/// One chunk of one area.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    area: usize,
+    offset: u64,
+    length: u64,
+    hash: Option<Hash>,
+    name: Option<ChunkId>,
+    /// Where it was copied to.
+    spare: Option<u64>,
+}
+
+/// Contents that the program cannot change any more; [`Captured::write`] brings them to the image.
+pub(super) struct Captured {
+    driver: Arc<Driver>,
+    carrier: Option<Carrier>,
+    progress: Arc<Progress>,
+    regions: Vec<Region>,
+    records: Vec<u8>,
+    pieces: Vec<Piece>,
+    spare: Option<Scratch>,
+    changed: u64,
+    known: Known,
+    /// Ends of contexts wait for it.
+    _behind: Behind,
+}
+
+/// What belongs into the session's part of a manifest.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Contents {
+    /// All memory with contents.
+    pub(super) regions: Vec<Region>,
+    /// Its files, by what is in them.
+    pub(super) states: BTreeMap<String, FileEntry>,
+}
+
+/// Key of the file with [`Records`](super::areas::Records).
+pub(super) const RECORDS: &str = "contents";
+
+impl Session {
+    /// Copies the contents of the session's memory, whose GPU is at rest.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be kept. The session is as it was.
+    pub(super) fn capture(
+        &mut self,
+        options: CaptureOptions,
+        sink: &dyn Sink,
+        progress: Arc<Progress>,
+    ) -> Result<Captured, SnapshotError> {
+        let captured = self.capture_now(options, sink, progress);
+        self.reenter();
+        captured
+    }
+
+    fn capture_now(
+        &mut self,
+        options: CaptureOptions,
+        sink: &dyn Sink,
+        progress: Arc<Progress>,
+    ) -> Result<Captured, SnapshotError> {
+        self.snapshots.settle();
+        let contexts = Contexts::of(self)?;
+        let areas = areas(self, &contexts, Wanted { shared_pages: options.device_only })?;
+        let (driver, carrier) = (Arc::clone(&self.shared.driver), self.snapshots.carrier().cloned());
+        let mut work = Work { driver: &driver, carrier: carrier.as_ref(), areas: &areas, pieces: pieces(&areas) };
+        work.pass_over_untouched(sink)?;
+        work.hash()?;
+        if !options.full {
+            work.recognise(&self.snapshots.known, sink);
+        }
+        let changed = work.pieces.iter().filter(|piece| piece.name.is_none()).map(|piece| piece.length).sum();
+        progress.expect(changed);
+        let spare = work.copy()?;
+        work.rounds(sink, &progress)?;
+        let pieces = work.pieces;
+        let records = serde_json::to_vec(&areas.records);
+        let records =
+            records.map_err(|error| SnapshotError::Damaged { what: "contents", reason: error.to_string() })?;
+        let regions = areas.all.into_iter().map(|area| area.region).collect();
+        let behind = self.snapshots.begin(spare.as_ref().map_or(0, Scratch::size));
+        let known = self.snapshots.known.clone();
+        Ok(Captured { driver, carrier, progress, regions, records, pieces, spare, changed, known, _behind: behind })
+    }
+}
+
+/// All chunks of all areas.
+fn pieces(areas: &Areas) -> Vec<Piece> {
+    let of = |(number, area): (usize, &Area)| {
+        let chunk = |index| {
+            let (offset, length) = area.chunk(index);
+            Piece { area: number, offset, length, hash: None, name: None, spare: None }
+        };
+        (0..area.chunks()).map(chunk).collect::<Vec<_>>()
+    };
+    areas.all.iter().enumerate().flat_map(of).collect()
+}
+
+/// Hashes device memory at addresses in a row: a piece without an address, or of odd length, gets none.
+pub(super) fn hash_pieces(
+    driver: &Arc<Driver>,
+    carrier: &Carrier,
+    pieces: &[Option<(u64, u64)>],
+) -> Result<Vec<Option<Hash>>, CUresult> {
+    let mut found = vec![None; pieces.len()];
+    let Some(kernel) = &carrier.kernel else { return Ok(found) };
+    let fits = |(address, length): &(u64, u64)| address.is_multiple_of(GRAIN) && length.is_multiple_of(GRAIN);
+    let wanted = pieces.iter().enumerate().filter_map(|(index, piece)| Some((index, piece.filter(fits)?)));
+    let wanted: Vec<(usize, (u64, u64))> = wanted.collect();
+    if wanted.is_empty() {
+        return Ok(found);
+    }
+    let listed = list(wanted.iter().map(|(_, piece)| *piece));
+    let mut records = vec![0_u8; wanted.len() * RECORD];
+    let room = Scratch::up_to(driver, carrier.device, (listed.len() + records.len()) as u64)?;
+    let (at, out) = (room.start(), room.start() + listed.len() as u64);
+    let stream = carrier.streams[0];
+    // SAFETY: a living context of ours.
+    unsafe { driver.cuCtxSetCurrent(carrier.context) }.ok()?;
+    // SAFETY: list and records fit the room; both vectors outlive the wait below.
+    unsafe {
+        driver.cuMemcpyHtoDAsync_v2(at, listed.as_ptr().cast(), listed.len(), stream).ok()?;
+        driver.cuMemsetD8Async(out, 0, records.len(), stream).ok()?;
+        kernel.launch(driver, stream, at, out, wanted.len())?;
+        driver.cuMemcpyDtoHAsync_v2(records.as_mut_ptr().cast(), out, records.len(), stream).ok()?;
+        driver.cuStreamSynchronize(stream).ok()?;
+    }
+    for ((index, _), hash) in wanted.iter().zip(hashes(&records)) {
+        found[*index] = Some(hash);
+    }
+    Ok(found)
+}
+
+/// The part that is done while the program stands still.
+struct Work<'a> {
+    driver: &'a Arc<Driver>,
+    carrier: Option<&'a Carrier>,
+    areas: &'a Areas,
+    pieces: Vec<Piece>,
+}
+
+impl<'a> Work<'a> {
+    fn area(&self, piece: &Piece) -> &'a Area {
+        &self.areas.all[piece.area]
+    }
+
+    /// Whether the worker's own streams reach it.
+    fn is_in_reach(&self, piece: &Piece) -> bool {
+        let area = self.area(piece);
+        let is_ours = self.carrier.is_some_and(|carrier| carrier.context == area.context);
+        is_ours && !matches!(area.place, Place::Heap(_))
+    }
+
+    /// Names what a software device has no memory for yet: reading it would make some.
+    fn pass_over_untouched(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
+        let mut zeros = Zeros::default();
+        // Of the area at hand, up to where it is known to be untouched.
+        let (mut area, mut until) = (usize::MAX, 0);
+        for index in 0..self.pieces.len() {
+            let piece = self.pieces[index];
+            let Some(address) = self.area(&piece).address(piece.offset).filter(|_| self.driver.is_soft()) else {
+                continue;
+            };
+            if area != piece.area || until < piece.offset + piece.length {
+                let rest = self.area(&piece).region.bytes - piece.offset;
+                (area, until) = (piece.area, piece.offset + soft::untouched(self.driver, address, rest));
+            }
+            if until >= piece.offset + piece.length {
+                self.pieces[index].name = Some(zeros.put(piece.length, sink)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn hash(&mut self) -> Result<(), SnapshotError> {
+        let Some(carrier) = self.carrier else { return Ok(()) };
+        let place = |piece: &Piece| {
+            let address = self.area(piece).address(piece.offset).filter(|_| self.is_in_reach(piece))?;
+            Some((address, piece.length)).filter(|_| piece.name.is_none())
+        };
+        let places: Vec<_> = self.pieces.iter().map(place).collect();
+        let found = hash_pieces(self.driver, carrier, &places).map_err(refused("hash device memory"))?;
+        self.pieces.iter_mut().zip(found).for_each(|(piece, hash)| piece.hash = hash);
+        Ok(())
+    }
+
+    /// Names what an earlier snapshot brought to the same image.
+    fn recognise(&mut self, known: &Known, sink: &dyn Sink) {
+        let known = known.lock();
+        for piece in self.pieces.iter_mut().filter(|piece| piece.name.is_none()) {
+            let name = piece.hash.and_then(|hash| known.get(&(hash, piece.length)));
+            piece.name = name.copied().filter(|name| sink.has(name));
+        }
+    }
+
+    /// Copies what changed to spare memory, as far as there is some.
+    fn copy(&mut self) -> Result<Option<Scratch>, SnapshotError> {
+        let Some(carrier) = self.carrier else { return Ok(None) };
+        let wanted = |work: &Self, piece: &Piece| piece.name.is_none() && work.is_in_reach(piece);
+        let room = |piece: &Piece| piece.length.next_multiple_of(ALIGNMENT);
+        let needed: u64 = self.pieces.iter().filter(|piece| wanted(self, piece)).map(room).sum();
+        let spare = match self.free(carrier)?.min(needed) {
+            0 => return Ok(None),
+            size => Scratch::up_to(self.driver, carrier.device, size),
+        };
+        // A device that has less room than it says: then in rounds.
+        let Ok(spare) = spare else { return Ok(None) };
+        let (mut at, end) = (spare.start(), spare.start() + spare.size());
+        for index in 0..self.pieces.len() {
+            let piece = self.pieces[index];
+            if wanted(self, &piece) && at + room(&piece) <= end {
+                self.pieces[index].spare = Some(at);
+                at += room(&piece);
+            }
+        }
+        self.run_copies(carrier)?;
+        Ok(Some(spare))
+    }
+
+    /// Bytes that may be taken of a device.
+    fn free(&self, carrier: &Carrier) -> Result<u64, SnapshotError> {
+        // SAFETY: a living context of ours.
+        unsafe { self.driver.cuCtxSetCurrent(carrier.context) }.ok().map_err(refused("enter a context"))?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both outputs are locals.
+        let status = unsafe { self.driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+        status.ok().map_err(refused("ask for free memory"))?;
+        Ok((free as u64).saturating_sub(MARGIN))
+    }
+
+    /// Has all copies to spare memory made, neighbours at once, and waits for them.
+    fn run_copies(&mut self, carrier: &Carrier) -> Result<(), SnapshotError> {
+        let stream = carrier.streams[0];
+        let mut first = 0;
+        while first < self.pieces.len() {
+            let (count, length) = self.run_at(first);
+            let piece = self.pieces[first];
+            if let Some(to) = piece.spare {
+                // SAFETY: the session is at rest and its areas are alive; the spare memory is nobody else's.
+                let copied = unsafe {
+                    self.area(&piece).carry(self.driver, stream, (piece.offset, length), Other::Device(to), Way::Out)
+                };
+                match (copied, &self.area(&piece).place) {
+                    (Ok(()), _) => {}
+                    // Some drivers copy texels only to memory with the pitch they like: then in rounds.
+                    (Err(_), Place::Texels(_)) => {
+                        self.pieces[first..first + count].iter_mut().for_each(|piece| piece.spare = None)
+                    }
+                    (Err(code), _) => return Err(refused("copy device memory")(code)),
+                }
+            }
+            first += count;
+        }
+        // SAFETY: takes a handle of the driver's.
+        unsafe { self.driver.cuStreamSynchronize(stream) }.ok().map_err(refused("copy device memory"))
+    }
+
+    /// How many pieces from this one on lie side by side, here and there, and their bytes.
+    fn run_at(&self, first: usize) -> (usize, u64) {
+        let start = self.pieces[first];
+        let mut length = start.length;
+        let is_row = matches!(self.area(&start).place, Place::Linear(_));
+        let more = self.pieces[first + 1..].iter().take_while(|next| {
+            let follows = is_row && next.area == start.area && next.offset == start.offset + length;
+            let joins = follows && start.spare.is_some() && next.spare == start.spare.map(|spare| spare + length);
+            length += if joins { next.length } else { 0 };
+            joins
+        });
+        (1 + more.count(), length)
+    }
+
+    /// Brings the rest to the image at once.
+    fn rounds(&mut self, sink: &dyn Sink, progress: &Progress) -> Result<(), SnapshotError> {
+        let now: Vec<usize> = (0..self.pieces.len())
+            .filter(|index| self.pieces[*index].name.is_none() && self.pieces[*index].spare.is_none())
+            .collect();
+        let load = |index: &usize| {
+            let Piece { offset, length, .. } = self.pieces[*index];
+            Load { area: self.area(&self.pieces[*index]), offset, length }
+        };
+        let loads: Vec<Load<'_>> = now.iter().map(load).collect();
+        let names = Lift { driver: self.driver, carrier: self.carrier, progress }.out(&loads, sink)?;
+        for (index, name) in now.into_iter().zip(names) {
+            self.pieces[index].name = Some(name);
+        }
+        Ok(())
+    }
+}
+
+impl Captured {
+    /// Bytes that the session holds.
+    pub(super) fn bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.bytes).sum()
+    }
+
+    /// Of these, how many may differ from what the image has.
+    pub(super) fn changed(&self) -> u64 {
+        self.changed
+    }
+
+    /// Brings everything to the image; for a thread of its own, while the program goes on.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is in the way; the image is then without this session.
+    pub(super) fn write(mut self, session: &str, sink: &dyn Sink) -> Result<Contents, SnapshotError> {
+        self.drain(sink)?;
+        // The device's memory is free again before the last bytes are safe.
+        self.spare = None;
+        let entry = sink.session_state(&format!("{session}.{RECORDS}"), &self.records)?;
+        let mut names: Vec<Vec<ChunkId>> = self.regions.iter().map(|_| Vec::new()).collect();
+        let mut known = HashMap::new();
+        for piece in &self.pieces {
+            let name = piece.name.ok_or(SnapshotError::Cancelled)?;
+            names[piece.area].push(name);
+            known.extend(piece.hash.map(|hash| ((hash, piece.length), name)));
+        }
+        *self.known.lock() = known;
+        let regions = self.regions.drain(..).zip(names).map(|(region, chunks)| Region { chunks, ..region });
+        Ok(Contents { regions: regions.collect(), states: BTreeMap::from([(RECORDS.to_owned(), entry)]) })
+    }
+
+    fn drain(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
+        let (Some(carrier), Some(spare)) = (&self.carrier, &self.spare) else { return Ok(()) };
+        let place = Place::Linear(spare.start());
+        let region = Region { chunk_bytes: u32::MAX, ..Region::default() };
+        let area = Area { region, context: carrier.context, place };
+        let behind: Vec<usize> = (0..self.pieces.len()).filter(|index| self.pieces[*index].spare.is_some()).collect();
+        let load = |index: &usize| {
+            let piece = &self.pieces[*index];
+            Load { area: &area, offset: piece.spare.unwrap_or(0) - spare.start(), length: piece.length }
+        };
+        let loads: Vec<Load<'_>> = behind.iter().map(load).collect();
+        let names =
+            Lift { driver: &self.driver, carrier: Some(carrier), progress: &self.progress }.out(&loads, sink)?;
+        for (index, name) in behind.into_iter().zip(names) {
+            self.pieces[index].name = Some(name);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! What a worker needs in a context to carry contents in and out: streams of its own, and the hash kernel.
+//!
+//! All of it is made before the program's first object, in every worker alike. Made later, it would move what the driver
+//! places after it, and a restored session's variables with it.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUcontext, CUresult, CUstream, stream_flags};
+use katydid_driver::Driver;
+
+use super::hash::HashKernel;
+use crate::ask::ask;
+
+/// Streams: copies of as many threads at a time.
+const STREAMS: usize = 8;
+
+/// What is there in one context; it goes with that.
+#[derive(Debug, Clone)]
+pub struct Carrier {
+    pub(super) device: i32,
+    pub(super) context: CUcontext,
+    pub(super) streams: [CUstream; STREAMS],
+    /// None for a device whose memory host code reads as fast.
+    pub(super) kernel: Option<HashKernel>,
+}
+
+// SAFETY: handles of the driver's, which any thread may pass to it.
+unsafe impl Send for Carrier {}
+// SAFETY: as above.
+unsafe impl Sync for Carrier {}
+
+impl Carrier {
+    /// Makes everything in `context`, the primary one of `device`, and leaves that current. `seed` is of the hash.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn make(driver: &Driver, device: i32, context: CUcontext, seed: Option<u64>) -> Result<Self, CUresult> {
+        // SAFETY: the caller has retained the context.
+        unsafe { driver.cuCtxSetCurrent(context) }.ok()?;
+        let mut streams = [CUstream::NULL; STREAMS];
+        for stream in &mut streams {
+            // SAFETY: the output is a local.
+            *stream = ask(|out| unsafe { driver.cuStreamCreate(out, stream_flags::NON_BLOCKING) })?;
+        }
+        let kernel = seed.map(|seed| HashKernel::load(driver, seed)).transpose()?;
+        if let Some(kernel) = &kernel {
+            // Drivers load code when it is first used, which takes memory as well.
+            kernel.warm(driver, streams[0])?;
+        }
+        Ok(Self { device, context, streams, kernel })
+    }
+}

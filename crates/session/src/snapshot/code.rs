@@ -1,0 +1,138 @@
+//! The variables of loaded code, wherever a compiler or a linker has put them.
+//!
+//! A driver tells the address of a variable by its name, and the image has all the names. A variable that machine code
+//! has and the driver does not tell of lies beside others of its section, which gives it away; one that could be
+//! written and cannot be found is a reason to refuse the snapshot, never to leave it out.
+
+#![expect(unsafe_code, reason = "asks the driver")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
+
+use katydid_cuda_sys::{CUdeviceptr, CUlibrary, CUmodule, CUresult};
+use katydid_driver::Driver;
+use katydid_fatbin::{Variable, Variables};
+use serde::{Deserialize, Serialize};
+
+use super::error::SnapshotError;
+
+/// Code in a context.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Loaded {
+    Module(CUmodule),
+    Library(CUlibrary),
+}
+
+/// A variable in memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Found {
+    pub(super) name: String,
+    pub(super) address: u64,
+    pub(super) size: u64,
+}
+
+/// Finds variables in the current context; none twice.
+///
+/// # Errors
+///
+/// [`SnapshotError::Hidden`].
+pub(super) fn find(
+    driver: &Driver,
+    loaded: Loaded,
+    declared: &Variables<'_>,
+    code: &str,
+) -> Result<Vec<Found>, SnapshotError> {
+    let mut found = BTreeMap::new();
+    let mut hidden = Vec::new();
+    // For each section, an address that its first byte would have.
+    let mut sections = HashMap::new();
+    for variable in &declared.all {
+        match ask(driver, loaded, &variable.name) {
+            Ok((address, size)) => {
+                if let Some(place) = variable.place {
+                    sections.insert(place.section, address.wrapping_sub(place.offset));
+                }
+                found.insert(address, entry(variable, address, size));
+            }
+            Err(_) => hidden.push(variable),
+        }
+    }
+    for variable in hidden {
+        // Of a text, what the driver does not know was left out by its compiler.
+        let Some(place) = variable.place.filter(|place| place.size > 0) else { continue };
+        match sections.get(&place.section) {
+            Some(start) => {
+                let address = start.wrapping_add(place.offset);
+                found.entry(address).or_insert_with(|| entry(variable, address, place.size));
+            }
+            None if variable.is_literal() => {}
+            None => {
+                let (code, variable) = (code.to_owned(), variable.name.clone().into_owned());
+                return Err(SnapshotError::Hidden { code, variable });
+            }
+        }
+    }
+    Ok(found.into_values().filter(|variable| variable.size > 0).collect())
+}
+
+fn entry(variable: &Variable<'_>, address: u64, size: u64) -> Found {
+    Found { name: variable.name.clone().into_owned(), address, size }
+}
+
+/// Address and size of the variable called `name`.
+fn ask(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
+    let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
+    let (mut address, mut size) = (0, 0_usize);
+    let (to_address, to_size) = (&raw mut address, &raw mut size);
+    // SAFETY: the outputs are locals, the name ends with a NUL, the handle is one of the session's.
+    let status = unsafe {
+        match loaded {
+            Loaded::Module(module) => driver.cuModuleGetGlobal_v2(to_address, to_size, module, name.as_ptr()),
+            Loaded::Library(library) => driver.cuLibraryGetGlobal(to_address, to_size, library, name.as_ptr()),
+        }
+    };
+    status.ok().map(|()| (address, size as u64))
+}
+
+/// Compares where variables lie now with where they lay: device memory may hold their addresses, those of literals too.
+///
+/// # Errors
+///
+/// [`SnapshotError::Moved`].
+pub(super) fn compare(code: &str, before: &[Found], now: &[Found]) -> Result<(), SnapshotError> {
+    let places: HashMap<&str, &Found> = now.iter().map(|found| (found.name.as_str(), found)).collect();
+    for old in before {
+        let new = places.get(old.name.as_str());
+        if new.is_none_or(|new| (new.address, new.size) != (old.address, old.size)) {
+            let (code, variable) = (code.to_owned(), old.name.clone());
+            let now = new.map_or(0, |new| new.address);
+            return Err(SnapshotError::Moved { code, variable, before: old.address, now });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(name: &str, address: u64, size: u64) -> Found {
+        Found { name: name.to_owned(), address, size }
+    }
+
+    #[test]
+    fn a_variable_that_lies_elsewhere_or_nowhere_is_named() {
+        let before = [found("a", 0x100, 4), found("b", 0x200, 8)];
+        assert!(compare("module 1", &before, &[found("b", 0x200, 8), found("a", 0x100, 4), found("c", 1, 1)]).is_ok());
+        for (now, expected) in
+            [(vec![found("a", 0x100, 4)], 0), (vec![found("a", 0x100, 4), found("b", 0x208, 8)], 0x208)]
+        {
+            let refused = compare("module 1", &before, &now);
+            assert!(
+                matches!(&refused, Err(SnapshotError::Moved { variable, now, .. }) if variable == "b" && *now == expected),
+                "{refused:?}"
+            );
+        }
+        assert!(compare("module 1", &before, &[found("a", 0x100, 4), found("b", 0x200, 4)]).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Contexts to copy in: those of the program, and where a device has none, one that is held for the time.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUcontext, CUresult, device_attribute};
+use katydid_driver::Driver;
+
+use super::areas::Entered;
+use super::error::{SnapshotError, refused};
+use crate::ask::ask;
+use crate::session::Session;
+
+/// The contexts of a session.
+pub(super) struct Contexts {
+    driver: Arc<Driver>,
+    /// Id, device, handle.
+    all: Vec<(u32, i32, CUcontext)>,
+    /// One for each device that has memory.
+    of_device: BTreeMap<i32, CUcontext>,
+    /// Devices whose primary context was retained here.
+    held: Vec<i32>,
+}
+
+impl Contexts {
+    /// Finds them. [`Session::reenter`] puts the context back that is current on this thread.
+    pub(super) fn of(session: &Session) -> Result<Self, SnapshotError> {
+        let driver = Arc::clone(&session.shared.driver);
+        let mut found = Self { driver, all: Vec::new(), of_device: BTreeMap::new(), held: Vec::new() };
+        for (id, handle, _) in session.tables.contexts.all() {
+            let device = found.device_of(handle)?;
+            found.all.push((id, device, handle));
+        }
+        let warm = session.warm.iter().map(|warm| (warm.device, warm.handle));
+        let carrier = session.snapshots.carrier().map(|carrier| (carrier.device, carrier.context));
+        for (device, handle) in
+            carrier.into_iter().chain(found.all.iter().map(|(_, device, handle)| (*device, *handle)))
+        {
+            found.of_device.entry(device).or_insert(handle);
+        }
+        for (device, handle) in warm {
+            found.of_device.entry(device).or_insert(handle);
+        }
+        for (device, ..) in session.device.ranges() {
+            found.hold(device)?;
+        }
+        Ok(found)
+    }
+
+    fn device_of(&self, handle: CUcontext) -> Result<i32, SnapshotError> {
+        Entered(handle).enter(&self.driver)?;
+        // SAFETY: the output is a local.
+        ask(|out| unsafe { self.driver.cuCtxGetDevice(out) }).map_err(refused("ask for the device of a context"))
+    }
+
+    /// A program may have ended its contexts and kept its memory.
+    fn hold(&mut self, device: i32) -> Result<(), SnapshotError> {
+        if !self.of_device.contains_key(&device) {
+            // SAFETY: the output is a local.
+            let handle = ask(|out| unsafe { self.driver.cuDevicePrimaryCtxRetain(out, device) });
+            self.of_device.insert(device, handle.map_err(refused("make a context to copy in"))?);
+            self.held.push(device);
+        }
+        Ok(())
+    }
+
+    /// All of the program's: id, device, handle.
+    pub(super) fn all(&self) -> &[(u32, i32, CUcontext)] {
+        &self.all
+    }
+
+    /// One on a device; where none is, any: host memory is reached from each.
+    pub(super) fn of_device(&self, device: i32) -> Result<CUcontext, SnapshotError> {
+        let found = self.of_device.get(&device).or_else(|| self.of_device.values().next()).copied();
+        found.ok_or(SnapshotError::Driver { what: "find a context to copy in", code: CUresult::ERROR_INVALID_CONTEXT })
+    }
+
+    /// The one with an id of the program's.
+    pub(super) fn of_id(&self, id: u32) -> Result<(i32, Entered), SnapshotError> {
+        let found = self.all.iter().find(|(other, ..)| *other == id);
+        let missing =
+            SnapshotError::Driver { what: "find the context of an object", code: CUresult::ERROR_INVALID_CONTEXT };
+        found.map(|(_, device, handle)| (*device, Entered(*handle))).ok_or(missing)
+    }
+}
+
+/// The architecture of a device, such as 90.
+pub(super) fn architecture(driver: &Driver, device: i32) -> Result<u32, SnapshotError> {
+    let attribute = |attribute| {
+        // SAFETY: the output is a local.
+        ask::<i32>(|out| unsafe { driver.cuDeviceGetAttribute(out, attribute, device) })
+            .map_err(refused("ask for the architecture of a device"))
+    };
+    let major = attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(device_attribute::COMPUTE_CAPABILITY_MINOR)?;
+    Ok(u32::try_from(major * 10 + minor).unwrap_or(0))
+}
+
+impl Drop for Contexts {
+    fn drop(&mut self) {
+        for device in &self.held {
+            // SAFETY: takes a number; retained by `hold`.
+            let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(*device) };
+        }
+    }
+}
+
+impl Session {
+    /// Makes the context current that frames expect, after others were entered on this thread.
+    pub(super) fn reenter(&self) {
+        if let Ok(handle) = self.tables.contexts.get(self.current)
+            && self.current != 0
+        {
+            // SAFETY: a living context of the session. What fails here fails for the next frame too.
+            let _ = unsafe { self.driver().cuCtxSetCurrent(handle) };
+        }
+    }
+}

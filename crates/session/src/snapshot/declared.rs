@@ -1,0 +1,68 @@
+//! What images declare, looked up once: the code of a large library takes a second to unpack, which no program should
+//! stand still for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+
+use katydid_fatbin::{OwnedImage, Variables};
+
+use super::error::SnapshotError;
+
+/// Variables by image.
+#[derive(Debug, Default)]
+pub(super) struct Declared {
+    /// By the place of the image.
+    known: Mutex<HashMap<usize, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// An image that is gone may have left its place to another one.
+    image: Weak<OwnedImage>,
+    sm: u32,
+    variables: Arc<Variables<'static>>,
+}
+
+/// An image, and who it belongs to.
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) image: Arc<OwnedImage>,
+}
+
+impl Declared {
+    /// The variables of an image on a device of architecture `sm`.
+    ///
+    /// # Errors
+    ///
+    /// The image cannot be read: the driver has loaded what we do not know.
+    pub(super) fn of(&self, it: &Named, sm: u32, is_soft: bool) -> Result<Arc<Variables<'static>>, SnapshotError> {
+        let place = Arc::as_ptr(&it.image) as usize;
+        let fits = |entry: &&Entry| entry.sm == sm && Weak::as_ptr(&entry.image) == Arc::as_ptr(&it.image);
+        if let Some(entry) = self.lock().get(&place).filter(fits) {
+            return Ok(Arc::clone(&entry.variables));
+        }
+        // Without the lock: others are looked up meanwhile.
+        let found = it.image.image().variables(sm, is_soft).map_err(|error| {
+            let (code, reason) = (it.name.clone(), error.to_string());
+            SnapshotError::Code { code, reason }
+        })?;
+        let variables = Arc::new(found);
+        let entry = Entry { image: Arc::downgrade(&it.image), sm, variables: Arc::clone(&variables) };
+        let mut known = self.lock();
+        known.retain(|_, entry| entry.image.strong_count() > 0);
+        known.insert(place, entry);
+        Ok(variables)
+    }
+
+    /// Looks images up in a thread of its own; what it does not get done is done when it is needed.
+    pub(super) fn prepare(self: &Arc<Self>, images: Vec<Named>, sm: u32, is_soft: bool) {
+        let known = Arc::clone(self);
+        let work = move || images.iter().for_each(|image| drop(known.of(image, sm, is_soft)));
+        drop(thread::Builder::new().name("declared".into()).spawn(work));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Entry>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

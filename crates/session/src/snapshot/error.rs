@@ -1,0 +1,125 @@
+//! Why the contents of a session cannot be kept, or cannot be put back.
+
+use katydid_cuda_sys::CUresult;
+use katydid_image::ImageError;
+
+use crate::journal::{JournalError, RebuildError};
+
+/// Why; each names what is in the way. A snapshot that fails leaves the session as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The driver refused.
+    #[error("cannot {what}: the driver answers {}", name(*code))]
+    Driver {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        code: CUresult,
+    },
+    /// The image could not be written or read.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// Something alive cannot be made again.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Something could not be made again.
+    #[error(transparent)]
+    Rebuild(#[from] RebuildError),
+    /// The system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        source: std::io::Error,
+    },
+    /// Code that allocates memory in kernels, on a driver that shows nobody that memory.
+    #[error(
+        "{code} can allocate memory in kernels (malloc, new), which NVIDIA's driver gives no means to copy: \
+         end what uses it before a checkpoint"
+    )]
+    DeviceHeap {
+        /// The module or library.
+        code: String,
+    },
+    /// A variable that the driver does not tell the address of.
+    #[error("{code}: the driver does not tell where variable {variable} lies")]
+    Hidden {
+        /// The module or library.
+        code: String,
+        /// The variable.
+        variable: String,
+    },
+    /// An image that cannot be looked through for variables.
+    #[error("{code}: its variables cannot be found: {reason}")]
+    Code {
+        /// The module or library.
+        code: String,
+        /// What is wrong with its image.
+        reason: String,
+    },
+    /// An array of a kind that copies do not reach as a whole.
+    #[error("array {array} cannot be kept: {reason}")]
+    Array {
+        /// The program's number of it.
+        array: u32,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Somebody gave the snapshot up.
+    #[error("given up on request")]
+    Cancelled,
+    /// The image and the rebuilt session do not go together.
+    #[error("the image has {kind} {name} ({bytes} bytes at {address:#x}), the rebuilt session has none like it")]
+    Absent {
+        /// Kind of the region.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// Its length.
+        bytes: u64,
+        /// Its address.
+        address: u64,
+    },
+    /// Memory of the rebuilt session that the image knows nothing of.
+    #[error("the rebuilt session has {kind} {name}, of which the image has no contents")]
+    Unknown {
+        /// Kind of the region.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
+    /// A variable came back elsewhere.
+    #[error(
+        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, so pointers to it would be wrong: \
+         restore with the driver and GPU that the image was made with"
+    )]
+    Moved {
+        /// The module or library.
+        code: String,
+        /// The variable.
+        variable: String,
+        /// Its address in the image.
+        before: u64,
+        /// Its address now; 0: nowhere.
+        now: u64,
+    },
+    /// A part of the image does not say what it must.
+    #[error("the image's record of {what} is damaged: {reason}")]
+    Damaged {
+        /// What it is a record of.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+fn name(code: CUresult) -> String {
+    code.name().map_or_else(|| format!("code {}", code.0), |name| name.to_string_lossy().into_owned())
+}
+
+/// Says what the driver refused.
+pub(super) fn refused(what: &'static str) -> impl Fn(CUresult) -> SnapshotError {
+    move |code| SnapshotError::Driver { what, code }
+}

@@ -1,0 +1,221 @@
+//! The hash kernel: which pieces of device memory changed since they were last looked at.
+//!
+//! What it answers decides only whether bytes leave the device again; what an image holds is named by BLAKE3. So it must
+//! be fast (it reads memory as fast as memory is) and notice every change: a changed word always changes the state of
+//! the thread that reads it, and two changes cancel each other with a chance of 2⁻¹²⁸. The seed is drawn per worker, so
+//! that no program can be written which changes its memory unnoticed.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUfunction, CUmodule, CUresult, CUstream};
+use katydid_driver::Driver;
+
+use crate::ask::ask;
+
+/// The kernel's text.
+const TEXT: &str = concat!(include_str!("hash.ptx"), "\0");
+/// Threads of a block: the text counts on it.
+const THREADS: u32 = 256;
+/// Most blocks of one launch.
+const MOST: usize = 1 << 30;
+/// Pieces have a multiple of so many bytes, at addresses that are a multiple of it as well.
+pub(crate) const GRAIN: u64 = 16;
+
+/// What one piece hashes to.
+pub(crate) type Hash = [u32; 4];
+/// Bytes of one hash, and of one piece in the list.
+pub(crate) const RECORD: usize = 16;
+
+/// The kernel, loaded into a context.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HashKernel {
+    function: CUfunction,
+    seed: u64,
+}
+
+impl HashKernel {
+    /// Loads it into the current context, where it stays as long as that.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub(crate) fn load(driver: &Driver, seed: u64) -> Result<Self, CUresult> {
+        // SAFETY: the text ends with a NUL; the output is a local.
+        let module: CUmodule = ask(|out| unsafe { driver.cuModuleLoadData(out, TEXT.as_ptr().cast()) })?;
+        // SAFETY: the name ends with a NUL; the output is a local.
+        let function = ask(|out| unsafe { driver.cuModuleGetFunction(out, module, c"katydid_hash".as_ptr()) })?;
+        Ok(Self { function, seed })
+    }
+
+    /// Has the kernel brought to the device, by a run over no list at all.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub(crate) fn warm(&self, driver: &Driver, stream: CUstream) -> Result<(), CUresult> {
+        self.launch(driver, stream, 0, 0, 1)?;
+        // SAFETY: takes a handle of the driver's.
+        unsafe { driver.cuStreamSynchronize(stream) }.ok()
+    }
+
+    /// Hashes the `count` pieces that `list` in device memory names into `out` there, which holds zeros.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub(crate) fn launch(
+        &self,
+        driver: &Driver,
+        stream: CUstream,
+        list: u64,
+        out: u64,
+        count: usize,
+    ) -> Result<(), CUresult> {
+        let blocks = u32::try_from(count.min(MOST)).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let arguments = [list, out, self.seed];
+        let mut places: [*mut c_void; 3] = std::array::from_fn(|at| (&raw const arguments[at]).cast_mut().cast());
+        let (function, none) = (self.function, std::ptr::null_mut());
+        // SAFETY: the three parameters are 64-bit words that outlive the call; `list` and `out` have `count` records by
+        // the caller's account, and the kernel reads no more of memory than the list names.
+        unsafe { driver.cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, places.as_mut_ptr(), none) }
+            .ok()
+    }
+}
+
+/// The list of pieces as the kernel reads it.
+pub(crate) fn list(pieces: impl Iterator<Item = (u64, u64)>) -> Vec<u8> {
+    pieces.flat_map(|(address, size)| [address.to_le_bytes(), size.to_le_bytes()]).flatten().collect()
+}
+
+/// Hashes out of the kernel's records.
+pub(crate) fn hashes(records: &[u8]) -> Vec<Hash> {
+    let word = |record: &[u8; RECORD], at: usize| {
+        let bytes: [u8; 4] = std::array::from_fn(|byte| record[4 * at + byte]);
+        u32::from_le_bytes(bytes)
+    };
+    let (records, _) = records.as_chunks::<RECORD>();
+    records.iter().map(|record| std::array::from_fn(|at| word(record, at))).collect()
+}
+
+/// The same hash in host code, to hold the kernel to.
+#[cfg(test)]
+pub(crate) fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
+    let mut sum = [0; 4];
+    for thread in 0..THREADS {
+        let mut state = begin(thread, seed);
+        let first = thread as usize * GRAIN as usize;
+        for at in (first..bytes.len()).step_by((THREADS as usize) * GRAIN as usize) {
+            let words: Hash =
+                std::array::from_fn(|word| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + 4 * word + byte])));
+            take_in(&mut state, words);
+        }
+        stir(&mut state);
+        sum = std::array::from_fn(|at| sum[at] ^ state[at]);
+    }
+    sum
+}
+
+#[cfg(test)]
+fn begin(thread: u32, seed: u64) -> Hash {
+    let (low, high) = (seed as u32, (seed >> 32) as u32);
+    let first = thread.wrapping_mul(0x9e37_79b1).wrapping_add(low);
+    let third = thread.wrapping_mul(0x85eb_ca77).wrapping_add(high);
+    [first, first ^ high, third, third ^ 0xc2b2_ae3d]
+}
+
+#[cfg(test)]
+fn take_in(state: &mut Hash, words: Hash) {
+    const FACTORS: Hash = [0x239b_961b, 0xab0e_9789, 0x38b3_4ae5, 0xa1e3_8b93];
+    const ADDED: Hash = [0x561c_cd1b, 0x0bca_a747, 0x96cd_1c35, 0x32ac_3b17];
+    const TURNS: [(u32, u32); 4] = [(15, 19), (16, 17), (17, 15), (18, 13)];
+    for at in 0..4 {
+        let next = (at + 1) % 4;
+        let word = words[at].wrapping_mul(FACTORS[at]).rotate_left(TURNS[at].0).wrapping_mul(FACTORS[next]);
+        let turned = (state[at] ^ word).rotate_left(TURNS[at].1).wrapping_add(state[next]);
+        state[at] = turned.wrapping_mul(5).wrapping_add(ADDED[at]);
+    }
+}
+
+#[cfg(test)]
+fn stir(state: &mut Hash) {
+    const STEPS: [(u32, u32); 4] = [(16, 0x85eb_ca6b), (13, 0xc2b2_ae35), (16, 0x27d4_eb2f), (15, 0x1656_67b1)];
+    for at in (0..4).cycle().take(8) {
+        let (shift, factor) = STEPS[at];
+        state[at] ^= state[at] >> shift;
+        let next = (at + 1) % 4;
+        state[next] = state[at].wrapping_mul(factor).wrapping_add(state[next]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::soft;
+
+    const SEED: u64 = 0x0123_4567_89ab_cdef;
+
+    /// Device memory with the bytes.
+    fn device(driver: &Driver, bytes: &[u8]) -> u64 {
+        // SAFETY: the output is a local.
+        let at: u64 = ask(|out| unsafe { driver.cuMemAlloc_v2(out, bytes.len()) }).unwrap();
+        // SAFETY: as many bytes as were allocated and as there are.
+        unsafe { driver.cuMemcpyHtoD_v2(at, bytes.as_ptr().cast(), bytes.len()) }.ok().unwrap();
+        at
+    }
+
+    fn hashed(driver: &Driver, pieces: &[(u64, u64)]) -> Vec<Hash> {
+        let kernel = HashKernel::load(driver, SEED).unwrap();
+        let (list, mut records) = (device(driver, &list(pieces.iter().copied())), vec![0; pieces.len() * RECORD]);
+        let out = device(driver, &records);
+        kernel.launch(driver, CUstream::NULL, list, out, pieces.len()).unwrap();
+        // SAFETY: as many bytes as were allocated and as there are.
+        unsafe { driver.cuMemcpyDtoH_v2(records.as_mut_ptr().cast(), out, records.len()) }.ok().unwrap();
+        for at in [list, out] {
+            // SAFETY: allocated above, and the copy has waited for the kernel.
+            unsafe { driver.cuMemFree_v2(at) }.ok().unwrap();
+        }
+        hashes(&records)
+    }
+
+    fn noise(length: usize) -> Vec<u8> {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        (0..length).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn the_kernel_and_the_host_agree_on_pieces_of_every_kind() {
+        let (driver, _turn) = soft::driver();
+        let bytes = noise(40_000);
+        let at = device(&driver, &bytes);
+        let places = [(0, 16), (16, 4080), (0, 4096), (4096, 4112), (32, 20_000), (8192, 0), (0, 40_000)];
+        let pieces: Vec<_> = places.iter().map(|(from, size)| (at + from, *size)).collect();
+        let expected: Vec<_> =
+            places.iter().map(|(from, size)| on_the_host(&bytes[*from as usize..][..*size as usize], SEED)).collect();
+        assert_eq!(hashed(&driver, &pieces), expected);
+    }
+
+    #[test]
+    fn every_bit_counts_and_so_does_its_place() {
+        let bytes = noise(3 * 4096);
+        let whole = on_the_host(&bytes, SEED);
+        for bit in (0..bytes.len() * 8).step_by(997) {
+            let mut other = bytes.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            let differing: u32 = (0..4).map(|at| (whole[at] ^ on_the_host(&other, SEED)[at]).count_ones()).sum();
+            assert!((20..110).contains(&differing), "bit {bit} changed {differing} bits of the hash");
+        }
+        for (one, two) in [(0, 4096), (0, 16), (0, 4), (4096, 8192)] {
+            let mut other = bytes.clone();
+            (0..4).for_each(|at| other.swap(one + at, two + at));
+            assert_ne!(on_the_host(&other, SEED), whole, "words at {one} and {two} changed places");
+        }
+        assert_ne!(on_the_host(&bytes, SEED + 1), whole);
+        assert_ne!(on_the_host(&bytes[..8192], SEED), on_the_host(&[&bytes[..8192], &[0; 16]].concat(), SEED));
+    }
+}

@@ -1,0 +1,280 @@
+//! Bytes on their way between devices and an image: several threads, each with two chunks of registered memory.
+//!
+//! While one chunk is on the link, the thread hashes and writes the other, or reads it: nobody waits for the link as long
+//! as the processors have work. What all of them hold is bounded: [`HALVES`] times [`MOST_THREADS`] chunks.
+
+#![expect(unsafe_code, reason = "calls the driver, and lends registered memory to the image")]
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUresult, CUstream, host_register_flags};
+use katydid_driver::Driver;
+use katydid_image::{ChunkId, Sink, Source};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::area::{Area, CHUNK, Other, Place, Way};
+use super::carrier::Carrier;
+use super::error::{SnapshotError, refused};
+
+/// Threads at most; with fewer processors, fewer.
+const MOST_THREADS: usize = 16;
+/// Where registered memory is asked for: it must not move what the driver maps (`worker/src/layout.rs`).
+const PLACE: usize = 0x4b00_0000_0000;
+/// Chunks a thread.
+const HALVES: usize = 2;
+
+/// How far it is, for whoever shows it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done: AtomicU64,
+    total: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Bytes that are where they belong.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in all; grows when more is found to be done.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Gives the work up: it ends with an error soon.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn expect(&self, bytes: u64) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One chunk of an area.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load<'a> {
+    pub(super) area: &'a Area,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+/// What the threads work with.
+pub(super) struct Lift<'a> {
+    pub(super) driver: &'a Arc<Driver>,
+    pub(super) carrier: Option<&'a Carrier>,
+    pub(super) progress: &'a Progress,
+}
+
+impl Lift<'_> {
+    /// Puts every chunk into an image; the names, in the order of the loads.
+    ///
+    /// # Errors
+    ///
+    /// The first one that any thread meets.
+    pub(super) fn out(&self, loads: &[Load<'_>], sink: &dyn Sink) -> Result<Vec<ChunkId>, SnapshotError> {
+        let names: Vec<Mutex<Option<ChunkId>>> = loads.iter().map(|_| Mutex::new(None)).collect();
+        let begin = |half: &mut Half<'_>, index: usize| half.carry(&loads[index], Way::Out);
+        let end = |half: &mut Half<'_>, index: usize| {
+            let name = sink.put(half.bytes(loads[index].length)?)?;
+            *names[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(name);
+            Ok(())
+        };
+        self.each(loads, &begin, &end)?;
+        let name = |name: Mutex<Option<ChunkId>>| name.into_inner().unwrap_or_else(PoisonError::into_inner);
+        names.into_iter().map(|slot| name(slot).ok_or(SnapshotError::Cancelled)).collect()
+    }
+
+    /// Brings every chunk back from an image.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lift::out`].
+    pub(super) fn back(&self, loads: &[(Load<'_>, ChunkId)], source: &dyn Source) -> Result<(), SnapshotError> {
+        let plain: Vec<Load<'_>> = loads.iter().map(|(load, _)| *load).collect();
+        let begin = |half: &mut Half<'_>, index: usize| {
+            let (load, name) = &loads[index];
+            source.read(name, half.bytes_mut(load.length)?)?;
+            half.carry(load, Way::In)
+        };
+        self.each(&plain, &begin, &|half, _| half.wait())
+    }
+
+    /// Has threads do `begin` with every load, and `end` when they have begun with the next one.
+    fn each(&self, loads: &[Load<'_>], begin: &Step<'_>, end: &Step<'_>) -> Result<(), SnapshotError> {
+        let Some(first) = loads.first() else { return Ok(()) };
+        let count = threads().min(loads.len());
+        enter(self.driver, first.area.context)?;
+        let buffers = Buffers::make(self.driver, count * HALVES)?;
+        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+        let run = |number: usize| {
+            let half = |half: usize| Half {
+                lift: self,
+                number: number * HALVES + half,
+                buffer: buffers.chunk(number * HALVES + half),
+                under_way: None,
+            };
+            let (mut now, mut before) = (half(0), half(1));
+            let mut begun = None;
+            while !self.progress.cancelled.load(Ordering::Relaxed) {
+                let index = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < loads.len());
+                if let Some(index) = index {
+                    begin(&mut now, index)?;
+                }
+                if let Some(index) = begun {
+                    end(&mut before, index)?;
+                    self.progress.add(loads[index].length);
+                }
+                if index.is_none() {
+                    return Ok(());
+                }
+                begun = index;
+                std::mem::swap(&mut now, &mut before);
+            }
+            Err(SnapshotError::Cancelled)
+        };
+        let run = |number| {
+            if let Err(error) = run(number) {
+                // Nobody needs begin what the others will not end.
+                next.store(loads.len(), Ordering::Relaxed);
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        };
+        let run = &run;
+        let spawned = thread::scope(|scope| {
+            for number in 1..count {
+                thread::Builder::new().name(format!("lift {number}")).spawn_scoped(scope, move || run(number))?;
+            }
+            run(0);
+            Ok(())
+        });
+        spawned.map_err(|source| SnapshotError::System { what: "start a thread", source })?;
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+}
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS)
+}
+
+fn enter(driver: &Driver, context: CUcontext) -> Result<(), SnapshotError> {
+    // SAFETY: a living context of the session.
+    unsafe { driver.cuCtxSetCurrent(context) }.ok().map_err(refused("enter a context"))
+}
+
+/// What a thread does with the load of a number.
+type Step<'a> = dyn Fn(&mut Half<'_>, usize) -> Result<(), SnapshotError> + Sync + 'a;
+
+/// A chunk of registered memory, and what is copied to it or from it.
+struct Half<'a> {
+    lift: &'a Lift<'a>,
+    number: usize,
+    /// Address of the chunk.
+    buffer: u64,
+    /// The context and the stream of a copy that has not been waited for.
+    under_way: Option<(CUcontext, CUstream)>,
+}
+
+impl Half<'_> {
+    /// The worker's own stream where there are some; elsewhere the thread's default one, as nothing else runs there.
+    fn stream(&self, context: CUcontext) -> CUstream {
+        let ours = self.lift.carrier.filter(|carrier| carrier.context == context);
+        ours.map_or(CU_STREAM_PER_THREAD, |carrier| carrier.streams[self.number % carrier.streams.len()])
+    }
+
+    /// Begins to copy a load between its place and the buffer.
+    fn carry(&mut self, load: &Load<'_>, way: Way) -> Result<(), SnapshotError> {
+        self.wait()?;
+        let (driver, context) = (self.lift.driver, load.area.context);
+        let range = (load.offset, load.length);
+        enter(driver, context)?;
+        let stream = self.stream(context);
+        // What lies in this process is copied at once.
+        let is_here = matches!(load.area.place, Place::Host(_) | Place::Heap(_));
+        self.under_way = (!is_here).then_some((context, stream));
+        // SAFETY: the area lives as long as the load; a chunk fits the buffer, which is this thread's alone; both are
+        // left alone until `wait`.
+        let copied = unsafe { load.area.carry(driver, stream, range, Other::Host(self.buffer), way) };
+        copied.map_err(refused("copy contents of memory"))
+    }
+
+    /// Waits until the buffer is the thread's again.
+    fn wait(&mut self) -> Result<(), SnapshotError> {
+        let Some((context, stream)) = self.under_way.take() else { return Ok(()) };
+        let driver = self.lift.driver;
+        enter(driver, context)?;
+        // SAFETY: takes a handle of the driver's.
+        unsafe { driver.cuStreamSynchronize(stream) }.ok().map_err(refused("copy contents of memory"))
+    }
+
+    /// What was copied to the buffer.
+    fn bytes(&mut self, length: u64) -> Result<&[u8], SnapshotError> {
+        self.wait()?;
+        let start = std::ptr::with_exposed_provenance::<u8>(self.buffer as usize);
+        // SAFETY: a chunk of the mapping, initialised by the system, used by this thread alone; no copy is under way.
+        Ok(unsafe { std::slice::from_raw_parts(start, length.min(CHUNK) as usize) })
+    }
+
+    /// The buffer, to be filled.
+    fn bytes_mut(&mut self, length: u64) -> Result<&mut [u8], SnapshotError> {
+        self.wait()?;
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(self.buffer as usize);
+        // SAFETY: as above.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, length.min(CHUNK) as usize) })
+    }
+}
+
+impl Drop for Half<'_> {
+    /// After a failure a copy may still be under way, and the buffer is about to go.
+    fn drop(&mut self) {
+        // A driver that cannot even wait copies no more.
+        let _ = self.wait();
+    }
+}
+
+/// Host memory of so many chunks, registered with the driver. One that will not register it copies through memory of
+/// its own, at a lower speed.
+struct Buffers {
+    driver: Arc<Driver>,
+    start: u64,
+    size: usize,
+    is_registered: bool,
+}
+
+impl Buffers {
+    fn make(driver: &Arc<Driver>, count: usize) -> Result<Self, SnapshotError> {
+        let size = count * CHUNK as usize;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping; where memory is already, the system chooses another place.
+        let start = unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(PLACE), size, access, flags) };
+        let start = start.map_err(|source| SnapshotError::System { what: "map memory", source: source.into() })?;
+        // SAFETY: mapped above, and until this value is dropped.
+        let status = unsafe { driver.cuMemHostRegister_v2(start, size, host_register_flags::PORTABLE) };
+        let is_registered = status == CUresult::SUCCESS;
+        Ok(Self { driver: Arc::clone(driver), start: start.expose_provenance() as u64, size, is_registered })
+    }
+
+    fn chunk(&self, number: usize) -> u64 {
+        self.start + number as u64 * CHUNK
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        let start = std::ptr::with_exposed_provenance_mut(self.start as usize);
+        if self.is_registered {
+            // SAFETY: registered by `make`; every thread that used it has ended.
+            let _ = unsafe { self.driver.cuMemHostUnregister(start) };
+        }
+        // SAFETY: mapped by `make`, and nobody has its addresses any more.
+        let _ = unsafe { munmap(start, self.size) };
+    }
+}

@@ -1,0 +1,185 @@
+//! Contents put back into a session that was rebuilt.
+//!
+//! The same search that found the areas for the image finds them again; each must be there with the same length, and each
+//! of the rebuilt session's must be in the image. Variables are compared address by address before a byte is written.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use katydid_cuda_sys::CUstream;
+use katydid_driver::Driver;
+use katydid_image::{ChunkId, FileEntry, Region, Source};
+
+use super::area::Area;
+use super::areas::{Areas, Entered, PINNED, Records, Wanted, areas};
+use super::capture::{RECORDS, hash_pieces};
+use super::code::compare;
+use super::contexts::Contexts;
+use super::error::{SnapshotError, refused};
+use super::lift::{Lift, Load, Progress};
+use super::soft;
+use super::taken::CODE;
+use super::zeros::Zeros;
+use crate::session::Session;
+
+/// Which part of the contents is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Share {
+    /// What lies on devices; before the program has come back.
+    Device,
+    /// Host pages that are the worker's alone; once they are registered.
+    Host,
+}
+
+impl Share {
+    fn has(self, region: &Region) -> bool {
+        region.kind != CODE && (region.kind == PINNED) == (self == Self::Host)
+    }
+}
+
+impl Session {
+    /// Fills memory from an image. `regions` and `states` are those of the session's part of the manifest.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not go together, or cannot be read. What was written then is of no use.
+    pub(super) fn put_back(
+        &mut self,
+        share: Share,
+        (regions, states): (&[Region], &BTreeMap<String, FileEntry>),
+        source: &dyn Source,
+        progress: &Progress,
+    ) -> Result<(), SnapshotError> {
+        let done = self.put_back_now(share, (regions, states), source, progress);
+        self.reenter();
+        done
+    }
+
+    fn put_back_now(
+        &mut self,
+        share: Share,
+        (regions, states): (&[Region], &BTreeMap<String, FileEntry>),
+        source: &dyn Source,
+        progress: &Progress,
+    ) -> Result<(), SnapshotError> {
+        let contexts = Contexts::of(self)?;
+        let records = records(states, source)?;
+        if share == Share::Device {
+            make_heaps(self, &contexts, &records)?;
+        }
+        let areas = areas(self, &contexts, Wanted { shared_pages: false })?;
+        if share == Share::Device {
+            compare_code(&records, &areas)?;
+        }
+        let host = self.host.as_ref();
+        let is_ours = |region: &&Region| {
+            share.has(region) && (share == Share::Device || host.is_some_and(|host| host.is_private(region.address)))
+        };
+        let wanted = regions.iter().filter(is_ours);
+        let loads = matched(share, wanted, &areas.all)?;
+        let carrier = self.snapshots.carrier().cloned();
+        let (blank, written) = split(&loads);
+        progress.expect(written.iter().map(|(load, _)| load.length).sum());
+        Lift { driver: &self.shared.driver, carrier: carrier.as_ref(), progress }.back(&written, source)?;
+        clear(&self.shared.driver, &blank)?;
+        if let Some(carrier) = &carrier {
+            let reach =
+                |load: &Load<'_>| load.area.address(load.offset).filter(|_| load.area.context == carrier.context);
+            let places: Vec<_> = loads.iter().map(|(load, _)| Some((reach(load)?, load.length))).collect();
+            let found = hash_pieces(&self.shared.driver, carrier, &places).map_err(refused("hash device memory"))?;
+            let named = loads.iter().zip(found).filter_map(|((load, name), hash)| Some(((hash?, load.length), *name)));
+            self.snapshots.known.lock().extend(named);
+        }
+        Ok(())
+    }
+}
+
+/// A chunk's place, and its name.
+type Placed<'a> = (Load<'a>, ChunkId);
+
+/// What is zeros in device memory at addresses in a row, and everything else.
+fn split<'a>(loads: &[Placed<'a>]) -> (Vec<Placed<'a>>, Vec<Placed<'a>>) {
+    let mut zeros = Zeros::default();
+    loads.iter().partition(|(load, name)| load.area.address(load.offset).is_some() && zeros.has(name, load.length))
+}
+
+/// Makes chunks zeros. A software device's new memory is that, and takes no room as long as nobody writes to it.
+fn clear(driver: &Driver, blank: &[Placed<'_>]) -> Result<(), SnapshotError> {
+    let filled = refused("clear device memory");
+    for (load, _) in blank.iter().filter(|_| !driver.is_soft()) {
+        Entered(load.area.context).enter(driver)?;
+        let address = load.area.address(load.offset).unwrap_or(0);
+        // SAFETY: memory of the session, which runs nothing.
+        unsafe { driver.cuMemsetD8Async(address, 0, load.length as usize, CUstream::NULL) }.ok().map_err(&filled)?;
+    }
+    let mut last = None;
+    for (load, _) in blank.iter().filter(|_| !driver.is_soft()) {
+        if last.replace(load.area.context) != Some(load.area.context) {
+            Entered(load.area.context).enter(driver)?;
+            // SAFETY: takes nothing.
+            unsafe { driver.cuCtxSynchronize() }.ok().map_err(&filled)?;
+        }
+    }
+    Ok(())
+}
+
+fn records(states: &BTreeMap<String, FileEntry>, source: &dyn Source) -> Result<Records, SnapshotError> {
+    let damaged = |reason: String| SnapshotError::Damaged { what: "contents", reason };
+    let entry = states.get(RECORDS).ok_or_else(|| damaged("it is not there".to_owned()))?;
+    serde_json::from_slice(&source.state(entry)?).map_err(|error| damaged(error.to_string()))
+}
+
+fn make_heaps(session: &Session, contexts: &Contexts, records: &Records) -> Result<(), SnapshotError> {
+    let driver = Arc::clone(&session.shared.driver);
+    for heap in &records.heaps {
+        let (_, context) = contexts.of_id(heap.context)?;
+        soft::make_heap(&driver, context.0, &heap.books).map_err(refused("make a heap of device code again"))?;
+    }
+    Ok(())
+}
+
+fn compare_code(records: &Records, areas: &Areas) -> Result<(), SnapshotError> {
+    let now: HashMap<u64, _> = areas.records.code.iter().map(|record| (record.object, record)).collect();
+    for before in &records.code {
+        let variables = now.get(&before.object).map_or(&[][..], |record| &record.variables);
+        compare(&before.code, &before.variables, variables)?;
+    }
+    Ok(())
+}
+
+/// Each chunk of each region with the area that it belongs to.
+fn matched<'a>(
+    share: Share,
+    regions: impl Iterator<Item = &'a Region>,
+    areas: &'a [Area],
+) -> Result<Vec<Placed<'a>>, SnapshotError> {
+    type Key<'a> = (&'a str, Option<u64>, u64);
+    let key = |region: &'a Region| -> Key<'a> { (&region.kind, region.object, region.address) };
+    let ours = areas.iter().filter(|area| share.has(&area.region));
+    let mut open: HashMap<Key<'a>, &'a Area> = ours.map(|area| (key(&area.region), area)).collect();
+    let mut loads = Vec::new();
+    for region in regions {
+        let same = |area: &&Area| {
+            let own = &area.region;
+            (own.bytes, own.chunk_bytes, area.chunks()) == (region.bytes, region.chunk_bytes, region.chunks.len())
+        };
+        let area = open.remove(&key(region)).filter(same).ok_or_else(|| SnapshotError::Absent {
+            kind: region.kind.clone(),
+            name: region.name.clone(),
+            bytes: region.bytes,
+            address: region.address,
+        })?;
+        for (index, name) in region.chunks.iter().enumerate() {
+            let (offset, length) = area.chunk(index);
+            loads.push((Load { area, offset, length }, *name));
+        }
+    }
+    match open.into_values().next() {
+        Some(Area { region, .. }) => {
+            Err(SnapshotError::Unknown { kind: region.kind.clone(), name: region.name.clone() })
+        }
+        None => Ok(loads),
+    }
+}

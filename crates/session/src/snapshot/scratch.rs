@@ -1,0 +1,120 @@
+//! Device memory of the worker's own, for the time of a snapshot.
+//!
+//! Where a driver puts the variables of a module depends on what it has allocated before; so nothing here comes from
+//! its allocator: addresses are reserved far from those of the program, and backed as the arenas are.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
+use katydid_driver::Driver;
+
+use crate::ask::ask;
+use crate::device_memory::{access, create};
+
+/// Where addresses are asked for: between the last place of the pinned arena and that of managed memory.
+const PLACE: u64 = 0x4800_0000_0000;
+/// Addresses are reserved in whole pieces of this, see `handlers/virtual_memory.rs`.
+const PIECE: u64 = 32 << 20;
+/// Memory comes in whole granules.
+pub(super) const GRANULE: u64 = 2 << 20;
+/// Largest block that is asked for at once: a device that has room, but not in one piece, gives smaller ones.
+const BLOCK: u64 = 4 << 30;
+
+/// Memory at addresses in a row, given back with the value.
+pub(crate) struct Scratch {
+    driver: Arc<Driver>,
+    start: u64,
+    /// Bytes of addresses.
+    reserved: u64,
+    /// Lengths of what is mapped, one after the other from the start.
+    blocks: Vec<u64>,
+}
+
+impl Scratch {
+    fn reserve(driver: &Arc<Driver>, size: u64) -> Result<Self, CUresult> {
+        let reserved = size.checked_next_multiple_of(PIECE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        // SAFETY: asks for addresses only; the output is a local.
+        let start = ask(|out| unsafe { driver.cuMemAddressReserve(out, reserved as usize, 0, PLACE, 0) })?;
+        Ok(Self { driver: Arc::clone(driver), start, reserved, blocks: Vec::new() })
+    }
+
+    /// As much memory of `device` as there is, `size` bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// There is none at all.
+    pub(super) fn up_to(driver: &Arc<Driver>, device: i32, size: u64) -> Result<Self, CUresult> {
+        let mut scratch = Self::reserve(driver, size)?;
+        let size = size.next_multiple_of(GRANULE);
+        let mut block = BLOCK.min(size);
+        while scratch.size() < size {
+            let length = block.min(size - scratch.size());
+            match create(driver, device, length).and_then(|memory| scratch.append(device, memory, length, true)) {
+                Ok(()) => {}
+                Err(_) if block > GRANULE => block = (block / 2).next_multiple_of(GRANULE),
+                Err(code) if scratch.blocks.is_empty() => return Err(code),
+                Err(_) => break,
+            }
+        }
+        Ok(scratch)
+    }
+
+    /// A block of the program's, seen through addresses of ours; `device` may read and write it here.
+    pub(super) fn view(
+        driver: &Arc<Driver>,
+        device: i32,
+        memory: CUmemGenericAllocationHandle,
+        size: u64,
+    ) -> Result<Self, CUresult> {
+        let mut scratch = Self::reserve(driver, size)?;
+        scratch.append(device, memory, size, false)?;
+        Ok(scratch)
+    }
+
+    /// Maps memory behind what is there, and gives its handle back if it is ours.
+    fn append(
+        &mut self,
+        device: i32,
+        memory: CUmemGenericAllocationHandle,
+        size: u64,
+        is_ours: bool,
+    ) -> Result<(), CUresult> {
+        let (address, length) = (self.start + self.size(), size as usize);
+        // SAFETY: inside our reservation, where nothing is mapped yet.
+        let mapped = unsafe { self.driver.cuMemMap(address, length, 0, memory, 0) };
+        if is_ours {
+            // SAFETY: made by the caller; a mapping keeps the memory alive from here on.
+            let _ = unsafe { self.driver.cuMemRelease(memory) };
+        }
+        mapped.ok()?;
+        self.blocks.push(size);
+        let grant = access(device);
+        // SAFETY: mapped above; the grant outlives the call.
+        unsafe { self.driver.cuMemSetAccess(address, length, &raw const grant, 1) }.ok()
+    }
+
+    /// First address.
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Bytes that can be used.
+    pub(super) fn size(&self) -> u64 {
+        self.blocks.iter().sum()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let mut address = self.start;
+        for size in &self.blocks {
+            // SAFETY: mapped by `append`; whoever used it has waited for the GPU. What fails goes with the process.
+            let _ = unsafe { self.driver.cuMemUnmap(address, *size as usize) };
+            address += size;
+        }
+        // SAFETY: reserved by `reserve`, and nothing is mapped there any more.
+        let _ = unsafe { self.driver.cuMemAddressFree(self.start, self.reserved as usize) };
+    }
+}

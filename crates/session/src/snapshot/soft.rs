@@ -1,0 +1,62 @@
+//! Heaps of device code on softcuda, through what it shows beside the driver API (`softcuda/src/private.rs`).
+
+#![expect(unsafe_code, reason = "calls functions of a library by name")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUcontext, CUresult};
+use katydid_driver::Driver;
+
+type VisitHeap = unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> CUresult;
+type Heaps = unsafe extern "C" fn(CUcontext, Option<VisitHeap>, *mut c_void) -> CUresult;
+type MakeHeap = unsafe extern "C" fn(CUcontext, *const u8, usize) -> CUresult;
+
+/// A heap: its books, and where its memory lies in this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Heap {
+    pub(super) books: Vec<u8>,
+    pub(super) address: u64,
+    pub(super) size: u64,
+}
+
+/// The heaps of a context.
+pub(super) fn heaps(driver: &Driver, context: CUcontext) -> Result<Vec<Heap>, CUresult> {
+    unsafe extern "C" fn keep(
+        all: *mut c_void,
+        books: *const u8,
+        size: usize,
+        memory: *mut u8,
+        length: usize,
+    ) -> CUresult {
+        // SAFETY: `heaps` passes its list, and the books are lent for the call.
+        let (all, books) = unsafe { (&mut *all.cast::<Vec<Heap>>(), std::slice::from_raw_parts(books, size)) };
+        let address = memory.expose_provenance() as u64;
+        all.push(Heap { books: books.to_vec(), address, size: length as u64 });
+        CUresult::SUCCESS
+    }
+    let mut all: Vec<Heap> = Vec::new();
+    let symbol = driver.private(c"katydid_softcuda_heaps").ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
+    // SAFETY: the symbol is softcuda's, of the build that this worker belongs to, with this signature.
+    let heaps: Heaps = unsafe { std::mem::transmute(symbol) };
+    // SAFETY: `keep` takes the list, which outlives the call.
+    unsafe { heaps(context, Some(keep), (&raw mut all).cast()) }.ok()?;
+    Ok(all)
+}
+
+/// How many bytes of device memory from `address` on, `size` at most, are zeroes because nobody has written to them. 0
+/// for what was written to, and for any other driver.
+pub(super) fn untouched(driver: &Driver, address: u64, size: u64) -> u64 {
+    let Some(symbol) = driver.private(c"katydid_softcuda_untouched") else { return 0 };
+    // SAFETY: as above.
+    let untouched: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(symbol) };
+    untouched(address, size)
+}
+
+/// Makes a heap again; its memory is zeros.
+pub(super) fn make_heap(driver: &Driver, context: CUcontext, books: &[u8]) -> Result<(), CUresult> {
+    let symbol = driver.private(c"katydid_softcuda_heap").ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
+    // SAFETY: as above.
+    let make: MakeHeap = unsafe { std::mem::transmute(symbol) };
+    // SAFETY: the books are readable for the call.
+    unsafe { make(context, books.as_ptr(), books.len()) }.ok()
+}

@@ -1,0 +1,34 @@
+//! Chunks of zeros, known by their names: memory that nobody has used yet has many of them.
+
+use std::collections::HashMap;
+
+use katydid_image::{ChunkId, Sink};
+
+use super::error::SnapshotError;
+
+/// Names of chunks of zeros, by their lengths: each is hashed once.
+#[derive(Debug, Default)]
+pub(super) struct Zeros {
+    names: HashMap<u64, ChunkId>,
+}
+
+impl Zeros {
+    /// Has `length` zeros kept, and gives their name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the image.
+    pub(super) fn put(&mut self, length: u64, sink: &dyn Sink) -> Result<ChunkId, SnapshotError> {
+        if let Some(name) = self.names.get(&length) {
+            return Ok(*name);
+        }
+        let name = sink.put(&vec![0; length as usize])?;
+        self.names.insert(length, name);
+        Ok(name)
+    }
+
+    /// Whether a chunk of this name and length is all zeros.
+    pub(super) fn has(&mut self, name: &ChunkId, length: u64) -> bool {
+        self.names.entry(length).or_insert_with(|| ChunkId::of(&vec![0; length as usize])) == name
+    }
+}

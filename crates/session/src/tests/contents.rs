@@ -1,0 +1,273 @@
+//! Contents of a session's memory: kept in an image, and put back into a session that was rebuilt.
+//!
+//! On softcuda, or where `KATYDID_TEST_DRIVER` says. Both sessions live in this process, one after the other.
+
+use std::sync::{Arc, OnceLock};
+
+use katydid_arena::{AddressMap, Reservation};
+use katydid_driver::Driver;
+use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which};
+use katydid_wire::handshake::{ArenaKind, ArenaRange};
+use katydid_wire::message::{
+    kdAddressFree, kdAddressReserve, kdArrayCreate, kdArrayRead, kdArrayWrite, kdContextReset, kdCopyIn, kdCopyOut,
+    kdDeviceGrow, kdDeviceShrink, kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister, kdImagePiece, kdLaunch,
+    kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdMemorySetAccess, kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel,
+    kdModuleFunction, kdModuleGlobal, kdModuleLoad,
+};
+use tempfile::TempDir;
+
+use super::soft;
+use super::stage::{DEVICE, GRANULE, Stage};
+use crate::host_memory::HostMemory;
+use crate::snapshot::{CaptureOptions, Carrier, Progress, SnapshotError};
+use crate::{device_memory, gather};
+
+/// `bump` counts in a variable that nobody outside can name, keeps the count in memory of the device's heap, and leaves
+/// the address of that in `out[0]`; `look` follows the address and tells count, variable and constant from byte 16 on.
+const CODE: &[u8] = b".version 7.0
+.target sm_75
+.address_size 64
+.global .align 4 .u32 counter = 5;
+.const .align 4 .u32 limits[4] = {1, 2, 3, 4};
+.extern .func (.param .b64 r) malloc (.param .b64 n);
+.visible .entry bump(.param .u64 out) {
+    .reg .b32 %r<3>; .reg .b64 %d<4>;
+    ld.param.u64 %d1, [out];
+    ld.global.u32 %r1, [counter]; add.u32 %r1, %r1, 1; st.global.u32 [counter], %r1;
+    { .param .b64 n; .param .b64 r; st.param.b64 [n], 64; call (r), malloc, (n); ld.param.b64 %d2, [r]; }
+    st.u32 [%d2], %r1; st.global.u64 [%d1], %d2; ret;
+}
+.visible .entry look(.param .u64 out) {
+    .reg .b32 %r<4>; .reg .b64 %d<4>;
+    ld.param.u64 %d1, [out]; ld.global.u64 %d2, [%d1];
+    ld.u32 %r1, [%d2]; ld.global.u32 %r2, [counter]; ld.const.u32 %r3, [limits+4];
+    st.global.u32 [%d1+16], %r1; st.global.u32 [%d1+20], %r2; st.global.u32 [%d1+24], %r3; ret;
+}
+";
+
+const PINNED: u64 = 0x3100_0000_0000;
+/// Where the program maps a block of its own.
+const OWN: u64 = 0x5100_0000_0000;
+/// Addresses of the device arena; they stay reserved for the process.
+const LENGTH: u64 = 1 << 40;
+
+/// The driver, and what sessions on it are made of.
+struct House {
+    driver: Arc<Driver>,
+    _turn: soft::Turn,
+}
+
+impl House {
+    fn new() -> Self {
+        static RESERVED: OnceLock<()> = OnceLock::new();
+        let (driver, turn) = soft::driver();
+        RESERVED.get_or_init(|| assert!(device_memory::reserve(&driver, &map(), 1)));
+        Self { driver, _turn: turn }
+    }
+
+    /// A session in which nothing has happened; `seed` gives it a hash kernel.
+    fn stage(&self, seed: Option<u64>) -> Stage {
+        let facts = gather::devices(&self.driver).unwrap();
+        let arena = Reservation::at(PINNED, 16 << 20).unwrap();
+        arena.map_private(0, 16 << 20).unwrap();
+        let carrier = Carrier::make(&self.driver, 0, soft::retain(&self.driver), seed).unwrap();
+        Stage::of(Arc::clone(&self.driver), facts, map(), Some(HostMemory::private(arena)), Some(carrier))
+    }
+}
+
+fn map() -> AddressMap {
+    let device = ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: LENGTH };
+    AddressMap::from_arenas(&[device, ArenaRange { kind: ArenaKind::PINNED, base: PINNED, length: 16 << 20 }]).unwrap()
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+impl Stage {
+    fn write(&mut self, destination: u64, data: &[u8]) {
+        for (at, piece) in (0..).step_by(1 << 19).zip(data.chunks(1 << 19)) {
+            self.enqueue(&kdCopyIn { destination: destination + at, stream: 1, data: piece });
+        }
+    }
+
+    fn read(&mut self, source: u64, size: u32) -> Vec<u8> {
+        self.reply(&kdCopyOut { source, size, stream: 1 }).data
+    }
+
+    fn run(&mut self, function: u32, out: u64) {
+        let parameters = out.to_le_bytes();
+        self.enqueue(&kdLaunch {
+            function,
+            kernel: 0,
+            gridX: 1,
+            gridY: 1,
+            gridZ: 1,
+            blockX: 1,
+            blockY: 1,
+            blockZ: 1,
+            sharedSize: 0,
+            stream: 1,
+            attributeCount: 0,
+            attributesAndParams: &parameters,
+        });
+    }
+
+    /// Makes something of every kind, with contents.
+    fn furnish(&mut self) {
+        self.retain(1);
+        for piece in 0..2 {
+            let grow = kdDeviceGrow { device: 0, address: DEVICE + piece * 4 * GRANULE, size: 4 * GRANULE };
+            assert_eq!(self.call(&grow).status, 0);
+        }
+        self.write(DEVICE, &noise(1, GRANULE as usize + 12_345));
+        let image = katydid_fatbin::Image::from_bytes(CODE).unwrap().encode();
+        self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+        let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
+        assert_eq!(self.call(&load).status, 0);
+        for (function, name) in [(1, &b"bump"[..]), (2, b"look")] {
+            assert_eq!(self.call(&kdModuleFunction { function, module: 1, name }).status, 0);
+        }
+        let limits = self.reply(&kdModuleGlobal { module: 1, name: b"limits" });
+        self.write(limits.address + 4, &77_u32.to_le_bytes());
+        self.run(1, DEVICE + 5 * GRANULE);
+        self.textures();
+        self.block();
+        assert_eq!(self.call(&kdHostRegister { address: PINNED, size: 8192, flags: 0 }).status, 0);
+        self.enqueue(&kdHostPush { address: PINNED + 5000, data: b"pinned" });
+    }
+
+    /// An array with three slices, and two levels of a mipmap.
+    fn textures(&mut self) {
+        let float = 0x20;
+        let array = kdArrayCreate { array: 1, width: 50, height: 20, depth: 3, format: float, channels: 1, flags: 0 };
+        assert_eq!(self.call(&array).status, 0);
+        for z in 0..3 {
+            let data = noise(10 + z, 4000);
+            self.enqueue(&kdArrayWrite { array: 1, stream: 1, x: 0, y: 0, z, width: 200, height: 20, data: &data });
+        }
+        let mipmap = kdMipmapCreate {
+            mipmap: 2,
+            levels: 2,
+            width: 16,
+            height: 8,
+            depth: 0,
+            format: float,
+            channels: 4,
+            flags: 0,
+        };
+        assert_eq!(self.call(&mipmap).status, 0);
+        assert_eq!(self.call(&kdMipmapLevel { array: 3, mipmap: 2, level: 1 }).status, 0);
+        let data = noise(20, 128 * 4);
+        self.enqueue(&kdArrayWrite { array: 3, stream: 1, x: 0, y: 0, z: 0, width: 128, height: 4, data: &data });
+    }
+
+    /// A block that is mapped in two halves, of which only the first may be touched.
+    fn block(&mut self) {
+        let mut properties = [0; 32];
+        for (at, word) in [(0, 1_u32), (8, 1)] {
+            properties[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        assert_eq!(self.call(&kdAddressReserve { address: OWN, size: 32 << 20 }).status, 0);
+        assert_eq!(self.call(&kdMemoryCreate { memory: 1, size: 2 * GRANULE, properties: &properties }).status, 0);
+        for (address, offset) in [(OWN, 0), (OWN + 4 * GRANULE, GRANULE)] {
+            assert_eq!(self.call(&kdMemoryMap { address, size: GRANULE, offset, memory: 1 }).status, 0);
+            self.grant(address);
+            self.write(address + 100, &noise(30 + offset, 1000));
+        }
+    }
+
+    fn grant(&mut self, address: u64) {
+        let grants: Vec<u8> = [1_u32, 0, 3].into_iter().flat_map(u32::to_le_bytes).collect();
+        assert_eq!(self.call(&kdMemorySetAccess { address, size: GRANULE, grants: &grants }).status, 0);
+    }
+
+    /// Everything is as [`Stage::furnish`] and `changes` later runs have left it.
+    #[track_caller]
+    fn check(&mut self, runs: u32) {
+        let from = GRANULE - 100_000;
+        assert_eq!(self.read(DEVICE + from, 110_000), noise(1, GRANULE as usize + 12_345)[from as usize..][..110_000]);
+        let out = DEVICE + 5 * GRANULE;
+        self.run(2, out);
+        let told = self.read(out + 16, 12);
+        let expected: Vec<u8> = [5 + runs, 5 + runs, 77].into_iter().flat_map(u32::to_le_bytes).collect();
+        assert_eq!(told, expected);
+        for z in 0..3 {
+            let read = kdArrayRead { array: 1, stream: 1, x: 0, y: 0, z, width: 200, height: 20 };
+            assert_eq!(self.reply(&read).data, noise(10 + z, 4000), "slice {z}");
+        }
+        let read = kdArrayRead { array: 3, stream: 1, x: 0, y: 0, z: 0, width: 128, height: 4 };
+        assert_eq!(self.reply(&read).data, noise(20, 128 * 4));
+        assert_eq!(self.read(OWN + 100, 1000), noise(30, 1000));
+        assert_eq!(self.read(OWN + 4 * GRANULE + 100, 1000), noise(30 + GRANULE, 1000));
+        assert_eq!(self.reply(&kdHostPull { address: PINNED + 5000, size: 6 }).data, b"pinned");
+    }
+
+    /// Ends everything, so that this process can have another session.
+    fn clear(mut self) {
+        for address in [OWN, OWN + 4 * GRANULE] {
+            assert_eq!(self.call(&kdMemoryUnmap { address, size: GRANULE }).status, 0);
+        }
+        self.enqueue(&kdMemoryRelease { memory: 1 });
+        assert_eq!(self.call(&kdAddressFree { address: OWN, size: 32 << 20 }).status, 0);
+        assert_eq!(self.call(&kdDeviceShrink { device: 0, address: DEVICE, size: 8 * GRANULE }).status, 0);
+        assert_eq!(self.call(&kdHostUnregister { address: PINNED, size: 8192 }).status, 0);
+        assert_eq!(self.call(&kdContextReset { context: 1, device: 0 }).status, 0);
+    }
+
+    /// A checkpoint, with the bytes that its program might have changed.
+    fn keep(&mut self, image: &Image, full: bool) -> Result<(u64, u64), SnapshotError> {
+        let writer = image.begin(Options::default())?;
+        let progress = Arc::new(Progress::default());
+        let taken = self.session.snapshot("one", CaptureOptions { device_only: false, full }, &writer, &progress)?;
+        let changed = taken.changed();
+        let part = taken.write(&writer)?;
+        assert_eq!(progress.done(), progress.total());
+        let committed = writer.commit(Manifest { sessions: vec![part], ..Manifest::default() })?;
+        Ok((changed, committed.sizes.added))
+    }
+}
+
+fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, SnapshotError> {
+    let mut stage = house.stage(seed);
+    let part: &Part = &reader.manifest().sessions[0];
+    let progress = Progress::default();
+    stage.session.restore(part, reader, &progress)?;
+    stage.session.restore_host(part, reader, &progress)?;
+    stage.context = 1;
+    assert_eq!(progress.done(), progress.total());
+    Ok(stage)
+}
+
+#[test]
+fn what_was_kept_comes_back_and_a_second_checkpoint_takes_what_changed() {
+    for seed in [None, Some(0x1234_5678_9abc_def0)] {
+        let (house, folder) = (House::new(), TempDir::new().unwrap());
+        let image = Image::create_or_open(folder.path().join("image")).unwrap();
+        let mut first = house.stage(seed);
+        first.furnish();
+        let (changed, _) = first.keep(&image, false).unwrap();
+        first.check(1);
+        first.run(1, DEVICE + 5 * GRANULE);
+        let (again, added) = first.keep(&image, false).unwrap();
+        assert!(added < 1 << 20, "{added} bytes were written for a few that changed");
+        assert!(seed.is_none() || again < changed, "{again} bytes were looked at again, {changed} before");
+        first.check(2);
+        first.clear();
+        for runs in 1..=2 {
+            let reader = image.checkpoint(Which::Number(CheckpointNumber(runs))).unwrap();
+            let mut second = restore(&house, seed, &reader).unwrap();
+            second.check(runs);
+            if seed.is_some() {
+                let (untouched, _) = second.keep(&image, false).unwrap();
+                assert!(untouched < changed, "nothing is known of {untouched} bytes that came out of the image");
+            }
+            second.clear();
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What the journal keeps, and that a replay makes it again: against the driver of these tests, which notes its calls.
+
+use std::sync::atomic::Ordering;
+
+use katydid_fatbin::Image;
+use katydid_wire::message::{
+    cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
+    cuStreamQuery, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,
+    kdFacts, kdImagePiece, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal,
+    kdModuleLoad, kdStreamSetAttribute, kdSurfaceCreate, kdSurfaceDestroy,
+};
+
+use super::fake::{self, VARIABLE, calls};
+use super::stage::{DEVICE, GRANULE, Stage};
+use crate::journal::{Kind, Opening, RebuildError, Saved, StateError, messages_of};
+
+/// Saved state of a stage.
+fn save(stage: &mut Stage) -> Saved {
+    let saved = stage.session.journal().unwrap();
+    calls();
+    saved
+}
+
+/// Rebuilds into a new session, whose driver counts from the start.
+fn try_rebuild(saved: &Saved) -> Result<Stage, RebuildError> {
+    fake::NUMBER.set(0);
+    let mut stage = Stage::bare();
+    let mut images = |number: u32| saved.images.get(number as usize).map(|image| image.image().encode());
+    stage.session.rebuild(&saved.state, &mut images)?;
+    stage.session.reattach()?;
+    stage.context = 1;
+    Ok(stage)
+}
+
+fn rebuild(saved: &Saved) -> Stage {
+    try_rebuild(saved).unwrap()
+}
+
+/// What a call says without its handles, which are numbers in order.
+fn plain(calls: &[String]) -> Vec<String> {
+    let handle = |word: &str| word.starts_with("0x") && word.len() < 10;
+    calls.iter().map(|call| call.split(' ').filter(|word| !handle(word)).collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn load(stage: &mut Stage, module: u32, text: &[u8]) {
+    let image = Image::from_bytes(text).unwrap().encode();
+    stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+    stage.reply(&kdModuleLoad { module, infoLogSize: 0, errorLogSize: 0, options: &[] });
+}
+
+#[test]
+fn what_is_alive_is_made_again_in_its_order_and_nothing_else() {
+    let mut stage = Stage::new();
+    stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
+    stage.enqueue(&cuStreamCreate { phStream: 4, Flags: 0 });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE + GRANULE, size: GRANULE });
+    load(&mut stage, 1, b".version 8.0\n");
+    stage.reply(&kdModuleFunction { function: 1, module: 1, name: b"saxpy" });
+    for value in 0..3 {
+        stage.reply(&kdContextSetLimit { limit: 2, value });
+    }
+    stage.enqueue(&cuStreamDestroy_v2 { hStream: 4 });
+    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: GRANULE });
+    let saved = save(&mut stage);
+    assert_eq!(saved.images.len(), 1);
+    let mut again = rebuild(&saved);
+    let expected = ["retain", "current", "stream 1", "create", "map 0x200000200000", "access 1"];
+    assert_eq!(plain(&calls()), [&expected[..], &["module", "function saxpy", "limit 2 2"]].concat());
+    assert!(save(&mut again).state == saved.state);
+    assert_eq!(again.call(&cuStreamQuery { hStream: 3 }).status, 0);
+    assert_ne!(again.call(&cuStreamQuery { hStream: 4 }).status, 0);
+}
+
+#[test]
+fn a_journal_is_as_small_after_a_million_objects_as_before() {
+    let mut stage = Stage::new();
+    stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 2 });
+    let before = save(&mut stage).state.len();
+    for round in 0..1_000_000_u32 {
+        let id = 2 + round % 5;
+        stage.enqueue(&cuEventCreate { phEvent: id, Flags: 2 });
+        stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
+        stage.enqueue(&cuEventDestroy_v2 { hEvent: id });
+        stage.enqueue(&cuStreamDestroy_v2 { hStream: 3 });
+        if round % 100 == 0 {
+            calls();
+            load(&mut stage, 1, b".version 8.0\n");
+            stage.enqueue(&cuModuleUnload { hmod: 1 });
+        }
+    }
+    let after = save(&mut stage);
+    // The number of frames executed is as wide as before: only its digits changed.
+    assert_eq!((after.state.len(), after.images.len()), (before, 0));
+}
+
+#[test]
+fn a_late_id_is_as_good_after_a_restore_as_before() {
+    let mut stage = Stage::new();
+    for id in (1..200_000).step_by(60_000) {
+        stage.enqueue(&cuEventCreate { phEvent: id, Flags: 2 });
+    }
+    for id in (1..180_000).step_by(60_000) {
+        stage.enqueue(&cuEventDestroy_v2 { hEvent: id });
+    }
+    let mut again = rebuild(&save(&mut stage));
+    assert!(again.session.tables.events.get(180_001).is_ok());
+    again.enqueue(&cuEventCreate { phEvent: 240_001, Flags: 2 });
+}
+
+#[test]
+fn objects_of_a_context_go_with_it() {
+    let mut stage = Stage::new();
+    stage.retain(2);
+    stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 0 });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE });
+    stage.reply(&kdContextRelease { context: 2, device: 0 });
+    stage.context = 1;
+    let saved = save(&mut stage);
+    let again = rebuild(&saved);
+    assert!(again.session.tables.streams.get(3).is_err() && again.session.tables.contexts.get(2).is_err());
+    // Device memory belongs to no context.
+    assert!(again.session.journal.get(Kind::Growth, DEVICE).is_some());
+}
+
+#[test]
+fn a_module_that_was_there_when_a_younger_one_was_loaded_is_loaded_and_unloaded_again() {
+    let mut stage = Stage::new();
+    load(&mut stage, 1, b".version 8.0\n");
+    load(&mut stage, 2, b".version 8.1\n");
+    stage.enqueue(&cuModuleUnload { hmod: 1 });
+    // Of this one nothing is left that anybody stands behind.
+    load(&mut stage, 3, b".version 8.2\n");
+    stage.enqueue(&cuModuleUnload { hmod: 3 });
+    let saved = save(&mut stage);
+    rebuild(&saved);
+    assert_eq!(plain(&calls()), ["retain", "current", "module", "module", "unload"]);
+    stage.enqueue(&cuModuleUnload { hmod: 2 });
+    let saved = save(&mut stage);
+    rebuild(&saved);
+    assert_eq!(plain(&calls()), ["retain", "current"]);
+}
+
+#[test]
+fn an_address_that_the_program_knows_and_that_moved_refuses_the_restore_by_name() {
+    let mut stage = Stage::new();
+    load(&mut stage, 1, b".version 8.0\n");
+    let told = stage.reply(&kdModuleGlobal { module: 1, name: b"counter" }).address;
+    let saved = save(&mut stage);
+    rebuild(&saved);
+    VARIABLE.fetch_add(0x100, Ordering::Relaxed);
+    let refused = try_rebuild(&saved).err().unwrap();
+    VARIABLE.fetch_sub(0x100, Ordering::Relaxed);
+    assert!(matches!(refused, RebuildError::Moved { was, is, .. } if was == told && is == told + 0x100), "{refused}");
+    assert!(refused.to_string().contains("counter"), "{refused}");
+}
+
+#[test]
+fn numbers_that_a_driver_counts_come_back_though_others_are_gone() {
+    fake::NUMBER.set(0);
+    let mut stage = Stage::new();
+    let (width, height, depth) = (4, 4, 0);
+    stage.reply(&kdArrayCreate { array: 1, width, height, depth, format: 1, channels: 1, flags: 2 });
+    let numbers: Vec<u64> = (0..5).map(|_| stage.reply(&kdSurfaceCreate { array: 1 }).surface).collect();
+    for gone in [0, 1, 3] {
+        stage.enqueue(&kdSurfaceDestroy { surface: numbers[gone] });
+    }
+    let saved = save(&mut stage);
+    let again = rebuild(&saved);
+    let kept: Vec<u64> = again.session.journal.of(Kind::Surface).map(|(id, _)| id & 0xff_ffff).collect();
+    assert_eq!(kept, [numbers[2], numbers[4]]);
+    let ended = calls().iter().filter(|call| call.starts_with("end surface")).count();
+    assert_eq!(ended, 3);
+}
+
+#[test]
+fn the_last_value_of_each_attribute_is_set_again_also_where_it_was_copied() {
+    let mut stage = Stage::new();
+    for stream in 3..=5 {
+        stage.enqueue(&cuStreamCreate { phStream: stream, Flags: 0 });
+    }
+    let set = |stage: &mut Stage, stream, attribute, first| {
+        stage.reply(&kdStreamSetAttribute { stream, attribute, value: &[first; 64] });
+    };
+    set(&mut stage, 3, 1, 1);
+    set(&mut stage, 3, 1, 2);
+    set(&mut stage, 3, 3, 3);
+    set(&mut stage, 4, 8, 4);
+    // A default stream has attributes of its own in each context, and the second of them in each thread.
+    set(&mut stage, 1, 1, 5);
+    set(&mut stage, 2, 1, 6);
+    stage.reply(&cuStreamCopyAttributes { dst: 4, src: 3 });
+    stage.reply(&cuStreamCopyAttributes { dst: 5, src: 2 });
+    let saved = save(&mut stage);
+    rebuild(&saved);
+    let set: Vec<String> = plain(&calls()).into_iter().filter(|call| call.starts_with("attribute")).collect();
+    let expected = ["1 2", "3 3", "1 5", "1 6", "1 2", "3 3", "1 6"].map(|value| format!("attribute {value}"));
+    assert_eq!(set, expected);
+}
+
+#[test]
+fn a_block_that_only_its_mapping_holds_comes_back_so() {
+    const AT: u64 = 0x5000_0000_0000;
+    let properties = [[1, 0, 0, 0], [0; 4], [1, 0, 0, 0], [0; 4], [0; 4], [0; 4], [0; 4], [0; 4]].concat();
+    let mut stage = Stage::new();
+    stage.reply(&kdAddressReserve { address: AT, size: 2 * GRANULE });
+    stage.reply(&kdMemoryCreate { memory: 9, size: GRANULE, properties: &properties });
+    stage.reply(&kdMemoryMap { address: AT, size: GRANULE, offset: 0, memory: 9 });
+    stage.enqueue(&kdMemoryRelease { memory: 9 });
+    let saved = save(&mut stage);
+    let again = rebuild(&saved);
+    assert!(again.session.virtual_memory.is_mapped(AT, GRANULE));
+    assert!(again.session.virtual_memory.knows(9) && again.session.virtual_memory.block(9).is_err());
+    assert!(calls().contains(&"access 1".to_owned()));
+}
+
+#[test]
+fn what_is_under_way_goes_on() {
+    let mut stage = Stage::new();
+    stage.enqueue(&kdImagePiece { total: 100, data: b"half of " });
+    stage.session.linked.insert(1, b"linked".into());
+    fake::fail_next(katydid_cuda_sys::CUresult::ERROR_INVALID_VALUE);
+    stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 9 });
+    let mut again = rebuild(&save(&mut stage));
+    assert_eq!(again.call(&kdFacts {}).deferred, 1);
+    assert_eq!(again.session.uploads.unfinished(), stage.session.uploads.unfinished());
+    assert_eq!(again.session.linked, stage.session.linked);
+}
+
+/// A state with something of most kinds.
+fn rich() -> Saved {
+    let mut stage = Stage::new();
+    stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
+    stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE });
+    load(&mut stage, 1, b".version 8.0\n");
+    stage.reply(&kdModuleFunction { function: 1, module: 1, name: b"saxpy" });
+    stage.reply(&kdModuleGlobal { module: 1, name: b"x" });
+    stage.enqueue(&kdImagePiece { total: 100, data: b"half" });
+    save(&mut stage)
+}
+
+#[test]
+fn other_versions_and_other_bytes_are_refused_in_words() {
+    let saved = rich();
+    let mut newer = saved.state.clone();
+    newer[8] = 2;
+    assert_eq!(Opening::read(&newer), Err(StateError::TooNew { found: 2 }));
+    assert_eq!(Opening::read(b"something else"), Err(StateError::Magic));
+    let messages = messages_of(&saved.state).unwrap();
+    assert_eq!((messages["cuStreamCreate"], messages["kdModuleLoad"]), (1, 1));
+    let opening = Opening::read(&saved.state).unwrap();
+    assert_eq!((opening.arenas[0].base, opening.quota), (DEVICE, 64 * GRANULE));
+    let at = saved.state.windows(8).position(|bytes| bytes == b"kdModule").unwrap();
+    let mut renamed = saved.state.clone();
+    renamed[at] = b'x';
+    let refused = try_rebuild(&Saved { state: renamed, images: Vec::new() }).err().unwrap();
+    assert!(matches!(refused, RebuildError::State(StateError::UnknownMessage { .. })), "{refused}");
+    let missing = try_rebuild(&Saved { state: saved.state, images: Vec::new() }).err().unwrap();
+    assert!(matches!(missing, RebuildError::Image { number: 0 }), "{missing}");
+}
+
+/// Cuts and changed bytes: each is a session or an error, never a panic, and never more memory than there is input.
+#[test]
+fn no_change_of_a_state_makes_a_replay_panic() {
+    let saved = rich();
+    for length in 0..saved.state.len() {
+        let cut = Saved { state: saved.state[..length].to_vec(), images: saved.images.clone() };
+        assert!(try_rebuild(&cut).is_err(), "{length}");
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for _ in 0..3_000 {
+        let mut changed = saved.state.clone();
+        for _ in 0..1 + random() % 4 {
+            let at = random() as usize % changed.len();
+            changed[at] = if random() % 2 == 0 { random() as u8 } else { changed[at] ^ 1 << (random() % 8) };
+        }
+        let _ = try_rebuild(&Saved { state: changed, images: saved.images.clone() });
+    }
+    calls();
+}

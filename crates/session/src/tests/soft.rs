@@ -1,0 +1,62 @@
+//! A driver that computes: softcuda, or what `KATYDID_TEST_DRIVER` names (`auto`: a GPU's).
+//!
+//! It is one for the whole process, so whoever uses it takes its turn.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use katydid_cuda_sys::CUcontext;
+use katydid_driver::{Driver, open};
+
+use crate::ask::ask;
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A turn with the driver. What it leaves behind ends with it: the next one finds every address as the first one did.
+pub(crate) struct Turn {
+    driver: Arc<Driver>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // SAFETY: takes a number; no test holds anything of the context any more.
+        let _ = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(0) };
+    }
+}
+
+/// The driver with the primary context of its first device current on this thread, and the turn.
+pub(crate) fn driver() -> (Arc<Driver>, Turn) {
+    static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let driver = Arc::clone(DRIVER.get_or_init(|| {
+        let choice = env::var("KATYDID_TEST_DRIVER").unwrap_or_else(|_| soft().to_str().unwrap().to_owned());
+        Arc::new(Driver::new(open(&choice.parse().unwrap(), None).unwrap()))
+    }));
+    // What a test before this one has left goes with its context.
+    // SAFETY: takes a number; whoever used the context has given its turn back.
+    let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2(0) };
+    retain(&driver);
+    (Arc::clone(&driver), Turn { driver, _turn: turn })
+}
+
+/// The primary context of the first device, active and current on this thread.
+pub(crate) fn retain(driver: &Driver) -> CUcontext {
+    // SAFETY: the output is a local.
+    let context: CUcontext = ask(|out| unsafe { driver.cuDevicePrimaryCtxRetain(out, 0) }).unwrap();
+    // SAFETY: retained above.
+    unsafe { driver.cuCtxSetCurrent(context) }.ok().unwrap();
+    context
+}
+
+/// Builds softcuda where cargo puts it beside this test.
+fn soft() -> PathBuf {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo).args(["build", "--quiet", "--package", "katydid-softcuda"]).status();
+    assert!(status.unwrap().success());
+    env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
+}

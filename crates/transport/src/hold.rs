@@ -1,0 +1,225 @@
+//! Holding frames back: whoever keeps a job can stop a program at the seam, between two frames, and let it go on.
+//!
+//! A link compares the number of the next frame with a limit, under the lock that it holds anyway; without a hold the
+//! limit is never reached. A thread at the limit waits, with one exception: a thread that has said
+//! [`pass_holds`] is answering for work of the GPU that has to end before the session is at rest.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use katydid_wire::key::SessionKey;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{Address, ConnectError, LinkError};
+
+/// The limit that no frame reaches.
+const NEVER: u64 = u64::MAX;
+
+thread_local! {
+    static PASSES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on the calling thread's frames are sent although the link is held: it runs functions that the GPU waits
+/// for. They are held like all others once the link is left.
+pub fn pass_holds() {
+    PASSES.set(true);
+}
+
+/// What a program's link can do for the keeper of its job. One thread gives these orders.
+pub trait Holding: Send + Sync {
+    /// From now on no thread sends a frame, but those that [`pass_holds`]. Returns the number of frames sent so far.
+    fn hold(&self) -> u64;
+
+    /// Frames are sent again.
+    fn release(&self);
+
+    /// The link will hold itself before it sends frame `frame`, and ring [`Holding::bell`] then.
+    ///
+    /// # Errors
+    /// The system has no descriptor for the bell.
+    fn hold_at(&self, frame: u64) -> io::Result<()>;
+
+    /// Whether the link has come to the frame of [`Holding::hold_at`], and which: told once.
+    fn reached(&self) -> Option<u64>;
+
+    /// Lets go of the worker, after [`Holding::hold`]: closes the connection and keeps everything else. Returns the
+    /// number of frames sent in all. The worker must have been told.
+    ///
+    /// # Errors
+    /// [`LinkError::System`]: nothing has changed. Any other: the link has ended.
+    fn leave(&self) -> Result<u64, LinkError>;
+
+    /// Goes on with the worker that has the session `key` at `address`, after [`Holding::leave`] or a loss. Frames are
+    /// still held.
+    ///
+    /// # Errors
+    /// Why not; it may be tried again.
+    fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError>;
+
+    /// From now on a worker that ends by itself does not end the link: calls wait for [`Holding::resume`] or
+    /// [`Holding::give_up`], and the bell is rung.
+    ///
+    /// # Errors
+    /// The system has no descriptor for the bell.
+    fn keep(&self) -> io::Result<()>;
+
+    /// Whether the worker has ended by itself and is waited for; frames are held then.
+    fn is_lost(&self) -> bool;
+
+    /// The link is useless from now on: whoever waits gets [`LinkError::Closed`].
+    fn give_up(&self);
+
+    /// The session's name.
+    fn key(&self) -> SessionKey;
+
+    /// Frames sent so far.
+    fn frames(&self) -> u64;
+
+    /// Readable when [`Holding::reached`] or [`Holding::is_lost`] has something to say.
+    fn bell(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The connection, to be watched for its end.
+    fn socket(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// Where a link stops, kept under the lock of its frames.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    /// The next frame is held if its number is this or more.
+    at: u64,
+    /// Nobody passes.
+    is_strict: bool,
+    /// [`Holding::hold_at`]: to be reported when it is reached.
+    wish: Option<u64>,
+    /// Reached, and not asked for yet.
+    reached: Option<u64>,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self { at: NEVER, is_strict: false, wish: None, reached: None }
+    }
+}
+
+impl Limit {
+    /// Whether frame `number` may be sent by the calling thread.
+    pub(crate) fn admits(&self, number: u64) -> bool {
+        number < self.at || (!self.is_strict && PASSES.get())
+    }
+
+    /// Frame `number` waits; true if that is what somebody wished to know.
+    pub(crate) fn note(&mut self, number: u64) -> bool {
+        let is_wished = self.wish.is_some_and(|wish| wish <= number);
+        if is_wished {
+            self.wish = None;
+            self.reached = Some(number);
+        }
+        is_wished
+    }
+
+    pub(crate) fn hold(&mut self) {
+        self.at = 0;
+    }
+
+    /// Not even threads that pass holds get through.
+    pub(crate) fn close(&mut self) {
+        (self.at, self.is_strict) = (0, true);
+    }
+
+    pub(crate) fn open(&mut self) {
+        // Whoever has not asked by now would hear of a frame that does not wait any more.
+        self.reached = None;
+        (self.at, self.is_strict) = (self.wish.unwrap_or(NEVER), false);
+    }
+
+    pub(crate) fn wish(&mut self, frame: u64) {
+        self.wish = Some(frame);
+        self.at = self.at.min(frame);
+    }
+
+    pub(crate) fn take_reached(&mut self) -> Option<u64> {
+        self.reached.take()
+    }
+}
+
+/// Rings when something has happened that the keeper of the job must know.
+#[derive(Debug, Default)]
+pub(crate) struct Bell(OnceLock<OwnedFd>);
+
+impl Bell {
+    /// Makes the descriptor, unless that was done before.
+    pub(crate) fn install(&self) -> io::Result<()> {
+        if self.0.get().is_none() {
+            let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            self.0.get_or_init(|| fd);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn ring(&self) {
+        if let Some(fd) = self.0.get() {
+            // The counter cannot be full; a program that has closed the descriptor is looked at now and then anyway.
+            let _ = rustix::io::write(fd, &1u64.to_le_bytes());
+        }
+    }
+
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.get().map(AsFd::as_fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_admits_nobody_but_those_that_pass() {
+        let mut limit = Limit::default();
+        assert!(limit.admits(u64::MAX - 1));
+        limit.hold();
+        assert!(!limit.admits(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pass_holds();
+                assert!(limit.admits(5));
+            });
+        });
+        limit.close();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pass_holds();
+                assert!(!limit.admits(5));
+            });
+        });
+        limit.open();
+        assert!(limit.admits(7));
+    }
+
+    #[test]
+    fn a_wished_frame_is_told_once() {
+        let mut limit = Limit::default();
+        limit.wish(3);
+        assert!(limit.admits(2) && !limit.admits(3));
+        assert!(limit.note(3) && !limit.note(3));
+        assert_eq!((limit.take_reached(), limit.take_reached()), (Some(3), None));
+        limit.open();
+        assert!(limit.admits(3));
+        limit.wish(5);
+        assert!(limit.note(5));
+        limit.open();
+        assert_eq!(limit.take_reached(), None);
+    }
+
+    #[test]
+    fn a_hold_does_not_forget_a_wish() {
+        let mut limit = Limit::default();
+        limit.wish(9);
+        limit.hold();
+        assert!(!limit.note(4));
+        limit.open();
+        assert!(limit.admits(8) && !limit.admits(9));
+    }
+}

@@ -1,0 +1,66 @@
+//! The program's way back: how a link that has let go of its worker is taken up by that worker, or by another one that
+//! was made to be like it.
+//!
+//! The rule: what the program was told when its session began stays true. So the arenas are the agreed ones and no
+//! others, the kind of link is the same, and the memory is the very same memory.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use katydid_wire::handshake::{ArenaKind, Build, Claim, HandshakeError, Hello, Ready, Role};
+use katydid_wire::key::SessionKey;
+
+use crate::connect::greet;
+use crate::{Address, ConnectError};
+
+/// What a link says of itself when it comes back.
+#[derive(Debug)]
+pub(crate) struct Home {
+    hello: Hello,
+    build: Build,
+    key: Mutex<SessionKey>,
+}
+
+impl Home {
+    /// Notes what program and worker have agreed on.
+    pub(crate) fn new(hello: &Hello, build: &Build, ready: &Ready) -> Self {
+        let hello = Hello { arenas: ready.arenas.clone(), ..hello.clone() };
+        Self { hello, build: build.clone(), key: Mutex::new(ready.key) }
+    }
+
+    /// The session's name.
+    pub(crate) fn key(&self) -> SessionKey {
+        *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the pinned arena is.
+    pub(crate) fn pinned_base(&self) -> Option<u64> {
+        self.hello.arenas.iter().find(|arena| arena.kind == ArenaKind::PINNED).map(|arena| arena.base)
+    }
+
+    /// Asks for the session `key`, having sent `frames` frames. `fds` are those of the link's memory.
+    pub(crate) fn return_to(
+        &self,
+        address: &Address,
+        key: SessionKey,
+        frames: u64,
+        fds: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> Result<OwnedFd, ConnectError> {
+        let claim = Claim { role: Role::PROGRAM, key, frames };
+        let hello = Hello { claim, ..self.hello.clone() };
+        let (socket, ready) = greet(address, &hello, &self.build, fds, timeout)?;
+        if ready.arenas != self.hello.arenas {
+            let source = HandshakeError::Damaged { what: "the worker does not have the arenas that were agreed on" };
+            return Err(ConnectError::Handshake { address: address.clone(), source });
+        }
+        *self.key.lock().unwrap_or_else(PoisonError::into_inner) = ready.key;
+        Ok(socket)
+    }
+}
+
+/// Descriptors for a message.
+pub(crate) fn borrowed<'a>(fds: impl IntoIterator<Item = &'a OwnedFd>) -> Vec<BorrowedFd<'a>> {
+    fds.into_iter().map(AsFd::as_fd).collect()
+}

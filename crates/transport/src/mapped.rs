@@ -1,0 +1,90 @@
+//! Whether a descriptor is still the memory that is mapped at an address.
+//!
+//! A program may close every descriptor it does not know and open files of its own under the numbers. Before memory is
+//! passed on by its descriptor, the system is therefore asked what stands behind both: the rule is that device and
+//! inode of the descriptor are those of the mapping, as they are now. (A restored program has other inodes than the
+//! one that was dumped, so they are never remembered.)
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{fstat, major, minor};
+
+/// Memory that a link shares with its worker, kept open so that another worker can have it.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    fd: OwnedFd,
+    /// What it is, for messages.
+    name: &'static str,
+    /// Where it is mapped in this process.
+    address: u64,
+}
+
+impl Kept {
+    pub(crate) fn new(fd: OwnedFd, name: &'static str, address: u64) -> Self {
+        Self { fd, name, address }
+    }
+
+    /// The descriptor, if it is still what it was.
+    ///
+    /// # Errors
+    ///
+    /// Says that it was closed.
+    pub(crate) fn get(&self) -> io::Result<&OwnedFd> {
+        if is_behind(&self.fd, self.address)? {
+            return Ok(&self.fd);
+        }
+        Err(io::Error::other(format!(
+            "the program has closed the descriptor of its {}, which it did not open",
+            self.name
+        )))
+    }
+}
+
+/// Whether `fd` is the file that is mapped at `address`.
+fn is_behind(fd: impl AsFd, address: u64) -> io::Result<bool> {
+    // A number that was closed, and not used again, is no error of the system's.
+    let Ok(found) = fstat(fd) else { return Ok(false) };
+    let device = format!("{:02x}:{:02x}", major(found.st_dev), minor(found.st_dev));
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    Ok(maps.lines().any(|line| mapping(line, address) == Some((&device, found.st_ino))))
+}
+
+/// Device and inode of a line of `/proc/self/maps`, if its range holds `address`.
+fn mapping(line: &str, address: u64) -> Option<(&str, u64)> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+    let (device, inode) = (words.nth(2)?, words.next()?);
+    range.contains(&address).then_some((device, inode.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::create;
+    use crate::shared::Shared;
+
+    #[test]
+    fn a_mapping_is_recognised_by_its_file() {
+        let (one, other) = (create("one", 8192).unwrap(), create("other", 8192).unwrap());
+        let shared = Shared::map(&one, 8192).unwrap();
+        let address = shared.pointer(4096).addr() as u64;
+        assert!(is_behind(&one, address).unwrap() && !is_behind(&other, address).unwrap());
+        assert!(is_behind(one.try_clone().unwrap(), address).unwrap());
+        assert!(Kept::new(one, "memory", address).get().is_ok());
+        let text = Kept::new(other, "channel", address).get().unwrap_err().to_string();
+        assert!(text.contains("closed the descriptor of its channel"), "{text}");
+    }
+
+    #[test]
+    fn lines_of_other_ranges_and_damaged_ones_are_passed_over() {
+        let line = "7f0000000000-7f0000002000 rw-s 00000000 00:01 1027   /memfd:katydid-channel (deleted)";
+        assert_eq!(mapping(line, 0x7f00_0000_1fff), Some(("00:01", 1027)));
+        assert_eq!(mapping(line, 0x7f00_0000_2000), None);
+        for line in ["", "7f-", "x-y rw-s 0 00:01 1", "0-ffffffffffffffff rw-s 0", "0-10 r 0 0:1 x"] {
+            assert_eq!(mapping(line, 0), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The worker's control over its link, beside the thread that reads it: interrupt that thread, let the program go, and
+//! take it back on another connection.
+//!
+//! The rule: a link is its frames, not its connection. Once a program is allowed to leave ([`Switch::detach`]), the end
+//! of the connection is not the end of the link; numbers of frames, ring, replies and staging stay, and the reading
+//! thread waits until the program is back ([`Switch::attach`]) with the very memory that it left with.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use katydid_wire::handshake::{Build, LinkKind, Ready, RefusalCode, Refused};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fs::fstat;
+use rustix::net::{Shutdown, shutdown};
+
+use crate::descriptor::is_hung_up;
+use crate::{AcceptError, LinkError, Pending};
+
+/// No frame has this number.
+const NEVER: u64 = u64::MAX;
+
+/// Why a program could not be taken back. It has been told.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The session's program is here, or has not been allowed to leave.
+    #[error("the session's program has not left it")]
+    NotAway,
+    /// Somebody else, or a copy of the program.
+    #[error("the program came back with another kind of link, or with other memory")]
+    OtherLink,
+    /// The connection failed.
+    #[error(transparent)]
+    Accept(#[from] AcceptError),
+}
+
+/// A handle on a link; all handles of one link are the same.
+#[derive(Clone)]
+pub struct Switch {
+    state: Arc<State>,
+}
+
+struct State {
+    kind: LinkKind,
+    /// Device and inode of each memory that came with the program.
+    memory: Vec<(u64, u64)>,
+    visit: Mutex<Visit>,
+    changed: Condvar,
+    /// The reading thread is interrupted when it has handed out this many frames.
+    interrupt_at: AtomicU64,
+    /// How many it has handed out.
+    frames: AtomicU64,
+    /// Readable when the reading thread is to look up.
+    wake: OwnedFd,
+    /// Wakes a reading thread that sleeps in shared memory.
+    nudge: Box<dyn Fn() + Send + Sync>,
+}
+
+/// The program's connection.
+struct Visit {
+    socket: Option<Arc<OwnedFd>>,
+    /// The end of the connection is not the end of the link.
+    may_leave: bool,
+}
+
+impl Visit {
+    /// Whether the program is there: the reading thread may not have noticed yet that it has left.
+    fn is_here(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| !is_hung_up(socket.as_fd(), Some(&Timespec::default())))
+    }
+}
+
+impl Switch {
+    /// Of a link whose program is there. `fds` are the memory that it came with.
+    pub(crate) fn new(
+        kind: LinkKind,
+        socket: OwnedFd,
+        fds: &[OwnedFd],
+        nudge: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Self, LinkError> {
+        let failed = LinkError::system("make an event descriptor");
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let memory = identities(fds).map_err(LinkError::system("look at the program's memory"))?;
+        let visit = Mutex::new(Visit { socket: Some(Arc::new(socket)), may_leave: false });
+        let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NEVER), AtomicU64::new(0));
+        Ok(Self { state: Arc::new(State { kind, memory, visit, changed, interrupt_at, frames, wake, nudge }) })
+    }
+
+    /// The reading thread gets [`Event::Interrupted`](crate::Event::Interrupted) when it has handed out `frames` frames
+    /// since the link began, or at once if it has.
+    pub fn interrupt(&self, frames: u64) {
+        self.state.interrupt_at.store(frames, Ordering::Release);
+        self.look_up();
+    }
+
+    /// How many frames the reading thread has handed out since the link began.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.state.frames.load(Ordering::Acquire)
+    }
+
+    /// From now on the end of the connection is not the end of the link.
+    pub fn detach(&self) {
+        self.visit().may_leave = true;
+    }
+
+    /// Takes back [`Switch::detach`]. False if the program has left.
+    pub fn stay(&self) -> bool {
+        let mut visit = self.visit();
+        let is_here = visit.is_here();
+        visit.may_leave &= !is_here;
+        is_here
+    }
+
+    /// Whether the program may leave, or has.
+    #[must_use]
+    pub fn may_leave(&self) -> bool {
+        self.visit().may_leave
+    }
+
+    /// The connection; none while the program is away.
+    #[must_use]
+    pub fn socket(&self) -> Option<Arc<OwnedFd>> {
+        self.visit().socket.clone()
+    }
+
+    /// Takes the program back and tells it that the session goes on.
+    ///
+    /// # Errors
+    ///
+    /// Why not; the program has been told, and things are as before.
+    pub fn attach(&self, program: Pending, build: &Build, ready: &Ready) -> Result<(), AttachError> {
+        let mut visit = self.visit();
+        if visit.may_leave && !visit.is_here() {
+            visit.socket = None;
+        }
+        let fits = || {
+            let same = identities(program.fds()).is_ok_and(|memory| memory == self.state.memory);
+            program.hello().link == self.state.kind && same
+        };
+        let refusal = match () {
+            () if visit.socket.is_some() => Some(AttachError::NotAway),
+            () if !fits() => Some(AttachError::OtherLink),
+            () => None,
+        };
+        if let Some(refusal) = refusal {
+            program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, refusal.to_string()));
+            return Err(refusal);
+        }
+        let (socket, _) = program.consent(build, ready)?;
+        *visit = Visit { socket: Some(Arc::new(socket)), may_leave: false };
+        drop(visit);
+        self.state.changed.notify_all();
+        self.look_up();
+        Ok(())
+    }
+
+    /// The program has closed `socket`. True if it may come back: then our end is closed as well, after what was sent.
+    pub fn ended(&self, socket: &Arc<OwnedFd>) -> bool {
+        let mut visit = self.visit();
+        let is_current = visit.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket));
+        if is_current && visit.may_leave {
+            visit.socket = None;
+            // Others may hold the descriptor for a moment; the program need not wait for them.
+            let _ = shutdown(&**socket, Shutdown::Both);
+            self.state.changed.notify_all();
+        }
+        !is_current || visit.may_leave
+    }
+
+    /// Waits until the program is there; none if the reading thread, which has handed out `frames` frames, is to be
+    /// interrupted first.
+    pub(crate) fn wait_for_program(&self, frames: u64) -> Option<Arc<OwnedFd>> {
+        let mut visit = self.visit();
+        loop {
+            if let Some(socket) = &visit.socket {
+                return Some(Arc::clone(socket));
+            }
+            if self.is_due(frames) {
+                return None;
+            }
+            visit = self.state.changed.wait(visit).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The connection, waiting for the program if it is away.
+    pub(crate) fn wait_for_socket(&self) -> Arc<OwnedFd> {
+        let mut visit = self.visit();
+        loop {
+            if let Some(socket) = &visit.socket {
+                return Arc::clone(socket);
+            }
+            visit = self.state.changed.wait(visit).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The reading thread has handed out `frames` frames.
+    pub(crate) fn count(&self, frames: u64) {
+        self.state.frames.store(frames, Ordering::Release);
+    }
+
+    /// Whether the reading thread, which has handed out `frames` frames, is to be interrupted.
+    pub(crate) fn is_due(&self, frames: u64) -> bool {
+        frames >= self.state.interrupt_at.load(Ordering::Acquire)
+    }
+
+    /// The same, told once.
+    pub(crate) fn take_interrupt(&self, frames: u64) -> bool {
+        let due = self.is_due(frames);
+        if due {
+            self.state.interrupt_at.store(NEVER, Ordering::Release);
+        }
+        due
+    }
+
+    /// Readable when the reading thread is to look up.
+    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
+        self.state.wake.as_fd()
+    }
+
+    /// The reading thread has looked up.
+    pub(crate) fn has_looked_up(&self) {
+        // Nothing there to be read is as good.
+        let _ = rustix::io::read(&self.state.wake, &mut [0; 8]);
+    }
+
+    fn look_up(&self) {
+        // The counter cannot be full.
+        let _ = rustix::io::write(&self.state.wake, &1u64.to_le_bytes());
+        (self.state.nudge)();
+        // Under the lock, so that a thread which has just found nothing to do is not missed.
+        let _visit = self.visit();
+        self.state.changed.notify_all();
+    }
+
+    fn visit(&self) -> MutexGuard<'_, Visit> {
+        // No code under this lock panics.
+        self.state.visit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn identities(fds: &[OwnedFd]) -> io::Result<Vec<(u64, u64)>> {
+    fds.iter().map(|fd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).map_err(io::Error::from)).collect()
+}

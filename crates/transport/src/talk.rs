@@ -1,0 +1,223 @@
+//! Whole messages over a connection: the job and companion protocols (`katydid_wire::envelope`), with descriptors where
+//! the connection can pass them.
+//!
+//! The rule: a message is received whole or not at all, its length is bounded before it sizes anything, and a peer that
+//! sends half of one is not waited for longer than the deadline.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use katydid_wire::envelope::{self, EnvelopeError, HEAD};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
+
+use crate::connect::send_with;
+use crate::fdpass;
+use crate::socket::{Deadline, receive_by, tune};
+
+/// How long a peer may take to send the rest of a message that it has begun.
+const REST: Duration = Duration::from_secs(60);
+
+/// Why a conversation cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TalkError {
+    /// The peer said nothing in time.
+    #[error("no answer within {} s", .0.as_secs_f32())]
+    Deadline(Duration),
+    /// The peer has closed the connection.
+    #[error("the other side has closed the connection")]
+    Closed,
+    /// The peer's message breaks the format.
+    #[error(transparent)]
+    Envelope(#[from] EnvelopeError),
+    /// The operating system refused.
+    #[error("the connection failed: {0}")]
+    System(io::Error),
+}
+
+impl From<io::Error> for TalkError {
+    fn from(error: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match error.kind() {
+            UnexpectedEof | BrokenPipe | ConnectionReset => Self::Closed,
+            _ => Self::System(error),
+        }
+    }
+}
+
+/// A message and the descriptors that came with it.
+#[derive(Debug)]
+pub struct Word {
+    /// Head and fields.
+    pub bytes: Vec<u8>,
+    /// At most four.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// One end of a connection that carries messages. Sending and receiving do not disturb each other; of either, one
+/// thread does it at a time.
+#[derive(Debug)]
+pub struct Talk {
+    socket: OwnedFd,
+    /// Bytes of the largest message.
+    most: usize,
+}
+
+impl Talk {
+    /// Over a connected socket, with messages of at most `most` bytes.
+    ///
+    /// # Errors
+    /// The system refused to prepare it.
+    pub fn new(socket: OwnedFd, most: usize) -> io::Result<Self> {
+        tune(&socket)?;
+        Ok(Self { socket, most })
+    }
+
+    /// Sends a whole message, `fds` with its first byte.
+    ///
+    /// # Errors
+    /// What the system said; [`TalkError::Closed`] without a signal.
+    pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), TalkError> {
+        Ok(send_with(self.socket.as_fd(), message, fds)?)
+    }
+
+    /// Waits for a message, at most `patience` until it begins.
+    ///
+    /// # Errors
+    /// There is none; [`TalkError::Deadline`] leaves the conversation as it was.
+    pub fn receive(&self, patience: Duration) -> Result<Word, TalkError> {
+        if !self.wait(Some(patience))? {
+            return Err(TalkError::Deadline(patience));
+        }
+        self.receive_now()
+    }
+
+    /// Waits for a message for as long as it takes.
+    ///
+    /// # Errors
+    /// There will be none.
+    pub fn listen(&self) -> Result<Word, TalkError> {
+        self.wait(None)?;
+        self.receive_now()
+    }
+
+    /// Says nothing more, and waits until the other side has closed the connection as well, which tells that it is done
+    /// with it; at most `patience` long. What it still says is for nobody.
+    pub fn part(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        // A connection that is broken has ended on both sides.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+        while self.receive(end.saturating_duration_since(Instant::now())).is_ok() {}
+    }
+
+    /// Closes the connection, whoever else may still have it.
+    pub fn close(&self) {
+        // One that has ended is closed.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Whether something can be received, or the end was reached, within `patience`.
+    fn wait(&self, patience: Option<Duration>) -> Result<bool, TalkError> {
+        let end = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref()) {
+                Ok(0) => return Ok(false),
+                Ok(_) => return Ok(true),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(TalkError::System(error.into())),
+            }
+        }
+    }
+
+    fn receive_now(&self) -> Result<Word, TalkError> {
+        let deadline = Deadline::after(REST);
+        let mut head = [0; HEAD];
+        let (begun, fds) = fdpass::receive(self.socket.as_fd(), &mut head, RecvFlags::empty())?;
+        if begun == 0 {
+            return Err(TalkError::Closed);
+        }
+        receive_by(self.socket.as_fd(), &mut head[begun..], deadline)?;
+        let mut bytes = head.to_vec();
+        bytes.resize(envelope::length(&head, self.most)?, 0);
+        receive_by(self.socket.as_fd(), &mut bytes[HEAD..], deadline)?;
+        Ok(Word { bytes, fds })
+    }
+}
+
+impl AsFd for Talk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn pair() -> (Talk, Talk) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Talk::new(ours.into(), MAX_MESSAGE).unwrap(), Talk::new(theirs.into(), MAX_MESSAGE).unwrap())
+    }
+
+    #[test]
+    fn messages_arrive_whole_and_in_order_with_their_descriptors() {
+        let (ours, theirs) = pair();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        ours.send(&ToProgram::Hold {}.encode().unwrap(), &[file.as_fd()]).unwrap();
+        ours.send(&ToProgram::GiveUp { text: "x".repeat(40_000) }.encode().unwrap(), &[]).unwrap();
+        let first = theirs.receive(PATIENCE).unwrap();
+        assert_eq!((ToProgram::decode(&first.bytes), first.fds.len()), (Ok(ToProgram::Hold {}), 1));
+        let second = theirs.listen().unwrap();
+        assert!(matches!(ToProgram::decode(&second.bytes), Ok(ToProgram::GiveUp { text }) if text.len() == 40_000));
+        drop(ours);
+        assert!(matches!(theirs.listen(), Err(TalkError::Closed)));
+        assert!(matches!(theirs.send(&FromProgram::Resumed {}.encode().unwrap(), &[]), Err(TalkError::Closed)));
+    }
+
+    #[test]
+    fn silence_ends_with_the_patience_and_changes_nothing() {
+        let (ours, theirs) = pair();
+        assert!(matches!(theirs.receive(Duration::from_millis(5)), Err(TalkError::Deadline(_))));
+        ours.send(&ToProgram::Release {}.encode().unwrap(), &[]).unwrap();
+        assert_eq!(ToProgram::decode(&theirs.receive(PATIENCE).unwrap().bytes), Ok(ToProgram::Release {}));
+    }
+
+    #[test]
+    fn whoever_parts_waits_until_the_other_side_is_done() {
+        let (ours, theirs) = pair();
+        let other = std::thread::spawn(move || {
+            theirs.send(&FromProgram::Released {}.encode().unwrap(), &[]).unwrap();
+            assert!(matches!(theirs.listen(), Err(TalkError::Closed)));
+            theirs.close();
+            theirs
+        });
+        ours.part(PATIENCE);
+        assert!(matches!(ours.receive(Duration::ZERO), Err(TalkError::Closed)));
+        drop(other.join().unwrap());
+    }
+
+    #[test]
+    fn a_message_that_breaks_off_or_is_too_long_is_refused() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let talk = Talk::new(theirs.into(), MAX_MESSAGE).unwrap();
+        (&ours).write_all(&[100, 0, 0, 0, 1, 0]).unwrap();
+        drop(ours);
+        assert!(matches!(talk.listen(), Err(TalkError::Closed)));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let talk = Talk::new(theirs.into(), MAX_MESSAGE).unwrap();
+        (&ours).write_all(&[0xff; 8]).unwrap();
+        assert!(matches!(talk.listen(), Err(TalkError::Envelope(EnvelopeError::Length { .. }))));
+    }
+}

@@ -1,0 +1,322 @@
+//! A program that is held, lets go of its worker and is taken up again, in the middle of what its threads do.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread::{self, ScopedJoinHandle};
+
+use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, build, hello, work};
+use katydid_transport::{
+    AttachError, ConnectError, Connection, Event, LinkError, Pending, Switch, WorkerLink, connect, pass_holds,
+};
+use katydid_wire::handshake::{Hello, LinkKind, Ready};
+use katydid_wire::key::SessionKey;
+use rustix::event::{PollFd, PollFlags, poll};
+
+const KEY: SessionKey = SessionKey([9; 16]);
+const PATHS: [Path; 3] = [Path::Shm, Path::Unix, Path::Tcp];
+
+/// A server that stays for programs that come back.
+struct Host {
+    server: Server,
+    kind: LinkKind,
+}
+
+impl Host {
+    fn new(path: Path) -> Self {
+        let kind = if matches!(path, Path::Shm) { LinkKind::SHM } else { LinkKind::STREAM };
+        Self { server: Server::new(path), kind }
+    }
+
+    /// Without an arena of pinned memory, which nobody here maps.
+    fn hello(&self) -> Hello {
+        Hello { arenas: vec![], ..hello(self.kind) }
+    }
+
+    fn accept(&self) -> (Pending, Ready) {
+        let pending = Pending::accept(self.server.accept(), &build(), PATIENCE).unwrap();
+        let arenas = pending.hello().arenas.clone();
+        (pending, Ready { worker_pid: 1, key: KEY, driver: "none".into(), arenas })
+    }
+
+    fn link(&self) -> (Connection, Box<dyn WorkerLink>) {
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let (pending, ready) = self.accept();
+                pending.open(&build(), &ready, 0).unwrap()
+            });
+            let connection = connect(&self.server.address, &self.hello(), &build(), PATIENCE).unwrap();
+            (connection, worker.join().unwrap())
+        })
+    }
+
+    /// Lets the program go and takes it back; the worker is the same all the time, and so is `program`.
+    fn round<T>(&self, connection: &Connection, switch: &Switch, program: &ScopedJoinHandle<'_, T>) {
+        assert!(!program.is_finished());
+        let holding = connection.link.holding().unwrap();
+        let frames = holding.hold();
+        switch.detach();
+        assert_eq!(holding.leave().unwrap(), frames);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (pending, ready) = self.accept();
+                assert_eq!((pending.hello().claim.key, pending.hello().claim.frames), (KEY, frames));
+                switch.attach(pending, &build(), &ready).unwrap();
+            });
+            holding.resume(&self.server.address, KEY, PATIENCE).unwrap();
+        });
+        assert_eq!(holding.frames(), frames);
+        holding.release();
+    }
+}
+
+/// Four threads that add and echo until it is over; returns what they added.
+fn busy(connection: &Connection, over: &AtomicBool) -> u64 {
+    let added = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for number in 0..4_u8 {
+            let added = &added;
+            scope.spawn(move || {
+                let mut reply = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    connection.link.enqueue(ADD, 0, &[&[number]]).unwrap();
+                    added.fetch_add(number.into(), Ordering::Relaxed);
+                    connection.link.call(ECHO, 0, &[&[number; 100]], &mut reply).unwrap();
+                    assert_eq!(reply, [number; 100]);
+                }
+            });
+        }
+    });
+    added.into_inner()
+}
+
+#[test]
+fn threads_do_not_notice_that_their_program_leaves_and_comes_back() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, worker) = host.link();
+        let switch = worker.switch().unwrap();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| work(worker));
+            let program = scope.spawn(|| busy(&connection, &over));
+            (0..50).for_each(|_| host.round(&connection, &switch, &program));
+            over.store(true, Ordering::Relaxed);
+            let added = program.join().unwrap();
+            connection.link.enqueue(EXIT, 0, &[]).unwrap();
+            assert_eq!(worker.join().unwrap(), added, "{path:?}");
+        });
+    }
+}
+
+/// A call whose reply comes only when the program is back is answered then.
+#[test]
+fn a_thread_that_waits_for_its_reply_waits_on() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, worker) = host.link();
+        let switch = worker.switch().unwrap();
+        let due = Arc::new(Barrier::new(2));
+        thread::scope(|scope| {
+            let held = Arc::clone(&due);
+            scope.spawn(move || late_echo(worker, &held));
+            let caller = scope.spawn(|| {
+                let mut reply = Vec::new();
+                connection.link.call(ECHO, 0, &[b"late"], &mut reply).unwrap();
+                reply
+            });
+            while connection.link.holding().unwrap().frames() == 0 {
+                thread::yield_now();
+            }
+            for _ in 0..3 {
+                host.round(&connection, &switch, &caller);
+            }
+            assert!(!caller.is_finished());
+            due.wait();
+            assert_eq!(caller.join().unwrap(), b"late");
+            connection.link.enqueue(EXIT, 0, &[]).unwrap();
+        });
+    }
+}
+
+/// Answers the only call once it is told to, while it reads on.
+fn late_echo(mut link: Box<dyn WorkerLink>, due: &Barrier) {
+    let replier = link.replier();
+    thread::scope(|scope| {
+        while let Event::Frame(frame) = link.next().unwrap() {
+            let (head, payload) = (frame.head, frame.payload.to_vec());
+            if head.opcode == EXIT {
+                return;
+            }
+            let replier = Arc::clone(&replier);
+            scope.spawn(move || {
+                due.wait();
+                common::answer(&replier, head.thread, head.sequence, &payload);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_held_link_sends_nothing_but_what_passes_holds() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, worker) = host.link();
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| work(worker));
+            let holding = connection.link.holding().unwrap();
+            connection.link.enqueue(ADD, 0, &[&[1]]).unwrap();
+            assert_eq!(holding.hold(), 1);
+            let late = scope.spawn(|| connection.link.enqueue(ADD, 0, &[&[2]]).unwrap());
+            let passing = scope.spawn(|| {
+                pass_holds();
+                let mut sum = Vec::new();
+                connection.link.call(SUM, 0, &[], &mut sum).unwrap();
+                sum
+            });
+            assert_eq!(passing.join().unwrap(), 1_u64.to_le_bytes());
+            assert!(!late.is_finished());
+            assert_eq!(holding.frames(), 2);
+            holding.release();
+            late.join().unwrap();
+            connection.link.enqueue(EXIT, 0, &[]).unwrap();
+            assert_eq!(worker.join().unwrap(), 3);
+        });
+    }
+}
+
+#[test]
+fn a_link_stops_at_the_frame_that_was_wished_and_rings() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, worker) = host.link();
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| work(worker));
+            let holding = connection.link.holding().unwrap();
+            holding.hold_at(5).unwrap();
+            let program = scope.spawn(|| (0..9).for_each(|_| connection.link.enqueue(ADD, 0, &[&[1]]).unwrap()));
+            let bell = holding.bell().unwrap();
+            poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], None).unwrap();
+            assert_eq!((holding.reached(), holding.reached(), holding.hold()), (Some(5), None, 5));
+            assert!(!program.is_finished());
+            holding.release();
+            program.join().unwrap();
+            connection.link.enqueue(EXIT, 0, &[]).unwrap();
+            assert_eq!(worker.join().unwrap(), 9);
+        });
+    }
+}
+
+#[test]
+fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, mut worker) = host.link();
+        let switch = worker.switch().unwrap();
+        let reader = thread::spawn(move || {
+            let mut before = 0;
+            loop {
+                match worker.next().unwrap() {
+                    Event::Frame(_) => before += 1,
+                    Event::Interrupted => return (before, worker),
+                    Event::Closed => panic!("nobody closed"),
+                }
+            }
+        });
+        switch.interrupt(3);
+        (0..3).for_each(|_| connection.link.enqueue(ADD, 0, &[]).unwrap());
+        let (before, mut worker) = reader.join().unwrap();
+        assert_eq!(before, 3, "{path:?}");
+        // Asleep with nothing to read, and told at once.
+        let reader = thread::spawn(move || matches!(worker.next().unwrap(), Event::Interrupted));
+        switch.interrupt(3);
+        assert!(reader.join().unwrap(), "{path:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, worker) = host.link();
+        let holding = connection.link.holding().unwrap();
+        holding.keep().unwrap();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| work(worker));
+            (0..5).for_each(|_| connection.link.enqueue(ADD, 0, &[&[1]]).unwrap());
+            connection.link.call(ECHO, 0, &[b"all done"], &mut Vec::new()).unwrap();
+            connection.link.enqueue(EXIT, 0, &[]).unwrap();
+            assert_eq!(first.join().unwrap(), 5);
+            while !holding.is_lost() {
+                thread::yield_now();
+            }
+            let frames = holding.hold();
+            let late = scope.spawn(|| {
+                let mut sum = Vec::new();
+                connection.link.call(SUM, 0, &[], &mut sum).unwrap();
+                sum
+            });
+            let host = &host;
+            scope.spawn(move || {
+                let (pending, ready) = host.accept();
+                work(pending.open(&build(), &ready, frames).unwrap())
+            });
+            holding.resume(&host.server.address, KEY, PATIENCE).unwrap();
+            assert!(!late.is_finished());
+            holding.release();
+            assert_eq!(late.join().unwrap(), 0_u64.to_le_bytes());
+            connection.link.enqueue(EXIT, 0, &[]).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_session_that_is_given_up_fails_those_who_wait() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, worker) = host.link();
+        let holding = connection.link.holding().unwrap();
+        holding.keep().unwrap();
+        drop(worker);
+        while !holding.is_lost() {
+            thread::yield_now();
+        }
+        thread::scope(|scope| {
+            let call = scope.spawn(|| connection.link.call(ECHO, 0, &[], &mut Vec::new()));
+            let enqueued = scope.spawn(|| connection.link.enqueue(ADD, 0, &[]));
+            holding.give_up();
+            assert!(matches!(call.join().unwrap(), Err(LinkError::Closed)), "{path:?}");
+            assert!(matches!(enqueued.join().unwrap(), Err(LinkError::Closed)), "{path:?}");
+        });
+    }
+}
+
+#[test]
+fn a_program_that_has_not_left_or_is_another_one_is_refused() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, worker) = host.link();
+        let switch = worker.switch().unwrap();
+        let visit = |expected: fn(&AttachError) -> bool| {
+            thread::scope(|scope| {
+                let stranger = scope.spawn(|| connect(&host.server.address, &host.hello(), &build(), PATIENCE));
+                let (pending, ready) = host.accept();
+                let refused = switch.attach(pending, &build(), &ready).unwrap_err();
+                assert!(expected(&refused), "{path:?}: {refused}");
+                assert!(matches!(stranger.join().unwrap(), Err(ConnectError::Handshake { .. })));
+            });
+        };
+        visit(|refused| matches!(refused, AttachError::NotAway));
+        if matches!(path, Path::Shm) {
+            let socket = switch.socket().unwrap();
+            connection.link.holding().unwrap().hold();
+            switch.detach();
+            connection.link.holding().unwrap().leave().unwrap();
+            assert!(switch.ended(&socket));
+            visit(|refused| matches!(refused, AttachError::OtherLink));
+        }
+    }
+}

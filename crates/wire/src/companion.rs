@@ -1,0 +1,281 @@
+//! The companion protocol: what a supervisor and a session's worker say to each other beside the program's frames.
+//!
+//! The supervisor connects to the session's server as a program would, with a hello whose role is *companion*: with the
+//! session's key, the daemon passes the connection to that session's worker; with no key, to a warm worker that will
+//! rebuild a session from an image. After `Ready` the connection carries envelopes ([`crate::envelope`]).
+//!
+//! ```text
+//! supervisor                                   worker
+//!   ├── Pause ─────────────────────────────────▶│  works off everything that was sent, waits for the GPU
+//!   │◀───────────────────────────────── Paused ─┤
+//!   ├── Snapshot (+ directory) ────────────────▶│
+//!   │◀─────────────────────────────── Captured ─┤  the program may go on
+//!   ├── Detach ────────────────────────────────▶│  only if the program is to leave: it is waited for from now on
+//!   │◀─────────────────────────────── Detached ─┤
+//!   ├── Continue ──────────────────────────────▶│
+//!   │◀────────────────────────────── Continued ─┤
+//!   ├── Write ─────────────────────────────────▶│  nothing waits for it any more, so it may take the machine
+//!   │◀───────────────────── Progress … Written ─┤
+//!
+//!   ├── Restore (+ directory) ─────────────────▶│
+//!   │◀──────────────────── Progress … Restored ─┤  detached: waits for its program
+//! ```
+//!
+//! Every order is answered once, in the order of the orders, except that `Progress` and the end of a snapshot
+//! (`Written` or `Unwritten`, which answer `Write`) come in between. `Failed` leaves things as they were before the order. A
+//! session that is paused, and not detached, goes on when its companion is gone; one that is detached ends with it.
+//!
+//! An image is written by the worker itself into a directory whose descriptor comes with the order, or, where
+//! descriptors cannot pass (TCP), by the supervisor: [`Store::STREAM`]. Then the worker asks for what the image store
+//! would answer (`Has`, `Put`, `PutState`; `Get`, `GetState`), each question is answered by the message that its
+//! description names, and answers come in the order of the questions.
+
+use crate::codec::{Field, Reader};
+use crate::envelope::{self, EnvelopeError, messages};
+
+/// Largest message in bytes: a chunk of 2 MiB and what stands around it.
+pub const MAX_MESSAGE: usize = (2 << 20) + (64 << 10);
+/// Bytes of a chunk's name, a BLAKE3 hash.
+pub const HASH: usize = 32;
+/// Most hashes in one question.
+pub const MAX_HASHES: usize = 4096;
+/// Largest piece of a state file in one message.
+pub const STATE_PIECE: usize = 1 << 20;
+
+/// Who writes the image, or reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Store(pub u32);
+
+impl Store {
+    /// The worker, in the directory whose descriptor comes with the message.
+    pub const DIRECTORY: Self = Self(1);
+    /// The supervisor, asked over this connection.
+    pub const STREAM: Self = Self(2);
+}
+
+impl Field for Store {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(bytes: &mut &[u8]) -> Option<Self> {
+        u32::take(bytes).map(Self)
+    }
+}
+
+messages! {
+    /// An order of the supervisor, or its answer to a question about the image.
+    ToWorker at most MAX_MESSAGE;
+    /// Come to rest. Answer: `Paused`, or `Failed` with the stream that does not come to its end.
+    1 Pause {
+        /// Frames that the program has sent: all of them are executed first.
+        frames: u64,
+        /// How long that may take, in milliseconds.
+        patience: u32,
+    }
+    /// Execute frames again. Answer: `Continued`.
+    2 Continue {}
+    /// The program will close its connection and come back. Answer: `Detached`.
+    3 Detach {}
+    /// Keep the state of the paused session. Answer: `Captured`.
+    4 Snapshot {
+        /// Where the image goes.
+        store: Store,
+        /// Number that the checkpoint will have.
+        checkpoint: u32,
+        /// Name of the session within the checkpoint.
+        session: String,
+        /// 1: contents of memory that the program's own image will hold are kept too.
+        device_only: u32,
+        /// 1: nothing is taken to be unchanged since an earlier checkpoint.
+        full: u32,
+        /// zstd level of chunks; 0: as they are.
+        level: u32,
+    }
+    /// Rebuild a session from an image, then wait for its program. Answer: `Restored`.
+    5 Restore {
+        /// Where the image is.
+        store: Store,
+        /// Name of the session within the checkpoint.
+        session: String,
+        /// Number of the checkpoint.
+        checkpoint: u32,
+        /// 1: the program lives on and has its host memory, nothing of it is in the image.
+        device_only: u32,
+    }
+    /// Give the snapshot at hand up. Answer: `Unwritten` in place of `Written`.
+    6 Cancel {}
+    /// Bring the snapshot at hand to the image. Answer: `Written` or `Unwritten`.
+    7 Write {}
+
+    /// Answers `Has`.
+    16 Known {
+        /// A byte for each hash: 1 known, 0 not.
+        known: Vec<u8>,
+    }
+    /// Answers `Put`, `PutState`: it is in the image.
+    17 Stored {}
+    /// Answers `Get`.
+    18 Chunk {
+        /// The chunk's bytes, at most 2 MiB.
+        data: Vec<u8>,
+    }
+    /// Answers `GetState`.
+    19 State {
+        /// Bytes of the file in all.
+        total: u64,
+        /// From the wanted offset on, at most [`STATE_PIECE`].
+        data: Vec<u8>,
+    }
+    /// Answers any question that failed.
+    20 StoreFailed {
+        /// Why.
+        text: String,
+    }
+}
+
+messages! {
+    /// A word of the worker, or its question about the image.
+    FromWorker at most MAX_MESSAGE;
+    /// Nothing is in flight but at most a request for the next upcall.
+    1 Paused {
+        /// Frames executed in all.
+        frames: u64,
+    }
+    /// Frames are executed again.
+    2 Continued {}
+    /// The end of the program's connection is not the end of the session any more.
+    3 Detached {}
+    /// Everything that the program could change is copied.
+    4 Captured {
+        /// Bytes that the session holds.
+        bytes: u64,
+        /// Of these, how many may differ from the last checkpoint of this session.
+        changed: u64,
+    }
+    /// How far the order at hand is.
+    5 Progress {
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+        /// Bytes that the image took.
+        written: u64,
+    }
+    /// The snapshot is in the image, though not yet committed: that is the supervisor's to do.
+    6 Written {
+        /// The session's part of the manifest, as JSON.
+        part: Vec<u8>,
+    }
+    /// The session is rebuilt and waits for its program.
+    7 Restored {
+        /// Frames that it has executed: the next one it takes has this number.
+        frames: u64,
+    }
+    /// The order was not carried out; things are as before it.
+    8 Failed {
+        /// Why.
+        text: String,
+    }
+    /// The program has come back to the session that was detached. No answer to an order.
+    9 Attached {}
+    /// The snapshot that was captured could not be written. The session is unharmed. No answer to an order.
+    10 Unwritten {
+        /// Why.
+        text: String,
+    }
+
+    /// Which of these chunks does the image hold? Answer: `Known`.
+    16 Has {
+        /// Hashes one after the other, at most [`MAX_HASHES`].
+        hashes: Vec<u8>,
+    }
+    /// Take a chunk. Answer: `Stored`.
+    17 Put {
+        /// Its bytes.
+        data: Vec<u8>,
+    }
+    /// Append to a state file of the checkpoint. Answer: `Stored`.
+    18 PutState {
+        /// Name of the file.
+        name: String,
+        /// At most [`STATE_PIECE`].
+        data: Vec<u8>,
+        /// 1: that was all of it.
+        last: u32,
+    }
+    /// Read a chunk. Answer: `Chunk`.
+    19 Get {
+        /// Its hash.
+        hash: Vec<u8>,
+    }
+    /// Read from a state file. Answer: `State`.
+    20 GetState {
+        /// Name of the file.
+        name: String,
+        /// From this byte on.
+        offset: u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envelope::mutations::survive;
+
+    #[test]
+    fn orders_survive_the_way_and_damage_is_noticed() {
+        let session = || "rank-0".to_owned();
+        let orders = [
+            ToWorker::Pause { frames: 12, patience: 5000 },
+            ToWorker::Continue {},
+            ToWorker::Detach {},
+            ToWorker::Snapshot {
+                store: Store::DIRECTORY,
+                checkpoint: 7,
+                session: session(),
+                device_only: 0,
+                full: 1,
+                level: 3,
+            },
+            ToWorker::Restore { store: Store::STREAM, session: session(), checkpoint: 4, device_only: 0 },
+            ToWorker::Cancel {},
+            ToWorker::Write {},
+            ToWorker::Known { known: vec![1, 0, 1] },
+            ToWorker::Stored {},
+            ToWorker::Chunk { data: vec![7; 100] },
+            ToWorker::State { total: 5, data: b"state".into() },
+            ToWorker::StoreFailed { text: "the disk is full".into() },
+        ];
+        survive(&orders, ToWorker::encode, ToWorker::decode);
+    }
+
+    #[test]
+    fn words_survive_the_way_and_damage_is_noticed() {
+        let words = [
+            FromWorker::Paused { frames: 99 },
+            FromWorker::Continued {},
+            FromWorker::Detached {},
+            FromWorker::Captured { bytes: 1 << 35, changed: 1 << 21 },
+            FromWorker::Progress { done: 1, total: 2, written: 3 },
+            FromWorker::Written { part: b"{}".into() },
+            FromWorker::Restored { frames: 99 },
+            FromWorker::Failed { text: "stream 3 waits for a value that nobody writes".into() },
+            FromWorker::Attached {},
+            FromWorker::Unwritten { text: "no room for the image".into() },
+            FromWorker::Has { hashes: vec![0xab; 2 * HASH] },
+            FromWorker::Put { data: vec![9; 64] },
+            FromWorker::PutState { name: "rank-0.journal".into(), data: vec![1, 2, 3], last: 1 },
+            FromWorker::Get { hash: vec![0xcd; HASH] },
+            FromWorker::GetState { name: "rank-0.journal".into(), offset: 1 << 20 },
+        ];
+        survive(&words, FromWorker::encode, FromWorker::decode);
+    }
+
+    #[test]
+    fn a_chunk_of_the_full_size_fits_and_a_larger_one_does_not() {
+        assert!(FromWorker::Put { data: vec![0; 2 << 20] }.encode().is_ok());
+        let larger = FromWorker::Put { data: vec![0; MAX_MESSAGE] };
+        assert!(matches!(larger.encode(), Err(EnvelopeError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,166 @@
+//! The job protocol: what a supervisor and the shim of each program of its job say to each other over the job socket.
+//!
+//! ```text
+//! program's shim                         supervisor
+//!   ├── Member ──────────────────────────▶│  first on every connection
+//!   │◀───────────────────────────── Hold ─┤
+//!   ├── Held ────────────────────────────▶│  no frame leaves the program any more, but for upcalls that run
+//!   │        (the worker is paused, asked over the companion connection)
+//!   │◀──────────────────────────── Leave ─┤
+//!   ├── Left, then closes ───────────────▶│  no socket of ours is open in the program: CRIU may dump it
+//!   ├── Member ──────────────────────────▶│  every 2 ms it tries to connect again, here or where it was restored
+//!   │◀─────────────────────────── Resume ─┤  with the address and key of a worker that knows the session
+//!   ├── Resumed ─────────────────────────▶│  frames flow again
+//! ```
+//!
+//! Messages travel in envelopes ([`crate::envelope`]) over a unix socket that only the job's user can reach.
+//! After [`FromProgram::Failed`] everything is as before the order it answers, and the supervisor may try another.
+
+use crate::codec::{Field as _, Reader};
+use crate::envelope::{self, EnvelopeError, messages};
+use crate::key::SessionKey;
+
+/// Version of this protocol; [`FromProgram::Member`] names the program's.
+pub const PROTOCOL: u32 = 1;
+/// Largest message in bytes.
+pub const MAX_MESSAGE: usize = 64 << 10;
+/// The environment variable that names the job socket to the shims of a job.
+pub const VARIABLE: &str = "KATYDID_JOB";
+/// The extension that the job socket has while it is out of sight, because the job's processes are being dumped.
+pub const HIDDEN: &str = "hidden";
+
+messages! {
+    /// An order of the supervisor.
+    ToProgram at most MAX_MESSAGE;
+    /// Keep every thread from sending frames. Answer: `Held`.
+    1 Hold {}
+    /// Let go of the worker, after `Hold`. Answer: `Left`, and the end of this connection.
+    2 Leave {}
+    /// Take the session up again, after `Left` or `Lost`. Answer: `Resumed`.
+    3 Resume {
+        /// Where the worker's server listens now.
+        address: String,
+        /// The session's key there.
+        key: SessionKey,
+    }
+    /// Go on without having left. Answer: `Released`.
+    4 Release {}
+    /// The session of a program that left, or lost its worker, will not come back: its calls fail from now on. No answer.
+    5 GiveUp {
+        /// Why, for the program's user.
+        text: String,
+    }
+}
+
+messages! {
+    /// A word of the shim.
+    FromProgram at most MAX_MESSAGE;
+    /// Who this is.
+    1 Member {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// The process, as it sees itself. Stays what it was after a restore.
+        pid: u32,
+        /// Its session; what it was, for one that left and comes back.
+        key: SessionKey,
+        /// The server of its session, as `unix:/path` or `tcp://host:port`.
+        address: String,
+        /// 1 shared memory, 2 stream, as in the handshake's `LinkKind`.
+        link: u32,
+        /// 0: connected to its worker, 1: has left it and waits for `Resume`, 2: has lost it, see `Lost`.
+        state: u32,
+        /// Frames sent since the session began.
+        frames: u64,
+        /// File name of the program.
+        program: String,
+    }
+    /// No thread sends frames; one that runs an upcall may, until that has ended.
+    2 Held {
+        /// Frames sent so far: what the worker has to execute before it is paused.
+        frames: u64,
+    }
+    /// The worker was let go of. This connection ends now.
+    3 Left {
+        /// Frames sent in all; no others are under way.
+        frames: u64,
+    }
+    /// The session goes on with the worker that was named.
+    4 Resumed {}
+    /// Frames flow again.
+    5 Released {}
+    /// The order was not carried out; things are as before it.
+    6 Failed {
+        /// Why.
+        text: String,
+    }
+    /// The worker is gone without having been let go of. Calls wait for `Resume` or `GiveUp`.
+    7 Lost {
+        /// Frames sent in all, whether or not they were executed.
+        frames: u64,
+    }
+    /// The program has come to a frame at which it was told to hold itself, and holds. It waits for `Hold`, which is
+    /// answered at once, or `Release`.
+    8 Reached {
+        /// The number of that frame, which was not sent yet.
+        frames: u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envelope::mutations::survive;
+
+    const KEY: SessionKey = SessionKey([0x5a; 16]);
+
+    #[test]
+    fn orders_survive_the_way_and_damage_is_noticed() {
+        let orders = [
+            ToProgram::Hold {},
+            ToProgram::Leave {},
+            ToProgram::Resume { address: "unix:/run/katydid.sock".into(), key: KEY },
+            ToProgram::Release {},
+            ToProgram::GiveUp { text: "no image".into() },
+        ];
+        survive(&orders, ToProgram::encode, ToProgram::decode);
+    }
+
+    #[test]
+    fn words_survive_the_way_and_damage_is_noticed() {
+        let (address, program) = ("tcp://gpu7:9923".to_owned(), "train".to_owned());
+        let words = [
+            FromProgram::Member {
+                protocol: PROTOCOL,
+                pid: 7,
+                key: KEY,
+                address,
+                link: 2,
+                state: 1,
+                frames: 9,
+                program,
+            },
+            FromProgram::Held { frames: u64::MAX },
+            FromProgram::Left { frames: 3 },
+            FromProgram::Resumed {},
+            FromProgram::Released {},
+            FromProgram::Failed { text: "the memory's descriptor was closed".into() },
+            FromProgram::Lost { frames: 17 },
+            FromProgram::Reached { frames: 4 },
+        ];
+        survive(&words, FromProgram::encode, FromProgram::decode);
+    }
+
+    #[test]
+    fn a_message_has_the_documented_bytes() {
+        assert_eq!(ToProgram::Leave {}.encode().unwrap(), [8, 0, 0, 0, 2, 0, 0, 0]);
+        let held = FromProgram::Held { frames: 0x0102 }.encode().unwrap();
+        assert_eq!(held, [16, 0, 0, 0, 2, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ToProgram::decode(&[8, 0, 0, 0, 9, 0, 0, 0]), Err(EnvelopeError::Unknown { kind: 9 }));
+    }
+
+    #[test]
+    fn a_text_beyond_the_envelope_is_not_written() {
+        let text = "x".repeat(MAX_MESSAGE);
+        assert!(matches!(ToProgram::GiveUp { text }.encode(), Err(EnvelopeError::TooLarge { .. })));
+    }
+}

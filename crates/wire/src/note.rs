@@ -1,0 +1,70 @@
+//! What the daemon tells a worker beside a program's hello: lines of text, a word and its value each.
+//!
+//! | line           | meaning                                                        |
+//! |----------------|----------------------------------------------------------------|
+//! | `memory BYTES` | most device memory of the session; no such line: no limit      |
+//! | `key DIGITS`   | the session's key; no such line: it cannot be taken up again   |
+//!
+//! Words of another release are passed over: the daemon is trusted, and starts workers of its own kind only.
+
+use crate::key::SessionKey;
+
+/// The daemon's note.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note {
+    /// Bytes of device memory; 0: no limit.
+    pub memory: u64,
+    /// The session's key.
+    pub key: SessionKey,
+}
+
+impl Note {
+    /// The lines.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut lines = String::new();
+        if self.memory != 0 {
+            lines += &format!("memory {}\n", self.memory);
+        }
+        if !self.key.is_none() {
+            lines += &format!("key {}\n", self.key.spelled());
+        }
+        lines.into_bytes()
+    }
+
+    /// Reads the lines; what cannot be read is as if it were not there.
+    #[must_use]
+    pub fn decode(note: &[u8]) -> Self {
+        let value = |word: &str| {
+            let lines = str::from_utf8(note).unwrap_or_default().lines();
+            lines.filter_map(|line| line.split_once(' ')).find(|(found, _)| *found == word).map(|(_, value)| value)
+        };
+        let memory = value("memory").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+        let key = value("key").and_then(SessionKey::from_spelled).unwrap_or(SessionKey::NONE);
+        Self { memory, key }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_back() {
+        for memory in [0, 4096] {
+            for key in [SessionKey::NONE, SessionKey([0xa5; 16])] {
+                let note = Note { memory, key };
+                assert_eq!(Note::decode(&note.encode()), note);
+            }
+        }
+    }
+
+    #[test]
+    fn a_note_that_says_something_else_is_passed_over() {
+        let nothing = Note { memory: 0, key: SessionKey::NONE };
+        for note in [&b"memory"[..], b"memory x", b"mem 7", b"\xff", b"memory 7 8", b"key 12", b""] {
+            assert_eq!(Note::decode(note), nothing);
+        }
+        assert_eq!(Note::decode(b"new thing\nmemory 7\n").memory, 7);
+    }
+}

@@ -1,0 +1,117 @@
+//! What an OpenCL session says: messages, and the layouts inside their bytes.
+//!
+//! Messages are generated from `spec/opencl-session.api`. Lists are a count and their elements; nothing here trusts a
+//! count that the bytes do not hold.
+
+pub mod extent;
+pub mod list;
+pub mod message;
+
+/// Ids hold their object's kind above this bit, and below it a number of that kind, from 0.
+pub const KIND_SHIFT: u32 = 28;
+
+/// Kinds of objects in ids. Platforms and devices have the numbers of their order in the facts.
+pub mod kind {
+    /// `cl_platform_id`.
+    pub const PLATFORM: u32 = 1;
+    /// `cl_device_id`.
+    pub const DEVICE: u32 = 2;
+    /// `cl_context`.
+    pub const CONTEXT: u32 = 3;
+    /// `cl_command_queue`.
+    pub const QUEUE: u32 = 4;
+    /// `cl_mem`.
+    pub const MEMORY: u32 = 5;
+    /// `cl_sampler`.
+    pub const SAMPLER: u32 = 6;
+    /// `cl_program`.
+    pub const PROGRAM: u32 = 7;
+    /// `cl_kernel`.
+    pub const KERNEL: u32 = 8;
+    /// `cl_event`.
+    pub const EVENT: u32 = 9;
+}
+
+/// The id of the object of a kind with a number.
+#[must_use]
+pub fn id(kind: u32, number: u32) -> u32 {
+    kind << KIND_SHIFT | number
+}
+
+/// What `kdclInfo` asks for: which of the driver's query functions is meant. `object`, and `second` where one is
+/// named, are the objects asked about.
+pub mod query {
+    /// `clGetPlatformInfo`.
+    pub const PLATFORM: u32 = 1;
+    /// `clGetDeviceInfo`.
+    pub const DEVICE: u32 = 2;
+    /// `clGetSupportedImageFormats`; the parameter is the kind of image, the input its flags.
+    pub const IMAGE_FORMATS: u32 = 3;
+    /// `clGetCommandQueueInfo`.
+    pub const QUEUE: u32 = 4;
+    /// `clGetMemObjectInfo`.
+    pub const MEMORY: u32 = 5;
+    /// `clGetImageInfo`.
+    pub const IMAGE: u32 = 6;
+    /// `clGetPipeInfo`.
+    pub const PIPE: u32 = 7;
+    /// `clGetSamplerInfo`.
+    pub const SAMPLER: u32 = 8;
+    /// `clGetProgramInfo`.
+    pub const PROGRAM: u32 = 9;
+    /// `clGetProgramBuildInfo`; `second` is the device.
+    pub const BUILD: u32 = 10;
+    /// `clGetKernelInfo`.
+    pub const KERNEL: u32 = 11;
+    /// `clGetKernelArgInfo`; `second` is the argument's index.
+    pub const ARGUMENT: u32 = 12;
+    /// `clGetKernelWorkGroupInfo`; `second` is the device.
+    pub const WORK_GROUP: u32 = 13;
+    /// `clGetKernelSubGroupInfo`; `second` is the device, the input the function's.
+    pub const SUB_GROUP: u32 = 14;
+    /// `clGetEventInfo`.
+    pub const EVENT: u32 = 15;
+    /// `clGetEventProfilingInfo`.
+    pub const PROFILING: u32 = 16;
+    /// The binaries of a program, one after the other.
+    pub const BINARIES: u32 = 17;
+}
+
+/// What an argument of a kernel is, as far as the driver says.
+pub mod argument {
+    /// The driver does not say.
+    pub const UNKNOWN: u8 = 0;
+    /// An object: memory, a sampler, a queue.
+    pub const OBJECT: u8 = 1;
+    /// Local memory: a size only.
+    pub const LOCAL: u8 = 2;
+    /// Bytes.
+    pub const PLAIN: u8 = 3;
+}
+
+/// How `kdclSetArgument` gives its value.
+pub mod value {
+    /// The bytes themselves.
+    pub const BYTES: u32 = 0;
+    /// The id of an object, 0 for none.
+    pub const OBJECT: u32 = 1;
+    /// Only a size: local memory.
+    pub const SIZE: u32 = 2;
+    /// An address of shared virtual memory.
+    pub const SVM: u32 = 3;
+}
+
+/// How `kdclProgram` gives a program.
+pub mod program {
+    /// Source text.
+    pub const SOURCE: u32 = 0;
+    /// Binaries: devices, lengths, bytes.
+    pub const BINARY: u32 = 1;
+    /// Intermediate language.
+    pub const IL: u32 = 2;
+    /// Names of kernels built into devices: devices, text.
+    pub const BUILT_IN: u32 = 3;
+}
+
+/// Longest value that a reply carries at once, in bytes; the rest is fetched by `kdclBlob`.
+pub const AT_ONCE: usize = 1 << 20;

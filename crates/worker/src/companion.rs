@@ -1,0 +1,243 @@
+//! The worker's end of a companion connection: a supervisor brings the session to rest, lets its program leave, and has
+//! it go on.
+//!
+//! The rule: a session is never left standing. When a companion goes away, a session that is paused goes on, and one
+//! whose program has left ends, since nobody else could bring it back.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use katydid_session::{CaptureOptions, Control};
+use katydid_transport::{Pending, Talk, TalkError};
+use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
+use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
+
+use crate::log::Log;
+use crate::monitor::leave;
+use crate::snapshot::{self, AtHand, Order, UnderWay};
+use crate::store::{Asker, Output};
+
+/// Where a session's companion is, while there is one.
+#[derive(Clone, Default)]
+pub(crate) struct Seat {
+    voice: Arc<Mutex<Option<Arc<Voice>>>>,
+    /// A rebuilt session is its program's from here on, though the program may know that before we do.
+    is_taken_up: Arc<AtomicBool>,
+    pub(crate) under_way: UnderWay,
+}
+
+impl Seat {
+    /// Tells the companion that the program is back.
+    pub(crate) fn program_is_back(&self) {
+        if let Some(voice) = &*self.lock() {
+            // A companion that is gone is noticed by its own thread.
+            let _ = voice.say(&FromWorker::Attached {});
+        }
+    }
+
+    /// The program of a rebuilt session is about to be let in.
+    pub(crate) fn take_up(&self) {
+        self.is_taken_up.store(true, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Voice>>> {
+        self.voice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection whose words several threads may say; one listens.
+pub(crate) struct Voice {
+    talk: Talk,
+    speaking: Mutex<()>,
+}
+
+impl Voice {
+    /// Over a connection that was let in.
+    pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
+        Ok(Self { talk: Talk::new(socket, MAX_MESSAGE)?, speaking: Mutex::new(()) })
+    }
+
+    /// Says one thing.
+    pub(crate) fn say(&self, word: &FromWorker) -> Result<(), TalkError> {
+        let bytes = word.encode()?;
+        let _turn = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.talk.send(&bytes, &[])
+    }
+
+    /// The next order, with the descriptor that came with it.
+    pub(crate) fn hear(&self) -> Result<(ToWorker, Option<OwnedFd>), TalkError> {
+        let mut word = self.talk.listen()?;
+        Ok((ToWorker::decode(&word.bytes)?, word.fds.pop()))
+    }
+}
+
+/// Lets a companion in, unless there is one.
+pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, seat: &Seat, control: &Control) {
+    let mut place = seat.lock();
+    if place.is_some() {
+        let text = "the session has a companion already: another checkpoint of it may be under way";
+        return peer.refuse(build, &Refused::new(RefusalCode::BUSY, text));
+    }
+    let voice = peer.consent(build, ready).map_err(|error| error.to_string());
+    let voice = voice.and_then(|(socket, _)| Voice::new(socket).map_err(|error| error.to_string()));
+    let started = voice.and_then(|voice| {
+        let voice = Arc::new(voice);
+        *place = Some(Arc::clone(&voice));
+        let known = Arc::new(OnceLock::from(control.clone()));
+        let asker = Arc::new(Asker::new(Arc::clone(&voice)));
+        Companion { voice, seat: seat.clone(), session: known, driver: ready.driver.clone(), asker }.start()
+    });
+    if let Err(reason) = started {
+        *place = None;
+        Log::early().line(format_args!("a companion of the session could not be let in: {reason}"));
+    }
+}
+
+/// A companion, and what it can control once that is there.
+pub(crate) struct Companion {
+    pub(crate) voice: Arc<Voice>,
+    pub(crate) seat: Seat,
+    /// Not before a session that is rebuilt has its program.
+    pub(crate) session: Arc<OnceLock<Control>>,
+    /// What the driver calls itself.
+    pub(crate) driver: String,
+    pub(crate) asker: Arc<Asker>,
+}
+
+impl Companion {
+    /// Serves it in a thread of its own.
+    fn start(self) -> Result<(), String> {
+        let serving = Serving { companion: self, is_paused: false, at_hand: AtHand::default() };
+        let thread = thread::Builder::new().name("companion".into());
+        thread.spawn(move || serving.serve()).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Serves it in this thread, which has heard a word already, or the end.
+    pub(crate) fn serve_from(self, heard: Option<(ToWorker, Option<OwnedFd>)>) {
+        let mut serving = Serving { companion: self, is_paused: false, at_hand: AtHand::default() };
+        if heard.is_some_and(|(order, folder)| serving.answer(order, folder)) {
+            serving.serve();
+        } else {
+            serving.end();
+        }
+    }
+
+    /// A companion that nobody serves yet takes its seat.
+    pub(crate) fn sit_down(&self) {
+        *self.seat.lock() = Some(Arc::clone(&self.voice));
+    }
+}
+
+/// A companion that is being served.
+struct Serving {
+    companion: Companion,
+    is_paused: bool,
+    at_hand: AtHand,
+}
+
+impl Serving {
+    fn serve(mut self) {
+        if let Some(control) = self.companion.session.get() {
+            // What can be found out for a snapshot while the program runs is.
+            control.prepare();
+        }
+        while let Ok((word, folder)) = self.companion.voice.hear() {
+            if let Some(order) = self.companion.asker.take(word)
+                && !self.answer(order, folder)
+            {
+                break;
+            }
+        }
+        self.end();
+    }
+
+    /// False when the companion is gone.
+    fn answer(&mut self, order: ToWorker, folder: Option<OwnedFd>) -> bool {
+        let answer = match self.companion.session.get().cloned() {
+            Some(control) => self.obey(&control, order, folder),
+            None => Some(failed("the session waits for its program")),
+        };
+        answer.is_none_or(|answer| self.companion.voice.say(&answer).is_ok())
+    }
+
+    /// Carries an order out; the answer says how that went, unless somebody else will.
+    fn obey(&mut self, control: &Control, order: ToWorker, folder: Option<OwnedFd>) -> Option<FromWorker> {
+        Some(match order {
+            ToWorker::Pause { .. } if self.is_paused => failed("the session is paused already"),
+            ToWorker::Pause { frames, patience } => {
+                match control.rest(frames, Duration::from_millis(patience.into())) {
+                    Ok(frames) => {
+                        self.is_paused = true;
+                        FromWorker::Paused { frames }
+                    }
+                    Err(error) => failed(error),
+                }
+            }
+            ToWorker::Continue {} => {
+                // A program that has left is waited for all the same.
+                control.switch().stay();
+                self.go_on(control);
+                FromWorker::Continued {}
+            }
+            ToWorker::Detach {} if !self.is_paused => failed("a program may leave a session only while it is paused"),
+            ToWorker::Detach {} => {
+                control.switch().detach();
+                FromWorker::Detached {}
+            }
+            ToWorker::Snapshot { .. } if !self.is_paused => failed("a session is kept only while it is paused"),
+            ToWorker::Snapshot { store, checkpoint, session, device_only, full, level } => {
+                let output = Output::open(store, folder, checkpoint, level, &self.companion.asker);
+                let options = CaptureOptions { device_only: device_only != 0, full: full != 0 };
+                let driver = self.companion.driver.clone();
+                let begun = output.map_err(|error| error.to_string()).and_then(|output| {
+                    let order = Order { session, options, output, driver };
+                    let under_way = &self.companion.seat.under_way;
+                    snapshot::begin(&self.companion.voice, control, &self.at_hand, under_way, order)
+                });
+                match begun {
+                    Ok(()) => return None,
+                    Err(text) => failed(text),
+                }
+            }
+            ToWorker::Cancel {} if self.at_hand.cancel() => return None,
+            ToWorker::Cancel {} => failed("no snapshot is being written"),
+            ToWorker::Write {} if self.at_hand.write() => return None,
+            ToWorker::Write {} => failed("no snapshot waits to be written"),
+            other => failed(format_args!("{other:?} makes no sense now")),
+        })
+    }
+
+    fn go_on(&mut self, control: &Control) {
+        if std::mem::take(&mut self.is_paused) {
+            control.go();
+        }
+    }
+
+    /// The supervisor is gone.
+    fn end(mut self) {
+        self.companion.asker.end();
+        self.at_hand.cancel();
+        *self.companion.seat.lock() = None;
+        // A supervisor that parts waits for this: from here on there is room for its next companion.
+        self.companion.voice.talk.close();
+        // A session that was rebuilt and has no program yet is nobody's now.
+        let Some(control) = self.companion.session.get().cloned() else {
+            if self.companion.seat.is_taken_up.load(Ordering::Acquire) {
+                return;
+            }
+            leave(0)
+        };
+        let switch = control.switch();
+        if switch.may_leave() && !switch.stay() {
+            leave(0);
+        }
+        self.go_on(&control);
+    }
+}
+
+pub(crate) fn failed(why: impl std::fmt::Display) -> FromWorker {
+    FromWorker::Failed { text: why.to_string() }
+}

@@ -1,0 +1,62 @@
+//! The way into a session that has begun: the daemon passes on who knows its key.
+//!
+//! A program comes back to the link that it left; a supervisor becomes the session's companion. Whoever cannot be let
+//! in is told why, and the session does not notice.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use katydid_session::Control;
+use katydid_transport::Pending;
+use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
+
+use crate::companion::{self, Seat};
+use crate::log::Log;
+use crate::monitor::leave;
+
+/// A session as visitors see it.
+pub(crate) struct Door {
+    /// The daemon's socket.
+    pub(crate) control: OwnedFd,
+    pub(crate) build: Build,
+    /// What visitors are told.
+    pub(crate) ready: Ready,
+    pub(crate) session: Control,
+    pub(crate) seat: Seat,
+    pub(crate) log: Arc<Log>,
+}
+
+impl Door {
+    /// Lets visitors in until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no thread.
+    pub(crate) fn open(self) -> std::io::Result<()> {
+        thread::Builder::new().name("door".into()).spawn(move || self.attend())?;
+        Ok(())
+    }
+
+    fn attend(&self) {
+        loop {
+            match Pending::receive(self.control.as_fd(), &self.build) {
+                Ok(Some((visitor, _))) => self.let_in(visitor),
+                // The daemon is gone, and the session with it.
+                Ok(None) => leave(0),
+                Err(error) => self.log.line(format_args!("a visitor of the session was lost: {error}")),
+            }
+        }
+    }
+
+    fn let_in(&self, visitor: Pending) {
+        match visitor.hello().claim.role {
+            Role::PROGRAM => match self.session.switch().attach(visitor, &self.build, &self.ready) {
+                Ok(()) => self.seat.program_is_back(),
+                Err(error) => self.log.line(format_args!("a program was not taken back: {error}")),
+            },
+            Role::COMPANION => companion::admit(visitor, &self.build, &self.ready, &self.seat, &self.session),
+            _ => visitor.refuse(&self.build, &Refused::new(RefusalCode::BAD_HELLO, "this build knows no such role")),
+        }
+    }
+}

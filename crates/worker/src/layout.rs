@@ -1,0 +1,48 @@
+//! Keeps the worker's own memory out of the way of the driver's.
+//!
+//! Where a driver puts code and variables of a program depends on which addresses of the process are free when it asks
+//! the system for more. A restored worker starts the same way, but reads and starts other things in between, at times of
+//! its own. So nothing of ours may take addresses where the system would give some to the driver: large blocks of the
+//! heap come from its end, stacks of threads from a stock that was made before the driver, and mappings lie at places of
+//! their own (`transport/src/shared.rs`, `session/src/snapshot`).
+
+#![expect(unsafe_code, reason = "settings of the C library's heap")]
+
+use std::sync::Mutex;
+use std::thread;
+
+use libc::{M_ARENA_MAX, M_MMAP_MAX, mallopt};
+
+/// Stacks of threads that have ended and are kept for others: of 2 MiB each, and glibc keeps 40 MiB.
+const STACKS: usize = 18;
+/// Blocks that glibc maps by themselves unless told otherwise.
+const USUAL_MAPPINGS: i32 = 65_536;
+
+/// Before the driver is opened.
+pub(crate) fn settle() {
+    // SAFETY: two numbers; the heap looks at them when it next grows. One that does not know them stays as it was.
+    unsafe {
+        mallopt(M_ARENA_MAX, 1);
+        mallopt(M_MMAP_MAX, 0);
+    }
+    // They end one after the other once the last has been started, so that each has a stack of its own.
+    let turn = Mutex::new(());
+    let hold = turn.lock();
+    thread::scope(|scope| {
+        for number in 0..STACKS {
+            let waiting = thread::Builder::new().name(format!("stack {number}"));
+            // A system that gives no more threads has given as many stacks as there will be.
+            let _ = waiting.spawn_scoped(scope, || drop(turn.lock()));
+        }
+        drop(hold);
+    });
+}
+
+/// The heap as other programs have it, for a driver whose addresses are its own.
+pub(crate) fn unsettle() {
+    // SAFETY: as above; no bound on arenas is the default.
+    unsafe {
+        mallopt(M_ARENA_MAX, 0);
+        mallopt(M_MMAP_MAX, USUAL_MAPPINGS);
+    }
+}

@@ -1,0 +1,243 @@
+//! A session out of an image: rebuilt for a supervisor in a worker that has no program yet, then taken up by its program.
+//!
+//! ```text
+//! companion without a key ── Restore ──▶ journal replayed, contents of devices uploaded ── Restored
+//! program with the new key ──▶ its pinned memory mapped, registered; the rest replayed ── frames go on
+//! ```
+//!
+//! Until its program has come, the session is its companion's: when that goes, the process ends.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use katydid_image::Session as Part;
+use katydid_session::device_memory::DeviceMemory;
+use katydid_session::{Capture, Opening, Progress, Session, Setup, Usage, journal_of};
+use katydid_transport::Pending;
+use katydid_wire::companion::{FromWorker, ToWorker};
+use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
+use katydid_wire::note::Note;
+
+use crate::companion::{Companion, Seat, Voice, failed};
+use crate::log::Log;
+use crate::memory::{self, Arenas};
+use crate::monitor::leave;
+use crate::serve::{self, Begun, lower};
+use crate::store::{Asker, Input};
+use crate::warm::Warm;
+
+/// How often the companion hears how far it is.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// Serves a companion that wants a session rebuilt, then the session's program.
+pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
+    let log = Log::early();
+    let key = note.key;
+    let mut ready = Ready { worker_pid: std::process::id(), key, driver: warm.name.clone(), arenas: Vec::new() };
+    let voice = peer.consent(build, &ready).map_err(|error| error.to_string());
+    let voice = voice.and_then(|(socket, _)| Voice::new(socket).map_err(|error| error.to_string()));
+    let voice = match voice {
+        Ok(voice) => Arc::new(voice),
+        Err(reason) => {
+            log.line(format_args!("a supervisor was lost: {reason}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let asker = Arc::new(Asker::new(Arc::clone(&voice)));
+    let Some((order, folder)) = first_order(&voice) else { return ExitCode::FAILURE };
+    let hearing = Hearing::start(&voice, &asker);
+    let rebuilt = hearing.and_then(|hearing| Ok((rebuild(warm, order, folder, note, &voice, &asker)?, hearing)));
+    let (rebuilt, hearing) = match rebuilt {
+        Ok(rebuilt) => rebuilt,
+        Err(text) => {
+            let _ = voice.say(&failed(text));
+            return ExitCode::FAILURE;
+        }
+    };
+    ready.arenas.clone_from(&rebuilt.ranges);
+    let driver = ready.driver.clone();
+    let companion = Companion { voice, seat: Seat::default(), session: Arc::default(), driver, asker };
+    companion.sit_down();
+    let (seat, slot) = (companion.seat.clone(), Arc::clone(&companion.session));
+    if companion.voice.say(&FromWorker::Restored { frames: rebuilt.session.frames() }).is_err() {
+        return ExitCode::FAILURE;
+    }
+    // Whoever hears now has heard an order: orders come one by one, and this one is answered.
+    hearing.give_to(companion);
+    let name = rebuilt.name.clone();
+    match take_up(rebuilt, build, &ready, &control, &seat, &slot) {
+        Ok(begun) => serve::run(begun, &name),
+        Err(reason) => {
+            log.line(format_args!("the session {name} could not be taken up: {reason}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The order to restore, and the image's folder.
+fn first_order(voice: &Voice) -> Option<(ToWorker, Option<OwnedFd>)> {
+    loop {
+        match voice.hear() {
+            Ok(heard @ (ToWorker::Restore { .. }, _)) => return Some(heard),
+            Ok(_) => voice.say(&failed("there is no session yet")).ok()?,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// A thread that hears answers while the session is rebuilt, and then serves the companion.
+struct Hearing {
+    next: Sender<Companion>,
+}
+
+impl Hearing {
+    fn start(voice: &Arc<Voice>, asker: &Arc<Asker>) -> Result<Self, String> {
+        let (next, later) = channel();
+        let (voice, asker) = (Arc::clone(voice), Arc::clone(asker));
+        let thread = thread::Builder::new().name("hearing".into());
+        thread.spawn(move || hear(&voice, &asker, &later)).map_err(|error| error.to_string())?;
+        Ok(Self { next })
+    }
+
+    fn give_to(self, companion: Companion) {
+        // The thread lives as long as the process.
+        let _ = self.next.send(companion);
+    }
+}
+
+/// Hands answers on. The first word that is none comes after `Restored`: from there on the companion is served as any.
+fn hear(voice: &Arc<Voice>, asker: &Asker, later: &Receiver<Companion>) {
+    loop {
+        match voice.hear() {
+            Ok((word, folder)) => {
+                if let Some(order) = asker.take(word) {
+                    let Ok(companion) = later.recv() else { leave(1) };
+                    return companion.serve_from(Some((order, folder)));
+                }
+            }
+            Err(_) => {
+                asker.end();
+                // One that has left once the program is there does no harm.
+                match later.try_recv() {
+                    Ok(companion) => return companion.serve_from(None),
+                    Err(_) => leave(0),
+                }
+            }
+        }
+    }
+}
+
+/// A session that waits for its program.
+struct Rebuilt {
+    session: Session,
+    part: Part,
+    input: Input,
+    name: String,
+    ranges: Vec<katydid_wire::handshake::ArenaRange>,
+    log: Log,
+    usage: Arc<Usage>,
+}
+
+/// Rebuilds what lies on devices.
+fn rebuild(
+    warm: Warm,
+    order: ToWorker,
+    folder: Option<OwnedFd>,
+    note: &Note,
+    voice: &Arc<Voice>,
+    asker: &Arc<Asker>,
+) -> Result<Rebuilt, String> {
+    let ToWorker::Restore { store, session: name, checkpoint, .. } = order else {
+        return Err("there is no session yet".to_owned());
+    };
+    let input = Input::open(store, folder, checkpoint, asker).map_err(|error| error.to_string())?;
+    let part = input.part(&name).map_err(|error| error.to_string())?;
+    let state = journal_of(&part, input.source()).map_err(|error| error.to_string())?;
+    let opening = Opening::read(&state).map_err(|error| error.to_string())?;
+    let arenas = memory::agree(&warm.driver, warm.facts.devices.len(), &opening.arenas, None);
+    let Arenas { ranges, map, host } =
+        arenas.map_err(|error| format!("its addresses are not to be had here: {error}"))?;
+    let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
+    let device = DeviceMemory::new(map.clone(), &warm.facts, lower(opening.quota, note.memory));
+    let usage = Arc::new(Usage::default());
+    let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
+    let shared = Arc::clone(&usage);
+    let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
+    let mut session = Session::without_program(setup);
+    restore(&mut session, &part, &input, voice)?;
+    Ok(Rebuilt { session, part, input, name, ranges, log: Log::kept(real), usage })
+}
+
+/// Restores, with words on how far that is.
+fn restore(session: &mut Session, part: &Part, input: &Input, voice: &Voice) -> Result<(), String> {
+    let progress = Progress::default();
+    thread::scope(|scope| {
+        let (done, is_done) = channel::<()>();
+        let told = &progress;
+        let teller = thread::Builder::new().name("progress".into());
+        let teller = teller.spawn_scoped(scope, move || {
+            while is_done.recv_timeout(PERIOD) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let word = FromWorker::Progress { done: told.done(), total: told.total(), written: 0 };
+                if voice.say(&word).is_err() {
+                    told.cancel();
+                }
+            }
+        });
+        teller.map_err(|error| format!("cannot start a thread: {error}"))?;
+        let outcome = session.restore(part, input.source(), &progress);
+        drop(done);
+        outcome.map_err(|error| error.to_string())
+    })
+}
+
+/// Waits for the program and makes what needs it.
+fn take_up(
+    rebuilt: Rebuilt,
+    build: &Build,
+    ready: &Ready,
+    control: &OwnedFd,
+    seat: &Seat,
+    slot: &OnceLock<katydid_session::Control>,
+) -> Result<Begun, String> {
+    let Rebuilt { mut session, part, input, log, usage, .. } = rebuilt;
+    let program = await_program(control, build, &log)?;
+    let progress = Progress::default();
+    let complete = session.join_host(program.pinned()).map_err(|error| error.to_string());
+    let complete = complete
+        .and_then(|()| session.restore_host(&part, input.source(), &progress).map_err(|error| error.to_string()));
+    if let Err(reason) = complete {
+        program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, reason.clone()));
+        return Err(reason);
+    }
+    let frames = session.frames();
+    // Once it is let in, its supervisor may go: it has no more to do.
+    seat.take_up();
+    let link = program.open(build, ready, frames).map_err(|error| error.to_string())?;
+    session.connect(&*link);
+    let begun = serve::accompany(session, link, ready.clone(), build, control, seat.clone(), log, usage);
+    let begun = begun.map_err(|error| error.to_string())?;
+    if let Some(control) = &begun.session_control {
+        let _ = slot.set(control.clone());
+    }
+    seat.program_is_back();
+    Ok(begun)
+}
+
+/// The first visitor that is the program.
+fn await_program(control: &OwnedFd, build: &Build, log: &Log) -> Result<Pending, String> {
+    loop {
+        match Pending::receive(control.as_fd(), build) {
+            Ok(Some((visitor, _))) if visitor.hello().claim.role == Role::PROGRAM => return Ok(visitor),
+            Ok(Some((visitor, _))) => {
+                visitor.refuse(build, &Refused::new(RefusalCode::BUSY, "the session waits for its program"));
+            }
+            // The daemon is gone, and the session with it.
+            Ok(None) => leave(0),
+            Err(error) => log.line(format_args!("a visitor of the session was lost: {error}")),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A snapshot for a companion: taken by the main loop, written by a thread of its own, with words on how far it is.
+//!
+//! Writing takes all processors that there are, so it begins only when the companion orders it: when the program stands
+//! still no more.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use katydid_image::Session as Part;
+use katydid_session::{CaptureOptions, Control, Progress, SnapshotError, Taken};
+use katydid_wire::companion::FromWorker;
+
+use crate::companion::Voice;
+use crate::store::Output;
+
+/// How often the companion hears how far it is.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// The snapshot at hand.
+#[derive(Clone, Default)]
+pub(crate) struct AtHand(Arc<Mutex<Option<Hand>>>);
+
+struct Hand {
+    progress: Arc<Progress>,
+    /// Orders it written; none once that has been done, or the snapshot was given up.
+    write: Option<Sender<()>>,
+}
+
+impl AtHand {
+    fn lock(&self) -> MutexGuard<'_, Option<Hand>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a snapshot in hand; what comes back hears when it is to be written, or that it never will be.
+    fn take(&self, progress: &Arc<Progress>) -> Option<Receiver<()>> {
+        let mut place = self.lock();
+        let (write, ordered) = channel();
+        let is_free = place.is_none();
+        is_free.then(|| *place = Some(Hand { progress: Arc::clone(progress), write: Some(write) }))?;
+        Some(ordered)
+    }
+
+    fn free(&self) {
+        *self.lock() = None;
+    }
+
+    /// Gives it up; false when there is none.
+    pub(crate) fn cancel(&self) -> bool {
+        let mut place = self.lock();
+        let Some(hand) = place.as_mut() else { return false };
+        hand.progress.cancel();
+        hand.write = None;
+        true
+    }
+
+    /// Has it written; false when there is none that waits for that.
+    pub(crate) fn write(&self) -> bool {
+        let order = self.lock().as_mut().and_then(|hand| hand.write.take());
+        order.is_some_and(|order| order.send(()).is_ok())
+    }
+}
+
+/// The snapshots of a session that are being taken or written. The worker does not leave before them: they are whole
+/// without the program, which may have ended meanwhile.
+#[derive(Clone, Default)]
+pub(crate) struct UnderWay(Arc<(Mutex<usize>, Condvar)>);
+
+/// One of them, as long as it lasts.
+struct Begun(UnderWay);
+
+impl UnderWay {
+    fn begin(&self) -> Begun {
+        *self.count() += 1;
+        Begun(self.clone())
+    }
+
+    /// Waits until there is none.
+    pub(crate) fn settle(&self) {
+        drop(self.0.1.wait_while(self.count(), |count| *count > 0).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn count(&self) -> MutexGuard<'_, usize> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        *self.0.count() -= 1;
+        self.0.0.1.notify_all();
+    }
+}
+
+/// What is to be kept, and where.
+pub(crate) struct Order {
+    pub(crate) session: String,
+    pub(crate) options: CaptureOptions,
+    pub(crate) output: Output,
+    /// What the driver calls itself.
+    pub(crate) driver: String,
+}
+
+/// Takes a snapshot and tells the companion everything: `Captured` or `Failed`, then, once that is ordered, `Written` or
+/// `Unwritten`.
+pub(crate) fn begin(
+    voice: &Arc<Voice>,
+    control: &Control,
+    at_hand: &AtHand,
+    under_way: &UnderWay,
+    order: Order,
+) -> Result<(), String> {
+    let progress = Arc::new(Progress::default());
+    let ordered = at_hand.take(&progress).ok_or("a snapshot of the session is being written already")?;
+    let work = Work { voice: Arc::clone(voice), control: control.clone(), at_hand: at_hand.clone(), progress };
+    let begun = under_way.begin();
+    let started = thread::Builder::new().name("snapshot".into()).spawn(move || {
+        work.run(order, &ordered);
+        drop(begun);
+    });
+    started.map(drop).map_err(|error| {
+        at_hand.free();
+        format!("cannot start a thread: {error}")
+    })
+}
+
+struct Work {
+    voice: Arc<Voice>,
+    control: Control,
+    at_hand: AtHand,
+    progress: Arc<Progress>,
+}
+
+impl Work {
+    fn run(self, order: Order, ordered: &Receiver<()>) {
+        let Order { session, options, output, driver } = order;
+        let output = Arc::new(output);
+        let taken = self.take(session, options, &output);
+        let (taken, words) = match taken {
+            Ok(taken) => {
+                let (bytes, changed) = (taken.bytes(), taken.changed());
+                (Some(taken), FromWorker::Captured { bytes, changed })
+            }
+            Err(text) => (None, FromWorker::Failed { text }),
+        };
+        // A companion that is gone has given the snapshot up.
+        let is_heard = self.voice.say(&words).is_ok();
+        let Some(taken) = taken.filter(|_| is_heard) else {
+            self.at_hand.free();
+            return;
+        };
+        let ordered = ordered.recv().map_err(|_| SnapshotError::Cancelled.to_string());
+        let written = ordered.and_then(|()| self.write(taken, &output));
+        let finished = written.and_then(|part| {
+            let output = Arc::into_inner(output).ok_or("the image is still being written")?;
+            output.finish(Part { driver, ..part }).map_err(|error| error.to_string())
+        });
+        self.at_hand.free();
+        let _ = self.voice.say(&match finished {
+            Ok(part) => FromWorker::Written { part },
+            Err(text) => FromWorker::Unwritten { text },
+        });
+    }
+
+    /// Has the main loop take it.
+    fn take(&self, session: String, options: CaptureOptions, output: &Arc<Output>) -> Result<Taken, String> {
+        let (output, progress) = (Arc::clone(output), Arc::clone(&self.progress));
+        let taken = self.control.with(move |it| it.snapshot(&session, options, output.sink(), &progress));
+        taken.ok_or("the session has ended")?.map_err(|error| error.to_string())
+    }
+
+    /// Writes it in another thread, and says from time to time how far that is.
+    fn write(&self, taken: Taken, output: &Arc<Output>) -> Result<Part, String> {
+        thread::scope(|scope| {
+            let (answer, answered) = sync_channel::<Result<Part, SnapshotError>>(1);
+            let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {
+                // The other end waits.
+                let _ = answer.send(taken.write(output.sink()));
+            });
+            writer.map_err(|error| format!("cannot start a thread: {error}"))?;
+            loop {
+                match answered.recv_timeout(PERIOD) {
+                    Ok(written) => return written.map_err(|error| error.to_string()),
+                    Err(RecvTimeoutError::Timeout) => self.tell(output),
+                    Err(RecvTimeoutError::Disconnected) => return Err("a thread has failed".to_owned()),
+                }
+            }
+        })
+    }
+
+    fn tell(&self, output: &Output) {
+        let (done, total) = (self.progress.done(), self.progress.total());
+        if self.voice.say(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
+            // Nobody will commit it.
+            self.progress.cancel();
+        }
+    }
+}

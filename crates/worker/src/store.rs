@@ -1,0 +1,253 @@
+//! Where chunks and states of a session go, or come from: the image's folder, or the supervisor at the other end of the
+//! companion's connection.
+//!
+//! Questions over the connection may be asked by many threads at once. Answers come in the order of the questions, so
+//! that each asker waits in a queue; when the connection ends, all of them are told.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_image::{
+    CheckpointNumber, ChunkId, Compression, FileEntry, Image, ImageError, Options, Part, Reader, Result, Session, Sink,
+    Source, Which,
+};
+use katydid_wire::companion::{FromWorker, STATE_PIECE, Store, ToWorker};
+
+use crate::companion::Voice;
+
+/// Name of the state with the session's part of the manifest, for an image that is asked for over a connection.
+const PART: &str = "part";
+
+/// Asks the supervisor.
+pub(crate) struct Asker {
+    voice: Arc<Voice>,
+    /// Who waits for an answer, the first one first; none once the connection is gone.
+    waiting: Mutex<Option<VecDeque<SyncSender<ToWorker>>>>,
+}
+
+impl Asker {
+    pub(crate) fn new(voice: Arc<Voice>) -> Self {
+        Self { voice, waiting: Mutex::new(Some(VecDeque::new())) }
+    }
+
+    /// Whether a word is an answer, which goes to whoever waits for it.
+    pub(crate) fn take(&self, word: ToWorker) -> Option<ToWorker> {
+        let is_answer = matches!(
+            word,
+            ToWorker::Known { .. }
+                | ToWorker::Stored {}
+                | ToWorker::Chunk { .. }
+                | ToWorker::State { .. }
+                | ToWorker::StoreFailed { .. }
+        );
+        if !is_answer {
+            return Some(word);
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(asker) = waiting.as_mut().and_then(VecDeque::pop_front) {
+            // Who asked waits.
+            let _ = asker.send(word);
+        }
+        None
+    }
+
+    /// The connection is gone.
+    pub(crate) fn end(&self) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn ask(&self, question: &FromWorker) -> Result<ToWorker> {
+        let gone = |_| unfit("the connection to the supervisor is gone");
+        let (answer, answered) = sync_channel(1);
+        {
+            // Asked under the lock, so that the queue has the order of the questions.
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let queue = waiting.as_mut().ok_or_else(|| gone(()))?;
+            self.voice.say(question).map_err(|error| unfit(error.to_string()))?;
+            queue.push_back(answer);
+        }
+        match answered.recv().map_err(|_| gone(()))? {
+            ToWorker::StoreFailed { text } => Err(unfit(text)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// A whole state.
+    fn state(&self, name: &str) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        loop {
+            let question = FromWorker::GetState { name: name.to_owned(), offset: bytes.len() as u64 };
+            let ToWorker::State { total, data } = self.ask(&question)? else { return Err(mixed_up()) };
+            bytes.extend_from_slice(&data);
+            if bytes.len() as u64 >= total {
+                return Ok(bytes);
+            }
+            if data.is_empty() {
+                return Err(unfit(format!("{name} ends after {} of {total} bytes", bytes.len())));
+            }
+        }
+    }
+}
+
+fn unfit(what: impl Into<String>) -> ImageError {
+    ImageError::Unfit { place: "the supervisor's image".to_owned(), what: what.into() }
+}
+
+fn mixed_up() -> ImageError {
+    unfit("the supervisor answered another question")
+}
+
+impl Sink for Asker {
+    fn put(&self, chunk: &[u8]) -> Result<ChunkId> {
+        let id = ChunkId::of(chunk);
+        if self.has(&id) {
+            return Ok(id);
+        }
+        match self.ask(&FromWorker::Put { data: chunk.to_vec() })? {
+            ToWorker::Stored {} => Ok(id),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    fn has(&self, id: &ChunkId) -> bool {
+        let answer = self.ask(&FromWorker::Has { hashes: id.as_bytes().to_vec() });
+        // A failure is met again by what is put.
+        matches!(answer, Ok(ToWorker::Known { known }) if known == [1])
+    }
+
+    fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry> {
+        let count = bytes.len().div_ceil(STATE_PIECE).max(1);
+        for number in 0..count {
+            let data = bytes.chunks(STATE_PIECE).nth(number).unwrap_or_default().to_vec();
+            let last = u32::from(number + 1 == count);
+            match self.ask(&FromWorker::PutState { name: name.to_owned(), data, last })? {
+                ToWorker::Stored {} => {}
+                _ => return Err(mixed_up()),
+            }
+        }
+        Ok(FileEntry { name: state_file(name), bytes: bytes.len() as u64, blake3: ChunkId::of(bytes) })
+    }
+}
+
+/// What the image calls the file of a state.
+fn state_file(name: &str) -> String {
+    format!("state-{name}.bin")
+}
+
+impl Source for Asker {
+    fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()> {
+        let ToWorker::Chunk { data } = self.ask(&FromWorker::Get { hash: id.as_bytes().to_vec() })? else {
+            return Err(mixed_up());
+        };
+        if data.len() != buffer.len() || ChunkId::of(&data) != *id {
+            return Err(unfit(format!("chunk {id} came damaged")));
+        }
+        buffer.copy_from_slice(&data);
+        Ok(())
+    }
+
+    fn state(&self, entry: &FileEntry) -> Result<Vec<u8>> {
+        let bytes = Asker::state(self, &entry.name)?;
+        if ChunkId::of(&bytes) == entry.blake3 { Ok(bytes) } else { Err(unfit(format!("{} came damaged", entry.name))) }
+    }
+}
+
+/// An image being written.
+pub(crate) enum Output {
+    /// By us.
+    Folder(Box<Part>),
+    /// By the supervisor.
+    Stream(Arc<Asker>),
+}
+
+impl Output {
+    /// The place that an order names.
+    pub(crate) fn open(
+        store: Store,
+        folder: Option<OwnedFd>,
+        checkpoint: u32,
+        level: u32,
+        asker: &Arc<Asker>,
+    ) -> Result<Self> {
+        match (store, folder) {
+            (Store::DIRECTORY, Some(folder)) => {
+                let level = i32::try_from(level).unwrap_or(i32::MAX);
+                let compression = if level == 0 { Compression::None } else { Compression::Zstd(level) };
+                let options = Options { compression, ..Options::default() };
+                Ok(Self::Folder(Box::new(Image::open_at(folder)?.join(CheckpointNumber(checkpoint), options)?)))
+            }
+            (Store::STREAM, _) => Ok(Self::Stream(Arc::clone(asker))),
+            _ => Err(unfit("the order says neither where the image is nor that it is to be sent")),
+        }
+    }
+
+    pub(crate) fn sink(&self) -> &dyn Sink {
+        match self {
+            Self::Folder(part) => &**part,
+            Self::Stream(asker) => &**asker,
+        }
+    }
+
+    /// Bytes that the image took so far.
+    pub(crate) fn written(&self) -> u64 {
+        match self {
+            Self::Folder(part) => part.written().stored,
+            Self::Stream(_) => 0,
+        }
+    }
+
+    /// Leaves the description of the session, or gives it, for who commits.
+    pub(crate) fn finish(self, mut session: Session) -> Result<Vec<u8>> {
+        let json = |session: &Session| serde_json::to_vec(session).map_err(|error| unfit(error.to_string()));
+        match self {
+            Self::Folder(part) => part.finish(&session).map(|_| Vec::new()),
+            Self::Stream(asker) => {
+                let entry = asker.session_state(&format!("{}.{PART}", session.name), &json(&session)?)?;
+                session.states.insert(PART.to_owned(), entry);
+                json(&session)
+            }
+        }
+    }
+}
+
+/// An image being read.
+pub(crate) enum Input {
+    Folder(Box<Reader>),
+    Stream(Arc<Asker>),
+}
+
+impl Input {
+    pub(crate) fn open(store: Store, folder: Option<OwnedFd>, checkpoint: u32, asker: &Arc<Asker>) -> Result<Self> {
+        match (store, folder) {
+            (Store::DIRECTORY, Some(folder)) => {
+                let which = Which::Number(CheckpointNumber(checkpoint));
+                Ok(Self::Folder(Box::new(Image::open_at(folder)?.checkpoint(which)?)))
+            }
+            (Store::STREAM, _) => Ok(Self::Stream(Arc::clone(asker))),
+            _ => Err(unfit("the order says neither where the image is nor that it will be sent")),
+        }
+    }
+
+    pub(crate) fn source(&self) -> &dyn Source {
+        match self {
+            Self::Folder(reader) => &**reader,
+            Self::Stream(asker) => &**asker,
+        }
+    }
+
+    /// What the image says of a session.
+    pub(crate) fn part(&self, name: &str) -> Result<Session> {
+        match self {
+            Self::Folder(reader) => {
+                let found = reader.manifest().sessions.iter().find(|session| session.name == name);
+                found.cloned().ok_or_else(|| unfit(format!("the checkpoint has no session {name}")))
+            }
+            Self::Stream(asker) => {
+                let bytes = Asker::state(asker, &state_file(&format!("{name}.{PART}")))?;
+                serde_json::from_slice(&bytes).map_err(|error| unfit(error.to_string()))
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A program that is held, whose session comes to rest, that leaves its worker and comes back to it: over every link, with
+//! a worker process and softcuda, while its threads do what programs do.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use katydid_transport::{ProgramLink, Talk, companion, pass_holds};
+use katydid_wire::codec::{Message, Reply};
+use katydid_wire::companion::{FromWorker, ToWorker};
+use katydid_wire::message::{
+    cuStreamCreate, cuStreamSynchronize, kdCopyIn, kdCopyOut, kdDeviceGrow, kdFill, kdHostFunction, kdUpcallNext,
+};
+use support::{KEY, Program, Way};
+
+const GRANULE: u64 = 2 << 20;
+/// Only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ROUNDS: u32 = 50;
+
+/// In a worker process, the worker; among the tests, nothing.
+#[test]
+fn worker_process() {
+    support::worker_process();
+}
+
+/// A link that several threads use.
+#[derive(Clone, Copy)]
+struct Caller<'a>(&'a dyn ProgramLink);
+
+impl Caller<'_> {
+    fn enqueue<M: Message>(self, message: &M) {
+        let mut fields = Vec::new();
+        message.encode(&mut fields);
+        self.0.enqueue(M::OPCODE, 1, &[&fields, message.tail()]).unwrap();
+    }
+
+    fn call<M: Message>(self, message: &M) -> M::Reply {
+        let (mut fields, mut reply) = (Vec::new(), Vec::new());
+        message.encode(&mut fields);
+        let head = self.0.call(M::OPCODE, 1, &[&fields, message.tail()], &mut reply).unwrap();
+        assert_eq!((head.status, head.deferred), (0, 0), "{}", M::NAME);
+        M::Reply::decode(head.split(&reply).unwrap().0).unwrap()
+    }
+}
+
+/// A supervisor of one session.
+struct Supervisor<'a> {
+    program: &'a Program,
+    talk: Talk,
+}
+
+impl<'a> Supervisor<'a> {
+    fn new(program: &'a Program) -> Self {
+        let (talk, ready) = companion(&program.address, KEY, PATIENCE).unwrap();
+        assert!(ready.key.matches(&KEY));
+        Self { program, talk }
+    }
+
+    fn order(&self, order: &ToWorker) -> FromWorker {
+        self.talk.send(&order.encode().unwrap(), &[]).unwrap();
+        FromWorker::decode(&self.talk.receive(PATIENCE).unwrap().bytes).unwrap()
+    }
+
+    /// Brings the session to rest; the answer is the number of frames then.
+    fn pause(&self) -> u64 {
+        let frames = self.program.link.holding().unwrap().hold();
+        match self.order(&ToWorker::Pause { frames, patience: 30_000 }) {
+            FromWorker::Paused { frames: executed } => executed,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn go_on(&self) {
+        assert_eq!(self.order(&ToWorker::Continue {}), FromWorker::Continued {});
+    }
+
+    /// The whole way: hold, rest, leave, come back.
+    fn round(&self) {
+        let holding = self.program.link.holding().unwrap();
+        let executed = self.pause();
+        assert_eq!(self.order(&ToWorker::Detach {}), FromWorker::Detached {});
+        assert_eq!(holding.leave().unwrap(), executed);
+        self.go_on();
+        holding.resume(&self.program.address, KEY, PATIENCE).unwrap();
+        let word = FromWorker::decode(&self.talk.receive(PATIENCE).unwrap().bytes).unwrap();
+        assert_eq!(word, FromWorker::Attached {});
+        holding.release();
+    }
+}
+
+/// Copies, fills and reads back until it is over.
+fn copies(caller: Caller<'_>, address: u64, over: &AtomicBool) -> u32 {
+    let mut rounds = 0_u32;
+    while !over.load(Ordering::Relaxed) {
+        let data: Vec<u8> = (0..1000_u32).map(|at| (at + rounds) as u8).collect();
+        caller.enqueue(&kdCopyIn { destination: address, stream: 0, data: &data });
+        caller.enqueue(&kdFill {
+            destination: address + 500,
+            pitch: 0,
+            value: 7,
+            elementSize: 1,
+            width: 100,
+            height: 1,
+            stream: 0,
+        });
+        let read = caller.call(&kdCopyOut { source: address, size: 1000, stream: 0 }).data;
+        assert_eq!((&read[..500], &read[500..600], &read[600..]), (&data[..500], &[7; 100][..], &data[600..]));
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Host functions in a stream of its own, each awaited.
+fn functions(caller: Caller<'_>, ran: &AtomicU32, sent: &Barrier, over: &AtomicBool) -> u32 {
+    caller.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
+    let mut rounds = 0;
+    while !over.load(Ordering::Relaxed) {
+        rounds += 1;
+        caller.enqueue(&kdHostFunction { stream: 3, token: rounds.into() });
+        if rounds == 1 {
+            sent.wait();
+        }
+        caller.call(&cuStreamSynchronize { hStream: 3 });
+        assert_eq!(ran.load(Ordering::Relaxed), rounds);
+    }
+    rounds
+}
+
+/// The token that ends the thread of host functions.
+const LAST: u64 = 1 << 40;
+
+/// Runs host functions as a shim does.
+fn upcalls(caller: Caller<'_>, ran: &AtomicU32, sent: &Barrier) {
+    sent.wait();
+    pass_holds();
+    let mut done = 0;
+    loop {
+        let next = caller.call(&kdUpcallNext { done });
+        if next.token == LAST {
+            return;
+        }
+        ran.store(next.token as u32, Ordering::Relaxed);
+        done = next.token;
+    }
+}
+
+on_every_way! {
+    fn threads_do_not_notice_that_their_program_leaves_and_comes_back(program: Program) {
+        let address = program.arenas.map.device(0).unwrap().start;
+        let caller = Caller(&*program.link);
+        caller.call(&kdDeviceGrow { device: 0, address, size: GRANULE });
+        let (over, ran, sent) = (AtomicBool::new(false), AtomicU32::new(0), Barrier::new(2));
+        thread::scope(|scope| {
+            let copies: Vec<_> = (0..3)
+                .map(|number| scope.spawn({ let over = &over; move || copies(caller, address + number * 4096, over) }))
+                .collect();
+            let functions = scope.spawn(|| functions(caller, &ran, &sent, &over));
+            scope.spawn(|| upcalls(caller, &ran, &sent));
+            let supervisor = Supervisor::new(&program);
+            (0..ROUNDS).for_each(|_| supervisor.round());
+            over.store(true, Ordering::Relaxed);
+            assert!(copies.into_iter().all(|thread| thread.join().unwrap() > 0));
+            assert!(functions.join().unwrap() > 0);
+            caller.enqueue(&kdHostFunction { stream: 0, token: LAST });
+        });
+    }
+
+    fn a_pause_is_over_when_the_companion_goes(program: Program) {
+        let address = program.arenas.map.device(0).unwrap().start;
+        let caller = Caller(&*program.link);
+        caller.call(&kdDeviceGrow { device: 0, address, size: GRANULE });
+        let supervisor = Supervisor::new(&program);
+        supervisor.pause();
+        // A second companion at the same time would make two of one checkpoint.
+        let busy = companion(&program.address, KEY, PATIENCE).unwrap_err().to_string();
+        assert!(busy.contains("has a companion already"), "{busy}");
+        drop(supervisor);
+        program.link.holding().unwrap().release();
+        let data = caller.call(&kdCopyOut { source: address, size: 10, stream: 0 }).data;
+        assert_eq!(data.len(), 10);
+    }
+
+    fn a_stream_that_does_not_end_is_named_and_everything_goes_on(program: Program) {
+        let caller = Caller(&*program.link);
+        caller.enqueue(&cuStreamCreate { phStream: 5, Flags: 1 });
+        caller.enqueue(&kdHostFunction { stream: 5, token: 9 });
+        let supervisor = Supervisor::new(&program);
+        let frames = program.link.holding().unwrap().hold();
+        let refused = supervisor.order(&ToWorker::Pause { frames, patience: 50 });
+        let FromWorker::Failed { text } = refused else { panic!("{refused:?}") };
+        assert!(text.contains("stream 5 of context 1 did not come to its end"), "{text}");
+        // Nor may the program leave a session that is not paused.
+        assert!(matches!(supervisor.order(&ToWorker::Detach {}), FromWorker::Failed { .. }));
+        let late = supervisor.order(&ToWorker::Pause { frames: frames + 1000, patience: 50 });
+        let FromWorker::Failed { text } = late else { panic!("{late:?}") };
+        assert!(text.contains("frames were executed in the time given"), "{text}");
+        program.link.holding().unwrap().release();
+        assert_eq!(caller.call(&kdUpcallNext { done: 0 }).token, 9);
+    }
+}
+
+#[test]
+fn a_detached_session_ends_with_its_companion() {
+    let mut program = Program::start(Way::Shm);
+    let supervisor = Supervisor::new(&program);
+    supervisor.pause();
+    assert_eq!(supervisor.order(&ToWorker::Detach {}), FromWorker::Detached {});
+    program.link.holding().unwrap().leave().unwrap();
+    drop(supervisor);
+    assert!(program.worker.wait().unwrap().success());
+}
