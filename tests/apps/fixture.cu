@@ -4,6 +4,7 @@
 //   fixture endless       says `ready`, then launches and synchronises for ever, until a call fails: says the error
 //   fixture stuck         says `ready`, then synchronises with a kernel that never ends
 //   fixture hold BYTES    as `idle`, with that much device memory
+//   fixture quits FILE    says `ready`, waits for the file, says `quits` and ends at once, with the GPU's side as it is
 //   fixture count N       launches N kernels, says how many arrived
 //
 // The exit status is 0 when all went well, and 3 when a CUDA call failed, after `error N NAME` on a line of its own.
@@ -72,6 +73,13 @@ static int stuck() {
     return 0;
 }
 
+static int quits(const char *file) {
+    say("ready");
+    while (access(file, F_OK) != 0) usleep(1000);
+    say("quits");
+    _exit(0);
+}
+
 static int count(long n) {
     int arrived = 0;
     for (long i = 0; i < n; i++) raise<<<1, 1>>>(cell);
@@ -90,7 +98,8 @@ int main(int argc, char **argv) {
     if (strcmp(what, "hold") == 0) return idle(strtoull(number, nullptr, 10));
     if (strcmp(what, "endless") == 0) return endless();
     if (strcmp(what, "stuck") == 0) return stuck();
+    if (strcmp(what, "quits") == 0) return quits(number);
     if (strcmp(what, "count") == 0) return count(atol(number));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | count N\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | quits FILE | count N\n");
     return 2;
 }

@@ -13,6 +13,8 @@ pub enum Kind {
     Driver,
     /// By g++, linked with no CUDA library.
     Plain,
+    /// By nvcc with Open MPI's compiler behind it; runs as two ranks of one job.
+    Mpi,
     /// Not at all: a text for the Python that has numba and NVRTC.
     Python,
     /// By nvcc with the static runtime; used by other tests, no test by itself.
@@ -30,6 +32,8 @@ pub enum Variant {
     Plain,
     /// None; Python runs it.
     Python,
+    /// `-cudart static`, started by `mpirun`.
+    Mpi,
 }
 
 impl fmt::Display for Variant {
@@ -39,6 +43,7 @@ impl fmt::Display for Variant {
             Self::Shared => "shared",
             Self::Plain => "plain",
             Self::Python => "python",
+            Self::Mpi => "mpi",
         })
     }
 }
@@ -63,13 +68,14 @@ impl App {
             Kind::Runtime => &[Variant::Static, Variant::Shared],
             Kind::Driver | Kind::Plain => &[Variant::Plain],
             Kind::Python => &[Variant::Python],
+            Kind::Mpi => &[Variant::Mpi],
             Kind::Fixture => &[Variant::Static],
         }
     }
 
     /// Whether the built program runs on another machine too.
     pub fn travels(&self) -> bool {
-        self.kind != Kind::Python
+        !matches!(self.kind, Kind::Python | Kind::Mpi)
     }
 
     /// Whether the program is a test by itself.
@@ -88,7 +94,7 @@ pub enum CatalogError {
         line: usize,
     },
     /// A kind that is none.
-    #[error("catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain, python and fixture")]
+    #[error("catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain, python, mpi and fixture")]
     UnknownKind {
         /// Counted from 1.
         line: usize,
@@ -140,6 +146,7 @@ fn parse_line(line: usize, text: &str) -> Result<App, CatalogError> {
         "driver" => Kind::Driver,
         "plain" => Kind::Plain,
         "python" => Kind::Python,
+        "mpi" => Kind::Mpi,
         "fixture" => Kind::Fixture,
         _ => return Err(CatalogError::UnknownKind { line, kind }),
     };

@@ -30,6 +30,8 @@ pub struct Places {
     pub runtimes: Vec<PathBuf>,
     /// A text a program.
     pub expected: PathBuf,
+    /// Programs that need a framework.
+    pub frameworks: PathBuf,
 }
 
 /// Why the places are not known.
@@ -55,6 +57,7 @@ impl Places {
             apps: target.join("apps"),
             runtimes: vec![toolkit.join("cu13/lib"), toolkit.join("cuda_runtime/lib")],
             expected: Path::new(env!("CARGO_MANIFEST_DIR")).join("apps/expected"),
+            frameworks: Path::new(env!("CARGO_MANIFEST_DIR")).join("frameworks"),
         }
     }
 
@@ -65,6 +68,7 @@ impl Places {
             apps: folder.join("apps"),
             runtimes: vec![folder.join("runtimes")],
             expected: folder.join("expected"),
+            frameworks: folder.join("frameworks"),
         }
     }
 
@@ -102,9 +106,20 @@ impl Places {
         self.dist.join("lib/katydid/shim")
     }
 
+    /// The root of the OpenCL driver under test; it is there if it could be fetched.
+    pub fn opencl(&self) -> PathBuf {
+        self.apps.with_file_name("opencl")
+    }
+
     /// Folder of the driver library whose device is the CPU.
     pub fn soft(&self) -> PathBuf {
         self.dist.join("lib/katydid/soft")
+    }
+
+    /// Why a program was not built: without Open MPI there are none with ranks. `None`: it was, or should have been.
+    pub fn why_not_built(&self, name: &str, variant: Variant) -> Option<&'static str> {
+        let is_missing = variant == Variant::Mpi && !self.program(name, variant).exists();
+        is_missing.then_some("programs with ranks of MPI are not tested: there was no Open MPI to build them with")
     }
 
     /// A built program.

@@ -1,16 +1,16 @@
 //! Running a program to its end, or to a time limit: a program that hangs is a failure, never a hang of the tests.
 //!
-//! Output goes to files without a name, not to pipes, so that a process that a program left behind cannot keep the
-//! reader waiting.
+//! Output goes to files, not to pipes, so that a process that a program left behind cannot keep the reader waiting. The
+//! files have names while the program runs: a checkpoint of the program finds them by these.
 
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::NamedTempFile;
 
 /// How often an awaited process is looked at.
 const LOOK: Duration = Duration::from_millis(3);
@@ -87,8 +87,8 @@ pub enum ProgramError {
 pub struct Running {
     name: String,
     child: Child,
-    stdout: File,
-    stderr: File,
+    stdout: NamedTempFile,
+    stderr: NamedTempFile,
     started: Instant,
 }
 
@@ -101,8 +101,8 @@ impl Running {
     pub fn start(command: &mut Command, stdin: Stdio) -> Result<Self, ProgramError> {
         let name = command.get_program().to_string_lossy().into_owned();
         let failed = |source| ProgramError::Start { program: name.clone(), source };
-        let (stdout, stderr) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
-        let (out, err) = (stdout.try_clone().map_err(failed)?, stderr.try_clone().map_err(failed)?);
+        let (stdout, stderr) = (NamedTempFile::new().map_err(failed)?, NamedTempFile::new().map_err(failed)?);
+        let (out, err) = (stdout.reopen().map_err(failed)?, stderr.reopen().map_err(failed)?);
         let child = command.stdin(stdin).stdout(out).stderr(err).process_group(0).spawn().map_err(failed)?;
         Ok(Self { name, child, stdout, stderr, started: Instant::now() })
     }
@@ -130,6 +130,15 @@ impl Running {
     /// [`ProgramError::Lost`].
     pub fn output_so_far(&self) -> Result<String, ProgramError> {
         Ok(String::from_utf8_lossy(&self.contents(&self.stdout)?).into_owned())
+    }
+
+    /// What it has written to standard error so far.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Lost`].
+    pub fn errors_so_far(&self) -> Result<String, ProgramError> {
+        Ok(String::from_utf8_lossy(&self.contents(&self.stderr)?).into_owned())
     }
 
     /// Waits until its output contains `word`.
@@ -169,11 +178,20 @@ impl Running {
         }
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Lost`].
+    pub fn has_ended(&mut self) -> Result<bool, ProgramError> {
+        Ok(self.ended()?.is_some())
+    }
+
     fn ended(&mut self) -> Result<Option<ExitStatus>, ProgramError> {
         self.child.try_wait().map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
     }
 
-    fn too_long(&self, limit: Duration) -> ProgramError {
+    pub(crate) fn too_long(&self, limit: Duration) -> ProgramError {
         let text = |file| self.contents(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         ProgramError::TooLong {
             program: self.name.clone(),
@@ -183,18 +201,8 @@ impl Running {
         }
     }
 
-    /// All bytes of a file that the program writes to; the program's own place in it stays where it is.
-    fn contents(&self, file: &File) -> Result<Vec<u8>, ProgramError> {
-        let read = || -> io::Result<Vec<u8>> {
-            // A second opening has a place of its own; `/proc` gives one for a file without a name.
-            use std::os::fd::AsRawFd;
-            let mut again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-            again.rewind()?;
-            let mut bytes = Vec::new();
-            again.read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        read().map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
+    fn contents(&self, file: &NamedTempFile) -> Result<Vec<u8>, ProgramError> {
+        std::fs::read(file.path()).map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
     }
 }
 

@@ -1,5 +1,6 @@
 //! A server for tests: `katydid serve` on a unix socket and on TCP of loopback, ended with the value that holds it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -61,11 +62,26 @@ impl Server {
     ///
     /// See [`ServerError`].
     pub fn start(places: &Places, driver: &str, further: &[&str]) -> Result<Self, ServerError> {
+        Self::start_with(places, driver, further, &[])
+    }
+
+    /// The same with variables of its environment, which its workers inherit.
+    ///
+    /// # Errors
+    ///
+    /// See [`ServerError`].
+    pub fn start_with(
+        places: &Places,
+        driver: &str,
+        further: &[&str],
+        variables: &[(&str, OsString)],
+    ) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("katydid-test-").tempdir().map_err(system("make a folder"))?;
         let log = fs::File::create(folder.path().join("log")).map_err(system("make a log"))?;
         let mut command = Command::new(places.katydid());
         command.args(["serve", "--listen", &unix_address(folder.path()), "--listen", "tcp://127.0.0.1:0"]);
         command.arg("--admin").arg(admin_socket(folder.path())).args(["--driver", driver]).args(further);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
         let mut server = Self { child, folder, tcp: String::new() };
         server.tcp = server.wait_until_it_answers()?;
@@ -118,14 +134,7 @@ impl Server {
     ///
     /// [`ServerError::System`] when nothing listens, [`ServerError::Nonsense`] for anything but JSON.
     pub fn admin(&self, path: &str) -> Result<Value, ServerError> {
-        let mut socket = UnixStream::connect(self.admin_socket()).map_err(system("reach the admin socket"))?;
-        socket.set_read_timeout(Some(PATIENCE)).map_err(system("set a time limit"))?;
-        let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-        socket.write_all(request.as_bytes()).map_err(system("ask the admin socket"))?;
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).map_err(system("hear the admin socket"))?;
-        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        serde_json::from_str(body).map_err(|_| ServerError::Nonsense { request: path.to_owned(), answer })
+        ask(&self.admin_socket(), "GET", path)
     }
 
     /// Its sessions now.
@@ -186,6 +195,22 @@ impl Drop for Server {
             let _ = self.child.wait();
         }
     }
+}
+
+/// The answer of an HTTP/JSON socket of ours to a request without a body.
+///
+/// # Errors
+///
+/// [`ServerError::System`] when nothing listens, [`ServerError::Nonsense`] for anything but JSON.
+pub fn ask(socket: &Path, method: &str, path: &str) -> Result<Value, ServerError> {
+    let mut connection = UnixStream::connect(socket).map_err(system("reach the socket"))?;
+    connection.set_read_timeout(Some(PATIENCE)).map_err(system("set a time limit"))?;
+    let request = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    connection.write_all(request.as_bytes()).map_err(system("ask the socket"))?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).map_err(system("hear the socket"))?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    serde_json::from_str(body).map_err(|_| ServerError::Nonsense { request: path.to_owned(), answer })
 }
 
 fn unix_address(folder: &Path) -> String {

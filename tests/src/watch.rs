@@ -3,8 +3,14 @@
 //! Waits have a limit that only a hang reaches; how long something took never decides a test.
 
 use std::fs;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::places::Places;
 
 /// Long enough for anything that happens by itself, on a busy machine too.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,6 +46,12 @@ pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
+/// Whether a process runs: it exists, and is more than an entry that waits to be reaped.
+pub fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
+}
+
 /// Processor time that a process has used, in ticks of 10 ms; 0 for one that is gone.
 pub fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -71,6 +83,37 @@ pub fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
+/// A process and everything below it, the process first.
+pub fn tree(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while next < found.len() {
+        found.extend(children(found[next]));
+        next += 1;
+    }
+    found
+}
+
+/// Kills a process at once; one that is gone needs no killing.
+pub fn kill(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Why no process can be saved here, as `katydid doctor` says it: no CRIU, or one without the rights or the kernel that it
+/// needs. `None`: one can.
+pub fn why_no_checkpoint(places: &Places) -> Option<String> {
+    let said = Command::new(places.katydid()).args(["doctor", "--json"]).output();
+    let findings: Value = said.ok().and_then(|said| serde_json::from_slice(&said.stdout).ok()).unwrap_or_default();
+    let finding = findings.as_array().into_iter().flatten().find(|finding| finding["check"] == "checkpoints");
+    match finding {
+        Some(finding) if finding["status"] == "ok" => None,
+        Some(finding) => Some(finding["detail"].to_string()),
+        None => Some("katydid doctor says nothing of checkpoints".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,8 +121,13 @@ mod tests {
     #[test]
     fn this_process_exists_and_holds_no_memory_files() {
         let me = std::process::id();
-        assert!(exists(me) && resident_kib(me) > 0);
+        assert!(exists(me) && runs(me) && !runs(u32::MAX) && resident_kib(me) > 0);
         assert_eq!(memory_files(me), 0);
+    }
+
+    #[test]
+    fn a_tree_begins_with_its_root() {
+        assert_eq!(tree(std::process::id())[0], std::process::id());
     }
 
     #[test]

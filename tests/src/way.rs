@@ -53,6 +53,11 @@ impl Way {
         ]
     }
 
+    /// Frames on a unix socket, to the same server.
+    pub fn as_stream(server: &Server) -> Self {
+        Self::Served { name: "unix", address: server.unix(), as_stream: true }
+    }
+
     /// The command that runs `program` on this way; arguments can be added to it.
     pub fn command(&self, places: &Places, program: &Path) -> Command {
         match self {
@@ -61,16 +66,43 @@ impl Way {
                 clean(&mut command, places, folder.as_deref());
                 command
             }
-            Self::Private { driver } => katydid(places, &["--driver", driver], program),
-            Self::Served { address, as_stream: false, .. } => katydid(places, &["--server", address], program),
-            Self::Served { address, .. } => katydid(places, &["--server", address, "--link", "stream"], program),
+            Self::Private { .. } | Self::Served { .. } => self.job(places, &[], program),
+        }
+    }
+
+    /// As [`Way::command`], with further options of `katydid run`. A direct way has no such options: it is `katydid run`
+    /// with a server of its own then.
+    pub fn job(&self, places: &Places, options: &[&str], program: &Path) -> Command {
+        let mut command = katydid(places, &["run"]);
+        self.to_the_server(&mut command);
+        if let Self::Served { as_stream: true, .. } = self {
+            command.args(["--link", "stream"]);
+        }
+        command.args(options).arg("--").arg(program);
+        command
+    }
+
+    /// The command that restores a checkpoint of `image` on this way: the latest, or the one that an option names.
+    pub fn restore(&self, places: &Places, image: &Path, options: &[&str]) -> Command {
+        let mut command = katydid(places, &["restore"]);
+        self.to_the_server(&mut command);
+        command.args(options).arg(image);
+        command
+    }
+
+    fn to_the_server(&self, command: &mut Command) {
+        match self {
+            Self::Direct { .. } => {}
+            Self::Private { driver } => drop(command.args(["--driver", driver])),
+            Self::Served { address, .. } => drop(command.args(["--server", address])),
         }
     }
 }
 
-fn katydid(places: &Places, options: &[&str], program: &Path) -> Command {
+/// Our own tool, as a user without any settings calls it.
+pub fn katydid(places: &Places, arguments: &[&str]) -> Command {
     let mut command = Command::new(places.katydid());
-    command.arg("run").args(options).arg("--").arg(program);
+    command.args(arguments);
     clean(&mut command, places, None);
     command
 }

@@ -225,7 +225,9 @@ fn sessions_are_listed_with_their_programs_and_then_forgotten() -> Result<()> {
     ensure!(listed.lines().filter(|line| line.contains("fixture")).count() == 2, "{listed}");
     let json: serde_json::Value = serde_json::from_str(&ps(true)?)?;
     let text = json.to_string();
-    ensure!(text.contains(&first.pid().to_string()) && text.contains(&second.pid().to_string()), "{text}");
+    for program in [&first, &second].map(|running| children(running.pid())) {
+        ensure!(program.len() == 1 && text.contains(&program[0].to_string()), "{program:?} are not in {text}");
+    }
     ended_well(first)?;
     ended_well(second)?;
     bench.server.workers_of(0)?;

@@ -15,7 +15,7 @@ use katydid_tests::way::Way;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME};
 use katydid_wire::handshake::{
-    ArenaKind, ArenaRange, Build, Hello, LinkKind, MessageKind, PREFIX, Prefix, Ready, RefusalCode, Refused,
+    ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, MessageKind, PREFIX, Prefix, Ready, RefusalCode, Refused,
     SessionKind,
 };
 
@@ -69,6 +69,7 @@ fn hello() -> Hello {
     let range = |kind, base, length| ArenaRange { kind, base, length };
     Hello {
         session: SessionKind::CUDA,
+        claim: Claim::NEW,
         link: LinkKind::STREAM,
         pid: std::process::id(),
         memory_quota: 0,

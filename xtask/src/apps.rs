@@ -23,6 +23,11 @@ use crate::tree::Tree;
 /// options name other architectures.
 const CODE: &str = "arch=compute_90,code=[sm_90,compute_90]";
 
+/// Two ranks on this machine, that speak through shared memory only: what a checkpoint can take along. Ranks are not tied
+/// to cores, of which there may be fewer than ranks.
+const MPI_RUN: &str = "mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 --mca btl self,vader \
+    --mca btl_vader_single_copy_mechanism none";
+
 /// Compilers at a time.
 const AT_A_TIME: usize = 2;
 
@@ -38,7 +43,8 @@ pub(crate) fn build_only(tree: &Tree, name: &str) -> Result<()> {
 
 fn bring_up_to_date(tree: &Tree, wanted: impl Fn(&App) -> bool) -> Result<()> {
     setup::run(tree)?;
-    let apps: Vec<App> = catalog::apps()?.into_iter().filter(wanted).collect();
+    let can_build = |app: &App| app.kind != Kind::Mpi || setup::has_open_mpi();
+    let apps: Vec<App> = catalog::apps()?.into_iter().filter(wanted).filter(can_build).collect();
     let sources = read_sources(&tree.app_sources())?;
     let old: Vec<&App> = apps.iter().filter(|app| !is_up_to_date(tree, app, &sources)).collect();
     if old.is_empty() {
@@ -98,9 +104,7 @@ fn fingerprint(tree: &Tree, app: &App, sources: &Sources) -> String {
         hash.update(shell::shown(&command).as_bytes());
     }
     hash.update(include_bytes!("../toolkit.txt"));
-    if app.kind == Kind::Python {
-        hash.update(launcher(tree, app).as_bytes());
-    }
+    hash.update(launcher(tree, app).unwrap_or_default().as_bytes());
     for (name, content) in sources {
         if name.ends_with(".h") || app.sources.contains(name) {
             hash.update(name.as_bytes()).update(&(content.len() as u64).to_le_bytes()).update(content);
@@ -110,18 +114,24 @@ fn fingerprint(tree: &Tree, app: &App, sources: &Sources) -> String {
 }
 
 fn build(tree: &Tree, app: &App) -> Result<()> {
-    for folder in ["static", "shared", "plain", "python", "objects", "stamps"] {
+    for folder in ["static", "shared", "plain", "python", "mpi", "objects", "stamps"] {
         let folder = tree.target.join("apps").join(folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    if app.kind == Kind::Python {
-        return write_launcher(tree, app);
-    }
-    commands(tree, app).iter_mut().try_for_each(|command| shell::read(command).map(drop))
+    commands(tree, app).iter_mut().try_for_each(|command| shell::read(command).map(drop))?;
+    launcher(tree, app).map_or(Ok(()), |script| write_launcher(tree, app, &script))
 }
 
-/// The program that a Python text becomes: a script, so that it is started like any other.
-fn launcher(tree: &Tree, app: &App) -> String {
+/// The script that a program is started by, where it is not the program itself.
+fn launcher(tree: &Tree, app: &App) -> Option<String> {
+    match app.kind {
+        Kind::Python => Some(python_launcher(tree, app)),
+        Kind::Mpi => Some(format!("#!/bin/sh\nexec {MPI_RUN} '{}' \"$@\"\n", ranked(tree, app).display())),
+        _ => None,
+    }
+}
+
+fn python_launcher(tree: &Tree, app: &App) -> String {
     let texts: Vec<String> =
         app.sources.iter().map(|source| tree.app_sources().join(source).display().to_string()).collect();
     let (cuda, python) = (tree.cuda(), tree.target.join("python/bin/python"));
@@ -130,9 +140,9 @@ fn launcher(tree: &Tree, app: &App) -> String {
     format!("#!/bin/sh\n{home} exec '{}' -B '{}' \"$@\"\n", python.display(), texts.join("' '"))
 }
 
-fn write_launcher(tree: &Tree, app: &App) -> Result<()> {
-    let path = tree.places().program(&app.name, Variant::Python);
-    fs::write(&path, launcher(tree, app)).with_context(|| format!("cannot write {}", path.display()))?;
+fn write_launcher(tree: &Tree, app: &App, script: &str) -> Result<()> {
+    let path = tree.places().program(&app.name, app.variants()[0]);
+    fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
         .with_context(|| format!("cannot let {} be run", path.display()))
 }
@@ -151,7 +161,10 @@ fn commands(tree: &Tree, app: &App) -> Vec<Command> {
     });
     let link = app.variants().iter().map(|variant| {
         let mut command = compiler(tree, app);
-        command.args(&objects).arg("-o").arg(tree.places().program(&app.name, *variant));
+        command.args(&objects).arg("-o").arg(match variant {
+            Variant::Mpi => ranked(tree, app),
+            _ => tree.places().program(&app.name, *variant),
+        });
         match (app.kind, variant) {
             (Kind::Driver, _) => command.arg("-L").arg(tree.places().shim()).arg("-lcuda"),
             (Kind::Plain, _) => command.arg("-ldl"),
@@ -166,9 +179,14 @@ fn commands(tree: &Tree, app: &App) -> Vec<Command> {
 /// An option of the host's compiler, handed through nvcc where it is in between.
 fn through<'a>(app: &App, flag: &'a str) -> Vec<&'a str> {
     match app.kind {
-        Kind::Runtime | Kind::Fixture => vec!["-Xcompiler", flag],
+        Kind::Runtime | Kind::Fixture | Kind::Mpi => vec!["-Xcompiler", flag],
         Kind::Driver | Kind::Plain | Kind::Python => vec![flag],
     }
+}
+
+/// The program of which `mpirun` starts a process a rank.
+fn ranked(tree: &Tree, app: &App) -> PathBuf {
+    tree.target.join("apps/objects").join(format!("{}-ranked", app.name))
 }
 
 fn object(tree: &Tree, app: &App, source: &str) -> PathBuf {
@@ -178,10 +196,13 @@ fn object(tree: &Tree, app: &App, source: &str) -> PathBuf {
 /// The compiler in the folder of the sources, so that device code knows its files by their bare names.
 fn compiler(tree: &Tree, app: &App) -> Command {
     let mut command = match app.kind {
-        Kind::Runtime | Kind::Fixture => {
+        Kind::Runtime | Kind::Fixture | Kind::Mpi => {
             let mut nvcc = Command::new(tree.cuda().join("bin/nvcc"));
             if !app.options.iter().any(|option| option == "-gencode") {
                 nvcc.args(["-gencode", CODE]);
+            }
+            if app.kind == Kind::Mpi {
+                nvcc.args(["-ccbin", "mpicxx"]);
             }
             nvcc.arg("-O2").args(&app.options);
             nvcc

@@ -10,7 +10,7 @@ use katydid_tests::way::Way;
 
 use crate::output::line;
 use crate::tree::Tree;
-use crate::{apps, dist};
+use crate::{apps, demo_checkpoint, dist, setup};
 
 /// The program that is shown.
 const PROGRAM: &str = "nbody";
@@ -20,8 +20,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Installs and builds what is missing, then shows it.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
+    // Before the installation, which takes CRIU in.
+    setup::run(tree)?;
     dist::run(tree, false)?;
-    apps::build_only(tree, PROGRAM)?;
+    for program in [PROGRAM, demo_checkpoint::PROGRAM] {
+        apps::build_only(tree, program)?;
+    }
     let places = tree.places();
     let path = places.program(PROGRAM, Variant::Static);
     line("");
@@ -41,6 +45,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     );
     line("");
     trace(&places.katydid(), &path)?;
+    demo_checkpoint::run(tree)?;
     line("");
     line(
         "It worked. `katydid run -- YOUR-PROGRAM` does the same for any CUDA program; where there is a GPU, on the GPU.",

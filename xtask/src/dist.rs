@@ -1,21 +1,25 @@
-//! Installs the binaries as a user has them: `bin/katydid` and the two libraries beside it.
+//! Installs the binaries as a user has them: `bin/katydid`, the libraries beside it, and CRIU if `setup` fetched it.
 //!
 //! Files are replaced by renaming, so that a running server or program keeps the file it has open.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::criu;
 use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;
 
 /// Built file, and where it goes.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 5] = [
     ("katydid", "bin/katydid"),
     ("libkatydid_shim_cuda.so", "lib/katydid/shim/libcuda.so.1"),
+    ("libkatydid_opencl.so", "lib/katydid/shim/libkatydid_opencl.so"),
+    ("libkatydid_nvml.so", "lib/katydid/shim/libnvidia-ml.so.1"),
     ("libkatydid_softcuda.so", "lib/katydid/soft/libcuda.so.1"),
 ];
 
@@ -25,6 +29,7 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     step(&format!("building Katydid into {}", tree.target.join(folder).display()));
     let mut cargo = shell::cargo(&tree.root, &["build", "--quiet"]);
     cargo.args(["--package", "katydid-cli", "--package", "katydid-shim-cuda", "--package", "katydid-softcuda"]);
+    cargo.args(["--package", "katydid-shim-opencl", "--package", "katydid-shim-nvml"]);
     if release {
         cargo.arg("--release");
     }
@@ -32,10 +37,39 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     for (built, installed) in FILES {
         install(&tree.target.join(profile).join(built), &tree.target.join(folder).join(installed))?;
     }
+    vendors(&tree.target.join(folder).join("lib/katydid/shim/vendors"))?;
     for library in ["shim", "soft"] {
         link(&tree.target.join(folder).join("lib/katydid").join(library))?;
     }
-    Ok(())
+    place_criu(tree, &tree.target.join(folder).join("lib/katydid/criu"))
+}
+
+/// The folder by which loaders of OpenCL find our library; its name is enough, since programs look beside libcuda.so.1.
+fn vendors(folder: &Path) -> Result<()> {
+    let file = folder.join("katydid.icd");
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::write(&file, "libkatydid_opencl.so\n").with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Copies CRIU's root into place, unless it is there.
+fn place_criu(tree: &Tree, place: &Path) -> Result<()> {
+    let Some(root) = criu::root(tree) else { return Ok(()) };
+    let version = |folder: &Path| fs::read(folder.join("version.txt")).ok();
+    if version(place).is_some_and(|there| Some(there) == version(&root)) {
+        return Ok(());
+    }
+    let fresh = place.with_extension("new");
+    for old in [&fresh, &place.to_owned()] {
+        match fs::remove_dir_all(old) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", old.display()));
+            }
+            _ => {}
+        }
+    }
+    // Links among the libraries stay links.
+    shell::run(Command::new("cp").arg("--archive").arg(&root).arg(&fresh))?;
+    fs::rename(&fresh, place).with_context(|| format!("cannot place {}", place.display()))
 }
 
 /// Puts a copy in place, and leaves an equal one alone.

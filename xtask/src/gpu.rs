@@ -3,7 +3,7 @@
 //! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
 //! program; the machine needs no more than a driver and bash. Four ways are tried, one after the other, since some
 //! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
-//! and over TCP.
+//! and over TCP. The part `checkpoint` is by itself: `run.sh checkpoint`.
 
 use std::env;
 use std::fs;
@@ -33,14 +33,29 @@ const BENCH_LIMIT: Duration = Duration::from_secs(240);
 const TESTS_LIMIT: Duration = Duration::from_secs(240);
 /// Tests of the whole system that mean something on a real GPU too.
 const TESTS: [&str; 2] = ["faults", "hostile"];
+/// Those of the part `checkpoint`.
+const CHECKPOINT_TESTS: &str = "checkpoint";
+/// Time for them: every program is run several times over.
+const CHECKPOINT_LIMIT: Duration = Duration::from_secs(1200);
+/// How their measurement is asked for, and time for it: 32 GiB take two minutes.
+const CHECKPOINT_BENCH: [&str; 5] = ["bench", "checkpoint", "--within", "8m", "--json"];
+const CHECKPOINT_BENCH_LIMIT: Duration = Duration::from_secs(660);
+/// Installed files that travel.
+const DIST: [&str; 4] = [
+    "bin/katydid",
+    "lib/katydid/shim/libcuda.so.1",
+    "lib/katydid/shim/libnvidia-ml.so.1",
+    "lib/katydid/soft/libcuda.so.1",
+];
 /// The program whose calls are traced.
 const TRACED: &str = "streams_events";
 /// What the other side starts.
 const SCRIPT: &str = "#!/usr/bin/env bash\n\
     # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.\n\
+    # `run.sh checkpoint` runs the tests and measurements of checkpoints instead.\n\
     set -euo pipefail\n\
     here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
-    exec \"$here/bin/xtask\" gpu-test --run \"$here\"\n";
+    exec \"$here/bin/xtask\" gpu-test --run \"$here\" \"$@\"\n";
 
 /// Makes the folder that travels.
 pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
@@ -49,7 +64,7 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     dist::run(tree, true)?;
     step(&format!("packing into {}", folder.display()));
     let (from, to) = (tree.places(), Places::of_pack(folder));
-    for file in ["bin/katydid", "lib/katydid/shim/libcuda.so.1", "lib/katydid/soft/libcuda.so.1"] {
+    for file in DIST {
         stripped(&tree.target.join("dist-release").join(file), &to.dist.join(file))?;
     }
     for app in catalog::apps()?.iter().filter(|app| app.travels()) {
@@ -64,7 +79,12 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
         let name = format!("{}.txt", app.name);
         copy(&from.expected.join(&name), &to.expected.join(&name))?;
     }
-    for test in TESTS {
+    for file in fs::read_dir(&from.frameworks).context("cannot read the programs of frameworks")? {
+        let file = file?;
+        copy(&file.path(), &to.frameworks.join(file.file_name()))?;
+    }
+    pack_criu(tree, &to)?;
+    for test in TESTS.into_iter().chain([CHECKPOINT_TESTS]) {
         stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
     }
     pack_forms(tree, folder)?;
@@ -74,6 +94,16 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     shell::run(Command::new("chmod").arg("+x").arg(&script))?;
     line(shell::read(Command::new("du").arg("-sh").arg(folder))?.trim_end());
     Ok(())
+}
+
+/// CRIU's root, which `dist` has placed.
+fn pack_criu(tree: &Tree, to: &Places) -> Result<()> {
+    let (from, place) = (tree.target.join("dist-release/lib/katydid/criu"), to.dist.join("lib/katydid/criu"));
+    if !from.exists() {
+        bail!("CRIU is not in {}; `cargo xtask setup` fetches it", from.display());
+    }
+    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+    shell::run(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(&from).arg(&place))
 }
 
 /// The catalogue of instruction forms, the answers that are kept, and what asks a GPU.
@@ -122,12 +152,40 @@ struct Run {
     fault: Option<String>,
 }
 
-/// Runs everything in the pack and writes the report.
-pub(crate) fn run(folder: &Path) -> Result<ExitCode> {
+/// A part of the run that can be had by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Tests and measurements of checkpoints.
+    Checkpoint,
+}
+
+/// Runs the pack, or a part of it, and writes the report.
+pub(crate) fn run(folder: &Path, part: Option<Part>) -> Result<ExitCode> {
     let folder = folder.canonicalize().with_context(|| format!("{} is no pack", folder.display()))?;
-    let places = Places::of_pack(&folder);
     let report = env::var_os("OUT").map_or_else(|| folder.join("report"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
+    match part {
+        Some(Part::Checkpoint) => run_checkpoint(&folder, &report),
+        None => run_all(&folder, &report),
+    }
+}
+
+/// The figures first, since they need an idle machine; both lie in the report, whether or not they are good.
+fn run_checkpoint(folder: &Path, report: &Path) -> Result<ExitCode> {
+    let places = Places::of_pack(folder);
+    fs::write(report.join("machine.json"), serde_json::to_vec_pretty(&machine())?)
+        .context("cannot write to the report")?;
+    let bench = katydid(&places, &CHECKPOINT_BENCH, CHECKPOINT_BENCH_LIMIT).and_then(|bench| {
+        fs::write(report.join("checkpoint.json"), &bench.stdout).context("cannot write to the report")
+    });
+    let tests = tests_of_the_system(folder, report, CHECKPOINT_TESTS, CHECKPOINT_LIMIT);
+    let failed = [bench.is_err(), tests.is_err()].into_iter().filter(|failed| *failed).count();
+    line(&format!("{} passed, {failed} failed", 2 - failed));
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
+    let places = Places::of_pack(folder);
     let machine = machine();
     step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
     let server = Server::start(&places, "auto", &[])?;
@@ -144,11 +202,12 @@ pub(crate) fn run(folder: &Path) -> Result<ExitCode> {
     let served = json!({ "server": server.admin("/v1/server")?, "sessions": server.admin("/v1/sessions")? });
     fs::write(report.join("server.log"), server.log())?;
     drop(server);
-    let tests: Vec<Result<Outcome>> = TESTS.iter().map(|test| tests_of_the_system(&folder, &report, test)).collect();
-    let forms = forms(&folder, &report);
+    let tests: Vec<Result<Outcome>> =
+        TESTS.iter().map(|test| tests_of_the_system(folder, report, test, TESTS_LIMIT)).collect();
+    let forms = forms(folder, report);
     let bench = katydid(&places, &["bench", "--json"], BENCH_LIMIT);
-    let traced = trace(&places, &report);
-    write_report(&report, &machine, &runs, &served, bench.as_ref().ok(), traced.as_ref().ok())?;
+    let traced = trace(&places, report);
+    write_report(report, &machine, &runs, &served, bench.as_ref().ok(), traced.as_ref().ok())?;
     let others: Vec<bool> =
         tests.iter().map(Result::is_err).chain([forms.is_err(), bench.is_err(), traced.is_err()]).collect();
     let failed =
@@ -177,10 +236,10 @@ fn katydid(places: &Places, arguments: &[&str], limit: Duration) -> Result<Outco
 }
 
 /// One binary of tests, on the GPU; what it says lies in the report.
-fn tests_of_the_system(folder: &Path, report: &Path, name: &str) -> Result<Outcome> {
+fn tests_of_the_system(folder: &Path, report: &Path, name: &str, limit: Duration) -> Result<Outcome> {
     let mut command = Command::new(folder.join("tests").join(name));
     command.arg("--test-threads=2").env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, "auto");
-    let outcome = succeeds(&mut command, TESTS_LIMIT)?;
+    let outcome = succeeds(&mut command, limit)?;
     fs::write(report.join(format!("{name}.txt")), &outcome.stdout).context("cannot write to the report")?;
     Ok(outcome)
 }

@@ -1,16 +1,19 @@
 //! The checks and chores of the project, one command each: `cargo xtask COMMAND`.
 //!
 //! Everything is built below cargo's target folder; nothing is installed elsewhere but Debian packages that are
-//! missing (g++, python3-pip), and each is named before it is installed.
+//! missing (g++, python3-pip, Open MPI), and each is named before it is installed.
 
 mod apps;
 mod bless;
 mod check;
+mod criu;
 mod demo;
+mod demo_checkpoint;
 mod dist;
 mod failures;
 mod gpu;
 mod layers;
+mod opencl;
 mod output;
 mod setup;
 mod shell;
@@ -66,6 +69,9 @@ enum Command {
         /// Runs everything in the folder DIR and writes the report to $OUT, or to DIR/report.
         #[arg(long, value_name = "DIR", required_unless_present = "pack")]
         run: Option<PathBuf>,
+        /// Only this part of the run.
+        #[arg(requires = "run")]
+        part: Option<gpu::Part>,
     },
 }
 
@@ -82,8 +88,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     // The run on a GPU machine happens without a checkout.
-    if let Command::GpuTest { run: Some(folder), .. } = &command {
-        return gpu::run(folder);
+    if let Command::GpuTest { run: Some(folder), part, .. } = &command {
+        return gpu::run(folder, *part);
     }
     let tree = Tree::find()?;
     match command {
@@ -92,7 +98,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check => check::run(&tree)?,
         Command::Setup => setup::run(&tree)?,
         Command::Dist { release } => dist::run(&tree, release)?,
-        Command::Apps => apps::run(&tree)?,
+        Command::Apps => apps::run(&tree).and_then(|()| opencl::apps(&tree))?,
         Command::Layers => layers::run(&tree)?,
         Command::Style => style::run(&tree)?,
         Command::Bless => bless::run(&tree)?,

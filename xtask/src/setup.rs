@@ -1,5 +1,5 @@
 //! The CUDA toolkit for the programs under test, and a Python with numba and NVRTC: pinned wheels of PyPI, unpacked below
-//! the target folder.
+//! the target folder. CRIU (`criu.rs`) and an OpenCL driver (`opencl.rs`) come from Debian.
 //!
 //! Nothing is done when the stamp names the very same pins. A new toolkit or Python replaces the old one only when it is
 //! complete, so that an interrupted fetch leaves no half of one.
@@ -11,7 +11,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::output::step;
+use crate::criu;
+use crate::opencl;
+use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
@@ -20,6 +22,9 @@ const PINS: &str = include_str!("../toolkit.txt");
 
 /// The pins of what the Python has; each wheel for every version of Python that it may be.
 const PYTHON_PINS: &str = include_str!("../python.txt");
+
+/// Versions of Open MPI whose options are those that ranks are started with; 5 has no `vader`.
+const OPEN_MPI: [&str; 2] = ["4.0", "4.1"];
 
 /// How pip is told to take what the pins say and nothing else.
 const PIP_INSTALL: [&str; 7] = [
@@ -35,7 +40,30 @@ const PIP_INSTALL: [&str; 7] = [
 /// Fetches what is missing.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     toolkit(tree)?;
-    python(tree)
+    open_mpi();
+    python(tree)?;
+    criu::fetch(tree)?;
+    opencl::fetch(tree)
+}
+
+/// Open MPI, from the distribution: its daemons and libraries find each other by the places they were built for. What keeps
+/// it from being used is said, and is no failure.
+fn open_mpi() {
+    let wanted = need_program("mpirun", &["--version"], "openmpi-bin")
+        .and_then(|()| need_program("mpicxx", &["--version"], "libopenmpi-dev"));
+    if let Err(error) = wanted {
+        line(&format!("programs with ranks of MPI are neither built nor tested: {error:#}"));
+    } else if !has_open_mpi() {
+        let known = OPEN_MPI.join(" or ");
+        line(&format!("programs with ranks of MPI are neither built nor tested: `mpirun` is not Open MPI {known}"));
+    }
+}
+
+/// Whether programs with ranks can be built and run.
+pub(crate) fn has_open_mpi() -> bool {
+    let version = shell::read(Command::new("mpirun").arg("--version")).unwrap_or_default();
+    let is_known = OPEN_MPI.iter().any(|known| version.starts_with(&format!("mpirun (Open MPI) {known}.")));
+    is_known && shell::works("mpicxx", &["--version"])
 }
 
 /// A virtual environment of the system's Python. It is made where it stays, since its scripts name their place.

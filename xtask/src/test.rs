@@ -6,13 +6,13 @@
 use std::io::{self, BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 
 use crate::check::CHECKS;
 use crate::failures::{Failure, Reader};
 use crate::output::{line, problem, step};
 use crate::tree::Tree;
-use crate::{apps, dist, shell};
+use crate::{apps, dist, opencl, setup, shell};
 
 /// How many tests and checks did what.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,11 +28,16 @@ impl Count {
         match result {
             Ok(()) => self.passed += 1,
             Err(error) => {
-                problem(&format!("{name}: {error:#}"));
                 self.failed += 1;
-                self.failures.push(Failure { name: name.to_owned(), output: format!("{error:#}") });
+                self.keep(name, &error);
             }
         }
+    }
+
+    /// Shows a failure, and keeps it to be shown once more.
+    fn keep(&mut self, name: &str, error: &Error) {
+        problem(&format!("{name}: {error:#}"));
+        self.failures.push(Failure { name: name.to_owned(), output: format!("{error:#}") });
     }
 
     /// Adds what a closing line of a test binary says; other lines say nothing.
@@ -57,8 +62,11 @@ pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
     for (name, check) in CHECKS {
         count.note(name, check(tree));
     }
+    // Before the binaries: CRIU is placed beside them.
+    count.note("toolkit, Open MPI and CRIU", setup::run(tree));
     count.note("binaries", dist::run(tree, false));
     count.note("programs under test", apps::run(tree));
+    count.note("programs of OpenCL", opencl::apps(tree));
     step("tests of the workspace, and every program on every way");
     cargo_test(&mut shell::cargo(&tree.root, &["test", "--workspace", "--no-fail-fast"]), &mut count);
     step("every interleaving of the shared-memory ring, by loom");
@@ -92,8 +100,7 @@ fn cargo_test(cargo: &mut Command, count: &mut Count) {
         if count.failed == before {
             count.failed += 1;
         }
-        problem(&format!("{error:#}"));
-        count.failures.push(Failure { name: shell::shown(cargo), output: format!("{error:#}") });
+        count.keep(&shell::shown(cargo), &error);
     }
 }
 

@@ -1,10 +1,11 @@
-//! Asks a server's admin socket: one HTTP request a connection, JSON back.
+//! Asks a server's admin socket, or a job's control socket: one HTTP request a connection, JSON back.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// How long an answer may take.
@@ -30,6 +31,35 @@ pub(crate) fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T,
     let answer =
         exchange(path, resource).map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
     parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
+}
+
+/// Posts a JSON object, and hands over each line of the answer, a JSON object too, as it comes, until one is said to be
+/// the last or the server closes.
+pub(crate) fn post_lines<T: DeserializeOwned>(
+    path: &Path,
+    resource: &str,
+    body: &impl Serialize,
+    mut is_last: impl FnMut(T) -> bool,
+) -> Result<(), AdminError> {
+    let unreachable = |source| AdminError::Unreachable { path: path.to_owned(), source };
+    let unexpected = |what: String| AdminError::Unexpected { path: path.to_owned(), what };
+    let body = serde_json::to_vec(body).map_err(|error| unexpected(error.to_string()))?;
+    let mut stream = UnixStream::connect(path).map_err(unreachable)?;
+    let head = format!("POST {resource} HTTP/1.0\r\nHost: katydid\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(&[head.as_bytes(), &body].concat()).map_err(unreachable)?;
+    let mut lines = BufReader::new(stream.take(MAX_ANSWER)).lines();
+    let mut next = || lines.next().transpose().map_err(unreachable);
+    let status = next()?.unwrap_or_default();
+    while next()?.is_some_and(|line| !line.is_empty()) {}
+    while let Some(line) = next()? {
+        if status.split(' ').nth(1) != Some("200") {
+            return Err(unexpected(line));
+        }
+        if is_last(serde_json::from_str(&line).map_err(|error| unexpected(error.to_string()))?) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Sends the request and reads until the server closes.

@@ -8,23 +8,25 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::period::Period;
 use crate::size::Size;
 
 /// What `katydid --help` ends with.
 const AFTER_HELP: &str = "\
-Server address (run, trace, ps, doctor), the first that is set:
+Server address (run, restore, trace, ps, doctor), the first that is set:
   1. --server ADDR
   2. KATYDID_SERVER
   3. server = \"ADDR\" in ~/.config/katydid/config.toml
   4. REMOTE_GPU_ADDRESS (a host, or host:port; port 9923 unless given)
-  5. none: run and trace start a private server and end it with the program
+  5. none: run, restore and trace start a private server and end it with the program
 ADDR is unix:PATH or tcp://HOST:PORT.
 
 Exit status:
   0    success; a reader that closes our output early is success too
-  1    doctor found a failure, or a measurement could not be made
+  1    doctor found a failure, or a measurement, checkpoint or restore could not be made
   2    the command line, an environment variable or the config file is wrong
   3    a server could not be reached or started
+  75   run, restore: the program was ended because it is in an image now; `katydid restore` goes on with it
   126  the program cannot be executed        127  the program was not found
   else what the program returned; 128 + N when signal N ended it
 
@@ -51,11 +53,19 @@ pub(crate) enum Command {
     Run(RunFlags),
     Serve(ServeFlags),
     Ps(PsFlags),
+    Checkpoint(CheckpointFlags),
+    Restore(RestoreFlags),
+    Inspect(InspectFlags),
+    Images(ImagesFlags),
     Trace(TraceFlags),
     Bench(BenchFlags),
     Doctor(DoctorFlags),
     Worker(WorkerFlags),
+    JobSpace(SpaceFlags),
+    JobInit(SpaceFlags),
+    JobEnter(EnterFlags),
     BenchBody(BenchBodyFlags),
+    BenchHolder(BenchHolderFlags),
     BenchSoftBody(BenchSoftBodyFlags),
     ProbeDriver(ProbeDriverFlags),
     Completions(CompletionsFlags),
@@ -64,14 +74,24 @@ pub(crate) enum Command {
 
 /// Runs CMD on a GPU here or elsewhere.
 ///
-/// CMD finds Katydid's libcuda.so.1 first in LD_LIBRARY_PATH and reaches the server through KATYDID_SERVER. When the
-/// server is known, katydid becomes CMD (exec). Otherwise it starts a private server, waits for CMD, passes signals
-/// on, and ends the server after it.
+/// CMD finds Katydid's libcuda.so.1 first in LD_LIBRARY_PATH and reaches the server through KATYDID_SERVER. Without a
+/// known server a private one is started, and ended after CMD. katydid waits for CMD, passes signals on, and ends as CMD
+/// does. CMD and its children are a job, which `katydid checkpoint` finds by the name of the session or by the process id
+/// of any of them; within a job, katydid becomes CMD (exec), which is then part of that job.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid run --server tcp://127.0.0.1:9923 -- python3 train.py --epochs 3")]
 pub(crate) struct RunFlags {
     #[command(flatten)]
     pub(crate) session: SessionFlags,
+    /// Take checkpoints into this image as long as CMD runs, as often as --every says.
+    #[arg(long, value_name = "DIR", requires = "every", value_hint = ValueHint::DirPath)]
+    pub(crate) image: Option<PathBuf>,
+    /// Time from one checkpoint's beginning to the next, such as 90s or 10m.
+    #[arg(long, value_name = "TIME", requires = "image")]
+    pub(crate) every: Option<Period>,
+    /// Checkpoints that the image keeps; all unless given.
+    #[arg(long, value_name = "N", requires = "image", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: Option<u32>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
@@ -99,6 +119,120 @@ pub(crate) struct SessionFlags {
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,
+}
+
+/// Saves a running job: its processes and what they have on the GPU.
+///
+/// JOB is the name of a job, or the id of one of its processes. The job is stopped between two calls, its GPU state is
+/// copied aside, CRIU copies its processes, and the image is written. Unless it is left running, it is ended when the
+/// checkpoint is complete, and its `katydid run` exits with 75. What is in the image from earlier checkpoints already is
+/// not written again. A checkpoint that fails leaves the job running and the image as it was.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: katydid checkpoint train -o /scratch/train.image --leave-running")]
+pub(crate) struct CheckpointFlags {
+    /// Name of a job, or id of one of its processes.
+    pub(crate) job: String,
+    #[command(flatten)]
+    pub(crate) image: ImageFlags,
+    /// Let the job go on after it.
+    #[arg(long)]
+    pub(crate) leave_running: bool,
+    /// Save what is on the GPU only; needs no CRIU, and the job goes on.
+    #[arg(long)]
+    pub(crate) device_only: bool,
+    /// Write JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where checkpoints go, and how they are written.
+#[derive(Debug, Args)]
+pub(crate) struct ImageFlags {
+    /// The image: an empty or new folder, or one that has checkpoints already.
+    #[arg(short = 'o', long = "output", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) image: PathBuf,
+    /// Take one after the other for as long as the job runs, this long from one's beginning to the next, such as 10m.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) every: Option<Period>,
+    /// Checkpoints that the image keeps; all unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: Option<u32>,
+    /// Look at all memory, even what is known to be unchanged.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// zstd level of what is written, 0 for none; the fastest ordinary one unless given.
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u32).range(0..=19))]
+    pub(crate) level: Option<u32>,
+    /// How long the GPU may take to come to rest; 30 s unless given.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) patience: Option<Period>,
+}
+
+/// Brings a job back from an image and stays with it, as `run` does.
+///
+/// The sessions are rebuilt in workers of the server, the processes by CRIU, with the ids that they had; where somebody
+/// has one of those, in a namespace of their own. The program reads and writes where this command does. Files that it had
+/// open for writing are cut back to their length at the checkpoint. The exit status is the program's.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: katydid restore /scratch/train.image --server tcp://gpu7:9923")]
+pub(crate) struct RestoreFlags {
+    /// The image.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) image: PathBuf,
+    /// Number of the checkpoint; the newest unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) at: Option<u32>,
+    /// Where the GPU is: unix:PATH or tcp://HOST:PORT.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) server: Option<String>,
+    /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
+    #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
+    pub(crate) driver: Option<String>,
+    /// Write a line of JSON to standard error when the job runs again: its name, and the program's process id.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Namespaces of a job's own; started by `restore`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct SpaceFlags {
+    /// Where the programs look for the job's folder.
+    #[arg(long)]
+    pub(crate) known_folder: PathBuf,
+    /// The job's folder.
+    #[arg(long)]
+    pub(crate) folder: PathBuf,
+    /// Where CRIU leaves the program's id.
+    #[arg(long)]
+    pub(crate) note: PathBuf,
+    /// A process id above all that the program needs.
+    #[arg(long)]
+    pub(crate) last_id: u32,
+    /// How long CRIU may take, in seconds.
+    #[arg(long)]
+    pub(crate) limit: u64,
+    /// CRIU's files.
+    #[arg(long)]
+    pub(crate) files: PathBuf,
+    /// The list of the job's shared memory.
+    #[arg(long)]
+    pub(crate) shared: PathBuf,
+    /// What restores the program.
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Runs a command in the namespaces of a job; started by `checkpoint`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct EnterFlags {
+    /// The process that made them.
+    #[arg(long)]
+    pub(crate) pid: u32,
+    /// The command.
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// The two ways frames travel.
@@ -177,6 +311,86 @@ pub(crate) struct PsFlags {
     pub(crate) json: bool,
 }
 
+/// Shows what is in a checkpoint: programs, GPU memory, sizes.
+#[derive(Debug, Args)]
+pub(crate) struct InspectFlags {
+    /// The folder that `katydid checkpoint -o` wrote, or the s3: address.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) image: PathBuf,
+    /// Number of the checkpoint; the newest unless given.
+    #[arg(long, value_name = "N")]
+    pub(crate) at: Option<u32>,
+    /// Write JSON: the whole manifest, with the names of all chunks.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Lists, verifies and clears up images.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true, subcommand_required = true, disable_help_subcommand = true)]
+pub(crate) struct ImagesFlags {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: ImagesCommand,
+}
+
+/// The commands of `images`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImagesCommand {
+    Ls(LsFlags),
+    Verify(VerifyFlags),
+    Gc(GcFlags),
+}
+
+/// Lists the images in folders.
+#[derive(Debug, Args)]
+pub(crate) struct LsFlags {
+    /// Images, or folders with images right below.
+    #[arg(value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(crate) folders: Vec<PathBuf>,
+    /// Write JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads all of an image and compares every byte with its hash.
+///
+/// Says for each checkpoint whether it is whole. Exits 1 when one is not.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyFlags {
+    /// The image.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) image: PathBuf,
+    /// Only this checkpoint.
+    #[arg(long, value_name = "N")]
+    pub(crate) at: Option<u32>,
+    /// Write JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Clears up an image: old checkpoints, and memory that none of the others needs.
+///
+/// Refused while a checkpoint of the image is being written or restored.
+#[derive(Debug, Args)]
+pub(crate) struct GcFlags {
+    /// The image.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) image: PathBuf,
+    /// Keep only the N newest checkpoints; all of them unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: Option<u32>,
+    /// Remove this checkpoint, even if it is damaged; may be given more than once.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) remove: Vec<u32>,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Write JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Runs CMD as `run` does and tells what CUDA calls it made.
 ///
 /// When CMD ends, a table of its CUDA functions goes to standard error, most time first. With several processes the
@@ -208,7 +422,8 @@ pub(crate) struct TraceFlags {
 /// are to native, and below 1 is faster than native.
 #[derive(Debug, Args)]
 pub(crate) struct BenchFlags {
-    /// `soft` measures how fast the software device computes, beside OpenCL on this CPU, instead of what calls cost.
+    /// `soft` measures how fast the software device computes, beside OpenCL on this CPU, and `checkpoint` what
+    /// checkpoints and restores cost, beside the driver's own, instead of what calls cost.
     #[arg(value_enum)]
     pub(crate) subject: Option<Subject>,
     /// Write JSON.
@@ -223,6 +438,15 @@ pub(crate) struct BenchFlags {
     /// Driver library of all three ways: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,
+    /// Of `checkpoint`: device memory that the holder has, such as 64M,1G,32G.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
+    pub(crate) sizes: Vec<Size>,
+    /// Of `checkpoint`: begin nothing more after so long, such as 90s or 8m; what is missing is named.
+    #[arg(long, value_name = "TIME", default_value = "15m")]
+    pub(crate) within: Period,
+    /// Of `checkpoint`: where the images go; /dev/shm unless given, which is memory.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: Option<PathBuf>,
 }
 
 /// What `katydid bench` measures besides calls.
@@ -230,6 +454,8 @@ pub(crate) struct BenchFlags {
 pub(crate) enum Subject {
     /// The software device.
     Soft,
+    /// Checkpoints.
+    Checkpoint,
 }
 
 /// The other side of `katydid bench`.
@@ -276,6 +502,37 @@ pub(crate) struct BenchBodyFlags {
     /// CLOCK_MONOTONIC in nanoseconds when `bench` started this process.
     #[arg(long, value_name = "NS", default_value_t = 0)]
     pub(crate) started: u64,
+}
+
+/// Holds device memory and obeys orders; started by `bench checkpoint`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct BenchHolderFlags {
+    /// How much.
+    #[arg(long, value_name = "SIZE", required_unless_present = "program")]
+    pub(crate) bytes: Option<Size>,
+    /// Compute this instead.
+    #[arg(long, value_enum, requires = "size", conflicts_with = "bytes")]
+    pub(crate) program: Option<Computation>,
+    /// Rows, bodies or cells in a row of that.
+    #[arg(long, value_name = "N")]
+    pub(crate) size: Option<u32>,
+    /// Where orders come from, and answers go to.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+}
+
+/// What programs under checkpoint compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Computation {
+    /// Products of matrices.
+    Matrix,
+    /// Bodies that pull at each other.
+    Bodies,
+    /// Heat in a box.
+    Heat,
+    /// Eigenvalues of symmetric matrices with three diagonals.
+    Eigenvalues,
 }
 
 /// Measures one device on some cores and prints figures as JSON; started by `bench soft`.
@@ -381,6 +638,12 @@ mod tests {
     #[test]
     fn a_driver_is_for_private_servers_only() {
         let line = ["katydid", "run", "--driver", "soft", "--server", "unix:/a", "prog"];
+        assert_eq!(Flags::try_parse_from(line).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn at_least_one_checkpoint_is_kept() {
+        let line = ["katydid", "images", "gc", "--keep", "0", "image"];
         assert_eq!(Flags::try_parse_from(line).unwrap_err().exit_code(), 2);
     }
 

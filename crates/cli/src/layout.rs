@@ -3,7 +3,9 @@
 //! ```text
 //! bin/katydid
 //! lib/katydid/shim/libcuda.so.1    what programs are given
+//! lib/katydid/shim/libkatydid_opencl.so, vendors/katydid.icd    the same for OpenCL
 //! lib/katydid/soft/libcuda.so.1    softcuda
+//! lib/katydid/criu/                CRIU with its libraries; only where the system's will not do
 //! ```
 //!
 //! `lib/katydid` is sought beside the executable's folder, or is what `KATYDID_LIB` says.
@@ -14,6 +16,10 @@ use std::path::{Path, PathBuf};
 
 /// The variable that overrides the place of the libraries.
 pub(crate) const VARIABLE: &str = "KATYDID_LIB";
+/// Where loaders of OpenCL look for vendors' files.
+pub(crate) const VENDORS: &str = "OCL_ICD_VENDORS";
+/// Libraries that loaders of OpenCL open besides.
+pub(crate) const ICD_LIBRARIES: &str = "OCL_ICD_FILENAMES";
 /// Where the loader looks first.
 pub(crate) const SEARCH: &str = "LD_LIBRARY_PATH";
 /// The file name every CUDA program asks for.
@@ -65,9 +71,19 @@ impl Layout {
         self.shim_folder().join(LIBRARY)
     }
 
+    /// The folder of vendors' files that loaders of OpenCL look into.
+    pub(crate) fn vendors(&self) -> PathBuf {
+        self.shim_folder().join("vendors")
+    }
+
     /// softcuda.
     pub(crate) fn soft(&self) -> PathBuf {
         self.folder.join("soft").join(LIBRARY)
+    }
+
+    /// The root of our own CRIU; it need not be there.
+    pub(crate) fn criu(&self) -> PathBuf {
+        self.folder.join("criu")
     }
 
     /// The loader's search path for programs: the shim first, then what was there.

@@ -1,31 +1,42 @@
 //! The `katydid` command: parse, run the command, map its outcome to an exit code.
 //!
-//! | command  | file          | what it does                                      |
-//! |----------|---------------|---------------------------------------------------|
-//! | `run`    | `run.rs`      | a program on a GPU here or elsewhere              |
-//! | `serve`  | `serve.rs`    | the GPUs of this machine for programs             |
-//! | `ps`     | `ps.rs`       | who is served                                     |
-//! | `trace`  | `trace/`      | what CUDA calls a program makes                   |
-//! | `bench`  | `bench/`      | what a call costs, beside native                  |
-//! | `doctor` | `doctor/`     | what works here, and the remedy for what does not |
+//! | command      | file            | what it does                                      |
+//! |--------------|-----------------|---------------------------------------------------|
+//! | `run`        | `run.rs`        | a program on a GPU here or elsewhere              |
+//! | `serve`      | `serve.rs`      | the GPUs of this machine for programs             |
+//! | `ps`         | `ps.rs`         | who is served                                     |
+//! | `checkpoint` | `checkpoint.rs` | a job into an image                               |
+//! | `restore`    | `restore.rs`    | a job out of an image                             |
+//! | `inspect`    | `inspect.rs`    | what is in a checkpoint                           |
+//! | `images`     | `images.rs`     | images: listed, verified, cleared up              |
+//! | `trace`      | `trace/`        | what CUDA calls a program makes                   |
+//! | `bench`      | `bench/`        | what a call costs, beside native                  |
+//! | `doctor`     | `doctor/`       | what works here, and the remedy for what does not |
 //!
 //! Flags are declared in `flags.rs` and nowhere else. Nothing here is written to standard output but what was asked for.
 
 mod address;
 mod admin;
 mod bench;
+mod checkpoint;
 mod config;
+mod date;
 mod doctor;
 mod failure;
 mod flags;
+mod images;
+mod inspect;
 mod layout;
 mod manual;
+mod period;
 mod private;
 mod probe;
 mod ps;
+mod restore;
 mod run;
 mod serve;
 mod size;
+mod space;
 mod supervise;
 mod table;
 mod terminal;
@@ -59,11 +70,19 @@ fn dispatch(command: Command) -> Outcome {
         Command::Run(flags) => run::main(&flags),
         Command::Serve(flags) => serve::main(flags),
         Command::Ps(flags) => ps::main(&flags),
+        Command::Checkpoint(flags) => checkpoint::main(&flags),
+        Command::Restore(flags) => restore::main(&flags),
+        Command::Inspect(flags) => inspect::main(&flags),
+        Command::Images(flags) => images::main(&flags),
         Command::Trace(flags) => trace::main(&flags),
         Command::Bench(flags) => bench::main(&flags),
         Command::Doctor(flags) => doctor::main(&flags),
         Command::Worker(flags) => worker::main(&flags),
+        Command::JobSpace(flags) => space::keep(flags),
+        Command::JobInit(flags) => space::init(flags),
+        Command::JobEnter(flags) => space::enter(&flags),
         Command::BenchBody(flags) => bench::body(&flags),
+        Command::BenchHolder(flags) => bench::holder(&flags),
         Command::BenchSoftBody(flags) => bench::soft_body(&flags),
         Command::ProbeDriver(flags) => probe::main(&flags),
         Command::Completions(flags) => manual::completions(&flags),

@@ -1,22 +1,39 @@
 //! `katydid run`: a program with Katydid's libcuda.so.1 under it.
 //!
-//! With a server known, katydid becomes the program (exec): no process of ours stays behind. Without one, the server
-//! runs inside this process for as long as the program does.
+//! katydid stays as the program's parent and is the supervisor of its job, so that it can be checkpointed; without a known
+//! server, it is the server too. Only within a job that somebody else supervises does it become the program (exec).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
+use katydid_job::checkpoint::CheckpointError;
+use katydid_job::folder::Folder;
+use katydid_job::job::{Job, JobError, Settings};
+use katydid_job::view::Request;
 use katydid_transport::Address;
+use katydid_wire::job;
 
 use crate::address::{self, Known};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, say};
 use crate::flags::{Link, RunFlags, SessionFlags};
 use crate::layout::{self, Layout};
 use crate::private::PrivateServer;
 use crate::supervise;
+
+/// Exit code of a program that was ended because it is in an image: sysexits' "try again".
+const PUT_AWAY: u8 = 75;
+
+/// Names what hwloc looks at, by which MPI's launchers and ranks learn the machine's topology: OpenCL's platforms too,
+/// unless told otherwise. It finds nothing there that it can place, and each process would keep a session of OpenCL for
+/// as long as it lives, which no checkpoint can take along.
+const TOPOLOGY: &str = "HWLOC_COMPONENTS";
+const NO_OPENCL: &str = "-opencl";
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +61,8 @@ pub(crate) struct Launch {
     known: Option<Known>,
     /// For a private server.
     driver: String,
+    /// Where the libraries are.
+    layout: Layout,
 }
 
 impl Launch {
@@ -59,8 +78,13 @@ impl Launch {
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
         let mut command = Command::new(program);
         command.args(arguments).env(layout::SEARCH, layout.program_search());
+        // The program's platforms are the server's, and no others.
+        command.env(layout::VENDORS, layout.vendors()).env_remove(layout::ICD_LIBRARIES);
+        if std::env::var_os(TOPOLOGY).is_none() {
+            command.env(TOPOLOGY, NO_OPENCL);
+        }
         describe(&mut command, session);
-        Ok(Self { command, known, driver: session.driver.clone().unwrap_or_else(|| "auto".to_owned()) })
+        Ok(Self { command, known, driver: session.driver.clone().unwrap_or_else(|| "auto".to_owned()), layout })
     }
 
     /// Sets a variable of the program.
@@ -68,23 +92,86 @@ impl Launch {
         self.command.env(name, value);
     }
 
-    /// Becomes the program when the server is known; else runs it beside a private server.
-    fn start(mut self) -> Outcome {
-        match self.known.take() {
-            Some(known) => Err(self.exec(&known)),
-            None => Ok(ExitCode::from(supervise::exit_code(self.run_private()?))),
+    /// Runs the program as a job; becomes the program within one.
+    fn start(mut self, flags: &RunFlags) -> Outcome {
+        if std::env::var_os(job::VARIABLE).is_some_and(|job| !job.is_empty()) {
+            return match self.known.take() {
+                Some(known) => Err(self.exec(&known)),
+                None => Ok(ExitCode::from(supervise::exit_code(self.run_private(|_| {})?))),
+            };
         }
+        let job = self.open_job(flags);
+        let periodic = job.as_ref().and_then(|job| periodic(job, flags));
+        let ended = self.wait_as(job.as_ref());
+        let put_away = job.as_ref().and_then(put_away);
+        drop(periodic);
+        let status = ended?;
+        Ok(put_away.unwrap_or_else(|| ExitCode::from(supervise::exit_code(status))))
     }
 
-    /// Runs the program as a child in either case, and says how it ended.
+    /// Runs the program as a child, and says how it ended.
     pub(crate) fn wait(mut self) -> Result<ExitStatus, Failure> {
+        self.wait_as(None)
+    }
+
+    fn wait_as(&mut self, job: Option<&Job>) -> Result<ExitStatus, Failure> {
+        let started = |pid| {
+            if let Some(job) = job {
+                job.started(pid);
+            }
+        };
         match self.known.take() {
             Some(known) => {
                 known.reach().map_err(Failure::server)?;
-                self.set(address::VARIABLE, known.address.to_string());
-                self.supervise()
+                self.serve_by(&known.address.to_string(), job);
+                self.supervise(started)
             }
-            None => self.run_private(),
+            None => {
+                let server = PrivateServer::start(&self.driver)?;
+                self.serve_by(&server.address().to_string(), job);
+                let status = self.supervise(started);
+                // The sessions of a job outlive its program for as long as a checkpoint of it is being written.
+                if let Some(job) = job {
+                    job.settle();
+                }
+                server.stop();
+                status
+            }
+        }
+    }
+
+    /// Names the server to the program, and to those of its job that begin after a restore.
+    fn serve_by(&mut self, address: &str, job: Option<&Job>) {
+        self.set(address::VARIABLE, address);
+        if let Some(Err(error)) = job.map(|job| job.set_server(address)) {
+            say(format_args!("a program that is restored before its first call will look for its old server: {error}"));
+        }
+    }
+
+    /// The job that the program will be the root of. Without one it runs all the same, and cannot be checkpointed.
+    fn open_job(&mut self, flags: &RunFlags) -> Option<Job> {
+        let program = Path::new(self.command.get_program());
+        let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
+        let name = flags.session.name.as_deref().unwrap_or(&name);
+        let opened = Folder::take(name).map_err(JobError::from).and_then(|folder| {
+            Job::open(Settings {
+                known_folder: folder.path().to_owned(),
+                folder,
+                command: flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+                private_criu: self.layout.criu(),
+                servers: Vec::new(),
+                enter: Vec::new(),
+            })
+        });
+        match opened {
+            Ok(job) => {
+                self.set(job::VARIABLE, job.socket());
+                Some(job)
+            }
+            Err(error) => {
+                say(format_args!("no checkpoint of this program will be possible: {error}"));
+                None
+            }
         }
     }
 
@@ -99,17 +186,17 @@ impl Launch {
     }
 
     /// The server's first worker warms up while the program starts.
-    fn run_private(mut self) -> Result<ExitStatus, Failure> {
+    fn run_private(mut self, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
         let server = PrivateServer::start(&self.driver)?;
         self.set(address::VARIABLE, server.address().to_string());
-        let status = self.supervise();
+        let status = self.supervise(started);
         server.stop();
         status
     }
 
     /// Runs the program as a child.
-    fn supervise(&mut self) -> Result<ExitStatus, Failure> {
-        supervise::run(&mut self.command).map_err(|source| self.error(source).into())
+    fn supervise(&mut self, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
+        supervise::run(&mut self.command, started).map_err(|source| self.error(source).into())
     }
 
     /// Names the program in what the system said.
@@ -141,9 +228,63 @@ fn check_link(link: Option<Link>, known: Option<&Known>) -> Result<(), Failure> 
     }
 }
 
+/// A thread that takes checkpoints until it is dropped.
+struct Periodic(Option<mpsc::Sender<()>>, Option<JoinHandle<()>>);
+
+impl Drop for Periodic {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        if let Some(thread) = self.1.take() {
+            // It says what it has to say itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes checkpoints as often as the flags say. One that fails is said, and the next one is tried.
+fn periodic(job: &Job, flags: &RunFlags) -> Option<Periodic> {
+    let (image, every) = (flags.image.as_ref()?, flags.every?);
+    let request = Request {
+        image: std::path::absolute(image).unwrap_or_else(|_| image.clone()),
+        leave_running: true,
+        device_only: false,
+        full: false,
+        keep: flags.keep,
+        level: None,
+        patience_ms: None,
+    };
+    let (stop, stopped) = mpsc::channel();
+    let job = job.clone();
+    let thread = thread::Builder::new().name("periodic".to_owned()).spawn(move || {
+        let mut wait = every.0;
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
+            let began = Instant::now();
+            if let Err(error) = job.checkpoint(&request, &|_| {})
+                && !matches!(error, CheckpointError::NoProgram)
+            {
+                say(format_args!("no checkpoint: {error}"));
+            }
+            wait = every.0.saturating_sub(began.elapsed());
+        }
+    });
+    Some(Periodic(Some(stop), thread.ok()))
+}
+
+/// For a program that was ended because it is in an image: says so, and gives the exit code that tells it.
+pub(crate) fn put_away(job: &Job) -> Option<ExitCode> {
+    let report = job.ended()?;
+    say(format_args!(
+        "{} was ended as checkpoint {}: `katydid restore {}` goes on with it",
+        report.job,
+        report.checkpoint,
+        report.image.display()
+    ));
+    Some(ExitCode::from(PUT_AWAY))
+}
+
 /// Runs the command.
 pub(crate) fn main(flags: &RunFlags) -> Outcome {
-    Launch::prepare(&flags.session, &flags.command)?.start()
+    Launch::prepare(&flags.session, &flags.command)?.start(flags)
 }
 
 #[cfg(test)]

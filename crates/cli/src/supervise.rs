@@ -2,15 +2,21 @@
 //!
 //! Signals sent to katydid are passed on. Those that a terminal sends (Ctrl-C) reach the program without us, because
 //! both are in the terminal's foreground group: they are caught here and not sent twice. A signal that our caller
-//! ignored, as `nohup` does, stays ignored in the program.
+//! ignored, as `nohup` does, stays ignored in the program. Killed outright, katydid takes the program with it, running or
+//! stopped: whoever kills what they started gets what they want.
+
+#![expect(unsafe_code, reason = "what a child does before it becomes the program is its own")]
 
 use std::fs;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, pidfd_send_signal,
+    set_parent_process_death_signal, waitpid,
+};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -19,30 +25,81 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 /// Signals that are passed on.
 const FORWARDED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT];
 
-/// Starts the program, waits for it, and says how it ended.
+/// Starts the program, tells its process id, waits for it, and says how it ended.
 ///
 /// # Errors
 ///
 /// The program could not be started; signals are then handled as before.
-pub(crate) fn run(command: &mut Command) -> io::Result<ExitStatus> {
-    let caught = FORWARDED.into_iter().filter(|&signal| !is_ignored(signal));
-    let mut signals = SignalsInfo::<WithOrigin>::new(caught)?;
+pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
+    let signals = signals()?;
+    dies_with_us(command);
     let mut child = command.spawn()?;
-    let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    started(child.id());
+    passing_on(signals, child.id(), || wait(&mut child))
+}
+
+/// Waits for a program that was not started by us but is there: `child` is what to wait for, `program` what to signal.
+/// Gives the status as a shell does.
+///
+/// # Errors
+///
+/// `child` is no child of ours.
+pub(crate) fn attend(child: u32, program: u32) -> io::Result<u8> {
+    passing_on(signals()?, program, || reap(child)).map(exit_code)
+}
+
+/// Has the kernel kill the program when this thread ends, which is the one that waits for it.
+pub(crate) fn dies_with_us(command: &mut Command) {
+    let us = getpid();
+    let before = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // We may have been killed before the kernel knew.
+        if getppid() == Some(us) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(before) };
+}
+
+/// Those that our caller does not ignore.
+fn signals() -> io::Result<SignalsInfo<WithOrigin>> {
+    SignalsInfo::new(FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)))
+}
+
+/// Passes signals on to `program` while `wait` waits.
+fn passing_on<T>(
+    mut signals: SignalsInfo<WithOrigin>,
+    program: u32,
+    wait: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    // It may have ended, and been reaped by a parent that is not us, before we look.
+    let pid = i32::try_from(program).ok().and_then(Pid::from_raw);
+    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let closer = signals.handle();
     thread::scope(|scope| {
         scope.spawn(|| {
             for origin in signals.forever().filter(|origin| !is_from_terminal(origin)) {
-                if let Some(signal) = Signal::from_named_raw(origin.signal) {
+                if let (Some(pidfd), Some(signal)) = (&pidfd, Signal::from_named_raw(origin.signal)) {
                     // Fails only when the program has just ended.
-                    let _ = pidfd_send_signal(&pidfd, signal);
+                    let _ = pidfd_send_signal(pidfd, signal);
                 }
             }
         });
-        let ended = wait(&mut child);
+        let ended = wait();
         closer.close();
         ended
     })
+}
+
+/// Waits for a child that the standard library does not know.
+fn reap(child: u32) -> io::Result<ExitStatus> {
+    let pid = i32::try_from(child).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    loop {
+        match waitpid(Some(pid), WaitOptions::empty()) {
+            Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// A signal that we catch interrupts the wait, not the program.
@@ -89,7 +146,7 @@ mod tests {
 
     fn shell(script: &str) -> u8 {
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        exit_code(run(Command::new("/bin/sh").args(["-c", script])).unwrap())
+        exit_code(run(Command::new("/bin/sh").args(["-c", script]), |_| {}).unwrap())
     }
 
     #[test]
@@ -115,7 +172,15 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
+    fn a_child_of_somebody_elses_making_is_waited_for() {
+        let child = Command::new("/bin/sh").args(["-c", "exit 5"]).spawn().unwrap();
+        assert_eq!(attend(child.id(), child.id()).unwrap(), 5);
+        assert!(attend(child.id(), child.id()).is_err());
+    }
+
+    #[test]
     fn a_missing_program_is_an_error() {
-        assert_eq!(run(&mut Command::new("/no/such/program")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(run(&mut Command::new("/no/such/program"), |_| {}).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -51,15 +51,21 @@ fn signals_are_passed_on_to_the_program() {
 }
 
 #[test]
-fn with_a_server_known_katydid_becomes_the_program() {
+fn within_a_job_katydid_becomes_the_program() {
     let home = Home::new();
     let _listener = UnixListener::bind(home.path("k.sock")).unwrap();
     let server = format!("unix:{}", home.path("k.sock").display());
     let command = ["run", "--server", &server, "sh", "-c", "echo $$ $KATYDID_SERVER"];
-    let child = home.katydid(&command).stdout(Stdio::piped()).spawn().unwrap();
-    let pid = child.id();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{pid} {server}\n"));
+    let run = |job: &str| {
+        let child = home.katydid(&command).env("KATYDID_JOB", job).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        (pid, String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap())
+    };
+    let (pid, said) = run("/no/such/shims");
+    assert_eq!(said, format!("{pid} {server}\n"));
+    // Elsewhere it stays, because it is the supervisor of the job.
+    let (pid, said) = run("");
+    assert!(said.ends_with(&format!(" {server}\n")) && !said.starts_with(&format!("{pid} ")), "{said}");
 }
 
 #[test]

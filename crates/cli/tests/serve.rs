@@ -123,7 +123,8 @@ fn peers_that_say_nothing_do_not_keep_others_out() {
     drop(silent);
     let mut stranger = UnixStream::connect(home.path("k.sock")).unwrap();
     stranger.set_read_timeout(Some(LONGER_THAN_A_HELLO)).unwrap();
-    stranger.write_all(&[0x55; 128]).unwrap();
+    // As above: it may be hung up on before all is written.
+    let _ = stranger.write_all(&[0x55; 128]);
     let mut answer = Vec::new();
     let _ = stranger.read_to_end(&mut answer);
     assert!(answer.starts_with(b"KATYDID\0"), "no refusal: {answer:?}");

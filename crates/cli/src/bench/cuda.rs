@@ -60,12 +60,20 @@ functions! {
     cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemsetD32_v2(u64, c_uint, usize);
     cuMemAllocHost_v2(*mut *mut c_void, usize);
     cuMemFreeHost(*mut c_void);
     cuMemcpyHtoD_v2(u64, *const c_void, usize);
     cuMemcpyDtoH_v2(*mut c_void, u64, usize);
     cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
 }
+
+/// A loaded module; meaningful only to the [`Cuda`] it came from.
+pub(super) struct Module(Handle);
+
+/// A kernel of a module, likewise.
+pub(super) struct Kernel(Handle);
 
 /// An initialised driver with a current context.
 pub(super) struct Cuda {
@@ -117,6 +125,34 @@ impl Cuda {
         call!(self.functions, cuModuleGetFunction(&raw mut self.kernel, module, name.as_ptr()))
     }
 
+    /// A module, which stays loaded.
+    pub(super) fn module(&self, ptx: &CStr) -> Result<Module, CudaError> {
+        let mut module = ptr::null_mut();
+        call!(self.functions, cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()))?;
+        Ok(Module(module))
+    }
+
+    /// A kernel of a module.
+    pub(super) fn kernel(&self, module: &Module, name: &CStr) -> Result<Kernel, CudaError> {
+        let mut kernel = ptr::null_mut();
+        call!(self.functions, cuModuleGetFunction(&raw mut kernel, module.0, name.as_ptr()))?;
+        Ok(Kernel(kernel))
+    }
+
+    /// Launches a kernel that takes `arguments`, each an address or a smaller number.
+    pub(super) fn start(
+        &self,
+        kernel: &Kernel,
+        [grid, block]: [[u32; 2]; 2],
+        arguments: &[u64],
+    ) -> Result<(), CudaError> {
+        let none = ptr::null_mut();
+        let mut places: Vec<*mut c_void> =
+            arguments.iter().map(|argument| ptr::from_ref(argument).cast_mut().cast()).collect();
+        let ([gx, gy], [bx, by]) = (grid, block);
+        call!(self.functions, cuLaunchKernel(kernel.0, gx, gy, 1, bx, by, 1, 0, none, places.as_mut_ptr(), none.cast()))
+    }
+
     /// A question about an idle stream; a driver that batches must answer it all the same.
     pub(super) fn query_stream(&self) -> Result<(), CudaError> {
         call!(self.functions, cuStreamQuery(self.stream))
@@ -143,6 +179,18 @@ impl Cuda {
         let mut address = 0;
         call!(self.functions, cuMemAlloc_v2(&raw mut address, bytes))?;
         Ok(address)
+    }
+
+    /// Writes one word.
+    pub(super) fn fill(&self, at: u64, word: u32) -> Result<(), CudaError> {
+        call!(self.functions, cuMemsetD32_v2(at, word, 1))
+    }
+
+    /// Bytes of the device that can be had.
+    pub(super) fn free_memory(&self) -> Result<usize, CudaError> {
+        let (mut free, mut total) = (0, 0);
+        call!(self.functions, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
+        Ok(free)
     }
 
     /// What [`Cuda::allocate`] gave.

@@ -4,6 +4,7 @@
 //! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run.
 
 mod body;
+mod checkpoint;
 mod cuda;
 mod figures;
 mod report;
@@ -20,7 +21,7 @@ use katydid_transport::Address;
 
 use crate::address;
 use crate::failure::{Failure, Outcome};
-use crate::flags::{Against, BenchBodyFlags, BenchFlags, BenchSoftBodyFlags, Subject};
+use crate::flags::{Against, BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchSoftBodyFlags, Subject};
 use crate::layout::{self, Layout};
 use crate::private::PrivateServer;
 use crate::probe::{DriverFacts, Probe, probe_apart};
@@ -44,10 +45,17 @@ pub(crate) fn soft_body(flags: &BenchSoftBodyFlags) -> Outcome {
     soft::body(flags)
 }
 
+/// The program that `bench checkpoint` takes checkpoints of.
+pub(crate) fn holder(flags: &BenchHolderFlags) -> Outcome {
+    checkpoint::holder(flags)
+}
+
 /// Runs the command.
 pub(crate) fn main(flags: &BenchFlags) -> Outcome {
-    if flags.subject == Some(Subject::Soft) {
-        return soft::main(flags);
+    match flags.subject {
+        Some(Subject::Soft) => return soft::main(flags),
+        Some(Subject::Checkpoint) => return checkpoint::main(flags),
+        None => {}
     }
     let layout = Layout::find().map_err(Failure::server)?;
     layout.check_shim().map_err(Failure::server)?;

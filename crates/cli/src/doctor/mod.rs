@@ -10,10 +10,12 @@ mod system;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use katydid_job::criu::Criu;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
 use crate::flags::DoctorFlags;
+use crate::layout::Layout;
 use crate::terminal::Progress;
 
 /// How bad a finding is.
@@ -73,9 +75,20 @@ fn examine(flags: &DoctorFlags) -> Vec<Finding> {
     findings.extend(drivers::drivers());
     progress.show("looking at the system");
     findings.extend(system::checks());
+    findings.push(criu());
     progress.show("trying the server");
     findings.push(server::check(flags.server.as_deref()));
     findings
+}
+
+/// What a checkpoint of a program's processes needs; without it `--device-only` still works.
+fn criu() -> Finding {
+    let remedy = "`cargo xtask setup` and `dist` fetch one, or install CRIU 4.2 or later; it needs root, or CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE";
+    match Layout::find().map(|layout| Criu::find(&layout.criu(), None)) {
+        Ok(Ok(criu)) => Finding::ok("checkpoints", format!("CRIU {} at {}", criu.version, criu.place.display())),
+        Ok(Err(error)) => Finding::warn("checkpoints", error.to_string(), remedy),
+        Err(error) => Finding::warn("checkpoints", error.to_string(), remedy),
+    }
 }
 
 /// One line; the remedy on a second one.

@@ -13,8 +13,8 @@ use super::work::{Argument, Work};
 
 type Handle = *mut c_void;
 
-/// The kernels as nvcc made them from `kernels.cu`.
-const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+/// The kernels as nvcc made them from `kernels.cu`, with a zero at their end.
+pub(in crate::bench) const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {

@@ -5,7 +5,7 @@
 //! CPU device, its columns are left out, with the reason.
 
 mod body;
-mod cuda;
+pub(super) mod cuda;
 mod opencl;
 mod work;
 

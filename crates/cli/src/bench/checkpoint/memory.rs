@@ -1,0 +1,52 @@
+//! Host memory that a checkpoint takes: how far the resident memory of the processes around it grew at most.
+//!
+//! The kernel keeps a high-water mark of each process and sets it back on demand, so that nothing is sampled, and nothing
+//! disturbed. What CRIU takes is not in it, because that process is gone when the marks are read: it moves pages without
+//! holding them.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use katydid_job::tree;
+
+/// Resident bytes of every process below us, by its id, when the marks were set back.
+pub(super) struct Marks(BTreeMap<u32, u64>);
+
+impl Marks {
+    /// Sets the marks back.
+    pub(super) fn set() -> Self {
+        let processes = tree::tree(std::process::id()).unwrap_or_default();
+        let mark = |pid: u32| {
+            fs::write(format!("/proc/{pid}/clear_refs"), "5").ok()?;
+            Some((pid, resident(pid, "VmRSS:")?))
+        };
+        Self(processes.iter().filter_map(|process| mark(process.pid)).collect())
+    }
+
+    /// What all processes that are still there had at most, beyond what they had then.
+    pub(super) fn growth(&self) -> u64 {
+        let grown = |(pid, before): (&u32, &u64)| Some(resident(*pid, "VmHWM:")?.saturating_sub(*before));
+        self.0.iter().filter_map(grown).sum()
+    }
+}
+
+/// A line of `/proc/PID/status`, in bytes.
+fn resident(pid: u32, line: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib = status.lines().find_map(|found| found.strip_prefix(line))?.trim().strip_suffix("kB")?.trim();
+    Some(kib.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_was_taken_and_given_back_counts() {
+        let marks = Marks::set();
+        let taken = vec![1_u8; 64 << 20];
+        assert_eq!(std::hint::black_box(&taken).len(), 64 << 20);
+        drop(taken);
+        assert!(marks.growth() >= 60 << 20, "{}", marks.growth());
+    }
+}

@@ -1,0 +1,126 @@
+//! `katydid checkpoint`: asks a job's supervisor for a checkpoint and shows how far it is.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Instant;
+
+use katydid_job::folder;
+use katydid_job::view::{Report, Request, Step};
+
+use crate::admin;
+use crate::failure::{Failure, Outcome};
+use crate::flags::{CheckpointFlags, ImageFlags};
+use crate::size::Size;
+use crate::terminal::Progress;
+
+/// Runs the command.
+pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
+    let mut request = request(&flags.image)?;
+    request.device_only = flags.device_only;
+    request.leave_running = flags.leave_running || flags.device_only || flags.image.every.is_some();
+    let Some(every) = flags.image.every else {
+        let (_, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+        show(flags.json, &ask(&control, &request)?)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut is_first = true;
+    loop {
+        let began = Instant::now();
+        let (_, control) = match folder::find(&flags.job) {
+            Ok(found) => found,
+            // A job that has ended between two checkpoints is the end of the work, and no failure of it.
+            Err(_) if !is_first => return Ok(ExitCode::SUCCESS),
+            Err(error) => return Err(Failure::usage(error)),
+        };
+        show(flags.json, &ask(&control, &request)?)?;
+        is_first = false;
+        thread::sleep(every.0.saturating_sub(began.elapsed()));
+    }
+}
+
+/// What the flags ask for; the supervisor's folder is not ours, so the image is named by its whole path.
+pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
+    let image = katydid_image::absolute(&flags.image)
+        .map_err(|error| Failure::usage(format!("{}: cannot tell where that is: {error}", flags.image.display())))?;
+    Ok(Request {
+        image,
+        leave_running: false,
+        device_only: false,
+        full: flags.full,
+        keep: flags.keep,
+        level: flags.level,
+        patience_ms: flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX)),
+    })
+}
+
+/// Asks and waits; what the supervisor says ends with the report or a failure.
+fn ask(control: &Path, request: &Request) -> Result<Report, Failure> {
+    let progress = Progress::new();
+    let began = Instant::now();
+    let mut last = None;
+    admin::post_lines(control, "/v1/checkpoints", request, |step: Step| {
+        progress.show(&line(&step, began));
+        let ended = step.is_last();
+        last = Some(step);
+        ended
+    })
+    .map_err(Failure::server)?;
+    drop(progress);
+    match last {
+        Some(Step::Done(report)) => Ok(report),
+        Some(Step::Failed { error }) => Err(Failure::work(format!("no checkpoint: {error}"))),
+        _ => Err(Failure::work("no checkpoint: the job's supervisor has ended")),
+    }
+}
+
+/// What is going on, for the terminal.
+pub(crate) fn line(step: &Step, began: Instant) -> String {
+    match step {
+        Step::Write { done, total, written } => {
+            let rate = (*done as f64 / began.elapsed().as_secs_f64().max(1e-3)) as u64;
+            let percent = done.saturating_mul(100).checked_div(*total).unwrap_or(100).min(100);
+            let filled = "#".repeat(percent as usize / 5);
+            format!(
+                "[{filled:<20}] {percent:3} %  {} of {}, {} new, {}/s",
+                Size(*done),
+                Size(*total),
+                Size(*written),
+                Size(rate)
+            )
+        }
+        other => match serde_json::to_value(other) {
+            Ok(value) => value["stage"].as_str().unwrap_or_default().to_owned(),
+            Err(_) => String::new(),
+        },
+    }
+}
+
+/// What came of it.
+fn show(json: bool, report: &Report) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string(report).map_err(Failure::work)?)?;
+    } else {
+        writeln!(out, "{}", summary(report))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// One line for people.
+pub(crate) fn summary(report: &Report) -> String {
+    let millis = |micros: u64| format!("{:.1} ms", micros as f64 / 1000.0);
+    format!(
+        "checkpoint {} of {} in {}: {} of GPU memory ({} new), {} of processes, stopped for {}, took {}{}",
+        report.checkpoint,
+        report.job,
+        report.image.display(),
+        Size(report.bytes_content),
+        Size(report.bytes_added),
+        Size(report.bytes_files),
+        millis(report.stopped_us),
+        millis(report.took_us),
+        if report.running { "" } else { "; the program has been ended" }
+    )
+}

@@ -1,0 +1,84 @@
+//! `katydid restore`: a job out of an image, and its supervisor from then on.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use katydid_image::{CheckpointNumber, Which};
+use katydid_job::restore::{Opened, Restored, Surroundings};
+use katydid_transport::Address;
+use serde_json::json;
+
+use crate::address;
+use crate::failure::{Failure, Outcome, say};
+use crate::flags::RestoreFlags;
+use crate::layout::Layout;
+use crate::private::PrivateServer;
+use crate::run;
+use crate::size::Size;
+use crate::supervise;
+use crate::terminal::Progress;
+
+/// Runs the command; its status is the program's.
+pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
+    let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
+    let image = katydid_image::absolute(&flags.image).map_err(Failure::usage)?;
+    let opened = Opened::open(&image, which).map_err(Failure::work)?;
+    let known = match flags.driver {
+        Some(_) => None,
+        None => address::resolve(flags.server.as_deref()).map_err(Failure::usage)?,
+    };
+    match known {
+        Some(known) => {
+            known.reach().map_err(Failure::server)?;
+            attend(flags, &image, opened, &known.address)
+        }
+        None => {
+            let server = PrivateServer::start(flags.driver.as_deref().unwrap_or("auto"))?;
+            let ended = attend(flags, &image, opened, server.address());
+            server.stop();
+            ended
+        }
+    }
+}
+
+/// Restores, and waits for the end.
+fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) -> Outcome {
+    let layout = Layout::find().map_err(Failure::server)?;
+    let work = tempfile::Builder::new().prefix("katydid-restore-").tempdir().map_err(|error| {
+        Failure::work(format!("cannot make a folder for CRIU's log: {error}; set TMPDIR to one with room"))
+    })?;
+    let katydid = std::env::current_exe().map_err(Failure::work)?;
+    let surroundings = Surroundings { server, private_criu: &layout.criu(), katydid: &katydid, work: work.path() };
+    let progress = Mutex::new(Progress::new());
+    let restored = opened.restore(&surroundings, &|done, total| {
+        if let Ok(progress) = progress.lock() {
+            progress.show(&format!("{} of {} on the GPU", Size(done), Size(total)));
+        }
+    });
+    drop(progress);
+    let restored = restored.map_err(|error| Failure::work(format!("{}: {error}", image.display())))?;
+    drop(work);
+    announce(flags.json, &opened, &restored);
+    // While it is open, nothing can be cleared from the image, to which the program may be saved again.
+    drop(opened);
+    let ended = supervise::attend(restored.child, restored.program);
+    let code = ended.map_err(|error| Failure::work(format!("cannot wait for the program: {error}")))?;
+    Ok(run::put_away(&restored.job).unwrap_or(ExitCode::from(code)))
+}
+
+/// Standard output is the program's; what is worth knowing goes to standard error, and only if somebody reads it there.
+fn announce(json: bool, opened: &Opened, restored: &Restored) {
+    use std::io::{IsTerminal, Write};
+    let (name, number) = (restored.job.name(), opened.number());
+    if json {
+        let cut: Vec<&str> = restored.cut.iter().map(|file| file.path.as_str()).collect();
+        let line = json!({"job": name, "checkpoint": number, "program": restored.program, "cut": cut});
+        let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+    } else if std::io::stderr().is_terminal() {
+        for file in &restored.cut {
+            say(format_args!("{}: cut back to {}, its length at the checkpoint", file.path, Size(file.length)));
+        }
+        say(format_args!("checkpoint {number} runs again as job {name}"));
+    }
+}

@@ -1,0 +1,21 @@
+//! What supervisors and workers say to each other: what is accepted is written as it was read.
+
+#![no_main]
+
+use katydid_wire::companion::{FromWorker, ToWorker};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    // The length is made right, or most inputs would end there.
+    let mut message = bytes.to_vec();
+    if message.len() >= 8 {
+        let length = (message.len() as u32).to_le_bytes();
+        message[..4].copy_from_slice(&length);
+    }
+    if let Ok(order) = ToWorker::decode(&message) {
+        assert_eq!(order.encode().ok(), Some(message.clone()));
+    }
+    if let Ok(word) = FromWorker::decode(&message) {
+        assert_eq!(word.encode().ok(), Some(message));
+    }
+});

@@ -1,0 +1,72 @@
+// Mapped buffers: for reading, writing, and writing anew; over the program's own memory and over the driver's.
+#include "check.h"
+
+static const char *source = "__kernel void inc(__global int *v) { v[get_global_id(0)] += 1; }\n";
+
+enum { N = 100000 };
+
+static void *map(cl_mem buffer, cl_map_flags flags, size_t offset, size_t size, cl_event *event) {
+    cl_int code;
+    void *place = clEnqueueMapBuffer(queue, buffer, event == NULL, flags, offset, size, 0, NULL, event, &code);
+    CHECK(code);
+    return place;
+}
+
+static cl_uint maps(cl_mem buffer) {
+    cl_uint count;
+    CHECK(clGetMemObjectInfo(buffer, CL_MEM_MAP_COUNT, sizeof count, &count, NULL));
+    return count;
+}
+
+static void use(cl_mem buffer, cl_kernel kernel, const char *what, int *own) {
+    int *v = map(buffer, CL_MAP_WRITE_INVALIDATE_REGION, 0, N * 4, NULL);
+    for (int i = 0; i < N; i++) v[i] = i;
+    CHECK(clEnqueueUnmapMemObject(queue, buffer, v, 0, NULL, NULL));
+    CHECK(clSetKernelArg(kernel, 0, sizeof buffer, &buffer));
+    launch(kernel, N);
+    cl_event ready;
+    int *r = map(buffer, CL_MAP_READ, 400, 4000, &ready), *again = map(buffer, CL_MAP_READ, 800, 40, NULL);
+    CHECK(clWaitForEvents(1, &ready));
+    printf("%s: %d %d, mapped %u times, %s\n", what, r[0], again[0], maps(buffer),
+           own ? (r == own + 100 ? "in place" : "elsewhere") : (again == r + 100 ? "one memory" : "two memories"));
+    CHECK(clEnqueueUnmapMemObject(queue, buffer, r, 0, NULL, NULL));
+    CHECK(clEnqueueUnmapMemObject(queue, buffer, again, 0, NULL, NULL));
+    int *w = map(buffer, CL_MAP_READ | CL_MAP_WRITE, 40, 40, NULL);
+    for (int i = 0; i < 10; i++) w[i] *= 100;
+    CHECK(clEnqueueUnmapMemObject(queue, buffer, w, 0, NULL, NULL));
+    launch(kernel, N);
+    int back[30];
+    CHECK(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, sizeof back, back, 0, NULL, NULL));
+    printf("%s: %d %d %d %d, mapped %u times\n", what, back[9], back[10], back[19], back[20], maps(buffer));
+    cl_command_type type;
+    CHECK(clGetEventInfo(ready, CL_EVENT_COMMAND_TYPE, sizeof type, &type, NULL));
+    printf("%s: the event is of a map: %s\n", what, type == CL_COMMAND_MAP_BUFFER ? "yes" : "no");
+    CHECK(clReleaseEvent(ready));
+}
+
+int main(void) {
+    set_up(0);
+    cl_program program = build(source, "");
+    cl_kernel kernel = kernel_of(program, "inc");
+    int *own = aligned_alloc(4096, N * 4 + 4096);
+    cl_mem plain = buffer_of(CL_MEM_READ_WRITE, N * 4, NULL);
+    cl_mem theirs = buffer_of(CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, N * 4, NULL);
+    cl_mem ours = buffer_of(CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, N * 4, own);
+    use(plain, kernel, "plain", NULL);
+    use(theirs, kernel, "driver's", NULL);
+    use(ours, kernel, "program's", own);
+    void *host;
+    CHECK(clGetMemObjectInfo(ours, CL_MEM_HOST_PTR, sizeof host, &host, NULL));
+    printf("host pointer: %s\n", host == own ? "the program's" : "another");
+    cl_int code;
+    clEnqueueMapBuffer(queue, plain, CL_TRUE, CL_MAP_READ, N * 4, 4, 0, NULL, NULL, &code);
+    printf("beyond the end: %s\n", code_name(code));
+    printf("unmapped twice: %s\n", code_name(clEnqueueUnmapMemObject(queue, plain, own, 0, NULL, NULL)));
+    CHECK(clReleaseMemObject(plain));
+    CHECK(clReleaseMemObject(theirs));
+    CHECK(clReleaseMemObject(ours));
+    clReleaseKernel(kernel), clReleaseProgram(program);
+    free(own);
+    tear_down();
+    return 0;
+}

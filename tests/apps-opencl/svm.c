@@ -1,0 +1,91 @@
+// Coarse-grained shared virtual memory: a linked list whose pointers mean the same on both sides.
+#include "check.h"
+
+static const char *source =
+    "struct node { __global struct node *next; int value; };\n"
+    "__kernel void add(__global struct node *first, int more) {\n"
+    "    for (__global struct node *n = first; n; n = n->next) n->value += more;\n"
+    "}\n"
+    "__kernel void twice(__global int *v) { v[get_global_id(0)] *= 2; }\n";
+
+struct node { struct node *next; int value; };
+
+enum { NODES = 1000 };
+
+static volatile int freed;
+
+static void CL_CALLBACK give_back(cl_command_queue q, cl_uint count, void *pointers[], void *data) {
+    (void)q;
+    for (cl_uint i = 0; i < count; i++) clSVMFree((cl_context)data, pointers[i]);
+    freed = (int)count;
+}
+
+int main(void) {
+    set_up(0);
+    cl_device_svm_capabilities can;
+    CHECK(clGetDeviceInfo(device, CL_DEVICE_SVM_CAPABILITIES, sizeof can, &can, NULL));
+    REQUIRE(can & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER);
+    cl_program program = build(source, "-cl-std=CL2.0");
+    cl_kernel add = kernel_of(program, "add"), twice = kernel_of(program, "twice");
+    struct node *nodes = clSVMAlloc(context, CL_MEM_READ_WRITE, NODES * sizeof *nodes, 0);
+    REQUIRE(nodes);
+    CHECK(clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, nodes, NODES * sizeof *nodes, 0, NULL, NULL));
+    for (int i = 0; i < NODES; i++) {
+        nodes[i].value = i;
+        nodes[i].next = i + 1 < NODES ? &nodes[(i * 7 + 7) % NODES] : NULL;
+    }
+    // Every node once, in a scrambled order: 7 and 1000 have no common factor.
+    for (int i = 0, at = 0; i < NODES; i++, at = (at + 7) % NODES)
+        nodes[at].next = i + 1 < NODES ? &nodes[(at + 7) % NODES] : NULL;
+    CHECK(clEnqueueSVMUnmap(queue, nodes, 0, NULL, NULL));
+    int more = 5;
+    CHECK(clSetKernelArgSVMPointer(add, 0, nodes));
+    CHECK(clSetKernelArg(add, 1, sizeof more, &more));
+    launch(add, 1);
+    CHECK(clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_READ, nodes, NODES * sizeof *nodes, 0, NULL, NULL));
+    long sum = 0, count = 0;
+    for (struct node *n = nodes; n; n = n->next) sum += n->value, count++;
+    printf("%ld nodes, sum %ld\n", count, sum);
+    CHECK(clEnqueueSVMUnmap(queue, nodes, 0, NULL, NULL));
+
+    int host[256], back[256], pattern = 21;
+    for (int i = 0; i < 256; i++) host[i] = i;
+    int *values = clSVMAlloc(context, CL_MEM_READ_WRITE, sizeof host, 64), *others = clSVMAlloc(context, 0, 4096 * 3, 0);
+    REQUIRE(values && others && ((size_t)values & 63) == 0);
+    CHECK(clEnqueueSVMMemcpy(queue, CL_FALSE, values, host, sizeof host, 0, NULL, NULL));
+    CHECK(clSetKernelArgSVMPointer(twice, 0, values + 6));
+    launch(twice, 250);
+    CHECK(clEnqueueSVMMemcpy(queue, CL_FALSE, others + 100, values, sizeof host, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemFill(queue, others + 100, &pattern, sizeof pattern, 16, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemcpy(queue, CL_TRUE, back, others + 100, sizeof back, 0, NULL, NULL));
+    printf("copied: %d %d %d %d %d\n", back[3], back[4], back[5], back[6], back[255]);
+    // A part mapped for writing.
+    CHECK(clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_WRITE, values + 10, 40, 0, NULL, NULL));
+    values[10] = -1, values[19] = -2;
+    CHECK(clEnqueueSVMUnmap(queue, values + 10, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemcpy(queue, CL_TRUE, back, values, sizeof back, 0, NULL, NULL));
+    printf("a part: %d %d %d %d\n", back[9], back[10], back[19], back[20]);
+    // A buffer of the same memory.
+    cl_int code;
+    cl_mem buffer = clCreateBuffer(context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, sizeof host, values, &code);
+    CHECK(code);
+    cl_bool uses;
+    CHECK(clGetMemObjectInfo(buffer, CL_MEM_USES_SVM_POINTER, sizeof uses, &uses, NULL));
+    CHECK(clSetKernelArg(twice, 0, sizeof buffer, &buffer));
+    launch(twice, 20);
+    CHECK(clEnqueueSVMMemcpy(queue, CL_TRUE, back, values, sizeof back, 0, NULL, NULL));
+    printf("through a buffer: %d %d %d, uses the pointer: %s\n", back[9], back[10], back[20], uses ? "yes" : "no");
+    CHECK(clReleaseMemObject(buffer));
+    CHECK(clFinish(queue));
+    void *list[] = {values, others};
+    cl_event gone;
+    CHECK(clEnqueueSVMFree(queue, 2, list, give_back, context, 0, NULL, &gone));
+    CHECK(clWaitForEvents(1, &gone));
+    while (!freed) {}
+    printf("freed %d\n", freed);
+    CHECK(clReleaseEvent(gone));
+    clSVMFree(context, nodes);
+    clReleaseKernel(add), clReleaseKernel(twice), clReleaseProgram(program);
+    tear_down();
+    return 0;
+}

@@ -1,0 +1,87 @@
+// 32 host threads, each with a stream, memory and an event of its own, at work all the time; after every step all
+// meet, and the main thread prints one line of what they have.
+#include "steps.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+constexpr int THREADS = 32, N = 64, ROUNDS = 3;
+
+__global__ void mix(unsigned *data, unsigned salt) {
+    int i = threadIdx.x;
+    data[i] = data[i] * 1664525u + salt + i;
+}
+
+static std::atomic<int> wrong{0};
+
+static void need(cudaError_t got) {
+    if (got != cudaSuccess) wrong++;
+}
+
+// All threads and the main thread wait here for each other.
+class Meeting {
+    std::mutex lock;
+    std::condition_variable all_here;
+    int here = 0;
+    unsigned round = 0;
+
+  public:
+    void wait() {
+        std::unique_lock<std::mutex> held(lock);
+        unsigned mine = round;
+        if (++here == THREADS + 1) {
+            here = 0;
+            round++;
+            all_here.notify_all();
+        } else {
+            all_here.wait(held, [&] { return round != mine; });
+        }
+    }
+};
+
+static Meeting meeting;
+static unsigned results[THREADS][N];
+
+static void body(int thread, int steps) {
+    cudaStream_t stream;
+    cudaEvent_t done;
+    unsigned *data;
+    need(cudaStreamCreateWithFlags(&stream, thread % 2 ? cudaStreamNonBlocking : cudaStreamDefault));
+    need(cudaEventCreateWithFlags(&done, thread % 4 < 2 ? cudaEventDisableTiming : cudaEventBlockingSync));
+    need(cudaMalloc(&data, sizeof results[0]));
+    need(cudaMemsetAsync(data, thread, sizeof results[0], stream));
+    for (int step = 0; step < steps; step++) {
+        for (int round = 0; round < ROUNDS; round++) {
+            mix<<<1, N, 0, stream>>>(data, step * 100 + thread + round);
+            if (thread % 3 == 0) need(cudaStreamSynchronize(stream));
+        }
+        need(cudaGetLastError());
+        need(cudaMemcpyAsync(results[thread], data, sizeof results[0], cudaMemcpyDeviceToHost, stream));
+        need(cudaEventRecord(done, stream));
+        need(cudaEventSynchronize(done));
+        meeting.wait();
+        meeting.wait();
+    }
+    need(cudaFree(data));
+    need(cudaEventDestroy(done));
+    need(cudaStreamDestroy(stream));
+}
+
+int main(int argc, char **argv) {
+    const int steps = steps_wanted(argc, argv, 8);
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(body, thread, steps);
+    for (int step = 0; step < steps; step++) {
+        meeting.wait();
+        Checksum sum;
+        sum.add(results);
+        told(step, sum);
+        meeting.wait();
+    }
+    for (std::thread &thread : threads) thread.join();
+    CHECK(wrong == 0, "%d calls failed", wrong.load());
+    return finish("kept_threads");
+}

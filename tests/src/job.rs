@@ -1,0 +1,251 @@
+//! Jobs that are checkpointed, killed and restored: started with a name, watched over their control socket.
+//!
+//! A checkpoint in a test happens at a counted frame, never at a time: the program holds itself there
+//! (`KATYDID_CHECKPOINT_AT`), the test asks for the checkpoint, and the same seed gives the same run again.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::places::Places;
+use crate::program::{self, Outcome, ProgramError, Running};
+use crate::server::{Server, ask};
+use crate::watch::{self, PATIENCE, runs};
+use crate::way::{Way, katydid};
+
+/// Tells a program the frames at which it holds itself.
+const POINTS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
+/// Tells a supervisor where to fail.
+const FAULT_VARIABLE: &str = "KATYDID_FAULT";
+/// The status of `katydid run` when its program ended with a checkpoint.
+pub const STOPPED: i32 = 75;
+/// How often a job is looked at.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Folders of one test: where its jobs are found, and its images. Nothing else is in there, so that debris shows.
+#[derive(Debug)]
+pub struct Home {
+    folder: TempDir,
+}
+
+impl Home {
+    /// Fresh ones.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be made.
+    pub fn new() -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("katydid-job-").tempdir()?;
+        fs::create_dir(folder.path().join("run"))?;
+        Ok(Self { folder })
+    }
+
+    /// An image's place.
+    pub fn image(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Folders of jobs that are there now.
+    pub fn jobs(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.run().join("katydid/jobs")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    fn run(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    fn setting(&self) -> (&'static str, OsString) {
+        ("XDG_RUNTIME_DIR", self.run().into_os_string())
+    }
+}
+
+/// How a job is started.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Plan<'a> {
+    /// Of the program; of `katydid restore` for a restore.
+    pub arguments: &'a [&'a str],
+    /// The frames at which it holds itself.
+    pub points: &'a [u64],
+    /// The stage at which its supervisor fails, and how.
+    pub fault: Option<&'a str>,
+    /// Further options of `katydid run`.
+    pub options: &'a [&'a str],
+    /// Further variables of the supervisor, which its program inherits.
+    pub variables: &'a [(&'a str, &'a str)],
+}
+
+impl Plan<'_> {
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let points: Vec<String> = self.points.iter().map(u64::to_string).collect();
+        let points = (!points.is_empty()).then(|| (POINTS_VARIABLE, points.join(",")));
+        points.into_iter().chain(self.fault.map(|fault| (FAULT_VARIABLE, fault.to_owned()))).collect()
+    }
+}
+
+/// A running job: `katydid run`, or `katydid restore`, and what is below it.
+#[derive(Debug)]
+pub struct Job<'a> {
+    places: &'a Places,
+    home: &'a Home,
+    name: String,
+    running: Running,
+}
+
+impl<'a> Job<'a> {
+    /// Starts `program` as the job `name`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Start`].
+    pub fn start(
+        places: &'a Places,
+        home: &'a Home,
+        way: &Way,
+        name: &str,
+        program: &Path,
+        plan: &Plan<'_>,
+    ) -> Result<Self, ProgramError> {
+        let options: Vec<&str> = ["--name", name].iter().chain(plan.options).copied().collect();
+        let mut command = way.job(places, &options, program);
+        command.args(plan.arguments).envs([home.setting()]).envs(plan.settings()).envs(plan.variables.iter().copied());
+        let running = Running::start(&mut command, Stdio::null())?;
+        Ok(Self { places, home, name: name.to_owned(), running })
+    }
+
+    /// Restores the job `name` from `image`: the latest checkpoint, or what the options say. It holds itself again only
+    /// where the plan has points; which ones, the program knows.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Start`].
+    pub fn restore(
+        places: &'a Places,
+        home: &'a Home,
+        way: &Way,
+        name: &str,
+        image: &Path,
+        plan: &Plan<'_>,
+    ) -> Result<Self, ProgramError> {
+        let mut command = way.restore(places, image, plan.arguments);
+        command.envs([home.setting()]).envs(plan.settings()).envs(plan.variables.iter().copied());
+        let running = Running::start(&mut command, Stdio::null())?;
+        Ok(Self { places, home, name: name.to_owned(), running })
+    }
+
+    /// The supervisor's process.
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// What the program has written to standard output so far.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Lost`].
+    pub fn output_so_far(&self) -> Result<String, ProgramError> {
+        self.running.output_so_far()
+    }
+
+    /// What supervisor and program have written to standard error so far.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Lost`].
+    pub fn errors_so_far(&self) -> Result<String, ProgramError> {
+        self.running.errors_so_far()
+    }
+
+    /// Waits until the program's output contains `word`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Running::wait_for`].
+    pub fn wait_for(&mut self, word: &str) -> Result<(), ProgramError> {
+        self.running.wait_for(word, PATIENCE)
+    }
+
+    /// The control socket's view of it; none when nobody answers.
+    pub fn view(&self) -> Option<Value> {
+        ask(&self.control(), "GET", "/v1/job").ok()
+    }
+
+    /// The control socket.
+    pub fn control(&self) -> PathBuf {
+        self.home.run().join("katydid/jobs").join(&self.name).join("control")
+    }
+
+    /// Waits until a program of the job holds itself at a point; false when the job ended instead.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::TooLong`] after a minute without either.
+    pub fn holds_itself(&mut self) -> Result<bool, ProgramError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if self.view().is_some_and(|view| somebody_holds(&view)) {
+                return Ok(true);
+            }
+            if self.running.has_ended()? {
+                return Ok(false);
+            }
+            if Instant::now() > deadline {
+                return Err(self.running.too_long(PATIENCE));
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// Asks for a checkpoint into `image`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError`] when `katydid checkpoint` itself does not end; whether it succeeded is in the outcome.
+    pub fn checkpoint(&self, image: &Path, options: &[&str]) -> Result<Outcome, ProgramError> {
+        program::run(&mut self.checkpoint_command(image, options), PATIENCE)
+    }
+
+    /// The command of [`Job::checkpoint`].
+    pub fn checkpoint_command(&self, image: &Path, options: &[&str]) -> std::process::Command {
+        let mut command = katydid(self.places, &["checkpoint", &self.name, "--json", "-o"]);
+        command.arg(image).args(options).envs([self.home.setting()]);
+        command
+    }
+
+    /// Kills every process of the job and every worker of the server, at once, and waits until they are gone.
+    ///
+    /// # Errors
+    ///
+    /// [`watch::NeverCame`] when one stays.
+    pub fn kill_everything(&self, server: &Server) -> Result<(), watch::NeverCame> {
+        let sessions = server.sessions().unwrap_or_default();
+        let workers = sessions.iter().filter_map(|session| u32::try_from(session.get("worker_pid")?.as_u64()?).ok());
+        let victims: Vec<u32> = watch::tree(self.pid()).into_iter().skip(1).chain(workers).collect();
+        victims.iter().copied().for_each(watch::kill);
+        watch::kill(self.pid());
+        watch::until("all processes that were killed are gone", || !victims.iter().any(|pid| runs(*pid)))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// See [`ProgramError`].
+    pub fn finish(self, limit: Duration) -> Result<Outcome, ProgramError> {
+        self.running.finish(limit)
+    }
+}
+
+fn somebody_holds(view: &Value) -> bool {
+    let members = view.get("members").and_then(Value::as_array);
+    // One that is looked after already is not waiting for us.
+    let busy = view.get("checkpoint").is_some_and(|checkpoint| !checkpoint.is_null());
+    !busy && members.is_some_and(|members| members.iter().any(|member| member["reached"].is_u64()))
+}

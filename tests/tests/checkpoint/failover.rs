@@ -1,0 +1,118 @@
+//! A worker that dies: its program goes on with another one when nothing was lost, and is told why when something was.
+//!
+//! "Nothing sent since" is made with the same point twice: the program holds itself, is checkpointed, is let go, and holds
+//! itself again before the very same frame.
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::job::Job;
+use katydid_tests::places::Places;
+use katydid_tests::program::Outcome;
+use katydid_tests::watch::{kill, runs, until};
+
+use crate::scenarios::{LOOP, Scenario, went_on};
+use crate::stage::{LIMIT, Stage, WAYS, said};
+
+/// All of them are tried on every way.
+pub(crate) const ON_EVERY_WAY: [(&str, Scenario); 4] = [
+    ("a_worker_killed_after_a_checkpoint_is_replaced", replaced),
+    ("a_worker_killed_after_a_checkpoint_of_the_gpu_alone_is_replaced", replaced_from_the_gpu_alone),
+    ("a_worker_killed_later_ends_the_session_with_the_reason", told_what_was_lost),
+    ("one_worker_of_several_is_replaced", one_of_several),
+];
+
+/// Kills all workers of the server, of which there are `count`, and waits until they are gone.
+fn kill_workers(stage: &Stage, count: usize) -> Result<()> {
+    let workers = stage.server.workers_of(count)?;
+    workers.iter().copied().for_each(kill);
+    Ok(until("the workers are gone", || !workers.iter().any(|pid| runs(*pid)))?)
+}
+
+fn replaced(places: &Places, way: &str) -> Result<()> {
+    goes_on_in_another_worker(places, way, &["--leave-running"])
+}
+
+fn replaced_from_the_gpu_alone(places: &Places, way: &str) -> Result<()> {
+    goes_on_in_another_worker(places, way, &["--device-only"])
+}
+
+/// Twice in a row: the second worker was made from the same checkpoint as the first.
+fn goes_on_in_another_worker(places: &Places, way: &str, options: &[&str]) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("heir", LOOP, &[], &[60, 60, 60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", options)?;
+    ensure!(job.holds_itself()?, "the job did not come to its point again");
+    let holder = holding(&job).context("nobody holds itself")?;
+    for _ in 0..2 {
+        let worker = worker_of(&stage, holder)?.context("the one that holds itself has no worker")?;
+        kill(worker);
+        until("it has another worker", || matches!(worker_of(&stage, holder), Ok(Some(other)) if other != worker))?;
+    }
+    went_on(places, job)?;
+    stage.is_clean()
+}
+
+/// Without a checkpoint, and with one that is a frame old.
+fn told_what_was_lost(places: &Places, way: &str) -> Result<()> {
+    let outcome = lost(places, way, &[60])?;
+    ensure!(outcome.errors().contains("no checkpoint to rebuild it from"), "{}", said(&outcome));
+    let outcome = lost(places, way, &[60, 61])?;
+    ensure!(outcome.errors().contains("1 messages were sent to it since checkpoint 1"), "{}", said(&outcome));
+    Ok(())
+}
+
+/// A program whose worker dies at the last of the points; there was a checkpoint at each of the others.
+fn lost(places: &Places, way: &str, points: &[u64]) -> Result<Outcome> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("orphan", LOOP, &[], points)?;
+    for _ in 1..points.len() {
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        stage.checkpoint(&job, "image", &["--leave-running"])?;
+    }
+    ensure!(job.holds_itself()?, "the job ended before its last point");
+    kill_workers(&stage, 1)?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.code().is_some_and(|code| code != 0), "it went on: {}", said(&outcome));
+    stage.is_clean()?;
+    Ok(outcome)
+}
+
+/// A parent and two children, each with a worker: only the worker of the one that holds itself is killed.
+fn one_of_several(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("family", ("kept_processes", LOOP.1), &[], &[30, 30])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    ensure!(job.holds_itself()?, "the job did not come to its point again");
+    let holder = holding(&job).context("nobody holds itself")?;
+    let worker = worker_of(&stage, holder)?.context("the one that holds itself has no worker")?;
+    kill(worker);
+    until("it has another worker", || matches!(worker_of(&stage, holder), Ok(Some(other)) if other != worker))?;
+    // The others hold themselves as well, each for itself.
+    while job.holds_itself()? {
+        stage.checkpoint(&job, "image", &["--leave-running"])?;
+    }
+    let kept = crate::stage::kept_of(places, "kept_processes")?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));
+    stage.is_clean()
+}
+
+/// The worker of the session of a process.
+fn worker_of(stage: &Stage, pid: u64) -> Result<Option<u32>> {
+    let sessions = stage.server.sessions()?;
+    let session = sessions.iter().find(|session| session["pid"].as_u64() == Some(pid));
+    Ok(session.and_then(|session| u32::try_from(session["worker_pid"].as_u64()?).ok()))
+}
+
+/// The process that holds itself at a point.
+fn holding(job: &Job<'_>) -> Option<u64> {
+    let view = job.view()?;
+    let member = view["members"].as_array()?.iter().find(|member| member["reached"].is_u64())?;
+    member["pid"].as_u64()
+}
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)))
+}

@@ -1,0 +1,310 @@
+//! Jobs of several processes, and what is done to processes: ranks of MPI, shell scripts, namespaces, a CRIU or a
+//! supervisor that is killed, and the control socket that anybody may speak to.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::{Job, Plan};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::server::Server;
+use katydid_tests::watch::{runs, tree, until};
+use katydid_tests::way::Way;
+use serde_json::{Value, json};
+
+use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
+use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said};
+
+const ON_EVERY_WAY: [(&str, Scenario); 3] = [
+    ("ranks_of_mpi_are_killed_and_restored_whole", ranks),
+    ("a_job_in_its_own_namespaces_is_checkpointed_again", again_in_namespaces),
+    ("a_script_and_what_it_starts_later_are_restored", script),
+];
+
+const ON_ONE_WAY: [(&str, Scenario); 4] = [
+    ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
+    ("a_criu_killed_at_any_moment_leaves_the_program_running", killed_criu),
+    ("anybody_can_ask_over_the_control_socket", control_socket),
+    ("a_program_of_the_job_can_ask_for_a_checkpoint", asked_from_within),
+];
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
+}
+
+/// `mpirun`, its ranks and their workers: killed at once after a checkpoint, and stopped with one; restored both times.
+fn ranks(places: &Places, way: &str) -> Result<()> {
+    if let Some(why) = places.why_not_built("mpi_ring", Variant::Mpi) {
+        println!("{why}");
+        return Ok(());
+    }
+    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, "mpi_ring")?);
+    for (image, options) in [("killed", &["--leave-running"][..]), ("stopped", &[])] {
+        let mut job = stage.start("ring", ("mpi_ring", Variant::Mpi), &[], &[50])?;
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        let before = job.output_so_far()?.len();
+        stage.checkpoint(&job, image, options)?;
+        let after = job.output_so_far()?.len();
+        if options.is_empty() {
+            was_stopped(job)?;
+        } else {
+            job.kill_everything(&stage.server)?;
+            drop(job);
+        }
+        let outcome = stage.restore("ring", image, &[])?.finish(LIMIT)?;
+        continues(&kept, (before, after), &outcome).context(image)?;
+        stage.is_clean()?;
+    }
+    Ok(())
+}
+
+/// The first run still has its ids and its folder, so what is restored beside it gets namespaces; there it is stopped by a
+/// checkpoint, and restored once more from that.
+fn again_in_namespaces(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let points = [60, 70, 80];
+    let mut first = stage.start("twin", LOOP, &[], &points)?;
+    ensure!(first.holds_itself()?, "the job ended before its point");
+    let begun = first.output_so_far()?.len();
+    stage.checkpoint(&first, "image", &["--leave-running"])?;
+    ensure!(first.holds_itself()?, "the job ended before its second point");
+    let mut second = stage.restore_by("twin-2", "image", &Plan { points: &points, ..Plan::default() })?;
+    ensure!(second.holds_itself()?, "the restored job ended before its second point");
+    stage.checkpoint(&second, "other", &["--leave-running"])?;
+    ensure!(second.holds_itself()?, "the restored job ended before its third point");
+    stage.checkpoint(&second, "other", &[])?;
+    let written = begun + second.output_so_far()?.len();
+    was_stopped(second)?;
+    let outcome = stage.restore("twin-2", "other", &[])?.finish(LIMIT)?;
+    continues(&kept, (written, written), &outcome)?;
+    // The first one was not disturbed by any of this; its last point is nobody's.
+    stage.checkpoint(&first, "image", &["--leave-running"])?;
+    ensure!(first.holds_itself()?, "the first job ended before its last point");
+    stage.checkpoint(&first, "image", &[])?;
+    was_stopped(first)?;
+    stage.is_clean()
+}
+
+/// A shell, a program whose output goes through a pipe to another process, and a program that begins only after the
+/// restore: on another server, of which only the first was told.
+fn script(places: &Places, way: &str) -> Result<()> {
+    let mut stage = Stage::new(places, way)?;
+    let program = places.program(LOOP.0, LOOP.1);
+    let text = format!("set -e\n'{0}' | cat\n'{0}' 3\necho over $?\n", program.display());
+    let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "script", Path::new("/bin/sh"), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    let after = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let server = Server::start(places, &driver_under_test(), &[])?;
+    let [shm, tcp] = Way::through(&server);
+    stage.way = match way {
+        "shm" => shm,
+        "tcp" => tcp,
+        _ => Way::as_stream(&server),
+    };
+    stage.server = server;
+    let outcome = stage.restore("script", "image", &[])?.finish(LIMIT)?;
+    let short = stage.start("short", LOOP, &["3"], &[])?.finish(LIMIT)?.text();
+    continues(&format!("{}{short}over 0\n", kept_loop(places)?), (before, after), &outcome)?;
+    stage.is_clean()
+}
+
+/// Killed with -9 when the processes are stopped, which they are from the dump to their end: none stays, neither the
+/// program nor its children, with and without namespaces of their own; and the image is what it was.
+fn killed_while_stopped(places: &Places, way: &str) -> Result<()> {
+    for program in [LOOP.0, "kept_processes"] {
+        for fault in ["write:kill", "commit:kill"] {
+            killed_at(places, way, program, fault).with_context(|| format!("{program} at {fault}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn killed_at(places: &Places, way: &str, program: &str, fault: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, program)?);
+    let plan = Plan { points: &[12, 16], fault: None, ..Plan::default() };
+    let mut job = stage.start_by("victim", (program, Variant::Static), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    let plan = Plan { points: &[12, 16], fault: Some(fault), ..Plan::default() };
+    // Beside the first run, so that it gets namespaces.
+    let mut twin = stage.restore_by("victim-2", "image", &plan)?;
+    if !twin.holds_itself()? {
+        bail!("the restored job ended before its point: {}", said(&twin.finish(LIMIT)?));
+    }
+    dies_whole(&stage, &twin)?;
+    drop(twin);
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    // And in the namespaces that everybody has.
+    let mut job = stage.restore_by("victim", "image", &plan)?;
+    if !job.holds_itself()? {
+        bail!("the restored job ended before its point: {}", said(&job.finish(LIMIT)?));
+    }
+    dies_whole(&stage, &job)?;
+    drop(job);
+    let outcome = stage.restore("victim", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (before, before), &outcome)?;
+    Ok(stage.server.workers_of(0).map(drop)?)
+}
+
+/// A checkpoint that would end the job ends the supervisor.
+fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
+    let processes = tree(job.pid());
+    let outcome = job.checkpoint(&stage.image("image"), &[])?;
+    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", said(&outcome));
+    until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
+    Ok(())
+}
+
+/// A CRIU that is killed as soon as it has written the file that the environment names, or has just ended.
+const KILLED_CRIU: &str = r#"#!/bin/sh
+case " $* " in *" dump "*) ;; *) exec CRIU "$@" ;; esac
+folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
+CRIU "$@" &
+until ls "$folder" | grep -q "$CRIU_FILE"; do kill -0 $! 2>/dev/null || break; done
+kill -9 $!
+wait $!
+exit 1
+"#;
+
+/// The command of the CRIU that tests use: a folder of our own, or the system's.
+fn criu(places: &Places) -> String {
+    let root = places.dist.join("lib/katydid/criu");
+    if !root.exists() {
+        return "criu".to_owned();
+    }
+    let (root, libraries) = (root.display(), root.join("usr/lib/x86_64-linux-gnu"));
+    let libraries = libraries.display();
+    format!("'{libraries}/ld-linux-x86-64.so.2' --library-path '{libraries}' '{root}/usr/sbin/criu'")
+}
+
+fn killed_criu(places: &Places, way: &str) -> Result<()> {
+    for file in ["dump.log", "pstree", "mm-", "pages-", "core-", "files.img"] {
+        for options in [&["--leave-running"][..], &[]] {
+            let stage = Stage::new(places, way)?;
+            let script = stage.image("criu.sh");
+            fs::write(&script, KILLED_CRIU.replace("CRIU \"", &format!("{} \"", criu(places))))?;
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+            let script = script.display().to_string();
+            let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", file)];
+            let plan = Plan { points: &[60], variables: &variables, ..Plan::default() };
+            let mut job = stage.start_by("survivor", LOOP, &plan)?;
+            ensure!(job.holds_itself()?, "the job ended before its point");
+            let outcome = job.checkpoint(&stage.image("image"), options)?;
+            ensure!(!outcome.status.success(), "a killed CRIU succeeded: {}", said(&outcome));
+            went_on(places, job).with_context(|| format!("CRIU killed at {file}, {options:?}"))?;
+            stage.is_clean()?;
+        }
+    }
+    Ok(())
+}
+
+/// Says `request` on a job's control socket, and hears everything to the end.
+fn exchange(socket: &Path, request: &str) -> Result<String> {
+    let mut connection = UnixStream::connect(socket)?;
+    connection.set_read_timeout(Some(LIMIT))?;
+    connection.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// A POST of any client.
+fn post(version: &str, body: &Value) -> String {
+    let body = body.to_string();
+    let head = format!("POST /v1/checkpoints HTTP/{version}\r\nHost: job\r\nConnection: close");
+    format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// The JSON lines of an answer, in chunks or not.
+fn lines(answer: &str) -> Vec<Value> {
+    answer.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// What `docs/admin-api.md` promises, asked for by hand.
+fn control_socket(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("asked", LOOP, &[], &[60, 70])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let (socket, image) = (job.control(), stage.image("image"));
+    for (request, status, word) in [
+        (post("1.1", &json!({"image": "relative"})), "200", "absolute path"),
+        (post("1.1", &json!({"image": image, "leaves": true})), "400", "leaves"),
+        (post("1.1", &json!({})), "400", "image"),
+        ("GET /v1/checkpoints HTTP/1.0\r\n\r\n".to_owned(), "405", "POST"),
+        ("GET /v2 HTTP/1.0\r\n\r\n".to_owned(), "404", "/v1/job"),
+    ] {
+        let answer = exchange(&socket, &request)?;
+        let is_so = answer.split(' ').nth(1) == Some(status) && answer.contains(word) && answer.contains("\"error\"");
+        ensure!(is_so, "{request}\n{answer}");
+    }
+    // The first of these let the program go on, since it failed: it is at its second point.
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    let answer = exchange(&socket, &post("1.0", &json!({"image": image, "leave_running": true, "level": 3})))?;
+    let steps = lines(&answer);
+    let stages: Vec<&str> = steps.iter().filter_map(|step| step["stage"].as_str()).collect();
+    let order = ["prepare", "hold", "pause", "capture", "leave", "dump", "resume", "write", "commit", "done"];
+    let mut found = stages.clone();
+    found.dedup();
+    ensure!(found == order, "{stages:?}");
+    let done = steps.last().context("no last line")?;
+    for field in ["bytes_content", "bytes_added", "bytes_files", "stopped_us", "took_us"] {
+        ensure!(done[field].as_u64().is_some(), "no {field} in {done}");
+    }
+    ensure!(done["checkpoint"] == 1 && done["running"] == true && done["pids"].as_array().is_some(), "{done}");
+    went_on(places, job)?;
+    stage.is_clean()
+}
+
+/// A program of the job asks, and hangs up before the dump: a connection to the supervisor is what CRIU could not save. It
+/// waits for the end by asking the supervisor it then has.
+fn asked_from_within(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let (image, program) = (stage.image("image"), places.program(LOOP.0, LOOP.1));
+    let asks = asking(&stage)?;
+    let text = format!("'{0}' 3; '{1}' {2}; '{0}' 4", program.display(), asks.display(), image.display());
+    let plan = Plan { arguments: &["-c", &text], ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "self", Path::new("/bin/sh"), &plan)?;
+    until("the checkpoint is there", || stage.image("image/checkpoints/000001/manifest.json").exists())?;
+    job.wait_for("asked\n")?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success(), "{}", said(&outcome));
+    let text = outcome.text();
+    let restored = stage.restore("self", "image", &[])?.finish(LIMIT)?;
+    // It was dumped while it waited for the checkpoint.
+    let at = text.find("asked\n").context("it did not ask")?;
+    ensure!(restored.status.success() && restored.text() == text[at..], "{}", said(&restored));
+    stage.is_clean()
+}
+
+/// A script that asks the supervisor of the job it is in for a checkpoint into its argument, and waits until it is there.
+fn asking(stage: &Stage) -> Result<PathBuf> {
+    let path = stage.image("ask.py");
+    fs::write(
+        &path,
+        r#"#!/usr/bin/env python3
+import json, os, socket, sys, time
+body = json.dumps({"image": sys.argv[1], "leave_running": True})
+control = socket.socket(socket.AF_UNIX)
+control.connect(os.path.join(os.path.dirname(os.environ["KATYDID_JOB"]), "control"))
+control.sendall(f"POST /v1/checkpoints HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+control.close()
+while not os.path.exists(os.path.join(sys.argv[1], "checkpoints/000001/manifest.json")):
+    time.sleep(0.01)
+print("asked", flush=True)
+"#,
+    )?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}

@@ -1,0 +1,81 @@
+//! Checkpoint and restart of everything under test: each program at counted calls, and what can go wrong on the way.
+//!
+//! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
+//! at every stage, restores in twos; `jobs.rs` what is about processes, `stores.rs` about images, `failover.rs` about
+//! workers that die; `frameworks.rs` trains with PyTorch on a real GPU. Where no CRIU works, the tests are shown as
+//! ignored, with a line why.
+//!
+//! By itself the binary runs what takes two cores a few minutes: all scenarios, and the programs made for checkpoints.
+//! `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another
+//! choice of calls, `KATYDID_CHECKPOINT_COUNT` more of them a run, and `KATYDID_CHECKPOINT_WAYS=all` every program on every
+//! way.
+
+mod failover;
+mod frameworks;
+mod jobs;
+mod programs;
+mod scenarios;
+mod stage;
+mod stores;
+
+use std::env;
+use std::process::ExitCode;
+
+use katydid_tests::catalog;
+use katydid_tests::places::{PACK_VARIABLE, Places};
+use katydid_tests::watch::why_no_checkpoint;
+use libtest_mimic::{Arguments, Trial};
+
+/// Scenarios that have not passed many times in a row yet: the sweep's.
+const UNPROVEN: [&str; 6] = [
+    // Over TCP, the program was once not heard of again.
+    "a_worker_killed_after_a_checkpoint_is_replaced",
+    "a_worker_killed_after_a_checkpoint_of_the_gpu_alone_is_replaced",
+    "one_worker_of_several_is_replaced",
+    // Each mpirun has pseudo-terminals, whose numbers others may have by the time of the restore.
+    "ranks_of_mpi_are_killed_and_restored_whole",
+    "a_criu_killed_at_any_moment_leaves_the_program_running",
+    "a_supervisor_killed_while_its_job_is_stopped_takes_it_along",
+];
+
+/// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
+/// kind of state each from before a checkpoint until after, on every way. The other programs are the sweep's: they keep
+/// little for long, but come to calls that these do not.
+fn is_steady(name: &str) -> bool {
+    match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
+        [_way, _variant, program] => programs::is_long_lived(program),
+        [_way, scenario] => !UNPROVEN.contains(&scenario),
+        _ => true,
+    }
+}
+
+/// Whether everything is to run.
+fn is_sweep() -> bool {
+    env::var_os(PACK_VARIABLE).is_some() || env::var("KATYDID_CHECKPOINT_SWEEP").is_ok_and(|value| value == "1")
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let prepared = Places::of_this_test().map_err(|error| error.to_string()).and_then(|places| {
+        let apps = catalog::apps().map_err(|error| error.to_string())?;
+        Ok((places, apps))
+    });
+    let (places, apps) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut trials: Vec<Trial> = scenarios::trials(&places);
+    trials.extend(programs::trials(&places, &apps));
+    trials.extend(frameworks::trials(&places));
+    if !is_sweep() {
+        trials.retain(|trial| is_steady(trial.name()));
+    }
+    if let Some(why) = why_no_checkpoint(&places) {
+        println!("no checkpoint is tested: {why}");
+        trials = trials.into_iter().map(|trial| trial.with_ignored_flag(true)).collect();
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,207 @@
+//! Every program of `tests/apps`: checkpoints at random calls, each restored later; the output must be the very one of an
+//! undisturbed run, both where the program just went on and where it was killed and restored.
+
+use std::env;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::{App, Variant};
+use katydid_tests::job::{Job, STOPPED};
+use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
+use libtest_mimic::{Failed, Trial};
+
+use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, kept, said};
+
+/// Checkpoints of one run, unless the environment says otherwise.
+const COUNT: usize = 3;
+/// Programs made for this: on every way, in every run.
+const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
+
+/// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
+/// program must go on as if nothing had been asked.
+const REFUSALS: [(&str, &[&str]); 4] = [
+    // These ruin a context, on purpose, before they end.
+    ("device_assert", &["is ruined by error 710"]),
+    ("illegal_address", &["is ruined by error 700"]),
+    // Streams of these wait for values that the program writes later, which it cannot while it is held.
+    ("stream_values", &["waits for a value that nobody writes"]),
+    ("context_events", &["waits for a value that nobody writes"]),
+];
+/// The same on a real GPU: nobody is shown the heap of its kernels.
+const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
+    ("kept_heap", &["allocate memory in kernels"]),
+    ("device_malloc", &["allocate memory in kernels"]),
+    ("virtual_functions", &["allocate memory in kernels"]),
+];
+
+/// Whether a program was made to hold state across checkpoints.
+pub(crate) fn is_long_lived(program: &str) -> bool {
+    LONG_LIVED.iter().any(|start| program.starts_with(start))
+}
+
+/// A test a program and variant, on one way or on all.
+pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
+    let all = env::var("KATYDID_CHECKPOINT_WAYS").is_ok_and(|ways| ways == "all");
+    // A pack has only what runs on another machine too.
+    let is_pack = env::var_os(PACK_VARIABLE).is_some();
+    let tests = apps.iter().filter(|app| app.is_test() && (app.travels() || !is_pack));
+    let mut trials = Vec::new();
+    for (index, app) in tests.enumerate() {
+        let everywhere = all || is_long_lived(&app.name);
+        // One variant and one way each, so that all ways see many programs.
+        let variants = if all { app.variants() } else { &app.variants()[..1] };
+        let ways: Vec<&str> = if everywhere { WAYS.to_vec() } else { vec![WAYS[index % WAYS.len()]] };
+        for (&variant, way) in variants.iter().flat_map(|variant| ways.iter().map(move |way| (variant, *way))) {
+            let is_missing = places.why_not_built(&app.name, variant).is_some();
+            let (places, app) = (places.clone(), app.clone());
+            let title = format!("{way}::{variant}::{}", app.name);
+            let trial = Trial::test(title, move || one(&places, &app, variant, way));
+            trials.push(trial.with_ignored_flag(is_missing));
+        }
+    }
+    trials
+}
+
+fn one(places: &Places, app: &App, variant: Variant, way: &str) -> Result<(), Failed> {
+    let seed = number("KATYDID_CHECKPOINT_SEED", 1)? ^ hash(&format!("{way}{variant}{}", app.name));
+    let count = number("KATYDID_CHECKPOINT_COUNT", COUNT as u64)? as usize;
+    let mut run = Run { app, kept: kept(places, app)?, random: Random(seed), points: Vec::new(), taken: Vec::new() };
+    run.points = run.random.points(count);
+    let points = format!("frames {:?}", run.points);
+    let stage = Stage::new(places, way)?;
+    run.checkpoints(&stage, variant).with_context(|| points.clone()).map_err(shown)?;
+    run.restores(&stage).with_context(|| points.clone()).map_err(shown)?;
+    stage.is_clean().with_context(|| points).map_err(shown)
+}
+
+fn shown(error: anyhow::Error) -> Failed {
+    format!("{error:#}").into()
+}
+
+/// A checkpoint that was taken, and how much was written when.
+struct Taken {
+    checkpoint: Checkpoint,
+    written: (usize, usize),
+}
+
+struct Run<'a> {
+    app: &'a App,
+    kept: String,
+    random: Random,
+    points: Vec<u64>,
+    taken: Vec<Taken>,
+}
+
+impl Run<'_> {
+    /// The run in which checkpoints are taken. It ends by itself, or with the last checkpoint: stopped, or killed.
+    fn checkpoints(&mut self, stage: &Stage, variant: Variant) -> Result<()> {
+        let mut job = stage.start("job", (&self.app.name, variant), &[], &self.points)?;
+        let (stops, mut left) = (self.random.below(2) == 0, self.points.len());
+        while job.holds_itself()? {
+            left = left.saturating_sub(1);
+            let is_last = left == 0;
+            let taken = self.checkpoint(stage, &job, is_last && stops)?;
+            if is_last && taken {
+                return self.last(stage, job, stops);
+            }
+        }
+        self.ended(job)
+    }
+
+    /// One checkpoint; false when the program is in a state that may be refused, and was.
+    fn checkpoint(&mut self, stage: &Stage, job: &Job<'_>, stops: bool) -> Result<bool> {
+        let before = job.output_so_far()?.len();
+        let options: &[&str] = if stops { &[] } else { &["--leave-running"] };
+        let outcome = job.checkpoint(&stage.image("image"), options)?;
+        if !outcome.status.success() {
+            let (printed, errors) = (job.output_so_far()?, job.errors_so_far()?);
+            return self.refused(&format!("{}--- the job\n{printed}{errors}", said(&outcome)));
+        }
+        let checkpoint = Checkpoint::read(&outcome)?;
+        // Threads that had not come to a call of the GPU may have written until the process was dumped.
+        self.taken.push(Taken { checkpoint, written: (before, job.output_so_far()?.len()) });
+        Ok(true)
+    }
+
+    fn refused(&self, said: &str) -> Result<bool> {
+        let of_gpus = if driver_under_test() == "soft" { &[][..] } else { &REFUSALS_OF_GPUS };
+        let known = REFUSALS.iter().chain(of_gpus).find(|(name, _)| *name == self.app.name);
+        ensure!(
+            known.is_some_and(|(_, words)| words.iter().any(|word| said.contains(word))),
+            "the checkpoint failed: {said}"
+        );
+        Ok(false)
+    }
+
+    /// After the last checkpoint: the job was stopped with it, or everything is killed.
+    fn last(&self, stage: &Stage, job: Job<'_>, stopped: bool) -> Result<()> {
+        if stopped {
+            let outcome = job.finish(LIMIT)?;
+            ensure!(outcome.status.code() == Some(STOPPED), "a job that was stopped: {}", said(&outcome));
+            return Ok(());
+        }
+        job.kill_everything(&stage.server)?;
+        Ok(())
+    }
+
+    /// The program came to its end through all checkpoints.
+    fn ended(&self, job: Job<'_>) -> Result<()> {
+        let outcome = job.finish(LIMIT)?;
+        ensure!(
+            outcome.status.success() && outcome.text() == self.kept,
+            "the program that went on: {}",
+            said(&outcome)
+        );
+        Ok(())
+    }
+
+    fn restores(&self, stage: &Stage) -> Result<()> {
+        for taken in &self.taken {
+            let number = taken.checkpoint.number.to_string();
+            let job = stage.restore("job", "image", &["--at", &number])?;
+            continues(&self.kept, taken.written, &job.finish(LIMIT)?)
+                .with_context(|| format!("checkpoint {number}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A small generator with a fixed seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// Frames further and further apart, since nobody knows how many the program will send: the first early, so that
+    /// even a short program comes to it.
+    fn points(&mut self, count: usize) -> Vec<u64> {
+        let mut at = 1 + self.below(8);
+        let mut points = vec![at];
+        while points.len() < count {
+            at += 1 + self.below(3 * at + 10);
+            points.push(at);
+        }
+        points
+    }
+}
+
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn number(variable: &str, otherwise: u64) -> Result<u64, Failed> {
+    let Ok(text) = env::var(variable) else { return Ok(otherwise) };
+    match text.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("{variable}={text} is no number").into()),
+    }
+}

@@ -1,0 +1,359 @@
+//! What happens around checkpoints and restores: chains, twins, other servers, full disks, damaged images, kills at every
+//! stage. After each, the program has gone on, the last good image is intact, and nothing is left behind.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::{Job, Plan, STOPPED};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::{self, Outcome};
+use katydid_tests::server::Server;
+use katydid_tests::verdict::kept_path;
+use katydid_tests::watch::{PATIENCE, runs, tree, until};
+use katydid_tests::way::{Way, katydid};
+use libtest_mimic::Trial;
+
+use crate::stage::{LIMIT, Stage, WAYS, continues, said};
+use crate::{failover, jobs, stores};
+
+pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
+
+/// Scenarios that are tried on every way.
+const ON_EVERY_WAY: [(&str, Scenario); 4] = [
+    ("a_chain_of_ten_checkpoints_each_restored", a_chain_of_ten),
+    ("a_chain_of_restores_each_checkpointed_at_its_first_calls", a_chain_of_restores),
+    ("one_image_restored_twice_at_once", twins),
+    ("a_kill_at_any_stage_leaves_program_and_image_whole", kills_at_every_stage),
+];
+
+/// Scenarios for which the way does not matter.
+const ON_ONE_WAY: [(&str, Scenario); 8] = [
+    ("another_server_takes_a_session_over", another_server),
+    ("a_private_server_is_restored_with_the_program", a_private_server),
+    ("a_second_checkpoint_adds_what_changed", what_changed),
+    ("a_full_disk_is_an_error_and_the_program_goes_on", a_full_disk),
+    ("damaged_images_are_refused_and_leave_nothing_behind", damaged_images),
+    ("a_kernel_that_does_not_end_is_named", a_stuck_kernel),
+    ("a_program_may_end_before_it_is_back_with_its_worker", a_quick_end),
+    ("a_checkpoint_of_the_gpu_alone_leaves_the_program_running", device_only),
+];
+
+/// Stages of a checkpoint, as the control socket names them, at which something may die.
+const STAGES: [&str; 8] = ["prepare", "hold", "pause", "capture", "leave", "dump", "write", "commit"];
+
+/// The program of most scenarios, its argument for the number of steps, and what it prints.
+pub(crate) const LOOP: (&str, Variant) = ("long_loop", Variant::Static);
+
+pub(crate) fn trials(places: &Places) -> Vec<Trial> {
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let one = ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"));
+    let trial = |(name, scenario, way): (&str, Scenario, &'static str)| {
+        let places = places.clone();
+        Trial::test(format!("{way}::{name}"), move || {
+            scenario(&places, way).map_err(|error| format!("{error:#}").into())
+        })
+    };
+    every.chain(one).chain(failover::all()).chain(jobs::all()).chain(stores::all()).map(trial).collect()
+}
+
+/// What the loop prints when nobody disturbs it.
+pub(crate) fn kept_loop(places: &Places) -> Result<String> {
+    fs::read_to_string(kept_path(places, LOOP.0)).context("cannot read the kept output")
+}
+
+/// The job has ended with its checkpoint.
+pub(crate) fn was_stopped(job: Job<'_>) -> Result<()> {
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.code() == Some(STOPPED), "a job that was stopped: {}", said(&outcome));
+    Ok(())
+}
+
+/// The job came to its end as if nothing had been.
+pub(crate) fn went_on(places: &Places, job: Job<'_>) -> Result<()> {
+    let (kept, outcome) = (kept_loop(places)?, job.finish(LIMIT)?);
+    ensure!(
+        outcome.status.success() && outcome.text() == kept,
+        "the program that should have gone on: {}",
+        said(&outcome)
+    );
+    Ok(())
+}
+
+pub(crate) fn images(places: &Places, action: &str, image: &Path) -> Result<Outcome> {
+    Ok(program::run(katydid(places, &["images", action]).arg(image), PATIENCE)?)
+}
+
+fn a_chain_of_ten(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let points: Vec<u64> = (1..=10).map(|step| step * 11).collect();
+    let mut job = stage.start("chain", LOOP, &[], &points)?;
+    let mut taken = Vec::new();
+    while job.holds_itself()? {
+        let before = job.output_so_far()?.len();
+        taken.push((stage.checkpoint(&job, "image", &["--leave-running"])?, before));
+    }
+    went_on(places, job)?;
+    ensure!(taken.len() == points.len(), "{} checkpoints for {} points", taken.len(), points.len());
+    let kept = kept_loop(places)?;
+    for (checkpoint, before) in taken {
+        let number = checkpoint.number.to_string();
+        let outcome = stage.restore("chain", "image", &["--at", &number])?.finish(LIMIT)?;
+        continues(&kept, (before, before), &outcome).with_context(|| format!("checkpoint {number}"))?;
+    }
+    stage.is_clean()
+}
+
+/// The points are frames in a row: a restored program comes to the next one with the first thing that it does.
+fn a_chain_of_restores(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let points = [40, 41, 42, 43];
+    let mut job = stage.start("relay", LOOP, &[], &points)?;
+    let mut written = 0;
+    for at in points {
+        ensure!(job.holds_itself()?, "the job ended before frame {at}");
+        stage.checkpoint(&job, "image", &[])?;
+        written += job.output_so_far()?.len();
+        was_stopped(job)?;
+        job = stage.restore_by("relay", "image", &Plan { points: &points, ..Plan::default() })?;
+    }
+    let outcome = job.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+/// Both run on at once, and each is a job with checkpoints of its own, also when the other has ended.
+fn twins(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let points = [50, 70];
+    let mut job = stage.start("twin", LOOP, &[], &points)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let kept = kept_loop(places)?;
+    let plan = Plan { points: &points, ..Plan::default() };
+    let mut twins = Vec::new();
+    for name in ["twin", "twin-2"] {
+        let mut twin = stage.restore_by(name, "image", &plan)?;
+        ensure!(twin.holds_itself()?, "{name} ended before its point");
+        twins.push((twin, name));
+    }
+    for (twin, name) in twins {
+        stage.checkpoint(&twin, name, &["--leave-running"])?;
+        continues(&kept, (written, written), &twin.finish(LIMIT)?).with_context(|| name.to_owned())?;
+    }
+    for name in ["twin", "twin-2"] {
+        let outcome = stage.restore(name, name, &[])?.finish(LIMIT)?;
+        ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", said(&outcome));
+    }
+    stage.is_clean()
+}
+
+/// At each stage the supervisor fails, and in another run it dies.
+fn kills_at_every_stage(places: &Places, way: &str) -> Result<()> {
+    for at in STAGES {
+        for how in ["", ":kill"] {
+            one_fault(places, way, &format!("{at}{how}")).with_context(|| format!("a fault at {at}{how}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn one_fault(places: &Places, way: &str, fault: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start_by("faulty", LOOP, &Plan { points: &[60], fault: Some(fault), ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let processes = tree(job.pid());
+    let outcome = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
+    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", said(&outcome));
+    let outcome = images(places, "verify", &stage.image("image"))?;
+    ensure!(outcome.status.success() || !stage.image("image").exists(), "the image is damaged: {}", said(&outcome));
+    if !fault.ends_with(":kill") {
+        went_on(places, job)?;
+        return stage.is_clean();
+    }
+    // The program ends with its supervisor, also one that is stopped or away from its worker.
+    until("the program is gone", || !processes.iter().any(|pid| runs(*pid)))?;
+    Ok(stage.server.workers_of(0).map(drop)?)
+}
+
+fn another_server(places: &Places, way: &str) -> Result<()> {
+    let mut stage = Stage::new(places, way)?;
+    let mut job = stage.start("moved", LOOP, &[], &[70])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    // The old server ends only now, so that no address is taken twice.
+    let server = Server::start(places, &driver_under_test(), &[])?;
+    stage.way = Way::through(&server)[0].clone();
+    stage.server = server;
+    let outcome = stage.restore("moved", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+fn a_private_server(places: &Places, way: &str) -> Result<()> {
+    let mut stage = Stage::new(places, way)?;
+    stage.way = Way::Private { driver: driver_under_test() };
+    let mut job = stage.start("private", LOOP, &[], &[33])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let outcome = stage.restore("private", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+/// 48 MiB that stay as they are, and one small field that changes.
+fn what_changed(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("heavy", LOOP, &["60", "0", "48"], &[60, 90])?;
+    let mut added = Vec::new();
+    while job.holds_itself()? {
+        added.push(stage.checkpoint(&job, "image", &["--leave-running"])?.added);
+    }
+    went_on(places, job)?;
+    ensure!(added.len() == 2, "{} checkpoints for 2 points", added.len());
+    ensure!(added[0] >= 48 << 20, "the first checkpoint added {} bytes", added[0]);
+    ensure!(added[1] <= 8 << 20, "the second checkpoint added {} bytes", added[1]);
+    let outcome = stage.restore("heavy", "image", &[])?.finish(LIMIT)?;
+    ensure!(outcome.status.success(), "{}", said(&outcome));
+    stage.is_clean()
+}
+
+/// A file system of a few MiB, gone with this value.
+pub(crate) struct Small<'a>(&'a Path);
+
+impl<'a> Small<'a> {
+    pub(crate) fn mount(folder: &'a Path) -> Result<Self> {
+        fs::create_dir(folder)?;
+        let mut mount = Command::new("mount");
+        let outcome = program::run(mount.args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(folder), PATIENCE)?;
+        ensure!(outcome.status.success(), "{}", said(&outcome));
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        // One that is busy stays until this process' folder is removed by hand; there is nobody to tell.
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+fn a_full_disk(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let folder = stage.image("small");
+    let small = Small::mount(&folder)?;
+    let mut job = stage.start("full", LOOP, &["60", "0", "48"], &[70])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let outcome = job.checkpoint(&folder.join("image"), &["--leave-running"])?;
+    ensure!(!outcome.status.success(), "it fits: {}", said(&outcome));
+    // In the words of whoever came to the end of the room: the worker, or CRIU.
+    let is_named =
+        ["no room for the image", "No space left on device"].iter().any(|words| outcome.errors().contains(words));
+    ensure!(is_named, "the reason is not named: {}", said(&outcome));
+    went_on(places, job)?;
+    drop(small);
+    stage.is_clean()
+}
+
+fn damaged_images(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("damaged", LOOP, &[], &[45])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let image = stage.image("image");
+    for path in files_below(&image)? {
+        let name = path.strip_prefix(&image)?.display().to_string();
+        // The lock only locks, and `latest` is for people: neither is read.
+        if ["lock", "latest"].contains(&name.as_str()) {
+            continue;
+        }
+        let good = fs::read(&path)?;
+        let mut bad = good.clone();
+        let middle = bad.len() / 2;
+        match bad.get_mut(middle) {
+            Some(byte) => *byte ^= 0x10,
+            None => bad.push(0x10),
+        }
+        fs::write(&path, &bad)?;
+        let outcome = images(places, "verify", &image)?;
+        ensure!(!outcome.status.success(), "a damaged {name} is not noticed");
+        fs::write(&path, &good)?;
+    }
+    let pack = files_below(&image.join("packs"))?.into_iter().next().context("there is no pack")?;
+    let good = fs::read(&pack)?;
+    fs::remove_file(&pack)?;
+    let outcome = stage.restore("damaged", "image", &[])?.finish(LIMIT)?;
+    ensure!(!outcome.status.success(), "it restored without its pack: {}", said(&outcome));
+    stage.is_clean()?;
+    fs::write(&pack, &good)?;
+    let outcome = stage.restore("damaged", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+fn files_below(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else if !path.is_symlink() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn a_stuck_kernel(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("stuck", ("fixture", Variant::Static), &["stuck"], &[])?;
+    job.wait_for("ready")?;
+    let outcome = job.checkpoint(&stage.image("image"), &["--patience", "1s"])?;
+    let errors = outcome.errors();
+    ensure!(!outcome.status.success() && errors.contains("stream"), "no stream is named: {}", said(&outcome));
+    ensure!(job.view().is_some(), "the job is gone");
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    stage.server.workers_of(0)?;
+    Ok(())
+}
+
+/// The program's own threads run before its session is taken up again, and may have no more use for it.
+fn a_quick_end(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let file = stage.image("file");
+    let program = ("fixture", Variant::Static);
+    let mut job = stage.start("quick", program, &["quits", &file.to_string_lossy()], &[])?;
+    job.wait_for("ready")?;
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    fs::write(&file, "")?;
+    let outcome = stage.restore("quick", "image", &[])?.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "quits\n", "{}", said(&outcome));
+    stage.is_clean()
+}
+
+fn device_only(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("device", LOOP, &[], &[30, 80])?;
+    while job.holds_itself()? {
+        stage.checkpoint(&job, "image", &["--device-only"])?;
+    }
+    went_on(places, job)?;
+    let outcome = images(places, "verify", &stage.image("image"))?;
+    ensure!(outcome.status.success(), "{}", said(&outcome));
+    let outcome = stage.restore("device", "image", &[])?.finish(LIMIT)?;
+    ensure!(!outcome.status.success() && outcome.errors().contains("device-only"), "{}", said(&outcome));
+    stage.is_clean()
+}

@@ -1,0 +1,143 @@
+//! What a test of checkpoints stands on: a server of its own, its folders, one way to the server; and how outputs of
+//! a program that was cut in two are judged.
+
+use anyhow::{Context, Result, bail, ensure};
+use katydid_tests::catalog::{App, Variant};
+use katydid_tests::job::{Home, Job, Plan};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::Outcome;
+use katydid_tests::server::Server;
+use katydid_tests::verdict::kept_path;
+use katydid_tests::watch::until;
+use katydid_tests::way::Way;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Far more than any program needs, on a busy machine too.
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+
+/// The names of the ways.
+pub(crate) const WAYS: [&str; 3] = ["shm", "unix", "tcp"];
+
+/// The stage of one test.
+pub(crate) struct Stage {
+    pub(crate) places: Places,
+    pub(crate) home: Home,
+    pub(crate) server: Server,
+    pub(crate) way: Way,
+}
+
+impl Stage {
+    pub(crate) fn new(places: &Places, way: &str) -> Result<Self> {
+        let server = Server::start(places, &driver_under_test(), &[])?;
+        let [shm, tcp] = Way::through(&server);
+        let way = match way {
+            "shm" => shm,
+            "tcp" => tcp,
+            "unix" => Way::as_stream(&server),
+            other => bail!("no such way: {other}"),
+        };
+        Ok(Self { places: places.clone(), home: Home::new()?, server, way })
+    }
+
+    /// Starts a program as the job `name`; it holds itself at `points`.
+    pub(crate) fn start(
+        &self,
+        name: &str,
+        program: (&str, Variant),
+        arguments: &[&str],
+        points: &[u64],
+    ) -> Result<Job<'_>> {
+        self.start_by(name, program, &Plan { arguments, points, ..Plan::default() })
+    }
+
+    pub(crate) fn start_by(&self, name: &str, program: (&str, Variant), plan: &Plan<'_>) -> Result<Job<'_>> {
+        let path = self.places.program(program.0, program.1);
+        Ok(Job::start(&self.places, &self.home, &self.way, name, &path, plan)?)
+    }
+
+    /// Restores the job `name`, which then comes to its end.
+    pub(crate) fn restore(&self, name: &str, image: &str, options: &[&str]) -> Result<Job<'_>> {
+        self.restore_by(name, image, &Plan { arguments: options, ..Plan::default() })
+    }
+
+    pub(crate) fn restore_by(&self, name: &str, image: &str, plan: &Plan<'_>) -> Result<Job<'_>> {
+        self.restore_from(name, &self.image(image), plan)
+    }
+
+    /// From an image anywhere.
+    pub(crate) fn restore_from(&self, name: &str, image: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
+        Ok(Job::restore(&self.places, &self.home, &self.way, name, image, plan)?)
+    }
+
+    pub(crate) fn image(&self, name: &str) -> PathBuf {
+        self.home.image(name)
+    }
+
+    /// A checkpoint that must succeed; what it says of itself.
+    pub(crate) fn checkpoint(&self, job: &Job<'_>, image: &str, options: &[&str]) -> Result<Checkpoint> {
+        let outcome = job.checkpoint(&self.image(image), options)?;
+        let job = job.errors_so_far()?;
+        ensure!(outcome.status.success(), "the checkpoint failed: {}--- the job\n{job}", said(&outcome));
+        Checkpoint::read(&outcome)
+    }
+
+    /// Nothing is left behind: no session, no worker, no folder of a job.
+    pub(crate) fn is_clean(&self) -> Result<()> {
+        self.server.workers_of(0)?;
+        until("all folders of jobs are gone", || self.home.jobs().is_empty())
+            .with_context(|| format!("there are {:?}", self.home.jobs()))
+    }
+}
+
+/// What `katydid checkpoint --json` said.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Checkpoint {
+    pub(crate) number: u64,
+    /// Bytes of chunks that this checkpoint added to the image.
+    pub(crate) added: u64,
+}
+
+impl Checkpoint {
+    pub(crate) fn read(outcome: &Outcome) -> Result<Self> {
+        let text = outcome.text();
+        let said: Value = text.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+        let number = |name: &str| said[name].as_u64().with_context(|| format!("no {name} in {text}"));
+        Ok(Self { number: number("checkpoint")?, added: number("bytes_added")? })
+    }
+}
+
+/// How an outcome came and all that was said, for messages.
+pub(crate) fn said(outcome: &Outcome) -> String {
+    format!("{}\n--- stdout\n{}--- stderr\n{}", outcome.ending(), outcome.text(), outcome.errors())
+}
+
+/// What the program prints when nobody disturbs it.
+pub(crate) fn kept(places: &Places, app: &App) -> Result<String> {
+    kept_of(places, &app.name)
+}
+
+/// The same, by the program's name.
+pub(crate) fn kept_of(places: &Places, name: &str) -> Result<String> {
+    let path = kept_path(places, name);
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// A restored program ended well, and printed exactly what an undisturbed one prints after the checkpoint, which
+/// happened when between `written.0` and `written.1` bytes were out.
+pub(crate) fn continues(kept: &str, written: (usize, usize), restored: &Outcome) -> Result<()> {
+    ensure!(restored.status.success(), "the restored program: {}", said(restored));
+    let text = restored.text();
+    let at = kept.len().checked_sub(text.len());
+    let fits = kept.ends_with(&text) && at.is_some_and(|at| (written.0..=written.1).contains(&at));
+    ensure!(
+        fits,
+        "the restored program did not go on where the checkpoint was, {} to {} of {} bytes:\n{}",
+        written.0,
+        written.1,
+        kept.len(),
+        said(restored)
+    );
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! Where checkpoints go: object stores, full disks, images that keep few checkpoints, checkpoints as time passes.
+
+#[expect(clippy::unwrap_used, clippy::panic, reason = "a server of a test's own stops at the first surprise")]
+#[path = "../../../crates/image/tests/common/s3.rs"]
+mod s3;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::job::Plan;
+use katydid_tests::places::Places;
+use katydid_tests::program::{self, Outcome};
+use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::way::katydid;
+
+use crate::scenarios::{LOOP, Scenario, Small, images, kept_loop, was_stopped, went_on};
+use crate::stage::{Checkpoint, Stage, WAYS, continues, said};
+
+/// Workers write through the supervisor then, so the way matters.
+const ON_EVERY_WAY: [(&str, Scenario); 1] = [("an_object_store_holds_an_image", object_store)];
+
+const ON_ONE_WAY: [(&str, Scenario); 4] = [
+    ("a_disk_that_fills_up_leaves_the_last_checkpoint_whole", filling_disk),
+    ("a_run_takes_checkpoints_as_time_passes_and_keeps_few", every_so_often),
+    ("checkpoints_are_taken_from_outside_as_time_passes", every_so_often_from_outside),
+    ("a_store_that_goes_away_is_an_error_and_the_program_goes_on", lost_store),
+];
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
+}
+
+/// What AWS's tools are told, for a server at `endpoint`.
+fn credentials(endpoint: &str) -> [(&str, &str); 5] {
+    [
+        ("AWS_ENDPOINT", endpoint),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_REGION", "here"),
+        ("AWS_ACCESS_KEY_ID", "me"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ]
+}
+
+/// A command about images, with the store's credentials.
+fn about(places: &Places, endpoint: &str, words: &[&str]) -> Result<Outcome> {
+    let outcome = program::run(katydid(places, words).envs(credentials(endpoint)), PATIENCE)?;
+    ensure!(outcome.status.success(), "{words:?}: {}", said(&outcome));
+    Ok(outcome)
+}
+
+/// Checkpoints of one run in a bucket, each restored from there; then the bucket is listed, verified and cleared up.
+fn object_store(places: &Places, way: &str) -> Result<()> {
+    const IMAGE: &str = "s3://bucket/jobs/far";
+    let endpoint = s3::serve();
+    let (stage, variables) = (Stage::new(places, way)?, credentials(&endpoint));
+    let plan = Plan { arguments: &["60", "0", "24"], points: &[60, 90], variables: &variables, ..Plan::default() };
+    let mut job = stage.start_by("far", LOOP, &plan)?;
+    let mut taken = Vec::new();
+    for options in [&["--leave-running"][..], &[]] {
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        let written = job.output_so_far()?.len();
+        let outcome = job.checkpoint(Path::new(IMAGE), options)?;
+        ensure!(outcome.status.success(), "{}", said(&outcome));
+        taken.push((Checkpoint::read(&outcome)?, written));
+    }
+    was_stopped(job)?;
+    ensure!(taken[0].0.added >= 24 << 20 && taken[1].0.added <= 8 << 20, "{taken:?}");
+    let kept = kept_of_heavy(&stage)?;
+    for (checkpoint, written) in taken {
+        let number = checkpoint.number.to_string();
+        let plan = Plan { arguments: &["--at", &number], variables: &variables, ..Plan::default() };
+        let outcome = stage.restore_from("far", Path::new(IMAGE), &plan)?.finish(PATIENCE)?;
+        continues(&kept, (written, written), &outcome).with_context(|| format!("checkpoint {number}"))?;
+    }
+    about(places, &endpoint, &["images", "verify", IMAGE])?;
+    let shown = about(places, &endpoint, &["inspect", IMAGE, "--json"])?;
+    ensure!(shown.text().contains("\"far\""), "{}", said(&shown));
+    about(places, &endpoint, &["images", "gc", "--keep", "1", IMAGE])?;
+    let shown = about(places, &endpoint, &["inspect", IMAGE])?;
+    ensure!(shown.text().contains("checkpoint 2, and 0 more"), "{}", said(&shown));
+    stage.is_clean()
+}
+
+/// What the loop with ballast prints, undisturbed.
+fn kept_of_heavy(stage: &Stage) -> Result<String> {
+    let outcome = stage.start("plain", LOOP, &["60", "0", "24"], &[])?.finish(PATIENCE)?;
+    ensure!(outcome.status.success(), "{}", said(&outcome));
+    Ok(outcome.text())
+}
+
+/// The server of the store ends between two checkpoints.
+fn lost_store(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    // Nobody listens there.
+    let variables = credentials("http://127.0.0.1:9");
+    let plan = Plan { points: &[60], variables: &variables, ..Plan::default() };
+    let mut job = stage.start_by("far", LOOP, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let outcome = job.checkpoint(Path::new("s3://bucket/jobs/none"), &[])?;
+    ensure!(!outcome.status.success() && outcome.errors().contains("s3://bucket/jobs/none"), "{}", said(&outcome));
+    went_on(places, job)?;
+    stage.is_clean()
+}
+
+/// A good checkpoint, and then ever more room for the next, until it fits: whatever is written when the disk is full, the
+/// good one stays, and the program goes on to the next point.
+fn filling_disk(places: &Places, way: &str) -> Result<()> {
+    const ROOM: [u64; 7] = [0, 16 << 10, 256 << 10, 1 << 20, 3 << 20, 6 << 20, 24 << 20];
+    let stage = Stage::new(places, way)?;
+    let folder = stage.image("small");
+    let small = Small::mount(&folder)?;
+    let (image, filler) = (folder.join("image"), folder.join("filler"));
+    let points: Vec<u64> = (0..=ROOM.len() as u64).map(|step| 60 + 3 * step).collect();
+    let mut job = stage.start("full", LOOP, &[], &points)?;
+    ensure!(job.holds_itself()?, "the job ended before its first point");
+    let written = job.output_so_far()?.len();
+    ensure!(job.checkpoint(&image, &["--leave-running"])?.status.success(), "the first checkpoint failed");
+    let mut failures = 0;
+    for room in ROOM {
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        fill(&filler, &folder, room)?;
+        let outcome = job.checkpoint(&image, &["--leave-running", "--full"])?;
+        fs::remove_file(&filler)?;
+        if !outcome.status.success() {
+            failures += 1;
+            ensure!(is_about_room(&outcome.errors()), "with {room} bytes of room: {}", said(&outcome));
+        }
+        let verified = images(places, "verify", &image)?;
+        ensure!(verified.status.success(), "with {room} bytes of room: {}", said(&verified));
+    }
+    went_on(places, job)?;
+    ensure!(failures >= 2, "only {failures} checkpoints found no room");
+    let outcome = stage.restore("full", "small/image", &["--at", "1"])?.finish(PATIENCE)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    drop(small);
+    stage.is_clean()
+}
+
+/// In our words, or in CRIU's.
+fn is_about_room(errors: &str) -> bool {
+    ["no room for the image", "No space left"].iter().any(|words| errors.contains(words))
+}
+
+/// Leaves `room` bytes in the file system of `folder`.
+fn fill(filler: &Path, folder: &Path, room: u64) -> Result<()> {
+    let stat = rustix::fs::statvfs(folder)?;
+    let left = (stat.f_bavail * stat.f_frsize).saturating_sub(room);
+    Ok(fs::write(filler, vec![0; usize::try_from(left)?])?)
+}
+
+/// `katydid run --every`: goes on by itself until the program ends. Time passes, but what is seen is that three and more
+/// checkpoints were taken, two are there, and both are good.
+fn every_so_often(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let image = stage.image("image").display().to_string();
+    let options = ["--image", &image, "--every", "50ms", "--keep", "2"];
+    let plan = Plan { arguments: &["100000", "5"], options: &options, ..Plan::default() };
+    let job = stage.start_by("often", LOOP, &plan)?;
+    until("the fourth checkpoint is there", || stage.image("image/checkpoints/000004/manifest.json").exists())?;
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    keeps_two(places, &stage)
+}
+
+/// `katydid checkpoint --every`, which ends with the job.
+fn every_so_often_from_outside(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("often", LOOP, &["100000", "5"], &[])?;
+    job.wait_for("step 1 ")?;
+    let mut command = job.checkpoint_command(&stage.image("image"), &["--every", "50ms", "--keep", "2"]);
+    let asking = program::Running::start(&mut command, std::process::Stdio::null())?;
+    until("the fourth checkpoint is there", || stage.image("image/checkpoints/000004/manifest.json").exists())?;
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    // The job may have gone between two checkpoints, or in the middle of one.
+    let outcome = asking.finish(PATIENCE)?;
+    ensure!(outcome.text().lines().count() >= 3, "{}", said(&outcome));
+    keeps_two(places, &stage)
+}
+
+/// The two newest checkpoints are there, and each can be restored. The supervisor may have been killed before it had
+/// removed the third.
+fn keeps_two(places: &Places, stage: &Stage) -> Result<()> {
+    let image = stage.image("image");
+    let cleared = program::run(katydid(places, &["images", "gc", "--keep", "2"]).arg(&image), PATIENCE)?;
+    ensure!(cleared.status.success(), "{}", said(&cleared));
+    let verified = images(places, "verify", &image)?;
+    ensure!(verified.status.success(), "{}", said(&verified));
+    let whole: Vec<String> = verified
+        .text()
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("checkpoint ")?.split_once(": whole")?.0.to_owned()))
+        .collect();
+    ensure!(whole.len() == 2 && !whole.contains(&"1".to_owned()), "{}", said(&verified));
+    for number in whole {
+        let mut job = stage.restore("often", "image", &["--at", &number])?;
+        job.wait_for("step ")?;
+        job.kill_everything(&stage.server)?;
+    }
+    Ok(stage.server.workers_of(0).map(drop)?)
+}

@@ -1,0 +1,111 @@
+//! The second thing to try: a program is saved while it runs, it and its worker are killed, and it goes on from the image.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::{Home, Job, Plan};
+use katydid_tests::places::Places;
+use katydid_tests::program::Outcome;
+use katydid_tests::server::Server;
+use katydid_tests::verdict::kept_path;
+use katydid_tests::watch;
+use katydid_tests::way::Way;
+
+use crate::output::line;
+use crate::tree::Tree;
+
+/// The program that is saved: a line with a checksum for each step of a loop over one state on the GPU.
+pub(crate) const PROGRAM: &str = "long_loop";
+/// Steps, and milliseconds between them, so that there is time to do something to it.
+const ARGUMENTS: [&str; 2] = ["60", "40"];
+/// The step after which the checkpoint is asked for, and the one after which everything is killed.
+const SAVED: &str = "step 19 ";
+const KILLED: &str = "step 29 ";
+/// Far longer than it takes.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Shows it.
+pub(crate) fn run(tree: &Tree) -> Result<()> {
+    let places = tree.places();
+    line("");
+    if let Some(why) = watch::why_no_checkpoint(&places) {
+        line(&format!("Programs' processes cannot be saved here, so that part is not shown: {why}"));
+        line("`katydid checkpoint --device-only` works all the same.");
+        return Ok(());
+    }
+    line("A program can be saved while it runs, between any two of its calls:");
+    let (server, home) = (Server::start(&places, "soft", &[])?, Home::new()?);
+    let way = Way::through(&server)[0].clone();
+    let image = home.image("demo.image");
+    let before = first_life(&places, &server, &home, &way, &image)?;
+    line("");
+    line("Its processes and its worker are gone. What is left is the image:");
+    line("");
+    line("$ katydid restore demo.image");
+    let job = Job::restore(&places, &home, &way, "demo", &image, &Plan::default())?;
+    let outcome = job.finish(LIMIT)?;
+    shown(&outcome.text());
+    judge(&places, &before, &outcome)
+}
+
+/// Starts it, saves it, and kills it with its worker; gives what it had printed when it was saved, or a little more.
+fn first_life(places: &Places, server: &Server, home: &Home, way: &Way, image: &Path) -> Result<String> {
+    line("");
+    line(&format!("$ katydid run --name demo -- {PROGRAM} {} &", ARGUMENTS.join(" ")));
+    let mut job = Job::start(
+        places,
+        home,
+        way,
+        "demo",
+        &places.program(PROGRAM, Variant::Static),
+        &Plan { arguments: &ARGUMENTS, ..Plan::default() },
+    )?;
+    job.wait_for(SAVED)?;
+    shown(&job.output_so_far()?);
+    line("");
+    line("$ katydid checkpoint demo -o demo.image --leave-running");
+    let outcome = job.checkpoint(image, &["--leave-running"])?;
+    let before = job.output_so_far()?;
+    if !outcome.status.success() {
+        bail!("no checkpoint: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+    }
+    line(outcome.text().trim_end());
+    line("");
+    line("The program goes on meanwhile:");
+    job.wait_for(KILLED)?;
+    shown(&job.output_so_far()?);
+    line("");
+    line("$ kill -9 PROGRAM WORKER SUPERVISOR");
+    job.kill_everything(server)?;
+    Ok(before)
+}
+
+/// The last lines of an output; the ones before are like them.
+fn shown(text: &str) {
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.len() > 3 {
+        line("…");
+    }
+    lines.iter().skip(lines.len().saturating_sub(3)).for_each(|text| line(text));
+}
+
+/// The second life must print exactly what was missing.
+fn judge(places: &Places, before: &str, outcome: &Outcome) -> Result<()> {
+    let (kept, text) = (fs::read_to_string(kept_path(places, PROGRAM))?, outcome.text());
+    let goes_on = kept.ends_with(&text) && kept.len() <= before.len() + text.len();
+    ensure!(
+        outcome.status.success() && goes_on,
+        "the restored program did not go on where it was: {}\n{text}{}",
+        outcome.ending(),
+        outcome.errors()
+    );
+    line("");
+    line(&format!(
+        "It went on at step {}, and each of its checksums is that of a run that nobody disturbed.",
+        kept.lines().count() - text.lines().count()
+    ));
+    Ok(())
+}

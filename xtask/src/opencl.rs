@@ -1,0 +1,126 @@
+//! OpenCL under test: PoCL, a loader and headers out of Debian's packages, unpacked below the target folder without
+//! touching the system; and the programs of `tests/apps-opencl`, built against them.
+//!
+//! PoCL finds its own files from where its library is. The rule is that of CRIU (`criu.rs`): all of it or none, and
+//! nothing where there is no apt or no network; the tests of OpenCL say so then.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::criu::{clear, configure};
+use crate::output::{line, step};
+use crate::shell;
+use crate::tree::Tree;
+
+/// The pins: packages, each with its version.
+const PINS: &str = include_str!("../opencl.txt");
+/// Where they are sought, in this order.
+const SOURCES: [&str; 2] = [
+    "http://deb.debian.org/debian bookworm main",
+    "http://snapshot.debian.org/archive/debian/20261120T000000Z bookworm main",
+];
+/// What nobody needs of them.
+const SUPERFLUOUS: [&str; 3] = ["usr/share/doc", "usr/share/man", "etc"];
+/// Libraries, below the root.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// The root, below the target folder.
+pub(crate) fn root(tree: &Tree) -> PathBuf {
+    tree.target.join("opencl")
+}
+
+/// Fetches what is missing. What keeps it from being fetched is said, and is no failure.
+pub(crate) fn fetch(tree: &Tree) -> Result<()> {
+    let root = root(tree);
+    let stamp = root.join("pins.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == PINS) {
+        return Ok(());
+    }
+    if !shell::works("apt-get", &["--version"]) || !shell::works("dpkg-deb", &["--version"]) {
+        line("no OpenCL driver was fetched: this takes apt-get and dpkg-deb; programs of OpenCL are not tested");
+        return Ok(());
+    }
+    step("fetching PoCL (16 packages of Debian, 73 MB)");
+    let work = tree.target.join("opencl.new");
+    let mut said = Vec::new();
+    for source in SOURCES {
+        match from(source, &work, &root) {
+            Ok(()) => {
+                clear(&root)?;
+                fs::rename(work.join("root"), &root).with_context(|| format!("cannot place {}", root.display()))?;
+                return clear(&work);
+            }
+            Err(error) => said.push(format!("{source}: {error:#}")),
+        }
+    }
+    clear(&work)?;
+    line(&format!("no OpenCL driver was fetched, so programs of OpenCL are not tested:\n{}", said.join("\n")));
+    Ok(())
+}
+
+/// Makes `work/root`, which will be `root`, out of what `source` has.
+fn from(source: &str, work: &Path, root: &Path) -> Result<()> {
+    clear(work)?;
+    for folder in ["state/lists/partial", "cache/archives/partial", "packages", "root/vendors"] {
+        fs::create_dir_all(work.join(folder)).with_context(|| format!("cannot make {}", work.display()))?;
+    }
+    let config = configure(source, work)?;
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).env("APT_CONFIG", &config).env("DEBIAN_FRONTEND", "noninteractive");
+        shell::read(command.current_dir(work.join("packages")))
+    };
+    apt(&["update", "-qq"])?;
+    let pins: Vec<&str> = PINS.lines().filter(|line| !line.starts_with('#')).collect();
+    apt(&[&["download", "-qq"], &pins[..]].concat())?;
+    for entry in fs::read_dir(work.join("packages")).context("cannot read the packages")? {
+        let path = entry.context("cannot read the packages")?.path();
+        shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(work.join("root")))?;
+    }
+    SUPERFLUOUS.iter().try_for_each(|path| clear(&work.join("root").join(path)))?;
+    let driver = Path::new(LIBRARIES).join("libpocl.so.2");
+    if !work.join("root").join(&driver).exists() {
+        bail!("the packages hold no {}", driver.display());
+    }
+    let named = format!("{}\n", root.join(&driver).display());
+    fs::write(work.join("root/vendors/pocl.icd"), named).context("cannot name the driver")?;
+    fs::write(work.join("root/pins.txt"), PINS).context("cannot write the stamp")
+}
+
+/// Builds the programs that changed.
+pub(crate) fn apps(tree: &Tree) -> Result<()> {
+    fetch(tree)?;
+    let root = root(tree);
+    if !root.exists() {
+        return Ok(());
+    }
+    let (sources, programs) = (tree.root.join("tests/apps-opencl"), tree.target.join("apps/opencl"));
+    fs::create_dir_all(&programs).with_context(|| format!("cannot make {}", programs.display()))?;
+    let header = fs::read(sources.join("check.h")).context("cannot read check.h")?;
+    for entry in fs::read_dir(&sources).with_context(|| format!("cannot read {}", sources.display()))? {
+        let path = entry.context("cannot read the programs")?.path();
+        if path.extension().is_none_or(|extension| extension != "c") {
+            continue;
+        }
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let print = blake3::Hasher::new().update(PINS.as_bytes()).update(&header).update(&text).finalize().to_hex();
+        let program = programs.join(path.file_stem().unwrap_or_default());
+        let stamp = program.with_extension("stamp");
+        if program.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == print.as_str()) {
+            continue;
+        }
+        build(&root, &path, &program)?;
+        fs::write(&stamp, print.as_str()).with_context(|| format!("cannot write {}", stamp.display()))?;
+    }
+    Ok(())
+}
+
+fn build(root: &Path, source: &Path, program: &Path) -> Result<()> {
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-Wextra", "-Wno-deprecated-declarations", "-I"]).arg(root.join("usr/include"));
+    gcc.arg(source).arg("-o").arg(program).arg("-L").arg(root.join(LIBRARIES)).args(["-l:libOpenCL.so.1", "-lpthread"]);
+    shell::read(&mut gcc).map(drop).with_context(|| format!("cannot build {}", source.display()))
+}
