@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -80,6 +80,8 @@ pub struct Plan<'a> {
     pub options: &'a [&'a str],
     /// Further variables of the supervisor, which its program inherits.
     pub variables: &'a [(&'a str, &'a str)],
+    /// The beginning of a command that runs the supervisor, such as `nice`.
+    pub through: &'a [&'a str],
 }
 
 impl Plan<'_> {
@@ -87,6 +89,21 @@ impl Plan<'_> {
         let points: Vec<String> = self.points.iter().map(u64::to_string).collect();
         let points = (!points.is_empty()).then(|| (POINTS_VARIABLE, points.join(",")));
         points.into_iter().chain(self.fault.map(|fault| (FAULT_VARIABLE, fault.to_owned()))).collect()
+    }
+
+    /// `command` with all that the plan adds to it.
+    fn complete(&self, mut command: Command, home: &Home) -> Command {
+        command.envs([home.setting()]).envs(self.settings()).envs(self.variables.iter().copied());
+        let Some((first, rest)) = self.through.split_first() else { return command };
+        let mut outer = Command::new(first);
+        outer.args(rest).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => outer.env(name, value),
+                None => outer.env_remove(name),
+            };
+        }
+        outer
     }
 }
 
@@ -115,8 +132,8 @@ impl<'a> Job<'a> {
     ) -> Result<Self, ProgramError> {
         let options: Vec<&str> = ["--name", name].iter().chain(plan.options).copied().collect();
         let mut command = way.job(places, &options, program);
-        command.args(plan.arguments).envs([home.setting()]).envs(plan.settings()).envs(plan.variables.iter().copied());
-        let running = Running::start(&mut command, Stdio::null())?;
+        command.args(plan.arguments);
+        let running = Running::start(&mut plan.complete(command, home), Stdio::null())?;
         Ok(Self { places, home, name: name.to_owned(), running })
     }
 
@@ -134,9 +151,8 @@ impl<'a> Job<'a> {
         image: &Path,
         plan: &Plan<'_>,
     ) -> Result<Self, ProgramError> {
-        let mut command = way.restore(places, image, plan.arguments);
-        command.envs([home.setting()]).envs(plan.settings()).envs(plan.variables.iter().copied());
-        let running = Running::start(&mut command, Stdio::null())?;
+        let command = way.restore(places, image, plan.arguments);
+        let running = Running::start(&mut plan.complete(command, home), Stdio::null())?;
         Ok(Self { places, home, name: name.to_owned(), running })
     }
 
@@ -213,7 +229,7 @@ impl<'a> Job<'a> {
     }
 
     /// The command of [`Job::checkpoint`].
-    pub fn checkpoint_command(&self, image: &Path, options: &[&str]) -> std::process::Command {
+    pub fn checkpoint_command(&self, image: &Path, options: &[&str]) -> Command {
         let mut command = katydid(self.places, &["checkpoint", &self.name, "--json", "-o"]);
         command.arg(image).args(options).envs([self.home.setting()]);
         command

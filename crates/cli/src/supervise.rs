@@ -1,7 +1,7 @@
 //! Runs a program as a child, so that to its caller katydid looks like the program itself.
 //!
-//! Signals sent to katydid are passed on. Those that a terminal sends (Ctrl-C) reach the program without us, because
-//! both are in the terminal's foreground group: they are caught here and not sent twice. A signal that our caller
+//! Signals sent to katydid are passed on. Those that a terminal sends (Ctrl-C) reach a program of our group without us,
+//! because both are in the terminal's foreground group: they are caught here and not sent twice. A signal that our caller
 //! ignored, as `nohup` does, stays ignored in the program. Killed outright, katydid takes the program with it, running or
 //! stopped: whoever kills what they started gets what they want.
 
@@ -13,6 +13,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
+use katydid_job::{session, tree};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, pidfd_send_signal,
     set_parent_process_death_signal, waitpid,
@@ -32,6 +33,7 @@ const FORWARDED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// The program could not be started; signals are then handled as before.
 pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
+    session::make_own_if_outside(command);
     dies_with_us(command);
     let mut child = command.spawn()?;
     started(child.id());
@@ -77,7 +79,8 @@ fn passing_on<T>(
     let closer = signals.handle();
     thread::scope(|scope| {
         scope.spawn(|| {
-            for origin in signals.forever().filter(|origin| !is_from_terminal(origin)) {
+            let reaches_both = |origin: &Origin| is_from_terminal(origin) && is_of_our_group(program);
+            for origin in signals.forever().filter(|origin| !reaches_both(origin)) {
                 if let (Some(pidfd), Some(signal)) = (&pidfd, Signal::from_named_raw(origin.signal)) {
                     // Fails only when the program has just ended.
                     let _ = pidfd_send_signal(pidfd, signal);
@@ -115,6 +118,12 @@ fn wait(child: &mut Child) -> io::Result<ExitStatus> {
 /// The kernel sends what is typed; processes send the rest.
 fn is_from_terminal(origin: &Origin) -> bool {
     matches!(origin.cause, Cause::Kernel)
+}
+
+/// Whether a terminal means the program when it means us.
+fn is_of_our_group(program: u32) -> bool {
+    let group = |pid| tree::group_and_session(pid).map(|(group, _)| group);
+    group(program) == group(std::process::id())
 }
 
 /// Whether this process was started with the signal ignored.
@@ -162,6 +171,14 @@ mod tests {
     #[test]
     fn a_signal_sent_to_us_reaches_the_program() {
         assert_eq!(shell("trap 'exit 9' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done"), 9);
+    }
+
+    #[test]
+    fn a_program_that_left_our_group_is_of_another() {
+        let mut child = Command::new("/bin/sleep").arg("1000").process_group(0).spawn().unwrap();
+        assert!(is_of_our_group(std::process::id()) && !is_of_our_group(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -18,6 +18,7 @@ use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel_data::{KernelData, Lent};
+use crate::session;
 use crate::stdio::Standard;
 use crate::tcp;
 use crate::tree::{self, Process};
@@ -245,7 +246,9 @@ impl Criu {
     ///
     /// [`CriuError::Failed`]; nothing of the tree is left then but a root that waits to be reaped.
     pub fn restore(&self, folder: &Path, work: &Path, inherit: &[OsString]) -> Result<u32, CriuError> {
-        let command = self.restore_command(folder, work, inherit);
+        let mut command = self.restore_command(folder, work, inherit);
+        // The tree joins the session of CRIU unless it has one of its own.
+        session::make_own_if_outside(&mut command);
         self.run(command, "restore", &work.join("restore.log"), Self::limit(folder))?;
         let failed = |reason| CriuError::Failed { doing: "restore", reason };
         let text = fs::read_to_string(Self::note(work));

@@ -26,6 +26,7 @@ pub mod namespace;
 mod notes;
 mod proof;
 pub mod restore;
+pub mod session;
 pub mod shared;
 mod stages;
 pub mod stdio;

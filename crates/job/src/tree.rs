@@ -63,6 +63,15 @@ fn parse_stat(pid: u32, text: &str) -> Option<Process> {
     Some(Process { pid, parent: words.next()?.parse().ok()?, state })
 }
 
+/// Process group and session of a process; 0 stands for one that was made outside of the namespace that we are in. None
+/// for a process that is gone.
+#[must_use]
+pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = text.rsplit_once(") ")?.1.split(' ').skip(2);
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+}
+
 /// The id of a process as it sees itself: another one in a namespace of its own. That of a process that is gone is the
 /// given one.
 #[must_use]
@@ -151,7 +160,7 @@ pub(crate) fn raw(pid: u32) -> Option<Pid> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -161,6 +170,17 @@ mod tests {
         let process = parse_stat(7, "7 (a) b (c)) S 3 7 7 0").unwrap();
         assert_eq!(process, Process { pid: 7, parent: 3, state: 'S' });
         assert_eq!(parse_stat(7, "7 (cut"), None);
+    }
+
+    #[test]
+    fn groups_and_sessions_are_those_that_the_system_knows() {
+        let us = std::process::id();
+        let mut child = Command::new("/bin/sleep").arg("1000").process_group(0).spawn().unwrap();
+        let session = group_and_session(us).unwrap().1;
+        assert_eq!(group_and_session(child.id()), Some((child.id(), session)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(group_and_session(child.id()), None);
     }
 
     #[test]

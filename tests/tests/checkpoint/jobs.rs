@@ -25,7 +25,8 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 4] = [
+const ON_ONE_WAY: [(&str, Scenario); 5] = [
+    ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_criu_killed_at_any_moment_leaves_the_program_running", killed_criu),
     ("anybody_can_ask_over_the_control_socket", control_socket),
@@ -88,6 +89,23 @@ fn again_in_namespaces(places: &Places, way: &str) -> Result<()> {
     ensure!(first.holds_itself()?, "the first job ended before its last point");
     stage.checkpoint(&first, "image", &[])?;
     was_stopped(first)?;
+    stage.is_clean()
+}
+
+/// As below `docker exec` or process 1 of a machine: `getsid` of the supervisor is 0. The image is restored there and here.
+fn from_outside(places: &Places, way: &str) -> Result<()> {
+    const OUTSIDE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let there = Plan { points: &[60], through: &OUTSIDE, ..Plan::default() };
+    let mut job = stage.start_by("outside", LOOP, &there)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    for plan in [Plan { through: &OUTSIDE, ..Plan::default() }, Plan::default()] {
+        let outcome = stage.restore_by("outside", "image", &plan)?.finish(LIMIT)?;
+        continues(&kept, (written, written), &outcome)?;
+    }
     stage.is_clean()
 }
 
