@@ -26,6 +26,9 @@ const PYTHON_PINS: &str = include_str!("../python.txt");
 /// Versions of Open MPI whose options are those that ranks are started with; 5 has no `vader`.
 const OPEN_MPI: [&str; 2] = ["4.0", "4.1"];
 
+/// Takes a compiler and its headers: the former comes without the latter as part of `openmpi-bin`.
+const MPI_COMPILES: [&str; 6] = ["-E", "-include", "mpi.h", "-x", "c++", "/dev/null"];
+
 /// How pip is told to take what the pins say and nothing else.
 const PIP_INSTALL: [&str; 7] = [
     "install",
@@ -50,7 +53,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 /// it from being used is said, and is no failure.
 fn open_mpi() {
     let wanted = need_program("mpirun", &["--version"], "openmpi-bin")
-        .and_then(|()| need_program("mpicxx", &["--version"], "libopenmpi-dev"));
+        .and_then(|()| need_program("mpicxx", &MPI_COMPILES, "libopenmpi-dev"));
     if let Err(error) = wanted {
         line(&format!("programs with ranks of MPI are neither built nor tested: {error:#}"));
     } else if !has_open_mpi() {
@@ -63,7 +66,7 @@ fn open_mpi() {
 pub(crate) fn has_open_mpi() -> bool {
     let version = shell::read(Command::new("mpirun").arg("--version")).unwrap_or_default();
     let is_known = OPEN_MPI.iter().any(|known| version.starts_with(&format!("mpirun (Open MPI) {known}.")));
-    is_known && shell::works("mpicxx", &["--version"])
+    is_known && shell::works("mpicxx", &MPI_COMPILES)
 }
 
 /// A virtual environment of the system's Python. It is made where it stays, since its scripts name their place.
