@@ -340,7 +340,8 @@ impl Members {
         self.wait(id, patience, |state| state.seats.iter().find(|seat| seat.member.id == id).and_then(&look))
     }
 
-    /// Waits until `look` finds something, for as long as the member is there and the program has not ended.
+    /// Waits until `look` finds something, for as long as the member is there. When the job's program has ended, whoever is
+    /// connected is heard to the end of the connection: its last word may not have been read yet. Nobody else is waited for.
     fn wait<T>(
         &self,
         id: u64,
@@ -355,7 +356,8 @@ impl Members {
             if let Some(found) = look(&mut state) {
                 return Ok(found);
             }
-            if state.is_closed || !state.seats.iter().any(|seat| seat.member.id == id) {
+            let seat = state.seats.iter().find(|seat| seat.member.id == id);
+            if !seat.is_some_and(|seat| seat.stream.is_some() || !state.is_closed) {
                 return Err(MemberError::Gone { program, pid });
             }
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
@@ -682,6 +684,21 @@ mod tests {
         members.hear(id, id, FromProgram::Released {});
         members.leave(id, id);
         assert_eq!(members.answer(id, PATIENCE).unwrap(), FromProgram::Released {});
+        assert!(matches!(members.answer(id, PATIENCE), Err(MemberError::Gone { .. })));
+    }
+
+    #[test]
+    fn an_answer_is_heard_though_the_program_is_known_to_have_ended_before_it_is_read() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 5, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        members.close();
+        let ours = members.clone();
+        let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, PATIENCE));
+        assert_eq!(order_of(&theirs), ToProgram::Release {});
+        say(&theirs, &FromProgram::Released {});
+        drop(theirs);
+        assert_eq!(thread.join().unwrap().unwrap(), FromProgram::Released {});
         assert!(matches!(members.answer(id, PATIENCE), Err(MemberError::Gone { .. })));
     }
 
