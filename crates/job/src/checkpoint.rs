@@ -3,10 +3,10 @@
 //! ```text
 //! prepare   CRIU found, image opened, workers connected            the program runs
 //! hold      no frame leaves a program                              ┐
-//! pause     the GPU rests                                          │
-//! capture   its state is copied aside                              │ it stands still
-//! leave     the programs let go of their workers                   │
-//! dump      CRIU copies the processes                              ┘
+//! pause     the GPU rests                                          │ it stands still
+//! capture   its state is copied aside, while                       │
+//!   leave     the programs let go of their workers, and            │
+//!   dump      CRIU copies the processes                            ┘
 //! resume    they take their sessions up again (if they go on)
 //! write     workers write the image behind the program's back
 //! commit    the manifest gets its name: now the checkpoint is there
@@ -18,6 +18,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use katydid_image::{
@@ -37,7 +38,7 @@ use crate::notes::Notes;
 use crate::proof;
 use crate::shared;
 use crate::stages::Stages;
-use crate::stop::{Stop, session_name};
+use crate::stop::{Programs, Stop, Workers, session_name};
 use crate::tree::{self, Process};
 use crate::view::{Report, Request, Step};
 
@@ -148,7 +149,7 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
     let image = Image::create_or_open(path)?;
     for _ in 0..ATTEMPTS {
         let writer = image.begin(options(request))?;
-        let attempt = Attempt { job, root, request, writer: &writer, criu: criu.as_ref(), tell };
+        let attempt = Attempt { job, root, request, writer: &writer, criu: criu.as_ref(), tell, stages: &stages };
         let Some(taken) = attempt.run()? else { continue };
         tell(&Step::Commit);
         let (workers, members) = (taken.workers(), taken.members());
@@ -211,6 +212,7 @@ struct Attempt<'j, 'a> {
     writer: &'a Writer,
     criu: Option<&'a Criu>,
     tell: &'a (dyn Fn(&Step) + Sync),
+    stages: &'a Stages,
 }
 
 /// All that the manifest takes, in the image already.
@@ -288,28 +290,60 @@ impl<'j> Attempt<'j, '_> {
         let level = self.request.level.unwrap_or(DEFAULT_LEVEL);
         let directory = self.writer.directory()?;
         let directory = directory.as_ref().map(AsFd::as_fd);
-        stop.capture(&Plan { directory, device_only, full, level }, self.writer)?;
+        let plan = Plan { directory, device_only, full, level };
         let root = self.root;
         let Some(criu) = self.criu else {
+            self.capture(stop.apart().1, &plan)?;
             let is_complete = self.job.members.arrivals() == arrivals;
             return Ok(is_complete.then_some(Dumped { processes: processes(root)?, criu: None }));
         };
         strays(root, stop)?;
-        self.begin(&Step::Leave)?;
         let hidden = self.job.members.hide();
         let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
         self.introduced()?;
         if self.job.members.arrivals() != arrivals {
             return Ok(None);
         }
-        stop.leave(Questions::Write(self.writer))?;
-        self.begin(&Step::Dump)?;
-        let dumped = self.dump(criu, root)?;
+        stop.detach(Questions::Write(self.writer))?;
+        let dumped = self.captured_and_dumped(stop, &plan, criu)?;
         let is_complete = self.job.members.arrivals() == arrivals;
         if !is_complete || !keeps_stopped(self.request) {
             tree::go_on(&dumped.processes);
         }
         Ok(is_complete.then_some(dumped))
+    }
+
+    /// The workers copy their state aside while the programs leave and CRIU copies their processes: what the ones look at,
+    /// the others do not touch. Processes are left stopped only on success.
+    fn captured_and_dumped(
+        &self,
+        stop: &mut Stop<'_>,
+        plan: &Plan<'_>,
+        criu: &Criu,
+    ) -> Result<Dumped, CheckpointError> {
+        let (programs, workers) = stop.apart();
+        let (captured, dumped) = thread::scope(|scope| {
+            let capture = scope.spawn(|| self.capture(workers, plan));
+            let dumped = self.left_and_dumped(programs, criu);
+            self.stages.close();
+            (capture.join().unwrap_or(Err(CheckpointError::Ourselves)), dumped)
+        });
+        let dumped = dumped?;
+        if captured.is_err() {
+            tree::go_on(&dumped.processes);
+        }
+        captured.map(|()| dumped)
+    }
+
+    fn capture(&self, workers: Workers<'_>, plan: &Plan<'_>) -> Result<(), CheckpointError> {
+        self.stages.beside(&Step::Capture, || workers.capture(plan, self.writer))
+    }
+
+    fn left_and_dumped(&self, programs: Programs<'_>, criu: &Criu) -> Result<Dumped, CheckpointError> {
+        self.begin(&Step::Leave)?;
+        programs.leave()?;
+        self.begin(&Step::Dump)?;
+        self.dump(criu, self.root)
     }
 
     /// CRIU's part, after which the processes are stopped: shared memory is copied while nobody changes it. When it fails,

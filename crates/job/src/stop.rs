@@ -1,8 +1,9 @@
-//! Bringing all GPU sides of a job to rest, and letting them go on: hold, pause, capture, leave, and the way back from
-//! whichever of these each one has reached.
+//! Bringing all GPU sides of a job to rest, and letting them go on: hold, pause, detach, capture, leave, and the way back
+//! from whichever of these each one has reached.
 //!
 //! The rule: [`Stop::go_on`] is the way back from everywhere, after success and after failure alike, and it tries each
-//! side whatever became of the others.
+//! side whatever became of the others. Capture is the workers' alone and leave the programs' alone, so that they can
+//! happen side by side ([`Stop::apart`]).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -27,7 +28,7 @@ const RETURN: Duration = Duration::from_secs(60);
 
 /// How far a side has been brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reached {
+pub(crate) enum Reached {
     /// It runs.
     Free,
     /// No frame leaves the program.
@@ -54,6 +55,46 @@ pub(crate) struct Side {
 pub(crate) struct Stop<'a> {
     members: &'a Members,
     pub(crate) sides: Vec<Side>,
+}
+
+/// The programs of a stop.
+pub(crate) struct Programs<'s> {
+    members: &'s Members,
+    list: Vec<(&'s mut Member, &'s mut Reached)>,
+}
+
+/// The workers of a stop.
+pub(crate) struct Workers<'s>(Vec<(&'s mut Companion, &'s Progress)>);
+
+impl Programs<'_> {
+    /// Has all of them let go of their workers, which are detached.
+    pub(crate) fn leave(self) -> Result<(), CheckpointError> {
+        let members = self.members;
+        let left = in_parallel(self.list, |(member, reached)| {
+            members.set_away(member.id);
+            match members.order(member.id, &ToProgram::Leave {}, PROMPT) {
+                Ok(FromProgram::Left { frames }) => {
+                    member.frames = frames;
+                    *reached = Reached::Left;
+                    members.wait_silent(member.id, PROMPT)
+                }
+                Ok(other) => Err(unexpected(member, &other)),
+                Err(error) => {
+                    members.set_present(member.id);
+                    Err(error)
+                }
+            }
+        });
+        Ok(left.into_iter().collect::<Result<(), MemberError>>()?)
+    }
+}
+
+impl Workers<'_> {
+    /// Has all of them copy their state aside.
+    pub(crate) fn capture(self, plan: &Plan<'_>, writer: &Writer) -> Result<(), CheckpointError> {
+        let captured = in_parallel(self.0, |(companion, progress)| companion.snapshot(plan, writer, progress));
+        Ok(captured.into_iter().try_for_each(|bytes| bytes.map(drop))?)
+    }
 }
 
 /// The name of a program's session in an image.
@@ -102,34 +143,23 @@ impl<'a> Stop<'a> {
         })
     }
 
-    /// Has all workers copy their state aside.
-    pub(crate) fn capture(&mut self, plan: &Plan<'_>, writer: &Writer) -> Result<(), CheckpointError> {
+    /// From now on no worker ends with its program's connection.
+    pub(crate) fn detach(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         self.each(|side| {
-            side.companion.snapshot(plan, writer, &side.progress)?;
+            side.companion.detach(questions, &side.progress)?;
+            side.reached = Reached::Detached;
             Ok(())
         })
     }
 
-    /// Has all programs let go of their workers.
-    pub(crate) fn leave(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
-        let members = self.members;
-        self.each(|side| {
-            side.companion.detach(questions, &side.progress)?;
-            side.reached = Reached::Detached;
-            members.set_away(side.member.id);
-            match members.order(side.member.id, &ToProgram::Leave {}, PROMPT) {
-                Ok(FromProgram::Left { frames }) => {
-                    side.member.frames = frames;
-                    side.reached = Reached::Left;
-                    Ok(members.wait_silent(side.member.id, PROMPT)?)
-                }
-                Ok(other) => Err(unexpected(&side.member, &other).into()),
-                Err(error) => {
-                    members.set_present(side.member.id);
-                    Err(error.into())
-                }
-            }
-        })
+    /// The programs and their workers, of whom different things can be asked at the same time.
+    pub(crate) fn apart(&mut self) -> (Programs<'_>, Workers<'_>) {
+        let (programs, workers) = self
+            .sides
+            .iter_mut()
+            .map(|side| ((&mut side.member, &mut side.reached), (&mut side.companion, &*side.progress)))
+            .unzip();
+        (Programs { members: self.members, list: programs }, Workers(workers))
     }
 
     /// Lets everybody go on from wherever they are. The first failure is told; the others are tried all the same.

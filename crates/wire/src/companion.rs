@@ -8,10 +8,10 @@
 //! supervisor                                   worker
 //!   ├── Pause ─────────────────────────────────▶│  works off everything that was sent, waits for the GPU
 //!   │◀───────────────────────────────── Paused ─┤
-//!   ├── Snapshot (+ directory) ────────────────▶│
-//!   │◀─────────────────────────────── Captured ─┤  the program may go on
 //!   ├── Detach ────────────────────────────────▶│  only if the program is to leave: it is waited for from now on
 //!   │◀─────────────────────────────── Detached ─┤
+//!   ├── Snapshot (+ directory) ────────────────▶│  meanwhile the program may leave
+//!   │◀─────────────────────────────── Captured ─┤  the program may go on
 //!   ├── Continue ──────────────────────────────▶│
 //!   │◀────────────────────────────── Continued ─┤
 //!   ├── Write ─────────────────────────────────▶│  nothing waits for it any more, so it may take the machine

@@ -94,7 +94,12 @@ fn again_in_namespaces(places: &Places, way: &str) -> Result<()> {
 
 /// As below `docker exec` or process 1 of a machine: `getsid` of the supervisor is 0. The image is restored there and here.
 fn from_outside(places: &Places, way: &str) -> Result<()> {
-    const OUTSIDE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    // CRIU must know the mounts of all files, so none is inherited from above unshare's own: a shell opens the streams
+    // anew, and closes what else there is.
+    const ANEW: &str = "at() { readlink /proc/$$/fd/$1; }; exec </dev/null >>\"$(at 1)\" 2>>\"$(at 2)\"
+        for fd in /proc/$$/fd/*; do n=${fd##*/}; if [ $n -gt 2 ]; then eval \"exec $n>&-\"; fi; done; exec \"$@\"";
+    const OUTSIDE: [&str; 9] =
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", ANEW, "bash"];
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
     let there = Plan { points: &[60], through: &OUTSIDE, ..Plan::default() };
     let mut job = stage.start_by("outside", LOOP, &there)?;
