@@ -263,5 +263,11 @@ fn somebody_holds(view: &Value) -> bool {
     let members = view.get("members").and_then(Value::as_array);
     // One that is looked after already is not waiting for us.
     let busy = view.get("checkpoint").is_some_and(|checkpoint| !checkpoint.is_null());
-    !busy && members.is_some_and(|members| members.iter().any(|member| member["reached"].is_u64()))
+    !busy && members.is_some_and(|members| members.iter().any(holds_itself))
+}
+
+/// Whether a member of a job, as the control socket shows it, is with its worker and holds itself at a point. One that has
+/// lost its worker there is looked after already.
+pub fn holds_itself(member: &Value) -> bool {
+    member["reached"].is_u64() && member["standing"] == "present"
 }

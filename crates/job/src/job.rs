@@ -106,8 +106,10 @@ pub(crate) struct Inner {
     pub(crate) root: Root,
     private_criu: PathBuf,
     criu: Mutex<Option<Criu>>,
-    /// Held while a checkpoint is taken.
+    /// Held while a checkpoint is taken, a worker replaced, or a program let go.
     pub(crate) turn: Mutex<()>,
+    /// Held by whoever takes a checkpoint, or waits for the turn to.
+    checkpointer: Mutex<()>,
     /// What a session that loses its worker may be rebuilt from.
     pub(crate) recovery: Mutex<Option<Recovery>>,
     step: Mutex<Option<Step>>,
@@ -143,6 +145,7 @@ impl Job {
             private_criu,
             criu: Mutex::new(None),
             turn: Mutex::new(()),
+            checkpointer: Mutex::new(()),
             recovery: Mutex::new(None),
             step: Mutex::new(None),
             last: Mutex::new(None),
@@ -247,11 +250,15 @@ impl Inner {
         request: &Request,
         tell: &(dyn Fn(&Step) + Sync),
     ) -> Result<Report, CheckpointError> {
-        let outcome = match self.turn.try_lock() {
-            Ok(_turn) => self.take(request, tell),
-            Err(TryLockError::Poisoned(_turn)) => self.take(request, tell),
-            Err(TryLockError::WouldBlock) => Err(CheckpointError::Busy),
+        let only = match self.checkpointer.try_lock() {
+            Ok(only) => Some(only),
+            Err(TryLockError::Poisoned(only)) => Some(only.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         };
+        let outcome = only.ok_or(CheckpointError::Busy).and_then(|_only| {
+            let _turn = lock(&self.turn);
+            self.take(request, tell)
+        });
         // Whoever hears this may ask for the next one at once.
         match &outcome {
             Ok(report) => tell(&Step::Done(report.clone())),

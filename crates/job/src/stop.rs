@@ -225,19 +225,28 @@ impl Side {
         };
         match self.reached {
             Reached::Free => {}
-            Reached::Left => {
-                let resumed = resume(members, &self.member, &self.member.address, self.companion.key);
-                if resumed.is_err() {
-                    members.forget(self.member.id);
-                }
-                resumed?;
-            }
+            Reached::Left => self.resume(members)?,
             _ => {
                 members.order(self.member.id, &ToProgram::Release {}, PROMPT)?;
             }
         }
         self.reached = Reached::Free;
         Ok(proceeded?)
+    }
+
+    /// Brings a program that left back. Its threads run before that: it may have come to its end meanwhile, as it would have
+    /// without us, and what was kept of it is whole.
+    fn resume(&self, members: &Members) -> Result<(), MemberError> {
+        let id = self.member.id;
+        let Err(error) = resume(members, &self.member, &self.member.address, self.companion.key) else { return Ok(()) };
+        if !matches!(error, MemberError::Gone { .. }) {
+            // Nobody else can bring it back: its calls must not wait for that. One that does not listen has ended, or
+            // learns it with the end of its supervisor.
+            let text = format!("it was away for a checkpoint, and could not come back: {error}");
+            let _ = members.send(id, &ToProgram::GiveUp { text });
+        }
+        members.forget(id);
+        if matches!(error, MemberError::Gone { .. }) { Ok(()) } else { Err(error) }
     }
 }
 

@@ -4,7 +4,7 @@
 //! itself again before the very same frame.
 
 use anyhow::{Context, Result, ensure};
-use katydid_tests::job::Job;
+use katydid_tests::job::{Job, holds_itself};
 use katydid_tests::places::Places;
 use katydid_tests::program::Outcome;
 use katydid_tests::watch::{kill, runs, until};
@@ -35,7 +35,8 @@ fn replaced_from_the_gpu_alone(places: &Places, way: &str) -> Result<()> {
     goes_on_in_another_worker(places, way, &["--device-only"])
 }
 
-/// Twice in a row: the second worker was made from the same checkpoint as the first.
+/// Twice in a row: the second worker was made from the same checkpoint as the first. In between the program comes to its
+/// point once more, so that it is with the worker that is killed.
 fn goes_on_in_another_worker(places: &Places, way: &str, options: &[&str]) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let mut job = stage.start("heir", LOOP, &[], &[60, 60, 60])?;
@@ -43,11 +44,9 @@ fn goes_on_in_another_worker(places: &Places, way: &str, options: &[&str]) -> Re
     stage.checkpoint(&job, "image", options)?;
     ensure!(job.holds_itself()?, "the job did not come to its point again");
     let holder = holding(&job).context("nobody holds itself")?;
-    for _ in 0..2 {
-        let worker = worker_of(&stage, holder)?.context("the one that holds itself has no worker")?;
-        kill(worker);
-        until("it has another worker", || matches!(worker_of(&stage, holder), Ok(Some(other)) if other != worker))?;
-    }
+    replaced_by_another(&stage, holder)?;
+    ensure!(job.holds_itself()?, "the job did not come to its last point");
+    replaced_by_another(&stage, holder)?;
     went_on(places, job)?;
     stage.is_clean()
 }
@@ -85,9 +84,7 @@ fn one_of_several(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ensure!(job.holds_itself()?, "the job did not come to its point again");
     let holder = holding(&job).context("nobody holds itself")?;
-    let worker = worker_of(&stage, holder)?.context("the one that holds itself has no worker")?;
-    kill(worker);
-    until("it has another worker", || matches!(worker_of(&stage, holder), Ok(Some(other)) if other != worker))?;
+    replaced_by_another(&stage, holder)?;
     // The others hold themselves as well, each for itself.
     while job.holds_itself()? {
         stage.checkpoint(&job, "image", &["--leave-running"])?;
@@ -96,6 +93,17 @@ fn one_of_several(places: &Places, way: &str) -> Result<()> {
     let outcome = job.finish(LIMIT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));
     stage.is_clean()
+}
+
+/// Kills the worker of a process, and waits until it has another one, or has come to its end with it.
+fn replaced_by_another(stage: &Stage, pid: u64) -> Result<()> {
+    let worker = worker_of(stage, pid)?.context("the one that holds itself has no worker")?;
+    kill(worker);
+    let is_replaced = || match worker_of(stage, pid) {
+        Ok(Some(other)) => other != worker,
+        _ => !u32::try_from(pid).is_ok_and(runs),
+    };
+    Ok(until("it has another worker", is_replaced)?)
 }
 
 /// The worker of the session of a process.
@@ -108,7 +116,7 @@ fn worker_of(stage: &Stage, pid: u64) -> Result<Option<u32>> {
 /// The process that holds itself at a point.
 fn holding(job: &Job<'_>) -> Option<u64> {
     let view = job.view()?;
-    let member = view["members"].as_array()?.iter().find(|member| member["reached"].is_u64())?;
+    let member = view["members"].as_array()?.iter().find(|member| holds_itself(member))?;
     member["pid"].as_u64()
 }
 

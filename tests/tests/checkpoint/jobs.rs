@@ -25,10 +25,11 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 5] = [
+const ON_ONE_WAY: [(&str, Scenario); 6] = [
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_criu_killed_at_any_moment_leaves_the_program_running", killed_criu),
+    ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
     ("anybody_can_ask_over_the_control_socket", control_socket),
     ("a_program_of_the_job_can_ask_for_a_checkpoint", asked_from_within),
 ];
@@ -212,14 +213,42 @@ fn criu(places: &Places) -> String {
     format!("'{libraries}/ld-linux-x86-64.so.2' --library-path '{libraries}' '{root}/usr/sbin/criu'")
 }
 
+/// A CRIU that writes the file that the environment names when it has dumped.
+const TELLING_CRIU: &str = r#"#!/bin/sh
+CRIU "$@" || exit
+case " $* " in *" dump "*) : > "$CRIU_FILE" ;; esac
+"#;
+
+/// Puts a script in place of CRIU, with `CRIU` as the name of the real one.
+fn in_place_of_criu(places: &Places, stage: &Stage, script: &str) -> Result<String> {
+    let path = stage.image("criu.sh");
+    fs::write(&path, script.replace("CRIU \"", &format!("{} \"", criu(places))))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path.display().to_string())
+}
+
+/// Its threads run as soon as it is dumped, and come to their end with or without its session: the checkpoint is whole.
+fn ended_away(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let (script, file) = (in_place_of_criu(places, &stage, TELLING_CRIU)?, stage.image("file"));
+    let file = file.to_string_lossy();
+    let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", &file)];
+    let plan = Plan { arguments: &["quits", &file], variables: &variables, ..Plan::default() };
+    let mut job = stage.start_by("brief", ("fixture", Variant::Static), &plan)?;
+    job.wait_for("ready")?;
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "ready\nquits\n", "{}", said(&outcome));
+    let outcome = stage.restore("brief", "image", &[])?.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "quits\n", "{}", said(&outcome));
+    stage.is_clean()
+}
+
 fn killed_criu(places: &Places, way: &str) -> Result<()> {
     for file in ["dump.log", "pstree", "mm-", "pages-", "core-", "files.img"] {
         for options in [&["--leave-running"][..], &[]] {
             let stage = Stage::new(places, way)?;
-            let script = stage.image("criu.sh");
-            fs::write(&script, KILLED_CRIU.replace("CRIU \"", &format!("{} \"", criu(places))))?;
-            fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-            let script = script.display().to_string();
+            let script = in_place_of_criu(places, &stage, KILLED_CRIU)?;
             let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", file)];
             let plan = Plan { points: &[60], variables: &variables, ..Plan::default() };
             let mut job = stage.start_by("survivor", LOOP, &plan)?;
