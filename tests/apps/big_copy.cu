@@ -1,6 +1,7 @@
 // 64 MiB of ordinary memory up, across the device and down again, whole and at odd offsets, with checksums.
 #include "check.h"
 
+#include <thread>
 #include <vector>
 
 constexpr size_t BYTES = size_t(64) << 20;
@@ -23,6 +24,21 @@ __global__ void sample(const unsigned long long *words, size_t count, unsigned l
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i * 64 < count; i += size_t(gridDim.x) * blockDim.x)
         mine += words[i * 64];
     atomicAdd(total, mine);
+}
+
+// A part of `up` to the device and back, at odd offsets, through a stream of this thread's choice.
+static bool round_trip(const std::vector<unsigned char> &up, size_t from, size_t length, bool own_stream) {
+    unsigned char *device;
+    cudaStream_t stream = cudaStreamPerThread;
+    if (own_stream) OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaMalloc(&device, length + 3));
+    std::vector<unsigned char> down(length + 2, 0);
+    OK(cudaMemcpyAsync(device + 3, &up[from], length, cudaMemcpyHostToDevice, stream));
+    OK(cudaMemcpyAsync(&down[1], device + 3, length, cudaMemcpyDeviceToHost, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaFree(device));
+    if (own_stream) OK(cudaStreamDestroy(stream));
+    return checksum(&down[1], length) == checksum(&up[from], length) && down[0] == 0 && down[length + 1] == 0;
 }
 
 int main() {
@@ -61,6 +77,12 @@ int main() {
     OK(cudaStreamSynchronize(nullptr));
     CHECK(checksum(odd.data() + 7, length) == checksum(up.data() + 3, length), "the odd piece came back changed");
     CHECK(odd[6] == 0 && odd[BYTES - 6] == 0, "bytes beside the odd piece were written");
+    bool equal[4] = {};
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 4; i++)
+        threads.emplace_back([&, i] { equal[i] = round_trip(up, i * 7 + 1, (size_t(9) << 20) + i * 4097, i % 2 == 0); });
+    for (auto &thread : threads) thread.join();
+    for (bool whole : equal) CHECK(whole, "a part that a thread copied came back changed");
     OK(cudaFree(first));
     OK(cudaFree(second));
     OK(cudaFree(device_total));

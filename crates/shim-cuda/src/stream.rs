@@ -68,6 +68,11 @@ pub(crate) fn default_wire() -> u32 {
     if per_thread { PER_THREAD as u32 } else { 0 }
 }
 
+/// Whether a wire id means another stream in each thread.
+pub(crate) fn is_of_thread(wire: u32) -> bool {
+    wire == PER_THREAD as u32
+}
+
 /// Wire id of a stream.
 ///
 /// # Errors

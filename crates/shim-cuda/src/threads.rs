@@ -2,7 +2,9 @@
 #![expect(unsafe_code, reason = "masks of signals are C's")]
 
 use std::io;
-use std::thread;
+use std::num::NonZero;
+use std::sync::OnceLock;
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// Starts a thread with a stack of `stack` bytes that takes no signals.
 ///
@@ -12,6 +14,27 @@ use std::thread;
 pub(crate) fn start(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
     with_signals_blocked(|| builder.spawn(body)).map(drop)
+}
+
+/// The same within a scope, whose end waits for it.
+///
+/// # Errors
+///
+/// When the system gives no thread.
+pub(crate) fn start_in<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    stack: usize,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
+    with_signals_blocked(|| builder.spawn_scoped(scope, body))
+}
+
+/// How many threads of this process can run at a time.
+pub(crate) fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
 }
 
 /// Starts something that inherits a mask of all signals.

@@ -1,22 +1,36 @@
-//! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many.
+//! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many, by
+//! several threads when very many: a core moves less than half of what the GPU's link does.
 //!
 //! A copy into the GPU has read the program's memory when it returns, a copy out has written it. Whoever calls has
 //! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 
 use katydid_cuda_sys::CUresult;
 use katydid_transport::{PIECE, Piece, Staging};
 use katydid_wire::message::{kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 
 use crate::session::{Shim, shim};
+use crate::{stream, threads};
 
 /// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
 /// piece back costs what copying so much once more does.
 const INLINE_IN: u64 = 128 << 10;
-/// The same for a copy out, whose reply has a place of its own.
-const INLINE_OUT: u64 = 128 << 10;
+/// The same for a copy out, which is copied four times on its way through a reply, and once out of the staging area.
+const INLINE_OUT: u64 = 16 << 10;
 /// Bytes of one frame on a stream link.
 const FRAME: u64 = 1 << 20;
+
+/// Fewest bytes that are worth a thread: it takes some 30 µs to start, in which a core copies a quarter of that.
+const SHARE: u64 = 1 << 20;
+/// Most threads that help to copy at a time, in the whole process: each of them has a seat on the link and a piece.
+const MOST_HELPERS: usize = 7;
+/// Their parts begin at pages.
+const GRAIN: u64 = 64 << 10;
+/// Their stacks, in bytes: they copy, and write frames.
+const STACK: usize = 256 << 10;
 
 /// Where a copy runs: wire ids of context and stream.
 #[derive(Clone, Copy)]
@@ -31,13 +45,13 @@ pub(crate) struct Way {
 ///
 /// `source` is valid for reading `size` bytes.
 pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
-    let shim = shim()?;
+    let (shim, source) = (shim()?, Own(source));
     match shim.session.staging() {
-        Some(staging) if size > INLINE_IN => pieces(size, PIECE as u64, |at, length| {
+        Some(staging) if size > INLINE_IN => shared_out(way, size, &|at, length| {
             let piece = staging.take().map_err(|error| shim.session.fail("a copy", &error))?;
             // SAFETY: inside the source, by the contract; the piece was taken, so nobody else writes it, and has room
             // for `length` bytes, which are at most its size.
-            unsafe { staging.pointer(piece).copy_from_nonoverlapping(source.add(at as usize), length as usize) };
+            unsafe { staging.pointer(piece).copy_from_nonoverlapping(source.at(at), length as usize) };
             let offset = u64::from(piece.number()) * PIECE as u64;
             let (destination, size) = (target + at, length as u32);
             let message = kdCopyInStaged { destination, stream: way.stream, offset, size, piece: piece.number() };
@@ -45,7 +59,7 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
         }),
         _ => pieces(size, FRAME, |at, length| {
             // SAFETY: inside the source, by the contract.
-            let data = unsafe { std::slice::from_raw_parts(source.add(at as usize), length as usize) };
+            let data = unsafe { std::slice::from_raw_parts(source.at(at), length as usize) };
             shim.session.enqueue(way.context, &kdCopyIn { destination: target + at, stream: way.stream, data })
         }),
     }
@@ -57,23 +71,21 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
 ///
 /// `target` is valid for writing `size` bytes.
 pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
-    let shim = shim()?;
+    let (shim, target) = (shim()?, Own(target));
     match shim.session.staging() {
-        Some(staging) if size > INLINE_OUT => {
+        Some(staging) if size > INLINE_OUT => shared_out(way, size, &|at, length| {
             let piece = staging.take().map_err(|error| shim.session.fail("a copy", &error))?;
             let _given_back = GivenBack { staging, piece };
-            pieces(size, PIECE as u64, |at, length| {
-                let offset = u64::from(piece.number()) * PIECE as u64;
-                let (source, size) = (source + at, length as u32);
-                shim.session.call(way.context, &kdCopyOutStaged { source, size, stream: way.stream, offset })?;
-                // SAFETY: inside the target, by the contract; the worker has written `length` bytes of our piece.
-                unsafe { staging.pointer(piece).copy_to_nonoverlapping(target.add(at as usize), length as usize) };
-                Ok(())
-            })
-        }
+            let offset = u64::from(piece.number()) * PIECE as u64;
+            let (source, size) = (source + at, length as u32);
+            shim.session.call(way.context, &kdCopyOutStaged { source, size, stream: way.stream, offset })?;
+            // SAFETY: inside the target, by the contract; the worker has written `length` bytes of our piece.
+            unsafe { staging.pointer(piece).copy_to_nonoverlapping(target.at(at).cast_mut(), length as usize) };
+            Ok(())
+        }),
         _ => pieces(size, FRAME, |at, length| {
             // SAFETY: inside the target, by the contract.
-            unsafe { copy_out_inline(shim, way, target.add(at as usize), source + at, length as u32) }
+            unsafe { copy_out_inline(shim, way, target.at(at).cast_mut(), source + at, length as u32) }
         }),
     }
 }
@@ -106,6 +118,71 @@ impl Drop for GivenBack<'_> {
     }
 }
 
+/// Memory of the program, of which several threads copy different parts.
+#[derive(Clone, Copy)]
+struct Own(*const u8);
+
+// SAFETY: it is an address; whoever goes to it says why that is sound.
+unsafe impl Sync for Own {}
+
+impl Own {
+    /// The address `offset` bytes further on.
+    fn at(self, offset: u64) -> *const u8 {
+        self.0.wrapping_add(offset as usize)
+    }
+}
+
+/// A step of a copy, by offset and length.
+type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
+
+/// Runs `step` for each part of `size` bytes, none larger than a piece: by this thread and as many others as pay. Their
+/// order does not matter to anybody, since all of them lie between the same two calls of this thread.
+fn shared_out(way: Way, size: u64, step: Step<'_>) -> Result<(), CUresult> {
+    // A thread's own default stream is, on the wire too, that of whoever names it.
+    let wanted = if stream::is_of_thread(way.stream) { 0 } else { (size / SHARE).saturating_sub(1) };
+    let helpers = Helpers::take(wanted.min(threads::processors() as u64 - 1) as usize);
+    let each = size.div_ceil(helpers.0 as u64 + 1).next_multiple_of(GRAIN).min(PIECE as u64);
+    let next = AtomicU64::new(0);
+    let work = || {
+        loop {
+            let at = next.fetch_add(each, Ordering::Relaxed);
+            if at >= size {
+                return Ok(());
+            }
+            step(at, each.min(size - at))?;
+        }
+    };
+    thread::scope(|scope| {
+        // Without another thread, this one does more.
+        let help = (0..helpers.0).map_while(|_| threads::start_in(scope, "katydid copy", STACK, work).ok());
+        let help: Vec<_> = help.collect();
+        let own = work();
+        help.into_iter().fold(own, |so_far, thread| so_far.and(thread.join().unwrap_or(Err(CUresult::ERROR_UNKNOWN))))
+    })
+}
+
+/// Threads that this copy may start.
+struct Helpers(usize);
+
+/// Those that other copies have.
+static HELPERS: AtomicUsize = AtomicUsize::new(0);
+
+impl Helpers {
+    /// As many as are left of `wanted`.
+    fn take(wanted: usize) -> Self {
+        let before = HELPERS.fetch_add(wanted, Ordering::Relaxed);
+        let granted = wanted.min(MOST_HELPERS.saturating_sub(before));
+        HELPERS.fetch_sub(wanted - granted, Ordering::Relaxed);
+        Self(granted)
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        HELPERS.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
 /// Runs `step` with offset and length of each piece of `size` bytes.
 fn pieces(size: u64, most: u64, mut step: impl FnMut(u64, u64) -> Result<(), CUresult>) -> Result<(), CUresult> {
     (0..size).step_by(most as usize).try_for_each(|at| step(at, most.min(size - at)))
@@ -113,6 +190,8 @@ fn pieces(size: u64, most: u64, mut step: impl FnMut(u64, u64) -> Result<(), CUr
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -125,6 +204,41 @@ mod tests {
         .unwrap();
         assert_eq!(seen, [(0, 1000), (1000, 1000), (2000, 500)]);
         assert_eq!(pieces(0, 1000, |_, _| Err(CUresult::ERROR_UNKNOWN)), Ok(()));
+    }
+
+    #[test]
+    fn parts_cover_everything_once_whoever_does_them() {
+        for (size, stream) in [(1, 0), (3 * SHARE + 5, 0), (3 * SHARE + 5, 2), (9 * PIECE as u64 + 1, 7)] {
+            let seen = Mutex::new(Vec::new());
+            shared_out(Way { context: 1, stream }, size, &|at, length| {
+                seen.lock().unwrap().push((at, length));
+                Ok(())
+            })
+            .unwrap();
+            let mut seen = seen.into_inner().unwrap();
+            seen.sort_unstable();
+            let end = seen.iter().fold(0, |end, &(at, length)| {
+                assert!(at == end && length <= PIECE as u64);
+                at + length
+            });
+            assert_eq!(end, size);
+        }
+    }
+
+    #[test]
+    fn a_failure_of_any_part_is_that_of_the_copy() {
+        let most = 4 * PIECE as u64;
+        let failed = shared_out(Way { context: 1, stream: 0 }, most, &|at, length| {
+            if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
+        });
+        assert_eq!(failed, Err(CUresult::ERROR_UNKNOWN));
+    }
+
+    #[test]
+    fn helpers_are_limited_together() {
+        let some = Helpers::take(MOST_HELPERS - 1);
+        let (one, none) = (Helpers::take(MOST_HELPERS), Helpers::take(1));
+        assert!(some.0 + one.0 + none.0 <= MOST_HELPERS);
     }
 
     #[test]
