@@ -47,7 +47,7 @@ pub(crate) struct Way {
 pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
     let (shim, source) = (shim()?, Own(source));
     match shim.session.staging() {
-        Some(staging) if size > INLINE_IN => shared_out(way, size, &|at, length| {
+        Some(staging) if size > INLINE_IN => shared_out(way, size, PIECE as u64, &|at, length| {
             let piece = staging.take().map_err(|error| shim.session.fail("a copy", &error))?;
             // SAFETY: inside the source, by the contract; the piece was taken, so nobody else writes it, and has room
             // for `length` bytes, which are at most its size.
@@ -73,7 +73,7 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
 pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
     let (shim, target) = (shim()?, Own(target));
     match shim.session.staging() {
-        Some(staging) if size > INLINE_OUT => shared_out(way, size, &|at, length| {
+        Some(staging) if size > INLINE_OUT => shared_out(way, size, PIECE as u64, &|at, length| {
             let piece = staging.take().map_err(|error| shim.session.fail("a copy", &error))?;
             let _given_back = GivenBack { staging, piece };
             let offset = u64::from(piece.number()) * PIECE as u64;
@@ -83,7 +83,8 @@ pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64)
             unsafe { staging.pointer(piece).copy_to_nonoverlapping(target.at(at).cast_mut(), length as usize) };
             Ok(())
         }),
-        _ => pieces(size, FRAME, |at, length| {
+        // Several threads ask for parts while the first is on its way: a link carries many answers at a time.
+        _ => shared_out(way, size, FRAME, &|at, length| {
             // SAFETY: inside the target, by the contract.
             unsafe { copy_out_inline(shim, way, target.at(at).cast_mut(), source + at, length as u32) }
         }),
@@ -135,13 +136,13 @@ impl Own {
 /// A step of a copy, by offset and length.
 type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
-/// Runs `step` for each part of `size` bytes, none larger than a piece: by this thread and as many others as pay. Their
+/// Runs `step` for each part of `size` bytes, none larger than `most`: by this thread and as many others as pay. Their
 /// order does not matter to anybody, since all of them lie between the same two calls of this thread.
-fn shared_out(way: Way, size: u64, step: Step<'_>) -> Result<(), CUresult> {
+fn shared_out(way: Way, size: u64, most: u64, step: Step<'_>) -> Result<(), CUresult> {
     // A thread's own default stream is, on the wire too, that of whoever names it.
     let wanted = if stream::is_of_thread(way.stream) { 0 } else { (size / SHARE).saturating_sub(1) };
     let helpers = Helpers::take(wanted.min(threads::processors() as u64 - 1) as usize);
-    let each = size.div_ceil(helpers.0 as u64 + 1).next_multiple_of(GRAIN).min(PIECE as u64);
+    let each = size.div_ceil(helpers.0 as u64 + 1).next_multiple_of(GRAIN).min(most);
     let next = AtomicU64::new(0);
     let work = || {
         loop {
@@ -210,7 +211,7 @@ mod tests {
     fn parts_cover_everything_once_whoever_does_them() {
         for (size, stream) in [(1, 0), (3 * SHARE + 5, 0), (3 * SHARE + 5, 2), (9 * PIECE as u64 + 1, 7)] {
             let seen = Mutex::new(Vec::new());
-            shared_out(Way { context: 1, stream }, size, &|at, length| {
+            shared_out(Way { context: 1, stream }, size, PIECE as u64, &|at, length| {
                 seen.lock().unwrap().push((at, length));
                 Ok(())
             })
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn a_failure_of_any_part_is_that_of_the_copy() {
         let most = 4 * PIECE as u64;
-        let failed = shared_out(Way { context: 1, stream: 0 }, most, &|at, length| {
+        let failed = shared_out(Way { context: 1, stream: 0 }, most, PIECE as u64, &|at, length| {
             if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
         });
         assert_eq!(failed, Err(CUresult::ERROR_UNKNOWN));
