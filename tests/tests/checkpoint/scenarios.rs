@@ -30,7 +30,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 4] = [
 ];
 
 /// Scenarios for which the way does not matter.
-const ON_ONE_WAY: [(&str, Scenario); 8] = [
+const ON_ONE_WAY: [(&str, Scenario); 9] = [
     ("another_server_takes_a_session_over", another_server),
     ("a_private_server_is_restored_with_the_program", a_private_server),
     ("a_second_checkpoint_adds_what_changed", what_changed),
@@ -39,6 +39,7 @@ const ON_ONE_WAY: [(&str, Scenario); 8] = [
     ("a_kernel_that_does_not_end_is_named", a_stuck_kernel),
     ("a_program_may_end_before_it_is_back_with_its_worker", a_quick_end),
     ("a_checkpoint_of_the_gpu_alone_leaves_the_program_running", device_only),
+    ("without_rights_the_gpu_alone_is_saved_and_no_program", without_rights),
 ];
 
 /// Stages of a checkpoint, as the control socket names them, at which something may die.
@@ -355,5 +356,22 @@ fn device_only(places: &Places, way: &str) -> Result<()> {
     ensure!(outcome.status.success(), "{}", said(&outcome));
     let outcome = stage.restore("device", "image", &[])?.finish(LIMIT)?;
     ensure!(!outcome.status.success() && outcome.errors().contains("device-only"), "{}", said(&outcome));
+    stage.is_clean()
+}
+
+/// A supervisor without any capability, as unprivileged users have it: CRIU cannot work, and the refusal says what can.
+fn without_rights(places: &Places, way: &str) -> Result<()> {
+    const UNPRIVILEGED: [&str; 3] = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    let stage = Stage::new(places, way)?;
+    let plan = Plan { points: &[30, 60, 80], through: &UNPRIVILEGED, ..Plan::default() };
+    let mut job = stage.start_by("unprivileged", LOOP, &plan)?;
+    for options in [&["--device-only"][..], &[], &["--device-only"]] {
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        let outcome = job.checkpoint(&stage.image("image"), options)?;
+        let (succeeded, errors) = (outcome.status.success(), outcome.errors());
+        ensure!(succeeded != options.is_empty(), "with {options:?}: {}", said(&outcome));
+        ensure!(succeeded || errors.contains("--device-only needs no CRIU"), "{}", said(&outcome));
+    }
+    went_on(places, job)?;
     stage.is_clean()
 }
