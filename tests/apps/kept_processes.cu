@@ -1,57 +1,7 @@
-// A tree of processes that all use the device: the first starts two of its own kind and speaks with them through
-// pipes, step by step; each has memory of its own, and what one computes is where the next begins.
-#include "steps.h"
+// A tree of processes that all use the device: the first starts two of its own kind, by exec, and speaks with them.
+#include "family.h"
 
 #include <cstring>
-#include <sys/wait.h>
-#include <unistd.h>
-
-constexpr int N = 1000, CHILDREN = 2;
-
-__global__ void mix(unsigned *data, unsigned salt) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < N) data[i] = data[i] * 1664525u + salt + i;
-}
-
-struct Field {
-    unsigned *data;
-    explicit Field(int seed) {
-        OK(cudaMalloc(&data, N * sizeof(unsigned)));
-        OK(cudaMemset(data, seed, N * sizeof(unsigned)));
-    }
-    uint64_t step(unsigned salt) {
-        unsigned host[N];
-        mix<<<(N + 127) / 128, 128>>>(data, salt);
-        OK(cudaGetLastError());
-        OK(cudaMemcpy(host, data, sizeof host, cudaMemcpyDeviceToHost));
-        Checksum sum;
-        sum.add(host);
-        return sum.value;
-    }
-};
-
-static void must(bool so, const char *what) {
-    if (so) return;
-    printf("%s failed\n", what);
-    exit(1);
-}
-
-// A child: a number comes in, it takes a step with it, a number goes out; until nothing comes.
-static int child(int seed) {
-    Field field(seed);
-    uint64_t number;
-    while (read(0, &number, sizeof number) == ssize_t(sizeof number)) {
-        number = field.step(unsigned(number));
-        must(write(3, &number, sizeof number) == ssize_t(sizeof number), "write");
-    }
-    OK(cudaFree(field.data));
-    return 0;
-}
-
-struct Child {
-    pid_t pid;
-    int to, from;
-};
 
 // Started anew by exec, as a launcher does: nothing of CUDA is carried over.
 static Child start(const char *self, int seed) {
@@ -77,28 +27,9 @@ static Child start(const char *self, int seed) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 2 && strcmp(argv[1], "child") == 0) return child(atoi(argv[2]));
+    if (argc > 2 && strcmp(argv[1], "child") == 0) return child(atoi(argv[2]), 0, 3);
     const int steps = steps_wanted(argc, argv, 12);
-    Child children[CHILDREN];
-    for (int c = 0; c < CHILDREN; c++) children[c] = start("/proc/self/exe", c + 1);
-    Field field(9);
-    uint64_t number = 1;
-    for (int step = 0; step < steps; step++) {
-        number = field.step(unsigned(number));
-        for (const Child &one : children) {
-            must(write(one.to, &number, sizeof number) == ssize_t(sizeof number), "write");
-            must(read(one.from, &number, sizeof number) == ssize_t(sizeof number), "read");
-        }
-        Checksum sum;
-        sum.add(number);
-        told(step, sum);
-    }
-    for (const Child &one : children) {
-        int status = -1;
-        close(one.to);
-        must(waitpid(one.pid, &status, 0) == one.pid, "waitpid");
-        CHECK(status == 0, "a child ended with %x", status);
-    }
-    OK(cudaFree(field.data));
+    const Child children[] = {start("/proc/self/exe", 1), start("/proc/self/exe", 2)};
+    lead(children, steps);
     return finish("kept_processes");
 }
