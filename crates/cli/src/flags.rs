@@ -209,9 +209,6 @@ pub(crate) struct SpaceFlags {
     /// A process id above all that the program needs.
     #[arg(long)]
     pub(crate) last_id: u32,
-    /// How long CRIU may take, in seconds.
-    #[arg(long)]
-    pub(crate) limit: u64,
     /// CRIU's files.
     #[arg(long)]
     pub(crate) files: PathBuf,

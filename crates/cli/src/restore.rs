@@ -64,6 +64,7 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
     drop(opened);
     let ended = supervise::attend(restored.child, restored.program);
     let code = ended.map_err(|error| Failure::work(format!("cannot wait for the program: {error}")))?;
+    run::explain(&restored.job, code);
     Ok(run::put_away(&restored.job).unwrap_or(ExitCode::from(code)))
 }
 

@@ -29,6 +29,10 @@ use crate::supervise;
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
 const PUT_AWAY: u8 = 75;
 
+/// Signals that a CRIU which is killed in the middle of a dump may leave in a program, as exit codes: that of a breakpoint
+/// behind its calls, and that of what it has put into the program and cannot be told any more.
+const LEFT_BY_CRIU: [(u8, &str); 2] = [(128 + 5, "SIGTRAP"), (128 + 13, "SIGPIPE")];
+
 /// Names what hwloc looks at, by which MPI's launchers and ranks learn the machine's topology: OpenCL's platforms too,
 /// unless told otherwise. It finds nothing there that it can place, and each process would keep a session of OpenCL for
 /// as long as it lives, which no checkpoint can take along.
@@ -105,8 +109,11 @@ impl Launch {
         let ended = self.wait_as(job.as_ref());
         let put_away = job.as_ref().and_then(put_away);
         drop(periodic);
-        let status = ended?;
-        Ok(put_away.unwrap_or_else(|| ExitCode::from(supervise::exit_code(status))))
+        let code = supervise::exit_code(ended?);
+        if let Some(job) = &job {
+            explain(job, code);
+        }
+        Ok(put_away.unwrap_or(ExitCode::from(code)))
     }
 
     /// Runs the program as a child, and says how it ended.
@@ -268,6 +275,17 @@ fn periodic(job: &Job, flags: &RunFlags) -> Option<Periodic> {
         }
     });
     Some(Periodic(Some(stop), thread.ok()))
+}
+
+/// Says why a program ended, if a killed CRIU has left the signal in it.
+pub(crate) fn explain(job: &Job, code: u8) {
+    let left = LEFT_BY_CRIU.iter().find(|(left, _)| *left == code && job.is_torn());
+    if let Some((_, signal)) = left {
+        say(format_args!(
+            "{} was ended by {signal}, which a killed CRIU leaves behind; the checkpoints before that are whole",
+            job.name()
+        ));
+    }
 }
 
 /// For a program that was ended because it is in an image: says so, and gives the exit code that tells it.

@@ -18,6 +18,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -264,7 +265,11 @@ impl<'j> Attempt<'j, '_> {
         };
         if !keeps_stopped(self.request) {
             (self.tell)(&Step::Resume);
-            stop.go_on(questions)?;
+            if self.criu.is_some() {
+                stop.go_on_to_any_end(questions)?;
+            } else {
+                stop.go_on(questions)?;
+            }
         }
         let stopped = since.elapsed();
         match self.write(&mut stop, dumped.criu.is_some()) {
@@ -354,7 +359,14 @@ impl<'j> Attempt<'j, '_> {
         let folder = self.writer.folder(FOLDER)?;
         let dumped =
             criu.dump(tree::seen_by_itself(root), &before, &folder, &self.job.stdio).map_err(CheckpointError::from);
-        let after = tree::with_states_of(processes(root)?, &before);
+        if let Err(CheckpointError::Criu(error)) = &dumped {
+            self.job.torn.fetch_or(error.tears(), SeqCst);
+        }
+        let after = match processes(root) {
+            Ok(after) => tree::with_states_of(after, &before),
+            // CRIU's words come first.
+            Err(error) => return Err(dumped.err().unwrap_or(error)),
+        };
         let dumped = dumped.and_then(|()| {
             let doing = "copy the job's shared memory";
             let shared = shared::save(&after, &folder);

@@ -8,16 +8,15 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read, Seek};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, pidfd_open};
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel_data::{KernelData, Lent};
+use crate::patience::{STANDSTILL, patiently, signs};
 use crate::session;
 use crate::stdio::Standard;
 use crate::tcp;
@@ -40,10 +39,6 @@ const BOTH: [&str; 7] = [
     "--manage-cgroups=ignore",
     "--ghost-limit=1G",
 ];
-/// How long CRIU may take, besides the time for the bytes.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Bytes a second that even a slow disk takes.
-const SLOW: u64 = 100 << 20;
 /// Lines of a log that an error quotes.
 const QUOTED: usize = 3;
 
@@ -104,13 +99,19 @@ pub enum CriuError {
         /// What the system said.
         source: io::Error,
     },
-    /// It did not come to an end.
-    #[error("CRIU did not {doing} the program within {} s; the last it wrote: {last}", limit.as_secs())]
+    /// It did not get on, and was ended.
+    #[error("CRIU did not {doing} the program: it stood still for {} s; the last it wrote: {last}", STANDSTILL.as_secs())]
     Endless {
         /// `dump` or `restore`.
         doing: &'static str,
-        /// The time it had.
-        limit: Duration,
+        /// The end of its log.
+        last: String,
+    },
+    /// Somebody ended it.
+    #[error("CRIU was killed before it could {doing} the program; the last it wrote: {last}")]
+    Killed {
+        /// `dump` or `restore`.
+        doing: &'static str,
         /// The end of its log.
         last: String,
     },
@@ -122,6 +123,13 @@ pub enum CriuError {
         /// In its own words.
         reason: String,
     },
+}
+
+impl CriuError {
+    /// Whether CRIU had no chance to take its hand out of the program.
+    pub(crate) fn tears(&self) -> bool {
+        matches!(self, Self::Endless { .. } | Self::Killed { .. })
+    }
 }
 
 impl Criu {
@@ -236,7 +244,9 @@ impl Criu {
         for external in stdio.iter().filter_map(Standard::external) {
             command.args(["--external", &external]);
         }
-        self.run(command, "dump", &folder.join("dump.log"), LIMIT + patience(memory_of(root)))
+        self.run(command, "dump", &folder.join("dump.log"), &|criu| {
+            signs(folder, &tree::tree(criu).unwrap_or_default())
+        })
     }
 
     /// Restores the tree in `folder`; its root becomes a child of this process, and all of it is left stopped. `work`
@@ -249,7 +259,12 @@ impl Criu {
         let mut command = self.restore_command(folder, work, inherit);
         // The tree joins the session of CRIU unless it has one of its own.
         session::make_own_if_outside(&mut command);
-        self.run(command, "restore", &work.join("restore.log"), Self::limit(folder))?;
+        let before = tree::children(std::process::id());
+        self.run(command, "restore", &work.join("restore.log"), &|_| {
+            // The tree's root is our child, beside CRIU.
+            let made = tree::children(std::process::id()).into_iter().filter(|child| !before.contains(child));
+            signs(work, &made.flat_map(|child| tree::tree(child).unwrap_or_default()).collect::<Vec<Process>>())
+        })?;
         let failed = |reason| CriuError::Failed { doing: "restore", reason };
         let text = fs::read_to_string(Self::note(work));
         let text = text.map_err(|error| failed(format!("it left no process id: {error}")))?;
@@ -263,13 +278,6 @@ impl Criu {
         command.arg("--work-dir").arg(work).arg("--pidfile").arg(Self::note(work));
         command.args(["--restore-detached", "--restore-sibling", "--leave-stopped"]).args(inherit);
         command
-    }
-
-    /// How long a restore of the files in `folder` may take.
-    #[must_use]
-    pub fn limit(folder: &Path) -> Duration {
-        let files = fs::read_dir(folder).into_iter().flatten().flatten();
-        LIMIT + patience(files.filter_map(|file| file.metadata().ok()).map(|stat| stat.len()).sum())
     }
 
     /// Where a restore leaves the root's id.
@@ -303,16 +311,26 @@ impl Criu {
 
     /// Standard input stays ours: CRIU takes the terminal of a shell job from there. What it prints is in its log too,
     /// but for complaints of the loader and of its options.
-    fn run(&self, mut command: Command, doing: &'static str, log: &Path, limit: Duration) -> Result<(), CriuError> {
+    ///
+    /// `signs` tells by the process that was started whether it gets on.
+    fn run(
+        &self,
+        mut command: Command,
+        doing: &'static str,
+        log: &Path,
+        signs: &dyn Fn(u32) -> u64,
+    ) -> Result<(), CriuError> {
         let _lent = self.lend();
         let mut said = tempfile::tempfile().map_err(|source| self.start(source))?;
         let stderr = said.try_clone().map_err(|source| self.start(source))?;
         command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
         let mut child = command.spawn().map_err(|source| self.start(source))?;
-        let status = patiently(&mut child, limit).map_err(|source| self.start(source))?;
+        let pid = child.id();
+        let status = patiently(&mut child, STANDSTILL, &|| signs(pid)).map_err(|source| self.start(source))?;
         let text = fs::read_to_string(log).unwrap_or_default();
         match status {
             Some(status) if status.success() => Ok(()),
+            Some(status) if was_killed(status) => Err(CriuError::Killed { doing, last: last_line(&text).to_owned() }),
             // It cannot say so itself: its log has no room either.
             Some(_) if is_full(log) => Err(CriuError::Failed { doing, reason: "no room for the image".to_owned() }),
             Some(_) if text.is_empty() => {
@@ -322,7 +340,7 @@ impl Criu {
                 Err(CriuError::Failed { doing, reason: quoted(&text) })
             }
             Some(_) => Err(CriuError::Failed { doing, reason: quoted(&text) }),
-            None => Err(CriuError::Endless { doing, limit, last: last_line(&text).to_owned() }),
+            None => Err(CriuError::Endless { doing, last: last_line(&text).to_owned() }),
         }
     }
 
@@ -341,6 +359,11 @@ impl Criu {
     }
 }
 
+/// Whether a signal ended a command, or the one that it ran and whose status it passes on.
+fn was_killed(status: ExitStatus) -> bool {
+    status.signal().is_some() || status.code().is_some_and(|code| (129..160).contains(&code))
+}
+
 /// Removes the files of a folder.
 fn clear(folder: &Path) -> io::Result<()> {
     fs::read_dir(folder)?.try_for_each(|entry| fs::remove_file(entry?.path()))
@@ -350,44 +373,6 @@ fn clear(folder: &Path) -> io::Result<()> {
 fn is_full(file: &Path) -> bool {
     let folder = file.parent().unwrap_or(file);
     rustix::fs::statvfs(folder).is_ok_and(|stat| stat.f_bavail == 0)
-}
-
-/// Time for so many bytes: that of a slow disk.
-fn patience(bytes: u64) -> Duration {
-    Duration::from_secs(bytes / SLOW)
-}
-
-/// Bytes that a tree has in memory; what vanishes while it is looked at counts nothing.
-fn memory_of(root: u32) -> u64 {
-    let resident = |pid: u32| {
-        let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-        text.split(' ').nth(1)?.parse::<u64>().ok()
-    };
-    let pages: u64 = tree::tree(root).unwrap_or_default().iter().filter_map(|process| resident(process.pid)).sum();
-    pages.saturating_mul(rustix::param::page_size() as u64)
-}
-
-/// Waits; after `limit` the child is killed, and there is no status.
-pub(crate) fn patiently(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let pid = tree::raw(child.id()).ok_or(io::ErrorKind::NotFound)?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 /// The kernel and this boot of it, the user's rights, and which files with which times are in question.
@@ -500,14 +485,6 @@ mod tests {
         assert_eq!(Criu::noted(&note, &circumstances), Some(criu));
         assert_eq!(Criu::noted(&note, "another kernel"), None);
         assert_eq!(Criu::noted(&folder.path().join("none"), &circumstances), None);
-    }
-
-    #[test]
-    fn whoever_does_not_end_is_ended() {
-        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
-        assert_eq!(patiently(&mut child, Duration::from_millis(10)).unwrap(), None);
-        let mut child = Command::new("/bin/true").spawn().unwrap();
-        assert!(patiently(&mut child, LIMIT).unwrap().unwrap().success());
     }
 
     #[test]

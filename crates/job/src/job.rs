@@ -114,6 +114,8 @@ pub(crate) struct Inner {
     pub(crate) recovery: Mutex<Option<Recovery>>,
     step: Mutex<Option<Step>>,
     last: Mutex<Option<Report>>,
+    /// A CRIU was killed while it had a hand in the program.
+    pub(crate) torn: AtomicBool,
     /// The program was killed because it is in an image.
     was_put_away: AtomicBool,
     control: Mutex<Option<Control>>,
@@ -149,6 +151,7 @@ impl Job {
             recovery: Mutex::new(None),
             step: Mutex::new(None),
             last: Mutex::new(None),
+            torn: AtomicBool::new(false),
             was_put_away: AtomicBool::new(false),
             control: Mutex::new(None),
         });
@@ -226,6 +229,12 @@ impl Job {
         // Whoever else still has a hand on the job may not live to the end of this process.
         self.0.folder.leave();
         lock(&self.0.last).clone().filter(|_| self.0.was_put_away.load(SeqCst))
+    }
+
+    /// Whether a CRIU was killed while it had a hand in the program, and may have left a breakpoint there.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        self.0.torn.load(SeqCst)
     }
 
     /// Answers what members say without being asked.

@@ -24,6 +24,7 @@ mod lengths;
 pub mod members;
 pub mod namespace;
 mod notes;
+mod patience;
 mod proof;
 pub mod restore;
 pub mod session;

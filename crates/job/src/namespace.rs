@@ -18,14 +18,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, setsid, wait};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-use crate::criu::patiently;
+use crate::patience::{STANDSTILL, patiently, signs};
 use crate::shared::{self, Segment};
+use crate::tree;
 
 /// What a keeper sets up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +38,6 @@ pub struct Space {
     pub note: PathBuf,
     /// A process id above all that the program needs: others are taken from there on.
     pub last_id: u32,
-    /// How long CRIU may take, in seconds.
-    pub limit: u64,
     /// CRIU's files, with copies of the job's shared memory.
     pub files: PathBuf,
     /// A list of that shared memory, as JSON.
@@ -131,7 +129,12 @@ pub fn init(space: &Space, restore: &[OsString]) -> Result<u8, SpaceError> {
     let (program, arguments) = restore.split_first().ok_or(io::ErrorKind::InvalidInput).map_err(failed("run CRIU"))?;
     let mut command = Command::new(program);
     let spawned = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let status = spawned.and_then(|mut child| patiently(&mut child, Duration::from_secs(space.limit)));
+    let status = spawned.and_then(|mut child| {
+        let work = space.note.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        // Everybody here is CRIU, or made by it.
+        let everybody = || tree::tree(std::process::id()).unwrap_or_default();
+        patiently(&mut child, STANDSTILL, &|| signs(work, &everybody()))
+    });
     if !status.map_err(failed("run CRIU"))?.is_some_and(|status| status.success()) {
         return Err(SpaceError { doing: "restore the program", source: io::Error::other("CRIU has failed") });
     }
@@ -197,13 +200,12 @@ impl Space {
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
-        let (last_id, limit) = (self.last_id.to_string(), self.limit.to_string());
-        let pairs: [(&str, &OsStr); 7] = [
+        let last_id = self.last_id.to_string();
+        let pairs: [(&str, &OsStr); 6] = [
             ("--known-folder", self.known_folder.as_os_str()),
             ("--folder", self.folder.as_os_str()),
             ("--note", self.note.as_os_str()),
             ("--last-id", last_id.as_ref()),
-            ("--limit", limit.as_ref()),
             ("--files", self.files.as_os_str()),
             ("--shared", self.shared.as_os_str()),
         ];

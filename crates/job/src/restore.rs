@@ -316,6 +316,10 @@ impl Raised {
                 made.keep();
                 Ok(Self { program, child: program, keeper: None, is_ours: true })
             }
+            Err(endless @ CriuError::Endless { .. }) => {
+                clear_away(opened.root);
+                Err(endless.into())
+            }
             // Somebody may have had one of the ids, if only for the moment in which a thread needed it. A failure with
             // another cause comes again; what was said first is told, because there was no debris of a failure then.
             Err(first) => {
@@ -341,7 +345,6 @@ impl Raised {
             folder: folder.path().to_owned(),
             note: Criu::note(around.work),
             last_id: highest.saturating_add(ID_GAP).min(highest_id()),
-            limit: Criu::limit(&opened.files).as_secs(),
             files: opened.files.clone(),
             shared: around.work.join("shared.json"),
         };

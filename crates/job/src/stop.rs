@@ -164,8 +164,21 @@ impl<'a> Stop<'a> {
 
     /// Lets everybody go on from wherever they are. The first failure is told; the others are tried all the same.
     pub(crate) fn go_on(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        self.all_go_on(questions).into_iter().collect()
+    }
+
+    /// The same after all programs were kept. Their threads run before they are back: one may have come to its end
+    /// meanwhile, as it would have without us.
+    pub(crate) fn go_on_to_any_end(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let is_end = |outcome: &Result<(), CheckpointError>| {
+            matches!(outcome, Err(CheckpointError::Order(MemberError::Gone { .. })))
+        };
+        self.all_go_on(questions).into_iter().filter(|outcome| !is_end(outcome)).collect()
+    }
+
+    fn all_go_on(&mut self, questions: Questions<'_>) -> Vec<Result<(), CheckpointError>> {
         let members = self.members;
-        self.each(|side| side.go_on(members, questions))
+        in_parallel(self.sides.iter_mut().collect(), |side| side.go_on(members, questions))
     }
 
     /// Has all snapshots brought to the image, and waits for that. `tell` hears now and then how far they are.
@@ -234,19 +247,18 @@ impl Side {
         Ok(proceeded?)
     }
 
-    /// Brings a program that left back. Its threads run before that: it may have come to its end meanwhile, as it would have
-    /// without us, and what was kept of it is whole.
+    /// Brings a program that left back.
     fn resume(&self, members: &Members) -> Result<(), MemberError> {
         let id = self.member.id;
-        let Err(error) = resume(members, &self.member, &self.member.address, self.companion.key) else { return Ok(()) };
-        if !matches!(error, MemberError::Gone { .. }) {
-            // Nobody else can bring it back: its calls must not wait for that. One that does not listen has ended, or
-            // learns it with the end of its supervisor.
-            let text = format!("it was away for a checkpoint, and could not come back: {error}");
-            let _ = members.send(id, &ToProgram::GiveUp { text });
-        }
-        members.forget(id);
-        if matches!(error, MemberError::Gone { .. }) { Ok(()) } else { Err(error) }
+        resume(members, &self.member, &self.member.address, self.companion.key).inspect_err(|error| {
+            if !matches!(error, MemberError::Gone { .. }) {
+                // Nobody else can bring it back: its calls must not wait for that. One that does not listen has ended,
+                // or learns it with the end of its supervisor.
+                let text = format!("it was away for a checkpoint, and could not come back: {error}");
+                let _ = members.send(id, &ToProgram::GiveUp { text });
+            }
+            members.forget(id);
+        })
     }
 }
 

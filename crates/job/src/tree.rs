@@ -63,6 +63,23 @@ fn parse_stat(pid: u32, text: &str) -> Option<Process> {
     Some(Process { pid, parent: words.next()?.parse().ok()?, state })
 }
 
+/// The children of a process, by the lists of its threads: a kernel that CRIU can work with has them.
+#[must_use]
+pub fn children(parent: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
+}
+
+/// Processor time that a process and those it has waited for have used, in ticks of 10 ms; 0 for one that is gone.
+#[must_use]
+pub fn ticks(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let words = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+    // Of itself in user and kernel mode, and of its children.
+    words.skip(11).take(4).filter_map(|word| word.parse::<u64>().ok()).sum()
+}
+
 /// Process group and session of a process; 0 stands for one that was made outside of the namespace that we are in. None
 /// for a process that is gone.
 #[must_use]
@@ -178,9 +195,11 @@ mod tests {
         let mut child = Command::new("/bin/sleep").arg("1000").process_group(0).spawn().unwrap();
         let session = group_and_session(us).unwrap().1;
         assert_eq!(group_and_session(child.id()), Some((child.id(), session)));
+        assert!(children(us).contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(group_and_session(child.id()), None);
+        assert!(!children(us).contains(&child.id()));
     }
 
     #[test]

@@ -13,11 +13,10 @@ use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{runs, tree, until};
-use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
-use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said};
+use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
+use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said, way_to};
 
 const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("ranks_of_mpi_are_killed_and_restored_whole", ranks),
@@ -28,7 +27,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
 const ON_ONE_WAY: [(&str, Scenario); 6] = [
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
-    ("a_criu_killed_at_any_moment_leaves_the_program_running", killed_criu),
+    ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
     ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
     ("anybody_can_ask_over_the_control_socket", control_socket),
     ("a_program_of_the_job_can_ask_for_a_checkpoint", asked_from_within),
@@ -129,12 +128,7 @@ fn script(places: &Places, way: &str) -> Result<()> {
     let after = job.output_so_far()?.len();
     was_stopped(job)?;
     let server = Server::start(places, &driver_under_test(), &[])?;
-    let [shm, tcp] = Way::through(&server);
-    stage.way = match way {
-        "shm" => shm,
-        "tcp" => tcp,
-        _ => Way::as_stream(&server),
-    };
+    stage.way = way_to(way, &server)?;
     stage.server = server;
     let outcome = stage.restore("script", "image", &[])?.finish(LIMIT)?;
     let short = stage.start("short", LOOP, &["3"], &[])?.finish(LIMIT)?.text();
@@ -191,19 +185,21 @@ fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A CRIU that is killed as soon as it has written the file that the environment names, or has just ended.
+/// A CRIU that is killed as soon as it has written the file that the environment names, or has just ended; not while there is
+/// no file `armed` beside the script.
 const KILLED_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" dump "*) ;; *) exec CRIU "$@" ;; esac
+[ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
 folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
 CRIU "$@" &
 until ls "$folder" | grep -q "$CRIU_FILE"; do kill -0 $! 2>/dev/null || break; done
 kill -9 $!
 wait $!
-exit 1
+kill -9 $$
 "#;
 
 /// The command of the CRIU that tests use: a folder of our own, or the system's.
-fn criu(places: &Places) -> String {
+pub(crate) fn criu(places: &Places) -> String {
     let root = places.dist.join("lib/katydid/criu");
     if !root.exists() {
         return "criu".to_owned();
@@ -247,19 +243,42 @@ fn ended_away(places: &Places, way: &str) -> Result<()> {
 fn killed_criu(places: &Places, way: &str) -> Result<()> {
     for file in ["dump.log", "pstree", "mm-", "pages-", "core-", "files.img"] {
         for options in [&["--leave-running"][..], &[]] {
-            let stage = Stage::new(places, way)?;
-            let script = in_place_of_criu(places, &stage, KILLED_CRIU)?;
-            let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", file)];
-            let plan = Plan { points: &[60], variables: &variables, ..Plan::default() };
-            let mut job = stage.start_by("survivor", LOOP, &plan)?;
-            ensure!(job.holds_itself()?, "the job ended before its point");
-            let outcome = job.checkpoint(&stage.image("image"), options)?;
-            ensure!(!outcome.status.success(), "a killed CRIU succeeded: {}", said(&outcome));
-            went_on(places, job).with_context(|| format!("CRIU killed at {file}, {options:?}"))?;
-            stage.is_clean()?;
+            killed_criu_at(places, way, file, options)
+                .with_context(|| format!("CRIU killed at {file}, {options:?}"))?;
         }
     }
     Ok(())
+}
+
+/// The program goes on as if nothing had been, unless CRIU had just put a call into it, or was to be told something: then
+/// it ends by the signal that this leaves, with the reason told. The checkpoint before is whole either way.
+fn killed_criu_at(places: &Places, way: &str, file: &str, options: &[&str]) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let script = in_place_of_criu(places, &stage, KILLED_CRIU)?;
+    let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", file)];
+    let plan = Plan { points: &[50, 60], variables: &variables, ..Plan::default() };
+    let mut job = stage.start_by("survivor", LOOP, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    fs::write(stage.image("armed"), "")?;
+    let outcome = job.checkpoint(&stage.image("image"), options)?;
+    ensure!(
+        !outcome.status.success() && outcome.errors().contains("CRIU was killed"),
+        "a killed CRIU is not named: {}",
+        said(&outcome)
+    );
+    let (kept, outcome) = (kept_loop(places)?, job.finish(LIMIT)?);
+    let went_on = outcome.status.success() && outcome.text() == kept;
+    let is_told = outcome.errors().contains("which a killed CRIU leaves behind");
+    let (trap, pipe) = (Some(128 + 5), Some(128 + 13));
+    let was_ended = [trap, pipe].contains(&outcome.status.code()) && is_told && kept.starts_with(&outcome.text());
+    ensure!(went_on || was_ended, "{}", said(&outcome));
+    let outcome = images(places, "verify", &stage.image("image"))?;
+    ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
+    continues(&kept, (before, before), &stage.restore("survivor", "image", &[])?.finish(LIMIT)?)?;
+    stage.is_clean()
 }
 
 /// Says `request` on a job's control socket, and hears everything to the end.

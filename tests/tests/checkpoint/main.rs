@@ -2,8 +2,8 @@
 //!
 //! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `stores.rs` about images, `failover.rs` about
-//! workers that die; `frameworks.rs` trains with PyTorch on a real GPU. Where no CRIU works, the tests are shown as
-//! ignored, with a line why.
+//! workers that die, `restores.rs` about kills during a restore; `frameworks.rs` trains with PyTorch on a real GPU. Where
+//! no CRIU works, the tests are shown as ignored, with a line why.
 //!
 //! By itself the binary runs what takes two cores a few minutes: all scenarios, and the programs made for checkpoints.
 //! `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another
@@ -14,6 +14,7 @@ mod failover;
 mod frameworks;
 mod jobs;
 mod programs;
+mod restores;
 mod scenarios;
 mod stage;
 mod stores;
@@ -27,11 +28,9 @@ use katydid_tests::watch::why_no_checkpoint;
 use libtest_mimic::{Arguments, Trial};
 
 /// Scenarios that have not passed many times in a row yet: the sweep's.
-const UNPROVEN: [&str; 3] = [
+const UNPROVEN: [&str; 1] = [
     // Each mpirun has pseudo-terminals, whose numbers others may have by the time of the restore.
     "ranks_of_mpi_are_killed_and_restored_whole",
-    "a_criu_killed_at_any_moment_leaves_the_program_running",
-    "a_supervisor_killed_while_its_job_is_stopped_takes_it_along",
 ];
 
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one

@@ -17,7 +17,7 @@ use katydid_tests::way::{Way, katydid};
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{failover, jobs, stores};
+use crate::{failover, jobs, restores, stores};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -57,7 +57,14 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
             scenario(&places, way).map_err(|error| format!("{error:#}").into())
         })
     };
-    every.chain(one).chain(failover::all()).chain(jobs::all()).chain(stores::all()).map(trial).collect()
+    every
+        .chain(one)
+        .chain(failover::all())
+        .chain(jobs::all())
+        .chain(restores::all())
+        .chain(stores::all())
+        .map(trial)
+        .collect()
 }
 
 /// What the loop prints when nobody disturbs it.

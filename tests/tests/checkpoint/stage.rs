@@ -31,13 +31,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new(places: &Places, way: &str) -> Result<Self> {
         let server = Server::start(places, &driver_under_test(), &[])?;
-        let [shm, tcp] = Way::through(&server);
-        let way = match way {
-            "shm" => shm,
-            "tcp" => tcp,
-            "unix" => Way::as_stream(&server),
-            other => bail!("no such way: {other}"),
-        };
+        let way = way_to(way, &server)?;
         Ok(Self { places: places.clone(), home: Home::new()?, server, way })
     }
 
@@ -89,6 +83,17 @@ impl Stage {
         until("all folders of jobs are gone", || self.home.jobs().is_empty())
             .with_context(|| format!("there are {:?}", self.home.jobs()))
     }
+}
+
+/// The way of that name to a server.
+pub(crate) fn way_to(name: &str, server: &Server) -> Result<Way> {
+    let [shm, tcp] = Way::through(server);
+    Ok(match name {
+        "shm" => shm,
+        "tcp" => tcp,
+        "unix" => Way::as_stream(server),
+        other => bail!("no such way: {other}"),
+    })
 }
 
 /// What `katydid checkpoint --json` said.

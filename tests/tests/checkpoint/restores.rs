@@ -1,0 +1,125 @@
+//! Kills while a job is being restored: of CRIU, of what it has made, of workers, of the server and of the supervisor, before
+//! the processes are made and as soon as they are there. The restore fails in words, or comes too far for that and is right;
+//! nothing of it stays, and the image can be restored.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::job::Plan;
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::Outcome;
+use katydid_tests::server::Server;
+use katydid_tests::watch::{children, runs, until};
+
+use crate::jobs::criu;
+use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
+use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
+
+const ON_EVERY_WAY: [(&str, Scenario); 1] = [("a_kill_during_a_restore_leaves_the_image_and_nothing_else", kills)];
+
+/// Whom, and when.
+const KILLS: [(&str, &str); 8] = [
+    ("criu", "early"),
+    ("criu", "late"),
+    ("program", "late"),
+    ("workers", "early"),
+    ("workers", "late"),
+    ("server", "early"),
+    ("server", "late"),
+    ("supervisor", "late"),
+];
+
+/// A CRIU that kills before it restores, or has somebody kill when it has noted the program's id, which is while it makes the
+/// processes. It stays its parent's child. Who that is by number is in the file `victims` beside it.
+const STRIKING_CRIU: &str = r#"#!/bin/sh
+case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
+note=$(echo "$*" | sed 's/.*--pidfile \([^ ]*\).*/\1/')
+strike() {
+    case $CRIU_VICTIM in
+    criu) kill -9 $$ ;;
+    program) kill -9 $(cat "$note") ;;
+    supervisor) kill -9 $PPID ;;
+    *) kill -9 $(cat "$(dirname "$0")/victims") ;;
+    esac
+}
+case $CRIU_WHEN in
+early) strike ;;
+late) (until [ -s "$note" ] || ! [ -e /proc/$$/exe ]; do :; done; strike) 2>/dev/null & ;;
+esac
+exec CRIU "$@"
+"#;
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)))
+}
+
+fn kills(places: &Places, way: &str) -> Result<()> {
+    for (victim, when) in KILLS {
+        one(places, way, victim, when).with_context(|| format!("{victim} killed {when}"))?;
+    }
+    Ok(())
+}
+
+fn one(places: &Places, way: &str, victim: &str, when: &str) -> Result<()> {
+    let (mut stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let mut job = stage.start("struck", LOOP, &[], &[60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let outcome = struck(&stage, victim, when)?;
+    // It may have been too late to disturb it.
+    if outcome.status.success() {
+        continues(&kept, (written, written), &outcome)?;
+    } else if victim != "supervisor" && victim != "program" {
+        ensure!(!outcome.errors().is_empty(), "it failed without a word: {}", said(&outcome));
+    }
+    if victim == "server" {
+        let server = Server::start(places, &driver_under_test(), &[])?;
+        stage.way = way_to(way, &server)?;
+        stage.server = server;
+    } else if victim != "supervisor" {
+        stage.is_clean()?;
+    }
+    let outcome = images(places, "verify", &stage.image("image"))?;
+    ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
+    continues(&kept, (written, written), &stage.restore("struck", "image", &[])?.finish(LIMIT)?).context("again")?;
+    stage.is_clean()
+}
+
+/// A restore in which `victim` is killed, to its end; no process of it is left.
+fn struck(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
+    let script = stage.image("criu.sh");
+    fs::write(&script, STRIKING_CRIU.replace("CRIU \"", &format!("{} \"", criu(&stage.places))))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let victims = match victim {
+        "workers" => children(stage.server.pid()),
+        "server" => vec![stage.server.pid()],
+        _ => Vec::new(),
+    };
+    let victims: Vec<String> = victims.iter().map(u32::to_string).collect();
+    fs::write(stage.image("victims"), victims.join(" "))?;
+    let script = script.display().to_string();
+    let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_VICTIM", victim), ("CRIU_WHEN", when)];
+    let plan = Plan { variables: &variables, ..Plan::default() };
+    let outcome = stage.restore_by("struck", "image", &plan)?.finish(LIMIT)?;
+    let program = stage.places.program(LOOP.0, LOOP.1);
+    until("nothing of the restore is left", || !is_anywhere(&program, &stage.image("")))?;
+    Ok(outcome)
+}
+
+/// Whether a process of this program runs whose environment names a folder of this test.
+fn is_anywhere(program: &Path, folder: &Path) -> bool {
+    let folder = folder.display().to_string();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.any(|pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        runs(pid)
+            && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program)
+            && String::from_utf8_lossy(&environment).contains(&folder)
+    })
+}
