@@ -91,6 +91,13 @@ structures! {
     }
     /// How the copies of a batch read their sources.
     CUmemcpyAttributes 24 { srcAccessOrder: u32, srcLocHint: CUmemLocation, dstLocHint: CUmemLocation, flags: u32 }
+    /// One side of a copy of a box: memory (address, elements of a row, rows of a slice, a hint), or an array (its handle,
+    /// first element, row and slice).
+    CUmemcpy3DOperand 40 { type_: u32, op: [u64; 4] }
+    /// One copy of a box, of a group of them; extents in elements, rows and slices.
+    CUDA_MEMCPY3D_BATCH_OP 112 {
+        src: CUmemcpy3DOperand, dst: CUmemcpy3DOperand, extent: [usize; 3], srcAccessOrder: u32, flags: u32,
+    }
     /// One launch of a cooperative group of several devices.
     CUDA_LAUNCH_PARAMS 56 {
         function: CUfunction, gridDimX: u32, gridDimY: u32, gridDimZ: u32, blockDimX: u32, blockDimY: u32,
@@ -164,6 +171,83 @@ impl From<&CUDA_MEMCPY2D> for CUDA_MEMCPY3D {
     }
 }
 
+/// `CU_MEMCPY_OPERAND_TYPE_ARRAY`; the other kind, 1, is memory.
+const OPERAND_ARRAY: u32 = 2;
+
+/// A side of a copy of a box, as an ordinary copy gives it.
+struct BoxSide {
+    kind: u32,
+    address: CUdeviceptr,
+    array: CUarray,
+    /// Bytes from row to row, rows from slice to slice.
+    pitch: [usize; 2],
+    /// First byte, row and slice.
+    first: [usize; 3],
+}
+
+impl CUmemcpy3DOperand {
+    /// The array that it is, if it is one.
+    pub fn array(&self) -> Option<CUarray> {
+        let handle = || CUarray(std::ptr::with_exposed_provenance_mut(self.op[0] as usize));
+        (self.type_ == OPERAND_ARRAY).then(handle)
+    }
+
+    /// None for what is no operand, and for rows and slices that overlap.
+    fn side(&self, element: usize, [width, height, _]: [usize; 3]) -> Option<BoxSide> {
+        let [first, second, third, fourth] = self.op;
+        let numbers = [second, third, fourth].map(|number| number as usize);
+        if let Some(array) = self.array() {
+            let first = [numbers[0].checked_mul(element)?, numbers[1], numbers[2]];
+            return Some(BoxSide { kind: crate::memory_type::ARRAY, address: 0, array, pitch: [0; 2], first });
+        }
+        let or = |given: usize, least: usize| if given == 0 { least } else { given };
+        let (row, rows) = (or(numbers[0], width), or(numbers[1], height));
+        let fits = self.type_ == 1 && row >= width && rows >= height;
+        let pitch = [row.checked_mul(element)?, rows];
+        let kind = crate::memory_type::UNIFIED;
+        fits.then_some(BoxSide { kind, address: first, array: CUarray::NULL, pitch, first: [0; 3] })
+    }
+}
+
+impl CUDA_MEMCPY3D_BATCH_OP {
+    /// The same as an ordinary copy. `texel` tells the bytes of an array's elements; between memory, elements are bytes.
+    /// None for anything that is not right in itself.
+    pub fn as_copy(&self, texel: impl Fn(CUarray) -> Option<usize>) -> Option<CUDA_MEMCPY3D> {
+        let sides = [self.dst.array(), self.src.array()];
+        let mut sizes = sides.into_iter().flatten().map(texel);
+        let element = sizes.next().unwrap_or(Some(1))?;
+        let orders = crate::access_order::STREAM..=crate::access_order::ANY;
+        let known = orders.contains(&self.srcAccessOrder) && self.flags <= 1 && !self.extent.contains(&0);
+        if !known || sizes.any(|other| other != Some(element)) {
+            return None;
+        }
+        let (to, from) = (self.dst.side(element, self.extent)?, self.src.side(element, self.extent)?);
+        let [width, height, depth] = self.extent;
+        Some(CUDA_MEMCPY3D {
+            srcMemoryType: from.kind,
+            srcDevice: from.address,
+            srcArray: from.array,
+            srcPitch: from.pitch[0],
+            srcHeight: from.pitch[1],
+            srcXInBytes: from.first[0],
+            srcY: from.first[1],
+            srcZ: from.first[2],
+            dstMemoryType: to.kind,
+            dstDevice: to.address,
+            dstArray: to.array,
+            dstPitch: to.pitch[0],
+            dstHeight: to.pitch[1],
+            dstXInBytes: to.first[0],
+            dstY: to.first[1],
+            dstZ: to.first[2],
+            WidthInBytes: width.checked_mul(element)?,
+            Height: height,
+            Depth: depth,
+            ..CUDA_MEMCPY3D::default()
+        })
+    }
+}
+
 opaque! {
     CUDA_ARRAY3D_DESCRIPTOR_v1 32
     CUDA_ARRAY_DESCRIPTOR_v1 16
@@ -178,7 +262,6 @@ opaque! {
     CUDA_EXT_SEM_SIGNAL_NODE_PARAMS 24
     CUDA_EXT_SEM_WAIT_NODE_PARAMS 24
     CUDA_MEMCPY2D_v1 96
-    CUDA_MEMCPY3D_BATCH_OP 112
     CUDA_MEMCPY3D_v1 144
     CUarrayMapInfo 96
     CUcheckpointCheckpointArgs 64
@@ -192,4 +275,37 @@ opaque! {
     CUmulticastObjectProp 32
     CUstreamAttrValue 64
     CUtensorMap 128
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation() -> CUDA_MEMCPY3D_BATCH_OP {
+        let src = CUmemcpy3DOperand { type_: 1, op: [0x1000, 10, 0, 0] };
+        let dst = CUmemcpy3DOperand { type_: 2, op: [0x20, 1, 2, 3] };
+        CUDA_MEMCPY3D_BATCH_OP { src, dst, extent: [8, 4, 2], srcAccessOrder: 1, flags: 0 }
+    }
+
+    #[test]
+    fn elements_are_those_of_the_array_and_bytes_without_one() {
+        let copy = operation().as_copy(|_| Some(4)).unwrap();
+        assert_eq!((copy.srcPitch, copy.srcHeight, copy.WidthInBytes), (40, 4, 32));
+        assert_eq!((copy.dstXInBytes, copy.dstY, copy.dstZ), (4, 2, 3));
+        let memory = CUDA_MEMCPY3D_BATCH_OP { dst: operation().src, ..operation() };
+        assert_eq!(memory.as_copy(|_| None).unwrap().WidthInBytes, 8);
+    }
+
+    #[test]
+    fn wrong_operations_are_none() {
+        let wrong = |change: fn(&mut CUDA_MEMCPY3D_BATCH_OP)| {
+            let mut it = operation();
+            change(&mut it);
+            it.as_copy(|array| Some(array.address() as usize / 8)).is_none()
+        };
+        assert!(!wrong(|_| ()));
+        assert!(wrong(|it| it.extent[1] = 0) && wrong(|it| it.srcAccessOrder = 4) && wrong(|it| it.flags = 2));
+        assert!(wrong(|it| it.src.op[1] = 7) && wrong(|it| it.src.op[2] = 3) && wrong(|it| it.src.type_ = 3));
+        assert!(wrong(|it| it.src = CUmemcpy3DOperand { type_: 2, op: [0x40, 0, 0, 0] }));
+    }
 }

@@ -52,12 +52,14 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// Names of the variables of a declaration, from behind its state space to its semicolon.
+    /// Names of the variables of a declaration, from behind its state space to its semicolon. References to textures and
+    /// surfaces are none: they have no bytes.
     fn variables(&mut self) -> Vec<&'a str> {
         let mut names = Vec::new();
-        let mut is_wanted = true;
+        let (mut is_wanted, mut is_reference) = (true, false);
         while let Some(token) = self.next() {
             match token {
+                Token::Word(".texref" | ".surfref" | ".samplerref") => is_reference = true,
                 Token::Word(".align") => drop(self.next()),
                 Token::Word(word) if is_wanted && !word.starts_with('.') => {
                     names.push(word);
@@ -68,6 +70,9 @@ impl<'a> Tokens<'a> {
                 Token::Sign(b';') => break,
                 _ => {}
             }
+        }
+        if is_reference {
+            names.clear();
         }
         names
     }
@@ -158,6 +163,12 @@ mod tests {
             .global .v4 .f32 last;"#;
         let expected = Declarations { variables: vec!["limits", "more", "man", "last"], functions: vec!["malloc"] };
         assert_eq!(declarations(text), expected);
+    }
+
+    #[test]
+    fn references_to_textures_and_surfaces_are_no_variables() {
+        let text = ".global .texref a, b; .visible .global .surfref c; .global .u32 d;";
+        assert_eq!(declarations(text).variables, ["d"]);
     }
 
     #[test]

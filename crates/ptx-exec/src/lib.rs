@@ -64,6 +64,6 @@ pub use cluster::MAX_CLUSTER;
 pub use fault::{Fault, FaultKind};
 pub use grid::{Grid, run};
 pub use pool::prepare_threads;
-pub use program::Program;
+pub use program::{Program, ReferenceKind};
 pub use state::StateError;
 pub use switch::{Request, Switch};

@@ -26,6 +26,17 @@ pub struct Program {
     globals: Vec<(String, u64, u64)>,
     /// Names of those that are managed.
     managed: HashSet<String>,
+    /// Those that stand for what the host bound to them.
+    references: HashMap<String, ReferenceKind>,
+}
+
+/// What a variable stands for that is a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReferenceKind {
+    /// `.texref`
+    Texture,
+    /// `.surfref`
+    Surface,
 }
 
 impl Program {
@@ -49,7 +60,16 @@ impl Program {
         let by_name = kernels.iter().enumerate().map(|(index, kernel)| (kernel.name.clone(), index)).collect();
         let managed = linked.variables.iter().filter(|known| known.variable.managed);
         let managed = managed.map(|known| known.variable.name.to_owned()).collect();
-        Ok(Self { kernels, by_name, globals: visible_globals(&linked, &globals), managed })
+        let references = linked.variables.iter().filter_map(|known| {
+            let kind = match known.variable.ty {
+                "texref" => ReferenceKind::Texture,
+                "surfref" => ReferenceKind::Surface,
+                _ => return None,
+            };
+            Some((known.variable.name.to_owned(), kind))
+        });
+        let references = references.collect();
+        Ok(Self { kernels, by_name, globals: visible_globals(&linked, &globals), managed, references })
     }
 
     /// All kernels, in the order of the texts.
@@ -71,6 +91,11 @@ impl Program {
     /// Whether the variable `name` is one that the host uses too.
     pub fn is_managed(&self, name: &str) -> bool {
         self.managed.contains(name)
+    }
+
+    /// What kind of reference the variable `name` is, if it is one.
+    pub fn reference(&self, name: &str) -> Option<ReferenceKind> {
+        self.references.get(name).copied()
     }
 
     /// Names of all variables that `global` finds, in the order of the texts.

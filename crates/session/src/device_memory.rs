@@ -8,14 +8,15 @@
 use katydid_arena::{AddressMap, GRANULARITY};
 use katydid_cuda_sys::{
     CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult, access_flags,
-    allocation_type, location_type,
+    allocation_type, device_attribute, location_type,
 };
 use katydid_driver::Driver;
-use katydid_wire::facts::Facts;
+use katydid_wire::facts::{DeviceFacts, Facts};
 
 use crate::ask::ask;
 use crate::chunks::Chunks;
 use crate::fault::{Fault, SessionError};
+use crate::shares::FILE_DESCRIPTOR;
 
 /// The device arenas of a session.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct DeviceMemory {
     devices: Vec<Chunks<()>>,
     /// Devices that may touch each device's memory, itself first.
     friends: Vec<Vec<i32>>,
+    /// Whether blocks of a device can be lent to other processes.
+    is_lendable: Vec<bool>,
     /// Bytes the session may hold; `u64::MAX` without a quota.
     quota: u64,
     /// Bytes outside the arenas that count as well.
@@ -36,7 +39,8 @@ impl DeviceMemory {
     pub fn new(map: AddressMap, facts: &Facts, quota: u64) -> Self {
         let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
         let friends = (0..facts.devices.len()).map(|device| friends(facts, device)).collect();
-        Self { map, devices, friends, quota: if quota == 0 { u64::MAX } else { quota }, charged: 0 }
+        let is_lendable = facts.devices.iter().map(is_lendable).collect();
+        Self { map, devices, friends, is_lendable, quota: if quota == 0 { u64::MAX } else { quota }, charged: 0 }
     }
 
     /// Where the arenas lie.
@@ -83,7 +87,7 @@ impl DeviceMemory {
         if size > self.left() {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
-        back(driver, device, &self.friends[ordinal], address, size)?;
+        back(driver, (device, self.is_lendable[ordinal]), &self.friends[ordinal], address, size)?;
         self.devices[ordinal].insert(address, size, ());
         Ok(())
     }
@@ -95,6 +99,37 @@ impl DeviceMemory {
             chunks.iter().map(move |(address, size, ())| (ordinal, address, size)).collect::<Vec<_>>()
         };
         self.devices.iter().enumerate().flat_map(of_device)
+    }
+
+    /// The grown pieces that hold a range: address and size of each.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_VALUE` where not all of it is backed, `NOT_SUPPORTED` where the device's memory cannot be lent.
+    pub(crate) fn pieces(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, Fault> {
+        let end = address.checked_add(size).filter(|end| *end > address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        for (chunks, is_lendable) in self.devices.iter().zip(&self.is_lendable) {
+            if !chunks.covers(address, size) {
+                continue;
+            }
+            if !is_lendable {
+                return Err(CUresult::ERROR_NOT_SUPPORTED.into());
+            }
+            let holding = chunks.iter().filter(|(start, length, ())| *start < end && address < start + length);
+            return Ok(holding.map(|(start, length, ())| (start, length)).collect());
+        }
+        Err(CUresult::ERROR_INVALID_VALUE.into())
+    }
+
+    /// Reading and writing for a device and those that can access it, itself first.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_DEVICE`.
+    pub(crate) fn grants(&self, device: i32) -> Result<Vec<CUmemAccessDesc>, Fault> {
+        let friends = usize::try_from(device).ok().and_then(|ordinal| self.friends.get(ordinal));
+        let friends = friends.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        Ok(friends.iter().map(|id| access(*id)).collect())
     }
 
     /// Takes ranges out of the books; the caller unmaps them: address and size of each.
@@ -125,6 +160,12 @@ impl DeviceMemory {
 
 fn out_of_range(address: u64, size: u64) -> Fault {
     SessionError::BadRange { what: "device memory", address, size }.into()
+}
+
+/// Whether the driver says that blocks of a device become file descriptors.
+fn is_lendable(facts: &DeviceFacts) -> bool {
+    let answer = facts.attribute(device_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as i32);
+    answer.is_some_and(|answer| answer.code == 0 && answer.value != 0)
 }
 
 /// The device itself, and those that can access it.
@@ -165,9 +206,16 @@ pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
 }
 
 /// Maps new memory of `device` at a reserved address and lets `friends` read and write it.
-fn back(driver: &Driver, device: i32, friends: &[i32], address: u64, size: u64) -> Result<(), CUresult> {
+fn back(
+    driver: &Driver,
+    (device, is_lendable): (i32, bool),
+    friends: &[i32],
+    address: u64,
+    size: u64,
+) -> Result<(), CUresult> {
     let length = size as usize;
-    let memory = create(driver, device, size)?;
+    // What the program may lend later must be made for it now.
+    let memory = make(driver, device, size, if is_lendable { FILE_DESCRIPTOR } else { 0 })?;
     // SAFETY: the range is reserved for the session and, by the books, not mapped.
     let mapped = unsafe { driver.cuMemMap(address, length, 0, memory, 0) };
     // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.
@@ -188,8 +236,17 @@ fn back(driver: &Driver, device: i32, friends: &[i32], address: u64, size: u64) 
 
 /// New memory of `device`, not yet mapped anywhere.
 pub(crate) fn create(driver: &Driver, device: i32, size: u64) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    make(driver, device, size, 0)
+}
+
+fn make(driver: &Driver, device: i32, size: u64, sharing: u32) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let location = CUmemLocation { type_: location_type::DEVICE, id: device };
-    let wish = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
+    let wish = CUmemAllocationProp {
+        type_: allocation_type::PINNED,
+        requestedHandleTypes: sharing,
+        location,
+        ..Default::default()
+    };
     // SAFETY: `wish` and the output outlive the call.
     ask(|out| unsafe { driver.cuMemCreate(out, size as usize, &raw const wish, 0) })
 }

@@ -24,6 +24,8 @@ mod occupancy;
 mod options;
 mod output;
 mod places;
+mod reference;
+mod share;
 mod stream_attribute;
 mod tensor_map;
 mod texture;
@@ -63,6 +65,10 @@ pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 pub(crate) use occupancy::{kdAvailableSharedMemory, kdClusters, kdOccupancy};
 pub(crate) use output::kdOutput;
 pub(crate) use places::kdProcessorPlaces;
+pub(crate) use reference::{
+    kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureReference, kdTextureReferenceSet,
+};
+pub(crate) use share::{kdEventOpen, kdEventShare, kdForeignMap, kdForeignUnmap, kdMemoryBorrow, kdMemoryLend};
 pub(crate) use stream_attribute::{kdStreamAttribute, kdStreamSetAttribute};
 pub(crate) use tensor_map::kdTensorMap;
 pub(crate) use texture::{kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy};

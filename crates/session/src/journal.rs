@@ -79,13 +79,17 @@ pub(crate) enum Kind {
     Surface,
     /// Access from the current context to another one's memory.
     Peer,
+    /// To a texture or surface, by the program's number.
+    Reference,
+    /// Memory of another program, by address.
+    Foreign,
 }
 
 impl Kind {
     /// How many kinds have dense ids.
     const DENSE: usize = 7;
     /// In the order of their numbers.
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 20] = [
         Self::Context,
         Self::Stream,
         Self::Event,
@@ -104,6 +108,8 @@ impl Kind {
         Self::Texture,
         Self::Surface,
         Self::Peer,
+        Self::Reference,
+        Self::Foreign,
     ];
 
     /// Dies with the context that it was made in.
@@ -120,6 +126,7 @@ impl Kind {
                 | Self::Texture
                 | Self::Surface
                 | Self::Peer
+                | Self::Reference
         )
     }
 }

@@ -31,6 +31,7 @@ use crate::reach::Reach;
 use crate::relay::{self, KeptLink, Relay};
 use crate::rest::{Orders, Pumped};
 use crate::shared::Shared;
+use crate::shares::Shares;
 use crate::snapshot::{Carrier, Snapshots};
 use crate::staged::StagingArea;
 use crate::tables::{Resolve, Tables};
@@ -80,6 +81,7 @@ pub struct Session {
     pub(crate) reach: Reach,
     pub(crate) device: DeviceMemory,
     pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) shares: Shares,
     pub(crate) host: Option<HostMemory>,
     pub(crate) staging: Option<StagingArea>,
     pub(crate) uploads: Uploads,
@@ -151,6 +153,7 @@ impl Session {
             reach,
             device: setup.device,
             virtual_memory: VirtualMemory::default(),
+            shares: Shares::default(),
             host: setup.host,
             staging: None,
             uploads: Uploads::of_images(),

@@ -8,6 +8,7 @@ use katydid_wire::frame::FrameHead;
 use crate::arrays::Arrays;
 use crate::fault::Fault;
 use crate::handles::{Handle, Handles};
+use crate::references::References;
 use crate::session::Session;
 
 /// Wire id of the legacy default stream.
@@ -26,6 +27,7 @@ pub(crate) struct Tables {
     pub(crate) functions: Handles<CUfunction>,
     pub(crate) kernels: Handles<CUkernel>,
     pub(crate) arrays: Arrays,
+    pub(crate) references: References,
 }
 
 impl Tables {
@@ -54,6 +56,7 @@ impl Tables {
         self.events.forget_context(context);
         self.modules.forget_context(context);
         self.functions.forget_context(context);
+        self.references.forget_context(context);
     }
 }
 
@@ -83,7 +86,18 @@ macro_rules! plain {
     )*};
 }
 
-plain!(CUmodule modules, CUfunction functions, CUkernel kernels);
+plain!(CUfunction functions, CUkernel kernels);
+
+impl Resolve for CUmodule {
+    fn table(tables: &mut Tables) -> &mut Handles<Self> {
+        &mut tables.modules
+    }
+
+    fn ended(session: &mut Session, id: u32) {
+        let _ = session.tables.modules.take(id);
+        session.tables.references.forget_module(id);
+    }
+}
 
 impl Resolve for CUstream {
     fn table(tables: &mut Tables) -> &mut Handles<Self> {

@@ -82,6 +82,16 @@ impl VirtualMemory {
         block.map(|block| block.handle).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     }
 
+    /// The same, and the bytes of the block.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub(crate) fn block_and_size(&self, id: u32) -> Result<(CUmemGenericAllocationHandle, u64), Fault> {
+        let block = self.blocks.get(&id).filter(|block| !block.released);
+        block.map(|block| (block.handle, block.size)).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    }
+
     /// Notes that the program gave a handle back; bytes that are free with it.
     pub(crate) fn release(&mut self, id: u32) -> u64 {
         if let Some(block) = self.blocks.get_mut(&id) {

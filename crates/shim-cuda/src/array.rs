@@ -49,9 +49,13 @@ impl Array {
 
     /// Bytes of a row, rows of a slice, slices; layers and faces are slices.
     pub(crate) fn bounds(&self) -> [u64; 3] {
-        let CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth, Format, NumChannels, .. } = self.descriptor;
-        let texel = channel_bytes(Format).unwrap_or(0) * u64::from(NumChannels);
-        [Width as u64 * texel, Height.max(1) as u64, Depth.max(1) as u64]
+        let CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth, .. } = self.descriptor;
+        [Width as u64 * self.texel(), Height.max(1) as u64, Depth.max(1) as u64]
+    }
+
+    /// Bytes of a texel.
+    pub(crate) fn texel(&self) -> u64 {
+        channel_bytes(self.descriptor.Format).unwrap_or(0) * u64::from(self.descriptor.NumChannels)
     }
 }
 

@@ -65,6 +65,13 @@ impl End {
     }
 }
 
+/// Checks a copy of which at least one side is an array.
+pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
+    let (target, source, extent) = described(it);
+    End::find(it.dstMemoryType, it.dstArray, &target, extent)?;
+    End::find(it.srcMemoryType, it.srcArray, &source, extent).map(drop)
+}
+
 /// A copy of which at least one side is an array.
 ///
 /// # Safety

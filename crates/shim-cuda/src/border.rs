@@ -148,7 +148,7 @@ mod tests {
     fn before_init_only_the_functions_that_need_no_session_run() {
         assert_eq!(entry(Function::cuDeviceGetCount, || Ok(())), CUresult::ERROR_NOT_INITIALIZED);
         assert_eq!(entry(Function::cuDriverGetVersion, || Ok(())), CUresult::SUCCESS);
-        assert_eq!(refused(Function::cuTexRefCreate), CUresult::ERROR_NOT_INITIALIZED);
+        assert_eq!(refused(Function::cuGLInit), CUresult::ERROR_NOT_INITIALIZED);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 35] = [
+const REFUSED: [usize; 33] = [
     88,  // pageable memory from the device
     92,  // operations on memory in streams, first form
     93,  //   with 64 bits
@@ -16,8 +16,7 @@ const REFUSED: [usize; 35] = [
     99,  // registration of host memory
     100, // pageable memory through the host's page tables
     101, // managed memory from the host without migration
-    103, // virtual memory exported as a file
-    104, //   exported to Windows
+    104, // virtual memory exported to Windows
     105, //   exported to Windows, older
     107, // compressible memory
     110, // RDMA to managed addresses
@@ -30,7 +29,6 @@ const REFUSED: [usize; 35] = [
     119, // handles of memory pools
     121, // arrays mapped later
     124, // buffers shared as dma-buf
-    125, // events between processes
     128, // fabric handles
     129, // unified function pointers
     132, // multicast

@@ -160,6 +160,12 @@ impl Context {
         for function in shim.functions.live().iter().filter(|function| mine(&function.context)) {
             shim.functions.remove(function.slot.handle);
         }
+        for reference in shim.texture_references.live().iter().filter(|it| mine(&it.context)) {
+            shim.texture_references.remove(reference.slot.handle);
+        }
+        for reference in shim.surface_references.live().iter().filter(|it| mine(&it.context)) {
+            shim.surface_references.remove(reference.slot.handle);
+        }
         for library in shim.libraries.live() {
             library.forget(self);
         }

@@ -1,10 +1,13 @@
 //! Copies in groups: all are checked before the first is queued, and the first wrong one is named.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
-use katydid_cuda_sys::{CUdeviceptr, CUmemcpyAttributes, CUresult, CUstream, access_order};
+use katydid_cuda_sys::{
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUdeviceptr, CUmemcpyAttributes, CUresult, CUstream, access_order,
+};
 
 use crate::copy::{Claim, any_async, locate};
 use crate::handle::object;
+use crate::{array_copy, copy_rows};
 use crate::{current, stream};
 
 /// More copies in one call make no sense.
@@ -90,6 +93,96 @@ impl Arrays {
         // Sources that may be read during the call only have been read by its end.
         if must_wait { stream::synchronize(stream).map_err(whole) } else { Ok(()) }
     }
+}
+
+/// Reads and checks copies of boxes; with each, how its source may be read.
+///
+/// # Safety
+///
+/// `operations` is null or has `count` entries.
+unsafe fn read_boxes(
+    operations: *const CUDA_MEMCPY3D_BATCH_OP,
+    count: usize,
+) -> Result<Vec<(CUDA_MEMCPY3D, u32)>, (CUresult, usize)> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    if operations.is_null() || !(1..=MOST).contains(&count) {
+        return Err((wrong, NO_INDEX));
+    }
+    let texel = |array: CUarray| object(array).ok().map(|array| array.texel() as usize);
+    let one = |at: usize| {
+        // SAFETY: below `count`, by the contract.
+        let operation = unsafe { operations.add(at).read_unaligned() };
+        let copy = operation.as_copy(texel).ok_or((wrong, at))?;
+        let has_array = operation.src.array().or(operation.dst.array()).is_some();
+        let checked = if has_array { array_copy::check(&copy) } else { copy_rows::sides(&copy).map(drop) };
+        checked.map_err(|code| (code, at))?;
+        Ok((copy, operation.srcAccessOrder))
+    };
+    (0..count).map(one).collect()
+}
+
+/// Checks all copies of boxes, then queues them. A wrong one is told by its index.
+///
+/// # Safety
+///
+/// As [`read_boxes`]; sides that are the program's own are valid for their rows.
+unsafe fn run_boxes(
+    operations: *const CUDA_MEMCPY3D_BATCH_OP,
+    count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Result<(), (CUresult, usize)> {
+    let whole = |code| (code, NO_INDEX);
+    current::wire().map_err(whole)?;
+    if flags != 0 || object(stream).is_err() {
+        return Err(whole(CUresult::ERROR_INVALID_VALUE));
+    }
+    // SAFETY: handed on.
+    let copies = unsafe { read_boxes(operations, count) }?;
+    let mut must_wait = false;
+    for (at, (copy, order)) in copies.iter().enumerate() {
+        // SAFETY: valid for the copy, by the contract.
+        unsafe { copy_rows::three_dimensional_async(copy, stream) }.map_err(|code| (code, at))?;
+        must_wait |= *order == access_order::DURING_API_CALL;
+    }
+    if must_wait { stream::synchronize(stream).map_err(whole) } else { Ok(()) }
+}
+
+/// Copies of boxes between memory and arrays.
+///
+/// # Safety
+///
+/// `operations` is null or has `count` entries, whose sides are valid; `wrong` is null or writable.
+pub(crate) unsafe fn boxes(
+    count: usize,
+    operations: *mut CUDA_MEMCPY3D_BATCH_OP,
+    wrong: *mut usize,
+    flags: u64,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on; `wrong` is null or writable.
+    unsafe {
+        crate::border::write_if_given(wrong, NO_INDEX);
+        run_boxes(operations, count, flags, stream).map_err(|(code, at)| {
+            crate::border::write_if_given(wrong, at);
+            code
+        })
+    }
+}
+
+/// Without an index.
+///
+/// # Safety
+///
+/// As [`boxes`].
+pub(crate) unsafe fn boxes_unindexed(
+    count: usize,
+    operations: *mut CUDA_MEMCPY3D_BATCH_OP,
+    flags: u64,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { run_boxes(operations, count, flags, stream) }.map_err(|(code, _)| code)
 }
 
 /// # Safety

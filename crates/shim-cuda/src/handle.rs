@@ -8,7 +8,7 @@ use std::sync::Arc;
 use katydid_client::slab::Slab;
 use katydid_cuda_sys::{
     CUarray, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUlinkState, CUmemoryPool, CUmipmappedArray,
-    CUmodule, CUresult, CUstream,
+    CUmodule, CUresult, CUstream, CUsurfref, CUtexref,
 };
 
 use crate::array::{Array, Mipmap};
@@ -20,8 +20,10 @@ use crate::library::Library;
 use crate::link::Link;
 use crate::module::Module;
 use crate::pool::Pool;
+use crate::reference::TextureReference;
 use crate::session::{Shim, shim};
 use crate::stream::{self, Stream};
+use crate::surface_reference::SurfaceReference;
 
 /// A handle type: which slab holds its objects, and what its null means in a message.
 pub(crate) trait Handle: Copy {
@@ -70,6 +72,8 @@ handles! {
     CUmipmappedArray Mipmap mipmaps
     CUmodule Module modules
     CUstream Stream streams
+    CUsurfref SurfaceReference surface_references
+    CUtexref TextureReference texture_references
 }
 
 impl Handle for CUlinkState {

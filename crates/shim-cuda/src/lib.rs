@@ -11,9 +11,9 @@
 //! | `device`, `capability`, `context`, `current` | facts, kept since the start; each thread's contexts |
 //! | `module`, `library`, `function`, `kernel`, `code`, `image`, `jit` | code and what is known of it |
 //! | `launch`, `occupancy`, `upcall` | running it |
-//! | `memory`, `virtual_memory`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
+//! | `memory`, `virtual_memory`, `ipc`, `share`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
 //! | `stream`, `stream_attribute`, `stream_value`, `event` | order |
-//! | `array`, `array_copy`, `texture` | arrays, textures, surfaces |
+//! | `array`, `array_copy`, `texture`, `reference`, `surface_reference` | arrays, textures, surfaces |
 //! | `threads`, `error`, `execution`, `tensor_map`, `export_table`, `proc_address`, `profiler`, `tracing` | the rest |
 
 mod array;
@@ -42,6 +42,7 @@ mod graph;
 mod handle;
 mod host_memory;
 mod image;
+mod ipc;
 mod jit;
 mod kernel;
 mod launch;
@@ -58,11 +59,14 @@ mod pool;
 mod prefetch;
 mod proc_address;
 mod profiler;
+mod reference;
 mod registered;
 mod session;
+mod share;
 mod stream;
 mod stream_attribute;
 mod stream_value;
+mod surface_reference;
 mod tensor_map;
 mod texture;
 mod threads;

@@ -12,6 +12,8 @@ use crate::border::{out, write_if_given};
 use crate::session::shim;
 use crate::{context, current, graph, managed, pool, stream};
 
+/// Blocks start at multiples of this many bytes, as the driver's do: textures need it.
+const ALIGN: u64 = 512;
 /// Rows of a pitched block start at multiples of at least this many bytes.
 const LEAST_PITCH: u64 = 256;
 
@@ -52,7 +54,7 @@ pub(crate) fn block(size: u64) -> Result<u64, CUresult> {
     }
     let shim = shim()?;
     let backing = DeviceBacking { ordinal: context.device };
-    let address = shim.devices[context.device as usize].memory.allocate(size, 1, &backing)?;
+    let address = shim.devices[context.device as usize].memory.allocate(size, ALIGN, &backing)?;
     shim.regions.insert(address, size, Place::Device, context.device, context.slot.handle);
     Ok(address)
 }

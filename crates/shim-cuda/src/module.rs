@@ -21,7 +21,7 @@ use crate::jit::Options;
 use crate::library::Library;
 use crate::session::shim;
 use crate::variable::{self, Variable};
-use crate::{current, graph, image, kernel, library};
+use crate::{current, graph, image, kernel, library, reference, surface_reference};
 
 /// A module in its context.
 pub(crate) struct Module {
@@ -147,6 +147,8 @@ pub(crate) fn unload(handle: CUmodule) -> Result<(), CUresult> {
     for function in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
         shim.functions.remove(function.slot.handle);
     }
+    reference::forget_module(shim, module.slot.handle);
+    surface_reference::forget_module(shim, module.slot.handle);
     variable::forget_all(shim, module.slot.handle)?;
     shim.session.enqueue(module.context.wire(), &cuModuleUnload { hmod: module.wire() })
 }

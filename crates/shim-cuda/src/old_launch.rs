@@ -75,7 +75,8 @@ pub(crate) unsafe fn set_bytes(
 
 /// Texture references have been taken by name since CUDA 3.2; the call does nothing but look at its handles.
 pub(crate) fn set_texture(function: CUfunction, _unit: i32, reference: CUtexref) -> Result<(), CUresult> {
-    object(function).and_then(|_| if reference.is_null() { Err(CUresult::ERROR_INVALID_HANDLE) } else { Ok(()) })
+    object(function)?;
+    object(reference).map(drop)
 }
 
 /// `cuLaunch`: one block.

@@ -1,7 +1,7 @@
 //! Attributes of pointers, out of the map of addresses.
 //!
 //! Values and widths were measured on driver 580; a caller passes a variable of exactly the width. What a program
-//! would use to reach the GPU around us (IPC, RDMA) is answered with "not capable".
+//! would use to reach the GPU around us (RDMA) is answered with "not capable".
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::ffi::c_void;
@@ -52,9 +52,8 @@ fn known(attribute: u32, address: u64, region: &Region) -> Option<Value> {
         id::MEMPOOL_HANDLE => Value::Eight(if let Place::Pooled { pool } = region.place { pool as u64 } else { 0 }),
         id::ALLOWED_HANDLE_TYPES => Value::Eight(0),
         id::IS_MANAGED => Value::Four(u32::from(managed)),
-        id::IS_LEGACY_CUDA_IPC_CAPABLE | id::IS_GPU_DIRECT_RDMA_CAPABLE | id::IS_HW_DECOMPRESS_CAPABLE => {
-            Value::Four(0)
-        }
+        id::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Four(u32::from(region.place == Place::Device)),
+        id::IS_GPU_DIRECT_RDMA_CAPABLE | id::IS_HW_DECOMPRESS_CAPABLE => Value::Four(0),
         _ => return None,
     })
 }

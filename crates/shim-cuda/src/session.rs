@@ -23,13 +23,16 @@ use crate::device::{DRIVER_VERSION, Device};
 use crate::event::Event;
 use crate::function::Function;
 use crate::graph::part::Parts;
+use crate::ipc::Opened;
 use crate::kernel::Kernel;
 use crate::library::Library;
 use crate::link::Link;
 use crate::module::Module;
 use crate::pinned::Pinned;
 use crate::pool::{Chosen, Pool};
+use crate::reference::TextureReference;
 use crate::stream::Stream;
+use crate::surface_reference::SurfaceReference;
 use crate::texture::Objects;
 use crate::virtual_memory::{Allocation, VirtualMemory};
 use crate::{context, export_table, threads, tracing, upcall};
@@ -38,6 +41,8 @@ use crate::{context, export_table, threads, tracing, upcall};
 const HANDLES: u32 = 1 << 22;
 /// Arrays and mipmaps at a time: the worker takes as many of both together.
 const ARRAYS: u32 = 1 << 19;
+/// References of one kind at a time: the worker takes as many of both together.
+const REFERENCES: u32 = 1 << 15;
 /// Contexts are few, and each costs the worker's GPU memory.
 const CONTEXTS: u32 = 1 << 12;
 
@@ -61,9 +66,12 @@ pub(crate) struct Shim {
     pub(crate) arrays: Slab<Array>,
     pub(crate) mipmaps: Slab<Mipmap>,
     pub(crate) textures: Objects,
+    pub(crate) texture_references: Slab<TextureReference>,
+    pub(crate) surface_references: Slab<SurfaceReference>,
     pub(crate) links: Slab<Link>,
     pub(crate) allocations: Slab<Allocation>,
     pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) opened: Opened,
     pub(crate) pools: Slab<Pool>,
     pub(crate) chosen_pools: Chosen,
     pub(crate) regions: Regions,
@@ -207,9 +215,12 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         arrays: room(ARRAYS)?,
         mipmaps: room(ARRAYS)?,
         textures: Objects::default(),
+        texture_references: room(REFERENCES)?,
+        surface_references: room(REFERENCES)?,
         links: room(HANDLES)?,
         allocations: room(HANDLES)?,
         virtual_memory: VirtualMemory::default(),
+        opened: Opened::default(),
         pools: room(HANDLES)?,
         chosen_pools: Chosen::default(),
         regions: Regions::default(),

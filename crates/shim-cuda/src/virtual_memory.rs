@@ -32,7 +32,7 @@ const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
 const ATTEMPTS: u32 = 64;
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: may be wished; only the export is refused, by its own name.
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the only kind that there is.
 const FILE_DESCRIPTOR: u32 = 1;
 /// Bytes of the records that travel.
 const PROPERTIES: usize = size_of::<CUmemAllocationProp>();
@@ -179,6 +179,43 @@ pub(crate) unsafe fn reserve(
     Ok(())
 }
 
+/// Addresses for memory that this library maps for the program.
+pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
+    let shim = shim()?;
+    if size == 0 || !size.is_multiple_of(GRANULARITY) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    shim.virtual_memory.lock().reserve_anywhere(shim, size, GRANULARITY)
+}
+
+/// The number that messages carry of a block that was made to be shared in this way.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` for any other.
+pub(crate) fn wire_of(handle: CUmemGenericAllocationHandle, sharing: u32) -> Result<u32, CUresult> {
+    let allocation = allocation(shim()?, handle)?;
+    let is_shareable = allocation.wishes.0 & sharing != 0;
+    if is_shareable { Ok(allocation.wire()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// A handle for a block that `take` gets under its number; it answers size and the worker's ordinal of the device.
+pub(crate) fn adopt(
+    sharing: u32,
+    take: impl FnOnce(u32) -> Result<(u64, i32), CUresult>,
+) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let shim = shim()?;
+    let _order = shim.virtual_memory.lock();
+    let allocation = shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let (size, position) = take(slot.index + 1)?;
+        let device = shim.devices.iter().position(|device| device.position as i32 == position);
+        let device = device.map_or(0, |ordinal| ordinal as i32);
+        let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
+        Ok(Allocation { slot, device, wishes: (sharing, 0, 0, 0), size, uses })
+    })?;
+    Ok(allocation.slot.handle as u64)
+}
+
 /// A whole reservation in which nothing is mapped.
 pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let (shim, size) = (shim()?, size as u64);
@@ -200,7 +237,7 @@ fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
     Ok(CUmemLocation { id: device.position as i32, ..location })
 }
 
-/// Properties as they travel: for the worker, and shared with no other process.
+/// Properties as they travel.
 fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; PROPERTIES], CUresult> {
     if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
@@ -208,6 +245,7 @@ fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; PROPERTIES], CUre
     let location = located(properties.location)?;
     let mut bytes = [0; PROPERTIES];
     bytes[0..4].copy_from_slice(&properties.type_.to_le_bytes());
+    bytes[4..8].copy_from_slice(&properties.requestedHandleTypes.to_le_bytes());
     bytes[8..12].copy_from_slice(&location.type_.to_le_bytes());
     bytes[12..16].copy_from_slice(&location.id.to_le_bytes());
     bytes[24..26].copy_from_slice(&[properties.compressionType, properties.gpuDirectRDMACapable]);

@@ -90,6 +90,11 @@ impl<T> Argument for Out<T> {
 pub(crate) struct MaybeOut<T>(Option<Out<T>>);
 
 impl<T> MaybeOut<T> {
+    /// Whether there is a place for it.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Writes the answer if it is wanted.
     pub(crate) fn set(&self, value: T) {
         if let Some(out) = &self.0 {
@@ -211,10 +216,12 @@ plain!(
     sys::CUmodule,
     sys::CUstream,
     sys::CUhostFn,
+    sys::CUipcEventHandle,
     sys::CUstreamCallback,
     sys::CUoccupancyB2DSize,
     sys::CUlogsCallback,
     sys::CUlogsCallbackHandle,
+    sys::CUsurfref,
     sys::CUtexref,
 );
 

@@ -16,7 +16,7 @@ use crate::handles::{Registry, mint};
 use crate::limits::Limits;
 use crate::output::Output;
 use crate::stream::{Role, Stream, StreamSet};
-use crate::{array, event, hold, host_memory, library, memory, module, pool, space, stream};
+use crate::{array, event, hold, host_memory, library, memory, module, pool, reference, space, stream};
 
 /// Flags that `cuCtxCreate` and the primary context accept: scheduling, host mapping, local memory, dumps, memory
 /// operations. None of them changes what a software device does.
@@ -180,6 +180,7 @@ pub(crate) fn destroy(context: &Arc<Context>) {
     library::forget(context.id);
     module::forget(context.id);
     array::forget(context.id);
+    reference::forget(context.id);
     release_memory(context);
 }
 

@@ -5,13 +5,14 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags, stream_flags};
+use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUresult, CUstream, event_flags, stream_flags};
 
 use crate::border::Outcome;
 use crate::context::{self, Context};
 use crate::handles::{Registry, mint};
 use crate::job::Job;
 use crate::pool;
+use crate::shared_marks::SharedMarks;
 use crate::stream::{self, Stream};
 
 /// A point that will be reached once.
@@ -19,6 +20,8 @@ use crate::stream::{self, Stream};
 pub(crate) struct Mark {
     time: Mutex<Option<Instant>>,
     reached: Condvar,
+    /// For an event of several processes: its counters, and the number of this mark.
+    shared: Option<(Arc<SharedMarks>, u64)>,
 }
 
 impl Mark {
@@ -26,15 +29,24 @@ impl Mark {
     pub(crate) fn reach(&self) {
         *self.time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.reached.notify_all();
+        if let Some((marks, number)) = &self.shared {
+            marks.reach(*number);
+        }
     }
 
-    /// When the point was reached.
+    /// When the point was reached. Nobody asks for the very moment of a point that another process may reach.
     pub(crate) fn time(&self) -> Option<Instant> {
+        if let Some((marks, number)) = &self.shared {
+            return marks.is_reached(*number).then(Instant::now);
+        }
         *self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the point is reached.
     pub(crate) fn wait(&self) {
+        if let Some((marks, number)) = &self.shared {
+            return marks.wait(*number);
+        }
         let time = self.time.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.reached.wait_while(time, |time| time.is_none()).unwrap_or_else(PoisonError::into_inner));
     }
@@ -50,6 +62,8 @@ pub(crate) struct Event {
     /// The context it belongs to; a mark of an ended context is as good as reached.
     context: u64,
     mark: Mutex<Option<Arc<Mark>>>,
+    /// Counters that other processes know too.
+    shared: Option<Arc<SharedMarks>>,
 }
 
 /// Events whose handle is alive.
@@ -58,6 +72,11 @@ static EVENTS: Registry<Event> = Registry::new();
 impl Event {
     /// The mark of the latest record.
     pub(crate) fn mark(&self) -> Option<Arc<Mark>> {
+        if let Some(marks) = &self.shared {
+            let last = marks.last();
+            let mark = || Arc::new(Mark { shared: Some((Arc::clone(marks), last)), ..Mark::default() });
+            return (last > 0).then(mark);
+        }
         self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -73,7 +92,8 @@ impl Event {
 
     /// A new mark that the event stands for from now on; whoever renews it reaches it.
     pub(crate) fn renew(&self) -> Arc<Mark> {
-        let mark = Arc::new(Mark::default());
+        let shared = self.shared.as_ref().map(|marks| (Arc::clone(marks), marks.record()));
+        let mark = Arc::new(Mark { shared, ..Mark::default() });
         *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&mark));
         mark
     }
@@ -164,21 +184,34 @@ pub(crate) fn elapsed(start: &Event, end: &Event) -> Outcome<f32> {
     Ok(forward.unwrap_or_else(|| -milliseconds(from.duration_since(to))) as f32)
 }
 
-/// `cuEventCreate`. Events cannot be shared between processes.
+/// `cuEventCreate`.
 pub(crate) fn create(context: &Context, flags: u32) -> Outcome<Arc<Event>> {
     const KNOWN: u32 = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
     let interprocess = flags & event_flags::INTERPROCESS != 0;
     if flags & !KNOWN != 0 || (interprocess && flags & event_flags::DISABLE_TIMING == 0) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if interprocess {
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
-    }
-    let (handle, mark) = (mint(), Mutex::new(None));
-    let event = Event { handle, flags, context_handle: context.handle, context: context.id, mark };
+    let shared = if interprocess { Some(SharedMarks::new()?) } else { None };
+    Ok(register(context, flags, shared))
+}
+
+fn register(context: &Context, flags: u32, shared: Option<SharedMarks>) -> Arc<Event> {
+    let (handle, mark, shared) = (mint(), Mutex::new(None), shared.map(Arc::new));
+    let event = Event { handle, flags, context_handle: context.handle, context: context.id, mark, shared };
     let event = Arc::new(event);
     EVENTS.insert(event.handle, Arc::clone(&event));
-    Ok(event)
+    event
+}
+
+/// `cuIpcGetEventHandle`: of an event that was made for it.
+pub(crate) fn handle_of(event: &Event) -> Outcome<CUipcEventHandle> {
+    event.shared.as_ref().ok_or(CUresult::ERROR_INVALID_HANDLE)?.handle()
+}
+
+/// `cuIpcOpenEventHandle`: an event that stands for another process's.
+pub(crate) fn open(context: &Context, handle: &CUipcEventHandle) -> Outcome<Arc<Event>> {
+    let shared = SharedMarks::open(handle)?;
+    Ok(register(context, event_flags::INTERPROCESS | event_flags::DISABLE_TIMING, Some(shared)))
 }
 
 /// The event behind a handle.

@@ -18,6 +18,7 @@ use crate::hold::{self, Place};
 use crate::job::Job;
 use crate::module;
 use crate::occupancy::{Needs, threads_by_registers};
+use crate::reference::{self, Bindings};
 use crate::space::{self, Access, Kind};
 use crate::stream::Stream;
 use crate::texture;
@@ -125,8 +126,8 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
 /// Puts a checked launch into `stream`.
 pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: Shape, params: Vec<u8>) -> Outcome {
     stream.context()?.output.flush();
-    let (launch, place) = (shape.launch(kernel, params), stream.handle);
-    stream.submit(Job::new(move |context| run_grid(context, place, Grid::new(launch)))).map(drop)
+    let (launch, place, references) = (shape.launch(kernel, params), stream.handle, reference::bindings());
+    stream.submit(Job::new(move |context| run_grid(context, place, Grid::new(launch), references))).map(drop)
 }
 
 /// Puts a launch that was taken down as bytes into `stream`, whose context has its module.
@@ -141,21 +142,21 @@ pub(crate) fn go_on(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
         say(&error.to_string());
         CUresult::ERROR_INVALID_VALUE
     })?;
-    let place = stream.handle;
-    stream.submit(Job::new(move |context| run_grid(context, place, Ok(grid)))).map(drop)
+    let (place, references) = (stream.handle, reference::bindings());
+    stream.submit(Job::new(move |context| run_grid(context, place, Ok(grid), references))).map(drop)
 }
 
 /// Runs a launch of a graph to its end, or to its fault.
 pub(crate) fn run(context: &Context, launch: Launch) -> Outcome {
-    run_grid(context, NO_STREAM, Grid::new(launch))
+    run_grid(context, NO_STREAM, Grid::new(launch), reference::bindings())
 }
 
 /// Runs a grid of `stream` to its end, or to its fault.
-fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>) -> Outcome {
+fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>, references: Bindings) -> Outcome {
     let _working = space::working();
     let limits = Limits { threads: settings::cores(), budget: u64::MAX };
     let place = Place { context: context.handle, stream };
-    let host = Reach { context, device: context.device.ordinal, peers: context.peers() };
+    let host = Reach { context, device: context.device.ordinal, peers: context.peers(), references };
     let outcome = grid.and_then(|grid| hold::run(place, grid, &host, limits, &context.switch));
     outcome.map_err(|fault| {
         if settings::logging() {
@@ -183,6 +184,8 @@ struct Reach<'context> {
     context: &'context Context,
     device: i32,
     peers: u32,
+    /// What texture and surface references stood for when the launch was submitted.
+    references: Bindings,
 }
 
 impl Host for Reach<'_> {
@@ -200,7 +203,7 @@ impl Host for Reach<'_> {
     }
 
     fn bound(&self, handle: u64) -> Option<Bound> {
-        texture::bound(handle, self.device, self.peers)
+        texture::bound(handle, self.device, self.peers, &self.references)
     }
 
     fn print(&self, text: &[u8]) {

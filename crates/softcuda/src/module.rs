@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUmodule, CUresult};
-use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program};
+use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program, ReferenceKind};
 
 use crate::border::Outcome;
 use crate::context::{self, Context};
@@ -13,7 +13,7 @@ use crate::handles::{Registry, mint};
 use crate::image::{Code, Refusal};
 use crate::space::{self, Access};
 use crate::transfer::{self, Span};
-use crate::{managed, memory, process};
+use crate::{managed, memory, process, reference};
 
 /// One module.
 pub(crate) struct Module {
@@ -114,6 +114,14 @@ impl Module {
         if self.program.is_managed(name) { self.global(name) } else { Err(CUresult::ERROR_NOT_FOUND) }
     }
 
+    /// Address of the texture or surface reference called `name`.
+    pub(crate) fn reference(&self, name: &str, is_surface: bool) -> Outcome<u64> {
+        let wanted = if is_surface { ReferenceKind::Surface } else { ReferenceKind::Texture };
+        let is_one = self.program.reference(name) == Some(wanted);
+        let place = is_one.then(|| self.program.global(name)).flatten();
+        place.map(|(address, _)| address).ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
     /// What a compiler's log says of the code: the needs of each kernel.
     pub(crate) fn describe(&self) -> String {
         let line = |kernel: &Arc<Kernel>| {
@@ -126,6 +134,7 @@ impl Module {
     /// Ends its functions, and frees its variables once no work can use them.
     fn end(&self) {
         function::forget(self.handle);
+        reference::forget_module(self.handle);
         if let Some(context) = context::living(self.context) {
             context.drain();
             context.output.flush();

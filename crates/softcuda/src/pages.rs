@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 /// Size of a page. Linux on x86-64 has no other for plain mappings.
 pub(crate) const PAGE: u64 = 4096;
@@ -115,6 +115,34 @@ impl Drop for Range {
             // SAFETY: the range was mapped by this type and nothing refers to it once its owner drops it.
             unsafe { libc::munmap(address(self.start), self.size as usize) };
         }
+    }
+}
+
+/// A page of a file that other processes map too; given back when dropped.
+pub(crate) struct SharedPage(NonNull<c_void>);
+
+impl SharedPage {
+    /// The first page of a file.
+    pub(crate) fn of(file: &OwnedFd) -> io::Result<Self> {
+        let start = map(0, PAGE, Protection::ReadWrite, libc::MAP_SHARED, file.as_raw_fd(), 0)?;
+        NonNull::new(address(start)).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// Its first byte.
+    pub(crate) fn start(&self) -> NonNull<c_void> {
+        self.0
+    }
+}
+
+// SAFETY: the page belongs to nobody in particular; whoever uses its bytes says how.
+unsafe impl Send for SharedPage {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPage {}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this type, and nothing refers to it once its owner drops it.
+        unsafe { libc::munmap(self.0.as_ptr(), PAGE as usize) };
     }
 }
 

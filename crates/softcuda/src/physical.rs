@@ -3,7 +3,10 @@
 //! All blocks of a device lie in one sparse memory file, one after the other; offsets are never reused, and a block
 //! that ends gives its pages back by a hole. So the number of blocks is not limited by file descriptors.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -16,6 +19,14 @@ use crate::pages;
 
 /// Sizes and addresses of mappings are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+pub(crate) const FILE_DESCRIPTOR: u32 = 1;
+
+/// What stands behind the bytes of a block's own file, before the UUID of its device.
+const MARK: [u8; 16] = *b"katydid softblk\0";
+/// Both together.
+const TAIL: usize = 32;
 
 /// Offsets that a memory file can have in all.
 const FILE: u64 = 1 << 46;
@@ -49,6 +60,10 @@ pub(crate) struct Block {
     pub(crate) size: u64,
     /// Where it lies in the file.
     offset: u64,
+    /// A file of its own, for a block that other processes may have.
+    own: Option<OwnedFd>,
+    /// Bytes that the device is charged with: none for another process's block.
+    charged: u64,
     /// How often the handle may still be released: 1, and 1 for each `cuMemRetainAllocationHandle`.
     holds: Mutex<u32>,
 }
@@ -59,16 +74,31 @@ static BLOCKS: Registry<Block> = Registry::new();
 impl Block {
     /// The file with the block's bytes, and their offset.
     pub(crate) fn file(&self) -> Outcome<(&OwnedFd, u64)> {
-        Ok((self.device.memory.physical.file()?, self.offset))
+        match &self.own {
+            Some(file) => Ok((file, 0)),
+            None => Ok((self.device.memory.physical.file()?, self.offset)),
+        }
+    }
+
+    /// Whether other processes may have it.
+    pub(crate) fn is_shareable(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// A descriptor of its file, for another process.
+    pub(crate) fn share(&self) -> Outcome<OwnedFd> {
+        let file = self.own.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        file.try_clone().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Ok(file) = self.device.memory.physical.file() {
+        // A file of its own goes when no process has it any more.
+        if let (None, Ok(file)) = (&self.own, self.device.memory.physical.file()) {
             pages::punch(file, self.offset, self.size);
         }
-        self.device.memory.refund(self.size);
+        self.device.memory.refund(self.charged);
     }
 }
 
@@ -77,7 +107,7 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     if properties.type_ != allocation_type::PINNED || properties.location.type_ != location_type::DEVICE {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if properties.requestedHandleTypes != 0 {
+    if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     let device = device::get(properties.location.id)?;
@@ -86,11 +116,45 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     }
     device.memory.physical.file()?;
     device.memory.charge(size)?;
-    let offset = device.memory.physical.next.fetch_add(size, Ordering::Relaxed);
-    let block = Arc::new(Block { handle: mint(), device, size, offset, holds: Mutex::new(1) });
+    let is_shareable = properties.requestedHandleTypes != 0;
+    let offset = if is_shareable { 0 } else { device.memory.physical.next.fetch_add(size, Ordering::Relaxed) };
+    let mut block = Block { handle: mint(), device, size, offset, own: None, charged: size, holds: Mutex::new(1) };
+    if is_shareable {
+        block.own = Some(device_file(device, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?);
+    }
+    let block = Arc::new(block);
     if offset.checked_add(size).is_none_or(|end| end > FILE) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
+    BLOCKS.insert(block.handle, Arc::clone(&block));
+    Ok(block)
+}
+
+/// A file of `size` bytes for a block; behind them stands which device's memory it is.
+fn device_file(device: &Device, size: u64) -> io::Result<OwnedFd> {
+    let file = File::from(pages::memory_file(size)?);
+    file.write_all_at(&[&MARK[..], &device.uuid()].concat(), size)?;
+    Ok(file.into())
+}
+
+/// `cuMemImportFromShareableHandle`: the block of another process, or of this one, behind a descriptor. The descriptor
+/// stays the caller's.
+pub(crate) fn import(file: OwnedFd) -> Outcome<Arc<Block>> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    let file = File::from(file);
+    let length = file.metadata().map_err(|_| wrong)?.len();
+    let size = length.checked_sub(TAIL as u64).filter(|size| *size > 0 && size.is_multiple_of(GRANULARITY));
+    let size = size.ok_or(wrong)?;
+    let mut tail = [0; TAIL];
+    file.read_exact_at(&mut tail, size).map_err(|_| wrong)?;
+    let (mark, uuid) = tail.split_at(MARK.len());
+    let device = device::all().iter().find(|device| device.uuid() == uuid).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    if mark != MARK {
+        return Err(wrong);
+    }
+    let own = Some(OwnedFd::from(file));
+    let block = Block { handle: mint(), device, size, offset: 0, own, charged: 0, holds: Mutex::new(1) };
+    let block = Arc::new(block);
     BLOCKS.insert(block.handle, Arc::clone(&block));
     Ok(block)
 }
@@ -139,6 +203,21 @@ mod tests {
         assert!(get(handle).is_ok());
         assert_eq!(release(handle), Ok(()));
         assert_eq!(release(handle), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_shared_block_is_charged_once_and_has_the_same_bytes() {
+        let properties = CUmemAllocationProp { requestedHandleTypes: FILE_DESCRIPTOR, ..on_device(0) };
+        let block = create(GRANULARITY, &properties).unwrap();
+        let copy = import(block.share().unwrap()).unwrap();
+        assert_eq!((copy.size, copy.device.ordinal, copy.charged), (GRANULARITY, 0, 0));
+        let (first, second) = (File::from(block.share().unwrap()), File::from(copy.share().unwrap()));
+        first.write_all_at(b"through", 5000).unwrap();
+        let mut bytes = [0; 7];
+        second.read_exact_at(&mut bytes, 5000).unwrap();
+        assert_eq!(&bytes, b"through");
+        assert!(create(GRANULARITY, &on_device(0)).unwrap().share().is_err());
+        assert!(import(pages::memory_file(GRANULARITY).unwrap()).is_err());
     }
 
     #[test]

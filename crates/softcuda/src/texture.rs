@@ -13,14 +13,15 @@ use katydid_ptx_exec::texture::{Address, Bound, Channel, Image, Level, Sampler, 
 
 use crate::array::{self, Array, channel, check_channels};
 use crate::border::{Outcome, unsupported};
+use crate::reference::Bindings;
 use crate::space::{self, Access};
 
 /// `CUresourcetype`.
-mod kind {
-    pub(super) const ARRAY: u32 = 0;
-    pub(super) const MIPMAP: u32 = 1;
-    pub(super) const LINEAR: u32 = 2;
-    pub(super) const PITCHED: u32 = 3;
+pub(crate) mod kind {
+    pub(crate) const ARRAY: u32 = 0;
+    pub(crate) const MIPMAP: u32 = 1;
+    pub(crate) const LINEAR: u32 = 2;
+    pub(crate) const PITCHED: u32 = 3;
 }
 
 /// Flags of a texture.
@@ -52,7 +53,7 @@ enum Source {
 }
 
 /// One object.
-struct Object {
+pub(crate) struct Object {
     resource: CUDA_RESOURCE_DESC,
     texture: Option<(CUDA_TEXTURE_DESC, Sampler)>,
     view: Option<CUDA_RESOURCE_VIEW_DESC>,
@@ -186,33 +187,57 @@ fn find(number: u64) -> Outcome<Arc<Object>> {
     index.and_then(|index| objects.get(index)?.clone()).ok_or(WRONG)
 }
 
+impl Object {
+    /// A texture, checked. With a format (code and channels), texels of an array are taken as if they had that one.
+    pub(crate) fn texture(
+        resource: CUDA_RESOURCE_DESC,
+        texture: CUDA_TEXTURE_DESC,
+        view: Option<CUDA_RESOURCE_VIEW_DESC>,
+        format: Option<(u32, u32)>,
+    ) -> Outcome<Self> {
+        let (mut source, mut channel, mut channels) = source(&resource)?;
+        if let Some((code, count)) = format {
+            let taken = self::channel(code)?;
+            if taken.bytes() * count != channel.bytes() * channels {
+                return Err(WRONG);
+            }
+            (channel, channels) = (taken, count);
+        }
+        let shape = shape_of(&source);
+        let dimensions = match shape {
+            Shape::Plain(dimensions) | Shape::Layered(dimensions) => dimensions as usize,
+            Shape::Linear => 1,
+            Shape::Cube | Shape::CubeLayers => 2,
+        };
+        let sampler = sampler(&texture, dimensions, matches!(shape, Shape::Cube | Shape::CubeLayers))?;
+        if let Some(view) = &view {
+            apply_view(view, &mut source, &mut channel, channels)?;
+        }
+        Ok(Self { resource, texture: Some((texture, sampler)), view, source, channel, channels })
+    }
+
+    /// A surface: arrays only.
+    pub(crate) fn surface(resource: CUDA_RESOURCE_DESC) -> Outcome<Self> {
+        if resource.resType != kind::ARRAY {
+            return Err(WRONG);
+        }
+        let (source, channel, channels) = source(&resource)?;
+        Ok(Self { resource, texture: None, view: None, source, channel, channels })
+    }
+}
+
 /// `cuTexObjectCreate`.
 pub(crate) fn create(
     resource: CUDA_RESOURCE_DESC,
     texture: CUDA_TEXTURE_DESC,
     view: Option<CUDA_RESOURCE_VIEW_DESC>,
 ) -> Outcome<u64> {
-    let (mut source, mut channel, channels) = source(&resource)?;
-    let shape = shape_of(&source);
-    let dimensions = match shape {
-        Shape::Plain(dimensions) | Shape::Layered(dimensions) => dimensions as usize,
-        Shape::Linear => 1,
-        Shape::Cube | Shape::CubeLayers => 2,
-    };
-    let sampler = sampler(&texture, dimensions, matches!(shape, Shape::Cube | Shape::CubeLayers))?;
-    if let Some(view) = &view {
-        apply_view(view, &mut source, &mut channel, channels)?;
-    }
-    Ok(register(Object { resource, texture: Some((texture, sampler)), view, source, channel, channels }))
+    Object::texture(resource, texture, view, None).map(register)
 }
 
-/// `cuSurfObjectCreate`: arrays only.
+/// `cuSurfObjectCreate`.
 pub(crate) fn create_surface(resource: CUDA_RESOURCE_DESC) -> Outcome<u64> {
-    if resource.resType != kind::ARRAY {
-        return Err(WRONG);
-    }
-    let (source, channel, channels) = source(&resource)?;
-    Ok(register(Object { resource, texture: None, view: None, source, channel, channels }))
+    Object::surface(resource).map(register)
 }
 
 /// `cuTexObjectDestroy` and `cuSurfObjectDestroy`: as on a GPU, a number without an object is no error.
@@ -258,6 +283,15 @@ fn readable(address: u64, bytes: u64, device: i32, peers: u32) -> u64 {
 }
 
 impl Object {
+    /// What device code gets to see of it.
+    fn bound(&self, device: i32, peers: u32) -> Option<Bound> {
+        let image = self.image(device, peers)?;
+        Some(match &self.texture {
+            Some((_, sampler)) => Bound::Texture(Arc::new(Texture { image, sampler: sampler.clone() })),
+            None => Bound::Surface(Arc::new(image)),
+        })
+    }
+
     /// Its texels, if all their memory is still there for `device`.
     fn image(&self, device: i32, peers: u32) -> Option<Image> {
         let (levels, queried) = self.levels(device, peers)?;
@@ -301,18 +335,18 @@ impl Object {
     }
 }
 
-/// What a number in device code stands for; `None` for one that was never given out, and for gone memory.
-pub(crate) fn bound(number: u64, device: i32, peers: u32) -> Option<Bound> {
+/// What device code names stands for: the number of an object, or the address of a reference; `None` for a number that
+/// was never given out, a reference that nothing is bound to, and gone memory.
+pub(crate) fn bound(number: u64, device: i32, peers: u32, references: &Bindings) -> Option<Bound> {
+    if let Some(object) = references.get(&number) {
+        return object.bound(device, peers);
+    }
     let given = OBJECTS.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
     if number > given {
         return None;
     }
     let Ok(object) = find(number) else { return Some(Bound::Nothing) };
-    let image = object.image(device, peers)?;
-    Some(match &object.texture {
-        Some((_, sampler)) => Bound::Texture(Arc::new(Texture { image, sampler: sampler.clone() })),
-        None => Bound::Surface(Arc::new(image)),
-    })
+    object.bound(device, peers)
 }
 
 #[cfg(test)]

@@ -107,8 +107,8 @@ impl Described {
     }
 }
 
-/// `cuMemcpy3D` and its asynchronous form.
-pub(crate) fn copy(stream: &Arc<Stream>, it: &CUDA_MEMCPY3D, when: When) -> Outcome {
+/// Both sides of a copy, and how much is copied.
+fn sides(it: &CUDA_MEMCPY3D) -> (Described, Described, Extent) {
     let source = Described {
         kind: it.srcMemoryType,
         host: it.srcHost.addr() as u64,
@@ -127,7 +127,20 @@ pub(crate) fn copy(stream: &Arc<Stream>, it: &CUDA_MEMCPY3D, when: When) -> Outc
         rows: it.dstHeight as u64,
         first: [it.dstXInBytes, it.dstY, it.dstZ].map(|first| first as u64),
     };
-    run(stream, &target, &source, [it.WidthInBytes, it.Height, it.Depth].map(|size| size as u64), when)
+    (target, source, [it.WidthInBytes, it.Height, it.Depth].map(|size| size as u64))
+}
+
+/// Refuses a copy that would be refused, and does nothing else.
+pub(crate) fn check(context: &Context, it: &CUDA_MEMCPY3D) -> Outcome {
+    let (target, source, extent) = sides(it);
+    target.find(context, extent, Access::ReadWrite)?;
+    source.find(context, extent, Access::Read).map(drop)
+}
+
+/// `cuMemcpy3D` and its asynchronous form.
+pub(crate) fn copy(stream: &Arc<Stream>, it: &CUDA_MEMCPY3D, when: When) -> Outcome {
+    let (target, source, extent) = sides(it);
+    run(stream, &target, &source, extent, when)
 }
 
 /// `cuMemcpy2D` with an array on a side.

@@ -33,6 +33,7 @@ mod mapped;
 mod pending;
 mod ring;
 mod seats;
+pub mod share;
 mod shared;
 mod shm;
 mod socket;

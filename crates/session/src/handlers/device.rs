@@ -42,6 +42,7 @@ pub(crate) fn kdDeviceShrink(
     message: kdDeviceShrink,
 ) -> Detached<kdDeviceShrinkReply> {
     let gone = session.device.shrink(message.device, message.address, message.size)?;
+    gone.iter().for_each(|(address, _)| session.shares.end(*address));
     session.shared.usage.set_device_memory(session.device.held());
     Ok(Box::new(move |driver| (unmap(driver, &gone), kdDeviceShrinkReply {})))
 }

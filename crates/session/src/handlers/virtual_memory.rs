@@ -17,6 +17,7 @@ use super::{Called, Detached, Enqueued, done};
 use crate::ask::ask;
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
+use crate::shares::{FILE_DESCRIPTOR, key_of_block};
 
 /// Bytes that the driver is asked for, so that `size` bytes lie where the program wants them.
 fn driver_size(size: u64) -> Result<usize, CUresult> {
@@ -85,6 +86,7 @@ pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message:
     let handle = session.virtual_memory.block(message.memory)?;
     let free = session.virtual_memory.release(message.memory);
     refund(session, free);
+    session.shares.end(key_of_block(message.memory));
     // SAFETY: the program's own handle, which leaves the books here.
     Ok(unsafe { session.driver().cuMemRelease(handle) })
 }
@@ -161,10 +163,12 @@ pub(crate) fn kdMemoryGranularity(
 /// Bytes are free again.
 fn refund(session: &mut Session, bytes: u64) {
     session.device.refund(bytes);
+    let books = &session.virtual_memory;
+    session.shares.keep_blocks(|id| books.knows(id));
     session.shared.usage.set_device_memory(session.device.held());
 }
 
-/// The properties of a block: memory of a device of the session, shared with no other process.
+/// The properties of a block: memory of a device of the session, lent to other workers as a file descriptor or not at all.
 fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<CUmemAllocationProp, Fault> {
     let damaged = || SessionError::DamagedPart { message, part: "properties", reason: "not 32 bytes".to_owned() };
     let bytes: &[u8; size_of::<CUmemAllocationProp>()] = bytes.try_into().map_err(|_| damaged())?;
@@ -175,7 +179,8 @@ fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<
     if told.type_ != allocation_type::PINNED || !device {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
-    Ok(CUmemAllocationProp { requestedHandleTypes: 0, win32HandleMetaData: std::ptr::null_mut(), ..told })
+    let sharing = told.requestedHandleTypes & FILE_DESCRIPTOR;
+    Ok(CUmemAllocationProp { requestedHandleTypes: sharing, win32HandleMetaData: std::ptr::null_mut(), ..told })
 }
 
 /// The grants of a message; each names a device of the session.

@@ -12,9 +12,11 @@ use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
-    kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
-    kdModuleFunction, kdTextureCreate, message_name,
+    kdEventOpen, kdEventShare, kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap,
+    kdMemorySetAccess, kdMipmapLevel, kdModuleFunction, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureCreate,
+    kdTextureReference, kdTextureReferenceSet, message_name,
 };
+use katydid_wire::reference::{ReferenceArguments, given};
 use katydid_wire::texture::TextureArguments;
 
 use super::record::{Record, Step};
@@ -45,6 +47,12 @@ pub enum JournalError {
         exec: u32,
         /// Wire id.
         event: u32,
+    },
+    /// Memory or an event is shared with another program, which would go on with what is not this session's any more.
+    #[error("{what}: what programs share cannot be saved; close it on both sides first")]
+    Shared {
+        /// What is shared.
+        what: &'static str,
     },
     /// The driver does not answer what must be known.
     #[error("the driver answers {code} when asked about {what}")]
@@ -99,13 +107,13 @@ impl Gathered {
     }
 
     /// An object with its properties. What was told of one that is gone need not be so again.
-    fn entry(&mut self, kind: Kind, entry: &Entry, is_alive: bool) {
+    fn entry(&mut self, journal: &Journal, kind: Kind, entry: &Entry, is_alive: bool) {
         let more = entry.more();
         let image = more.and_then(|more| more.image.as_ref()).map(|image| self.image(image));
         let record = self.frame(kind, &entry.made, more.and_then(|more| more.told.as_deref()));
         record.image = image;
         let Some(more) = more else { return };
-        for set in more.sets.values() {
+        for set in more.sets.values().filter(|set| journal.binding_lives(&set.frame)) {
             self.frame(kind, &set.frame, set.told.as_deref().filter(|_| is_alive));
         }
         if let Some(by) = &more.given_up {
@@ -130,6 +138,8 @@ impl Journal {
         let parent = u64::from(entry.made.word(4));
         match entry.made.opcode {
             kdModuleFunction::OPCODE => Some((Kind::Module, parent)),
+            // One that is in no module has none.
+            kdTextureReference::OPCODE | kdSurfaceReference::OPCODE if parent != 0 => Some((Kind::Module, parent)),
             kdKernelFunction::OPCODE => Some((Kind::Kernel, parent)),
             kdLibraryKernel::OPCODE | kdLibraryModule::OPCODE => Some((Kind::Library, parent)),
             kdMipmapLevel::OPCODE => Some((Kind::Array, parent)),
@@ -142,6 +152,21 @@ impl Journal {
             katydid_wire::message::kdSurfaceCreate::OPCODE => Some((Kind::Array, u64::from(entry.made.word(0)))),
             _ => None,
         }
+    }
+
+    /// Whether the array that a reference was bound to by this frame is still there; other frames name none.
+    fn binding_lives(&self, frame: &Frame) -> bool {
+        let array = match frame.opcode {
+            kdSurfaceReferenceSet::OPCODE => frame.word(4),
+            kdTextureReferenceSet::OPCODE => {
+                let message = kdTextureReferenceSet::decode(frame.payload()).ok();
+                let it = message.and_then(|message| ReferenceArguments::decode(message.arguments));
+                let bound = it.filter(|it| it.given & given::RESOURCE != 0 && it.texture.kind < 2);
+                bound.map_or(0, |it| it.texture.array)
+            }
+            _ => 0,
+        };
+        array == 0 || self.lives(Kind::Array, u64::from(array), frame.order)
     }
 
     /// Whether an object that was made before frame `before` lives, with all that it cannot live without.
@@ -161,13 +186,14 @@ impl Session {
     /// [`JournalError`]; the session can go on.
     pub fn journal(&mut self) -> Result<Saved, JournalError> {
         self.check_contexts()?;
+        self.check_shares()?;
         let mut all = Gathered::default();
         for kind in Kind::ALL {
             for (id, entry) in self.journal.of(kind) {
                 if kind == Kind::Exec {
                     self.add_graph(&mut all, id as u32, entry)?;
                 } else if self.is_live(kind, id) {
-                    all.entry(kind, entry, true);
+                    all.entry(&self.journal, kind, entry, true);
                 }
                 if kind == Kind::Mapping {
                     self.add_access(&mut all, entry)?;
@@ -175,7 +201,7 @@ impl Session {
             }
         }
         for ghost in self.journal.ghosts.iter() {
-            all.entry(Kind::Module, &ghost.entry, false);
+            all.entry(&self.journal, Kind::Module, &ghost.entry, false);
             all.frame(Kind::Module, &ghost.ended, None);
         }
         for (library, context, order) in self.journal.uses.in_order() {
@@ -190,6 +216,18 @@ impl Session {
         let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
         let state = State { opening: self.opening(), pending: self.pending(), first, second, times };
         Ok(Saved { state: state.encode(), images: all.images })
+    }
+
+    /// What is shared with another program has no place of its own.
+    fn check_shares(&self) -> Result<(), JournalError> {
+        let is_shared = |entry: &Entry| {
+            let sets = entry.more().map(|more| more.sets.keys());
+            let has_handle = sets.into_iter().flatten().any(|(opcode, _)| *opcode == kdEventShare::OPCODE);
+            entry.made.opcode == kdEventOpen::OPCODE || has_handle
+        };
+        let event = self.journal.of(Kind::Event).any(|(_, entry)| is_shared(entry));
+        let event = event.then_some("an event is shared with another program");
+        self.shares.in_use().or(event).map_or(Ok(()), |what| Err(JournalError::Shared { what }))
     }
 
     /// A context in error has lost what it held.
@@ -291,7 +329,7 @@ impl Session {
         let has_programs = records.iter().any(|(kind, record)| is_programs(*kind, record));
         let waits = |kind: Kind, record: &Record| match kind {
             Kind::Pinned => is_programs(kind, record),
-            Kind::Exec | Kind::Texture | Kind::Surface => has_programs,
+            Kind::Exec | Kind::Texture | Kind::Surface | Kind::Reference => has_programs,
             Kind::Condition => has_programs && message_name(record.opcode) == Some("kdGraphForget"),
             _ => false,
         };

@@ -7,11 +7,14 @@
 
 use std::sync::Arc;
 
-use katydid_cuda_sys::{CUmemcpyAttributes, CUresult, CUstream, access_order};
+use katydid_cuda_sys::{
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUmemcpyAttributes, CUresult, CUstream, access_order,
+};
 
 use crate::border::{MaybeOut, Outcome, api};
 use crate::copy::{Side, When, check, copy};
 use crate::stream::{self, Stream};
+use crate::{array, volume};
 
 /// More copies in one call make no sense.
 const MOST: usize = 1 << 20;
@@ -94,6 +97,50 @@ fn submit(stream: &Arc<Stream>, entries: &[Entry]) -> Result<(), (CUresult, usiz
     Ok(())
 }
 
+/// Reads copies of boxes and checks each in itself; with each, how its source may be read.
+///
+/// # Safety
+///
+/// `operations` is null or has `count` entries.
+unsafe fn read_boxes(
+    operations: *const CUDA_MEMCPY3D_BATCH_OP,
+    count: usize,
+) -> Result<Vec<(CUDA_MEMCPY3D, u32)>, (CUresult, usize)> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    if operations.is_null() || !(1..=MOST).contains(&count) {
+        return Err((wrong, NO_INDEX));
+    }
+    let texel = |handle: CUarray| array::resolve(handle).ok().map(|array| array.format.texel_bytes() as usize);
+    let one = |at: usize| {
+        // SAFETY: below `count`, by the contract.
+        let operation = unsafe { operations.add(at).read_unaligned() };
+        operation.as_copy(texel).map(|copy| (copy, operation.srcAccessOrder)).ok_or((wrong, at))
+    };
+    (0..count).map(one).collect()
+}
+
+/// Checks all copies of boxes, then submits them. A wrong one is told by its index.
+fn submit_boxes(
+    handle: CUstream,
+    flags: u64,
+    copies: Result<Vec<(CUDA_MEMCPY3D, u32)>, (CUresult, usize)>,
+) -> Result<(), (CUresult, usize)> {
+    let whole = |code| (code, NO_INDEX);
+    let stream = created(handle).map_err(whole)?;
+    if flags != 0 {
+        return Err(whole(CUresult::ERROR_INVALID_VALUE));
+    }
+    let (copies, context) = (copies?, stream.context().map_err(whole)?);
+    for (at, (copy, _)) in copies.iter().enumerate() {
+        volume::check(&context, copy).map_err(|code| (code, at))?;
+    }
+    for (at, (copy, order)) in copies.iter().enumerate() {
+        let when = if *order == access_order::DURING_API_CALL { When::Now } else { When::Later };
+        volume::copy(&stream, copy, when).map_err(|code| (code, at))?;
+    }
+    Ok(())
+}
+
 /// A stream that was created, as batches demand it.
 fn created(handle: CUstream) -> Outcome<Arc<Stream>> {
     let stream = stream::created(handle).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
@@ -139,5 +186,28 @@ api! {
         // SAFETY: the caller's arrays have as many entries as it says.
         let entries = unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }?;
         submit(&stream, &entries).map_err(|(code, _)| code)?;
+    }
+    /// Boxes of memory and of arrays.
+    fn cuMemcpy3DBatchAsync(
+        count: usize,
+        operations: *mut CUDA_MEMCPY3D_BATCH_OP,
+        wrong: MaybeOut<usize>,
+        flags: u64,
+        stream: CUstream,
+    ) {
+        wrong.set(NO_INDEX);
+        // SAFETY: the caller's array has as many entries as it says.
+        let copies = unsafe { read_boxes(operations, count) };
+        submit_boxes(stream, flags, copies).map_err(|(code, at)| {
+            wrong.set(at);
+            code
+        })?;
+    }
+
+    /// Without an index.
+    fn cuMemcpy3DBatchAsync_v2(count: usize, operations: *mut CUDA_MEMCPY3D_BATCH_OP, flags: u64, stream: CUstream) {
+        // SAFETY: the caller's array has as many entries as it says.
+        let copies = unsafe { read_boxes(operations, count) };
+        submit_boxes(stream, flags, copies).map_err(|(code, _)| code)?;
     }
 }

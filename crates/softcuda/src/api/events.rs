@@ -4,7 +4,7 @@
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
-use katydid_cuda_sys::{CUevent, CUresult, CUstream};
+use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUresult, CUstream};
 
 use katydid_graph::Taken;
 
@@ -41,7 +41,7 @@ fn elapsed(milliseconds: &Out<f32>, start: CUevent, end: CUevent) -> Outcome {
 }
 
 api! {
-    /// Events for other processes are refused.
+    /// Those for other processes have no times.
     fn cuEventCreate(event: Out<CUevent>, flags: u32) {
         let made = event::create(&*current::usable()?, flags)?;
         event.set(CUevent(std::ptr::without_provenance_mut(made.handle)));
@@ -94,5 +94,16 @@ api! {
     /// 400 for events without a time, 600 for those not reached.
     fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: CUevent, end: CUevent) {
         elapsed(&milliseconds, start, end)?;
+    }
+
+    /// For another process, which must open it while this one lives.
+    fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent) {
+        handle.set(event::handle_of(&*event::resolve(event)?)?);
+    }
+
+    /// An event of another process.
+    fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) {
+        let opened = event::open(&*current::usable()?, &handle)?;
+        event.set(CUevent(std::ptr::without_provenance_mut(opened.handle)));
     }
 }

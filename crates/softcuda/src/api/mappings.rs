@@ -1,16 +1,17 @@
 //! Virtual memory management: reserved addresses, physical blocks, mappings.
 //!
-//! None of this belongs to a context. Addresses and sizes are multiples of 2 MiB, other ones give 1; blocks cannot be
-//! shared with other processes.
+//! None of this belongs to a context. Addresses and sizes are multiples of 2 MiB, other ones give 1; blocks are
+//! shared with other processes as file descriptors.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 use std::ffi::c_void;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
 
 use crate::border::{In, Out, address, api};
-use crate::physical::{self, GRANULARITY};
+use crate::physical::{self, FILE_DESCRIPTOR, GRANULARITY};
 use crate::{device, process, vmm};
 
 /// More grants than places make no sense.
@@ -96,13 +97,39 @@ api! {
     /// There is one kind of block: pinned, on a device.
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<CUmemAllocationProp>, handle: u64) {
         process::ready()?;
-        let location = CUmemLocation { type_: location_type::DEVICE, id: physical::get(handle)?.device.ordinal };
-        properties.set(CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() });
+        let block = physical::get(handle)?;
+        let location = CUmemLocation { type_: location_type::DEVICE, id: block.device.ordinal };
+        let requestedHandleTypes = if block.is_shareable() { FILE_DESCRIPTOR } else { 0 };
+        let base = CUmemAllocationProp::default();
+        properties.set(CUmemAllocationProp { type_: allocation_type::PINNED, requestedHandleTypes, location, ..base });
     }
 
     /// The same handle, to be released once more.
     fn cuMemRetainAllocationHandle(handle: Out<u64>, pointer: *mut c_void) {
         process::ready()?;
         handle.set(physical::retain(&vmm::block_at(address(pointer))?));
+    }
+    /// A descriptor that the caller owns.
+    fn cuMemExportToShareableHandle(target: *mut c_void, handle: u64, kind: u32, flags: u64) {
+        process::ready()?;
+        let block = physical::get(handle)?;
+        if target.is_null() || kind != FILE_DESCRIPTOR || flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let number = block.share()?.into_raw_fd();
+        // SAFETY: not null, so the caller's place for a descriptor.
+        unsafe { target.cast::<i32>().write_unaligned(number) };
+    }
+
+    /// A handle of its own; the descriptor stays the caller's.
+    fn cuMemImportFromShareableHandle(handle: Out<u64>, descriptor: *mut c_void, kind: u32) {
+        process::ready()?;
+        let number = i32::try_from(descriptor.addr()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        if kind != FILE_DESCRIPTOR || number < 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: only copied, and one that is not open makes that fail.
+        let file = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
+        handle.set(physical::import(file.map_err(|_| CUresult::ERROR_INVALID_VALUE)?)?.handle as u64);
     }
 }

@@ -10,7 +10,7 @@ use katydid_ledger::launch::OldLaunch;
 
 use super::launches::cuLaunchKernel;
 use crate::border::{Outcome, api};
-use crate::{device, function};
+use crate::{device, function, reference};
 
 /// Changes what is set on a function.
 fn change<R>(function: CUfunction, with: impl FnOnce(&mut OldLaunch) -> R) -> Outcome<R> {
@@ -83,11 +83,9 @@ api! {
     }
 
     /// References have been taken by name since CUDA 3.2.
-    fn cuParamSetTexRef(function: CUfunction, _unit: i32, reference: CUtexref) {
+    fn cuParamSetTexRef(function: CUfunction, _unit: i32, handle: CUtexref) {
         function::resolve(function)?;
-        if reference.is_null() {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
+        reference::resolve(handle.address(), false)?;
     }
 
     /// One block.

@@ -1,0 +1,224 @@
+//! Memory and events between programs of one server.
+//!
+//! A handle of memory names the worker that lends it, and where in what is lent the memory lies. Opening maps that into a
+//! reservation of this program's own; the same handle opened again gives the same address. Handles of events are the
+//! driver's, because workers are processes of one machine.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_client::regions::Place;
+use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
+use katydid_wire::message::{kdEventOpen, kdEventShare, kdForeignMap, kdForeignUnmap, kdMemoryLend};
+
+use crate::border::{call, out};
+use crate::device::handle;
+use crate::event::Event;
+use crate::handle::wire;
+use crate::session::shim;
+use crate::{context, current, virtual_memory};
+
+/// First bytes of a handle of memory.
+const MAGIC: [u8; 8] = *b"KATYDIDM";
+/// Bytes of a lender's name.
+pub(crate) const NAME: usize = 24;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: access is always enabled.
+const LAZY_PEER_ACCESS: u32 = 1;
+
+/// What a handle of memory says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Lent {
+    name: [u8; NAME],
+    /// Bytes that are lent.
+    whole: u64,
+    /// Where among them the memory begins.
+    offset: u64,
+    /// The worker's ordinal of the device, in 16 bits, above the bytes of the memory.
+    size_and_device: u64,
+}
+
+/// Bits of a size beside which there is room for a device.
+const SIZE_BITS: u32 = 48;
+
+impl Lent {
+    fn encode(&self) -> CUipcMemHandle {
+        let numbers = [self.whole, self.offset, self.size_and_device].map(u64::to_le_bytes);
+        let mut reserved = [0; 64];
+        let bytes = MAGIC.into_iter().chain(self.name).chain(numbers.into_iter().flatten());
+        reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        CUipcMemHandle { reserved }
+    }
+
+    /// None for what no program of Katydid's has made.
+    fn decode(handle: &CUipcMemHandle) -> Option<Self> {
+        let (magic, rest) = handle.reserved.split_first_chunk::<8>()?;
+        let (name, rest) = rest.split_first_chunk::<NAME>()?;
+        let number = |at: usize| rest.as_chunks().0.get(at).map(|bytes| u64::from_le_bytes(*bytes));
+        let it = Self { name: *name, whole: number(0)?, offset: number(1)?, size_and_device: number(2)? };
+        let inside = it.offset.checked_add(it.size()).is_some_and(|end| end <= it.whole);
+        (*magic == MAGIC && inside && it.size() > 0).then_some(it)
+    }
+
+    fn size(&self) -> u64 {
+        self.size_and_device & ((1 << SIZE_BITS) - 1)
+    }
+
+    fn position(&self) -> usize {
+        (self.size_and_device >> SIZE_BITS) as usize
+    }
+}
+
+/// Memory of another program that is open here.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    lent: Lent,
+    /// First address of all that is lent, and the bytes reserved for it.
+    start: u64,
+    /// How often it may still be closed.
+    count: u32,
+}
+
+/// By the address that the program knows.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    all: Mutex<BTreeMap<u64, Open>>,
+}
+
+impl Opened {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Open>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of memory from `cuMemAlloc` and its like.
+///
+/// # Safety
+///
+/// `target` is null or writable; this holds for every function below.
+pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdeviceptr) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
+    let region = shim.regions.find(address).filter(|region| region.place == Place::Device).ok_or(wrong)?;
+    let device = shim.devices.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let reply = call(&kdMemoryLend { memory: 0, address: region.start, length: region.size })?;
+    let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryLend"))?;
+    if region.size >> SIZE_BITS != 0 {
+        return Err(wrong);
+    }
+    let size_and_device = region.size | (device.position as u64) << SIZE_BITS;
+    target.write(Lent { name, whole: reply.size, offset: reply.offset, size_and_device }.encode());
+    Ok(())
+}
+
+/// The same address for a handle that is open already.
+///
+/// # Safety
+///
+/// As [`memory_handle`].
+pub(crate) unsafe fn open_memory(target: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    current::active()?;
+    if flags != LAZY_PEER_ACCESS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let lent = Lent::decode(&handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let mut all = shim()?.opened.lock();
+    if let Some((address, open)) = all.iter_mut().find(|(_, open)| open.lent == lent) {
+        open.count += 1;
+        target.write(*address);
+        return Ok(());
+    }
+    let start = map(&lent)?;
+    let address = start + lent.offset;
+    all.insert(address, Open { lent, start, count: 1 });
+    target.write(address);
+    Ok(())
+}
+
+/// Maps what is lent at addresses of this program's.
+fn map(lent: &Lent) -> Result<u64, CUresult> {
+    let shim = shim()?;
+    let ordinal = shim.devices.iter().position(|device| device.position == lent.position());
+    let ordinal = ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32;
+    let start = virtual_memory::reserve_for(lent.whole)?;
+    let message = kdForeignMap { address: start, size: lent.whole, device: lent.position() as i32, name: &lent.name };
+    if let Err(code) = call(&message) {
+        virtual_memory::unreserve(start, lent.whole as usize)?;
+        return Err(code);
+    }
+    shim.regions.insert(start + lent.offset, lent.size(), Place::Mapped, ordinal, 0);
+    Ok(start)
+}
+
+/// The memory goes with the last close; the lender's stays.
+pub(crate) fn close_memory(address: CUdeviceptr) -> Result<(), CUresult> {
+    current::active()?;
+    let shim = shim()?;
+    let mut all = shim.opened.lock();
+    let open = all.get_mut(&address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    open.count -= 1;
+    if open.count > 0 {
+        return Ok(());
+    }
+    let Open { lent, start, .. } = *open;
+    all.remove(&address);
+    context::settle_all()?;
+    shim.regions.remove(address, |region| region.place == Place::Mapped);
+    call(&kdForeignUnmap { address: start, size: lent.whole })?;
+    virtual_memory::unreserve(start, lent.whole as usize)
+}
+
+/// Of an event that was made for it (`CU_EVENT_INTERPROCESS`).
+///
+/// # Safety
+///
+/// As [`memory_handle`].
+pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let reply = call(&kdEventShare { event: wire(event)? })?;
+    let reserved = reply.handle.as_slice().try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    target.write(CUipcEventHandle { reserved });
+    Ok(())
+}
+
+/// An event of another program, as one of this program's own.
+///
+/// # Safety
+///
+/// As [`memory_handle`].
+pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let context = current::active()?;
+    let shim = shim()?;
+    let event = shim.events.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        call(&kdEventOpen { event: slot.index + 1, handle: &shared.reserved })?;
+        Ok(Event { slot, context, was_recorded: AtomicBool::new(true) })
+    })?;
+    target.write(CUevent(handle(event.slot.handle)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_say_what_they_were_made_from_and_no_other_bytes_are_handles() {
+        let lent = Lent { name: [7; NAME], whole: 4 << 20, offset: 4096, size_and_device: 3 << SIZE_BITS | 100 };
+        let handle = lent.encode();
+        assert_eq!(Lent::decode(&handle), Some(lent));
+        assert_eq!((lent.size(), lent.position()), (100, 3));
+        let mut damaged = handle;
+        damaged.reserved[0] = 0;
+        assert_eq!(Lent::decode(&damaged), None);
+        let beyond = Lent { offset: (4 << 20) - 99, ..lent };
+        assert_eq!(Lent::decode(&beyond.encode()), None);
+        assert_eq!(Lent::decode(&CUipcMemHandle { reserved: [0; 64] }), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Texture references: what one is set to, in `kdTextureReferenceSet`, and what the driver says of it afterwards.
+//!
+//! A reference has state: a program sets one property a call. The shim keeps all of it and sends all of it, so that the
+//! last message says everything; `given` tells which properties the program ever set, because the others are the
+//! module's own.
+//!
+//! Layout of the arguments: those of a texture object ([`TextureArguments`]) without a view, then `given` as 64
+//! little-endian bits. Layout of the facts: 16 numbers of 32 bits, the sampler, then format and channels.
+
+use crate::texture::{TEXTURE_BYTES, TextureArguments};
+
+/// Bits of [`ReferenceArguments::given`].
+pub mod given {
+    /// Format and channels.
+    pub const FORMAT: u32 = 1;
+    /// Address mode of the first of three dimensions.
+    pub const ADDRESS_MODE: u32 = 2;
+    /// Filter of texels.
+    pub const FILTER: u32 = 0x10;
+    /// Filter of levels.
+    pub const LEVEL_FILTER: u32 = 0x20;
+    /// Bias of levels.
+    pub const LEVEL_BIAS: u32 = 0x40;
+    /// First and last level.
+    pub const LEVEL_CLAMP: u32 = 0x80;
+    /// Most samples along the longer side of a footprint.
+    pub const ANISOTROPY: u32 = 0x100;
+    /// Colour outside of the image.
+    pub const BORDER: u32 = 0x200;
+    /// How texels and coordinates are read.
+    pub const FLAGS: u32 = 0x400;
+    /// An array, a mipmap or memory.
+    pub const RESOURCE: u32 = 0x800;
+    /// No other bit means anything.
+    pub const ALL: u32 = 0xfff;
+}
+
+/// Where numbers lie in a sampler, see [`TextureArguments::sampler`].
+pub mod place {
+    /// Three address modes.
+    pub const ADDRESS_MODE: usize = 0;
+    /// Filter of texels.
+    pub const FILTER: usize = 3;
+    /// Flags.
+    pub const FLAGS: usize = 4;
+    /// Largest anisotropy.
+    pub const ANISOTROPY: usize = 5;
+    /// Filter of levels.
+    pub const LEVEL_FILTER: usize = 6;
+    /// Bias of levels, a float.
+    pub const LEVEL_BIAS: usize = 7;
+    /// First and last level, floats.
+    pub const LEVEL_CLAMP: usize = 8;
+    /// Four floats.
+    pub const BORDER: usize = 10;
+}
+
+/// All that a reference is set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReferenceArguments {
+    /// The resource and the sampler; `format` and `channels` are the reference's own.
+    pub texture: TextureArguments,
+    /// Which of them the program set.
+    pub given: u32,
+}
+
+impl ReferenceArguments {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.texture.encode();
+        bytes.extend(u64::from(self.given).to_le_bytes());
+        bytes
+    }
+
+    /// From bytes; `None` for any that `encode` does not make.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (texture, given) = bytes.split_at_checked(TEXTURE_BYTES)?;
+        let given = u32::try_from(u64::from_le_bytes(given.try_into().ok()?)).ok()?;
+        let texture = TextureArguments::decode(texture)?;
+        (given & !given::ALL == 0 && texture.view.is_none()).then_some(Self { texture, given })
+    }
+}
+
+/// Numbers of the facts.
+const FACTS: usize = 16;
+
+/// What the driver says of a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReferenceFacts {
+    /// As [`TextureArguments::sampler`].
+    pub sampler: [u32; 14],
+    /// Code of the format.
+    pub format: u32,
+    /// Channels of a texel.
+    pub channels: u32,
+}
+
+impl ReferenceFacts {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let words = self.sampler.into_iter().chain([self.format, self.channels]);
+        words.flat_map(u32::to_le_bytes).collect()
+    }
+
+    /// From bytes; `None` for any that `encode` does not make.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let words: [[u8; 4]; FACTS] = bytes.as_chunks::<4>().0.try_into().ok()?;
+        let words = words.map(u32::from_le_bytes);
+        let (sampler, rest) = words.split_first_chunk::<14>()?;
+        let whole = bytes.len() == FACTS * 4;
+        whole.then_some(Self { sampler: *sampler, format: *rest.first()?, channels: *rest.get(1)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let texture = TextureArguments { kind: 2, address: 1 << 40, size: 64, ..TextureArguments::default() };
+        let whole = ReferenceArguments { texture, given: given::RESOURCE | given::FORMAT };
+        assert_eq!(ReferenceArguments::decode(&whole.encode()), Some(whole));
+        let facts = ReferenceFacts { sampler: std::array::from_fn(|at| at as u32), format: 0x20, channels: 4 };
+        assert_eq!(ReferenceFacts::decode(&facts.encode()), Some(facts));
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let whole = ReferenceArguments::default().encode();
+        assert_eq!(ReferenceArguments::decode(&whole[1..]), None);
+        let unknown = ReferenceArguments { given: given::ALL + 1, ..ReferenceArguments::default() };
+        assert_eq!(ReferenceArguments::decode(&unknown.encode()), None);
+        let texture = TextureArguments { view: Some([0; 8]), ..TextureArguments::default() };
+        let viewed = ReferenceArguments { texture, given: 0 };
+        assert_eq!(ReferenceArguments::decode(&viewed.encode()), None);
+        assert_eq!(ReferenceFacts::decode(&[0; 65]), None);
+        assert_eq!(ReferenceFacts::decode(&[0; 60]), None);
+    }
+}

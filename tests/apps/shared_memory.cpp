@@ -1,0 +1,286 @@
+// Two programs of one server that share memory and events: one lends, the other opens what it was told of; by handles of 64 bytes, and by file descriptors.
+#include <cuda.h>
+
+#include <cstring>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#include "check.h"
+
+constexpr size_t WORDS = 1 << 18, BYTES = 4 * WORDS;
+
+// The way to the other program.
+static int peer;
+
+static void must(bool so, const char *what) {
+    if (so) return;
+    printf("%s failed\n", what);
+    exit(1);
+}
+
+template <class T> static void tell(const T &what) { must(write(peer, &what, sizeof what) == ssize_t(sizeof what), "write"); }
+
+template <class T> static T hear() {
+    T what;
+    must(recv(peer, &what, sizeof what, MSG_WAITALL) == ssize_t(sizeof what), "read");
+    return what;
+}
+
+// Nothing but that the other program has come so far.
+static void meet() {
+    tell(char('m'));
+    hear<char>();
+}
+
+static void send_descriptor(int descriptor) {
+    char byte = 'd';
+    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+    iovec part = {&byte, 1};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = space;
+    message.msg_controllen = sizeof space;
+    cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+    must(sendmsg(peer, &message, 0) == 1, "sendmsg");
+}
+
+static int receive_descriptor() {
+    char byte;
+    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+    iovec part = {&byte, 1};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = space;
+    message.msg_controllen = sizeof space;
+    must(recvmsg(peer, &message, 0) == 1, "recvmsg");
+    int descriptor = -1;
+    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
+    return descriptor;
+}
+
+static CUdevice device;
+
+static void begin() {
+    CUcontext context;
+    OK(cuInit(0));
+    OK(cuDeviceGet(&device, 0));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+}
+
+// Whether every word from `first` on is `value`.
+static bool all_are(CUdeviceptr at, size_t words, uint32_t value) {
+    std::vector<uint32_t> host(words);
+    OK(cuMemcpyDtoH(host.data(), at, 4 * words));
+    for (uint32_t word : host)
+        if (word != value) return false;
+    return true;
+}
+
+// Whether memory of `cuMemAlloc` has handles here: a software device without Katydid has none.
+static bool has_handles() {
+    CUdeviceptr at;
+    unsigned capable = 0;
+    OK(cuMemAlloc(&at, 4096));
+    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at));
+    OK(cuMemFree(at));
+    CHECK(capable || !getenv("KATYDID_SERVER"), "no handles");
+    return capable;
+}
+
+static void lend_memory() {
+    CUdeviceptr before, at;
+    CUipcMemHandle handle;
+    OK(cuMemAlloc(&before, 1000));
+    OK(cuMemAlloc(&at, BYTES));
+    OK(cuMemsetD32(at, 11, WORDS));
+    OK(cuCtxSynchronize());
+    OK(cuIpcGetMemHandle(&handle, at));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&handle, 16));
+    OK(cuIpcGetMemHandle(&handle, at));
+    tell(handle);
+    meet();
+    CHECK(all_are(at, WORDS / 2, 11) && all_are(at + BYTES / 2, WORDS / 2, 22), "other contents");
+    OK(cuMemsetD32(at, 33, WORDS));
+    OK(cuCtxSynchronize());
+    meet();
+    meet();
+    OK(cuMemFree(at));
+    OK(cuMemFree(before));
+}
+
+static void open_memory() {
+    CUdeviceptr at, again, mine;
+    CUipcMemHandle handle = hear<CUipcMemHandle>(), own;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&at, handle, 0));
+    OK(cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CHECK(at == again, "two addresses");
+    CHECK(all_are(at, WORDS, 11), "other contents");
+    OK(cuMemsetD32(at + BYTES / 2, 22, WORDS / 2));
+    OK(cuCtxSynchronize());
+    meet();
+    meet();
+    CHECK(all_are(at, WORDS, 33), "not what was written last");
+    OK(cuMemAlloc(&mine, BYTES));
+    OK(cuMemcpyDtoD(mine, at, BYTES));
+    CHECK(all_are(mine, WORDS, 33), "copied wrongly");
+    OK(cuIpcGetMemHandle(&own, mine));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenMemHandle(&again, own, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuIpcCloseMemHandle(at));
+    OK(cuIpcCloseMemHandle(at));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuIpcCloseMemHandle(at));
+    OK(cuMemFree(mine));
+    meet();
+}
+
+static void lend_event() {
+    CUevent event, plain;
+    CUipcEventHandle handle;
+    CUstream stream;
+    CUdeviceptr at;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&at, BYTES));
+    OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&event, CU_EVENT_INTERPROCESS));
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    CHECK(cuIpcGetEventHandle(&handle, plain) != CUDA_SUCCESS, "a handle of any event");
+    OK(cuIpcGetEventHandle(&handle, event));
+    tell(handle);
+    meet();
+    OK(cuMemsetD32Async(at, 5, WORDS, stream));
+    OK(cuEventRecord(event, stream));
+    OK(cuEventSynchronize(event));
+    meet();
+    meet();
+    OK(cuEventQuery(event));
+    OK(cuEventDestroy(event));
+    OK(cuEventDestroy(plain));
+    OK(cuStreamDestroy(stream));
+    OK(cuMemFree(at));
+}
+
+static void open_event() {
+    CUipcEventHandle handle = hear<CUipcEventHandle>();
+    CUevent event;
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuIpcOpenEventHandle(&event, handle));
+    meet();
+    meet();
+    // Recorded by the other program before it came here.
+    OK(cuEventSynchronize(event));
+    OK(cuEventQuery(event));
+    OK(cuStreamWaitEvent(stream, event, 0));
+    OK(cuStreamSynchronize(stream));
+    // And the other way round.
+    OK(cuEventRecord(event, stream));
+    OK(cuEventSynchronize(event));
+    meet();
+    OK(cuEventDestroy(event));
+    OK(cuStreamDestroy(stream));
+}
+
+static CUmemAllocationProp wished(unsigned types) {
+    CUmemAllocationProp wish = {};
+    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    wish.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
+    return wish;
+}
+
+static CUdeviceptr mapped(CUmemGenericAllocationHandle block, size_t size) {
+    CUdeviceptr at;
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(cuMemAddressReserve(&at, size, 0, 0, 0));
+    OK(cuMemMap(at, size, 0, block, 0));
+    OK(cuMemSetAccess(at, size, &access, 1));
+    return at;
+}
+
+static void gone(CUdeviceptr at, size_t size, CUmemGenericAllocationHandle block) {
+    OK(cuMemUnmap(at, size));
+    OK(cuMemAddressFree(at, size));
+    OK(cuMemRelease(block));
+}
+
+constexpr size_t BLOCK = 4 << 20;
+
+static void lend_block() {
+    CUmemGenericAllocationHandle block, closed;
+    CUmemAllocationProp wish = wished(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), other = wished(0);
+    int descriptor = -1;
+    OK(cuMemCreate(&block, BLOCK, &wish, 0));
+    OK(cuMemCreate(&closed, BLOCK, &other, 0));
+    CHECK(cuMemExportToShareableHandle(&descriptor, closed, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS, "exported");
+    OK(cuMemRelease(closed));
+    OK(cuMemExportToShareableHandle(&descriptor, block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    CUdeviceptr at = mapped(block, BLOCK);
+    OK(cuMemsetD32(at, 44, BLOCK / 4));
+    OK(cuCtxSynchronize());
+    send_descriptor(descriptor);
+    close(descriptor);
+    meet();
+    CHECK(all_are(at, BLOCK / 4, 55), "other contents");
+    gone(at, BLOCK, block);
+    meet();
+    meet();
+}
+
+static void open_block() {
+    CUmemGenericAllocationHandle block;
+    CUmemAllocationProp told;
+    int descriptor = receive_descriptor();
+    OK(cuMemImportFromShareableHandle(&block, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(descriptor);
+    OK(cuMemGetAllocationPropertiesFromHandle(&told, block));
+    CHECK(told.location.id == device && told.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "%d", told.location.id);
+    CUdeviceptr at = mapped(block, BLOCK);
+    CHECK(all_are(at, BLOCK / 4, 44), "other contents");
+    OK(cuMemsetD32(at, 55, BLOCK / 4));
+    OK(cuCtxSynchronize());
+    meet();
+    meet();
+    // The lender has given its block up; this one still holds it.
+    CHECK(all_are(at, BLOCK / 4, 55), "gone with the lender's");
+    gone(at, BLOCK, block);
+    meet();
+}
+
+static int borrower() {
+    begin();
+    if (has_handles()) open_memory();
+    open_event();
+    open_block();
+    return failures != 0;
+}
+
+int main() {
+    int pair[2], status;
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
+    pid_t child = fork();
+    peer = pair[child == 0];
+    close(pair[child != 0]);
+    if (child == 0) {
+        int code = borrower();
+        fflush(stdout);
+        _exit(code);
+    }
+    begin();
+    if (has_handles()) lend_memory();
+    printf("memory by handles\n");
+    lend_event();
+    printf("an event\n");
+    lend_block();
+    printf("a block by its descriptor\n");
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the other program: %d", status);
+    return finish("shared_memory");
+}
