@@ -32,7 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("client", &["wire", "transport", "arena", "fatbin", "export-table", "cuda-sys"]),
     ("shim-cuda", &["client", "graph", "advice", "ledger"]),
     ("shim-opencl", &["client", "opencl-sys"]),
-    ("shim-nvml", &[]),
+    ("shim-nvml", &["client"]),
     ("softcuda", &["ptx-exec", "fatbin", "graph", "advice", "ledger", "export-table", "cuda-sys"]),
     ("driver", &["cuda-sys"]),
     ("ptx-forms", &["ptx-exec", "driver", "cuda-sys"]),

@@ -487,6 +487,9 @@ pub(crate) struct WorkerFlags {
     /// As in `serve`.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,
+    /// Only answer questions about the devices.
+    #[arg(long)]
+    pub(crate) watch: bool,
 }
 
 /// Measures whatever libcuda.so.1 the loader finds and prints JSON; started by `bench`.

@@ -1,5 +1,6 @@
 //! A server of one's own: inside this process, on a socket in a private folder, for one program.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use katydid_daemon::{Server, Verbosity, WorkersView};
@@ -9,6 +10,8 @@ use tempfile::TempDir;
 use crate::failure::Failure;
 use crate::serve;
 
+/// What chooses among devices: on a server of its own, a program is the only one who does.
+const CHOICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 /// How long the workers of a private server wait for a hello; the only program is ours.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -36,6 +39,8 @@ impl PrivateServer {
         // What goes wrong is told to the program, which says it.
         config.verbosity = Verbosity::Nothing;
         config.hello_patience = HELLO_PATIENCE;
+        // The program's own settings: applied on its side, they must not be applied twice.
+        config.worker.unset.extend(CHOICES.map(OsString::from));
         let server = Server::start(config).map_err(Failure::server)?;
         Ok(Self { server, _folder: folder })
     }

@@ -131,6 +131,27 @@ pub fn open_plain(session: SessionKind) -> Result<Box<dyn ProgramLink>, OpenErro
     Ok(connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link)
 }
 
+/// Connects to ask about the server's devices: no session, no worker's GPU.
+///
+/// # Errors
+///
+/// [`OpenError`].
+pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
+    let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
+    let address: Address = server_now(server).parse()?;
+    let hello = Hello {
+        session: SessionKind::NVML,
+        claim: Claim::NEW,
+        link: LinkKind::STREAM,
+        pid: std::process::id(),
+        memory_quota: 0,
+        program: program_name(),
+        name: variable("KATYDID_NAME").unwrap_or_default(),
+        arenas: Vec::new(),
+    };
+    Ok(connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link)
+}
+
 /// File name of the running program, bounded for the handshake.
 pub fn program_name() -> String {
     let path = std::env::current_exe().unwrap_or_default();

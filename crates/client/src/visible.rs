@@ -1,8 +1,24 @@
-//! `CUDA_VISIBLE_DEVICES`: which of the worker's devices this program sees, and in which order.
+//! `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`: which of the worker's devices this program sees, and in which order.
 //!
-//! The driver reads the variable in its own process, which here is the worker's; so the filter is applied on this
-//! side. Entries are ordinals or the beginning of a UUID (`GPU-8a2bfe9a…`); the first entry that names no device
+//! The driver reads the variables in its own process, which here is the worker's; so they are applied on this side: first
+//! the order, then the choice. Entries are ordinals or the beginning of a UUID (`GPU-8a2bfe9a…`); the first entry that names no device
 //! hides itself and all that follow, as the driver does.
+
+/// Positions of the worker's devices in the order that the program wishes: `PCI_BUS_ID` counts by `addresses`, such as
+/// `0000:19:00.0`; `FASTEST_FIRST`, which is also meant by any other word and none, leaves the driver's own order.
+pub fn ordered(setting: Option<&str>, addresses: &[&str]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..addresses.len()).collect();
+    if setting.is_some_and(|setting| setting.trim() == "PCI_BUS_ID") {
+        order.sort_by_key(|position| address(addresses[*position]));
+    }
+    order
+}
+
+/// The numbers of an address; those that cannot be read come last, in their order.
+fn address(text: &str) -> (bool, Vec<u32>) {
+    let numbers: Result<Vec<u32>, _> = text.split([':', '.']).map(|part| u32::from_str_radix(part, 16)).collect();
+    (numbers.is_err(), numbers.unwrap_or_default())
+}
 
 /// Positions, among the worker's devices, of those the program sees. `uuids` are the devices' in ordinal order.
 pub fn visible(setting: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
@@ -63,6 +79,15 @@ mod tests {
         assert_eq!(visible(Some("1,7,0"), &uuids()), [1]);
         assert_eq!(visible(Some("-1"), &uuids()), []);
         assert_eq!(visible(Some("0,0"), &uuids()), []);
+    }
+
+    #[test]
+    fn the_order_of_addresses_counts_only_where_it_is_wished() {
+        let addresses = ["0000:c1:00.0", "0000:19:00.0", "0001:01:00.0"];
+        assert_eq!(ordered(Some("PCI_BUS_ID"), &addresses), [1, 0, 2]);
+        assert_eq!(ordered(Some("FASTEST_FIRST"), &addresses), [0, 1, 2]);
+        assert_eq!(ordered(None, &addresses), [0, 1, 2]);
+        assert_eq!(ordered(Some("PCI_BUS_ID"), &["nonsense", "0000:01:00.0"]), [1, 0]);
     }
 
     #[test]

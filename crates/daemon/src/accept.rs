@@ -23,6 +23,7 @@ use crate::minder::AssignError;
 use crate::pool::PoolError;
 use crate::server::Shared;
 use crate::sessions::{AdmissionError, Program, SessionId, new_key};
+use crate::watch::{self, WatchError};
 
 /// Connections whose hello is awaited at a time.
 const GREETINGS: usize = 64;
@@ -50,6 +51,8 @@ enum Refusal {
     Visit(AssignError),
     #[error("no key could be made for the session: {0}")]
     NoKey(io::Error),
+    #[error(transparent)]
+    Watch(WatchError),
 }
 
 impl Refusal {
@@ -60,7 +63,8 @@ impl Refusal {
             Self::Admission(_) => RefusalCode::BUSY,
             Self::Pool(PoolError::Failed(_)) => RefusalCode::DRIVER,
             Self::Pool(_) => RefusalCode::BUSY,
-            Self::HandOver(_) | Self::NoKey(_) => RefusalCode::INTERNAL,
+            Self::Watch(WatchError::Full) => RefusalCode::BUSY,
+            Self::HandOver(_) | Self::NoKey(_) | Self::Watch(_) => RefusalCode::INTERNAL,
             Self::NoSession | Self::Visit(_) => RefusalCode::NO_SESSION,
         }
     }
@@ -154,6 +158,9 @@ fn greet(socket: OwnedFd, peer: &Peer, place: Place, shared: &Shared) {
 
 /// Gives the program a place in the table and a worker, or takes the place away again.
 fn admit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal> {
+    if pending.hello().session == SessionKind::NVML {
+        return watch::answer(shared, pending).map_err(Refusal::Watch);
+    }
     if ![SessionKind::CUDA, SessionKind::OPENCL].contains(&pending.hello().session) {
         return Err(Refusal::OtherKind);
     }

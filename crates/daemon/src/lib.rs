@@ -21,6 +21,7 @@ mod server;
 mod sessions;
 mod spawn;
 mod view;
+mod watch;
 
 pub use listen::ListenError;
 pub use report::Verbosity;

@@ -193,9 +193,12 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         Slab::reserve(capacity).map_err(|error| Failure::new(format!("no address space for handles: {error}")))
     }
     let contexts = room(CONTEXTS)?;
-    let uuids: Vec<_> = facts.devices.iter().map(|device| device.uuid).collect();
+    let addresses: Vec<_> = facts.devices.iter().map(|device| device.pci_bus_id.as_str()).collect();
+    let order = visible::ordered(variable("CUDA_DEVICE_ORDER").as_deref(), &addresses);
+    let uuids: Vec<_> = order.iter().map(|position| facts.devices[*position].uuid).collect();
     let mut devices = Vec::new();
-    for position in visible::visible(variable_even_empty("CUDA_VISIBLE_DEVICES").as_deref(), &uuids) {
+    for chosen in visible::visible(variable_even_empty("CUDA_VISIBLE_DEVICES").as_deref(), &uuids) {
+        let position = order[chosen];
         let device = Device::new(devices.len(), position, &facts, &arenas.map, &contexts, memory.is_some());
         devices
             .push(device.ok_or_else(|| Failure::new("the server has more devices than the address map has room for"))?);

@@ -135,6 +135,8 @@ impl SessionKind {
     pub const CUDA: Self = Self(1);
     /// OpenCL.
     pub const OPENCL: Self = Self(2);
+    /// NVML, of the server's machine.
+    pub const NVML: Self = Self(3);
 }
 
 /// Who connects.

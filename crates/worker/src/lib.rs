@@ -21,6 +21,7 @@ mod serve;
 mod snapshot;
 mod store;
 mod warm;
+mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -44,10 +45,15 @@ pub struct WorkerOptions {
     pub driver: DriverChoice,
     /// Where softcuda is installed, when that is known.
     pub soft: Option<PathBuf>,
+    /// Only to answer questions about the devices.
+    pub watches: bool,
 }
 
 /// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
 pub fn run(options: WorkerOptions) -> ExitCode {
+    if options.watches {
+        return watch::run(&options);
+    }
     let log = Log::early();
     process::prepare(&log);
     let control = options.control.as_fd();

@@ -1,0 +1,270 @@
+//! From C's arguments to a call, and from its answer to what they point to.
+
+#![expect(unsafe_code, reason = "reads and writes memory of C callers")]
+
+use std::ffi::{CStr, c_char};
+
+use katydid_wire::nvml::{Function, Kind, MOST, Parts, code};
+
+use crate::link;
+
+/// Devices that a handle can name.
+const DEVICES: usize = 256;
+/// Structures that say their own size are no longer than this, in bytes.
+const LARGEST: usize = 1 << 16;
+
+/// A handle is the address of an entry: anything else is recognised.
+static HANDLES: [u64; DEVICES] = [0; DEVICES];
+
+fn handle(number: u32) -> Option<usize> {
+    HANDLES.get(number as usize).map(|entry| std::ptr::from_ref(entry).addr())
+}
+
+fn number(handle: usize) -> Option<u32> {
+    let offset = handle.wrapping_sub(HANDLES.as_ptr().addr());
+    let size = size_of::<u64>();
+    (offset.is_multiple_of(size) && offset / size < DEVICES).then_some((offset / size) as u32)
+}
+
+/// Where a part of the answer goes.
+enum Target {
+    /// So many bytes.
+    Bytes(*mut u8, usize),
+    /// A count, and behind it elements of so many bytes, for which there is room for so many.
+    List(*mut u32, *mut u8, usize, u32),
+    /// A handle.
+    Handle(*mut usize),
+}
+
+/// A function with its arguments.
+struct Call {
+    request: Vec<u8>,
+    targets: Vec<Target>,
+}
+
+fn pointer<T>(word: usize) -> *mut T {
+    std::ptr::with_exposed_provenance_mut(word)
+}
+
+impl Call {
+    fn put(&mut self, bytes: &[u8]) {
+        self.request.extend_from_slice(bytes);
+    }
+
+    /// Adds the argument of a kind, for which `next` gives C's words.
+    ///
+    /// # Safety
+    ///
+    /// The words are what C passes for this kind.
+    unsafe fn add(&mut self, kind: Kind, next: &mut impl FnMut() -> usize) -> Result<(), u32> {
+        let wrong = code::INVALID_ARGUMENT;
+        match kind {
+            Kind::Device => {
+                let number = number(next()).ok_or(wrong)?;
+                self.put(&number.to_le_bytes());
+            }
+            // Of a register only the lower half is the number.
+            Kind::Value => self.put(&u64::from(next() as u32).to_le_bytes()),
+            Kind::Text => {
+                let text = pointer::<c_char>(next());
+                if text.is_null() {
+                    return Err(wrong);
+                }
+                // SAFETY: not null, so a string of the caller's.
+                let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+                let text = text.get(..text.len().min(MOST)).unwrap_or_default();
+                self.put(&(text.len() as u32).to_le_bytes());
+                self.put(text);
+            }
+            Kind::Out(size) => {
+                let target = pointer::<u8>(next());
+                self.put(&[u8::from(!target.is_null())]);
+                if !target.is_null() {
+                    self.targets.push(Target::Bytes(target, size));
+                }
+            }
+            Kind::Room => {
+                let (target, room) = (pointer::<u8>(next()), next() as u32 as usize);
+                if target.is_null() {
+                    return Err(wrong);
+                }
+                let room = room.min(MOST);
+                self.put(&(room as u32).to_le_bytes());
+                self.targets.push(Target::Bytes(target, room));
+            }
+            // SAFETY: handed on.
+            Kind::Versioned => unsafe { self.add_structure(pointer(next())) }?,
+            // SAFETY: handed on.
+            Kind::List(size) => unsafe { self.add_list(pointer(next()), pointer(next()), size) }?,
+            // SAFETY: handed on.
+            Kind::Words(size) => unsafe { self.add_words(next() as u32, pointer(next()), size) }?,
+            Kind::Found => {
+                let target = pointer::<usize>(next());
+                if target.is_null() {
+                    return Err(wrong);
+                }
+                self.targets.push(Target::Handle(target));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a structure that begins with its size and version.
+    ///
+    /// # Safety
+    ///
+    /// `target` is null or such a structure.
+    unsafe fn add_structure(&mut self, target: *mut u8) -> Result<(), u32> {
+        if target.is_null() {
+            return Err(code::INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, so it begins with its size and version.
+        let size = unsafe { target.cast::<u32>().read_unaligned() } as usize & 0x00ff_ffff;
+        if !(4..=LARGEST).contains(&size) {
+            return Err(code::ARGUMENT_VERSION_MISMATCH);
+        }
+        self.put(&(size as u32).to_le_bytes());
+        // SAFETY: the structure has as many bytes as it says.
+        self.put(unsafe { std::slice::from_raw_parts(target, size) });
+        self.targets.push(Target::Bytes(target, size));
+        Ok(())
+    }
+
+    /// Adds a list whose length the library knows.
+    ///
+    /// # Safety
+    ///
+    /// `count` is null or readable.
+    unsafe fn add_list(&mut self, count: *mut u32, elements: *mut u8, size: usize) -> Result<(), u32> {
+        if count.is_null() {
+            return Err(code::INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, so the caller's count.
+        let room = unsafe { count.read_unaligned() }.min((MOST / size) as u32);
+        self.put(&room.to_le_bytes());
+        self.put(&[u8::from(!elements.is_null())]);
+        self.targets.push(Target::List(count, elements, size, room));
+        Ok(())
+    }
+
+    /// Adds a list whose length the caller knows.
+    ///
+    /// # Safety
+    ///
+    /// `elements` is null or has `count` of them.
+    unsafe fn add_words(&mut self, count: u32, elements: *mut u8, size: usize) -> Result<(), u32> {
+        let wrong = code::INVALID_ARGUMENT;
+        let length = (count as usize).checked_mul(size).filter(|length| *length <= MOST).ok_or(wrong)?;
+        if elements.is_null() {
+            return Err(wrong);
+        }
+        self.put(&count.to_le_bytes());
+        // SAFETY: the caller's array has `count` elements.
+        self.put(unsafe { std::slice::from_raw_parts(elements, length) });
+        self.targets.push(Target::Bytes(elements, length));
+        Ok(())
+    }
+
+    /// Writes what came; of a call that failed only counts.
+    ///
+    /// # Safety
+    ///
+    /// The targets are what C passed.
+    unsafe fn take(&self, status: u32, answer: &[u8]) -> Option<()> {
+        let (mut parts, good) = (Parts(answer), status == code::SUCCESS);
+        for target in &self.targets {
+            match *target {
+                Target::Bytes(target, size) => {
+                    let bytes = parts.bytes(size)?;
+                    if good {
+                        // SAFETY: the caller's memory has `size` bytes.
+                        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), size) };
+                    }
+                }
+                Target::List(count, elements, size, room) => {
+                    let told = parts.word()?;
+                    // SAFETY: the caller's count.
+                    unsafe { count.write_unaligned(told) };
+                    if good && !elements.is_null() {
+                        let bytes = parts.bytes(told.min(room) as usize * size)?;
+                        // SAFETY: the caller has room for `room` elements.
+                        unsafe { elements.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                    }
+                }
+                Target::Handle(target) => {
+                    let number = parts.word()?;
+                    if good {
+                        // SAFETY: the caller's place for a handle.
+                        unsafe { target.write_unaligned(handle(number)?) };
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// Passes a call on.
+///
+/// # Safety
+///
+/// The words are the arguments that C passed to the function.
+pub(crate) unsafe fn pass_on(opcode: u16, function: &Function, words: [usize; 6]) -> u32 {
+    let mut call = Call { request: Vec::new(), targets: Vec::new() };
+    let mut words = words.into_iter();
+    let mut next = || words.next().unwrap_or(0);
+    for kind in function.arguments {
+        // SAFETY: handed on.
+        if let Err(code) = unsafe { call.add(*kind, &mut next) } {
+            return code;
+        }
+    }
+    let mut answer = Vec::new();
+    let status = link::ask(opcode, &call.request, &mut answer);
+    // What comes behind a code that the server gives by itself may be nothing.
+    // SAFETY: handed on.
+    let taken = unsafe { call.take(status, &answer) };
+    if status == code::SUCCESS && taken.is_none() { code::UNKNOWN } else { status }
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::nvml;
+
+    use super::*;
+
+    #[test]
+    fn handles_lead_back_to_their_numbers_and_nothing_else_does() {
+        let first = handle(0).unwrap();
+        assert_eq!((number(first), number(handle(255).unwrap())), (Some(0), Some(255)));
+        assert_eq!((handle(256), number(first + 1), number(first - 8), number(0)), (None, None, None, None));
+    }
+
+    #[test]
+    fn answers_go_where_the_arguments_point() {
+        let (mut count, mut elements, mut found) = (2_u32, [0_u8; 8], 0_usize);
+        let targets = vec![Target::List(&raw mut count, elements.as_mut_ptr(), 4, 2), Target::Handle(&raw mut found)];
+        let call = Call { request: Vec::new(), targets };
+        let answer = [1, 0, 0, 0, 9, 9, 9, 9, 3, 0, 0, 0];
+        // SAFETY: the targets are locals.
+        unsafe {
+            assert!(call.take(code::SUCCESS, &answer).is_some());
+            assert_eq!((count, elements, number(found)), (1, [9, 9, 9, 9, 0, 0, 0, 0], Some(3)));
+            assert!(call.take(code::SUCCESS, &answer[..9]).is_none());
+            assert!(call.take(code::INSUFFICIENT_SIZE, &[7, 0, 0, 0]).is_none());
+        }
+        assert_eq!(count, 7);
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused_before_anybody_is_asked() {
+        let ask = |name: &str, words: [usize; 6]| {
+            let opcode = nvml::opcode(name).unwrap();
+            // SAFETY: null, or refused before it is looked at.
+            unsafe { pass_on(opcode, nvml::function(opcode).unwrap(), words) }
+        };
+        assert_eq!(ask("nvmlDeviceGetName", [1, 0, 0, 0, 0, 0]), code::INVALID_ARGUMENT);
+        assert_eq!(ask("nvmlDeviceGetHandleByUUID", [0; 6]), code::INVALID_ARGUMENT);
+        assert_eq!(ask("nvmlDeviceGetCount_v2", [0; 6]), code::UNINITIALIZED);
+    }
+}

@@ -1,0 +1,75 @@
+//! The exported symbols that ask the server.
+//!
+//! C passes numbers and pointers in the same places, so that each symbol takes six words, of which its function means the
+//! first ones.
+
+#![expect(unsafe_code, reason = "exports C symbols")]
+
+use katydid_wire::nvml::{FUNCTIONS, code};
+
+use crate::{call, link};
+
+/// What the worker's side knows this library by, so that it never takes it for the machine's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_nvml_marker() -> u32 {
+    1
+}
+
+/// Starts NVML, as old programs do.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInit() -> u32 {
+    link::start()
+}
+
+/// Starts NVML.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInit_v2() -> u32 {
+    link::start()
+}
+
+/// Starts NVML, also without GPUs or without touching them; neither makes a difference here.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInitWithFlags(_flags: u32) -> u32 {
+    link::start()
+}
+
+/// Ends NVML as often as it was started.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlShutdown() -> u32 {
+    link::end()
+}
+
+/// # Safety
+///
+/// As [`call::pass_on`].
+unsafe fn pass_on(at: usize, words: [usize; 6]) -> u32 {
+    match FUNCTIONS.get(at) {
+        // SAFETY: handed on.
+        Some(function) => unsafe { call::pass_on(at as u16 + 1, function, words) },
+        None => code::UNKNOWN,
+    }
+}
+
+macro_rules! exports {
+    ($($name:ident: $($kind:ident $(($bytes:literal))?)*;)*) => {
+        /// Places in the table, in its order.
+        #[allow(non_camel_case_types, reason = "the vendor's names")]
+        #[derive(Clone, Copy)]
+        enum At { $($name),* }
+
+        $(
+            /// Asks the server.
+            ///
+            /// # Safety
+            ///
+            /// Pointers are null or valid as NVML demands of its callers.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> u32 {
+                // SAFETY: the caller's promise is handed on.
+                unsafe { pass_on(At::$name as usize, [a, b, c, d, e, f]) }
+            }
+        )*
+    };
+}
+
+katydid_wire::nvml_functions!(exports);

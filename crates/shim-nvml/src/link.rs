@@ -1,0 +1,130 @@
+//! The connection to the server: made when a question comes, and closed soon after, however many follow.
+//!
+//! So a program that asks has nothing open for long that would keep it from being checkpointed, and what it is told is as
+//! new. While it has, it has announced itself to the supervisor of its job, which waits with a dump until it is done.
+
+use std::process;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_client::connect::open_nvml;
+use katydid_client::job::Job;
+use katydid_client::output::say;
+use katydid_transport::ProgramLink;
+use katydid_wire::nvml::code;
+
+/// How long a connection is used.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// A connection, and what it was made for.
+struct Open {
+    link: Box<dyn ProgramLink>,
+    /// Announced as long as this is there.
+    _job: Option<Job>,
+    since: Instant,
+    /// Whose it is: a child of a fork must not use its parent's.
+    process: u32,
+}
+
+/// What is known of the library's use.
+struct State {
+    /// How often it was started and not yet ended.
+    starts: u32,
+    open: Option<Open>,
+    /// Why there is no server, as it was said.
+    said: Option<String>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { starts: 0, open: None, said: None });
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the library: there must be a server that answers.
+pub(crate) fn start() -> u32 {
+    let mut state = state();
+    if state.starts == 0
+        && let Err(code) = state.connected()
+    {
+        return code;
+    }
+    state.starts += 1;
+    code::SUCCESS
+}
+
+/// Ends one start.
+pub(crate) fn end() -> u32 {
+    let mut state = state();
+    if state.starts == 0 {
+        return code::UNINITIALIZED;
+    }
+    state.starts -= 1;
+    code::SUCCESS
+}
+
+/// Asks, and gets NVML's code; what was written replaces `reply`. A connection that has ended meanwhile is made anew once.
+pub(crate) fn ask(opcode: u16, request: &[u8], reply: &mut Vec<u8>) -> u32 {
+    let mut state = state();
+    if state.starts == 0 {
+        return code::UNINITIALIZED;
+    }
+    for _ in 0..2 {
+        let open = match state.connected() {
+            Ok(open) => open,
+            Err(code) => return code,
+        };
+        reply.clear();
+        if let Ok(head) = open.link.call(opcode, 0, &[request], reply) {
+            return head.status;
+        }
+        state.open = None;
+    }
+    code::GPU_IS_LOST
+}
+
+impl State {
+    /// The connection; a new one where there is none.
+    fn connected(&mut self) -> Result<&mut Open, u32> {
+        if let Some(open) = self.open.take_if(|open| open.process != process::id()) {
+            open.link.abandon();
+        }
+        self.open.take_if(|open| open.since.elapsed() >= LINGER);
+        if self.open.is_none() {
+            let mut job = Job::from_environment().ok().flatten();
+            if let Some(job) = &mut job {
+                job.announce();
+            }
+            let link = open_nvml().map_err(|error| {
+                let text = error.to_string();
+                if self.said.as_ref() != Some(&text) {
+                    say(format_args!("nvml: {text}"));
+                    self.said = Some(text);
+                }
+                code::DRIVER_NOT_LOADED
+            })?;
+            self.open = Some(Open { link, _job: job, since: Instant::now(), process: process::id() });
+            // Without a thread it stays open, which hinders nothing but checkpoints.
+            let _ = thread::Builder::new().name("katydid-nvml".into()).spawn(close_later);
+        }
+        self.open.as_mut().ok_or(code::UNKNOWN)
+    }
+}
+
+/// Closes the connection when its time is over; a newer one has a thread of its own.
+fn close_later() {
+    thread::sleep(LINGER);
+    state().open.take_if(|open| open.since.elapsed() >= LINGER);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_asked_before_the_start() {
+        assert_eq!(ask(1, &[], &mut Vec::new()), code::UNINITIALIZED);
+        assert_eq!(end(), code::UNINITIALIZED);
+    }
+}

@@ -1,0 +1,310 @@
+//! Functions that are not supported: those that change a device, those about virtual GPUs, units and events, and those
+//! whose arguments are not known here. Each says its name once.
+
+#![expect(unsafe_code, reason = "exports C symbols")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use katydid_client::output::say;
+use katydid_wire::nvml::code;
+
+/// Says a name, the first time.
+fn refuse(said: &AtomicBool, name: &str) -> u32 {
+    if !said.swap(true, Ordering::Relaxed) {
+        say(format_args!("{name} is not supported"));
+    }
+    code::NOT_SUPPORTED
+}
+
+macro_rules! refused {
+    ($($name:ident)*) => {$(
+        /// Not supported.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> u32 {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            refuse(&SAID, stringify!($name))
+        }
+    )*};
+}
+
+refused! {
+    nvmlComputeInstanceDestroy
+    nvmlComputeInstanceGetInfo_v2
+    nvmlDeviceClearAccountingPids
+    nvmlDeviceClearCpuAffinity
+    nvmlDeviceClearEccErrorCounts
+    nvmlDeviceClearFieldValues
+    nvmlDeviceCreateGpuInstance
+    nvmlDeviceCreateGpuInstanceWithPlacement
+    nvmlDeviceDiscoverGpus
+    nvmlDeviceFreezeNvLinkUtilizationCounter
+    nvmlDeviceGetAPIRestriction
+    nvmlDeviceGetAccountingPids
+    nvmlDeviceGetAccountingStats
+    nvmlDeviceGetAccountingStats_v2
+    nvmlDeviceGetActiveVgpus
+    nvmlDeviceGetAdaptiveTgpModeInfo_v1
+    nvmlDeviceGetAddressingMode
+    nvmlDeviceGetAttributes_v2
+    nvmlDeviceGetBBXTimeData_v1
+    nvmlDeviceGetBankRemapperStatus_v1
+    nvmlDeviceGetBridgeChipInfo
+    nvmlDeviceGetClkMonStatus
+    nvmlDeviceGetClockOffsets
+    nvmlDeviceGetConfComputeGpuAttestationReport
+    nvmlDeviceGetConfComputeGpuCertificate
+    nvmlDeviceGetConfComputeMemSizeInfo
+    nvmlDeviceGetConfComputeProtectedMemoryUsage
+    nvmlDeviceGetCoolerInfo
+    nvmlDeviceGetCpuAffinityWithinScope
+    nvmlDeviceGetCreatableVgpus
+    nvmlDeviceGetDetailedEccErrors
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle
+    nvmlDeviceGetDramEncryptionMode
+    nvmlDeviceGetDriverModel_v2
+    nvmlDeviceGetDynamicPstatesInfo
+    nvmlDeviceGetEncoderSessions
+    nvmlDeviceGetFBCSessions
+    nvmlDeviceGetFanControlPolicy_v2
+    nvmlDeviceGetGpcClkMinMaxVfOffset
+    nvmlDeviceGetGpcClkVfOffset
+    nvmlDeviceGetGpuFabricInfo_v4
+    nvmlDeviceGetGpuInstanceById
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2
+    nvmlDeviceGetGpuInstanceProfileInfo
+    nvmlDeviceGetGpuInstanceProfileInfoByIdV
+    nvmlDeviceGetGpuInstanceProfileInfoV
+    nvmlDeviceGetGpuInstanceRemainingCapacity
+    nvmlDeviceGetGpuInstances
+    nvmlDeviceGetGridLicensableFeatures_v4
+    nvmlDeviceGetHandleByUUIDV
+    nvmlDeviceGetHostname_v1
+    nvmlDeviceGetLastBBXFlushTime
+    nvmlDeviceGetMemClkMinMaxVfOffset
+    nvmlDeviceGetMemClkVfOffset
+    nvmlDeviceGetMemoryAffinity
+    nvmlDeviceGetMemoryLimits_v1
+    nvmlDeviceGetMigDeviceHandleByIndex
+    nvmlDeviceGetMinMaxClockOfPState
+    nvmlDeviceGetNvLinkInfo
+    nvmlDeviceGetNvLinkTelemetrySamples_v1
+    nvmlDeviceGetNvLinkUtilizationControl
+    nvmlDeviceGetNvLinkUtilizationCounter
+    nvmlDeviceGetNvlinkBwMode
+    nvmlDeviceGetNvlinkSupportedBwModes
+    nvmlDeviceGetPdi
+    nvmlDeviceGetPgpuMetadataString
+    nvmlDeviceGetPowerMizerMode_v1
+    nvmlDeviceGetProcessUtilization
+    nvmlDeviceGetProcessesUtilizationInfo
+    nvmlDeviceGetRemappedRows_v2
+    nvmlDeviceGetRepairStatus
+    nvmlDeviceGetRetiredPages
+    nvmlDeviceGetRetiredPages_v2
+    nvmlDeviceGetRowRemapperHistogram
+    nvmlDeviceGetRunningProcessDetailList
+    nvmlDeviceGetSamples
+    nvmlDeviceGetSramEccErrorStatus
+    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
+    nvmlDeviceGetSupportedPerformanceStates
+    nvmlDeviceGetSupportedVgpus
+    nvmlDeviceGetThermalSettings
+    nvmlDeviceGetTopologyNearestGpus
+    nvmlDeviceGetUnrepairableMemoryFlag_v1
+    nvmlDeviceGetVgpuCapabilities
+    nvmlDeviceGetVgpuHeterogeneousMode
+    nvmlDeviceGetVgpuInstancesUtilizationInfo
+    nvmlDeviceGetVgpuMetadata
+    nvmlDeviceGetVgpuProcessUtilization
+    nvmlDeviceGetVgpuProcessesUtilizationInfo
+    nvmlDeviceGetVgpuSchedulerCapabilities
+    nvmlDeviceGetVgpuSchedulerLog
+    nvmlDeviceGetVgpuSchedulerLog_v2
+    nvmlDeviceGetVgpuSchedulerState
+    nvmlDeviceGetVgpuSchedulerState_v2
+    nvmlDeviceGetVgpuTypeCreatablePlacements
+    nvmlDeviceGetVgpuTypeSupportedPlacements
+    nvmlDeviceGetVgpuUtilization
+    nvmlDeviceModifyDrainState
+    nvmlDevicePerfMetricsGetSamples_v1
+    nvmlDevicePowerSmoothingActivatePresetProfile
+    nvmlDevicePowerSmoothingSetState
+    nvmlDevicePowerSmoothingUpdatePresetProfileParam
+    nvmlDeviceQueryDrainState
+    nvmlDeviceReadPRMCounters_v1
+    nvmlDeviceReadWritePRM_v1
+    nvmlDeviceRegisterEvents
+    nvmlDeviceRemoveGpu
+    nvmlDeviceResetApplicationsClocks
+    nvmlDeviceResetGpuLockedClocks
+    nvmlDeviceResetMemoryLockedClocks
+    nvmlDeviceResetNvLinkErrorCounters
+    nvmlDeviceResetNvLinkUtilizationCounter
+    nvmlDeviceSetAPIRestriction
+    nvmlDeviceSetAccountingMode
+    nvmlDeviceSetAdaptiveTgpMode_v1
+    nvmlDeviceSetApplicationsClocks
+    nvmlDeviceSetAutoBoostedClocksEnabled
+    nvmlDeviceSetClockOffsets
+    nvmlDeviceSetComputeMode
+    nvmlDeviceSetConfComputeUnprotectedMemSize
+    nvmlDeviceSetCpuAffinity
+    nvmlDeviceSetDefaultAutoBoostedClocksEnabled
+    nvmlDeviceSetDefaultFanSpeed_v2
+    nvmlDeviceSetDramEncryptionMode
+    nvmlDeviceSetDriverModel
+    nvmlDeviceSetEccMode
+    nvmlDeviceSetFanControlPolicy
+    nvmlDeviceSetFanSpeed_v2
+    nvmlDeviceSetGpcClkVfOffset
+    nvmlDeviceSetGpuLockedClocks
+    nvmlDeviceSetGpuOperationMode
+    nvmlDeviceSetHostname_v1
+    nvmlDeviceSetMemClkVfOffset
+    nvmlDeviceSetMemoryLimits_v1
+    nvmlDeviceSetMemoryLockedClocks
+    nvmlDeviceSetMigMode
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold
+    nvmlDeviceSetNvLinkUtilizationControl
+    nvmlDeviceSetNvlinkBwMode
+    nvmlDeviceSetNvlinkBwModeAsync_v1
+    nvmlDeviceSetPersistenceMode
+    nvmlDeviceSetPowerManagementLimit
+    nvmlDeviceSetPowerManagementLimit_v2
+    nvmlDeviceSetPowerMizerMode_v1
+    nvmlDeviceSetRusdSettings_v1
+    nvmlDeviceSetTemperatureThreshold
+    nvmlDeviceSetVgpuCapabilities
+    nvmlDeviceSetVgpuHeterogeneousMode
+    nvmlDeviceSetVgpuSchedulerState
+    nvmlDeviceSetVgpuSchedulerState_v2
+    nvmlDeviceSetVirtualizationMode
+    nvmlDeviceValidateInforom
+    nvmlDeviceVgpuForceGspUnload
+    nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
+    nvmlDeviceWorkloadPowerProfileGetProfilesInfo
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1
+    nvmlEventSetCreate
+    nvmlEventSetFree
+    nvmlEventSetGetContextCount_v1
+    nvmlEventSetGetContextData_v1
+    nvmlEventSetGetContextInfo_v1
+    nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1
+    nvmlEventSetRegisterGpuOperationalEvents_v1
+    nvmlEventSetWait_v2
+    nvmlEventSetWait_v3
+    nvmlGetExcludedDeviceCount
+    nvmlGetExcludedDeviceInfoByIndex
+    nvmlGetVgpuCompatibility
+    nvmlGetVgpuDriverCapabilities
+    nvmlGetVgpuVersion
+    nvmlGpmMetricsGet
+    nvmlGpmMigSampleGet
+    nvmlGpmQueryDeviceSupport
+    nvmlGpmQueryIfStreamingEnabled
+    nvmlGpmSampleAlloc
+    nvmlGpmSampleFree
+    nvmlGpmSampleGet
+    nvmlGpmSetStreamingEnabled
+    nvmlGpuInstanceCreateComputeInstance
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement
+    nvmlGpuInstanceDestroy
+    nvmlGpuInstanceGetActiveVgpus
+    nvmlGpuInstanceGetComputeInstanceById
+    nvmlGpuInstanceGetComputeInstancePossiblePlacements
+    nvmlGpuInstanceGetComputeInstanceProfileInfo
+    nvmlGpuInstanceGetComputeInstanceProfileInfoV
+    nvmlGpuInstanceGetComputeInstanceRemainingCapacity
+    nvmlGpuInstanceGetComputeInstances
+    nvmlGpuInstanceGetCreatableVgpus
+    nvmlGpuInstanceGetInfo
+    nvmlGpuInstanceGetVgpuHeterogeneousMode
+    nvmlGpuInstanceGetVgpuSchedulerLog
+    nvmlGpuInstanceGetVgpuSchedulerLog_v2
+    nvmlGpuInstanceGetVgpuSchedulerState
+    nvmlGpuInstanceGetVgpuSchedulerState_v2
+    nvmlGpuInstanceGetVgpuTypeCreatablePlacements
+    nvmlGpuInstanceSetVgpuHeterogeneousMode
+    nvmlGpuInstanceSetVgpuSchedulerState
+    nvmlGpuInstanceSetVgpuSchedulerState_v2
+    nvmlSetVgpuVersion
+    nvmlSystemEventSetCreate
+    nvmlSystemEventSetFree
+    nvmlSystemEventSetWait
+    nvmlSystemGetCPER_v1
+    nvmlSystemGetConfComputeCapabilities
+    nvmlSystemGetConfComputeGpusReadyState
+    nvmlSystemGetConfComputeKeyRotationThresholdInfo
+    nvmlSystemGetConfComputeSettings
+    nvmlSystemGetConfComputeState
+    nvmlSystemGetDriverBranch
+    nvmlSystemGetHicVersion
+    nvmlSystemGetNvlinkBwMode
+    nvmlSystemGetTopologyGpuSet
+    nvmlSystemRegisterEvents
+    nvmlSystemSetConfComputeGpusReadyState
+    nvmlSystemSetConfComputeKeyRotationThresholdInfo
+    nvmlSystemSetNvlinkBwMode
+    nvmlUnitGetCount
+    nvmlUnitGetDevices
+    nvmlUnitGetFanSpeedInfo
+    nvmlUnitGetHandleByIndex
+    nvmlUnitGetLedState
+    nvmlUnitGetPsuInfo
+    nvmlUnitGetTemperature
+    nvmlUnitGetUnitInfo
+    nvmlUnitSetLedState
+    nvmlVgpuInstanceClearAccountingPids
+    nvmlVgpuInstanceGetAccountingMode
+    nvmlVgpuInstanceGetAccountingPids
+    nvmlVgpuInstanceGetAccountingStats
+    nvmlVgpuInstanceGetEccMode
+    nvmlVgpuInstanceGetEncoderCapacity
+    nvmlVgpuInstanceGetEncoderSessions
+    nvmlVgpuInstanceGetEncoderStats
+    nvmlVgpuInstanceGetFBCSessions
+    nvmlVgpuInstanceGetFBCStats
+    nvmlVgpuInstanceGetFbUsage
+    nvmlVgpuInstanceGetFrameRateLimit
+    nvmlVgpuInstanceGetGpuInstanceId
+    nvmlVgpuInstanceGetGpuPciId
+    nvmlVgpuInstanceGetLicenseInfo_v2
+    nvmlVgpuInstanceGetLicenseStatus
+    nvmlVgpuInstanceGetMdevUUID
+    nvmlVgpuInstanceGetMetadata
+    nvmlVgpuInstanceGetPlacementId
+    nvmlVgpuInstanceGetRuntimeStateSize
+    nvmlVgpuInstanceGetType
+    nvmlVgpuInstanceGetUUID
+    nvmlVgpuInstanceGetVmDriverVersion
+    nvmlVgpuInstanceGetVmID
+    nvmlVgpuInstanceSetEncoderCapacity
+    nvmlVgpuTypeGetBAR1Info
+    nvmlVgpuTypeGetCapabilities
+    nvmlVgpuTypeGetClass
+    nvmlVgpuTypeGetDeviceID
+    nvmlVgpuTypeGetFbReservation
+    nvmlVgpuTypeGetFrameRateLimit
+    nvmlVgpuTypeGetFramebufferSize
+    nvmlVgpuTypeGetGpuInstanceProfileId
+    nvmlVgpuTypeGetGspHeapSize
+    nvmlVgpuTypeGetLicense
+    nvmlVgpuTypeGetMaxInstances
+    nvmlVgpuTypeGetMaxInstancesPerGpuInstance
+    nvmlVgpuTypeGetMaxInstancesPerVm
+    nvmlVgpuTypeGetName
+    nvmlVgpuTypeGetNumDisplayHeads
+    nvmlVgpuTypeGetResolution
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_is_refused() {
+        assert_eq!([nvmlDeviceSetPersistenceMode(), nvmlDeviceSetPersistenceMode()], [code::NOT_SUPPORTED; 2]);
+    }
+}

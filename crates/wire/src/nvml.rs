@@ -1,0 +1,316 @@
+//! NVML from afar: which functions a program may call on its server's library, and how a call travels.
+//!
+//! Only functions that ask are in the table: nothing here changes a device. A call is a frame whose opcode is the
+//! function's place in the table, from 1; its payload has the arguments in order, the reply what the function wrote, in
+//! order too. The reply's status is NVML's code.
+//!
+//! | argument | C | in the call | in the reply |
+//! |---|---|---|---|
+//! | `Device` | a handle | its number in the order of the server | |
+//! | `Value` | up to 64 bits | 8 bytes | |
+//! | `Text` | a string | length (4), bytes | |
+//! | `Out(n)` | a pointer to n bytes | 1 if given, else 0 (1) | n bytes, if given |
+//! | `Room` | a buffer and its length | length (4) | as many bytes |
+//! | `Versioned` | a structure that begins with its size and version | length (4), bytes | as many bytes |
+//! | `List(n)` | a pointer to a count, and one to elements of n bytes | count (4), 1 if elements are wanted (1) | count (4), elements |
+//! | `Words(n)` | a count, and a pointer to elements of n bytes that are read and written | count (4), elements | elements |
+//! | `Found` | a pointer to a handle | | its number (4) |
+
+/// A kind of argument, see the table above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A device.
+    Device,
+    /// A number.
+    Value,
+    /// A string.
+    Text,
+    /// So many bytes are written.
+    Out(usize),
+    /// A text is written.
+    Room,
+    /// A structure that says its own size.
+    Versioned,
+    /// A list whose length the library knows.
+    List(usize),
+    /// A list whose length the caller knows.
+    Words(usize),
+    /// A device is written.
+    Found,
+}
+
+/// A function that may be called.
+#[derive(Debug)]
+pub struct Function {
+    /// The library's name for it.
+    pub name: &'static str,
+    /// Its arguments.
+    pub arguments: &'static [Kind],
+}
+
+/// Longest text or list that travels, in bytes.
+pub const MOST: usize = 1 << 20;
+
+/// NVML's codes, as far as anybody but the library gives them.
+pub mod code {
+    /// `NVML_SUCCESS`
+    pub const SUCCESS: u32 = 0;
+    /// `NVML_ERROR_UNINITIALIZED`
+    pub const UNINITIALIZED: u32 = 1;
+    /// `NVML_ERROR_INVALID_ARGUMENT`
+    pub const INVALID_ARGUMENT: u32 = 2;
+    /// `NVML_ERROR_NOT_SUPPORTED`
+    pub const NOT_SUPPORTED: u32 = 3;
+    /// `NVML_ERROR_NOT_FOUND`
+    pub const NOT_FOUND: u32 = 6;
+    /// `NVML_ERROR_INSUFFICIENT_SIZE`
+    pub const INSUFFICIENT_SIZE: u32 = 7;
+    /// `NVML_ERROR_DRIVER_NOT_LOADED`
+    pub const DRIVER_NOT_LOADED: u32 = 9;
+    /// `NVML_ERROR_FUNCTION_NOT_FOUND`
+    pub const FUNCTION_NOT_FOUND: u32 = 13;
+    /// `NVML_ERROR_GPU_IS_LOST`
+    pub const GPU_IS_LOST: u32 = 15;
+    /// `NVML_ERROR_ARGUMENT_VERSION_MISMATCH`
+    pub const ARGUMENT_VERSION_MISMATCH: u32 = 25;
+    /// `NVML_ERROR_UNKNOWN`
+    pub const UNKNOWN: u32 = 999;
+}
+
+/// Hands the table to a macro: `name: argument argument …;` for each function.
+#[macro_export]
+macro_rules! nvml_functions {
+    ($use_them:ident) => {
+        $use_them! {
+            nvmlSystemGetDriverVersion: Room;
+            nvmlSystemGetNVMLVersion: Room;
+            nvmlSystemGetCudaDriverVersion: Out(4);
+            nvmlSystemGetCudaDriverVersion_v2: Out(4);
+            nvmlSystemGetProcessName: Value Room;
+            nvmlDeviceGetCount: Out(4);
+            nvmlDeviceGetCount_v2: Out(4);
+            nvmlDeviceGetHandleByIndex: Value Found;
+            nvmlDeviceGetHandleByIndex_v2: Value Found;
+            nvmlDeviceGetHandleByUUID: Text Found;
+            nvmlDeviceGetHandleBySerial: Text Found;
+            nvmlDeviceGetHandleByPciBusId: Text Found;
+            nvmlDeviceGetHandleByPciBusId_v2: Text Found;
+            nvmlDeviceGetName: Device Room;
+            nvmlDeviceGetUUID: Device Room;
+            nvmlDeviceGetSerial: Device Room;
+            nvmlDeviceGetVbiosVersion: Device Room;
+            nvmlDeviceGetBoardPartNumber: Device Room;
+            nvmlDeviceGetInforomVersion: Device Value Room;
+            nvmlDeviceGetInforomImageVersion: Device Room;
+            nvmlDeviceGetInforomConfigurationChecksum: Device Out(4);
+            nvmlDeviceGetGspFirmwareVersion: Device Out(64);
+            nvmlDeviceGetGspFirmwareMode: Device Out(4) Out(4);
+            nvmlDeviceGetPciInfo: Device Out(52);
+            nvmlDeviceGetPciInfo_v2: Device Out(52);
+            nvmlDeviceGetPciInfo_v3: Device Out(68);
+            nvmlDeviceGetPciInfoExt: Device Versioned;
+            nvmlDeviceGetBrand: Device Out(4);
+            nvmlDeviceGetIndex: Device Out(4);
+            nvmlDeviceGetMinorNumber: Device Out(4);
+            nvmlDeviceGetModuleId: Device Out(4);
+            nvmlDeviceGetBoardId: Device Out(4);
+            nvmlDeviceGetMultiGpuBoard: Device Out(4);
+            nvmlDeviceGetArchitecture: Device Out(4);
+            nvmlDeviceGetBusType: Device Out(4);
+            nvmlDeviceGetNumGpuCores: Device Out(4);
+            nvmlDeviceGetMemoryBusWidth: Device Out(4);
+            nvmlDeviceGetIrqNum: Device Out(4);
+            nvmlDeviceGetNumaNodeId: Device Out(4);
+            nvmlDeviceGetPersistenceMode: Device Out(4);
+            nvmlDeviceGetComputeMode: Device Out(4);
+            nvmlDeviceGetDisplayMode: Device Out(4);
+            nvmlDeviceGetDisplayActive: Device Out(4);
+            nvmlDeviceGetPerformanceState: Device Out(4);
+            nvmlDeviceGetPowerState: Device Out(4);
+            nvmlDeviceGetPowerManagementMode: Device Out(4);
+            nvmlDeviceGetPowerManagementLimit: Device Out(4);
+            nvmlDeviceGetPowerManagementDefaultLimit: Device Out(4);
+            nvmlDeviceGetPowerManagementLimitConstraints: Device Out(4) Out(4);
+            nvmlDeviceGetEnforcedPowerLimit: Device Out(4);
+            nvmlDeviceGetPowerUsage: Device Out(4);
+            nvmlDeviceGetPowerSource: Device Out(4);
+            nvmlDeviceGetTotalEnergyConsumption: Device Out(8);
+            nvmlDeviceGetTemperature: Device Value Out(4);
+            nvmlDeviceGetTemperatureV: Device Versioned;
+            nvmlDeviceGetTemperatureThreshold: Device Value Out(4);
+            nvmlDeviceGetMarginTemperature: Device Versioned;
+            nvmlDeviceGetNumFans: Device Out(4);
+            nvmlDeviceGetFanSpeed: Device Out(4);
+            nvmlDeviceGetFanSpeed_v2: Device Value Out(4);
+            nvmlDeviceGetFanSpeedRPM: Device Versioned;
+            nvmlDeviceGetTargetFanSpeed: Device Value Out(4);
+            nvmlDeviceGetMinMaxFanSpeed: Device Out(4) Out(4);
+            nvmlDeviceGetClockInfo: Device Value Out(4);
+            nvmlDeviceGetMaxClockInfo: Device Value Out(4);
+            nvmlDeviceGetClock: Device Value Value Out(4);
+            nvmlDeviceGetMaxCustomerBoostClock: Device Value Out(4);
+            nvmlDeviceGetApplicationsClock: Device Value Out(4);
+            nvmlDeviceGetDefaultApplicationsClock: Device Value Out(4);
+            nvmlDeviceGetAdaptiveClockInfoStatus: Device Out(4);
+            nvmlDeviceGetAutoBoostedClocksEnabled: Device Out(4) Out(4);
+            nvmlDeviceGetSupportedMemoryClocks: Device List(4);
+            nvmlDeviceGetSupportedGraphicsClocks: Device Value List(4);
+            nvmlDeviceGetCurrentClocksThrottleReasons: Device Out(8);
+            nvmlDeviceGetSupportedClocksThrottleReasons: Device Out(8);
+            nvmlDeviceGetCurrentClocksEventReasons: Device Out(8);
+            nvmlDeviceGetSupportedClocksEventReasons: Device Out(8);
+            nvmlDeviceGetSupportedEventTypes: Device Out(8);
+            nvmlDeviceGetCurrentClockFreqs: Device Versioned;
+            nvmlDeviceGetPerformanceModes: Device Versioned;
+            nvmlDeviceGetMemoryInfo: Device Out(24);
+            nvmlDeviceGetMemoryInfo_v2: Device Versioned;
+            nvmlDeviceGetBAR1MemoryInfo: Device Out(24);
+            nvmlDeviceGetUtilizationRates: Device Out(8);
+            nvmlDeviceGetEncoderUtilization: Device Out(4) Out(4);
+            nvmlDeviceGetDecoderUtilization: Device Out(4) Out(4);
+            nvmlDeviceGetJpgUtilization: Device Out(4) Out(4);
+            nvmlDeviceGetOfaUtilization: Device Out(4) Out(4);
+            nvmlDeviceGetEncoderCapacity: Device Value Out(4);
+            nvmlDeviceGetEncoderStats: Device Out(4) Out(4) Out(4);
+            nvmlDeviceGetFBCStats: Device Out(12);
+            nvmlDeviceGetCudaComputeCapability: Device Out(4) Out(4);
+            nvmlDeviceGetEccMode: Device Out(4) Out(4);
+            nvmlDeviceGetDefaultEccMode: Device Out(4);
+            nvmlDeviceGetTotalEccErrors: Device Value Value Out(8);
+            nvmlDeviceGetMemoryErrorCounter: Device Value Value Value Out(8);
+            nvmlDeviceGetRemappedRows: Device Out(4) Out(4) Out(4) Out(4);
+            nvmlDeviceGetRetiredPagesPendingStatus: Device Out(4);
+            nvmlDeviceGetMigMode: Device Out(4) Out(4);
+            nvmlDeviceGetMaxMigDeviceCount: Device Out(4);
+            nvmlDeviceIsMigDeviceHandle: Device Out(4);
+            nvmlDeviceGetGpuInstanceId: Device Out(4);
+            nvmlDeviceGetComputeInstanceId: Device Out(4);
+            nvmlDeviceGetVirtualizationMode: Device Out(4);
+            nvmlDeviceGetHostVgpuMode: Device Out(4);
+            nvmlDeviceGetGpuOperationMode: Device Out(4) Out(4);
+            nvmlDeviceGetDriverModel: Device Out(4) Out(4);
+            nvmlDeviceGetAccountingMode: Device Out(4);
+            nvmlDeviceGetAccountingBufferSize: Device Out(4);
+            nvmlDeviceGetViolationStatus: Device Value Out(16);
+            nvmlDeviceGetMaxPcieLinkGeneration: Device Out(4);
+            nvmlDeviceGetGpuMaxPcieLinkGeneration: Device Out(4);
+            nvmlDeviceGetMaxPcieLinkWidth: Device Out(4);
+            nvmlDeviceGetCurrPcieLinkGeneration: Device Out(4);
+            nvmlDeviceGetCurrPcieLinkWidth: Device Out(4);
+            nvmlDeviceGetPcieSpeed: Device Out(4);
+            nvmlDeviceGetPcieLinkMaxSpeed: Device Out(4);
+            nvmlDeviceGetPcieReplayCounter: Device Out(4);
+            nvmlDeviceGetPcieThroughput: Device Value Out(4);
+            nvmlDeviceGetComputeRunningProcesses: Device List(16);
+            nvmlDeviceGetComputeRunningProcesses_v2: Device List(24);
+            nvmlDeviceGetComputeRunningProcesses_v3: Device List(24);
+            nvmlDeviceGetGraphicsRunningProcesses: Device List(16);
+            nvmlDeviceGetGraphicsRunningProcesses_v2: Device List(24);
+            nvmlDeviceGetGraphicsRunningProcesses_v3: Device List(24);
+            nvmlDeviceGetMPSComputeRunningProcesses_v2: Device List(24);
+            nvmlDeviceGetMPSComputeRunningProcesses_v3: Device List(24);
+            nvmlDeviceGetCpuAffinity: Device Words(8);
+            nvmlDeviceGetTopologyCommonAncestor: Device Device Out(4);
+            nvmlDeviceGetP2PStatus: Device Device Value Out(4);
+            nvmlDeviceOnSameBoard: Device Device Out(4);
+            nvmlDeviceGetNvLinkState: Device Value Out(4);
+            nvmlDeviceGetNvLinkVersion: Device Value Out(4);
+            nvmlDeviceGetNvLinkCapability: Device Value Value Out(4);
+            nvmlDeviceGetNvLinkErrorCounter: Device Value Value Out(8);
+            nvmlDeviceGetNvLinkRemoteDeviceType: Device Value Out(4);
+            nvmlDeviceGetNvLinkRemotePciInfo_v2: Device Value Out(68);
+            nvmlDeviceGetGpuFabricInfo: Device Out(28);
+            nvmlDeviceGetGpuFabricInfoV: Device Versioned;
+            nvmlDeviceGetPlatformInfo: Device Versioned;
+            nvmlDeviceGetCapabilities: Device Versioned;
+            nvmlDeviceGetC2cModeInfoV: Device Out(4);
+            nvmlDeviceGetFieldValues: Device Words(40);
+        }
+    };
+}
+
+macro_rules! table {
+    ($($name:ident: $($kind:ident $(($bytes:literal))?)*;)*) => {
+        /// All functions, in the order of their numbers.
+        pub static FUNCTIONS: &[Function] = &[
+            $(Function { name: stringify!($name), arguments: &[$(Kind::$kind $(($bytes))?),*] },)*
+        ];
+    };
+}
+
+nvml_functions!(table);
+
+/// The function with a number.
+pub fn function(opcode: u16) -> Option<&'static Function> {
+    FUNCTIONS.get(usize::from(opcode).checked_sub(1)?)
+}
+
+/// The number of a function.
+pub fn opcode(name: &str) -> Option<u16> {
+    FUNCTIONS.iter().position(|function| function.name == name).map(|at| at as u16 + 1)
+}
+
+/// Reads what one side wrote, and nothing beyond it.
+#[derive(Debug)]
+pub struct Parts<'a>(pub &'a [u8]);
+
+impl<'a> Parts<'a> {
+    /// The next bytes.
+    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (part, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(part)
+    }
+
+    /// The next 32 bits.
+    pub fn word(&mut self) -> Option<u32> {
+        self.bytes(4)?.try_into().ok().map(u32::from_le_bytes)
+    }
+
+    /// The next 64 bits.
+    pub fn wide(&mut self) -> Option<u64> {
+        self.bytes(8)?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    /// A length that is not too long.
+    pub fn length(&mut self) -> Option<usize> {
+        self.word().map(|length| length as usize).filter(|length| *length <= MOST)
+    }
+
+    /// Yes or no.
+    pub fn flag(&mut self) -> Option<bool> {
+        match self.bytes(1)? {
+            [0] => Some(false),
+            [1] => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_to_their_functions() {
+        for function in FUNCTIONS {
+            let number = opcode(function.name).unwrap();
+            assert!(std::ptr::eq(super::function(number).unwrap(), function), "{}", function.name);
+            assert!(!function.name.contains("Set") && function.arguments.len() <= 6, "{}", function.name);
+        }
+        assert!(super::function(0).is_none() && opcode("nvmlDeviceSetPersistenceMode").is_none());
+    }
+
+    #[test]
+    fn parts_end_where_the_bytes_do() {
+        let mut parts = Parts(&[1, 0, 0, 0, 1, 2]);
+        assert_eq!((parts.length(), parts.flag(), parts.flag(), parts.word()), (Some(1), Some(true), None, None));
+        assert!(parts.is_empty());
+        assert_eq!(Parts(&[0xff; 4]).length(), None);
+    }
+}

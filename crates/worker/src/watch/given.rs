@@ -1,0 +1,118 @@
+//! Arguments of a call as they came, checked; and answers in the form that the program expects.
+
+use katydid_wire::nvml::{Function, Kind, MOST, Parts, code};
+
+/// Largest structure that says its own size, in bytes.
+const LARGEST: usize = 1 << 16;
+
+/// An argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Given {
+    /// A device, in the server's order.
+    Device(u32),
+    /// A number.
+    Value(u64),
+    /// A string, with its NUL.
+    Text(Vec<u8>),
+    /// So many bytes are wanted, or none.
+    Out(usize, bool),
+    /// A text of so many bytes is wanted.
+    Room(usize),
+    /// A structure to be filled.
+    Versioned(Vec<u8>),
+    /// Bytes of an element, for how many there is room, whether any are wanted.
+    List(usize, u32, bool),
+    /// Bytes of an element, how many, and what they hold.
+    Words(u32, Vec<u8>),
+    /// A device is wanted.
+    Found,
+}
+
+/// The arguments of a call; none where bytes are missing, left over, or too many.
+pub(super) fn read(function: &Function, payload: &[u8]) -> Option<Vec<Given>> {
+    let mut parts = Parts(payload);
+    let given = function.arguments.iter().map(|kind| one(*kind, &mut parts)).collect::<Option<Vec<_>>>()?;
+    parts.is_empty().then_some(given)
+}
+
+fn one(kind: Kind, parts: &mut Parts<'_>) -> Option<Given> {
+    Some(match kind {
+        Kind::Device => Given::Device(parts.word()?),
+        Kind::Value => Given::Value(parts.wide()?),
+        Kind::Text => {
+            let length = parts.length()?;
+            let mut text = parts.bytes(length)?.to_vec();
+            text.push(0);
+            Given::Text(text)
+        }
+        Kind::Out(size) => Given::Out(size, parts.flag()?),
+        Kind::Room => Given::Room(parts.length()?),
+        Kind::Versioned => {
+            let length = parts.length().filter(|length| (4..=LARGEST).contains(length))?;
+            Given::Versioned(parts.bytes(length)?.to_vec())
+        }
+        Kind::List(size) => {
+            let (count, wanted) = (parts.word()?, parts.flag()?);
+            let fits = !wanted || (count as usize).checked_mul(size)? <= MOST;
+            fits.then_some(Given::List(size, count, wanted))?
+        }
+        Kind::Words(size) => {
+            let count = parts.word()?;
+            let length = (count as usize).checked_mul(size).filter(|length| *length <= MOST)?;
+            Given::Words(count, parts.bytes(length)?.to_vec())
+        }
+        Kind::Found => Given::Found,
+    })
+}
+
+/// A text with its NUL in a buffer of `room` bytes.
+pub(super) fn text(room: usize, text: &str) -> Result<Vec<u8>, u32> {
+    if text.len() >= room {
+        return Err(code::INSUFFICIENT_SIZE);
+    }
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(room, 0);
+    Ok(bytes)
+}
+
+/// A count and the elements that there is room for.
+pub(super) fn list(room: u32, wanted: bool, elements: &[Vec<u8>]) -> (u32, Vec<Vec<u8>>) {
+    let count = (elements.len() as u32).to_le_bytes().to_vec();
+    let fits = elements.len() <= room as usize;
+    match (fits, wanted) {
+        (true, true) => (code::SUCCESS, vec![[count, elements.concat()].concat()]),
+        (true, false) if elements.is_empty() => (code::SUCCESS, vec![count]),
+        _ => (code::INSUFFICIENT_SIZE, vec![count]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::nvml::{function, opcode};
+
+    use super::*;
+
+    fn given(name: &str, payload: &[u8]) -> Option<Vec<Given>> {
+        read(function(opcode(name).unwrap()).unwrap(), payload)
+    }
+
+    #[test]
+    fn arguments_are_whole_or_none() {
+        let asked = given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0]);
+        assert_eq!(asked, Some(vec![Given::Device(1), Given::Out(4, true), Given::Out(4, false)]));
+        assert_eq!(given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1]), None);
+        assert_eq!(given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0, 0]), None);
+        assert_eq!(given("nvmlDeviceGetFieldValues", &[0, 0, 0, 0, 255, 255, 255, 255]), None);
+        assert_eq!(given("nvmlDeviceGetMemoryInfo_v2", &[0, 0, 0, 0, 2, 0, 0, 0, 1, 1]), None);
+    }
+
+    #[test]
+    fn answers_fit_their_room_or_say_that_they_do_not() {
+        assert_eq!(text(3, "ab"), Ok(vec![b'a', b'b', 0]));
+        assert_eq!(text(2, "ab"), Err(code::INSUFFICIENT_SIZE));
+        let elements = [vec![1, 2], vec![3, 4]];
+        assert_eq!(list(2, true, &elements), (code::SUCCESS, vec![vec![2, 0, 0, 0, 1, 2, 3, 4]]));
+        assert_eq!(list(1, true, &elements), (code::INSUFFICIENT_SIZE, vec![vec![2, 0, 0, 0]]));
+        assert_eq!(list(0, false, &[]), (code::SUCCESS, vec![vec![0; 4]]));
+    }
+}

@@ -1,0 +1,234 @@
+//! The machine's own NVML.
+//!
+//! Functions are found by name and called with at most six words, which is how C passes numbers and pointers here. Their
+//! signatures are those of the table that both sides share.
+
+#![expect(unsafe_code, reason = "calls functions of a library by name")]
+
+use katydid_wire::nvml::{Function, code};
+use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
+
+use super::Source;
+use super::given::Given;
+
+/// Exported by our own library of that name alone.
+const OWN: &[u8] = b"katydid_nvml_marker";
+/// Where it lies when the loader's search is bent.
+const PLACES: [&str; 5] = [
+    "libnvidia-ml.so.1",
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib64/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+];
+
+/// Any function, as its six words.
+type Entry = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> u32;
+
+/// An NVML that was started.
+pub(super) struct Library {
+    library: Opened,
+}
+
+/// Memory that a function reads or writes, aligned for any structure.
+struct Buffer {
+    words: Vec<u64>,
+    length: usize,
+}
+
+impl Buffer {
+    fn new(length: usize, contents: &[u8]) -> Self {
+        let mut words = vec![0; length.div_ceil(8).max(1)];
+        for (word, bytes) in words.iter_mut().zip(contents.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(whole);
+        }
+        Self { words, length }
+    }
+
+    fn address(&mut self) -> usize {
+        self.words.as_mut_ptr().expose_provenance()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.truncate(self.length);
+        bytes
+    }
+
+    fn word(&self) -> u32 {
+        self.words.first().map_or(0, |word| *word as u32)
+    }
+}
+
+/// What becomes of an argument after the call.
+enum After {
+    /// Nothing is told; it was there to be read.
+    Read { _buffer: Buffer },
+    /// All of it is told.
+    Told(Buffer),
+    /// A count, and bytes of an element and the elements.
+    List(Buffer, usize, Option<Buffer>),
+    /// A handle, told by its number.
+    Found(Buffer),
+}
+
+impl Library {
+    /// Opens and starts it.
+    pub(super) fn open() -> Result<Self, String> {
+        let mut last = String::new();
+        for place in PLACES {
+            // SAFETY: the system's library of management; its constructors run as in any program that uses it.
+            match unsafe { Opened::open(Some(place), RTLD_NOW | RTLD_LOCAL) } {
+                // SAFETY: only looked for.
+                Ok(library) if unsafe { library.get::<Entry>(OWN) }.is_ok() => {
+                    last = format!("{place} is Katydid's own")
+                }
+                Ok(library) => return Self { library }.start(),
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(last)
+    }
+
+    fn start(self) -> Result<Self, String> {
+        match self.entry("nvmlInit_v2").map(|entry| {
+            // SAFETY: takes nothing.
+            unsafe { entry(0, 0, 0, 0, 0, 0) }
+        }) {
+            Some(code::SUCCESS) => Ok(self),
+            Some(other) => Err(format!("the machine's NVML answers {other}")),
+            None => Err("the machine's NVML is too old".to_owned()),
+        }
+    }
+
+    fn entry(&self, name: &str) -> Option<Entry> {
+        // SAFETY: functions of NVML take numbers and pointers only, six at most, and return a number.
+        unsafe { self.library.get::<Entry>(name.as_bytes()) }.ok().map(|found| *found)
+    }
+
+    /// The library's handle of a device.
+    fn device(&self, number: u32) -> Result<usize, u32> {
+        let entry = self.entry("nvmlDeviceGetHandleByIndex_v2").ok_or(code::FUNCTION_NOT_FOUND)?;
+        let mut handle = Buffer::new(8, &[]);
+        // SAFETY: the output is as wide as a handle.
+        match unsafe { entry(number as usize, handle.address(), 0, 0, 0, 0) } {
+            code::SUCCESS => Ok(handle.words.first().map_or(0, |word| *word as usize)),
+            other => Err(other),
+        }
+    }
+
+    /// The number of a device.
+    fn number(&self, handle: usize) -> Result<u32, u32> {
+        let entry = self.entry("nvmlDeviceGetIndex").ok_or(code::FUNCTION_NOT_FOUND)?;
+        let mut number = Buffer::new(4, &[]);
+        // SAFETY: the output is as wide as a number; the handle came from the library.
+        match unsafe { entry(handle, number.address(), 0, 0, 0, 0) } {
+            code::SUCCESS => Ok(number.word()),
+            other => Err(other),
+        }
+    }
+
+    /// The words of a call, and what is told of it afterwards.
+    fn prepare(&self, given: &[Given]) -> Result<(Vec<usize>, Vec<After>), u32> {
+        let (mut words, mut after) = (Vec::new(), Vec::new());
+        for argument in given {
+            match argument {
+                Given::Device(number) => words.push(self.device(*number)?),
+                Given::Value(value) => words.push(*value as usize),
+                Given::Text(text) => {
+                    let mut buffer = Buffer::new(text.len(), text);
+                    words.push(buffer.address());
+                    after.push(After::Read { _buffer: buffer });
+                }
+                Given::Out(_, false) => words.push(0),
+                Given::Out(size, true) => {
+                    let mut buffer = Buffer::new(*size, &[]);
+                    words.push(buffer.address());
+                    after.push(After::Told(buffer));
+                }
+                Given::Room(room) => {
+                    let mut buffer = Buffer::new(*room, &[]);
+                    words.extend([if *room == 0 { 0 } else { buffer.address() }, *room]);
+                    after.push(After::Told(buffer));
+                }
+                Given::Versioned(bytes) => {
+                    let mut buffer = Buffer::new(bytes.len(), bytes);
+                    words.push(buffer.address());
+                    after.push(After::Told(buffer));
+                }
+                Given::List(size, count, wanted) => {
+                    let mut number = Buffer::new(4, &count.to_le_bytes());
+                    let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
+                    words.extend([number.address(), elements.as_mut().map_or(0, Buffer::address)]);
+                    after.push(After::List(number, *size, elements));
+                }
+                Given::Words(count, bytes) => {
+                    let mut buffer = Buffer::new(bytes.len(), bytes);
+                    words.extend([*count as usize, buffer.address()]);
+                    after.push(After::Told(buffer));
+                }
+                Given::Found => {
+                    let mut buffer = Buffer::new(8, &[]);
+                    words.push(buffer.address());
+                    after.push(After::Found(buffer));
+                }
+            }
+        }
+        Ok((words, after))
+    }
+
+    fn told(&self, status: u32, after: &After) -> Result<Option<Vec<u8>>, u32> {
+        Ok(match after {
+            After::Read { .. } => None,
+            After::Told(buffer) => Some(buffer.bytes()),
+            After::List(number, size, elements) => {
+                let mut bytes = number.bytes();
+                if let Some(elements) = elements.as_ref().filter(|_| status == code::SUCCESS) {
+                    let filled = (number.word() as usize).saturating_mul(*size);
+                    bytes.extend(elements.bytes().into_iter().take(filled));
+                }
+                Some(bytes)
+            }
+            After::Found(_) if status != code::SUCCESS => Some(vec![0; 4]),
+            After::Found(buffer) => {
+                let handle = buffer.words.first().map_or(0, |word| *word as usize);
+                Some(self.number(handle)?.to_le_bytes().to_vec())
+            }
+        })
+    }
+}
+
+impl Source for Library {
+    fn call(&mut self, function: &'static Function, given: &[Given]) -> (u32, Vec<Vec<u8>>) {
+        let Some(entry) = self.entry(function.name) else { return (code::FUNCTION_NOT_FOUND, Vec::new()) };
+        let (mut words, after) = match self.prepare(given) {
+            Ok(prepared) => prepared,
+            Err(status) => return (status, Vec::new()),
+        };
+        words.resize(6, 0);
+        let [a, b, c, d, e, f] = words.as_slice() else { return (code::UNKNOWN, Vec::new()) };
+        // SAFETY: the words are what the table says that this function takes; pointers lead to buffers in `after`, of
+        // the sizes that it says, which outlive the call.
+        let status = unsafe { entry(*a, *b, *c, *d, *e, *f) };
+        let told = after.iter().map(|after| self.told(status, after)).collect::<Result<Vec<_>, u32>>();
+        match told {
+            Ok(told) => (status, told.into_iter().flatten().collect()),
+            Err(other) => (other, Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_hold_their_contents_and_no_more() {
+        let mut buffer = Buffer::new(5, &[1, 2, 3]);
+        assert!(buffer.address().is_multiple_of(8));
+        assert_eq!((buffer.bytes(), buffer.word()), (vec![1, 2, 3, 0, 0], 0x0003_0201));
+        assert_eq!(Buffer::new(12, &[7; 12]).bytes(), [7; 12]);
+    }
+}

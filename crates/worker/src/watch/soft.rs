@@ -1,0 +1,293 @@
+//! What NVML would say of softcuda's devices: who they are, their memory, who uses them. What a processor does not tell of
+//! itself as a GPU does (temperature, power, links) is not supported, as on a GPU without the sensor.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use katydid_cuda_sys::device_attribute as id;
+use katydid_driver::{Driver, DriverChoice, open};
+use katydid_session::gather;
+use katydid_wire::facts::{DeviceFacts, Facts};
+use katydid_wire::nvml::{Function, code};
+
+use super::given::{Given, list, text};
+use super::{Processes, Source};
+
+/// Attributes that only NVML's words need.
+const MEMORY_CLOCK: u32 = 36;
+const MEMORY_BUS: u32 = 37;
+const COMPUTE_MODE: u32 = 20;
+/// Between two looks at how busy the processors are.
+const MOMENT: Duration = Duration::from_millis(50);
+/// `NVML_VALUE_NOT_AVAILABLE`
+const NOT_AVAILABLE: u64 = u64::MAX;
+/// `nvmlMemory_v2_t`: its size, and its version above that.
+const MEMORY_V2: u32 = 40 | 2 << 24;
+/// What an instance's number is where there are no instances.
+const NO_INSTANCE: u32 = u32::MAX;
+
+/// softcuda's devices.
+pub(super) struct Soft {
+    facts: Facts,
+    processes: Processes,
+}
+
+/// What a function wrote, or why it did not.
+type Told = Result<Vec<Vec<u8>>, u32>;
+
+impl Soft {
+    /// Opens softcuda, and asks it; fails for any other driver.
+    pub(super) fn open(choice: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Result<Self, String> {
+        let driver = Driver::new(open(choice, soft).map_err(|error| error.to_string())?);
+        if !driver.is_soft() {
+            return Err("a GPU's driver, whose NVML is to be asked".to_owned());
+        }
+        let facts = gather::devices(&driver).map_err(|code| format!("softcuda answers {}", code.0))?;
+        Ok(Self { facts, processes: processes.clone() })
+    }
+
+    fn device(&self, number: u32) -> Result<&DeviceFacts, u32> {
+        self.facts.devices.get(number as usize).ok_or(code::INVALID_ARGUMENT)
+    }
+
+    fn found(&self, wanted: impl Fn(&DeviceFacts) -> bool) -> Told {
+        let number = self.facts.devices.iter().position(wanted).ok_or(code::NOT_FOUND)?;
+        Ok(vec![(number as u32).to_le_bytes().to_vec()])
+    }
+
+    /// Bytes that the processes hold; several devices are not told apart.
+    fn used(&self) -> Result<u64, u32> {
+        match self.facts.devices.as_slice() {
+            [_] => Ok(self.processes.iter().map(|(_, bytes)| bytes).sum()),
+            _ => Err(code::NOT_SUPPORTED),
+        }
+    }
+
+    /// Questions about the system, and which devices there are.
+    fn system(&self, name: &str, given: &[Given]) -> Told {
+        let version = env!("CARGO_PKG_VERSION");
+        match (name, given) {
+            ("nvmlSystemGetDriverVersion" | "nvmlSystemGetNVMLVersion", [Given::Room(room)]) => {
+                Ok(vec![text(*room, version)?])
+            }
+            ("nvmlSystemGetCudaDriverVersion" | "nvmlSystemGetCudaDriverVersion_v2", _) => {
+                Ok(vec![self.facts.driver_version.to_le_bytes().to_vec()])
+            }
+            ("nvmlSystemGetProcessName", [Given::Value(process), Given::Room(room)]) => {
+                let path = format!("/proc/{}/comm", *process as u32);
+                let name = fs::read_to_string(path).map_err(|_| code::NOT_FOUND)?;
+                Ok(vec![text(*room, name.trim_end())?])
+            }
+            ("nvmlDeviceGetCount" | "nvmlDeviceGetCount_v2", _) => {
+                Ok(vec![(self.facts.devices.len() as u32).to_le_bytes().to_vec()])
+            }
+            ("nvmlDeviceGetHandleByIndex" | "nvmlDeviceGetHandleByIndex_v2", [Given::Value(number), _]) => {
+                self.device(*number as u32)?;
+                Ok(vec![(*number as u32).to_le_bytes().to_vec()])
+            }
+            ("nvmlDeviceGetHandleByUUID", [Given::Text(wanted), _]) => {
+                self.found(|device| spelled(&device.uuid).as_bytes() == without_nul(wanted))
+            }
+            ("nvmlDeviceGetHandleByPciBusId" | "nvmlDeviceGetHandleByPciBusId_v2", [Given::Text(wanted), _]) => {
+                let wanted = std::str::from_utf8(without_nul(wanted)).ok().and_then(place);
+                self.found(|device| wanted.is_some() && place(&device.pci_bus_id) == wanted)
+            }
+            _ => Err(code::NOT_SUPPORTED),
+        }
+    }
+
+    /// Questions about one device.
+    fn of_device(&self, name: &str, number: u32, given: &[Given]) -> Told {
+        let device = self.device(number)?;
+        let value = |id: u32| device.attribute(id as i32).map_or(0, |answer| answer.value.cast_unsigned());
+        let word = |value: u32| Ok(vec![value.to_le_bytes().to_vec()]);
+        match (name, given) {
+            ("nvmlDeviceGetName", [Given::Room(room)]) => Ok(vec![text(*room, &device.name)?]),
+            ("nvmlDeviceGetUUID", [Given::Room(room)]) => Ok(vec![text(*room, &spelled(&device.uuid))?]),
+            ("nvmlDeviceGetPciInfo" | "nvmlDeviceGetPciInfo_v2", _) => Ok(vec![pci(device, 52)]),
+            ("nvmlDeviceGetPciInfo_v3", _) => Ok(vec![pci(device, 68)]),
+            ("nvmlDeviceGetIndex" | "nvmlDeviceGetMinorNumber", _) => word(number),
+            ("nvmlDeviceIsMigDeviceHandle", _) => word(0),
+            ("nvmlDeviceGetNumGpuCores", _) => word(value(id::MULTIPROCESSOR_COUNT)),
+            ("nvmlDeviceGetMemoryBusWidth", _) => word(value(MEMORY_BUS)),
+            ("nvmlDeviceGetComputeMode", _) => word(value(COMPUTE_MODE)),
+            ("nvmlDeviceGetMaxClockInfo" | "nvmlDeviceGetMaxCustomerBoostClock", [Given::Value(clock), _]) => {
+                // Clocks are told in MHz, attributes in kHz. Number 2 is the memory's.
+                word(value(if *clock == 2 { MEMORY_CLOCK } else { id::CLOCK_RATE }) / 1000)
+            }
+            ("nvmlDeviceGetCudaComputeCapability", _) => {
+                let parts = [id::COMPUTE_CAPABILITY_MAJOR, id::COMPUTE_CAPABILITY_MINOR];
+                Ok(parts.map(|part| value(part).to_le_bytes().to_vec()).to_vec())
+            }
+            ("nvmlDeviceGetMemoryInfo", _) => {
+                let (total, used) = (device.total_memory, self.used()?);
+                Ok(vec![bytes_of(&[total, total.saturating_sub(used), used])])
+            }
+            ("nvmlDeviceGetMemoryInfo_v2", [Given::Versioned(asked)]) => {
+                if asked.len() != 40 || asked.first_chunk() != Some(&MEMORY_V2.to_le_bytes()) {
+                    return Err(code::ARGUMENT_VERSION_MISMATCH);
+                }
+                let (total, used) = (device.total_memory, self.used()?);
+                Ok(vec![bytes_of(&[u64::from(MEMORY_V2), total, 0, total.saturating_sub(used), used])])
+            }
+            ("nvmlDeviceGetUtilizationRates", _) => {
+                let busy = busy().ok_or(code::NOT_SUPPORTED)?;
+                Ok(vec![[busy.to_le_bytes(), busy.to_le_bytes()].concat()])
+            }
+            _ => Err(code::NOT_SUPPORTED),
+        }
+    }
+
+    /// Who uses a device.
+    fn users(&self, name: &str, number: u32, size: usize) -> Option<Result<Vec<Vec<u8>>, u32>> {
+        if name.contains("Graphics") || name.contains("MPS") {
+            return Some(Ok(Vec::new()));
+        }
+        let is_asked = name.starts_with("nvmlDeviceGetComputeRunningProcesses");
+        let element = |(process, bytes): &(u32, u64)| {
+            let bytes = if self.facts.devices.len() == 1 { *bytes } else { NOT_AVAILABLE };
+            let mut element = u64::from(*process).to_le_bytes().to_vec();
+            element.extend(bytes.to_le_bytes());
+            element.extend([NO_INSTANCE; 2].map(u32::to_le_bytes).as_flattened());
+            element.truncate(size);
+            element
+        };
+        let all = || self.device(number).map(|_| self.processes.iter().map(element).collect());
+        is_asked.then(all)
+    }
+}
+
+impl Source for Soft {
+    fn call(&mut self, function: &'static Function, given: &[Given]) -> (u32, Vec<Vec<u8>>) {
+        if let [Given::Device(number), Given::List(size, room, wanted)] = given
+            && let Some(users) = self.users(function.name, *number, *size)
+        {
+            return users.map_or_else(|code| (code, Vec::new()), |users| list(*room, *wanted, &users));
+        }
+        let told = match given {
+            [Given::Device(number), rest @ ..] => self.of_device(function.name, *number, rest),
+            given => self.system(function.name, given),
+        };
+        told.map_or_else(|code| (code, Vec::new()), |told| (code::SUCCESS, told))
+    }
+}
+
+fn without_nul(text: &[u8]) -> &[u8] {
+    text.strip_suffix(&[0]).unwrap_or(text)
+}
+
+fn bytes_of(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// `GPU-` and a UUID in groups of 8-4-4-4-12 digits.
+fn spelled(uuid: &[u8; 16]) -> String {
+    let mut text = "GPU-".to_owned();
+    for (at, byte) in uuid.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// Domain, bus and device of `domain:bus:device.function`.
+fn place(text: &str) -> Option<[u32; 3]> {
+    let (place, _) = text.split_once('.').unwrap_or((text, ""));
+    let numbers: Option<Vec<u32>> = place.split(':').map(|part| u32::from_str_radix(part, 16).ok()).collect();
+    match numbers?.as_slice() {
+        [domain, bus, device] => Some([*domain, *bus, *device]),
+        [bus, device] => Some([0, *bus, *device]),
+        _ => None,
+    }
+}
+
+/// `nvmlPciInfo_t` of a length: an older address, five numbers, and in the newer one the address again.
+fn pci(device: &DeviceFacts, length: usize) -> Vec<u8> {
+    let [domain, bus, slot] = place(&device.pci_bus_id).unwrap_or_default();
+    let mut bytes = format!("{domain:04X}:{bus:02X}:{slot:02X}.0").into_bytes();
+    bytes.resize(16, 0);
+    bytes.extend([domain, bus, slot, 0, 0].map(u32::to_le_bytes).as_flattened());
+    if length > 52 {
+        bytes.extend(format!("{domain:08X}:{bus:02X}:{slot:02X}.0").bytes());
+    }
+    bytes.resize(length, 0);
+    bytes
+}
+
+/// Per cent of the processors' time that is used, over a moment.
+fn busy() -> Option<u32> {
+    let first = times(&fs::read_to_string("/proc/stat").ok()?)?;
+    thread::sleep(MOMENT);
+    let second = times(&fs::read_to_string("/proc/stat").ok()?)?;
+    let (all, idle) = (second.0.checked_sub(first.0)?, second.1.checked_sub(first.1)?);
+    Some((100 * idle.min(all)).checked_div(all).map_or(0, |idle| 100 - idle as u32))
+}
+
+/// All ticks of the processors, and those in which they did nothing.
+fn times(stat: &str) -> Option<(u64, u64)> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // The fourth and fifth: doing nothing, and waiting for a disk.
+    Some((ticks.iter().take(8).sum(), ticks.get(3)? + ticks.get(4)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::nvml::{function, opcode};
+
+    use super::*;
+
+    fn soft() -> Soft {
+        let device = DeviceFacts {
+            name: "a device".into(),
+            pci_bus_id: "0000:1A:00.0".into(),
+            uuid: [0xab; 16],
+            total_memory: 1000,
+            ..DeviceFacts::default()
+        };
+        Soft {
+            facts: Facts { driver_version: 13000, devices: vec![device], peers: vec![] },
+            processes: vec![(42, 300)],
+        }
+    }
+
+    fn call(name: &str, given: &[Given]) -> (u32, Vec<Vec<u8>>) {
+        soft().call(function(opcode(name).unwrap()).unwrap(), given)
+    }
+
+    #[test]
+    fn memory_and_those_who_hold_it_are_told() {
+        let device = Given::Device(0);
+        let (status, told) = call("nvmlDeviceGetMemoryInfo", &[device.clone(), Given::Out(24, true)]);
+        assert_eq!((status, &told[0]), (code::SUCCESS, &bytes_of(&[1000, 700, 300])));
+        let asked = [device.clone(), Given::List(24, 4, true)];
+        let (status, told) = call("nvmlDeviceGetComputeRunningProcesses_v3", &asked);
+        assert_eq!((status, told[0].len(), told[0][4]), (code::SUCCESS, 28, 42));
+        let (status, told) = call("nvmlDeviceGetComputeRunningProcesses_v3", &[device, Given::List(24, 0, false)]);
+        assert_eq!((status, told), (code::INSUFFICIENT_SIZE, vec![vec![1, 0, 0, 0]]));
+    }
+
+    #[test]
+    fn devices_are_found_by_every_name_and_no_other() {
+        let by = |name: &str, text: &str| {
+            let text = [text.as_bytes(), &[0]].concat();
+            call(name, &[Given::Text(text), Given::Found]).0
+        };
+        assert_eq!(by("nvmlDeviceGetHandleByUUID", &spelled(&[0xab; 16])), code::SUCCESS);
+        assert_eq!(by("nvmlDeviceGetHandleByUUID", "GPU-ab"), code::NOT_FOUND);
+        assert_eq!(by("nvmlDeviceGetHandleByPciBusId_v2", "00000000:1a:00.0"), code::SUCCESS);
+        assert_eq!(by("nvmlDeviceGetHandleByPciBusId_v2", "nonsense"), code::NOT_FOUND);
+        assert_eq!(call("nvmlDeviceGetName", &[Given::Device(1), Given::Room(64)]).0, code::INVALID_ARGUMENT);
+        assert_eq!(call("nvmlDeviceGetPowerUsage", &[Given::Device(0), Given::Out(4, true)]).0, code::NOT_SUPPORTED);
+    }
+
+    #[test]
+    fn ticks_are_counted_once() {
+        assert_eq!(times("cpu  10 0 5 80 5 0 0 0 7 7\ncpu0 1"), Some((100, 85)));
+        assert_eq!(times("intr 1"), None);
+    }
+}
