@@ -235,6 +235,13 @@ impl<'a> Job<'a> {
         command
     }
 
+    /// The command that has the job's sessions move to the server at `to`.
+    pub fn migrate_command(&self, to: &str, options: &[&str]) -> Command {
+        let mut command = katydid(self.places, &["migrate", &self.name, "--json", "--to", to]);
+        command.args(options).envs([self.home.setting()]);
+        command
+    }
+
     /// Kills every process of the job and every worker of the server, at once, and waits until they are gone.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 pub mod catalog;
 pub mod job;
+pub mod opencl;
 pub mod places;
 pub mod program;
 pub mod server;

@@ -3,13 +3,10 @@
 //!
 //! The driver is the one that `cargo xtask setup` fetched; where it could not be, that is said and nothing is tested.
 
-use std::env;
-use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use katydid_tests::opencl::{driver, expected, has_driver, libraries, program, programs};
 use katydid_tests::places::Places;
 use katydid_tests::program::run;
 use katydid_tests::server::Server;
@@ -26,20 +23,20 @@ fn main() -> ExitCode {
         Ok(places) => Places { expected: expected(), ..places },
         Err(error) => return failed(&error),
     };
-    if !places.opencl().join("vendors").exists() {
+    if !has_driver(&places) {
         println!("not tested: no OpenCL driver in {}; `cargo xtask setup` fetches one", places.opencl().display());
         return ExitCode::SUCCESS;
     }
-    let (server, programs) = match (Server::start_with(&places, "soft", &[], &driver(&places)), programs()) {
+    let (server, programs) = match (Server::start_with(&places, "soft", &[], &driver(&places)), programs(&places)) {
         (Ok(server), Ok(programs)) => (server, programs),
         (Err(error), _) => return failed(&error),
         (_, Err(error)) => return failed(&error),
     };
     let mut trials = Vec::new();
-    for program in &programs {
+    for name in &programs {
         for way in ways(&server) {
-            let (places, way, program) = (places.clone(), way.clone(), program.clone());
-            trials.push(Trial::test(format!("{way}::{program}"), move || one(&places, &way, &program)));
+            let (places, way, name) = (places.clone(), way.clone(), name.clone());
+            trials.push(Trial::test(format!("{way}::{name}"), move || one(&places, &way, &name)));
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -52,36 +49,6 @@ fn failed(error: &dyn std::fmt::Display) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("apps-opencl")
-}
-
-fn expected() -> PathBuf {
-    sources().join("expected")
-}
-
-/// The names of all programs, in order.
-fn programs() -> std::io::Result<Vec<String>> {
-    let mut names: Vec<String> = fs::read_dir(sources())?
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
-        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
-        .collect();
-    names.sort();
-    Ok(names)
-}
-
-/// What makes a process find the driver, and keep what it compiles below the target folder.
-fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
-    let root = places.opencl();
-    vec![
-        ("OCL_ICD_VENDORS", root.join("vendors").into()),
-        ("LD_LIBRARY_PATH", root.join("usr/lib/x86_64-linux-gnu").into()),
-        ("POCL_CACHE_DIR", root.join("cache").into()),
-    ]
-}
-
 fn ways(server: &Server) -> [Way; 4] {
     let [shm, tcp] = Way::through(server);
     let unix = Way::Served { name: "unix", address: server.unix(), as_stream: true };
@@ -89,11 +56,11 @@ fn ways(server: &Server) -> [Way; 4] {
 }
 
 fn one(places: &Places, way: &Way, name: &str) -> Result<(), Failed> {
-    let mut command: Command = way.command(places, &places.apps.join("opencl").join(name));
+    let mut command: Command = way.command(places, &program(places, name));
     // The loader is needed on every way; the driver is the server's but on the direct one.
     match way {
         Way::Direct { .. } => drop(command.envs(driver(places))),
-        _ => drop(command.env("LD_LIBRARY_PATH", places.opencl().join("usr/lib/x86_64-linux-gnu"))),
+        _ => drop(command.env("LD_LIBRARY_PATH", libraries(places))),
     }
     judge(places, name, &run(&mut command, LIMIT)?)?;
     Ok(())

@@ -23,9 +23,9 @@ use crate::tree::Tree;
 /// options name other architectures.
 const CODE: &str = "arch=compute_90,code=[sm_90,compute_90]";
 
-/// Two ranks on this machine, that speak through shared memory only: what a checkpoint can take along. Ranks are not tied
+/// Ranks on this machine, that speak through shared memory only: what a checkpoint can take along. Ranks are not tied
 /// to cores, of which there may be fewer than ranks.
-const MPI_RUN: &str = "mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 --mca btl self,vader \
+pub(crate) const MPI_RUN: &str = "mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl self,vader \
     --mca btl_vader_single_copy_mechanism none";
 
 /// Compilers at a time.
@@ -126,7 +126,7 @@ fn build(tree: &Tree, app: &App) -> Result<()> {
 fn launcher(tree: &Tree, app: &App) -> Option<String> {
     match app.kind {
         Kind::Python => Some(python_launcher(tree, app)),
-        Kind::Mpi => Some(format!("#!/bin/sh\nexec {MPI_RUN} '{}' \"$@\"\n", ranked(tree, app).display())),
+        Kind::Mpi => Some(format!("#!/bin/sh\nexec {MPI_RUN} -n 2 '{}' \"$@\"\n", ranked(tree, app).display())),
         _ => None,
     }
 }

@@ -5,15 +5,17 @@
 //! nothing where there is no apt or no network; the tests of OpenCL say so then.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::apps::MPI_RUN;
 use crate::criu::{clear, configure};
 use crate::output::{line, step};
-use crate::shell;
 use crate::tree::Tree;
+use crate::{setup, shell};
 
 /// The pins: packages, each with its version.
 const PINS: &str = include_str!("../opencl.txt");
@@ -24,6 +26,8 @@ const SOURCES: [&str; 2] = [
 ];
 /// What nobody needs of them.
 const SUPERFLUOUS: [&str; 3] = ["usr/share/doc", "usr/share/man", "etc"];
+/// What the names of programs with ranks of MPI begin with.
+const RANKED: &str = "mpi_";
 /// Libraries, below the root.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
@@ -108,18 +112,35 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let print = blake3::Hasher::new().update(PINS.as_bytes()).update(&header).update(&text).finalize().to_hex();
         let program = programs.join(path.file_stem().unwrap_or_default());
+        let is_ranked = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(RANKED));
+        if is_ranked && !setup::has_open_mpi() {
+            continue;
+        }
         let stamp = program.with_extension("stamp");
         if program.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == print.as_str()) {
             continue;
         }
-        build(&root, &path, &program)?;
+        if is_ranked {
+            let ranked = program.with_extension("ranked");
+            build(&root, "mpicc", &path, &ranked)?;
+            launcher(&program, &format!("#!/bin/sh\nexec {MPI_RUN} -n 4 '{}' \"$@\"\n", ranked.display()))?;
+        } else {
+            build(&root, "gcc", &path, &program)?;
+        }
         fs::write(&stamp, print.as_str()).with_context(|| format!("cannot write {}", stamp.display()))?;
     }
     Ok(())
 }
 
-fn build(root: &Path, source: &Path, program: &Path) -> Result<()> {
-    let mut gcc = Command::new("gcc");
+/// The script that a program with ranks is started by.
+fn launcher(path: &Path, script: &str) -> Result<()> {
+    fs::write(path, script).with_context(|| format!("cannot write {}", path.display()))?;
+    let executable = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, executable).with_context(|| format!("cannot set the mode of {}", path.display()))
+}
+
+fn build(root: &Path, compiler: &str, source: &Path, program: &Path) -> Result<()> {
+    let mut gcc = Command::new(compiler);
     gcc.args(["-O2", "-Wall", "-Wextra", "-Wno-deprecated-declarations", "-I"]).arg(root.join("usr/include"));
     gcc.arg(source).arg("-o").arg(program).arg("-L").arg(root.join(LIBRARIES)).args(["-l:libOpenCL.so.1", "-lpthread"]);
     shell::read(&mut gcc).map(drop).with_context(|| format!("cannot build {}", source.display()))

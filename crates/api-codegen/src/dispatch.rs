@@ -30,7 +30,7 @@ pub fn generate(source: &Source) -> String {
         let session_message = source.session.functions.iter().any(|f| f.name == function.name);
         handler(&mut out, function, if session_message { by_hand } else { complete });
     }
-    journal::kept(&mut out, source);
+    journal::kept(&mut out, source.messages());
     out
 }
 

@@ -7,7 +7,6 @@ use std::fmt::Write;
 
 use katydid_api_spec::{Function, Journal, Kind, Object};
 
-use crate::source::Source;
 use crate::text::wire_type;
 
 /// The lines that follow a message's execution. What was made or set counts when that succeeded; what was to be ended
@@ -30,19 +29,39 @@ pub(crate) fn notes(function: &Function) -> String {
     format!("    if status == sys::CUresult::SUCCESS {{\n        {note}\n    }}\n")
 }
 
+/// The same for messages of OpenCL, whose handlers return only when they succeeded. Ids say what kind of object they name.
+pub(crate) fn opencl_note(function: &Function) -> String {
+    let Some(object) = function.journal.object() else { return String::new() };
+    let id = number(function, &object.param);
+    match &function.journal {
+        Journal::Create(_) => format!("session.journal.made(head, {id}, payload);"),
+        Journal::Set(_) => {
+            let property = object.selector.as_ref().map_or_else(|| "0".to_owned(), |name| number(function, name));
+            format!("session.journal.changed(head, {id}, {property}, payload);")
+        }
+        Journal::Destroy(_) => format!("session.journal.ended({id});"),
+        _ => String::new(),
+    }
+}
+
 /// Two functions by which a journal that was read is checked: it may hold no other messages.
-pub(crate) fn kept(out: &mut String, source: &Source) {
+pub(crate) fn kept<'a>(out: &mut String, messages: impl Iterator<Item = (u16, &'a Function)> + Clone) {
     let is_kept = |journal: &Journal| matches!(journal, Journal::Create(_) | Journal::Set(_) | Journal::Answer(_));
     let is_end = |journal: &Journal| matches!(journal, Journal::Destroy(_));
     let _ = writeln!(out, "/// Whether a message makes, changes or tells something that the journal keeps.");
-    list(out, "is_kept", source, is_kept);
+    list(out, "is_kept", messages.clone(), is_kept);
     let _ = writeln!(out, "\n/// Whether a message ends what the journal keeps.");
-    list(out, "is_end", source, is_end);
+    list(out, "is_end", messages, is_end);
 }
 
-fn list(out: &mut String, name: &str, source: &Source, holds: impl Fn(&Journal) -> bool) {
+fn list<'a>(
+    out: &mut String,
+    name: &str,
+    messages: impl Iterator<Item = (u16, &'a Function)>,
+    holds: impl Fn(&Journal) -> bool,
+) {
     let _ = writeln!(out, "pub(crate) fn {name}(opcode: u16) -> bool {{\n    matches!(opcode,");
-    let opcodes = source.messages().filter(|(_, function)| holds(&function.journal));
+    let opcodes = messages.filter(|(_, function)| holds(&function.journal));
     let opcodes: Vec<_> = opcodes.map(|(opcode, _)| opcode.to_string()).collect();
     let none = if opcodes.is_empty() { "0" } else { "" };
     let _ = writeln!(out, "        {none}{}\n    )\n}}", opcodes.join(" | "));

@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use katydid_api_spec::{Api, Body, Class, Function};
 
+use crate::journal;
 use crate::source::Source;
 use crate::text::{c_signature, c_type, c_types, function_path, names};
 
@@ -90,22 +91,37 @@ pub fn dispatch(source: &Source) -> String {
     );
     for (opcode, function) in source.opencl_messages() {
         let name = &function.name;
-        let call = match function.class {
-            Class::Enqueue => format!("crate::handlers::{name}(session, head, message)"),
-            Class::Blocking => {
-                format!("crate::handlers::{name}(session, head, message).and_then(|job| session.detach(head, job))")
-            }
-            _ => format!(
-                "crate::handlers::{name}(session, head, message).and_then(|reply| session.answer(head, &reply))"
-            ),
-        };
-        let _ = writeln!(
-            out,
-            "        {opcode} => {{\n            let message = message::{name}::decode(payload)?;\n            {call}\n        }}"
-        );
+        let _ = writeln!(out, "        {opcode} => {{\n            let message = message::{name}::decode(payload)?;");
+        out.push_str(&executed(function));
+        out.push_str("        }\n");
     }
-    out.push_str("        opcode => Err(SessionError::UnknownOpcode { opcode }.into()),\n    }\n}\n");
+    out.push_str("        opcode => Err(SessionError::UnknownOpcode { opcode }.into()),\n    }\n}\n\n");
+    journal::kept(&mut out, source.opencl_messages());
     out
+}
+
+/// The handler, what the journal notes, and the answer. What was to be ended is gone from the session's books whatever
+/// the driver said.
+fn executed(function: &Function) -> String {
+    let name = &function.name;
+    let note = match journal::opencl_note(function) {
+        note if note.is_empty() => note,
+        note => format!("            {note}\n"),
+    };
+    match function.class {
+        Class::Enqueue if note.is_empty() => format!("            crate::handlers::{name}(session, head, message)\n"),
+        Class::Enqueue => {
+            format!("            let done = crate::handlers::{name}(session, head, message);\n{note}            done\n")
+        }
+        Class::Blocking => format!(
+            "            let job = crate::handlers::{name}(session, head, message)?;\n\
+             {note}            session.detach(head, job)\n"
+        ),
+        _ => format!(
+            "            let reply = crate::handlers::{name}(session, head, message)?;\n\
+             {note}            session.answer(head, &reply)\n"
+        ),
+    }
 }
 
 /// Product `opencl_table.rs`: the same table as a driver fills it in, one entry a function.

@@ -79,14 +79,14 @@ impl Source {
     }
 
     /// All messages of a CUDA session in the order of their opcodes, which start at 1.
-    pub fn messages(&self) -> impl Iterator<Item = (u16, &katydid_api_spec::Function)> {
+    pub fn messages(&self) -> impl Iterator<Item = (u16, &katydid_api_spec::Function)> + Clone {
         let session = self.session.functions.iter();
         let cuda = self.cuda.functions.iter().filter(|function| function.has_message());
         (1..).zip(session.chain(cuda))
     }
 
     /// The same of an OpenCL session.
-    pub fn opencl_messages(&self) -> impl Iterator<Item = (u16, &katydid_api_spec::Function)> {
+    pub fn opencl_messages(&self) -> impl Iterator<Item = (u16, &katydid_api_spec::Function)> + Clone {
         (1..).zip(self.opencl_session.functions.iter())
     }
 }

@@ -55,6 +55,7 @@ pub(crate) enum Command {
     Ps(PsFlags),
     Checkpoint(CheckpointFlags),
     Restore(RestoreFlags),
+    Migrate(MigrateFlags),
     Inspect(InspectFlags),
     Images(ImagesFlags),
     Trace(TraceFlags),
@@ -188,7 +189,40 @@ pub(crate) struct RestoreFlags {
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,
+    /// Use this device in place of those that sessions of OpenCL had, or in place of one of them: a number, cpu, gpu,
+    /// accelerator, or a part of a name.
+    #[arg(long, value_name = "[OLD=]NEW")]
+    pub(crate) device: Vec<String>,
     /// Write a line of JSON to standard error when the job runs again: its name, and the program's process id.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Moves the GPU side of a running job to another server, or to other devices.
+///
+/// The job's processes stay where they are and need no CRIU: they stand still while their sessions are saved, rebuilt by
+/// workers of the other server, and taken up there. What cannot go on there is refused with the reason, and everything
+/// goes on where it was.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: katydid migrate train --to unix:/run/katydid-2.sock --device gpu")]
+pub(crate) struct MigrateFlags {
+    /// Name of a job, or id of one of its processes.
+    pub(crate) job: String,
+    /// The server to go to: unix:PATH or tcp://HOST:PORT; the job's own one to change devices only.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) to: String,
+    /// Use this device in place of those that sessions of OpenCL have, or in place of one of them: a number, cpu, gpu,
+    /// accelerator, or a part of a name.
+    #[arg(long, value_name = "[OLD=]NEW")]
+    pub(crate) device: Vec<String>,
+    /// Keep the checkpoint on the way in this image; without it there is one in the folder for temporary files as long
+    /// as it is needed.
+    #[arg(short = 'o', long = "output", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) image: Option<PathBuf>,
+    /// How long the GPU may take to come to rest, such as 2m; 30s unless given.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) patience: Option<Period>,
+    /// Write JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -7,6 +7,7 @@
 //! | `ps`         | `ps.rs`         | who is served                                     |
 //! | `checkpoint` | `checkpoint.rs` | a job into an image                               |
 //! | `restore`    | `restore.rs`    | a job out of an image                             |
+//! | `migrate`    | `migrate.rs`    | a running job's sessions to another server        |
 //! | `inspect`    | `inspect.rs`    | what is in a checkpoint                           |
 //! | `images`     | `images.rs`     | images: listed, verified, cleared up              |
 //! | `trace`      | `trace/`        | what CUDA calls a program makes                   |
@@ -28,6 +29,7 @@ mod images;
 mod inspect;
 mod layout;
 mod manual;
+mod migrate;
 mod period;
 mod private;
 mod probe;
@@ -72,6 +74,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Ps(flags) => ps::main(&flags),
         Command::Checkpoint(flags) => checkpoint::main(&flags),
         Command::Restore(flags) => restore::main(&flags),
+        Command::Migrate(flags) => migrate::main(&flags),
         Command::Inspect(flags) => inspect::main(&flags),
         Command::Images(flags) => images::main(&flags),
         Command::Trace(flags) => trace::main(&flags),

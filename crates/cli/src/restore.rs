@@ -49,7 +49,10 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
         Failure::work(format!("cannot make a folder for CRIU's log: {error}; set TMPDIR to one with room"))
     })?;
     let katydid = std::env::current_exe().map_err(Failure::work)?;
-    let surroundings = Surroundings { server, private_criu: &layout.criu(), katydid: &katydid, work: work.path() };
+    let devices = flags.device.join("\n");
+    let (private_criu, work_path) = (layout.criu(), work.path());
+    let surroundings =
+        Surroundings { server, private_criu: &private_criu, katydid: &katydid, work: work_path, devices: &devices };
     let progress = Mutex::new(Progress::new());
     let restored = opened.restore(&surroundings, &|done, total| {
         if let Ok(progress) = progress.lock() {

@@ -34,8 +34,8 @@ const PUT_AWAY: u8 = 75;
 const LEFT_BY_CRIU: [(u8, &str); 2] = [(128 + 5, "SIGTRAP"), (128 + 13, "SIGPIPE")];
 
 /// Names what hwloc looks at, by which MPI's launchers and ranks learn the machine's topology: OpenCL's platforms too,
-/// unless told otherwise. It finds nothing there that it can place, and each process would keep a session of OpenCL for
-/// as long as it lives, which no checkpoint can take along.
+/// unless told otherwise. It finds nothing there that it can place, and each process would keep a session of OpenCL, and
+/// a worker, for as long as it lives.
 const TOPOLOGY: &str = "HWLOC_COMPONENTS";
 const NO_OPENCL: &str = "-opencl";
 

@@ -110,14 +110,24 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
     Ok(Opened { session, arenas, pinned: connection.pinned, address, link: hello.link })
 }
 
+/// A session that has begun without agreed addresses.
+pub struct Plain {
+    /// For calls.
+    pub link: Box<dyn ProgramLink>,
+    /// The server.
+    pub address: Address,
+    /// How frames travel.
+    pub kind: LinkKind,
+}
+
 /// Connects for a session without agreed addresses.
 ///
 /// # Errors
 ///
 /// [`OpenError`], whose text says what to do.
-pub fn open_plain(session: SessionKind) -> Result<Box<dyn ProgramLink>, OpenError> {
+pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
     let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
-    let address: Address = server.parse()?;
+    let address: Address = server_now(server).parse()?;
     let hello = Hello {
         session,
         claim: Claim::NEW,
@@ -128,7 +138,13 @@ pub fn open_plain(session: SessionKind) -> Result<Box<dyn ProgramLink>, OpenErro
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: Vec::new(),
     };
-    Ok(connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link)
+    let link = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link;
+    Ok(Plain { link, address, kind: hello.link })
+}
+
+/// Whether the environment names a server.
+pub fn has_server() -> bool {
+    variable("KATYDID_SERVER").is_some()
 }
 
 /// Connects to ask about the server's devices: no session, no worker's GPU.

@@ -20,14 +20,14 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_transport::{Address, Holding, LinkError, Talk, TalkError};
-use katydid_wire::handshake::LinkKind;
+use katydid_wire::handshake::{LinkKind, SessionKind};
 use katydid_wire::job::{FromProgram, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::connect::{OpenError, program_name, variable};
 use crate::output::say;
-use crate::session::Session;
+use crate::threads;
 
 /// Names frames at which the program holds itself for a checkpoint, ascending, counted from 1: for tests that must come
 /// out the same every time.
@@ -109,9 +109,27 @@ enum Standing {
     Bereft,
 }
 
+/// A session as the keeper of its program's job needs it.
+pub trait Kept: Sync {
+    /// Which API it speaks.
+    fn kind(&self) -> SessionKind;
+
+    /// Its link; none if that cannot be held.
+    fn holding(&self) -> Option<&dyn Holding>;
+
+    /// Whether its worker is gone for good.
+    fn is_lost(&self) -> bool;
+
+    /// Its link broke while `what` was done.
+    fn broke(&self, what: &str, error: &LinkError);
+
+    /// It will not come back: says why, and lets those go who wait for it.
+    fn give_up(&self, why: &str);
+}
+
 /// The job thread of one session.
 pub struct Keeper<'a> {
-    session: &'a Session,
+    session: &'a dyn Kept,
     link: &'a dyn Holding,
     job: Job,
     address: String,
@@ -123,7 +141,7 @@ pub struct Keeper<'a> {
 
 impl<'a> Keeper<'a> {
     /// For a session at `address`; none if its link cannot be held.
-    pub fn new(session: &'a Session, job: Job, address: &Address, kind: LinkKind) -> Option<Self> {
+    pub fn new(session: &'a dyn Kept, job: Job, address: &Address, kind: LinkKind) -> Option<Self> {
         let link = session.holding()?;
         let (address, standing) = (address.to_string(), Standing::Present);
         let mut keeper = Self { session, link, job, address, kind, standing, is_held: false, attempts: 0 };
@@ -209,6 +227,7 @@ impl<'a> Keeper<'a> {
     fn introduction(&self) -> FromProgram {
         FromProgram::Member {
             protocol: PROTOCOL,
+            session: self.session.kind().0,
             pid: std::process::id(),
             key: self.link.key(),
             address: self.address.clone(),
@@ -290,7 +309,7 @@ impl<'a> Keeper<'a> {
             }
             Err(error) => {
                 if !matches!(error, LinkError::System { .. }) {
-                    let _ = self.session.fail("leaving the worker", &error);
+                    self.session.broke("leaving the worker", &error);
                 }
                 FromProgram::Failed { text: error.to_string() }
             }
@@ -306,6 +325,17 @@ impl<'a> Keeper<'a> {
 
     fn give_up(&mut self, why: &str) {
         self.session.give_up(why);
+    }
+}
+
+/// The job thread calls nothing of the program's.
+const STACK: usize = 1 << 20;
+
+/// Starts the thread that does what the supervisor of the program's job asks for.
+pub fn keep(session: &'static dyn Kept, job: Job, address: &Address, kind: LinkKind) {
+    let Some(keeper) = Keeper::new(session, job, address, kind) else { return };
+    if threads::start("katydid-job", STACK, move || keeper.run()).is_err() {
+        say("there is no thread to keep the job with: it cannot be checkpointed");
     }
 }
 

@@ -3,7 +3,8 @@
 //! Nothing here knows a function of CUDA's; the shim composes those from these parts. [`session`] carries messages,
 //! [`connect`] opens it, [`life`] says what fork and exit allow. [`slab`] makes handles, [`stack`] keeps a thread's
 //! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches,
-//! [`trace`] records calls, and is read by `katydid trace`.
+//! [`trace`] records calls, and is read by `katydid trace`; [`threads`] are ours in the program, [`job`] keeps it for its
+//! supervisor.
 
 pub mod connect;
 pub mod job;
@@ -15,5 +16,6 @@ pub mod regions;
 pub mod session;
 pub mod slab;
 pub mod stack;
+pub mod threads;
 pub mod trace;
 pub mod visible;

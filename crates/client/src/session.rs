@@ -11,8 +11,10 @@ use katydid_cuda_sys::CUresult;
 use katydid_transport::{Holding, LinkError, ProgramLink, Staging};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
+use katydid_wire::handshake::SessionKind;
 use katydid_wire::message::kdOutput;
 
+use crate::job::Kept;
 use crate::{life, output};
 
 /// What calls return once the worker is gone. The driver knows no "connection lost"; of the errors that programs
@@ -186,19 +188,6 @@ impl Session {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// For the keeper of the program's job.
-    pub fn holding(&self) -> Option<&dyn Holding> {
-        self.link.holding()
-    }
-
-    /// The session will not come back: says why, and lets those go who wait for it.
-    pub fn give_up(&self, why: &str) {
-        let _ = self.lose(&format!("the session has ended: {why}"));
-        if let Some(holding) = self.holding() {
-            holding.give_up();
-        }
-    }
-
     /// In the child of a fork: lets go of the connection without a word to the worker.
     pub fn abandon(&self) {
         self.link.abandon();
@@ -234,6 +223,31 @@ impl Session {
             output::say(format_args!("{why}; every further CUDA call returns {LOST}"));
         }
         LOST
+    }
+}
+
+impl Kept for Session {
+    fn kind(&self) -> SessionKind {
+        SessionKind::CUDA
+    }
+
+    fn holding(&self) -> Option<&dyn Holding> {
+        self.link.holding()
+    }
+
+    fn is_lost(&self) -> bool {
+        Self::is_lost(self)
+    }
+
+    fn broke(&self, what: &str, error: &LinkError) {
+        let _ = self.fail(what, error);
+    }
+
+    fn give_up(&self, why: &str) {
+        let _ = self.lose(&format!("the session has ended: {why}"));
+        if let Some(holding) = self.holding() {
+            holding.give_up();
+        }
     }
 }
 

@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// zstd level of chunks unless the request says.
 const DEFAULT_LEVEL: u32 = 1;
 /// How often a checkpoint is begun anew because a program came to the job while it was taken.
-const ATTEMPTS: u32 = 8;
+pub(crate) const ATTEMPTS: u32 = 8;
 
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +124,21 @@ pub enum CheckpointError {
         /// What failed then.
         also: Box<CheckpointError>,
     },
+    /// Links are what they are for as long as a program lives.
+    #[error(
+        "{program} (process {pid}) shares memory with its worker, which {to} cannot: name a server of this machine by its unix socket, or checkpoint the job and restore it there"
+    )]
+    Link {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The server.
+        to: String,
+    },
+    /// Devices that nobody can choose.
+    #[error("--device chooses devices of OpenCL, and no program of the job has a session of that")]
+    NoChoice,
     /// A test wanted it to.
     #[error("KATYDID_FAULT wants a failure at stage {stage}")]
     Wanted {
@@ -196,7 +211,7 @@ fn keeps_stopped(request: &Request) -> bool {
     !request.leave_running && !request.device_only
 }
 
-fn options(request: &Request) -> Options {
+pub(crate) fn options(request: &Request) -> Options {
     let compression = match request.level {
         None => Compression::default(),
         Some(0) => Compression::None,
@@ -206,14 +221,14 @@ fn options(request: &Request) -> Options {
 }
 
 /// One try; a second one is made when a program came to the job meanwhile.
-struct Attempt<'j, 'a> {
-    job: &'j Inner,
-    root: u32,
-    request: &'a Request,
-    writer: &'a Writer,
-    criu: Option<&'a Criu>,
-    tell: &'a (dyn Fn(&Step) + Sync),
-    stages: &'a Stages,
+pub(crate) struct Attempt<'j, 'a> {
+    pub(crate) job: &'j Inner,
+    pub(crate) root: u32,
+    pub(crate) request: &'a Request,
+    pub(crate) writer: &'a Writer,
+    pub(crate) criu: Option<&'a Criu>,
+    pub(crate) tell: &'a (dyn Fn(&Step) + Sync),
+    pub(crate) stages: &'a Stages,
 }
 
 /// All that the manifest takes, in the image already.
@@ -245,7 +260,7 @@ fn clear(image: &Image, keep: u32) -> Result<(), CheckpointError> {
 }
 
 /// What the time of standstill has brought.
-struct Dumped {
+pub(crate) struct Dumped {
     processes: Vec<Process>,
     criu: Option<CriuPart>,
 }
@@ -285,7 +300,7 @@ impl<'j> Attempt<'j, '_> {
     }
 
     /// From hold to dump. Processes are left stopped only on success, and when they are to be killed.
-    fn stand_still(&self, stop: &mut Stop<'_>, arrivals: u64) -> Result<Option<Dumped>, CheckpointError> {
+    pub(crate) fn stand_still(&self, stop: &mut Stop<'_>, arrivals: u64) -> Result<Option<Dumped>, CheckpointError> {
         let Request { device_only, full, .. } = *self.request;
         self.begin(&Step::Hold)?;
         stop.hold()?;
@@ -383,19 +398,19 @@ impl<'j> Attempt<'j, '_> {
     }
 
     /// Waits for programs that are about to use the GPU.
-    fn introduced(&self) -> Result<(), CheckpointError> {
+    pub(crate) fn introduced(&self) -> Result<(), CheckpointError> {
         let doing = "wait for programs that begin to use the GPU";
         self.job.members.wait_introduced().map_err(|source| CheckpointError::System { doing, source })
     }
 
     /// Tells the stage that begins.
-    fn begin(&self, step: &Step) -> Result<(), CheckpointError> {
+    pub(crate) fn begin(&self, step: &Step) -> Result<(), CheckpointError> {
         (self.tell)(step);
         proof::strike(step)
     }
 
     /// Waits for the workers, and takes in what they and CRIU wrote.
-    fn write(&self, stop: &mut Stop<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
+    pub(crate) fn write(&self, stop: &mut Stop<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
         self.begin(&Step::Write { done: 0, total: 0, written: 0 })?;
         let parts = stop.write(self.writer, &|done, total, written| {
             (self.tell)(&Step::Write { done, total, written });
@@ -413,7 +428,7 @@ impl<'j> Attempt<'j, '_> {
 }
 
 /// Lets everything go on, after `cause`.
-fn undo(
+pub(crate) fn undo(
     stop: &mut Stop<'_>,
     stopped: Option<&[Process]>,
     questions: Questions<'_>,
@@ -469,9 +484,15 @@ fn part(criu: &Criu, root_pid: u32, notes: Notes, folder: &Path) -> Result<CriuP
     })
 }
 
-fn manifest(job: &Inner, members: &[Member], sessions: Vec<Session>, criu: Option<CriuPart>, times: Times) -> Manifest {
+pub(crate) fn manifest(
+    job: &Inner,
+    members: &[Member],
+    sessions: Vec<Session>,
+    criu: Option<CriuPart>,
+    times: Times,
+) -> Manifest {
     let member = |session: &Session| {
-        let member = members.iter().find(|member| session_name(member.pid) == session.name);
+        let member = members.iter().find(|member| session_name(member) == session.name);
         let (pid, name) = member.map_or((0, String::new()), |member| (member.pid, member.program.clone()));
         Program { pid, name, session: Some(session.name.clone()) }
     };
@@ -487,11 +508,11 @@ fn manifest(job: &Inner, members: &[Member], sessions: Vec<Session>, criu: Optio
 }
 
 /// Milliseconds since 1970.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -226,7 +226,8 @@ impl Companion {
     }
 
     /// Rebuilds a session from the image; it then waits for its program, as long as this connection stands. A program
-    /// that lives on (`device_only`) has its host memory itself.
+    /// that lives on (`device_only`) has its host memory itself. `devices` are those to use in place of its own, a line
+    /// each.
     ///
     /// # Errors
     ///
@@ -236,6 +237,7 @@ impl Companion {
         catalogue: &Catalogue<'_>,
         directory: Option<BorrowedFd<'_>>,
         device_only: bool,
+        devices: &str,
         progress: &Progress,
     ) -> Result<(), CompanionError> {
         let directory = directory.filter(|_| self.is_local);
@@ -245,6 +247,7 @@ impl Companion {
             session: self.session.clone(),
             checkpoint,
             device_only: u32::from(device_only),
+            devices: devices.to_owned(),
         };
         match self.order(&order, directory, SILENCE, Questions::Read(catalogue), Some(progress))? {
             FromWorker::Restored { .. } => Ok(()),

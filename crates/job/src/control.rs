@@ -4,6 +4,7 @@
 //! |------------------------|------------------------------------------------------------------------------|
 //! | `GET /v1/job`          | [`JobView`](crate::view::JobView)                                            |
 //! | `POST /v1/checkpoints` | takes a [`Request`]; [`Step`]s, one JSON object a line, the last one the end |
+//! | `POST /v1/migrations`  | takes a [`Migration`]; the same                                              |
 //!
 //! Anything else is answered with a JSON object whose `error` says what exists. A client that goes away does not end the
 //! checkpoint that it asked for. `docs/admin-api.md` is the manual.
@@ -15,10 +16,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tiny_http::{HTTPVersion, Header, Method, Response, Server};
 
 use crate::job::{Inner, lock};
-use crate::view::{Request, Step};
+use crate::view::{Migration, Request, Step};
 
 /// Largest request that is read.
 const MAX_REQUEST: u64 = 64 << 10;
@@ -72,10 +74,16 @@ fn answer(request: tiny_http::Request, job: &Weak<Inner>) {
     let Some(job) = job.upgrade() else { return };
     match (request.method(), request.url()) {
         (Method::Get, "/v1/job") => respond(request, 200, &job.view()),
-        (Method::Post, "/v1/checkpoints") => checkpoint(request, &job),
+        (Method::Post, "/v1/checkpoints") => {
+            // How it ended is the last line.
+            stepwise(request, |wanted: &Request, tell| drop(job.checkpoint(wanted, tell)));
+        }
+        (Method::Post, "/v1/migrations") => {
+            stepwise(request, |wanted: &Migration, tell| drop(job.migrate(wanted, tell)));
+        }
         (_, "/v1/job") => problem(request, 405, "only GET works here"),
-        (_, "/v1/checkpoints") => problem(request, 405, "only POST works here"),
-        _ => problem(request, 404, "no such resource; there are /v1/job and /v1/checkpoints"),
+        (_, "/v1/checkpoints" | "/v1/migrations") => problem(request, 405, "only POST works here"),
+        _ => problem(request, 404, "no such resource; there are /v1/job, /v1/checkpoints and /v1/migrations"),
     }
 }
 
@@ -94,21 +102,20 @@ fn respond(request: tiny_http::Request, status: u16, body: &impl Serialize) {
     let _ = request.respond(response);
 }
 
-/// Takes the checkpoint, and tells each step as it begins.
-fn checkpoint(mut request: tiny_http::Request, job: &Inner) {
+/// Does what the request wants, and tells each step as it begins.
+fn stepwise<T: DeserializeOwned>(mut request: tiny_http::Request, work: impl FnOnce(&T, &(dyn Fn(&Step) + Sync))) {
     let mut body = Vec::new();
     if let Err(error) = request.as_reader().take(MAX_REQUEST).read_to_end(&mut body) {
         return problem(request, 400, &format!("the request cannot be read: {error}"));
     }
-    let wanted: Request = match serde_json::from_slice(&body) {
+    let wanted: T = match serde_json::from_slice(&body) {
         Ok(wanted) => wanted,
         Err(error) => return problem(request, 400, &format!("the request is none: {error}")),
     };
     let in_chunks = *request.http_version() >= HTTPVersion(1, 1);
     let lines = Lines { out: Mutex::new(request.into_writer()), in_chunks };
     lines.begin();
-    // How it ended is the last line.
-    let _ = job.checkpoint(&wanted, &|step| lines.tell(step));
+    work(&wanted, &|step| lines.tell(step));
     lines.end();
 }
 

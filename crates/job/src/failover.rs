@@ -84,11 +84,11 @@ impl Inner {
         let reader = image.checkpoint(Which::Number(recovery.number)).map_err(|error| text(&error))?;
         let directory = reader.directory().map_err(|error| text(&error))?;
         let server = address(&member.address).map_err(|error| text(&error))?;
-        let session = session_name(member.pid);
+        let session = session_name(member);
         let mut companion = Companion::connect(&server, SessionKey::NONE, &session).map_err(|error| text(&error))?;
         let catalogue = Catalogue::new(&reader);
         companion
-            .restore(&catalogue, directory.as_ref().map(AsFd::as_fd), true, &Progress::default())
+            .restore(&catalogue, directory.as_ref().map(AsFd::as_fd), true, "", &Progress::default())
             .map_err(|error| text(&error))?;
         let order = ToProgram::Resume { address: member.address.clone(), key: companion.key };
         let key = companion.key;

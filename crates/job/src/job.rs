@@ -17,8 +17,9 @@ use crate::criu::{Criu, CriuError};
 use crate::failover::Recovery;
 use crate::folder::{self, Folder, FolderError};
 use crate::members::{Event, Members};
+use crate::migrate;
 use crate::stdio::Standard;
-use crate::view::{JobView, Report, Request, Step};
+use crate::view::{JobView, Migration, Moved, Report, Request, Step};
 
 /// What a job is made of.
 #[derive(Debug)]
@@ -189,10 +190,7 @@ impl Job {
     ///
     /// The file cannot be written.
     pub fn set_server(&self, address: &str) -> io::Result<()> {
-        let mut servers = lock(&self.0.servers);
-        servers.retain(|server| server != address);
-        servers.insert(0, address.to_owned());
-        fs::write(self.0.folder.path().join("server"), servers.join("\n"))
+        self.0.set_server(address)
     }
 
     /// The program has been started.
@@ -254,20 +252,55 @@ impl Job {
 }
 
 impl Inner {
-    pub(crate) fn checkpoint(
-        &self,
-        request: &Request,
-        tell: &(dyn Fn(&Step) + Sync),
-    ) -> Result<Report, CheckpointError> {
+    pub(crate) fn set_server(&self, address: &str) -> io::Result<()> {
+        let mut servers = lock(&self.servers);
+        servers.retain(|server| server != address);
+        servers.insert(0, address.to_owned());
+        fs::write(self.folder.path().join("server"), servers.join("\n"))
+    }
+
+    /// Does `work` unless a checkpoint or a migration is at hand already.
+    fn in_turn<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let only = match self.checkpointer.try_lock() {
             Ok(only) => Some(only),
             Err(TryLockError::Poisoned(only)) => Some(only.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        let outcome = only.ok_or(CheckpointError::Busy).and_then(|_only| {
+        only.ok_or(CheckpointError::Busy).and_then(|_only| {
             let _turn = lock(&self.turn);
-            self.take(request, tell)
+            work()
+        })
+    }
+
+    /// Moves the job's sessions, and tells each step.
+    pub(crate) fn migrate(&self, request: &Migration, tell: &(dyn Fn(&Step) + Sync)) -> Result<Moved, CheckpointError> {
+        let outcome = self.in_turn(|| {
+            let outcome = self.attended(tell, |tell| migrate::migrate(self, request, tell));
+            outcome.inspect_err(|_| self.release_reached(|_| true))
         });
+        match &outcome {
+            Ok(moved) => tell(&Step::Moved(moved.clone())),
+            Err(error) => tell(&Step::Failed { error: error.to_string() }),
+        }
+        outcome
+    }
+
+    /// Does `work`, whose steps are in the job's view meanwhile.
+    fn attended<T>(&self, tell: &(dyn Fn(&Step) + Sync), work: impl FnOnce(&(dyn Fn(&Step) + Sync)) -> T) -> T {
+        let outcome = work(&|step| {
+            *lock(&self.step) = Some(step.clone());
+            tell(step);
+        });
+        *lock(&self.step) = None;
+        outcome
+    }
+
+    pub(crate) fn checkpoint(
+        &self,
+        request: &Request,
+        tell: &(dyn Fn(&Step) + Sync),
+    ) -> Result<Report, CheckpointError> {
+        let outcome = self.in_turn(|| self.take(request, tell));
         // Whoever hears this may ask for the next one at once.
         match &outcome {
             Ok(report) => tell(&Step::Done(report.clone())),
@@ -280,11 +313,7 @@ impl Inner {
     fn take(&self, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
         let waiting: Vec<(u64, Option<u64>)> =
             self.members.list().iter().map(|member| (member.id, member.reached)).collect();
-        let outcome = checkpoint::take(self, request, &|step| {
-            *lock(&self.step) = Some(step.clone());
-            tell(step);
-        });
-        *lock(&self.step) = None;
+        let outcome = self.attended(tell, |tell| checkpoint::take(self, request, tell));
         match &outcome {
             Ok(report) => {
                 *lock(&self.last) = Some(report.clone());

@@ -22,6 +22,7 @@ pub mod job;
 mod kernel_data;
 mod lengths;
 pub mod members;
+mod migrate;
 pub mod namespace;
 mod notes;
 mod patience;

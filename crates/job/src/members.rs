@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_wire::envelope::{self, EnvelopeError, HEAD};
+use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{FromProgram, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram};
 use katydid_wire::key::SessionKey;
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,8 @@ pub struct Member {
     pub id: u64,
     /// Its process, as it sees itself.
     pub pid: u32,
+    /// Which API its session speaks: a process may be a member twice.
+    pub session: SessionKind,
     /// Its session.
     pub key: SessionKey,
     /// The server of its session.
@@ -302,18 +305,19 @@ impl Members {
         self.wait_for(id, patience, |seat| (seat.member.standing == Standing::Back).then_some(()))
     }
 
-    /// Waits for a member with this process id that is back; none when `is_over` before it came.
+    /// Waits for the member with this process id and kind of session to be back; none when `is_over` before it came.
     ///
     /// # Errors
     ///
     /// It did not come in time.
     pub fn wait_pid(
         &self,
-        pid: u32,
+        (pid, session): (u32, SessionKind),
         patience: Duration,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Option<Member>, MemberError> {
-        let waits = |seat: &&Seat| seat.member.pid == pid && seat.member.standing == Standing::Back;
+        let is_it = |member: &Member| (member.pid, member.session) == (pid, session);
+        let waits = |seat: &&Seat| is_it(&seat.member) && seat.member.standing == Standing::Back;
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
         loop {
@@ -501,7 +505,7 @@ impl Stranger {
     /// Listens until it is known who this is; a number for the member and one for the connection.
     fn introduced(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
         stream.set_read_timeout(Some(GREETING)).ok()?;
-        let Some(FromProgram::Member { protocol: PROTOCOL, pid, key, address, link, state, frames, program }) =
+        let Some(FromProgram::Member { protocol: PROTOCOL, session, pid, key, address, link, state, frames, program }) =
             read(stream).ok()?
         else {
             return None;
@@ -512,7 +516,8 @@ impl Stranger {
             _ => Standing::Bereft,
         };
         stream.set_read_timeout(None).ok()?;
-        let member = Member { id: 0, pid, key, address, link, program, standing, frames, reached: None };
+        let session = SessionKind(session);
+        let member = Member { id: 0, pid, session, key, address, link, program, standing, frames, reached: None };
         let (id, connection) = self.0.seat(member, stream)?;
         Some((self.0.clone(), id, connection))
     }
@@ -595,8 +600,17 @@ mod tests {
 
     fn introduce(stream: &UnixStream, pid: u32, state: u32) {
         let (address, program) = ("unix:/s".to_owned(), "app".to_owned());
-        let member =
-            FromProgram::Member { protocol: PROTOCOL, pid, key: KEY, address, link: 1, state, frames: 3, program };
+        let member = FromProgram::Member {
+            protocol: PROTOCOL,
+            session: 1,
+            pid,
+            key: KEY,
+            address,
+            link: 1,
+            state,
+            frames: 3,
+            program,
+        };
         say(stream, &member);
     }
 

@@ -31,7 +31,7 @@ use crate::namespace::{self, Space};
 use crate::notes::Notes;
 use crate::shared;
 use crate::stdio;
-use crate::stop::{attended, in_parallel, resume};
+use crate::stop::{attended, in_parallel, resume, session_kind};
 use crate::tree;
 
 /// How long a restored program may take to come to the job socket: it tries every few milliseconds.
@@ -118,6 +118,8 @@ pub struct Surroundings<'a> {
     pub katydid: &'a Path,
     /// Takes CRIU's log and notes; removed by the caller.
     pub work: &'a Path,
+    /// Devices of OpenCL to use in place of those that the sessions had: a line each, `NEW` or `OLD=NEW`.
+    pub devices: &'a str,
 }
 
 /// A job that runs again.
@@ -176,7 +178,7 @@ impl Opened {
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
         let (companions, raised) = thread::scope(|scope| {
-            let sessions = scope.spawn(|| self.rebuild(around.server, &progress));
+            let sessions = scope.spawn(|| self.rebuild(around, &progress));
             let raised = Raised::new(self, &criu, around, &folder, apart);
             while !sessions.is_finished() {
                 told(&progress, tell);
@@ -224,13 +226,13 @@ impl Opened {
     }
 
     /// All sessions, each in a worker of its own.
-    fn rebuild(&self, server: &Address, progress: &[Arc<Progress>]) -> Result<Vec<Companion>, RestoreError> {
+    fn rebuild(&self, around: &Surroundings<'_>, progress: &[Arc<Progress>]) -> Result<Vec<Companion>, RestoreError> {
         let directory = self.reader.directory()?;
         let catalogue = Catalogue::new(&self.reader);
         let list = self.manifest().sessions.iter().zip(progress).collect();
         let companions = in_parallel(list, |(session, progress)| {
-            let mut companion = Companion::connect(server, SessionKey::NONE, &session.name)?;
-            companion.restore(&catalogue, directory.as_ref().map(AsFd::as_fd), false, progress)?;
+            let mut companion = Companion::connect(around.server, SessionKey::NONE, &session.name)?;
+            companion.restore(&catalogue, directory.as_ref().map(AsFd::as_fd), false, around.devices, progress)?;
             Ok(companion)
         });
         companions.into_iter().collect()
@@ -256,7 +258,10 @@ impl Opened {
             let pid = program.map_or(0, |program| program.pid);
             // Its threads run, so it may come to its end before it takes its session up: that is how it ends, no failure.
             let is_over = || ids.get(&pid).is_some_and(|process| tree::has_ended(*process));
-            let Some(member) = job.members().wait_pid(pid, RETURN, &is_over)? else { continue };
+            let Some(member) = job.members().wait_pid((pid, session_kind(&companion.session)), RETURN, &is_over)?
+            else {
+                continue;
+            };
             let key = companion.key;
             let resumed = attended(companion, &catalogue, || resume(job.members(), &member, &address, key));
             match resumed {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use katydid_image::Writer;
 use katydid_transport::Address;
+use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{FromProgram, ToProgram};
 use katydid_wire::key::SessionKey;
 
@@ -97,9 +98,18 @@ impl Workers<'_> {
     }
 }
 
+/// What follows the process in the name of a session of OpenCL.
+const OPENCL: &str = "-opencl";
+
 /// The name of a program's session in an image.
-pub(crate) fn session_name(pid: u32) -> String {
-    format!("p{pid}")
+pub(crate) fn session_name(member: &Member) -> String {
+    let api = if member.session == SessionKind::OPENCL { OPENCL } else { "" };
+    format!("p{}{api}", member.pid)
+}
+
+/// Which API the session of this name speaks.
+pub(crate) fn session_kind(name: &str) -> SessionKind {
+    if name.ends_with(OPENCL) { SessionKind::OPENCL } else { SessionKind::CUDA }
 }
 
 impl<'a> Stop<'a> {
@@ -107,14 +117,14 @@ impl<'a> Stop<'a> {
     pub(crate) fn prepare(members: &'a Members) -> Result<Self, CheckpointError> {
         let list = members.list();
         for member in &list {
-            let twins = list.iter().filter(|other| other.pid == member.pid).count();
+            let twins = list.iter().filter(|other| (other.pid, other.session) == (member.pid, member.session)).count();
             if member.standing != Standing::Present || twins > 1 {
                 return Err(CheckpointError::Member { program: member.program.clone(), pid: member.pid, twins });
             }
         }
         let sides = in_parallel(list, |member| {
             let address = address(&member.address)?;
-            let companion = Companion::connect(&address, member.key, &session_name(member.pid))?;
+            let companion = Companion::connect(&address, member.key, &session_name(&member))?;
             Ok::<_, CheckpointError>(Side { member, companion, progress: Arc::default(), reached: Reached::Free })
         });
         let sides = sides.into_iter().collect::<Result<Vec<Side>, CheckpointError>>()?;
@@ -179,6 +189,25 @@ impl<'a> Stop<'a> {
     fn all_go_on(&mut self, questions: Questions<'_>) -> Vec<Result<(), CheckpointError>> {
         let members = self.members;
         in_parallel(self.sides.iter_mut().collect(), |side| side.go_on(members, questions))
+    }
+
+    /// Has all programs, which have left, take up the sessions that were rebuilt at `address`. Those that do not are left
+    /// as they are, to go on with the workers that they had.
+    pub(crate) fn move_to(
+        &mut self,
+        rebuilt: &mut [Companion],
+        catalogue: &Catalogue<'_>,
+        address: &str,
+    ) -> Result<(), CheckpointError> {
+        let members = self.members;
+        let pairs = self.sides.iter_mut().zip(rebuilt).collect();
+        let moved = in_parallel(pairs, |(side, companion): (&mut Side, &mut Companion)| {
+            let key = companion.key;
+            attended(companion, catalogue, || resume(members, &side.member, address, key))?;
+            side.reached = Reached::Free;
+            Ok::<(), CheckpointError>(())
+        });
+        moved.into_iter().collect()
     }
 
     /// Has all snapshots brought to the image, and waits for that. `tell` hears now and then how far they are.

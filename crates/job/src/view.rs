@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use katydid_wire::handshake::SessionKind;
 use serde::{Deserialize, Serialize};
 
 use crate::members::{Member, Standing};
@@ -35,6 +36,8 @@ pub struct MemberView {
     pub pid: u32,
     /// Its file name.
     pub program: String,
+    /// `cuda` or `opencl`: what its session speaks.
+    pub api: String,
     /// `present`, `away`, `back` or `bereft`.
     pub standing: Standing,
     /// Frames it had sent when it last said so.
@@ -53,6 +56,7 @@ impl From<Member> for MemberView {
         Self {
             pid: member.pid,
             program: member.program,
+            api: if member.session == SessionKind::OPENCL { "opencl" } else { "cuda" }.to_owned(),
             standing: member.standing,
             frames: member.frames,
             reached: member.reached,
@@ -88,7 +92,46 @@ pub struct Request {
     pub patience_ms: Option<u32>,
 }
 
-/// A line of the answer to `POST /v1/checkpoints`: what is being done. The last one is `done` or `failed`.
+/// `POST /v1/migrations`: the sessions of the job go on elsewhere, its processes stay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Migration {
+    /// The server: `unix:/path` or `tcp://host:port`.
+    pub to: String,
+    /// Devices of OpenCL to use in place of those that the sessions have: `NEW` or `OLD=NEW`, each a number, a type
+    /// (`cpu`, `gpu`, `accelerator`) or a part of a name.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// Where the checkpoint on the way is kept, by an absolute path; null: it is removed.
+    #[serde(default)]
+    pub image: Option<PathBuf>,
+    /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
+    #[serde(default)]
+    pub patience_ms: Option<u32>,
+}
+
+/// A migration that was completed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The job's name.
+    pub job: String,
+    /// The server that its sessions have now.
+    pub to: String,
+    /// Workers of its sessions there.
+    pub workers: Vec<u32>,
+    /// Bytes of GPU memory that went along.
+    pub bytes_content: u64,
+    /// How long the program stood still, in microseconds.
+    pub stopped_us: u64,
+    /// How long all of it took, in microseconds.
+    pub took_us: u64,
+    /// How long each of its stages took, in microseconds.
+    #[serde(default)]
+    pub stages_us: BTreeMap<String, u64>,
+}
+
+/// A line of the answer to `POST /v1/checkpoints` and `/v1/migrations`: what is being done. The last one is `done`, `moved`
+/// or `failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "snake_case")]
 pub enum Step {
@@ -117,10 +160,14 @@ pub enum Step {
     },
     /// What makes the checkpoint complete is written.
     Commit,
+    /// Sessions are rebuilt on another server.
+    Rebuild,
     /// The processes are killed.
     Kill,
     /// It is there.
     Done(Report),
+    /// The job's sessions are on the other server.
+    Moved(Moved),
     /// It is not, and everything is as it was before.
     Failed {
         /// Why.
@@ -139,7 +186,7 @@ impl Step {
     /// Whether no line follows.
     #[must_use]
     pub fn is_last(&self) -> bool {
-        matches!(self, Self::Done(_) | Self::Failed { .. })
+        matches!(self, Self::Done(_) | Self::Moved(_) | Self::Failed { .. })
     }
 }
 

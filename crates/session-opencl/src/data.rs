@@ -65,6 +65,13 @@ pub(crate) fn wait(events: &[cl_event], api: &Dispatch) -> Result<(), Code> {
     Code(unsafe { wait(events.len() as u32, events.as_ptr()) }).ok()
 }
 
+/// A value of a fixed size that a driver tells: `get` is given the size and the place.
+pub(crate) fn ask<T: Default>(get: impl Fn(usize, *mut void) -> Code) -> Result<T, Code> {
+    let mut value = T::default();
+    get(size_of::<T>(), (&raw mut value).cast()).ok()?;
+    Ok(value)
+}
+
 /// Keeps `bytes` until the command of `event` has ended.
 pub(crate) fn keep_until(event: &HeldEvent, bytes: Box<dyn Send>) {
     let kept = Box::into_raw(Box::new(bytes));

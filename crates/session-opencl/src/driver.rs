@@ -209,6 +209,13 @@ pub(crate) fn kind(device: cl_device_id, api: &Dispatch) -> Result<u64, Code> {
     Ok(kind)
 }
 
+/// What a driver says of a device.
+pub(crate) fn device_value(device: cl_device_id, api: &Dispatch, parameter: u32) -> Result<Vec<u8>, Code> {
+    let get = api.clGetDeviceInfo.ok_or(Code::INVALID_OPERATION)?;
+    // SAFETY: `value` gives room for `size` bytes and a local for the size.
+    value(|size, place, needed| Code(unsafe { get(device, parameter, size, place, needed) }))
+}
+
 /// A value of any size: asked for its size, then for itself.
 pub(crate) fn value(get: impl Fn(usize, *mut void, *mut usize) -> Code) -> Result<Vec<u8>, Code> {
     let mut size = 0;

@@ -38,6 +38,7 @@ impl Executors {
             }
             self.seats.insert(thread, seat(shared, format!("blocking {thread}"))?);
         }
+        shared.calls.begin();
         match self.seats.get(&thread).map(|seat| seat.try_send(task)) {
             Some(Ok(())) => Ok(()),
             _ => Err(SessionError::Impatient { thread }),
@@ -51,7 +52,12 @@ fn seat(shared: &Arc<Shared>, name: String) -> Result<SyncSender<Task>, SessionE
     let shared = Arc::clone(shared);
     thread::Builder::new()
         .name(name)
-        .spawn(move || receiver.iter().for_each(|task| task(&shared)))
+        .spawn(move || {
+            receiver.iter().for_each(|task| {
+                task(&shared);
+                shared.calls.end();
+            });
+        })
         .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })?;
     Ok(sender)
 }
@@ -59,9 +65,13 @@ fn seat(shared: &Arc<Shared>, name: String) -> Result<SyncSender<Task>, SessionE
 /// Runs one task in a thread of its own: a build whose end is told by a callback.
 pub(crate) fn apart(shared: &Arc<Shared>, task: Task) -> Result<(), SessionError> {
     let shared = Arc::clone(shared);
+    shared.calls.begin();
     thread::Builder::new()
         .name("build".to_owned())
-        .spawn(move || task(&shared))
+        .spawn(move || {
+            task(&shared);
+            shared.calls.end();
+        })
         .map(drop)
         .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })
 }

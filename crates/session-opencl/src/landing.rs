@@ -61,14 +61,30 @@ pub(crate) enum Place {
     Svm(u64, u64),
 }
 
+/// When the command ended, or whether it has.
+pub(crate) enum End {
+    /// Its event says.
+    Awaited(HeldEvent),
+    /// It had, with this state, in the worker before this one.
+    Past(i32),
+}
+
 /// The bytes of one command.
 pub(crate) struct Landing {
     pub(crate) place: Place,
-    pub(crate) event: HeldEvent,
+    pub(crate) end: End,
 }
 
 impl Landing {
-    fn len(&self) -> u64 {
+    /// The state of the command: 0 ended, above: not yet, below: failed.
+    pub(crate) fn status(&self) -> Result<i32, Code> {
+        match &self.end {
+            End::Awaited(event) => event.status(),
+            End::Past(status) => Ok(*status),
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
         match &self.place {
             Place::Own(target) => target.len() as u64,
             Place::Svm(_, size) => *size,
@@ -101,16 +117,24 @@ impl Landings {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(landing));
     }
 
+    /// All that were not fetched to their ends, by number.
+    pub(crate) fn all(&self) -> Vec<(u64, Arc<Landing>)> {
+        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = list.iter().map(|(number, landing)| (*number, Arc::clone(landing))).collect();
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all
+    }
+
     /// The state of a landing and, when its command has ended, a part of it. The last part ends the landing, and so
     /// does a failure.
     pub(crate) fn fetch(&self, number: u64, offset: u64, size: u32, wait: bool) -> Result<(i32, Vec<u8>), Code> {
         let found = self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
         let landing = found.ok_or(Code::INVALID_VALUE)?;
-        if wait {
+        if let (true, End::Awaited(event)) = (wait, &landing.end) {
             // What went wrong is in the state.
-            let _ = landing.event.wait();
+            let _ = event.wait();
         }
-        let status = landing.event.status()?;
+        let status = landing.status()?;
         if status > 0 {
             return Ok((status, Vec::new()));
         }

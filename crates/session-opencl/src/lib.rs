@@ -11,17 +11,23 @@
 //! program's side chose, so the frames that made what is alive, run again, make it again under the same ids.
 
 mod arguments;
+mod contents;
 mod data;
+mod devices;
 mod dispatch;
 pub mod driver;
 mod executor;
 mod fault;
 mod handlers;
+mod journal;
 mod landing;
 mod notify;
 mod objects;
+mod placing;
+mod rest;
 mod session;
 mod shared;
+mod snapshot;
 mod svm;
 #[cfg(test)]
 mod tests;
@@ -30,4 +36,5 @@ mod usage;
 
 pub use fault::SessionError;
 pub use session::Session;
+pub use snapshot::{QUOTA, is_kept_in};
 pub use usage::Usage;

@@ -2,11 +2,13 @@
 
 #![expect(unsafe_code, reason = "C functions that drivers call with what they were registered with")]
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{char, cl_event, cl_mem, void};
 
+use crate::journal::Callback;
 use crate::shared::Shared;
 use crate::upcalls::Due;
 
@@ -44,7 +46,39 @@ impl Notify {
 /// Of an event: called once.
 pub(crate) unsafe extern "C" fn event(_: cl_event, status: i32, data: *mut void) {
     // SAFETY: registered with a leaked `Notify`, and called once for it.
-    unsafe { Box::from_raw(data.cast::<Notify>()) }.tell(status, &[]);
+    let notify = unsafe { Box::from_raw(data.cast::<Notify>()) };
+    notify.tell(status, &[]);
+    notify.shared.callbacks.came(notify.token);
+}
+
+/// Callbacks of events that have not come: by token, which event and which state.
+#[derive(Debug, Default)]
+pub(crate) struct Callbacks {
+    waiting: Mutex<BTreeMap<u64, (u32, i32)>>,
+}
+
+impl Callbacks {
+    /// Notes one, before the driver is told.
+    pub(crate) fn expect(&self, token: u64, event: u32, state: i32) {
+        self.lock().insert(token, (event, state));
+    }
+
+    /// It came, or was refused.
+    pub(crate) fn came(&self, token: u64) {
+        self.lock().remove(&token);
+    }
+
+    /// Those that have not come.
+    pub(crate) fn waiting(&self) -> Vec<Callback> {
+        self.lock()
+            .iter()
+            .map(|(token, (event, state))| Callback { event: *event, state: *state, token: *token })
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (u32, i32)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Of a memory object: called once.

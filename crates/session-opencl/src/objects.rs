@@ -10,7 +10,7 @@ use katydid_opencl_sys::{
     cl_program, cl_sampler, void,
 };
 
-use katydid_wire::opencl::{KIND_SHIFT, kind};
+use katydid_wire::opencl::{KIND_SHIFT, id, kind};
 
 use crate::fault::SessionError;
 
@@ -99,6 +99,17 @@ impl Objects {
         Ok(Object { handle: H::new(found.handle), api: found.api, size: found.size })
     }
 
+    /// All objects of a kind, by id.
+    pub(crate) fn of<H: Handle>(&self) -> Vec<(u32, Object<H>)> {
+        let entries = self.lock();
+        let list = entries.get(H::KIND as usize).into_iter().flatten();
+        let some = (0..).zip(list).filter_map(|(number, entry)| Some((number, (*entry)?)));
+        some.map(|(number, object)| {
+            (id(H::KIND, number), Object { handle: H::new(object.handle), api: object.api, size: object.size })
+        })
+        .collect()
+    }
+
     /// The handles behind ids.
     pub(crate) fn all<H: Handle>(&self, ids: &[u32]) -> Result<Vec<H>, Code> {
         ids.iter().map(|id| self.get::<H>(*id).map(|object| object.handle)).collect()
@@ -139,7 +150,6 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use katydid_wire::opencl::id;
 
     fn api() -> &'static Dispatch {
         // SAFETY: every entry of a table of zeros is `None`.

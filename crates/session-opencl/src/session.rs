@@ -3,22 +3,26 @@
 //! Frames are executed in order by one thread, which never waits for a device. What goes wrong with a message is either
 //! a code for the program or the end of the session ([`Fault`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use katydid_keep::{Capture, Orders, Pumped, Uploads};
 use katydid_opencl_sys::Code;
-use katydid_session::{Capture, Uploads};
 use katydid_transport::{Event, Replier, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::message_name;
 use katydid_wire::opencl::{id, kind};
 
+use crate::devices;
 use crate::dispatch::dispatch;
 use crate::driver::Platform;
-use crate::executor::Executors;
+use crate::executor::{Executors, Task};
 use crate::fault::{Fault, SessionError};
+use crate::handlers::next_upcall;
+use crate::journal::{self, Journal, Replay};
 use crate::objects::Object;
+use crate::rest::Marker;
 use crate::shared::Shared;
 use crate::svm::Svm;
 use crate::usage::Usage;
@@ -34,13 +38,33 @@ pub(crate) type Job<R> = Box<dyn FnOnce(&Arc<Shared>) -> Result<R, Code> + Send>
 /// One program's state.
 pub struct Session {
     pub(crate) shared: Arc<Shared>,
+    /// The machine's.
     pub(crate) platforms: Vec<Platform>,
+    /// The same as the program found them, perhaps on another machine.
+    pub(crate) here: Vec<journal::Platform>,
     pub(crate) uploads: Uploads,
     /// Long answers, by program thread, until the next one.
     pub(crate) blobs: HashMap<u32, Vec<u8>>,
     pub(crate) svm: Svm,
     /// Bytes that memory objects were counted with, by id.
     pub(crate) counted: HashMap<u32, u64>,
+    /// How what is alive was made.
+    pub(crate) journal: Journal,
+    pub(crate) replay: Replay,
+    /// What the program was told of platforms and devices: object and parameter.
+    pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
+    /// When commands came to their states, by event, for those that ended before a restore.
+    pub(crate) event_times: HashMap<u32, BTreeMap<u32, u64>>,
+    /// After a restore: the frame for which the program's upcall thread waits.
+    pub(crate) waiting_upcall: Option<FrameHead>,
+    /// Frames executed when the session was last at rest, or in the worker before this one.
+    pub(crate) frames: u64,
+    /// What a companion wants, where there can be one.
+    pub(crate) orders: Option<Orders>,
+    /// Markers behind everything that queues have, while the session comes to rest.
+    pub(crate) markers: Option<Vec<Marker>>,
+    /// Devices to use in place of those that the session had, if it is rebuilt.
+    pub(crate) wishes: String,
     executors: Executors,
 }
 
@@ -56,18 +80,43 @@ impl Session {
         usage: Arc<Usage>,
         capture: Capture,
     ) -> Result<Self, SessionError> {
-        let shared = Arc::new(Shared::new(replier, usage, capture));
-        for (number, platform) in (0..).zip(&platforms) {
+        let session = Self::without_program(platforms, usage, capture, String::new());
+        session.shared.connect(replier);
+        for (number, platform) in (0..).zip(&session.platforms) {
             let object = Object { handle: platform.handle, api: platform.api, size: 0 };
-            shared.objects.set(id(kind::PLATFORM, number), object)?;
+            session.shared.objects.set(id(kind::PLATFORM, number), object)?;
         }
-        let devices =
-            platforms.iter().flat_map(|platform| platform.devices.iter().map(|device| (device.0, platform.api)));
-        for (number, (handle, api)) in (0..).zip(devices) {
-            shared.objects.set(id(kind::DEVICE, number), Object { handle, api, size: 0 })?;
+        let of = |platform: &Platform| -> Vec<_> {
+            platform.devices.iter().map(|device| (device.0, platform.api)).collect()
+        };
+        for (number, (handle, api)) in (0..).zip(session.platforms.iter().flat_map(of)) {
+            session.shared.objects.set(id(kind::DEVICE, number), Object { handle, api, size: 0 })?;
         }
-        let (uploads, blobs, executors) = (Uploads::new(MAX_DATA, MAX_PENDING), HashMap::new(), Executors::default());
-        Ok(Self { shared, platforms, uploads, blobs, svm: Svm::default(), counted: HashMap::new(), executors })
+        Ok(session)
+    }
+
+    /// A session that is to be rebuilt, and whose program comes later. `wishes` are devices to use in place of those that
+    /// it had: lines of `NEW` or `OLD=NEW`.
+    pub fn without_program(platforms: Vec<Platform>, usage: Arc<Usage>, capture: Capture, wishes: String) -> Self {
+        Self {
+            shared: Arc::new(Shared::new(usage, capture)),
+            here: devices::describe(&platforms),
+            platforms,
+            uploads: Uploads::new(MAX_DATA, MAX_PENDING),
+            blobs: HashMap::new(),
+            svm: Svm::default(),
+            counted: HashMap::new(),
+            journal: Journal::default(),
+            replay: Replay::default(),
+            told: BTreeMap::new(),
+            event_times: HashMap::new(),
+            waiting_upcall: None,
+            frames: 0,
+            orders: None,
+            markers: None,
+            wishes,
+            executors: Executors::default(),
+        }
     }
 
     /// Executes frames until the program closes its end.
@@ -76,14 +125,24 @@ impl Session {
     ///
     /// What the program did wrong, or why the worker cannot go on.
     pub fn serve(mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
+        if let Some(head) = self.waiting_upcall.take() {
+            self.executors.run(&self.shared, head.thread, task(head, next_upcall(head)))?;
+        }
         loop {
             match link.next()? {
                 Event::Frame(frame) => self.execute(&frame.head, frame.payload)?,
-                // Nobody asks for an interruption of a session that cannot be kept.
-                Event::Interrupted => {}
+                Event::Interrupted => self.obey()?,
                 Event::Closed => return Ok(()),
             }
         }
+    }
+
+    /// Obeys until the session may go on. Nothing comes from the program meanwhile.
+    fn obey(&mut self) -> Result<(), SessionError> {
+        let Some(mut orders) = self.orders.take() else { return Ok(()) };
+        let outcome = orders.obey(self, &mut |_| Ok(Pumped::Frames(0)));
+        self.orders = Some(orders);
+        outcome.map(drop)
     }
 
     /// Executes one frame.
@@ -92,8 +151,11 @@ impl Session {
         match dispatch(self, head, payload) {
             Ok(()) => Ok(()),
             Err(Fault::Fatal(error)) => Err(error),
-            Err(Fault::Cl(code)) if head.wants_reply => Ok(self.shared.answer(head, code, &(), false)?),
             Err(Fault::Cl(code)) => {
+                self.journal.forget_attachment();
+                if head.wants_reply {
+                    return Ok(self.shared.answer(head, code, &(), false)?);
+                }
                 self.shared.defer(code);
                 Ok(())
             }
@@ -102,7 +164,7 @@ impl Session {
 
     /// A call succeeded. Nobody may be sent a reply who does not wait: it would be taken for that of the next call.
     pub(crate) fn answer(&mut self, head: &FrameHead, reply: &impl Reply) -> Result<(), Fault> {
-        if head.wants_reply {
+        if head.wants_reply && !self.replay.is_on {
             self.shared.answer(head, Code::SUCCESS, reply, false).map_err(SessionError::Link)?;
         }
         Ok(())
@@ -114,14 +176,21 @@ impl Session {
             let message = message_name(head.opcode).unwrap_or("a message");
             return Err(SessionError::NoReplyWanted { message }.into());
         }
-        let head = *head;
-        let task = Box::new(move |shared: &Arc<Shared>| {
-            // A program that is gone needs no answer; the monitor ends the process.
-            let _ = match job(shared) {
-                Ok(reply) => shared.answer(&head, Code::SUCCESS, &reply, true),
-                Err(code) => shared.answer(&head, code, &(), true),
-            };
-        });
-        Ok(self.executors.run(&self.shared, head.thread, task)?)
+        if self.replay.is_on {
+            self.replay.outcome = job(&self.shared).err().unwrap_or(Code::SUCCESS);
+            return Ok(());
+        }
+        Ok(self.executors.run(&self.shared, head.thread, task(*head, job))?)
     }
+}
+
+/// A job with its answer, for an executor.
+fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
+    Box::new(move |shared: &Arc<Shared>| {
+        // A program that is gone needs no answer; the monitor ends the process.
+        let _ = match job(shared) {
+            Ok(reply) => shared.answer(&head, Code::SUCCESS, &reply, true),
+            Err(code) => shared.answer(&head, code, &(), true),
+        };
+    })
 }

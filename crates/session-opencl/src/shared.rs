@@ -1,15 +1,17 @@
 //! What the main loop, the executors and the drivers' callbacks of one session share.
 
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use katydid_keep::{Calls, Capture, Printed};
 use katydid_opencl_sys::Code;
-use katydid_session::{Capture, Printed};
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
+use crate::journal::State;
 use crate::landing::Landings;
+use crate::notify::Callbacks;
 use crate::objects::Objects;
 use crate::upcalls::Upcalls;
 use crate::usage::Usage;
@@ -24,7 +26,12 @@ pub(crate) struct Shared {
     pub(crate) landings: Landings,
     /// What the session uses.
     pub(crate) usage: Arc<Usage>,
-    replier: Arc<dyn Replier>,
+    /// Callbacks of events that have not come.
+    pub(crate) callbacks: Callbacks,
+    /// Calls that are executed beside the main loop.
+    pub(crate) calls: Calls,
+    /// None before a rebuilt session has its program.
+    replier: OnceLock<Arc<dyn Replier>>,
     /// First code of a call that failed and that nobody waited for; 0: none.
     deferred: AtomicI32,
     /// What kernels print.
@@ -32,9 +39,43 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(replier: Arc<dyn Replier>, usage: Arc<Usage>, capture: Capture) -> Self {
-        let (objects, upcalls, landings) = (Objects::default(), Upcalls::default(), Landings::default());
-        Self { objects, upcalls, landings, usage, replier, deferred: AtomicI32::new(0), capture: Mutex::new(capture) }
+    pub(crate) fn new(usage: Arc<Usage>, capture: Capture) -> Self {
+        Self {
+            objects: Objects::default(),
+            upcalls: Upcalls::default(),
+            landings: Landings::default(),
+            usage,
+            callbacks: Callbacks::default(),
+            calls: Calls::default(),
+            replier: OnceLock::new(),
+            deferred: AtomicI32::new(0),
+            capture: Mutex::new(capture),
+        }
+    }
+
+    /// The way back to the program, once there is one.
+    pub(crate) fn connect(&self, replier: Arc<dyn Replier>) {
+        self.replier.get_or_init(|| replier);
+    }
+
+    /// Goes on where another worker stopped.
+    pub(crate) fn resume(&self, state: &mut State) {
+        self.deferred.store(state.deferred, Ordering::Release);
+        self.usage.resume_calls(state.calls);
+        state.due.drain(..).for_each(|due| self.upcalls.push(due));
+        let (stdout, stderr) = (std::mem::take(&mut state.stdout), std::mem::take(&mut state.stderr));
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).begin_with(Printed { stdout, stderr });
+    }
+
+    /// What was printed and has not been sent, which stays so.
+    pub(crate) fn unread(&self) -> (Vec<u8>, Vec<u8>) {
+        let printed = self.capture.lock().unwrap_or_else(PoisonError::into_inner).unread();
+        (printed.stdout, printed.stderr)
+    }
+
+    /// The code that waits for the next reply.
+    pub(crate) fn deferred(&self) -> i32 {
+        self.deferred.load(Ordering::Acquire)
     }
 
     /// Keeps the code of a failed call that nobody waits for, unless one is kept already.
@@ -68,7 +109,7 @@ impl Shared {
         let (code, payload) =
             if payload.len() > MAX_PAYLOAD { (Code::OUT_OF_RESOURCES, &[][..]) } else { (code, &payload[..]) };
         let printed = if waited { self.printed(payload.len()) } else { Printed::default() };
-        self.replier.reply(&Answer {
+        self.replier.get().ok_or(LinkError::Closed)?.reply(&Answer {
             thread: head.thread,
             sequence: head.sequence,
             status: code.0.cast_unsigned(),

@@ -28,6 +28,8 @@ pub(crate) struct Allocation {
 #[derive(Debug, Default)]
 pub(crate) struct Svm {
     list: BTreeMap<u64, Allocation>,
+    /// What is mapped for the host: size and flags by address.
+    mapped: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Svm {
@@ -40,7 +42,35 @@ impl Svm {
 
     /// Forgets an allocation.
     pub(crate) fn remove(&mut self, address: u64) -> Option<Allocation> {
-        self.list.remove(&address)
+        let allocation = self.list.remove(&address)?;
+        self.mapped.retain(|mapped, _| !(address..address + allocation.size).contains(mapped));
+        Some(allocation)
+    }
+
+    /// The addresses of all allocations.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.list.keys().copied()
+    }
+
+    /// The start of the allocation that a byte lies in.
+    pub(crate) fn start_of(&self, address: u64) -> Option<u64> {
+        let (start, allocation) = self.list.range(..=address).next_back()?;
+        (address < start + allocation.size).then_some(*start)
+    }
+
+    /// A range is the host's from now on.
+    pub(crate) fn map(&mut self, address: u64, size: u64, flags: u64) {
+        self.mapped.insert(address, (size, flags));
+    }
+
+    /// It is the device's again.
+    pub(crate) fn unmap(&mut self, address: u64) {
+        self.mapped.remove(&address);
+    }
+
+    /// What is the host's: addresses, sizes, flags.
+    pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        self.mapped.iter().map(|(address, (size, flags))| (*address, *size, *flags))
     }
 
     /// Whether the bytes lie in one allocation.

@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use katydid_keep::Capture;
 use katydid_opencl_sys::constant::DEVICE_TYPE_ALL;
 use katydid_opencl_sys::{Code, Dispatch, cl_device_id, cl_platform_id};
-use katydid_session::Capture;
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;

@@ -4,7 +4,9 @@
 //! wait when the program dies: its worker exits, and every wait with it.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use katydid_wire::frame::FrameHead;
 
 /// A callback of the program that is to be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,29 +19,53 @@ pub(crate) struct Due {
     pub(crate) text: Vec<u8>,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Due>,
+    /// The frame in which the program's upcall thread waits.
+    waiting: Option<FrameHead>,
+}
+
 /// Callbacks in the order in which the drivers called.
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls {
-    queue: Mutex<VecDeque<Due>>,
-    due: Condvar,
+    state: Mutex<State>,
+    is_due: Condvar,
 }
 
 impl Upcalls {
     /// Adds one.
     pub(crate) fn push(&self, due: Due) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(due);
-        self.due.notify_one();
+        self.lock().queue.push_back(due);
+        self.is_due.notify_one();
     }
 
-    /// Waits for the next.
-    pub(crate) fn next(&self) -> Due {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits for the next; `head` is the frame that is answered with it.
+    pub(crate) fn next(&self, head: &FrameHead) -> Due {
+        let mut state = self.lock();
         loop {
-            if let Some(due) = queue.pop_front() {
+            if let Some(due) = state.queue.pop_front() {
+                state.waiting = None;
                 return due;
             }
-            queue = self.due.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            state.waiting = Some(*head);
+            state = self.is_due.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The frame that is to be answered when the next callback is due, if the program has asked.
+    pub(crate) fn waiting(&self) -> Option<FrameHead> {
+        self.lock().waiting
+    }
+
+    /// What is due and was not fetched yet, which stays so.
+    pub(crate) fn due(&self) -> Vec<Due> {
+        self.lock().queue.iter().cloned().collect()
+    }
+
+    /// No holder of the lock panics, so a poisoned one is taken as it is.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -47,20 +73,22 @@ impl Upcalls {
 mod tests {
     use super::*;
 
+    const HEAD: FrameHead = FrameHead { opcode: 1, wants_reply: true, thread: 2, context: 0, sequence: 3 };
+
     #[test]
     fn callbacks_come_out_in_order() {
         let upcalls = Upcalls::default();
         for token in 1..4 {
             upcalls.push(Due { token, status: 0, text: Vec::new() });
         }
-        assert_eq!([upcalls.next().token, upcalls.next().token, upcalls.next().token], [1, 2, 3]);
+        assert_eq!([upcalls.next(&HEAD).token, upcalls.next(&HEAD).token, upcalls.next(&HEAD).token], [1, 2, 3]);
     }
 
     #[test]
     fn who_asks_first_waits() {
         let upcalls = Upcalls::default();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| upcalls.next());
+            let waiting = scope.spawn(|| upcalls.next(&HEAD));
             upcalls.push(Due { token: 7, status: -1, text: b"x".to_vec() });
             assert_eq!(waiting.join().unwrap().token, 7);
         });

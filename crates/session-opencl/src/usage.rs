@@ -32,6 +32,15 @@ impl Usage {
         self.calls.load(Ordering::Relaxed)
     }
 
+    /// The most that is allowed; 0: no limit.
+    pub(crate) fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    pub(crate) fn resume_calls(&self, calls: u64) {
+        self.calls.store(calls, Ordering::Relaxed);
+    }
+
     pub(crate) fn count_call(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }

@@ -67,7 +67,7 @@ impl Executors {
         if !self.seats.contains_key(&thread) {
             self.seat(shared, thread)?;
         }
-        shared.call_begins();
+        shared.calls.begin();
         let sent = self.seats.get(&thread).map(|seat| seat.try_send((place, task)));
         match sent {
             Some(Ok(())) => Ok(()),
@@ -101,7 +101,7 @@ fn work(shared: &Shared, tasks: &Receiver<(Place, Task)>) {
             current = place;
         }
         task(shared);
-        shared.call_ended();
+        shared.calls.end();
     }
 }
 

@@ -4,10 +4,9 @@
 //! line in the server's log; what the program sent is never repaired or guessed.
 
 use katydid_cuda_sys::CUresult;
+use katydid_keep::UploadError;
 use katydid_transport::LinkError;
 use katydid_wire::codec::CodecError;
-
-use crate::uploads::UploadError;
 
 /// Why a session ended before its program closed it.
 #[derive(Debug, thiserror::Error)]

@@ -21,7 +21,6 @@ mod graphs;
 mod notes;
 mod numbers;
 mod rebuild;
-mod record;
 mod save;
 mod state;
 mod uses;
@@ -31,7 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use katydid_fatbin::OwnedImage;
-use katydid_wire::frame::FrameHead;
+pub(crate) use katydid_keep::Frame;
 
 pub(crate) use event_times::EventTimes;
 use ghosts::Ghosts;
@@ -41,7 +40,7 @@ pub(crate) use rebuild::Replay;
 pub use save::{JournalError, Saved};
 #[cfg(test)]
 pub(crate) use state::read_state;
-pub use state::{Opening, StateError, messages_of};
+pub use state::{Opening, messages_of};
 use uses::Uses;
 
 /// Kinds of objects. The first ones have ids that the program gives densely from 1.
@@ -142,64 +141,6 @@ pub(crate) enum Selector {
     Message(u32, Box<[u8]>),
     /// A property of a default stream, which has no entry of its own: the stream in its context.
     OfDefault(u64, u64),
-}
-
-/// A frame as it is kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Frame {
-    /// Number of the frame in the session: frames are replayed in this order.
-    pub(crate) order: u64,
-    /// The program's thread: default streams are each thread's own.
-    pub(crate) thread: u32,
-    /// The context that was current; 0: any.
-    pub(crate) context: u32,
-    pub(crate) opcode: u16,
-    payload: Payload,
-}
-
-/// A payload; those of streams and events need no memory of their own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Payload {
-    Short(u8, [u8; Payload::SHORT]),
-    Long(Box<[u8]>),
-}
-
-impl Payload {
-    const SHORT: usize = 22;
-
-    fn new(bytes: &[u8]) -> Self {
-        let mut short = [0; Self::SHORT];
-        match short.get_mut(..bytes.len()) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
-                Self::Short(bytes.len() as u8, short)
-            }
-            None => Self::Long(bytes.into()),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Short(length, bytes) => &bytes[..usize::from(*length)],
-            Self::Long(bytes) => bytes,
-        }
-    }
-}
-
-impl Frame {
-    fn new(head: &FrameHead, context: u32, payload: &[u8]) -> Self {
-        let FrameHead { sequence: order, thread, opcode, .. } = *head;
-        Self { order, thread, context, opcode, payload: Payload::new(payload) }
-    }
-
-    pub(crate) fn payload(&self) -> &[u8] {
-        self.payload.bytes()
-    }
-
-    /// The `u32` at a place of the payload; 0 where there is none.
-    fn word(&self, at: usize) -> u32 {
-        self.payload().get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
-    }
 }
 
 /// What a property was set to, or what was told.

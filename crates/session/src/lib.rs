@@ -25,7 +25,6 @@ mod handles;
 mod host_memory;
 mod images;
 mod journal;
-mod output;
 mod reach;
 mod references;
 mod relay;
@@ -39,16 +38,12 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod upcalls;
-mod uploads;
 mod usage;
 mod virtual_memory;
 
 pub use fault::SessionError;
 pub use host_memory::HostMemory;
-pub use journal::{JournalError, Opening, RebuildError, Saved, StateError, messages_of};
-pub use output::{Capture, Printed};
-pub use rest::{Control, RestError};
+pub use journal::{JournalError, Opening, RebuildError, Saved, messages_of};
 pub use session::{Session, Setup, WarmContext};
-pub use snapshot::{CaptureOptions, Carrier, Progress, SnapshotError, Taken, journal_of};
-pub use uploads::{UploadError, Uploads};
+pub use snapshot::{Carrier, SnapshotError, journal_of};
 pub use usage::Usage;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use katydid_cuda_sys::CUresult;
+use katydid_keep::Pumped;
 use katydid_transport::{Event, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
@@ -20,7 +21,6 @@ use katydid_wire::message::{
 
 use crate::executor::{Executors, Place};
 use crate::fault::{Fault, SessionError};
-use crate::rest::Pumped;
 use crate::session::Session;
 use crate::shared::Shared;
 

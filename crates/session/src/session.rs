@@ -10,6 +10,7 @@ use std::sync::Arc;
 use katydid_arena::{AddressMap, ReserveError};
 use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
 use katydid_driver::Driver;
+use katydid_keep::{Capture, Orders, Pumped, Uploads};
 #[cfg(test)]
 use katydid_transport::Replier;
 use katydid_transport::{Event, WorkerLink};
@@ -26,16 +27,13 @@ use crate::graphs::Graphs;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::journal::{EventTimes, Journal, Replay};
-use crate::output::Capture;
 use crate::reach::Reach;
 use crate::relay::{self, KeptLink, Relay};
-use crate::rest::{Orders, Pumped};
 use crate::shared::Shared;
 use crate::shares::Shares;
 use crate::snapshot::{Carrier, Snapshots};
 use crate::staged::StagingArea;
 use crate::tables::{Resolve, Tables};
-use crate::uploads::Uploads;
 use crate::usage::Usage;
 use crate::virtual_memory::VirtualMemory;
 
@@ -188,11 +186,6 @@ impl Session {
             self.reach.share_pinned();
         }
         self.host.as_mut().map_or(Ok(()), |host| host.join(shared))
-    }
-
-    /// Frames executed when the session was last at rest, in the worker before this one too.
-    pub fn frames(&self) -> u64 {
-        self.frames
     }
 
     /// Executes frames until the program closes its end.

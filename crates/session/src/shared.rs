@@ -1,15 +1,15 @@
 //! What the main loop and the executors of one session share: the driver, the way back, errors not yet reported.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
+use katydid_keep::{Calls, Capture, Printed};
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
 use crate::graphs::Stages;
-use crate::output::{Capture, Printed};
 use crate::upcalls::Upcalls;
 use crate::usage::Usage;
 
@@ -25,9 +25,8 @@ pub(crate) struct Shared {
     pub(crate) usage: Arc<Usage>,
     /// None before a rebuilt session has its program.
     replier: OnceLock<Arc<dyn Replier>>,
-    /// Calls given to executors, and how many of them have ended.
-    begun: AtomicU64,
-    ended: AtomicU64,
+    /// Calls that executors have.
+    pub(crate) calls: Calls,
     capture: Mutex<Capture>,
     /// First code of an enqueued call that failed since the last reply; 0: none.
     deferred: AtomicU32,
@@ -41,8 +40,7 @@ impl Shared {
             stages: Stages::default(),
             usage,
             replier: OnceLock::new(),
-            begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
+            calls: Calls::default(),
             capture: Mutex::new(capture),
             deferred: AtomicU32::new(0),
         }
@@ -51,23 +49,6 @@ impl Shared {
     /// The way back to the program, once there is one.
     pub(crate) fn connect(&self, replier: Arc<dyn Replier>) {
         self.replier.get_or_init(|| replier);
-    }
-
-    /// A call is given to an executor.
-    pub(crate) fn call_begins(&self) {
-        self.begun.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// An executor has answered its call.
-    pub(crate) fn call_ended(&self) {
-        self.ended.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Calls that executors have not answered yet.
-    pub(crate) fn calls_in_flight(&self) -> u64 {
-        // In this order, so that a call which ends meanwhile counts as one that has not.
-        let ended = self.ended.load(Ordering::Acquire);
-        self.begun.load(Ordering::Acquire).saturating_sub(ended)
     }
 
     /// Keeps the code of a failed call that nobody waits for, unless one is kept already.

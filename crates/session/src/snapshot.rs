@@ -24,15 +24,13 @@ mod zeros;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-pub use capture::CaptureOptions;
 pub use carrier::Carrier;
 use declared::Declared;
 pub use error::SnapshotError;
 use hash::Hash;
 use katydid_cuda_sys::CUcontext;
 use katydid_image::ChunkId;
-pub use lift::Progress;
-pub use taken::{Taken, journal_of};
+pub use taken::journal_of;
 
 /// Names of contents that an image has, by the device's hash and the length of a chunk.
 #[derive(Debug, Clone, Default)]

@@ -69,7 +69,6 @@ mod stream_value;
 mod surface_reference;
 mod tensor_map;
 mod texture;
-mod threads;
 mod tracing;
 mod transfer;
 mod upcall;

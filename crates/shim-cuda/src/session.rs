@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use katydid_arena::Settled;
 use katydid_client::connect::{self, OpenError, variable};
-use katydid_client::job::{Job, Keeper};
+use katydid_client::job::{self, Job};
 use katydid_client::output::say;
 use katydid_client::regions::Regions;
 use katydid_client::session::Session;
@@ -35,7 +35,7 @@ use crate::stream::Stream;
 use crate::surface_reference::SurfaceReference;
 use crate::texture::Objects;
 use crate::virtual_memory::{Allocation, VirtualMemory};
-use crate::{context, export_table, threads, tracing, upcall};
+use crate::{context, export_table, tracing, upcall};
 
 /// Handles of one kind at a time. The worker takes ids below 2^24.
 const HANDLES: u32 = 1 << 22;
@@ -45,9 +45,6 @@ const ARRAYS: u32 = 1 << 19;
 const REFERENCES: u32 = 1 << 15;
 /// Contexts are few, and each costs the worker's GPU memory.
 const CONTEXTS: u32 = 1 << 12;
-
-/// The job thread calls nothing of the program's.
-const JOB_STACK: usize = 1 << 20;
 
 /// The program's side of the session.
 pub(crate) struct Shim {
@@ -118,18 +115,10 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     let shim = SHIM.get_or_init(|| shim);
     export_table::install();
     life::start(after_fork, at_exit);
-    if let Some((job, address, kind)) = job {
-        keep(&shim.session, job, &address, kind);
+    if let Some((kept, address, kind)) = job {
+        job::keep(&shim.session, kept, &address, kind);
     }
     Ok(())
-}
-
-/// Starts the thread that does what the supervisor of the program's job asks for.
-fn keep(session: &'static Session, job: Job, address: &Address, kind: LinkKind) {
-    let Some(keeper) = Keeper::new(session, job, address, kind) else { return };
-    if threads::start("katydid-job", JOB_STACK, move || keeper.run()).is_err() {
-        say("there is no thread to keep the job with: it cannot be checkpointed");
-    }
 }
 
 /// In the child of a fork: the connection is the parent's.

@@ -8,12 +8,13 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
+use katydid_client::threads;
 use katydid_cuda_sys::CUresult;
 use katydid_transport::{PIECE, Piece, Staging};
 use katydid_wire::message::{kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 
 use crate::session::{Shim, shim};
-use crate::{stream, threads};
+use crate::stream;
 
 /// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
 /// piece back costs what copying so much once more does.

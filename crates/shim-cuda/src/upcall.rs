@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
+use katydid_client::threads;
 use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
 use katydid_transport::pass_holds;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallsBegin};
@@ -15,7 +16,7 @@ use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUp
 use crate::border::enqueue;
 use crate::graph::capture;
 use crate::session::{Shim, shim};
-use crate::{current, device, pinned, stream, threads};
+use crate::{current, device, pinned, stream};
 
 /// The program's functions expect a stack of the usual size.
 const STACK: usize = 8 << 20;

@@ -7,11 +7,13 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use katydid_client::job::Kept;
 use katydid_client::{life, output};
 use katydid_opencl_sys::Code;
-use katydid_transport::{LinkError, ProgramLink};
+use katydid_transport::{Holding, LinkError, ProgramLink};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
+use katydid_wire::handshake::SessionKind;
 use katydid_wire::opencl::message::kdclOutput;
 
 use crate::border::LOST;
@@ -135,6 +137,31 @@ impl Link {
             output::say(format_args!("{why}; every further OpenCL call returns {LOST}"));
         }
         LOST
+    }
+}
+
+impl Kept for Link {
+    fn kind(&self) -> SessionKind {
+        SessionKind::OPENCL
+    }
+
+    fn holding(&self) -> Option<&dyn Holding> {
+        self.link.holding()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn broke(&self, what: &str, error: &LinkError) {
+        let _ = self.fail(what, error);
+    }
+
+    fn give_up(&self, why: &str) {
+        let _ = self.lose(&format!("the session has ended: {why}"));
+        if let Some(holding) = self.holding() {
+            holding.give_up();
+        }
     }
 }
 

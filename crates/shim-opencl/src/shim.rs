@@ -3,13 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use katydid_client::connect::{OpenError, open_plain};
+use katydid_client::connect::{OpenError, Plain, has_server, open_plain};
+use katydid_client::job::{self, Job};
 use katydid_client::life;
 use katydid_client::output::say;
 use katydid_client::slab::Slab;
 use katydid_opencl_sys::Code;
+use katydid_transport::Address;
 use katydid_wire::codec::Field as _;
-use katydid_wire::handshake::SessionKind;
+use katydid_wire::handshake::{LinkKind, SessionKind};
 use katydid_wire::opencl::message::kdclPlatforms;
 
 use crate::context::Context;
@@ -70,8 +72,8 @@ pub(crate) fn start() -> Result<&'static Shim, Code> {
     if let Some(shim) = SHIM.get() {
         return Ok(shim);
     }
-    let shim = match open() {
-        Ok(shim) => shim,
+    let (shim, kept) = match open() {
+        Ok(opened) => opened,
         Err(None) => return Err(Code::PLATFORM_NOT_FOUND_KHR),
         Err(Some(text)) => {
             if said.as_ref() != Some(&text) {
@@ -83,6 +85,9 @@ pub(crate) fn start() -> Result<&'static Shim, Code> {
     };
     let shim = SHIM.get_or_init(|| shim);
     life::start(after_fork, at_exit);
+    if let Some((kept, address, kind)) = kept {
+        job::keep(&shim.link, kept, &address, kind);
+    }
     list(shim).map_err(|_| Code::PLATFORM_NOT_FOUND_KHR)?;
     LISTED.store(true, Ordering::Release);
     Ok(shim)
@@ -99,12 +104,17 @@ fn after_fork() {
 fn at_exit() {}
 
 /// What a user reads when there is no session; nothing when no server was named.
-fn open() -> Result<Shim, Option<String>> {
-    let link = open_plain(SessionKind::OPENCL).map_err(|error| match error {
+fn open() -> Result<(Shim, Option<(Job, Address, LinkKind)>), Option<String>> {
+    let mut job = Job::from_environment().map_err(|error| Some(error.to_string()))?;
+    if let (Some(job), true) = (&mut job, has_server()) {
+        job.announce();
+    }
+    let Plain { link, address, kind } = open_plain(SessionKind::OPENCL).map_err(|error| match error {
         OpenError::NoServer => None,
         error => Some(error.to_string()),
     })?;
-    build(Link::new(link)).map_err(|error| Some(format!("no address space for handles: {error}")))
+    let shim = build(Link::new(link)).map_err(|error| Some(format!("no address space for handles: {error}")))?;
+    Ok((shim, job.map(|job| (job, address, kind))))
 }
 
 fn build(link: Link) -> std::io::Result<Shim> {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread;
 
+use katydid_client::threads;
 use katydid_opencl_sys::{Code, char, cl_command_queue, cl_event, cl_mem, cl_program, void};
 use katydid_wire::opencl::message::kdclUpcallNext;
 
@@ -73,24 +73,8 @@ pub(crate) fn forget(token: u64) {
 
 fn run_thread(shim: &'static Shim) -> Result<(), Code> {
     static THREAD: OnceLock<bool> = OnceLock::new();
-    let started = THREAD.get_or_init(|| {
-        let builder = thread::Builder::new().name("katydid-upcall".to_owned()).stack_size(STACK);
-        with_signals_blocked(|| builder.spawn(move || serve(shim))).is_ok()
-    });
+    let started = THREAD.get_or_init(|| threads::start("katydid-upcall", STACK, move || serve(shim)).is_ok());
     if *started { Ok(()) } else { Err(Code::OUT_OF_HOST_MEMORY) }
-}
-
-/// Starts something that inherits a mask of all signals: the program's handlers run on the program's threads.
-fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
-    // SAFETY: both sets are locals, filled by the calls before they are read.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let result = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        result
-    }
 }
 
 /// Asks for what is due until the session ends.

@@ -102,6 +102,8 @@ messages! {
         checkpoint: u32,
         /// 1: the program lives on and has its host memory, nothing of it is in the image.
         device_only: u32,
+        /// Devices to use in place of those that the session had: a line each, `NEW` or `OLD=NEW`.
+        devices: String,
     }
     /// Give the snapshot at hand up. Answer: `Unwritten` in place of `Written`.
     6 Cancel {}
@@ -238,7 +240,13 @@ mod tests {
                 full: 1,
                 level: 3,
             },
-            ToWorker::Restore { store: Store::STREAM, session: session(), checkpoint: 4, device_only: 0 },
+            ToWorker::Restore {
+                store: Store::STREAM,
+                session: session(),
+                checkpoint: 4,
+                device_only: 0,
+                devices: "cpu".into(),
+            },
             ToWorker::Cancel {},
             ToWorker::Write {},
             ToWorker::Known { known: vec![1, 0, 1] },

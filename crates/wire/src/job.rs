@@ -21,7 +21,7 @@ use crate::envelope::{self, EnvelopeError, messages};
 use crate::key::SessionKey;
 
 /// Version of this protocol; [`FromProgram::Member`] names the program's.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Largest message in bytes.
 pub const MAX_MESSAGE: usize = 64 << 10;
 /// The environment variable that names the job socket to the shims of a job.
@@ -59,6 +59,8 @@ messages! {
     1 Member {
         /// [`PROTOCOL`].
         protocol: u32,
+        /// Which API its session speaks, as in the handshake's `SessionKind`: a process may have one of each.
+        session: u32,
         /// The process, as it sees itself. Stays what it was after a restore.
         pid: u32,
         /// Its session; what it was, for one that left and comes back.
@@ -131,6 +133,7 @@ mod tests {
         let words = [
             FromProgram::Member {
                 protocol: PROTOCOL,
+                session: 2,
                 pid: 7,
                 key: KEY,
                 address,

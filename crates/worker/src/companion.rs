@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_session::{CaptureOptions, Control};
+use katydid_keep::{CaptureOptions, Control};
 use katydid_transport::{Pending, Talk, TalkError};
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};

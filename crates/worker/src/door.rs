@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
-use katydid_session::Control;
+use katydid_keep::Control;
 use katydid_transport::Pending;
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
 

@@ -8,27 +8,27 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
 
-use katydid_session::Capture;
+use katydid_image::Session as Part;
+use katydid_keep::Capture;
 use katydid_session_opencl::driver::{self, DriverError, Platform};
-use katydid_session_opencl::{Session, SessionError, Usage};
-use katydid_transport::{AcceptError, Pending, WorkerLink};
+pub(crate) use katydid_session_opencl::is_kept_in;
+use katydid_session_opencl::{QUOTA, Session, SessionError, Usage};
+use katydid_transport::{AcceptError, Pending};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 use katydid_wire::note::Note;
 
+use crate::companion::Seat;
 use crate::control;
+use crate::layout;
 use crate::log::Log;
-use crate::monitor::{self, leave};
-use crate::serve::{BROKEN, lower};
+use crate::restore::Blank;
+use crate::serve::{self, Begun, ServeError, UsageOf, lower};
 use crate::warm::Warm;
 
 /// Why a program was turned away.
 #[derive(Debug, thiserror::Error)]
-enum ServeError {
-    /// Nothing to serve it with.
-    #[error(transparent)]
-    Driver(#[from] DriverError),
+enum BeginError {
     /// The system does not let the worker prepare.
     #[error("the worker cannot {what}: {source}")]
     System {
@@ -40,6 +40,9 @@ enum ServeError {
     /// The handshake failed; the program was told.
     #[error(transparent)]
     Accept(#[from] AcceptError),
+    /// What accompanies a session could not be started.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// There is no room for the machine's platforms.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -47,9 +50,8 @@ enum ServeError {
 
 /// Serves the program that was handed over, and leaves the process with it.
 pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
-    give_back(&warm);
     let name = format!("{} (pid {})", program.hello().program, program.hello().pid);
-    let platforms = match driver::open() {
+    let platforms = match open(&warm) {
         Ok(platforms) => platforms,
         Err(error) => {
             control::refused(control.as_fd(), &error);
@@ -58,18 +60,19 @@ pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, co
         }
     };
     match begin(platforms, program, note, build, &control) {
-        Ok(Begun { session, mut link, log }) => match session.serve(&mut *link) {
-            Ok(()) => leave(0),
-            Err(error) => {
-                log.line(format_args!("the session of {name} was ended: {error}"));
-                leave(BROKEN)
-            }
-        },
+        Ok(begun) => serve::run(begun, &name),
         Err(error) => {
             control::refused(control.as_fd(), &error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// The machine's OpenCL drivers, in place of the CUDA driver.
+fn open(warm: &Warm) -> Result<Vec<Platform>, DriverError> {
+    give_back(warm);
+    layout::unsettle();
+    driver::open()
 }
 
 /// The CUDA driver's hold of its devices. A failure leaves the device's memory taken, and nothing else.
@@ -80,11 +83,14 @@ fn give_back(warm: &Warm) {
     }
 }
 
-/// A session with its program.
-struct Begun {
-    session: Session,
-    link: Box<dyn WorkerLink>,
-    log: Arc<Log>,
+/// What the drivers call themselves.
+fn name(platforms: &[Platform]) -> String {
+    let names: Vec<&str> = platforms.iter().map(|platform| platform.name.as_str()).collect();
+    format!("OpenCL: {}", names.join(", "))
+}
+
+fn usage_of(usage: Arc<Usage>) -> UsageOf {
+    Box::new(move || (usage.memory(), usage.calls()))
 }
 
 /// Opens the link and starts what accompanies a session.
@@ -94,40 +100,26 @@ fn begin(
     note: &Note,
     build: &Build,
     control: &OwnedFd,
-) -> Result<Begun, ServeError> {
-    let failed = |what| move |source| ServeError::System { what, source };
+) -> Result<Begun, BeginError> {
+    let failed = |what| move |source| BeginError::System { what, source };
     let quota = lower(program.hello().memory_quota, note.memory);
-    let names: Vec<&str> = platforms.iter().map(|platform| platform.name.as_str()).collect();
-    let driver = format!("OpenCL: {}", names.join(", "));
     let (capture, real) = Capture::start().map_err(failed("take its output"))?;
+    let driver = name(&platforms);
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver, arenas: Vec::new() };
     let link = program.open(build, &ready, 0)?;
     let usage = Arc::new(Usage::new(quota));
     let session = Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?;
-    let log = Arc::new(Log::kept(real));
-    if let Some(switch) = link.switch() {
-        let again = || control.try_clone().map_err(failed("watch the server"));
-        monitor::start(switch, again()?, move || (usage.memory(), usage.calls()), || {})
-            .map_err(failed("start a thread"))?;
-        turn_away(again()?, build.clone(), Arc::clone(&log)).map_err(failed("start a thread"))?;
-    }
-    Ok(Begun { session, link, log })
+    let (log, usage) = (Log::kept(real), usage_of(usage));
+    Ok(serve::accompany(Box::new(session), link, ready, build, control, Seat::default(), log, usage)?)
 }
 
-/// Tells visitors of the session that it has no door: nothing of an OpenCL session can be kept or taken up.
-fn turn_away(control: OwnedFd, build: Build, log: Arc<Log>) -> std::io::Result<()> {
-    let attend = move || {
-        loop {
-            match Pending::receive(control.as_fd(), &build) {
-                Ok(Some((visitor, _))) => {
-                    let text = "this is a session of OpenCL, which cannot be checkpointed or taken up again";
-                    visitor.refuse(&build, &Refused::new(RefusalCode::NOT_ALLOWED, text));
-                }
-                // The daemon is gone, and the session with it.
-                Ok(None) => leave(0),
-                Err(error) => log.line(format_args!("a visitor of the session was lost: {error}")),
-            }
-        }
-    };
-    thread::Builder::new().name("door".into()).spawn(attend).map(drop)
+/// A session that is to become the one of an image. `devices` are those to use in place of its own.
+pub(crate) fn blank(warm: &Warm, note: &Note, part: &Part, devices: &str) -> Result<Blank, String> {
+    let platforms = open(warm).map_err(|error| error.to_string())?;
+    let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
+    let quota = part.notes.get(QUOTA).and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let (driver, usage) = (name(&platforms), Arc::new(Usage::new(lower(quota, note.memory))));
+    let session = Session::without_program(platforms, Arc::clone(&usage), capture, devices.to_owned());
+    let (session, log, usage) = (Box::new(session), Log::kept(real), usage_of(usage));
+    Ok(Blank { session, ranges: Vec::new(), driver, log, usage })
 }

@@ -15,18 +15,20 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_image::Session as Part;
+use katydid_keep::{Capture, Control, Progress, Restored};
 use katydid_session::device_memory::DeviceMemory;
-use katydid_session::{Capture, Opening, Progress, Session, Setup, Usage, journal_of};
+use katydid_session::{Opening, Session, Setup, Usage, journal_of};
 use katydid_transport::Pending;
 use katydid_wire::companion::{FromWorker, ToWorker};
-use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
+use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
 use crate::companion::{Companion, Seat, Voice, failed};
 use crate::log::Log;
 use crate::memory::{self, Arenas};
 use crate::monitor::leave;
-use crate::serve::{self, Begun, lower};
+use crate::opencl;
+use crate::serve::{self, Begun, UsageOf, lower};
 use crate::store::{Asker, Input};
 use crate::warm::Warm;
 
@@ -59,6 +61,7 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
         }
     };
     ready.arenas.clone_from(&rebuilt.ranges);
+    ready.driver.clone_from(&rebuilt.driver);
     let driver = ready.driver.clone();
     let companion = Companion { voice, seat: Seat::default(), session: Arc::default(), driver, asker };
     companion.sit_down();
@@ -133,13 +136,24 @@ fn hear(voice: &Arc<Voice>, asker: &Asker, later: &Receiver<Companion>) {
 
 /// A session that waits for its program.
 struct Rebuilt {
-    session: Session,
+    session: Box<dyn Restored>,
     part: Part,
     input: Input,
     name: String,
-    ranges: Vec<katydid_wire::handshake::ArenaRange>,
+    ranges: Vec<ArenaRange>,
+    driver: String,
     log: Log,
-    usage: Arc<Usage>,
+    usage: UsageOf,
+}
+
+/// A session in which nothing has happened, and what comes with it.
+pub(crate) struct Blank {
+    pub(crate) session: Box<dyn Restored>,
+    pub(crate) ranges: Vec<ArenaRange>,
+    /// What its driver calls itself.
+    pub(crate) driver: String,
+    pub(crate) log: Log,
+    pub(crate) usage: UsageOf,
 }
 
 /// Rebuilds what lies on devices.
@@ -151,12 +165,23 @@ fn rebuild(
     voice: &Arc<Voice>,
     asker: &Arc<Asker>,
 ) -> Result<Rebuilt, String> {
-    let ToWorker::Restore { store, session: name, checkpoint, .. } = order else {
+    let ToWorker::Restore { store, session: name, checkpoint, devices, .. } = order else {
         return Err("there is no session yet".to_owned());
     };
     let input = Input::open(store, folder, checkpoint, asker).map_err(|error| error.to_string())?;
     let part = input.part(&name).map_err(|error| error.to_string())?;
-    let state = journal_of(&part, input.source()).map_err(|error| error.to_string())?;
+    let blank = match opencl::is_kept_in(&part) {
+        true => opencl::blank(&warm, note, &part, &devices),
+        false => blank(warm, note, &part, &input),
+    };
+    let Blank { mut session, ranges, driver, log, usage } = blank?;
+    restore(&mut *session, &part, &input, voice)?;
+    Ok(Rebuilt { session, part, input, name, ranges, driver, log, usage })
+}
+
+/// A session of CUDA with the addresses of the one in the image.
+fn blank(warm: Warm, note: &Note, part: &Part, input: &Input) -> Result<Blank, String> {
+    let state = journal_of(part, input.source()).map_err(|error| error.to_string())?;
     let opening = Opening::read(&state).map_err(|error| error.to_string())?;
     let arenas = memory::agree(&warm.driver, warm.facts.devices.len(), &opening.arenas, None);
     let Arenas { ranges, map, host } =
@@ -164,16 +189,16 @@ fn rebuild(
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
     let device = DeviceMemory::new(map.clone(), &warm.facts, lower(opening.quota, note.memory));
     let usage = Arc::new(Usage::default());
+    let (name, shared) = (warm.name, Arc::clone(&usage));
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
-    let shared = Arc::clone(&usage);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
-    let mut session = Session::without_program(setup);
-    restore(&mut session, &part, &input, voice)?;
-    Ok(Rebuilt { session, part, input, name, ranges, log: Log::kept(real), usage })
+    let session = Box::new(Session::without_program(setup));
+    let usage = Box::new(move || (usage.device_memory(), usage.calls()));
+    Ok(Blank { session, ranges, driver: name, log: Log::kept(real), usage })
 }
 
 /// Restores, with words on how far that is.
-fn restore(session: &mut Session, part: &Part, input: &Input, voice: &Voice) -> Result<(), String> {
+fn restore(session: &mut dyn Restored, part: &Part, input: &Input, voice: &Voice) -> Result<(), String> {
     let progress = Progress::default();
     thread::scope(|scope| {
         let (done, is_done) = channel::<()>();
@@ -201,15 +226,12 @@ fn take_up(
     ready: &Ready,
     control: &OwnedFd,
     seat: &Seat,
-    slot: &OnceLock<katydid_session::Control>,
+    slot: &OnceLock<Control>,
 ) -> Result<Begun, String> {
     let Rebuilt { mut session, part, input, log, usage, .. } = rebuilt;
     let program = await_program(control, build, &log)?;
-    let progress = Progress::default();
-    let complete = session.join_host(program.pinned()).map_err(|error| error.to_string());
-    let complete = complete
-        .and_then(|()| session.restore_host(&part, input.source(), &progress).map_err(|error| error.to_string()));
-    if let Err(reason) = complete {
+    let complete = session.restore_host(program.pinned(), &part, input.source());
+    if let Err(reason) = complete.map_err(|error| error.to_string()) {
         program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, reason.clone()));
         return Err(reason);
     }
@@ -218,7 +240,7 @@ fn take_up(
     seat.take_up();
     let link = program.open(build, ready, frames).map_err(|error| error.to_string())?;
     session.connect(&*link);
-    let begun = serve::accompany(session, link, ready.clone(), build, control, seat.clone(), log, usage);
+    let begun = serve::accompany(session.begin(), link, ready.clone(), build, control, seat.clone(), log, usage);
     let begun = begun.map_err(|error| error.to_string())?;
     if let Some(control) = &begun.session_control {
         let _ = slot.set(control.clone());

@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use katydid_keep::{Capture, Control, Failure, Kept};
 use katydid_session::device_memory::DeviceMemory;
-use katydid_session::{Capture, Control, Session, SessionError, Setup, Usage};
+use katydid_session::{Session, Setup, Usage};
 use katydid_transport::{AcceptError, Pending, WorkerLink};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::note::Note;
@@ -85,12 +86,16 @@ fn begin(
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver: warm.name, arenas: ranges };
     let link = program.open(build, &ready, 0)?;
     session.connect(&*link);
-    accompany(session, link, ready, build, control, Seat::default(), Log::kept(real), usage)
+    let usage = Box::new(move || (usage.device_memory(), usage.calls()));
+    accompany(Box::new(session), link, ready, build, control, Seat::default(), Log::kept(real), usage)
 }
+
+/// Tells bytes of device memory that a session holds, and its calls so far.
+pub(crate) type UsageOf = Box<dyn Fn() -> (u64, u64) + Send>;
 
 /// A session with its program, and what accompanies it.
 pub(crate) struct Begun {
-    session: Session,
+    session: Box<dyn Kept>,
     link: Box<dyn WorkerLink>,
     log: Arc<Log>,
     under_way: UnderWay,
@@ -105,14 +110,14 @@ pub(crate) struct Begun {
 /// What the system refuses.
 #[expect(clippy::too_many_arguments, reason = "the parts of a worker come together here")]
 pub(crate) fn accompany(
-    mut session: Session,
+    mut session: Box<dyn Kept>,
     link: Box<dyn WorkerLink>,
     ready: Ready,
     build: &Build,
     control: &OwnedFd,
     seat: Seat,
     log: Log,
-    usage: Arc<Usage>,
+    usage: UsageOf,
 ) -> Result<Begun, ServeError> {
     let failed = |what| move |source| ServeError::System { what, source };
     let log = Arc::new(log);
@@ -120,7 +125,7 @@ pub(crate) fn accompany(
     let mut session_control = None;
     if let Some(switch) = link.switch() {
         let again = || control.try_clone().map_err(failed("watch the server"));
-        let (usage, settle) = (move || (usage.device_memory(), usage.calls()), under_way.clone());
+        let settle = under_way.clone();
         monitor::start(switch.clone(), again()?, usage, move || settle.settle()).map_err(failed("start a thread"))?;
         let (control, build, controlled) = (again()?, build.clone(), session.control(switch));
         session_control = Some(controlled.clone());
@@ -138,7 +143,7 @@ pub(crate) fn run(begun: Begun, name: &str) -> ! {
 }
 
 /// Says how it ended, and leaves without waiting for anything.
-fn end(log: &Log, name: &str, outcome: Result<(), SessionError>) -> ! {
+fn end(log: &Log, name: &str, outcome: Result<(), Failure>) -> ! {
     match outcome {
         Ok(()) => leave(0),
         Err(error) => {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_image::Session as Part;
-use katydid_session::{CaptureOptions, Control, Progress, SnapshotError, Taken};
+use katydid_keep::{CaptureOptions, Control, Failure, Progress, Taken};
 use katydid_wire::companion::FromWorker;
 
 use crate::companion::Voice;
@@ -150,7 +150,7 @@ impl Work {
             self.at_hand.free();
             return;
         };
-        let ordered = ordered.recv().map_err(|_| SnapshotError::Cancelled.to_string());
+        let ordered = ordered.recv().map_err(|_| "it was given up".to_owned());
         let written = ordered.and_then(|()| self.write(taken, &output));
         let finished = written.and_then(|part| {
             let output = Arc::into_inner(output).ok_or("the image is still being written")?;
@@ -164,16 +164,16 @@ impl Work {
     }
 
     /// Has the main loop take it.
-    fn take(&self, session: String, options: CaptureOptions, output: &Arc<Output>) -> Result<Taken, String> {
+    fn take(&self, session: String, options: CaptureOptions, output: &Arc<Output>) -> Result<Box<dyn Taken>, String> {
         let (output, progress) = (Arc::clone(output), Arc::clone(&self.progress));
         let taken = self.control.with(move |it| it.snapshot(&session, options, output.sink(), &progress));
         taken.ok_or("the session has ended")?.map_err(|error| error.to_string())
     }
 
     /// Writes it in another thread, and says from time to time how far that is.
-    fn write(&self, taken: Taken, output: &Arc<Output>) -> Result<Part, String> {
+    fn write(&self, taken: Box<dyn Taken>, output: &Arc<Output>) -> Result<Part, String> {
         thread::scope(|scope| {
-            let (answer, answered) = sync_channel::<Result<Part, SnapshotError>>(1);
+            let (answer, answered) = sync_channel::<Result<Part, Failure>>(1);
             let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {
                 // The other end waits.
                 let _ = answer.send(taken.write(output.sink()));

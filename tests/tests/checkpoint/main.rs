@@ -2,8 +2,8 @@
 //!
 //! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `stores.rs` about images, `failover.rs` about
-//! workers that die, `restores.rs` about kills during a restore; `frameworks.rs` trains with PyTorch on a real GPU. Where
-//! no CRIU works, the tests are shown as ignored, with a line why.
+//! workers that die, `restores.rs` about kills during a restore; `opencl.rs` about programs of OpenCL, and sessions that move;
+//! `frameworks.rs` trains with PyTorch on a real GPU. Where no CRIU works, the tests are shown as ignored, with a line why.
 //!
 //! By itself the binary runs what takes two cores a few minutes: all scenarios, and the programs made for checkpoints.
 //! `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another
@@ -13,6 +13,7 @@
 mod failover;
 mod frameworks;
 mod jobs;
+mod opencl;
 mod programs;
 mod restores;
 mod scenarios;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
     };
     let mut trials: Vec<Trial> = scenarios::trials(&places);
     trials.extend(programs::trials(&places, &apps));
+    trials.extend(opencl::trials(&places));
     trials.extend(frameworks::trials(&places));
     if !is_sweep() {
         trials.retain(|trial| is_steady(trial.name()));

@@ -5,11 +5,11 @@ use std::env;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::{App, Variant};
-use katydid_tests::job::{Job, STOPPED};
+use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
 use libtest_mimic::{Failed, Trial};
 
-use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, kept, said};
+use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, kept, kept_of, said};
 
 /// Checkpoints of one run, unless the environment says otherwise.
 const COUNT: usize = 3;
@@ -18,7 +18,7 @@ const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 5] = [
+const REFUSALS: [(&str, &[&str]); 7] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -27,6 +27,9 @@ const REFUSALS: [(&str, &[&str]); 5] = [
     ("context_events", &["waits for a value that nobody writes"]),
     // Two processes of this have memory and events of each other.
     ("shared_memory", &["what programs share cannot be saved"]),
+    // Queues of these wait for events that the program sets later.
+    ("user_events", &["waits for an event that the program sets later"]),
+    ("out_of_order", &["waits for an event that the program sets later"]),
 ];
 /// The same on a real GPU: nobody is shown the heap of its kernels.
 const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
@@ -66,14 +69,22 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
 fn one(places: &Places, app: &App, variant: Variant, way: &str) -> Result<(), Failed> {
     let seed = number("KATYDID_CHECKPOINT_SEED", 1)? ^ hash(&format!("{way}{variant}{}", app.name));
     let count = number("KATYDID_CHECKPOINT_COUNT", COUNT as u64)? as usize;
-    let mut run = Run { app, kept: kept(places, app)?, random: Random(seed), points: Vec::new(), taken: Vec::new() };
-    run.points = run.random.points(count);
-    let points = format!("frames {:?}", run.points);
     let stage = Stage::new(places, way)?;
-    run.checkpoints(&stage, variant).with_context(|| points.clone()).map_err(shown)?;
-    run.restores(&stage).with_context(|| points.clone()).map_err(shown)?;
-    stage.is_clean().with_context(|| points).map_err(shown)
+    let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), plan);
+    Run::of(&app.name, kept(places, app)?, (seed, count)).through(&stage, &start).map_err(shown)
 }
+
+/// The same of a program of OpenCL.
+pub(crate) fn one_of_opencl(places: &Places, name: &str, way: &str) -> Result<(), Failed> {
+    let seed = number("KATYDID_CHECKPOINT_SEED", 1)? ^ hash(&format!("{way}opencl{name}"));
+    let count = number("KATYDID_CHECKPOINT_COUNT", COUNT as u64)? as usize;
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
+    Run::of(name, kept_of(&stage.places, name)?, (seed, count)).through(&stage, &start).map_err(shown)
+}
+
+/// Starts the program under test.
+type Start<'a, 's> = &'a dyn Fn(&Plan<'_>) -> Result<Job<'s>>;
 
 fn shown(error: anyhow::Error) -> Failed {
     format!("{error:#}").into()
@@ -86,17 +97,31 @@ struct Taken {
 }
 
 struct Run<'a> {
-    app: &'a App,
+    name: &'a str,
     kept: String,
     random: Random,
     points: Vec<u64>,
     taken: Vec<Taken>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Of a program that prints `kept`; the seed of its points, and how many there are.
+    fn of(name: &'a str, kept: String, (seed, count): (u64, usize)) -> Self {
+        let mut random = Random(seed);
+        let points = random.points(count);
+        Self { name, kept, random, points, taken: Vec::new() }
+    }
+
+    /// Checkpoints and restores on a stage.
+    fn through(mut self, stage: &Stage, start: Start<'_, '_>) -> Result<()> {
+        let points = format!("frames {:?}", self.points);
+        let all = self.checkpoints(stage, start).and_then(|()| self.restores(stage)).and_then(|()| stage.is_clean());
+        all.context(points)
+    }
+
     /// The run in which checkpoints are taken. It ends by itself, or with the last checkpoint: stopped, or killed.
-    fn checkpoints(&mut self, stage: &Stage, variant: Variant) -> Result<()> {
-        let mut job = stage.start("job", (&self.app.name, variant), &[], &self.points)?;
+    fn checkpoints(&mut self, stage: &Stage, start: Start<'_, '_>) -> Result<()> {
+        let mut job = start(&Plan { points: &self.points.clone(), ..Plan::default() })?;
         let (stops, mut left) = (self.random.below(2) == 0, self.points.len());
         while job.holds_itself()? {
             left = left.saturating_sub(1);
@@ -126,7 +151,7 @@ impl Run<'_> {
 
     fn refused(&self, said: &str) -> Result<bool> {
         let of_gpus = if driver_under_test() == "soft" { &[][..] } else { &REFUSALS_OF_GPUS };
-        let known = REFUSALS.iter().chain(of_gpus).find(|(name, _)| *name == self.app.name);
+        let known = REFUSALS.iter().chain(of_gpus).find(|(name, _)| *name == self.name);
         ensure!(
             known.is_some_and(|(_, words)| words.iter().any(|word| said.contains(word))),
             "the checkpoint failed: {said}"

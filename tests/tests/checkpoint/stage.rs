@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::{App, Variant};
 use katydid_tests::job::{Home, Job, Plan};
+use katydid_tests::opencl;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
@@ -30,9 +31,27 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(places: &Places, way: &str) -> Result<Self> {
-        let server = Server::start(places, &driver_under_test(), &[])?;
+        Self::with(places, way, Server::start(places, &driver_under_test(), &[])?)
+    }
+
+    /// With a server for programs of OpenCL too, whose driver gets these variables as well.
+    pub(crate) fn with_opencl(places: &Places, way: &str, further: &[(&'static str, &str)]) -> Result<Self> {
+        let places = &Places { expected: opencl::expected(), ..places.clone() };
+        Self::with(places, way, opencl_server(places, further)?)
+    }
+
+    fn with(places: &Places, way: &str, server: Server) -> Result<Self> {
         let way = way_to(way, &server)?;
         Ok(Self { places: places.clone(), home: Home::new()?, server, way })
+    }
+
+    /// Starts a program of OpenCL as the job `name`.
+    pub(crate) fn start_opencl(&self, name: &str, program: &str, plan: &Plan<'_>) -> Result<Job<'_>> {
+        let libraries = opencl::libraries(&self.places).display().to_string();
+        let variables = [&[("LD_LIBRARY_PATH", libraries.as_str())], plan.variables].concat();
+        let plan = Plan { variables: &variables, ..*plan };
+        let path = opencl::program(&self.places, program);
+        Ok(Job::start(&self.places, &self.home, &self.way, name, &path, &plan)?)
     }
 
     /// Starts a program as the job `name`; it holds itself at `points`.
@@ -94,6 +113,13 @@ pub(crate) fn way_to(name: &str, server: &Server) -> Result<Way> {
         "unix" => Way::as_stream(server),
         other => bail!("no such way: {other}"),
     })
+}
+
+/// A server for programs of OpenCL.
+pub(crate) fn opencl_server(places: &Places, further: &[(&'static str, &str)]) -> Result<Server> {
+    let further = further.iter().map(|(name, value)| (*name, value.into()));
+    let variables: Vec<_> = opencl::driver(places).into_iter().chain(further).collect();
+    Ok(Server::start_with(places, &driver_under_test(), &[], &variables)?)
 }
 
 /// What `katydid checkpoint --json` said.

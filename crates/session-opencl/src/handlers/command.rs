@@ -91,6 +91,10 @@ pub(crate) fn kdclLaunch(
     if !(1..=3).contains(&message.dimensions) {
         return Err(Code::INVALID_WORK_DIMENSION.into());
     }
+    if message.given & 2 != 0 {
+        let wanted = |at: usize| if (at as u32) < message.dimensions { numbers[6 + at] as u64 } else { 1 };
+        session.journal.launched(message.kernel, message.queue, [wanted(0), wanted(1), wanted(2)]);
+    }
     command.run(session, |count, waits, event| {
         driver!(
             command.api(),

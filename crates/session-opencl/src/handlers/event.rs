@@ -46,8 +46,10 @@ pub(crate) fn kdclEventCallback(
 ) -> Result<message::kdclEventCallbackReply, Fault> {
     let event: Object<cl_event> = session.shared.objects.get(message.event)?;
     let data = Notify::leak(&session.shared, message.token);
+    session.shared.callbacks.expect(message.token, message.event, message.type_of);
     let code = driver!(event.api, clSetEventCallback(event.handle, message.type_of, Some(notify::event), data));
     if code != Code::SUCCESS {
+        session.shared.callbacks.came(message.token);
         // SAFETY: the driver refused it.
         unsafe { Notify::forget(data) };
     }

@@ -24,13 +24,33 @@ pub(crate) fn kdclInfo(
     head: &FrameHead,
     message: message::kdclInfo<'_>,
 ) -> Result<message::kdclInfoReply, Fault> {
-    let value = ask(&session.shared.objects, &message)?;
+    let value = match session.known(&message) {
+        Some(value) => value,
+        None => ask(&session.shared.objects, &message)?,
+    };
+    // What a program was told of a device stays so, whatever device is there after a restore.
+    if matches!(message.query, query::DEVICE | query::PLATFORM) {
+        session.told.insert((message.object, message.parameter), value.clone());
+    }
     let size = value.len() as u64;
     if value.len() <= AT_ONCE {
         return Ok(message::kdclInfoReply { size, value });
     }
     session.blobs.insert(head.thread, value);
     Ok(message::kdclInfoReply { size, value: Vec::new() })
+}
+
+impl Session {
+    /// An answer that is not the driver's to give: what was told before a restore.
+    fn known(&self, message: &message::kdclInfo<'_>) -> Option<Vec<u8>> {
+        match message.query {
+            query::DEVICE | query::PLATFORM => self.told.get(&(message.object, message.parameter)).cloned(),
+            query::PROFILING => {
+                self.event_times.get(&message.object)?.get(&message.parameter).map(|time| time.to_le_bytes().to_vec())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// `get(object, parameter, …)` of one kind of object.

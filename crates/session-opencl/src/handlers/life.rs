@@ -21,10 +21,10 @@ pub(crate) fn kdclPlatforms(
     _: message::kdclPlatforms,
 ) -> Result<message::kdclPlatformsReply, Fault> {
     let mut facts = Vec::new();
-    (session.platforms.len() as u32).put(&mut facts);
-    for platform in &session.platforms {
+    (session.here.len() as u32).put(&mut facts);
+    for platform in &session.here {
         (platform.devices.len() as u32).put(&mut facts);
-        platform.devices.iter().for_each(|(_, kind)| kind.put(&mut facts));
+        platform.devices.iter().for_each(|device| device.kind.put(&mut facts));
     }
     Ok(message::kdclPlatformsReply { facts })
 }
@@ -34,7 +34,10 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
     let Some((kind, object)) = session.shared.objects.take(message.object) else { return Ok(()) };
     let (api, pointer) = (object.api, object.handle);
     let code = match kind {
-        of::DEVICE => driver!(api, clReleaseDevice(cl_device_id(pointer))),
+        of::DEVICE => {
+            session.told.retain(|(device, _), _| *device != message.object);
+            driver!(api, clReleaseDevice(cl_device_id(pointer)))
+        }
         of::CONTEXT => driver!(api, clReleaseContext(cl_context(pointer))),
         of::QUEUE => driver!(api, clReleaseCommandQueue(cl_command_queue(pointer))),
         of::MEMORY => {
@@ -44,7 +47,10 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
         of::SAMPLER => driver!(api, clReleaseSampler(cl_sampler(pointer))),
         of::PROGRAM => driver!(api, clReleaseProgram(cl_program(pointer))),
         of::KERNEL => driver!(api, clReleaseKernel(cl_kernel(pointer))),
-        of::EVENT => driver!(api, clReleaseEvent(cl_event(pointer))),
+        of::EVENT => {
+            session.event_times.remove(&message.object);
+            driver!(api, clReleaseEvent(cl_event(pointer)))
+        }
         // Platforms are never released.
         _ => Code::SUCCESS,
     };
@@ -75,13 +81,18 @@ pub(crate) fn kdclBlob(
 /// The next callback that is due.
 pub(crate) fn kdclUpcallNext(
     _: &mut Session,
-    _: &FrameHead,
+    head: &FrameHead,
     _: message::kdclUpcallNext,
 ) -> Result<crate::session::Job<message::kdclUpcallNextReply>, Fault> {
-    Ok(Box::new(|shared| {
-        let due = shared.upcalls.next();
+    Ok(next_upcall(*head))
+}
+
+/// Waits for the next callback; `head` is the frame that is answered with it.
+pub(crate) fn next_upcall(head: FrameHead) -> crate::session::Job<message::kdclUpcallNextReply> {
+    Box::new(move |shared| {
+        let due = shared.upcalls.next(&head);
         Ok(message::kdclUpcallNextReply { token: due.token, status: due.status, text: due.text })
-    }))
+    })
 }
 
 /// What kernels printed comes with every waited reply; this one has room for nothing else.

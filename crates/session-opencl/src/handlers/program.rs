@@ -7,6 +7,7 @@
 use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use katydid_opencl_sys::{Code, cl_context, cl_device_id, cl_program};
 use katydid_wire::frame::FrameHead;
@@ -34,6 +35,9 @@ pub(crate) fn kdclProgram(
 ) -> Result<message::kdclProgramReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let bytes = session.bytes(head, message.staged, message.arguments)?;
+    if message.staged != 0 {
+        session.journal.attach(&bytes);
+    }
     let mut arguments = Arguments::new("kdclProgram", &bytes);
     let mut status = Vec::new();
     let handle = match message.form {
@@ -99,6 +103,8 @@ struct Build {
     devices: Vec<cl_device_id>,
     options: CString,
     headers: Vec<cl_program>,
+    /// The headers by their ids.
+    header_ids: Vec<u32>,
     names: Vec<CString>,
 }
 
@@ -109,13 +115,14 @@ impl Build {
         let compile = arguments.take::<u32>("kind")? != 0;
         let devices = objects.all(&arguments.list::<u32>("devices")?)?;
         let options = c_string(arguments.take("options")?)?;
-        let headers = objects.all(&arguments.list::<u32>("headers")?)?;
+        let header_ids = arguments.list::<u32>("headers")?;
+        let headers = objects.all(&header_ids)?;
         let names: Vec<Vec<u8>> = arguments.list("names")?;
         let names = names.into_iter().map(c_string).collect::<Result<Vec<_>, _>>()?;
         if names.len() != headers.len() {
             return Err(Code::INVALID_VALUE.into());
         }
-        Ok(Self { compile, devices, options, headers, names })
+        Ok(Self { compile, devices, options, headers, header_ids, names })
     }
 
     fn run(&self, program: &Object<cl_program>) -> Code {
@@ -153,11 +160,16 @@ pub(crate) fn kdclBuild(
     let program: Object<cl_program> = session.shared.objects.get(message.program)?;
     let bytes = session.bytes(head, message.staged, message.arguments)?;
     let build = Build::read(session, Arguments::new("kdclBuild", &bytes))?;
+    if message.staged != 0 {
+        session.journal.attach(&bytes);
+    }
+    let outcome = session.journal.attach_build(&build.header_ids);
     let token = message.token;
     // Held while it is built: the program may let go of it meanwhile.
     driver!(program.api, clRetainProgram(program.handle)).ok()?;
     let work = move || {
         let code = build.run(&program);
+        outcome.store(code.0, Ordering::Release);
         driver!(program.api, clReleaseProgram(program.handle));
         code
     };
@@ -184,14 +196,17 @@ pub(crate) fn kdclLink(
     let mut arguments = Arguments::new("kdclLink", message.arguments);
     let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
     let options = c_string(arguments.take("options")?)?;
-    let inputs: Vec<cl_program> = session.shared.objects.all(&arguments.list::<u32>("programs")?)?;
+    let header_ids = arguments.list::<u32>("programs")?;
+    let headers: Vec<cl_program> = session.shared.objects.all(&header_ids)?;
     let id = message.program;
-    let build = Build { compile: false, devices, options, headers: inputs, names: Vec::new() };
+    let outcome = session.journal.attach_build(&header_ids);
+    let build = Build { compile: false, devices, options, headers, header_ids, names: Vec::new() };
     for program in &build.headers {
         driver!(context.api, clRetainProgram(*program)).ok()?;
     }
     Ok(Box::new(move |shared| {
         let (handle, code) = link(&context, &build);
+        outcome.store(code.0, Ordering::Release);
         for program in &build.headers {
             driver!(context.api, clReleaseProgram(*program));
         }

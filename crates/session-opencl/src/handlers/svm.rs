@@ -16,8 +16,9 @@ use crate::arguments::Arguments;
 use crate::data::keep_until;
 use crate::fault::Fault;
 use crate::handlers::driver;
-use crate::landing::{Landing, Place, Target};
+use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
+use crate::placing::with_mappings;
 use crate::session::Session;
 use crate::svm::PAGE;
 
@@ -42,7 +43,7 @@ pub(crate) fn kdclSvmAlloc(
     let room = message.size.checked_next_multiple_of(PAGE).and_then(|size| size.checked_add(PAGE));
     let room = usize::try_from(room.ok_or(Code::OUT_OF_RESOURCES)?).map_err(|_| Code::OUT_OF_RESOURCES)?;
     // SAFETY: the context is alive.
-    let raw = unsafe { alloc(context.handle, message.flags, room, 0) }.expose_provenance() as u64;
+    let raw = with_mappings(|| unsafe { alloc(context.handle, message.flags, room, 0) }).expose_provenance() as u64;
     if raw == 0 {
         return Err(Code::OUT_OF_RESOURCES.into());
     }
@@ -117,7 +118,7 @@ pub(crate) fn kdclSvmRead(
     let event = command.run_held(session, |count, waits, event| {
         copy(&command, target.pointer(), at(message.source), message.size, (count, waits, event))
     })?;
-    session.shared.landings.add(message.landing, Landing { place: Place::Own(target), event });
+    session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
     Ok(message::kdclSvmReadReply {})
 }
 
@@ -156,9 +157,10 @@ pub(crate) fn kdclSvmMap(
         driver!(command.api(), clEnqueueSVMMap(queue, 0, message.flags, place, size, count, waits, event))
     })?;
     if message.landing != 0 {
-        let landing = Landing { place: Place::Svm(message.address, message.size), event };
+        let landing = Landing { place: Place::Svm(message.address, message.size), end: End::Awaited(event) };
         session.shared.landings.add(message.landing, landing);
     }
+    session.svm.map(message.address, message.size, message.flags);
     Ok(message::kdclSvmMapReply {})
 }
 
@@ -179,6 +181,7 @@ pub(crate) fn kdclSvmUnmap(
     command.run(session, |count, waits, event| {
         driver!(command.api(), clEnqueueSVMUnmap(queue, place, count, waits, event))
     })?;
+    session.svm.unmap(message.address);
     Ok(message::kdclSvmUnmapReply {})
 }
 

@@ -15,7 +15,7 @@ use crate::arguments::Arguments;
 use crate::data::{HeldEvent, keep_until};
 use crate::fault::Fault;
 use crate::handlers::driver;
-use crate::landing::{Landing, Place, Target};
+use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
 use crate::session::{Job, Session};
 
@@ -134,7 +134,7 @@ pub(crate) fn kdclRead(
     if message.landing == 0 {
         keep_until(&event, Box::new(target));
     } else {
-        session.shared.landings.add(message.landing, Landing { place: Place::Own(target), event });
+        session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
     }
     Ok(message::kdclReadReply {})
 }

@@ -15,11 +15,11 @@ use std::collections::HashMap;
 
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
 use katydid_driver::Driver;
+use katydid_keep::StateError;
 use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::message::cuEventCreate;
 
 use super::Kind;
-use super::state::StateError;
 use crate::ask::ask;
 use crate::fault::Fault;
 use crate::session::Session;

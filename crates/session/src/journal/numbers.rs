@@ -7,12 +7,12 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUcontext, CUgraph, CUresult};
+use katydid_keep::Record;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdGraphCondition, kdTextureCreate};
 
 use super::rebuild::RebuildError;
-use super::record::Record;
 use super::save::number_told;
 use super::{Kind, in_context};
 use crate::ask::ask;

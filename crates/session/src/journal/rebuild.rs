@@ -10,6 +10,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
+use katydid_keep::{Record, StateError, Step};
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::FunctionFacts;
 use katydid_wire::frame::FrameHead;
@@ -20,8 +21,7 @@ use katydid_wire::message::{
 
 use super::Frame;
 use super::numbers::Numbers;
-use super::record::{Record, Step};
-use super::state::{State, StateError};
+use super::state::State;
 use crate::ask::ask;
 use crate::dispatch::{dispatch, is_end, is_kept};
 use crate::fault::{Fault, SessionError};

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
+use katydid_keep::{Record, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
     kdEventOpen, kdEventShare, kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap,
@@ -19,7 +20,6 @@ use katydid_wire::message::{
 use katydid_wire::reference::{ReferenceArguments, given};
 use katydid_wire::texture::TextureArguments;
 
-use super::record::{Record, Step};
 use super::state::{Opening, Pending, State};
 use super::{Entry, Frame, Journal, Kind, graphs};
 use crate::ask::ask;

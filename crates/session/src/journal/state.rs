@@ -18,54 +18,22 @@
 use std::collections::BTreeMap;
 
 use katydid_arena::AddressMap;
-use katydid_wire::codec::{CodecError, Field as _, Reader};
+use katydid_keep::{Messages, Names, Record, StateError};
+use katydid_wire::codec::{Field as _, Reader};
 use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
-use katydid_wire::message::{kdUpcallNext, message_name};
+use katydid_wire::message::{kdUpcallNext, message_layout, message_name};
 
 use super::event_times::SavedTimes;
-use super::record::{Names, Record};
 
 const MAGIC: [u8; 8] = *b"kdstate\n";
 /// The version that this build writes, and the newest that it reads.
 const VERSION: u32 = 1;
+/// The messages that its records name.
+const MESSAGES: Messages = Messages { name: message_name, layout: message_layout };
 /// Arenas that a map is made of at most.
 const MOST_ARENAS: u32 = 16;
-
-/// Why saved state cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StateError {
-    /// The bytes are something else.
-    #[error("this is no state of a session")]
-    Magic,
-    /// Written by a newer release.
-    #[error(
-        "the state of the session has version {found}; this build reads up to {VERSION}: restore it with the release that wrote it"
-    )]
-    TooNew {
-        /// What it says.
-        found: u32,
-    },
-    /// The bytes do not hold what they should.
-    #[error("the state of the session is damaged: {0}")]
-    Codec(#[from] CodecError),
-    /// A field has a value that it cannot have.
-    #[error("the state of the session is damaged: {what} cannot be")]
-    Damaged {
-        /// Which.
-        what: &'static str,
-    },
-    /// A message that this build does not have, or has with other fields.
-    #[error(
-        "the state of the session holds the message {name} in a form that this build does not know; restore it with the release that wrote it"
-    )]
-    UnknownMessage {
-        /// Its name.
-        name: String,
-    },
-}
 
 /// What a worker must know before it can make the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,7 +126,7 @@ fn begin(bytes: &[u8]) -> Result<Reader<'_>, StateError> {
     match reader.take::<u32>()? {
         VERSION => Ok(reader),
         0 => Err(StateError::Damaged { what: "version 0" }),
-        found => Err(StateError::TooNew { found }),
+        found => Err(StateError::TooNew { found, newest: VERSION }),
     }
 }
 
@@ -223,7 +191,7 @@ fn upcall_head(thread: u32, context: u32, sequence: u64) -> Result<FrameHead, St
 
 impl State {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (mut names, mut records) = (Names::default(), Vec::new());
+        let (mut names, mut records) = (Names::new(MESSAGES), Vec::new());
         for list in [&self.first, &self.second] {
             (list.len() as u32).put(&mut records);
             list.iter().for_each(|record| record.put(&mut names, &mut records));
@@ -245,7 +213,7 @@ impl State {
         let mut reader = begin(bytes)?;
         let opening = Opening::take(&mut reader)?;
         let pending = Pending::take(&mut reader)?;
-        let names = Names::take(&mut reader)?;
+        let names = Names::take(MESSAGES, &mut reader)?;
         let mut list = || -> Result<Vec<Record>, StateError> {
             let count = reader.take::<u32>()?;
             (0..count).map(|_| Record::take(&names, &mut reader)).collect()

@@ -12,8 +12,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUcontext, CUresult, CUstream, me
 use katydid_driver::Driver;
 use katydid_image::Region;
 
-/// Bytes of a chunk: 2 MiB, as devices map memory.
-pub(super) const CHUNK: u64 = 2 << 20;
+pub(super) use katydid_keep::CHUNK;
 
 /// Where the bytes of an area lie.
 #[derive(Debug, Clone)]

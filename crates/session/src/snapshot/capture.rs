@@ -14,6 +14,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_image::{ChunkId, FileEntry, Region, Sink};
+use katydid_keep::{CaptureOptions, Progress};
 
 use super::area::{Area, Other, Place, Way};
 use super::areas::{Areas, Wanted, areas};
@@ -21,7 +22,7 @@ use super::carrier::Carrier;
 use super::contexts::Contexts;
 use super::error::{SnapshotError, refused};
 use super::hash::{GRAIN, Hash, RECORD, hashes, list};
-use super::lift::{Lift, Load, Progress};
+use super::lift::{Lift, Load};
 use super::scratch::Scratch;
 use super::soft;
 use super::zeros::Zeros;
@@ -32,15 +33,6 @@ use crate::session::Session;
 const MARGIN: u64 = 256 << 20;
 /// Copies in spare memory begin at multiples of this.
 const ALIGNMENT: u64 = 512;
-
-/// What is to be kept.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct CaptureOptions {
-    /// Also host memory that the program has as well, because nobody else will keep it.
-    pub device_only: bool,
-    /// Nothing is taken to be unchanged since an earlier snapshot.
-    pub full: bool,
-}
 
 /// One chunk of one area.
 #[derive(Debug, Clone, Copy)]

@@ -6,13 +6,14 @@
 #![expect(unsafe_code, reason = "calls the driver, and lends registered memory to the image")]
 
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUresult, CUstream, host_register_flags};
 use katydid_driver::Driver;
 use katydid_image::{ChunkId, Sink, Source};
+use katydid_keep::Progress;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::area::{Area, CHUNK, Other, Place, Way};
@@ -25,39 +26,6 @@ const MOST_THREADS: usize = 16;
 const PLACE: usize = 0x4b00_0000_0000;
 /// Chunks a thread.
 const HALVES: usize = 2;
-
-/// How far it is, for whoever shows it.
-#[derive(Debug, Default)]
-pub struct Progress {
-    done: AtomicU64,
-    total: AtomicU64,
-    cancelled: AtomicBool,
-}
-
-impl Progress {
-    /// Bytes that are where they belong.
-    pub fn done(&self) -> u64 {
-        self.done.load(Ordering::Relaxed)
-    }
-
-    /// Bytes in all; grows when more is found to be done.
-    pub fn total(&self) -> u64 {
-        self.total.load(Ordering::Relaxed)
-    }
-
-    /// Gives the work up: it ends with an error soon.
-    pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn expect(&self, bytes: u64) {
-        self.total.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn add(&self, bytes: u64) {
-        self.done.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
 
 /// One chunk of an area.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +92,7 @@ impl Lift<'_> {
             };
             let (mut now, mut before) = (half(0), half(1));
             let mut begun = None;
-            while !self.progress.cancelled.load(Ordering::Relaxed) {
+            while !self.progress.is_cancelled() {
                 let index = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < loads.len());
                 if let Some(index) = index {
                     begin(&mut now, index)?;

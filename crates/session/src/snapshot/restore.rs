@@ -11,6 +11,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::CUstream;
 use katydid_driver::Driver;
 use katydid_image::{ChunkId, FileEntry, Region, Source};
+use katydid_keep::Progress;
 
 use super::area::Area;
 use super::areas::{Areas, Entered, PINNED, Records, Wanted, areas};
@@ -18,7 +19,7 @@ use super::capture::{RECORDS, hash_pieces};
 use super::code::compare;
 use super::contexts::Contexts;
 use super::error::{SnapshotError, refused};
-use super::lift::{Lift, Load, Progress};
+use super::lift::{Lift, Load};
 use super::soft;
 use super::taken::CODE;
 use super::zeros::Zeros;

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use katydid_cuda_sys::device_attribute;
 use katydid_fatbin::OwnedImage;
 use katydid_image::{Arena, ChunkId, Device, Region, Session as SessionPart, Sink, Source};
+use katydid_keep::{CaptureOptions, Failure, Progress};
 use katydid_wire::facts::DeviceFacts;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
 
 use super::area::CHUNK;
-use super::capture::{CaptureOptions, Captured};
+use super::capture::Captured;
 use super::error::SnapshotError;
-use super::lift::Progress;
 use super::restore::Share;
 use crate::journal::Saved;
 use crate::session::Session;
@@ -31,7 +31,7 @@ const FRAMES: &str = "frames";
 /// Key of the file with the journal.
 const JOURNAL: &str = "journal";
 /// Largest image of code that is read back: as large as one may come.
-const MOST_CODE: u64 = crate::uploads::MAX_IMAGE;
+const MOST_CODE: u64 = katydid_keep::MAX_IMAGE;
 
 /// A session as it was at one moment; [`Taken::write`] brings it to the image.
 pub struct Taken {
@@ -170,23 +170,13 @@ fn write_code(number: usize, image: &OwnedImage, sink: &dyn Sink) -> Result<Regi
 }
 
 impl Taken {
-    /// Bytes that the session holds.
-    pub fn bytes(&self) -> u64 {
-        self.captured.bytes()
-    }
-
-    /// Of these, how many may differ from what the image has.
-    pub fn changed(&self) -> u64 {
-        self.captured.changed()
-    }
-
     /// Brings everything to the image; for a thread of its own, while the program goes on. What comes back is to be
     /// completed with what the worker knows: driver, devices, arenas.
     ///
     /// # Errors
     ///
     /// Whatever is in the way; the image is then without this session.
-    pub fn write(self, sink: &dyn Sink) -> Result<SessionPart, SnapshotError> {
+    pub(crate) fn write(self, sink: &dyn Sink) -> Result<SessionPart, SnapshotError> {
         let Self { mut part, saved, captured } = self;
         let contents = captured.write(&part.name, sink)?;
         (part.regions, part.states) = (contents.regions, contents.states);
@@ -196,5 +186,19 @@ impl Taken {
         let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &saved.state)?;
         part.states.insert(JOURNAL.to_owned(), journal);
         Ok(part)
+    }
+}
+
+impl katydid_keep::Taken for Taken {
+    fn bytes(&self) -> u64 {
+        self.captured.bytes()
+    }
+
+    fn changed(&self) -> u64 {
+        self.captured.changed()
+    }
+
+    fn write(self: Box<Self>, sink: &dyn Sink) -> Result<SessionPart, Failure> {
+        Ok(Self::write(*self, sink)?)
     }
 }

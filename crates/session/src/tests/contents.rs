@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use katydid_arena::{AddressMap, Reservation};
 use katydid_driver::Driver;
 use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which};
+use katydid_keep::{CaptureOptions, Progress, Taken as _};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     kdAddressFree, kdAddressReserve, kdArrayCreate, kdArrayRead, kdArrayWrite, kdContextReset, kdCopyIn, kdCopyOut,
@@ -19,7 +20,7 @@ use tempfile::TempDir;
 use super::soft;
 use super::stage::{DEVICE, GRANULE, Stage};
 use crate::host_memory::HostMemory;
-use crate::snapshot::{CaptureOptions, Carrier, Progress, SnapshotError};
+use crate::snapshot::{Carrier, SnapshotError};
 use crate::{device_memory, gather};
 
 /// `bump` counts in a variable that nobody outside can name, keeps the count in memory of the device's heap, and leaves

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use katydid_fatbin::Image;
+use katydid_keep::StateError;
 use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamQuery, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,
@@ -12,7 +13,7 @@ use katydid_wire::message::{
 
 use super::fake::{self, VARIABLE, calls};
 use super::stage::{DEVICE, GRANULE, Stage};
-use crate::journal::{Kind, Opening, RebuildError, Saved, StateError, messages_of};
+use crate::journal::{Kind, Opening, RebuildError, Saved, messages_of};
 
 /// Saved state of a stage.
 fn save(stage: &mut Stage) -> Saved {
@@ -245,7 +246,7 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
     let saved = rich();
     let mut newer = saved.state.clone();
     newer[8] = 2;
-    assert_eq!(Opening::read(&newer), Err(StateError::TooNew { found: 2 }));
+    assert_eq!(Opening::read(&newer), Err(StateError::TooNew { found: 2, newest: 1 }));
     assert_eq!(Opening::read(b"something else"), Err(StateError::Magic));
     let messages = messages_of(&saved.state).unwrap();
     assert_eq!((messages["cuStreamCreate"], messages["kdModuleLoad"]), (1, 1));

@@ -4,6 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use katydid_arena::{AddressMap, Reservation};
 use katydid_driver::Driver;
+use katydid_keep::Capture;
 use katydid_transport::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
@@ -16,7 +17,6 @@ use super::fake;
 use crate::device_memory::DeviceMemory;
 use crate::fault::SessionError;
 use crate::host_memory::HostMemory;
-use crate::output::Capture;
 use crate::session::{Session, Setup};
 use crate::snapshot::Carrier;
 use crate::usage::Usage;

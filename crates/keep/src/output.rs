@@ -99,7 +99,7 @@ impl Capture {
     }
 
     /// What was printed and not taken, which stays to be taken.
-    pub(crate) fn unread(&self) -> Printed {
+    pub fn unread(&self) -> Printed {
         // SAFETY: as in `take`.
         unsafe { libc::fflush(std::ptr::null_mut()) };
         let mut all = self.before.clone();
@@ -111,7 +111,7 @@ impl Capture {
     }
 
     /// Gives what another worker's driver printed before anything of this one's.
-    pub(crate) fn begin_with(&mut self, printed: Printed) {
+    pub fn begin_with(&mut self, printed: Printed) {
         self.before = printed;
     }
 

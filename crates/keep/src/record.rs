@@ -5,15 +5,48 @@
 
 use std::sync::Arc;
 
-use katydid_wire::codec::{Field as _, Reader};
-use katydid_wire::message::{message_layout, message_name};
+use katydid_wire::codec::{CodecError, Field as _, Reader};
 
-use super::state::StateError;
+/// Why saved state cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The bytes are something else.
+    #[error("this is no state of a session")]
+    Magic,
+    /// Written by a newer release.
+    #[error(
+        "the state of the session has version {found}; this build reads up to {newest}: restore it with the release that wrote it"
+    )]
+    TooNew {
+        /// What it says.
+        found: u32,
+        /// The newest that this build knows.
+        newest: u32,
+    },
+    /// The bytes do not hold what they should.
+    #[error("the state of the session is damaged: {0}")]
+    Codec(#[from] CodecError),
+    /// A field has a value that it cannot have.
+    #[error("the state of the session is damaged: {what} cannot be")]
+    Damaged {
+        /// Which.
+        what: &'static str,
+    },
+    /// A message that this build does not have, or has with other fields.
+    #[error(
+        "the state of the session holds the message {name} in a form that this build does not know; restore it with the release that wrote it"
+    )]
+    UnknownMessage {
+        /// Its name.
+        name: String,
+    },
+}
 
 /// What a record is replayed as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Step {
+pub enum Step {
     /// The frame, as the program sent it.
     Frame = 0,
     /// A library is used in a context for the first time; the payload is its id.
@@ -30,29 +63,50 @@ impl Step {
 
 /// One frame to replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) step: Step,
-    pub(crate) order: u64,
-    pub(crate) thread: u32,
-    pub(crate) context: u32,
+pub struct Record {
+    /// What it is.
+    pub step: Step,
+    /// Number of the frame.
+    pub order: u64,
+    /// The program's thread.
+    pub thread: u32,
+    /// The context that was current; 0: any.
+    pub context: u32,
     /// Meaningless unless the step is a frame.
-    pub(crate) opcode: u16,
+    pub opcode: u16,
     /// Number of the image among those saved beside the state.
-    pub(crate) image: Option<u32>,
+    pub image: Option<u32>,
     /// What came in pieces before the frame.
-    pub(crate) steps: Option<Arc<Vec<u8>>>,
-    pub(crate) payload: Vec<u8>,
+    pub steps: Option<Arc<Vec<u8>>>,
+    /// Its message's bytes.
+    pub payload: Vec<u8>,
     /// What the program was told.
-    pub(crate) told: Option<Vec<u8>>,
+    pub told: Option<Vec<u8>>,
+}
+
+/// The messages of one API: the name and the layout of each, by its opcode.
+#[derive(Debug, Clone, Copy)]
+pub struct Messages {
+    /// None for an opcode that no message has.
+    pub name: fn(u16) -> Option<&'static str>,
+    /// Changes with the message's fields.
+    pub layout: fn(u16) -> Option<u64>,
 }
 
 /// The messages that records name.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
+#[derive(Debug)]
+pub struct Names {
+    messages: Messages,
     opcodes: Vec<u16>,
 }
 
 impl Names {
+    /// None yet, of these messages.
+    #[must_use]
+    pub fn new(messages: Messages) -> Self {
+        Self { messages, opcodes: Vec::new() }
+    }
+
     /// The place of a message, which is added where it is new.
     fn place(&mut self, opcode: u16) -> u16 {
         let known = self.opcodes.iter().position(|other| *other == opcode);
@@ -63,32 +117,37 @@ impl Names {
         place as u16
     }
 
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+    /// Writes the table.
+    pub fn put(&self, out: &mut Vec<u8>) {
         (self.opcodes.len() as u32).put(out);
         for opcode in &self.opcodes {
-            message_name(*opcode).unwrap_or_default().to_owned().put(out);
-            message_layout(*opcode).unwrap_or_default().put(out);
+            (self.messages.name)(*opcode).unwrap_or_default().to_owned().put(out);
+            (self.messages.layout)(*opcode).unwrap_or_default().put(out);
         }
     }
 
+    /// Reads the table.
+    ///
     /// # Errors
     ///
     /// A message that this build does not know as it was.
-    pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
+    pub fn take(messages: Messages, reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let count = reader.take::<u32>()?;
         let mut opcodes = Vec::new();
         for _ in 0..count {
             let (name, layout) = (reader.take::<String>()?, reader.take::<u64>()?);
-            let found = (1..).map_while(|opcode| Some((opcode, message_name(opcode)?))).find(|known| known.1 == name);
-            let opcode = found.filter(|(opcode, _)| message_layout(*opcode) == Some(layout));
+            let found =
+                (1..).map_while(|opcode| Some((opcode, (messages.name)(opcode)?))).find(|known| known.1 == name);
+            let opcode = found.filter(|(opcode, _)| (messages.layout)(*opcode) == Some(layout));
             opcodes.push(opcode.ok_or(StateError::UnknownMessage { name })?.0);
         }
-        Ok(Self { opcodes })
+        Ok(Self { messages, opcodes })
     }
 }
 
 impl Record {
-    pub(crate) fn put(&self, names: &mut Names, out: &mut Vec<u8>) {
+    /// Writes it, and notes its message.
+    pub fn put(&self, names: &mut Names, out: &mut Vec<u8>) {
         (self.step as u8).put(out);
         self.order.put(out);
         self.thread.put(out);
@@ -102,10 +161,12 @@ impl Record {
         self.payload.put(out);
     }
 
+    /// Reads one.
+    ///
     /// # Errors
     ///
     /// Damaged bytes.
-    pub(crate) fn take(names: &Names, reader: &mut Reader<'_>) -> Result<Self, StateError> {
+    pub fn take(names: &Names, reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let damaged = |what| StateError::Damaged { what };
         let step = Step::from_number(reader.take()?).ok_or(damaged("the kind of a record"))?;
         let (order, thread, context) = (reader.take()?, reader.take()?, reader.take()?);

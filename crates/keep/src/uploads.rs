@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 /// Largest image in bytes; cuDNN's and cuBLAS's stay far below.
-pub(crate) const MAX_IMAGE: u64 = 2 << 30;
+pub const MAX_IMAGE: u64 = 2 << 30;
 
 /// What was wrong with a piece; the session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -88,7 +88,7 @@ impl Uploads {
     }
 
     /// For images of modules.
-    pub(crate) fn of_images() -> Self {
+    pub fn of_images() -> Self {
         Self::new(MAX_IMAGE, 3 << 30)
     }
 
@@ -122,12 +122,12 @@ impl Uploads {
     }
 
     /// Data that has come whole, in the place of what `thread` was sending.
-    pub(crate) fn give(&mut self, thread: u32, bytes: Vec<u8>) {
+    pub fn give(&mut self, thread: u32, bytes: Vec<u8>) {
         self.pending.insert(thread, Upload { total: bytes.len() as u64, bytes });
     }
 
     /// What has not come whole: thread, announced size, and what came.
-    pub(crate) fn unfinished(&self) -> Vec<(u32, u64, Vec<u8>)> {
+    pub fn unfinished(&self) -> Vec<(u32, u64, Vec<u8>)> {
         let mut all: Vec<_> =
             self.pending.iter().map(|(thread, upload)| (*thread, upload.total, upload.bytes.clone())).collect();
         all.sort_unstable_by_key(|(thread, ..)| *thread);
@@ -139,7 +139,7 @@ impl Uploads {
     /// # Errors
     ///
     /// [`UploadError`] for what could not have come so.
-    pub(crate) fn resume(&mut self, all: Vec<(u32, u64, Vec<u8>)>) -> Result<(), UploadError> {
+    pub fn resume(&mut self, all: Vec<(u32, u64, Vec<u8>)>) -> Result<(), UploadError> {
         self.pending.clear();
         all.iter().try_for_each(|(thread, total, bytes)| self.add(*thread, *total, bytes))
     }

@@ -11,7 +11,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 /// # Errors
 ///
 /// When the system gives no thread.
-pub(crate) fn start(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn start(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
     with_signals_blocked(|| builder.spawn(body)).map(drop)
 }
@@ -21,7 +21,7 @@ pub(crate) fn start(name: &str, stack: usize, body: impl FnOnce() + Send + 'stat
 /// # Errors
 ///
 /// When the system gives no thread.
-pub(crate) fn start_in<'scope, T: Send + 'scope>(
+pub fn start_in<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
     stack: usize,
@@ -32,7 +32,7 @@ pub(crate) fn start_in<'scope, T: Send + 'scope>(
 }
 
 /// How many threads of this process can run at a time.
-pub(crate) fn processors() -> usize {
+pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
 }

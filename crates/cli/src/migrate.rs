@@ -1,0 +1,68 @@
+//! `katydid migrate`: has a job's supervisor move its sessions to another server, or to other devices.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use katydid_job::folder;
+use katydid_job::view::{Migration, Moved, Step};
+
+use crate::checkpoint::line;
+use crate::failure::{Failure, Outcome};
+use crate::flags::MigrateFlags;
+use crate::size::Size;
+use crate::terminal::Progress;
+use crate::{address, admin};
+
+/// Runs the command.
+pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
+    let known = address::resolve(Some(&flags.to)).map_err(Failure::usage)?;
+    let known = known.ok_or_else(|| Failure::usage("--to names no server"))?;
+    known.reach().map_err(Failure::server)?;
+    let image = flags.image.as_deref().map(katydid_image::absolute).transpose().map_err(Failure::usage)?;
+    let patience_ms = flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX));
+    let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, patience_ms };
+    let (_, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+    show(flags.json, &ask(&control, &wanted)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks and waits; what the supervisor says ends with the report or a failure.
+fn ask(control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
+    let progress = Progress::new();
+    let began = Instant::now();
+    let mut last = None;
+    admin::post_lines(control, "/v1/migrations", wanted, |step: Step| {
+        progress.show(&line(&step, began));
+        let ended = step.is_last();
+        last = Some(step);
+        ended
+    })
+    .map_err(Failure::server)?;
+    drop(progress);
+    match last {
+        Some(Step::Moved(moved)) => Ok(moved),
+        Some(Step::Failed { error }) => Err(Failure::work(format!("not moved, and everything goes on: {error}"))),
+        _ => Err(Failure::work("not moved: the job's supervisor has ended")),
+    }
+}
+
+/// What came of it.
+fn show(json: bool, moved: &Moved) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string(moved).map_err(Failure::work)?)?;
+    } else {
+        let millis = |micros: u64| format!("{:.1} ms", micros as f64 / 1000.0);
+        writeln!(
+            out,
+            "{} is at {} now: {} of GPU memory went along, stopped for {}",
+            moved.job,
+            moved.to,
+            Size(moved.bytes_content),
+            millis(moved.stopped_us)
+        )?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,227 @@
+//! Moving the sessions of a running job to another server, or to other devices. Its processes stay where they are, so CRIU
+//! has no part in it:
+//!
+//! ```text
+//! hold, pause, capture      as for a checkpoint                     ┐
+//! write, commit             an image of the GPU side                │ the programs stand still
+//! rebuild                   each session in a worker there          │
+//! leave, resume             the programs change to these workers    ┘
+//! ```
+//!
+//! The rule: whatever is refused on the other side is refused before a program leaves, and everything goes on where it
+//! was. The workers of before end when their programs have gone.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use katydid_image::{Image, Manifest, Reader, Times, Which, Writer};
+use katydid_transport::Address;
+use katydid_wire::handshake::SessionKind;
+use katydid_wire::key::SessionKey;
+
+use crate::checkpoint::{ATTEMPTS, Attempt, CheckpointError, manifest, micros, now, options, undo};
+use crate::companion::{Catalogue, Companion, Progress, Questions};
+use crate::failover::Recovery;
+use crate::job::{Inner, lock};
+use crate::members::Member;
+use crate::stages::Stages;
+use crate::stop::{Stop, address, in_parallel, session_name};
+use crate::view::{Migration, Moved, Request, Step};
+
+/// What a member's link is when it shares memory with its worker.
+const SHARED_MEMORY: u32 = 1;
+
+/// Where the checkpoint on the way lies; removed with this value if nobody wants it.
+struct Place {
+    path: PathBuf,
+    is_ours: bool,
+}
+
+impl Place {
+    fn new(job: &Inner, wanted: Option<&Path>) -> Result<Self, CheckpointError> {
+        if let Some(path) = wanted {
+            return Ok(Self { path: path.to_owned(), is_ours: false });
+        }
+        let path = std::env::temp_dir().join(format!("katydid-migrate-{}-{}", std::process::id(), job.folder.name()));
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|source| CheckpointError::System {
+            doing: "make a folder for the checkpoint on the way",
+            source,
+        })?;
+        Ok(Self { path, is_ours: true })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // What cannot be removed is the system's to clear away.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Moves all sessions of a job; the caller sees to it that nothing else is done to it meanwhile.
+pub(crate) fn migrate(
+    job: &Inner,
+    wanted: &Migration,
+    tell: &(dyn Fn(&Step) + Sync),
+) -> Result<Moved, CheckpointError> {
+    let (since, stages) = (Instant::now(), Stages::default());
+    let tell = &|step: &Step| {
+        stages.enter(step);
+        tell(step);
+    };
+    let server = address(&wanted.to)?;
+    let request = request(wanted)?;
+    tell(&Step::Prepare);
+    let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
+    let place = Place::new(job, wanted.image.as_deref())?;
+    let image = Image::create_or_open(&place.path)?;
+    let travel = Travel { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };
+    for _ in 0..ATTEMPTS {
+        let writer = image.begin(options(&request))?;
+        let Some((mut stop, manifest, begun)) = travel.prepare(&writer, root, &request)? else { continue };
+        let (workers, bytes_content) = match travel.go(&mut stop, writer, manifest) {
+            Ok(moved) => moved,
+            Err(error) => return Err(undo(&mut stop, None, Questions::Refused, error)),
+        };
+        return Ok(Moved {
+            job: job.folder.name(),
+            to: wanted.to.clone(),
+            workers,
+            bytes_content,
+            stopped_us: micros(begun.elapsed()),
+            took_us: micros(since.elapsed()),
+            stages_us: stages.end(),
+        });
+    }
+    Err(CheckpointError::Restless)
+}
+
+/// The checkpoint on the way. What nobody keeps is not compressed.
+fn request(wanted: &Migration) -> Result<Request, CheckpointError> {
+    let request = Request {
+        image: wanted.image.clone().unwrap_or_default(),
+        leave_running: true,
+        device_only: false,
+        full: false,
+        keep: None,
+        level: wanted.image.is_none().then_some(0),
+        patience_ms: wanted.patience_ms,
+    };
+    if wanted.image.is_some() {
+        Inner::image_of(&request)?;
+    }
+    Ok(request)
+}
+
+/// One way from server to server.
+struct Travel<'a> {
+    job: &'a Inner,
+    wanted: &'a Migration,
+    server: &'a Address,
+    place: &'a Place,
+    image: &'a Image,
+    tell: &'a (dyn Fn(&Step) + Sync),
+    stages: &'a Stages,
+}
+
+impl<'a> Travel<'a> {
+    /// Brings everything to rest and to the image. None: somebody came, and everything goes on as before.
+    fn prepare(
+        &self,
+        writer: &Writer,
+        root: u32,
+        request: &Request,
+    ) -> Result<Option<(Stop<'a>, Manifest, Instant)>, CheckpointError> {
+        let attempt =
+            Attempt { job: self.job, root, request, writer, criu: None, tell: self.tell, stages: self.stages };
+        attempt.introduced()?;
+        let arrivals = self.job.members.arrivals();
+        let mut stop = Stop::prepare(&self.job.members)?;
+        self.check(&stop)?;
+        let begun = Instant::now();
+        let questions = Questions::Write(writer);
+        match attempt.stand_still(&mut stop, arrivals) {
+            Ok(Some(_)) => {}
+            Ok(None) => return stop.go_on(questions).map(|()| None),
+            Err(error) => return Err(undo(&mut stop, None, questions, error)),
+        }
+        match attempt.write(&mut stop, false) {
+            Ok(sessions) => {
+                let members: Vec<Member> = stop.sides.iter().map(|side| side.member.clone()).collect();
+                let times = Times { began: now(), written: now(), stopped_us: 0 };
+                let manifest = manifest(self.job, &members, sessions, None, times);
+                Ok(Some((stop, manifest, begun)))
+            }
+            Err(error) => Err(undo(&mut stop, None, questions, error)),
+        }
+    }
+
+    /// What is known to be impossible before anything stands still.
+    fn check(&self, stop: &Stop<'_>) -> Result<(), CheckpointError> {
+        let members = || stop.sides.iter().map(|side| &side.member);
+        if !matches!(self.server, Address::Unix(_))
+            && let Some(member) = members().find(|member| member.link == SHARED_MEMORY)
+        {
+            let (program, pid, to) = (member.program.clone(), member.pid, self.wanted.to.clone());
+            return Err(CheckpointError::Link { program, pid, to });
+        }
+        let has_choice = members().any(|member| member.session == SessionKind::OPENCL);
+        if self.wanted.devices.is_empty() || has_choice { Ok(()) } else { Err(CheckpointError::NoChoice) }
+    }
+
+    /// Completes the image, rebuilds the sessions from it, and has the programs change over. The new workers, and the
+    /// bytes that went along.
+    fn go(&self, stop: &mut Stop<'_>, writer: Writer, manifest: Manifest) -> Result<(Vec<u32>, u64), CheckpointError> {
+        (self.tell)(&Step::Commit);
+        let committed = writer.commit(manifest)?;
+        let reader = self.image.checkpoint(Which::Number(committed.number))?;
+        let catalogue = Catalogue::new(&reader);
+        (self.tell)(&Step::Rebuild);
+        let mut rebuilt = self.rebuild(stop, &reader, &catalogue)?;
+        let workers = rebuilt.iter().map(|companion| companion.worker).collect();
+        (self.tell)(&Step::Leave);
+        stop.detach(Questions::Refused)?;
+        self.leave(stop)?;
+        (self.tell)(&Step::Resume);
+        stop.move_to(&mut rebuilt, &catalogue, &self.wanted.to)?;
+        // Programs that begin later read it; without it they begin where the others were.
+        let noted = self.job.set_server(&self.wanted.to);
+        noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
+        if !self.place.is_ours {
+            *lock(&self.job.recovery) = Some(Recovery::new(self.place.path.clone(), committed.number, stop));
+        }
+        Ok((workers, committed.sizes.content))
+    }
+
+    /// Has the programs let go of their workers. None is back before all have: the last word of each is heard first.
+    fn leave(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+        let hidden = self.job.members.hide();
+        let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
+        stop.apart().0.leave()
+    }
+
+    fn rebuild(
+        &self,
+        stop: &Stop<'_>,
+        reader: &Reader,
+        catalogue: &Catalogue<'_>,
+    ) -> Result<Vec<Companion>, CheckpointError> {
+        let directory = reader.directory()?;
+        let devices = self.wanted.devices.join("\n");
+        let names = stop.sides.iter().map(|side| session_name(&side.member)).collect();
+        let companions = in_parallel(names, |name: String| {
+            let mut companion = Companion::connect(self.server, SessionKey::NONE, &name)?;
+            let directory = directory.as_ref().map(AsFd::as_fd);
+            // The programs live on, and have their memory themselves.
+            companion.restore(catalogue, directory, true, &devices, &Progress::default())?;
+            Ok::<_, CheckpointError>(companion)
+        });
+        companions.into_iter().collect()
+    }
+}

@@ -1,0 +1,98 @@
+//! Chunks of host memory on their way to an image and back: hashed, compressed and checked by several threads.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use katydid_image::{ChunkId, ImageError, Sink, Source};
+
+use crate::progress::Progress;
+
+/// Bytes of a chunk: 2 MiB, as devices map memory.
+pub const CHUNK: u64 = 2 << 20;
+/// Threads at most; with fewer processors, fewer.
+const MOST_THREADS: usize = 16;
+
+/// Why chunks are not where they belong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChunkError {
+    /// The image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// Nobody wants it any more.
+    #[error("it was given up")]
+    Cancelled,
+}
+
+/// Puts every chunk into an image; the names, in the order of the chunks.
+///
+/// # Errors
+///
+/// The first one that any thread meets.
+pub fn put_all(chunks: &[&[u8]], sink: &dyn Sink, progress: &Progress) -> Result<Vec<ChunkId>, ChunkError> {
+    let names: Vec<Mutex<Option<ChunkId>>> = chunks.iter().map(|_| Mutex::new(None)).collect();
+    let put = |index: usize| {
+        let name = sink.put(chunks[index])?;
+        *names[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(name);
+        progress.add(chunks[index].len() as u64);
+        Ok(())
+    };
+    each(chunks.len(), progress, &put)?;
+    let name = |name: Mutex<Option<ChunkId>>| name.into_inner().unwrap_or_else(PoisonError::into_inner);
+    names.into_iter().map(|slot| name(slot).ok_or(ChunkError::Cancelled)).collect()
+}
+
+/// Brings every chunk back from an image.
+///
+/// # Errors
+///
+/// As [`put_all`].
+pub fn read_all(chunks: Vec<(ChunkId, &mut [u8])>, source: &dyn Source, progress: &Progress) -> Result<(), ChunkError> {
+    let count = chunks.len();
+    let chunks: Vec<Mutex<(ChunkId, &mut [u8])>> = chunks.into_iter().map(Mutex::new).collect();
+    let read = |index: usize| {
+        // Each index is taken by one thread.
+        let mut chunk = chunks[index].lock().unwrap_or_else(PoisonError::into_inner);
+        let (name, bytes) = &mut *chunk;
+        source.read(name, bytes)?;
+        progress.add(bytes.len() as u64);
+        Ok(())
+    };
+    each(count, progress, &read)
+}
+
+/// Has threads do `work` with every number below `count`.
+fn each(
+    count: usize,
+    progress: &Progress,
+    work: &(dyn Fn(usize) -> Result<(), ImageError> + Sync),
+) -> Result<(), ChunkError> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS).min(count);
+    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+    let run = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count || progress.is_cancelled() {
+                return;
+            }
+            if let Err(error) = work(index) {
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                next.store(count, Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Without it the others have more to do.
+            let _ = thread::Builder::new().name("chunks".into()).spawn_scoped(scope, run);
+        }
+        run();
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error.into()),
+        None if progress.is_cancelled() => Err(ChunkError::Cancelled),
+        None => Ok(()),
+    }
+}

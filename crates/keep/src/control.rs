@@ -1,0 +1,232 @@
+//! Bringing a session to rest, and having its main loop do what a companion wants while it is.
+//!
+//! At rest nothing is in flight: every frame that the program has sent is executed, every call answered, all work at its
+//! end. One thing may go on: the program's upcall thread waits for a function that is not due. Work that does not come
+//! to its end in time is named, and the session goes on as if nobody had asked.
+//!
+//! Orders reach the main loop by interrupting the link ([`Switch::interrupt`]), so that a session which nobody keeps pays
+//! for one comparison a frame.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_transport::Switch;
+
+use crate::kept::Kept;
+
+/// Shortest and longest pause between two looks at work that does not end.
+const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+/// Why a session is not at rest. It goes on as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestError {
+    /// Frames that were announced have not come, or not been executed.
+    #[error("{executed} of the program's {sent} frames were executed in the time given; try again, or give more time")]
+    Behind {
+        /// Frames that the program has sent.
+        sent: u64,
+        /// Frames that the worker has taken.
+        executed: u64,
+    },
+    /// Calls that wait for the GPU, or for each other.
+    #[error("{calls} calls of the program did not end in the time given")]
+    Calls {
+        /// How many.
+        calls: u64,
+    },
+    /// The program runs a function for the GPU, and does not end it.
+    #[error("a host function that the GPU waits for did not end in the time given")]
+    Upcall,
+    /// Work of a device that does not end.
+    #[error("{what} did not come to its end in the time given: {why}")]
+    Busy {
+        /// Which.
+        what: String,
+        /// What may keep it.
+        why: &'static str,
+    },
+    /// An error that no checkpoint can keep.
+    #[error("{what} is ruined by error {error}, which only its end can repair")]
+    Ruined {
+        /// What.
+        what: String,
+        /// The driver's code.
+        error: String,
+    },
+    /// The session has ended meanwhile.
+    #[error("the session has ended")]
+    Ended,
+}
+
+/// What the main loop is to do.
+enum Order {
+    /// Come to rest when `frames` frames were executed, and stay there.
+    Rest { frames: u64, deadline: Instant, answer: SyncSender<Result<u64, RestError>> },
+    /// Something that needs a session at rest.
+    Work(Box<dyn FnOnce(&mut dyn Kept) + Send>),
+    /// Execute frames again.
+    Go,
+}
+
+/// Gives orders to the main loop of a session. Those of one session come from one thread at a time.
+#[derive(Clone)]
+pub struct Control {
+    orders: Sender<Order>,
+    switch: Switch,
+}
+
+impl Control {
+    /// Brings the session to rest once the program's first `frames` frames are executed, within `patience`. Returns
+    /// how many have been in all, those of upcalls that had to end included.
+    ///
+    /// # Errors
+    ///
+    /// [`RestError`]; the session goes on then.
+    pub fn rest(&self, frames: u64, patience: Duration) -> Result<u64, RestError> {
+        let (answer, answered) = sync_channel(1);
+        let order = Order::Rest { frames, deadline: Instant::now() + patience, answer };
+        self.orders.send(order).map_err(|_| RestError::Ended)?;
+        self.switch.interrupt(frames);
+        match answered.recv_timeout(patience) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => {
+                // The main loop takes the order now, and says how far it is.
+                self.switch.interrupt(0);
+                answered.recv().unwrap_or(Err(RestError::Ended))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(RestError::Ended),
+        }
+    }
+
+    /// Has the main loop of a session at rest do `work`, and waits for its outcome; none if the session has ended.
+    pub fn with<R: Send + 'static>(&self, work: impl FnOnce(&mut dyn Kept) -> R + Send + 'static) -> Option<R> {
+        let (answer, answered) = sync_channel(1);
+        let work = move |session: &mut dyn Kept| {
+            // Who asked waits for the answer.
+            let _ = answer.send(work(session));
+        };
+        self.orders.send(Order::Work(Box::new(work))).ok()?;
+        answered.recv().ok()
+    }
+
+    /// Says that a snapshot of the session will be wanted soon: what can be found out while the program runs is.
+    pub fn prepare(&self) {
+        let prepare = |session: &mut dyn Kept| session.prepare_snapshot();
+        if self.orders.send(Order::Work(Box::new(prepare))).is_ok() {
+            self.switch.interrupt(0);
+        }
+    }
+
+    /// Has a session at rest go on.
+    pub fn go(&self) {
+        // A session that has ended needs no order.
+        let _ = self.orders.send(Order::Go);
+    }
+
+    /// The session's link.
+    #[must_use]
+    pub fn switch(&self) -> &Switch {
+        &self.switch
+    }
+}
+
+/// What came from the link while a session was brought to rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pumped {
+    /// So many frames, which were executed.
+    Frames(usize),
+    /// The end.
+    End,
+}
+
+/// Executes what has come from the program meanwhile, for sessions that execute frames while they come to rest.
+pub type Pump<'a, S, E> = &'a mut dyn FnMut(&mut S) -> Result<Pumped, E>;
+
+/// The main loop's end of a [`Control`].
+pub struct Orders {
+    received: Receiver<Order>,
+    /// Taken from there too early.
+    later: Option<Order>,
+    switch: Switch,
+}
+
+impl Orders {
+    /// Both ends, for the session whose link is `switch`'s.
+    #[must_use]
+    pub fn new(switch: Switch) -> (Self, Control) {
+        let (orders, received) = channel();
+        (Self { received, later: None, switch: switch.clone() }, Control { orders, switch })
+    }
+
+    /// Obeys until the session may go on. The link was interrupted for an order, which may have been obeyed by now.
+    ///
+    /// # Errors
+    ///
+    /// The pump's.
+    pub fn obey<S: Kept, E>(&mut self, session: &mut S, pump: Pump<'_, S, E>) -> Result<Pumped, E> {
+        let mut is_at_rest = false;
+        loop {
+            let order = match self.later.take() {
+                Some(order) => Some(order),
+                None if is_at_rest => self.received.recv().ok(),
+                None => self.received.try_recv().ok(),
+            };
+            match order {
+                // The link was interrupted for another order: this one's turn comes with its frames, or in the end.
+                Some(order @ Order::Rest { frames, deadline, .. })
+                    if self.switch.frames() < frames && Instant::now() < deadline =>
+                {
+                    self.later = Some(order);
+                    self.switch.interrupt(frames);
+                    return Ok(Pumped::Frames(0));
+                }
+                Some(Order::Rest { frames, deadline, answer }) => {
+                    let executed = self.switch.frames();
+                    let behind = RestError::Behind { sent: frames, executed };
+                    let result = if executed < frames { Err(behind) } else { come_to_rest(session, deadline, pump)? };
+                    let executed = self.switch.frames();
+                    session.note_frames(executed);
+                    is_at_rest = result.is_ok();
+                    let ended = matches!(result, Err(RestError::Ended));
+                    // A companion that is gone has been answered in another way.
+                    let _ = answer.send(result.map(|()| executed));
+                    if !is_at_rest {
+                        return Ok(if ended { Pumped::End } else { Pumped::Frames(0) });
+                    }
+                }
+                Some(Order::Work(work)) => work(session),
+                Some(Order::Go) | None => return Ok(Pumped::Frames(0)),
+            }
+        }
+    }
+}
+
+/// Waits until nothing is in flight. What it finds twice in a row, with no frame between, stays so: nobody but
+/// work in flight sends anything.
+fn come_to_rest<S: Kept, E>(
+    session: &mut S,
+    deadline: Instant,
+    pump: Pump<'_, S, E>,
+) -> Result<Result<(), RestError>, E> {
+    let (mut nap, mut clean) = (NAPS.0, 0);
+    while clean < 2 {
+        match pump(session)? {
+            Pumped::End => return Ok(Err(RestError::Ended)),
+            Pumped::Frames(0) => {}
+            Pumped::Frames(_) => clean = 0,
+        }
+        let Err(busy) = session.look() else {
+            clean += 1;
+            continue;
+        };
+        clean = 0;
+        if matches!(busy, RestError::Ruined { .. }) || Instant::now() >= deadline {
+            return Ok(Err(busy));
+        }
+        thread::sleep(nap);
+        nap = (nap * 2).min(NAPS.1);
+    }
+    Ok(session.synchronize())
+}

@@ -1,0 +1,116 @@
+//! What a worker asks of a session, whatever API that speaks.
+
+use std::error::Error;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use katydid_image::{Session as SessionPart, Sink, Source};
+use katydid_transport::{Switch, WorkerLink};
+
+use crate::control::{Control, RestError};
+use crate::progress::Progress;
+
+/// Why a session could not do what it was asked for, in its own words.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// What is to be kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CaptureOptions {
+    /// Also host memory that the program has as well, because nobody else will keep it.
+    pub device_only: bool,
+    /// Nothing is taken to be unchanged since an earlier snapshot.
+    pub full: bool,
+}
+
+/// A session that can be brought to rest and kept. Its main loop calls these.
+pub trait Kept {
+    /// Whether anything is in flight at this moment.
+    ///
+    /// # Errors
+    ///
+    /// What is.
+    fn look(&mut self) -> Result<(), RestError>;
+
+    /// What a look does not show, once nothing is in flight: devices in error, text that they printed.
+    ///
+    /// # Errors
+    ///
+    /// [`RestError::Ruined`].
+    fn synchronize(&mut self) -> Result<(), RestError>;
+
+    /// So many frames were executed when it came to rest.
+    fn note_frames(&mut self, frames: u64);
+
+    /// A snapshot will be wanted soon: what can be found out while the program runs is.
+    fn prepare_snapshot(&mut self) {}
+
+    /// Copies state and contents aside; `name` is the session's in the image.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be kept. The session is as it was.
+    fn snapshot(
+        &mut self,
+        name: &str,
+        options: CaptureOptions,
+        sink: &dyn Sink,
+        progress: &Arc<Progress>,
+    ) -> Result<Box<dyn Taken>, Failure>;
+
+    /// Lets a companion control this session, whose link is `switch`'s.
+    fn control(&mut self, switch: Switch) -> Control;
+
+    /// Executes frames until the program closes its end.
+    ///
+    /// # Errors
+    ///
+    /// What the program did wrong, or why the worker cannot go on.
+    fn serve(self: Box<Self>, link: Box<dyn WorkerLink>) -> Result<(), Failure>;
+}
+
+/// A snapshot that was taken, and has to be brought to the image.
+pub trait Taken: Send {
+    /// Bytes that the session holds.
+    fn bytes(&self) -> u64;
+
+    /// Of these, how many may differ from what the image has.
+    fn changed(&self) -> u64;
+
+    /// Brings everything to the image, while the program goes on.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is in the way; the image is then without this session.
+    fn write(self: Box<Self>, sink: &dyn Sink) -> Result<SessionPart, Failure>;
+}
+
+/// A session in which nothing has happened yet, and that is to become one of an image.
+pub trait Restored: Kept {
+    /// Rebuilds all that needs nothing of the program.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be that; it is then of no use.
+    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure>;
+
+    /// Rebuilds the rest: the program is there, with its pinned memory if the sides share some.
+    ///
+    /// # Errors
+    ///
+    /// As [`Restored::restore`].
+    fn restore_host(
+        &mut self,
+        pinned: Option<BorrowedFd<'_>>,
+        part: &SessionPart,
+        source: &dyn Source,
+    ) -> Result<(), Failure>;
+
+    /// The program's link; once a session.
+    fn connect(&mut self, link: &dyn WorkerLink);
+
+    /// Frames executed when the session was last at rest, in the worker before this one too.
+    fn frames(&self) -> u64;
+
+    /// The same session, for its main loop.
+    fn begin(self: Box<Self>) -> Box<dyn Kept>;
+}

@@ -1,0 +1,527 @@
+//! Contents of memory: copied aside while the program stands still, brought to the image behind its back, and put back.
+//!
+//! | kind | what | object |
+//! |---|---|---|
+//! | `buffer` | a buffer with memory of its own | its id |
+//! | `image` | an image with memory of its own: rows packed | its id |
+//! | `svm` | shared virtual memory | its address |
+//! | `landing` | what a command read and the program has not fetched | its number |
+//!
+//! Parts of buffers, images of buffers and buffers in shared virtual memory lie in these. Memory that the host may not
+//! read or write is copied through a buffer of ours.
+
+#![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
+
+use std::collections::HashMap;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use katydid_image::{ChunkId, Region, Sink, Source};
+use katydid_keep::{CHUNK, ChunkError, Progress, put_all, read_all};
+use katydid_opencl_sys::constant::{
+    MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
+};
+use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::kind;
+use katydid_wire::opencl::message::{kdclBuffer, kdclImage, kdclSvmAlloc};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::handlers::{driver, make};
+use crate::journal::{self, Mapped, State};
+use crate::landing::{End, Landing, Place as Landed, Target};
+use crate::objects::Object;
+use crate::session::Session;
+
+/// `CL_MEM_READ_WRITE`.
+const READ_WRITE: u64 = 1;
+
+/// Why contents cannot be kept, or put back.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContentsError {
+    /// The driver refuses a copy.
+    #[error("the driver answers {code} when asked to copy the {kind} {object}")]
+    Copy {
+        /// Kind of its region.
+        kind: &'static str,
+        /// Its id, or address.
+        object: u64,
+        /// The driver's answer.
+        code: Code,
+    },
+    /// The driver lends us no queue.
+    #[error("the driver answers {code} when asked for a queue to copy with")]
+    Queue {
+        /// The driver's answer.
+        code: Code,
+    },
+    /// Levels of an image.
+    #[error("image {object} of the program has levels, and nothing copies these: it cannot be saved")]
+    Levels {
+        /// Its id.
+        object: u64,
+    },
+    /// The system has no room for a copy.
+    #[error("there is no memory for a copy of {bytes} bytes")]
+    NoMemory {
+        /// How many.
+        bytes: u64,
+    },
+    /// The image lacks something, or has something else.
+    #[error("the image has no {kind} {object} of {bytes} bytes, which the session has")]
+    Absent {
+        /// Kind of its region.
+        kind: &'static str,
+        /// Its id, or address.
+        object: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// On the way to the image, or from it.
+    #[error(transparent)]
+    Chunk(#[from] ChunkError),
+}
+
+/// Where the bytes of an area lie.
+enum Place {
+    /// Of a buffer, and the flags that it was made with.
+    Buffer(cl_mem, u64),
+    /// Of an image: elements, rows, slices; and its flags.
+    Image(cl_mem, [usize; 3], u64),
+    /// Shared virtual memory.
+    Svm(u64),
+    /// In memory of the worker's.
+    Landing(Arc<Landing>),
+}
+
+/// A row of bytes.
+struct Area {
+    kind: &'static str,
+    object: u64,
+    bytes: u64,
+    /// The context in which it can be copied; 0 for what needs none.
+    context: u32,
+    place: Place,
+}
+
+/// A queue of ours in a context, to copy with.
+struct Copier {
+    queue: cl_command_queue,
+    context: cl_context,
+    api: &'static Dispatch,
+}
+
+impl Drop for Copier {
+    fn drop(&mut self) {
+        // What cannot be released goes with the process.
+        let _ = driver!(self.api, clReleaseCommandQueue(self.queue));
+    }
+}
+
+/// Memory of ours for a copy, in pages that take no room before they are written to.
+struct Spare {
+    start: *mut void,
+    length: usize,
+}
+
+// SAFETY: plain memory, reached through `&self` for reading and `&mut self` for writing.
+unsafe impl Send for Spare {}
+// SAFETY: as above.
+unsafe impl Sync for Spare {}
+
+impl Spare {
+    fn new(bytes: u64) -> Result<Self, ContentsError> {
+        let none = || ContentsError::NoMemory { bytes };
+        let length = usize::try_from(bytes.max(1)).map_err(|_| none())?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) }.map_err(|_| none())?;
+        // SAFETY: the mapping is ours; without large pages it is only slower to fill.
+        let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
+        Ok(Self { start: start.cast(), length })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped by `new`, and zeros where nobody has written.
+        unsafe { slice::from_raw_parts(self.start.cast::<u8>(), self.length) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed alone.
+        unsafe { slice::from_raw_parts_mut(self.start.cast::<u8>(), self.length) }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; nobody has a reference any more.
+        let _ = unsafe { munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// Contents that the program cannot change any more.
+pub(crate) struct Captured {
+    regions: Vec<(Region, Option<Spare>)>,
+    progress: Arc<Progress>,
+}
+
+impl Session {
+    /// All memory with contents.
+    fn areas(&self) -> Result<Vec<Area>, ContentsError> {
+        let mut areas = Vec::new();
+        for (id, entry) in self.journal.of(kind::MEMORY) {
+            let Ok(object) = self.shared.objects.get::<cl_mem>(id) else { continue };
+            areas.extend(area_of(id, entry, &object)?);
+        }
+        for (address, frame) in self.journal.svm() {
+            let Ok(message) = kdclSvmAlloc::decode(frame.payload()) else { continue };
+            let (bytes, context) = (message.size, message.context);
+            areas.push(Area { kind: "svm", object: address, bytes, context, place: Place::Svm(address) });
+        }
+        for (number, landing) in self.shared.landings.all() {
+            if matches!(landing.place, Landed::Own(_)) && landing.len() > 0 {
+                let bytes = landing.len();
+                areas.push(Area { kind: "landing", object: number, bytes, context: 0, place: Place::Landing(landing) });
+            }
+        }
+        Ok(areas)
+    }
+
+    /// A queue in every context that areas need.
+    fn copiers(&self, areas: &[Area]) -> Result<HashMap<u32, Copier>, ContentsError> {
+        let mut copiers = HashMap::new();
+        for context in areas.iter().map(|area| area.context).filter(|context| *context != 0) {
+            if !copiers.contains_key(&context) {
+                copiers.insert(context, self.copier(context).map_err(|code| ContentsError::Queue { code })?);
+            }
+        }
+        Ok(copiers)
+    }
+
+    fn copier(&self, id: u32) -> Result<Copier, Code> {
+        let context: Object<cl_context> = self.shared.objects.get(id)?;
+        let devices = self.journal.get(id).map(journal::devices_of).unwrap_or_default();
+        let device = *devices.first().ok_or(Code::INVALID_CONTEXT)?;
+        let device: Object<cl_device_id> = self.shared.objects.get(device)?;
+        let queue = make!(context.api, clCreateCommandQueue(context.handle, device.handle, 0))?;
+        Ok(Copier { queue, context: context.handle, api: context.api })
+    }
+
+    /// Copies all contents aside; what there is no memory for goes to the image at once.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be kept. The session is as it was.
+    pub(crate) fn capture(&self, sink: &dyn Sink, progress: &Arc<Progress>) -> Result<Captured, ContentsError> {
+        let areas = self.areas()?;
+        let copiers = self.copiers(&areas)?;
+        progress.expect(areas.iter().map(|area| area.bytes).sum());
+        let (mut room, mut regions) = (free_memory() / 2, Vec::new());
+        for area in &areas {
+            let mut spare = Spare::new(area.bytes)?;
+            area.read(copiers.get(&area.context), &mut spare)?;
+            let mut region = area.region();
+            if area.bytes <= room {
+                room -= area.bytes;
+                regions.push((region, Some(spare)));
+            } else {
+                region.chunks = put_all(&chunks_of(&spare), sink, progress)?;
+                regions.push((region, None));
+            }
+        }
+        Ok(Captured { regions, progress: Arc::clone(progress) })
+    }
+
+    /// Fills memory from an image.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not go together, or cannot be read.
+    pub(crate) fn put_back(
+        &self,
+        state: &State,
+        regions: &[Region],
+        source: &dyn Source,
+        progress: &Progress,
+    ) -> Result<(), ContentsError> {
+        self.land_again(state)?;
+        let areas = self.areas()?;
+        let copiers = self.copiers(&areas)?;
+        progress.expect(areas.iter().map(|area| area.bytes).sum());
+        for area in &areas {
+            let is_its = |region: &&Region| {
+                (region.kind.as_str(), region.object, region.bytes) == (area.kind, Some(area.object), area.bytes)
+                    && region.chunk_bytes == CHUNK as u32
+                    && region.chunks.len() as u64 == area.bytes.div_ceil(CHUNK)
+            };
+            let region = regions.iter().find(is_its).ok_or(ContentsError::Absent {
+                kind: area.kind,
+                object: area.object,
+                bytes: area.bytes,
+            })?;
+            let mut spare = Spare::new(area.bytes)?;
+            let places = spare.bytes_mut().chunks_mut(CHUNK as usize);
+            read_all(region.chunks.iter().copied().zip(places).collect(), source, progress)?;
+            area.write(copiers.get(&area.context), &spare)?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for what had been read and not fetched.
+    fn land_again(&self, state: &State) -> Result<(), ContentsError> {
+        for journal::Landing { number, status, bytes, address } in state.landings.iter().copied() {
+            let place = match address {
+                0 => {
+                    let target = Target::new(bytes).map_err(|_| ContentsError::NoMemory { bytes })?;
+                    Landed::Own(Arc::new(target))
+                }
+                address => Landed::Svm(address, bytes),
+            };
+            self.shared.landings.add(number, Landing { place, end: End::Past(status) });
+        }
+        Ok(())
+    }
+
+    /// Maps shared virtual memory for the host that was mapped before.
+    ///
+    /// # Errors
+    ///
+    /// The driver's answer.
+    pub(crate) fn map_again(&mut self, mapped: &[Mapped]) -> Result<(), ContentsError> {
+        for Mapped { address, size, flags } in mapped.iter().copied() {
+            let failed = |code| ContentsError::Copy { kind: "svm", object: address, code };
+            let start = self.svm.start_of(address).ok_or_else(|| failed(Code::INVALID_VALUE))?;
+            let made = self.journal.svm().find(|(other, _)| *other == start).map(|(_, frame)| frame.word(0));
+            let copier = self.copier(made.unwrap_or(0)).map_err(failed)?;
+            let (place, length) = (ptr::with_exposed_provenance_mut(address as usize), size as usize);
+            let null = ptr::null_mut();
+            driver!(copier.api, clEnqueueSVMMap(copier.queue, 1, flags, place, length, 0, ptr::null(), null))
+                .ok()
+                .map_err(failed)?;
+            self.svm.map(address, size, flags);
+        }
+        Ok(())
+    }
+}
+
+/// The area of a memory object; none of one that lies in another.
+fn area_of(id: u32, entry: &journal::Entry, object: &Object<cl_mem>) -> Result<Option<Area>, ContentsError> {
+    let payload = entry.made.frame.payload();
+    if let Some(message) = kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>()) {
+        let place = Place::Buffer(object.handle, message.flags);
+        let area = Area { kind: "buffer", object: id.into(), bytes: message.size, context: message.context, place };
+        return Ok((message.svm == 0).then_some(area));
+    }
+    let Some(message) = kdclImage::decode(payload).ok().filter(|_| entry.is_made_by::<kdclImage<'_>>()) else {
+        return Ok(None);
+    };
+    if message.parent != 0 {
+        return Ok(None);
+    }
+    let (region, levels) = shape(message.arguments).unwrap_or(([0; 3], 0));
+    if levels > 1 {
+        return Err(ContentsError::Levels { object: id.into() });
+    }
+    let bytes = region.iter().map(|size| *size as u64).product::<u64>() * object.size;
+    let place = Place::Image(object.handle, region, message.flags);
+    Ok(Some(Area { kind: "image", object: id.into(), bytes, context: message.context, place }))
+}
+
+/// Elements, rows and slices of an image, and its levels, out of its description.
+fn shape(mut left: &[u8]) -> Option<([usize; 3], u32)> {
+    let (_order, _type) = (u32::take(&mut left)?, u32::take(&mut left)?);
+    let kind = u32::take(&mut left)?;
+    let mut sizes = [0u64; 6];
+    for size in &mut sizes {
+        *size = u64::take(&mut left)?;
+    }
+    let [width, height, depth, images] = [sizes[0], sizes[1], sizes[2], sizes[3]].map(|size| size.max(1) as usize);
+    let region = match kind {
+        MEM_OBJECT_IMAGE1D_ARRAY => [width, images, 1],
+        // A shape without slices has a depth of 1, one without images 1 image.
+        _ => [width, height, depth.max(images)],
+    };
+    Some((region, u32::take(&mut left)?))
+}
+
+/// Bytes that the system could give.
+fn free_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kibibytes.unwrap_or(0) << 10
+}
+
+fn chunks_of(spare: &Spare) -> Vec<&[u8]> {
+    spare.bytes().chunks(CHUNK as usize).collect()
+}
+
+impl Area {
+    /// What the image says of it, without the chunks.
+    fn region(&self) -> Region {
+        let address = if let Place::Svm(address) = self.place { address } else { 0 };
+        Region {
+            kind: self.kind.to_owned(),
+            name: format!("{} {:#x}", self.kind, self.object),
+            object: Some(self.object),
+            gpu: None,
+            address,
+            bytes: self.bytes,
+            chunk_bytes: CHUNK as u32,
+            chunks: Vec::new(),
+        }
+    }
+
+    fn failed(&self) -> impl Fn(Code) -> ContentsError + use<> {
+        let (kind, object) = (self.kind, self.object);
+        move |code| ContentsError::Copy { kind, object, code }
+    }
+
+    /// Reads all of it.
+    fn read(&self, copier: Option<&Copier>, spare: &mut Spare) -> Result<(), ContentsError> {
+        if let Place::Landing(landing) = &self.place {
+            let Landed::Own(target) = &landing.place else { return Ok(()) };
+            let bytes = spare.bytes_mut();
+            for (number, chunk) in bytes.chunks_mut(CHUNK as usize).enumerate() {
+                let copied = target.copy(number as u64 * CHUNK, chunk.len() as u32);
+                chunk.copy_from_slice(&copied.ok_or_else(|| self.failed()(Code::INVALID_VALUE))?);
+            }
+            return Ok(());
+        }
+        let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
+        let to = spare.start;
+        let code = match &self.place {
+            Place::Buffer(memory, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+                copier.read(*memory, self.bytes, to)
+            }
+            Place::Image(memory, region, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+                let (zero, null) = ([0; 3], ptr::null_mut());
+                let (start, area) = (zero.as_ptr(), region.as_ptr());
+                let queue = copier.queue;
+                driver!(copier.api, clEnqueueReadImage(queue, *memory, 1, start, area, 0, 0, to, 0, ptr::null(), null))
+                    .ok()
+            }
+            Place::Svm(address) => copier.copy_svm(to, pointer(*address), self.bytes),
+            Place::Landing(_) => Ok(()),
+            hidden => copier.through(self.bytes, |scratch| {
+                copier.between(hidden, scratch, self.bytes, true)?;
+                copier.read(scratch, self.bytes, to)
+            }),
+        };
+        code.map_err(self.failed())
+    }
+
+    /// Writes all of it.
+    fn write(&self, copier: Option<&Copier>, spare: &Spare) -> Result<(), ContentsError> {
+        if let Place::Landing(landing) = &self.place {
+            let Landed::Own(target) = &landing.place else { return Ok(()) };
+            // SAFETY: both have so many bytes, and nobody knows the landing yet.
+            unsafe { ptr::copy_nonoverlapping(spare.bytes().as_ptr(), target.pointer().cast(), spare.length) };
+            return Ok(());
+        }
+        let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
+        let from = spare.start;
+        let code = match &self.place {
+            Place::Buffer(memory, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+                copier.write(*memory, self.bytes, from)
+            }
+            Place::Image(memory, region, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+                let (zero, null) = ([0; 3], ptr::null_mut());
+                let (start, area) = (zero.as_ptr(), region.as_ptr());
+                let queue = copier.queue;
+                driver!(
+                    copier.api,
+                    clEnqueueWriteImage(queue, *memory, 1, start, area, 0, 0, from, 0, ptr::null(), null)
+                )
+                .ok()
+            }
+            Place::Svm(address) => copier.copy_svm(pointer(*address), from, self.bytes),
+            Place::Landing(_) => Ok(()),
+            hidden => copier.through(self.bytes, |scratch| {
+                copier.write(scratch, self.bytes, from)?;
+                copier.between(hidden, scratch, self.bytes, false)
+            }),
+        };
+        code.map_err(self.failed())
+    }
+}
+
+fn pointer(address: u64) -> *mut void {
+    ptr::with_exposed_provenance_mut(address as usize)
+}
+
+impl Copier {
+    fn read(&self, memory: cl_mem, bytes: u64, to: *mut void) -> Result<(), Code> {
+        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
+        driver!(self.api, clEnqueueReadBuffer(queue, memory, 1, 0, size, to, 0, ptr::null(), null)).ok()
+    }
+
+    fn write(&self, memory: cl_mem, bytes: u64, from: *const void) -> Result<(), Code> {
+        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
+        driver!(self.api, clEnqueueWriteBuffer(queue, memory, 1, 0, size, from, 0, ptr::null(), null)).ok()
+    }
+
+    fn copy_svm(&self, to: *mut void, from: *const void, bytes: u64) -> Result<(), Code> {
+        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
+        driver!(self.api, clEnqueueSVMMemcpy(queue, 1, to, from, size, 0, ptr::null(), null)).ok()
+    }
+
+    /// Does `work` with a buffer of ours.
+    fn through(&self, bytes: u64, work: impl FnOnce(cl_mem) -> Result<(), Code>) -> Result<(), Code> {
+        let (size, null) = (bytes as usize, ptr::null_mut());
+        let scratch = make!(self.api, clCreateBuffer(self.context, READ_WRITE, size, null))?;
+        let done = work(scratch);
+        driver!(self.api, clReleaseMemObject(scratch)).ok()?;
+        done
+    }
+
+    /// Copies between memory that the host may not reach and a buffer of ours.
+    fn between(&self, place: &Place, scratch: cl_mem, bytes: u64, is_out: bool) -> Result<(), Code> {
+        let (queue, size, null, none) = (self.queue, bytes as usize, ptr::null_mut(), ptr::null());
+        let zero = [0; 3];
+        let start = zero.as_ptr();
+        let code = match place {
+            Place::Buffer(memory, _) => {
+                let (from, to) = if is_out { (*memory, scratch) } else { (scratch, *memory) };
+                driver!(self.api, clEnqueueCopyBuffer(queue, from, to, 0, 0, size, 0, none, null))
+            }
+            Place::Image(memory, region, _) if is_out => {
+                let area = region.as_ptr();
+                driver!(self.api, clEnqueueCopyImageToBuffer(queue, *memory, scratch, start, area, 0, 0, none, null))
+            }
+            Place::Image(memory, region, _) => {
+                let area = region.as_ptr();
+                driver!(self.api, clEnqueueCopyBufferToImage(queue, scratch, *memory, 0, start, area, 0, none, null))
+            }
+            _ => Code::INVALID_VALUE,
+        };
+        code.ok()?;
+        driver!(self.api, clFinish(queue)).ok()
+    }
+}
+
+impl Captured {
+    /// Bytes that the session holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.regions.iter().map(|(region, _)| region.bytes).sum()
+    }
+
+    /// Brings everything to the image; for a thread of its own, while the program goes on.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is in the way.
+    pub(crate) fn write(self, sink: &dyn Sink) -> Result<Vec<Region>, ContentsError> {
+        let all: Vec<&[u8]> = self.regions.iter().filter_map(|(_, spare)| spare.as_ref()).flat_map(chunks_of).collect();
+        let mut names = put_all(&all, sink, &self.progress)?.into_iter();
+        let named = |(mut region, spare): (Region, Option<Spare>)| {
+            if let Some(spare) = spare {
+                let count = spare.bytes().len().div_ceil(CHUNK as usize);
+                region.chunks = names.by_ref().take(count).collect::<Vec<ChunkId>>();
+            }
+            region
+        };
+        Ok(self.regions.into_iter().map(named).collect())
+    }
+}

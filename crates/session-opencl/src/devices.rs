@@ -1,0 +1,258 @@
+//! The devices of a session, on the machine where it was and on the one where it goes on: which one takes the place of
+//! which.
+//!
+//! The rule: a device goes on as the one of the same name, unless somebody names another one. Whatever is another device,
+//! or has another driver, has moved: what depends on it is checked then (`journal/rebuild.rs`).
+
+use katydid_opencl_sys::constant::DEVICE_NAME;
+
+use crate::driver::{self, Platform};
+use crate::journal;
+
+/// `CL_DRIVER_VERSION`.
+const DRIVER_VERSION: u32 = 0x102d;
+/// `CL_DEVICE_ADDRESS_BITS`.
+const ADDRESS_BITS: u32 = 0x100d;
+/// Words for types of devices, with the bit that each stands for.
+const TYPES: [(&str, u64); 3] = [("cpu", 2), ("gpu", 4), ("accelerator", 8)];
+
+/// Why no device here can take the place of one of the session's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DeviceError {
+    /// What was named is not here.
+    #[error("there is no device {wish:?} here; there are: {have}")]
+    Unknown {
+        /// What was named.
+        wish: String,
+        /// Numbers and names.
+        have: String,
+    },
+    /// A wish for a device that the session does not have.
+    #[error("the program has no device {wish:?}; it has: {had}")]
+    NotHad {
+        /// What was named.
+        wish: String,
+        /// Numbers and names.
+        had: String,
+    },
+    /// The device of that name is not here.
+    #[error("the program uses the device {name}, which is not here; there are: {have}; name one with --device")]
+    Gone {
+        /// The device.
+        name: String,
+        /// Numbers and names.
+        have: String,
+    },
+    /// Devices of one platform would be of several.
+    #[error(
+        "{first} and {second} are devices of one platform for the program; those that take their places must be too"
+    )]
+    Split {
+        /// One device.
+        first: String,
+        /// Another.
+        second: String,
+    },
+    /// Sizes and pointers have other lengths there.
+    #[error("the device {name} has addresses of {is} bits, and the program's kernels were given values for {was}")]
+    Bits {
+        /// The device here.
+        name: String,
+        /// Before.
+        was: u32,
+        /// Here.
+        is: u32,
+    },
+}
+
+/// The platforms of this machine, as a state keeps them.
+pub(crate) fn describe(platforms: &[Platform]) -> Vec<journal::Platform> {
+    let of = |platform: &Platform| {
+        let device = |(handle, kind): &(_, u64)| {
+            let bytes = |parameter| driver::device_value(*handle, platform.api, parameter).unwrap_or_default();
+            let text = |parameter| String::from_utf8_lossy(&bytes(parameter)).trim_matches(['\0', ' ']).to_owned();
+            let bits = bytes(ADDRESS_BITS).first_chunk().map_or(0, |bits| u32::from_le_bytes(*bits));
+            journal::Device { name: text(DEVICE_NAME), driver: text(DRIVER_VERSION), kind: *kind, bits, is_used: false }
+        };
+        journal::Platform { name: platform.name.clone(), devices: platform.devices.iter().map(device).collect() }
+    };
+    platforms.iter().map(of).collect()
+}
+
+/// A device by the numbers of its platform and of itself there.
+pub(crate) type Place = (usize, usize);
+
+/// Which devices here are the session's.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Assignment {
+    /// For each platform that the program knows.
+    pub(crate) platforms: Vec<Option<usize>>,
+    /// For each device, and whether it is another one than it was.
+    pub(crate) devices: Vec<Option<(Place, bool)>>,
+}
+
+/// A device in one of two lists.
+struct Known<'a> {
+    place: Place,
+    platform: &'a str,
+    device: &'a journal::Device,
+}
+
+fn flat(platforms: &[journal::Platform]) -> Vec<Known<'_>> {
+    let of = |(number, platform): (usize, &'_ journal::Platform)| -> Vec<(Place, usize)> {
+        (0..platform.devices.len()).map(|at| ((number, at), number)).collect()
+    };
+    let places = platforms.iter().enumerate().flat_map(of);
+    places
+        .map(|(place, number)| {
+            let platform = &platforms[number];
+            Known { place, platform: &platform.name, device: &platform.devices[place.1] }
+        })
+        .collect()
+}
+
+fn names(list: &[Known<'_>]) -> String {
+    let name = |(number, known): (usize, &Known<'_>)| format!("{number} {}", known.device.name);
+    list.iter().enumerate().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// The one that a word means: its number, its type, or a part of its name.
+fn find<'a, 'b>(list: &'b [Known<'a>], word: &str) -> Option<&'b Known<'a>> {
+    if let Ok(number) = word.parse::<usize>() {
+        return list.get(number);
+    }
+    let word = word.to_lowercase();
+    let of_type = TYPES.iter().find(|(name, _)| *name == word).map(|(_, bit)| bit);
+    list.iter().find(|known| match of_type {
+        Some(bit) => known.device.kind & bit != 0,
+        None => known.device.name.to_lowercase().contains(&word),
+    })
+}
+
+/// Finds a device here for each that the session had. `wishes` are lines of `NEW` or `OLD=NEW`.
+///
+/// # Errors
+///
+/// [`DeviceError`].
+pub(crate) fn assign(
+    had: &[journal::Platform],
+    here: &[journal::Platform],
+    wishes: &str,
+) -> Result<Assignment, DeviceError> {
+    let (old, new) = (flat(had), flat(here));
+    let (mut all, mut particular) = (None, Vec::new());
+    for wish in wishes.lines().map(str::trim).filter(|wish| !wish.is_empty()) {
+        let (which, word) = wish.split_once('=').map_or((None, wish), |(old, new)| (Some(old), new));
+        let unknown = || DeviceError::Unknown { wish: word.to_owned(), have: names(&new) };
+        let target = find(&new, word).ok_or_else(unknown)?;
+        match which {
+            None => all = Some(target),
+            Some(which) => {
+                let not_had = || DeviceError::NotHad { wish: which.to_owned(), had: names(&old) };
+                particular.push((find(&old, which).ok_or_else(not_had)?.place, target));
+            }
+        }
+    }
+    let mut devices = Vec::new();
+    for known in &old {
+        let wished = particular.iter().find(|(place, _)| *place == known.place).map(|(_, target)| *target);
+        let found = wished.or(all.filter(|_| known.device.is_used)).or_else(|| same(known, &old, &new));
+        if found.is_none() && known.device.is_used {
+            return Err(DeviceError::Gone { name: known.device.name.clone(), have: names(&new) });
+        }
+        devices.push(found);
+    }
+    settle(had, &old, &devices)
+}
+
+/// The device here that is the same: of that name and platform, or at least of that name; of several, the one in its
+/// place among them.
+fn same<'a, 'b>(known: &Known<'_>, old: &[Known<'_>], new: &'b [Known<'a>]) -> Option<&'b Known<'a>> {
+    let is_twin = |other: &&Known<'_>| other.device.name == known.device.name && other.platform == known.platform;
+    let position = old.iter().filter(is_twin).position(|twin| twin.place == known.place)?;
+    let twins = || new.iter().filter(is_twin);
+    twins().nth(position).or_else(|| new.iter().find(|other| other.device.name == known.device.name))
+}
+
+/// Devices of one platform must stay that, as far as they are used.
+fn settle(
+    had: &[journal::Platform],
+    old: &[Known<'_>],
+    found: &[Option<&Known<'_>>],
+) -> Result<Assignment, DeviceError> {
+    let mut platforms: Vec<Option<usize>> = vec![None; had.len()];
+    let pairs = || old.iter().zip(found).filter_map(|(known, found)| Some((known, (*found)?)));
+    for (known, target) in pairs().filter(|(known, _)| known.device.is_used) {
+        if target.device.bits != known.device.bits {
+            let (was, is) = (known.device.bits, target.device.bits);
+            return Err(DeviceError::Bits { name: target.device.name.clone(), was, is });
+        }
+        match platforms[known.place.0] {
+            Some(platform) if platform != target.place.0 => {
+                let other = old.iter().find(|other| other.place.0 == known.place.0 && other.device.is_used);
+                let first = other.map_or_else(String::new, |other| other.device.name.clone());
+                return Err(DeviceError::Split { first, second: known.device.name.clone() });
+            }
+            _ => platforms[known.place.0] = Some(target.place.0),
+        }
+    }
+    for (known, target) in pairs() {
+        platforms[known.place.0].get_or_insert(target.place.0);
+    }
+    let device = |(known, found): (&Known<'_>, &Option<&Known<'_>>)| {
+        let target = found.filter(|target| platforms[known.place.0] == Some(target.place.0))?;
+        let has_moved = (&target.device.name, &target.device.driver) != (&known.device.name, &known.device.driver);
+        Some((target.place, has_moved))
+    };
+    let devices = old.iter().zip(found).map(device).collect();
+    Ok(Assignment { platforms, devices })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, kind: u64, is_used: bool) -> journal::Device {
+        journal::Device { name: name.into(), driver: "1".into(), kind, bits: 64, is_used }
+    }
+
+    fn platform(name: &str, devices: Vec<journal::Device>) -> journal::Platform {
+        journal::Platform { name: name.into(), devices }
+    }
+
+    #[test]
+    fn devices_go_on_as_those_of_their_names() {
+        let had = [platform("a", vec![device("x", 2, false), device("y", 2, true), device("y", 2, true)])];
+        let here = [platform("b", vec![device("g", 4, false)]), platform("a", vec![device("y", 2, false); 2])];
+        let found = assign(&had, &here, "").unwrap();
+        assert_eq!(found.platforms, [Some(1)]);
+        assert_eq!(found.devices, [None, Some(((1, 0), false)), Some(((1, 1), false))]);
+    }
+
+    #[test]
+    fn wishes_name_numbers_types_and_parts_of_names() {
+        let had = [platform("a", vec![device("My CPU", 2, true), device("other", 2, false)])];
+        let here = [platform("a", vec![device("other", 2, false)]), platform("n", vec![device("Big GPU", 4, false)])];
+        for wish in ["1", "gpu", "big", "cpu=gpu", "0=Big", "my=1"] {
+            let found = assign(&had, &here, wish).unwrap();
+            assert_eq!(found.devices[0], Some(((1, 0), true)), "{wish}");
+            // Of another platform than the one that the used device is of now.
+            assert_eq!((found.devices[1], &found.platforms[..]), (None, &[Some(1)][..]));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let had = [platform("a", vec![device("x", 2, true), device("y", 2, true)])];
+        let here = [platform("a", vec![device("x", 2, false)]), platform("b", vec![device("z", 4, false)])];
+        let text = |wish| assign(&had, &here, wish).unwrap_err().to_string();
+        assert_eq!(
+            text(""),
+            "the program uses the device y, which is not here; there are: 0 x, 1 z; name one with --device"
+        );
+        assert!(text("7").contains("no device \"7\" here") && text("q=x").contains("no device \"q\""));
+        assert!(text("y=z").contains("of one platform"));
+        let narrow = [platform("a", vec![journal::Device { bits: 32, ..device("x", 2, false) }])];
+        assert!(matches!(assign(&had, &narrow, "x"), Err(DeviceError::Bits { was: 64, is: 32, .. })));
+    }
+}

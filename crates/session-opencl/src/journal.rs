@@ -1,0 +1,307 @@
+//! The journal: for every live object the frame that made it, and the last frame that set each of its properties.
+//!
+//! A restore replays these frames in their order through the dispatch that executed them (`rebuild.rs`), so that objects
+//! come back under the ids that the program knows. The size follows what is alive. Nothing is copied that memory holds:
+//! what a buffer began with is left out, because its contents are saved. Events have no entry: what is left of them at
+//! rest, their state and times, the driver is asked (`save.rs`).
+//!
+//! | kept for | what |
+//! |---|---|
+//! | every object | the frame that made it, and data that came in pieces before it |
+//! | programs | builds that had an effect, the last of each list of devices; what went into them and may be gone since |
+//! | kernels | the last value of each argument; the largest groups that were launched, by queue |
+//! | clones of kernels | what the source was then, as if they had been made and set themselves |
+
+mod rebuild;
+mod save;
+mod state;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use katydid_keep::Frame;
+use katydid_opencl_sys::Code;
+use katydid_wire::codec::{Field as _, Message as _};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message::{
+    kdclBuffer, kdclBuild, kdclCloneKernel, kdclImage, kdclLink, kdclSubDevices, kdclSvmAlloc,
+};
+use katydid_wire::opencl::{KIND_SHIFT, kind, list};
+
+pub(crate) use rebuild::Replay;
+pub(crate) use save::devices_of;
+pub(crate) use state::{Callback, Device, Landing, Mapped, Platform, State};
+
+/// The outcome of a build that has not ended.
+const PENDING: i32 = i32::MAX;
+
+/// What came with a message, or is known of it only later.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Attachment {
+    /// Data that came in pieces.
+    bytes: Option<Arc<Vec<u8>>>,
+    /// How a build ended.
+    outcome: Option<Arc<AtomicI32>>,
+    /// Programs that went into it, as they were then.
+    needs: Vec<(u32, Arc<Entry>)>,
+}
+
+/// A frame, and what came with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub(crate) frame: Frame,
+    with: Attachment,
+}
+
+impl Kept {
+    /// How it ended, for builds: success or another code.
+    fn outcome(&self) -> Option<Code> {
+        let outcome = self.with.outcome.as_ref()?.load(Ordering::Acquire);
+        (outcome != PENDING).then_some(Code(outcome))
+    }
+
+    /// Whether a build did something to its program. Those that the driver refused did not.
+    fn had_effect(&self) -> bool {
+        let codes =
+            [Code::SUCCESS, Code::BUILD_PROGRAM_FAILURE, Code::COMPILE_PROGRAM_FAILURE, Code::LINK_PROGRAM_FAILURE];
+        self.outcome().is_none_or(|code| codes.contains(&code))
+    }
+}
+
+/// One object.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) made: Kept,
+    /// By message and property: the last one of each.
+    pub(crate) sets: BTreeMap<(u16, u64), Kept>,
+    /// Builds of a program, in their order.
+    builds: Vec<Kept>,
+    /// Of a kernel, by queue: the most items of a group, and the most in each dimension.
+    pub(crate) groups: BTreeMap<u32, [u64; 4]>,
+}
+
+impl Entry {
+    /// Whether the message made it.
+    pub(crate) fn is_made_by<M: katydid_wire::codec::Message>(&self) -> bool {
+        self.made.frame.opcode == M::OPCODE
+    }
+}
+
+/// All entries.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    /// By id; parts of a device all have the frame that made them.
+    objects: HashMap<u32, Entry>,
+    /// Shared virtual memory by address.
+    svm: BTreeMap<u64, Frame>,
+    /// For the message at hand.
+    attachment: Attachment,
+}
+
+/// The kind of an id.
+pub(crate) fn kind_of(id: u32) -> u32 {
+    id >> KIND_SHIFT
+}
+
+impl Journal {
+    /// Keeps data that came in pieces for the message at hand.
+    pub(crate) fn attach(&mut self, bytes: &[u8]) {
+        self.attachment.bytes = Some(Arc::new(bytes.to_vec()));
+    }
+
+    /// Keeps the programs that go into the build at hand, as they are now, and gives the place for its outcome.
+    pub(crate) fn attach_build(&mut self, needs: &[u32]) -> Arc<AtomicI32> {
+        let entry = |id: &u32| Some((*id, Arc::new(self.objects.get(id)?.clone())));
+        self.attachment.needs = needs.iter().filter_map(entry).collect();
+        let outcome = Arc::new(AtomicI32::new(PENDING));
+        self.attachment.outcome = Some(Arc::clone(&outcome));
+        outcome
+    }
+
+    /// The message at hand has failed.
+    pub(crate) fn forget_attachment(&mut self) {
+        self.attachment = Attachment::default();
+    }
+
+    /// A message made an object.
+    pub(crate) fn made(&mut self, head: &FrameHead, id: u64, payload: &[u8]) {
+        let frame = Frame::new(head, 0, &without_contents(head.opcode, payload));
+        if head.opcode == kdclSvmAlloc::OPCODE {
+            self.svm.insert(id, frame);
+            return;
+        }
+        let entry = Entry {
+            made: Kept { frame, with: std::mem::take(&mut self.attachment) },
+            sets: BTreeMap::new(),
+            builds: Vec::new(),
+            groups: BTreeMap::new(),
+        };
+        match head.opcode {
+            kdclSubDevices::OPCODE => {
+                for part in parts(payload) {
+                    self.objects.insert(part, entry.clone());
+                }
+            }
+            kdclCloneKernel::OPCODE => {
+                let cloned = self.cloned(head, payload).unwrap_or(entry);
+                self.objects.insert(id as u32, cloned);
+            }
+            _ => drop(self.objects.insert(id as u32, entry)),
+        }
+    }
+
+    /// What a clone would be if it had been made as its source was.
+    fn cloned(&self, head: &FrameHead, payload: &[u8]) -> Option<Entry> {
+        let message = kdclCloneKernel::decode(payload).ok()?;
+        let source = self.objects.get(&message.source)?;
+        // The kernel is the first field of all these messages.
+        let again = |kept: &Kept| {
+            let mut payload = kept.frame.payload().to_vec();
+            payload.splice(..4, message.kernel.to_le_bytes());
+            let head = FrameHead { opcode: kept.frame.opcode, ..*head };
+            Kept { frame: Frame::new(&head, 0, &payload), with: kept.with.clone() }
+        };
+        let sets = source.sets.iter().map(|(key, kept)| (*key, again(kept))).collect();
+        Some(Entry { made: again(&source.made), sets, builds: Vec::new(), groups: BTreeMap::new() })
+    }
+
+    /// A message set a property of an object.
+    pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
+        let kept = Kept { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
+        let Some(entry) = self.objects.get_mut(&(id as u32)) else { return };
+        if head.opcode == kdclBuild::OPCODE {
+            entry.builds.retain(Kept::had_effect);
+            entry.builds.push(kept);
+        } else {
+            entry.sets.insert((head.opcode, property), kept);
+        }
+    }
+
+    /// A message ended an object.
+    pub(crate) fn ended(&mut self, id: u64) {
+        match u32::try_from(id) {
+            Ok(id) => {
+                self.objects.remove(&id);
+                if kind_of(id) == kind::QUEUE {
+                    self.objects.values_mut().for_each(|entry| {
+                        entry.groups.remove(&id);
+                    });
+                }
+            }
+            Err(_) => drop(self.svm.remove(&id)),
+        }
+    }
+
+    /// A kernel is launched in a queue with groups of these sizes.
+    pub(crate) fn launched(&mut self, kernel: u32, queue: u32, [x, y, z]: [u64; 3]) {
+        let Some(entry) = self.objects.get_mut(&kernel) else { return };
+        let largest = entry.groups.entry(queue).or_default();
+        let all = x.saturating_mul(y).saturating_mul(z);
+        for (largest, now) in largest.iter_mut().zip([all, x, y, z]) {
+            *largest = now.max(*largest);
+        }
+    }
+
+    /// Takes over what [`Journal::launched`] gathered in another worker.
+    pub(crate) fn set_groups(&mut self, kernel: u32, queue: u32, sizes: [u64; 4]) {
+        if let Some(entry) = self.objects.get_mut(&kernel) {
+            entry.groups.insert(queue, sizes);
+        }
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&Entry> {
+        self.objects.get(&id)
+    }
+
+    /// The entries of a kind, by id.
+    pub(crate) fn of(&self, kind: u32) -> Vec<(u32, &Entry)> {
+        let mut all: Vec<_> =
+            self.objects.iter().filter(|(id, _)| kind_of(**id) == kind).map(|(id, entry)| (*id, entry)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    /// Shared virtual memory: addresses, and the frames that made it.
+    pub(crate) fn svm(&self) -> impl Iterator<Item = (u64, &Frame)> {
+        self.svm.iter().map(|(address, frame)| (*address, frame))
+    }
+
+    /// Whether an object that was made before frame `before` is still there.
+    fn lives(&self, id: u32, before: u64) -> bool {
+        // Those of the start, devices and platforms, have no entry.
+        let is_of_start = matches!(kind_of(id), kind::PLATFORM | kind::DEVICE);
+        self.objects.get(&id).map_or(is_of_start, |entry| entry.made.frame.order < before)
+    }
+}
+
+/// The ids of the parts that a division of a device made.
+fn parts(payload: &[u8]) -> Vec<u32> {
+    let Ok(message) = kdclSubDevices::decode(payload) else { return Vec::new() };
+    let mut left = message.arguments;
+    let properties: Option<Vec<i64>> = list::take(&mut left);
+    properties.and_then(|_| list::take(&mut left)).unwrap_or_default()
+}
+
+/// The message that makes a memory object, without what the object began with.
+fn without_contents(opcode: u16, payload: &[u8]) -> Vec<u8> {
+    let short = match opcode {
+        kdclBuffer::OPCODE => kdclBuffer::decode(payload).ok().map(|message| {
+            let mut rest = message.data;
+            let properties: Vec<u64> =
+                if message.properties == 0 { Vec::new() } else { list::take(&mut rest).unwrap_or_default() };
+            let mut data = Vec::new();
+            if message.properties != 0 {
+                list::put(&mut data, &properties);
+            }
+            encoded(&kdclBuffer { staged: 0, data: &data, ..message })
+        }),
+        kdclImage::OPCODE => kdclImage::decode(payload).ok().map(|message| {
+            let shape = message.arguments.get(..SHAPE).unwrap_or(message.arguments);
+            encoded(&kdclImage { staged: 0, arguments: shape, ..message })
+        }),
+        _ => None,
+    };
+    short.unwrap_or_else(|| payload.to_vec())
+}
+
+/// Bytes of the description of an image that stand before its data: format, kind, six sizes, levels and samples.
+const SHAPE: usize = 2 * 4 + 4 + 6 * 8 + 2 * 4;
+
+/// A message as its frame has it.
+fn encoded<M: katydid_wire::codec::Message>(message: &M) -> Vec<u8> {
+    let mut out = Vec::new();
+    message.encode(&mut out);
+    out.extend_from_slice(message.tail());
+    out
+}
+
+/// A link's list of devices, options and list of programs, with other programs.
+fn with_other_inputs(payload: &[u8], other: &dyn Fn(u32) -> u32) -> Option<Vec<u8>> {
+    let message = kdclLink::decode(payload).ok()?;
+    let mut left = message.arguments;
+    let devices: Vec<u32> = list::take(&mut left)?;
+    let options = Vec::<u8>::take(&mut left)?;
+    let inputs: Vec<u32> = list::take(&mut left)?;
+    let mut arguments = Vec::new();
+    list::put(&mut arguments, &devices);
+    options.put(&mut arguments);
+    list::put(&mut arguments, &inputs.into_iter().map(other).collect::<Vec<u32>>());
+    Some(encoded(&kdclLink { arguments: &arguments, ..message }))
+}
+
+/// The arguments of a build (kind, devices, options, headers and their names) with other headers.
+fn with_other_headers(arguments: &[u8], other: &dyn Fn(u32) -> u32) -> Option<Vec<u8>> {
+    let mut left = arguments;
+    let kind = u32::take(&mut left)?;
+    let devices: Vec<u32> = list::take(&mut left)?;
+    let options = Vec::<u8>::take(&mut left)?;
+    let headers: Vec<u32> = list::take(&mut left)?;
+    let mut out = Vec::new();
+    kind.put(&mut out);
+    list::put(&mut out, &devices);
+    options.put(&mut out);
+    list::put(&mut out, &headers.into_iter().map(other).collect::<Vec<u32>>());
+    out.extend_from_slice(left);
+    Some(out)
+}

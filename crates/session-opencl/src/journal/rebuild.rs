@@ -1,0 +1,366 @@
+//! Replays a journal into a fresh session.
+//!
+//! Saved state is believed no more than a program is: every frame passes the dispatch and its checks, and only messages
+//! that a journal can hold are taken. What comes out differently refuses the restore by name. Where a device has moved,
+//! programs are built for the new one, and kernels that could not be launched there as they were refuse it.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ptr;
+
+use katydid_keep::{Frame, Record, StateError};
+use katydid_opencl_sys::{Code, cl_device_id, cl_kernel, cl_program};
+use katydid_wire::codec::Message as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message::{
+    kdclEventCallback, kdclKernel, kdclProgram, kdclSetUserEvent, kdclSvmAlloc, kdclSvmFree, kdclUserEvent,
+    message_name,
+};
+use katydid_wire::opencl::{id, kind, program as form};
+
+use super::encoded;
+use super::state::{Callback, Event, State};
+use crate::data::ask;
+use crate::devices::{self, Assignment, DeviceError};
+use crate::dispatch::{dispatch, is_end, is_kept};
+use crate::driver::{self, value};
+use crate::fault::{Fault, SessionError};
+use crate::handlers::driver;
+use crate::objects::Object;
+use crate::placing::{self, Closed};
+use crate::session::Session;
+use crate::svm::PAGE;
+
+/// `CL_PROGRAM_BUILD_LOG`.
+const BUILD_LOG: u32 = 0x1183;
+/// `CL_KERNEL_WORK_GROUP_SIZE`.
+const KERNEL_GROUP: u32 = 0x11b0;
+/// `CL_KERNEL_LOCAL_MEM_SIZE`.
+const KERNEL_LOCAL: u32 = 0x11b2;
+/// `CL_DEVICE_MAX_WORK_ITEM_SIZES`.
+const DEVICE_ITEMS: u32 = 0x1005;
+/// `CL_DEVICE_LOCAL_MEM_SIZE`.
+const DEVICE_LOCAL: u32 = 0x1023;
+
+/// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RebuildError {
+    /// The state cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Nothing here takes the place of a device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The state holds a message that no journal holds.
+    #[error("the state of the session is damaged: {message} cannot be part of it")]
+    NotKept {
+        /// Its name.
+        message: &'static str,
+    },
+    /// The driver does not make something again.
+    #[error("the driver here answers {code} to {message}, which succeeded before")]
+    Refused {
+        /// The message.
+        message: &'static str,
+        /// Its answer.
+        code: Code,
+    },
+    /// A frame breaks the protocol.
+    #[error("the state of the session is damaged: {0}")]
+    Breach(#[from] SessionError),
+    /// A program does not build here.
+    #[error("a program of the session does not build here ({code}); the driver says:\n{log}")]
+    Build {
+        /// The driver's answer.
+        code: Code,
+        /// Its log.
+        log: String,
+    },
+    /// Machine code is of one device.
+    #[error(
+        "a program of the session was made of a binary for another device or driver than {device}, and cannot go on there"
+    )]
+    Binary {
+        /// The device here.
+        device: String,
+    },
+    /// The driver gives other addresses.
+    #[error(
+        "shared virtual memory of {size} bytes was at {was:#x}, and the driver here does not give that address: memory of the program may point there, so it cannot go on here"
+    )]
+    Moved {
+        /// Bytes.
+        size: u64,
+        /// Before.
+        was: u64,
+    },
+    /// Launches that the program makes would fail.
+    #[error("the kernel {kernel} was launched with groups of {had}, and {device} has at most {most}")]
+    Groups {
+        /// Its name.
+        kernel: String,
+        /// What it was launched with.
+        had: String,
+        /// The device here.
+        device: String,
+        /// What it can have there.
+        most: String,
+    },
+    /// Its local memory does not fit.
+    #[error("the kernel {kernel} uses {had} bytes of local memory, and {device} has {most}")]
+    Local {
+        /// Its name.
+        kernel: String,
+        /// Bytes.
+        had: u64,
+        /// The device here.
+        device: String,
+        /// Bytes.
+        most: u64,
+    },
+}
+
+/// What a session knows while it is rebuilt.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    /// Answers go nowhere.
+    pub(crate) is_on: bool,
+    /// How the frame at hand came out.
+    pub(crate) outcome: Code,
+}
+
+impl Default for Replay {
+    fn default() -> Self {
+        Self { is_on: false, outcome: Code::SUCCESS }
+    }
+}
+
+impl Session {
+    /// Rebuilds what the state describes in this session, in which nothing has happened; contents are not part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`RebuildError`].
+    pub(crate) fn rebuild(&mut self, state: &mut State, wishes: &str) -> Result<(), RebuildError> {
+        let here = std::mem::take(&mut self.here);
+        let assignment = devices::assign(&state.platforms, &here, wishes)?;
+        self.bind_devices(&assignment)?;
+        let moved = |(_, has_moved): &(devices::Place, bool)| *has_moved;
+        let new = |((platform, device), _): (devices::Place, bool)| here[platform].devices[device].name.clone();
+        if let Some(device) = assignment.devices.iter().flatten().copied().find(moved).map(new) {
+            refuse_binaries(&state.records, device)?;
+        }
+        self.replay.is_on = true;
+        let outcome = state.records.iter().try_for_each(|record| self.replay_one(record));
+        let outcome = outcome.and_then(|()| self.make_events(&state.events, &state.callbacks));
+        self.replay.is_on = false;
+        outcome?;
+        self.check_groups(&state.groups, &assignment, &here)?;
+        self.here = std::mem::take(&mut state.platforms);
+        self.adopt_devices(&assignment, &here);
+        self.told = std::mem::take(&mut state.told);
+        self.frames = state.frames;
+        self.waiting_upcall = state.upcall;
+        self.blobs = std::mem::take(&mut state.blobs).into_iter().collect();
+        self.uploads.resume(std::mem::take(&mut state.uploads)).map_err(SessionError::from)?;
+        self.shared.resume(state);
+        Ok(())
+    }
+
+    /// Gives platforms and devices the numbers that the program knows.
+    fn bind_devices(&mut self, assignment: &Assignment) -> Result<(), RebuildError> {
+        for (number, found) in (0..).zip(&assignment.platforms) {
+            let Some(platform) = found.map(|found| &self.platforms[found]) else { continue };
+            let object = Object { handle: platform.handle, api: platform.api, size: 0 };
+            self.shared.objects.set(id(kind::PLATFORM, number), object)?;
+        }
+        for (number, found) in (0..).zip(&assignment.devices) {
+            let Some(((platform, device), _)) = found else { continue };
+            let platform = &self.platforms[*platform];
+            let object = Object { handle: platform.devices[*device].0, api: platform.api, size: 0 };
+            self.shared.objects.set(id(kind::DEVICE, number), object)?;
+        }
+        Ok(())
+    }
+
+    /// The next checkpoint says what devices are now behind those that the program knows.
+    fn adopt_devices(&mut self, assignment: &Assignment, here: &[super::Platform]) {
+        let had = self.here.iter_mut().flat_map(|platform| &mut platform.devices);
+        for (device, found) in had.zip(&assignment.devices) {
+            if let Some(((platform, at), _)) = found {
+                *device = here[*platform].devices[*at].clone();
+            }
+        }
+    }
+
+    fn replay_one(&mut self, record: &Record) -> Result<(), RebuildError> {
+        if record.opcode == kdclSvmAlloc::OPCODE {
+            return self.allocate_again(record);
+        }
+        if let Some(bytes) = &record.steps {
+            self.uploads.give(record.thread, bytes.to_vec());
+        }
+        let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|code| Code(i32::from_le_bytes(*code)));
+        let code = self.run(record.opcode, record)?;
+        match was {
+            // A build that failed may as well succeed: nobody uses it.
+            Some(was) if was != Code::SUCCESS => Ok(()),
+            Some(_) if code != Code::SUCCESS => Err(RebuildError::Build {
+                code,
+                log: self.log_of(Frame::new(&head(record), 0, &record.payload).word(0)),
+            }),
+            _ if code == Code::SUCCESS || is_end(record.opcode) => Ok(()),
+            _ => Err(RebuildError::Refused { message: message_name(record.opcode).unwrap_or("a message"), code }),
+        }
+    }
+
+    /// Executes a frame; how it came out.
+    fn run(&mut self, opcode: u16, record: &Record) -> Result<Code, RebuildError> {
+        let message = message_name(opcode).unwrap_or("a message");
+        if !is_kept(opcode) && !is_end(opcode) {
+            return Err(RebuildError::NotKept { message });
+        }
+        self.execute_quietly(&head(record), &record.payload)
+    }
+
+    fn execute_quietly(&mut self, head: &FrameHead, payload: &[u8]) -> Result<Code, RebuildError> {
+        self.replay.outcome = Code::SUCCESS;
+        match dispatch(self, head, payload) {
+            Ok(()) => Ok(self.replay.outcome),
+            Err(Fault::Cl(code)) => Ok(code),
+            Err(Fault::Fatal(error)) => Err(error.into()),
+        }
+    }
+
+    /// Shared virtual memory at its address. A driver that gives another one is asked again, and has that back.
+    fn allocate_again(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let damaged = || StateError::Damaged { what: "shared virtual memory" };
+        let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|was| u64::from_le_bytes(*was));
+        let was = was.filter(|was| was.is_multiple_of(PAGE) && *was > PAGE).ok_or_else(damaged)?;
+        let size = kdclSvmAlloc::decode(&record.payload).map_err(|_| damaged())?.size;
+        let room = size.checked_next_multiple_of(PAGE).and_then(|size| size.checked_add(PAGE)).ok_or_else(damaged)?;
+        // As the program saw it, it began at the first whole page of what the driver was given.
+        for extra in placing::EXTRA {
+            let place = was - PAGE..was.saturating_add(room - PAGE).saturating_add(extra * PAGE);
+            let closed = Closed::around(&place);
+            let before: Vec<u64> = self.svm.addresses().collect();
+            let code = self.run(record.opcode, record)?;
+            drop(closed);
+            let Some(address) = self.svm.addresses().find(|address| !before.contains(address)) else {
+                return Err(RebuildError::Refused { message: kdclSvmAlloc::NAME, code });
+            };
+            if address == was {
+                return Ok(());
+            }
+            let head = FrameHead { opcode: kdclSvmFree::OPCODE, ..head(record) };
+            self.execute_quietly(&head, &encoded(&kdclSvmFree { address }))?;
+        }
+        Err(RebuildError::Moved { size, was })
+    }
+
+    /// Events, as events of our own setting: whoever waits for one or asks for its state gets what it had come to.
+    fn make_events(&mut self, events: &[Event], callbacks: &[Callback]) -> Result<(), RebuildError> {
+        let head = |opcode| FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence: 0 };
+        let mut run = |opcode, message, payload: Vec<u8>| match self.execute_quietly(&head(opcode), &payload)? {
+            Code::SUCCESS => Ok(()),
+            code => Err(RebuildError::Refused { message, code }),
+        };
+        for Event { id: event, context, status, .. } in events {
+            let made = kdclUserEvent { event: *event, context: *context };
+            run(kdclUserEvent::OPCODE, kdclUserEvent::NAME, encoded(&made))?;
+            if *status <= 0 {
+                let set = kdclSetUserEvent { event: *event, status: *status };
+                run(kdclSetUserEvent::OPCODE, kdclSetUserEvent::NAME, encoded(&set))?;
+            }
+        }
+        for Callback { event, state, token } in callbacks {
+            let told = kdclEventCallback { event: *event, type_of: *state, token: *token };
+            run(kdclEventCallback::OPCODE, kdclEventCallback::NAME, encoded(&told))?;
+        }
+        let times = events.iter().filter(|event| !event.times.is_empty());
+        self.event_times = times.map(|event| (event.id, event.times.clone())).collect();
+        Ok(())
+    }
+
+    /// Whether kernels can be launched in groups as they were: a device of the same name may have other limits here.
+    fn check_groups(
+        &mut self,
+        groups: &[(u32, u32, [u64; 4])],
+        assignment: &Assignment,
+        here: &[super::Platform],
+    ) -> Result<(), RebuildError> {
+        for (kernel, queue, sizes) in groups {
+            let device = self.journal.get(*queue).map_or(0, |entry| entry.made.frame.word(8));
+            let number = (self.whole(device) & ((1 << katydid_wire::opencl::KIND_SHIFT) - 1)) as usize;
+            if let Some(Some(((platform, at), _))) = assignment.devices.get(number) {
+                self.check_kernel(*kernel, device, *sizes, &here[*platform].devices[*at].name)?;
+            }
+            self.journal.set_groups(*kernel, *queue, *sizes);
+        }
+        Ok(())
+    }
+
+    fn check_kernel(&self, kernel: u32, device: u32, sizes: [u64; 4], name: &str) -> Result<(), RebuildError> {
+        let objects = &self.shared.objects;
+        let (Ok(object), Ok(device)) = (objects.get::<cl_kernel>(kernel), objects.get::<cl_device_id>(device)) else {
+            return Ok(());
+        };
+        let of_kernel = |parameter| {
+            ask::<u64>(|size, place| {
+                let (kernel, device) = (object.handle, device.handle);
+                driver!(object.api, clGetKernelWorkGroupInfo(kernel, device, parameter, size, place, ptr::null_mut()))
+            })
+        };
+        let of_device = |parameter| driver::device_value(device.handle, device.api, parameter).unwrap_or_default();
+        let numbers = |bytes: Vec<u8>| -> Vec<u64> {
+            bytes.chunks_exact(8).filter_map(|number| Some(u64::from_le_bytes(*number.first_chunk()?))).collect()
+        };
+        let called = || {
+            let entry = self.journal.get(kernel);
+            let name = entry.and_then(|entry| Some(kdclKernel::decode(entry.made.frame.payload()).ok()?.name.to_vec()));
+            String::from_utf8_lossy(&name.unwrap_or_default()).into_owned()
+        };
+        let items = numbers(of_device(DEVICE_ITEMS));
+        let too_wide = items.iter().zip(&sizes[1..]).any(|(most, had)| had > most);
+        let most = of_kernel(KERNEL_GROUP).unwrap_or(u64::MAX);
+        if sizes[0] > most || too_wide {
+            let had = format!("{} items ({} × {} × {} at most)", sizes[0], sizes[1], sizes[2], sizes[3]);
+            let most = format!("{most}, {items:?} in each dimension");
+            return Err(RebuildError::Groups { kernel: called(), had, device: name.to_owned(), most });
+        }
+        let room = numbers(of_device(DEVICE_LOCAL)).first().copied().unwrap_or(u64::MAX);
+        match of_kernel(KERNEL_LOCAL) {
+            Ok(had) if had > room => {
+                Err(RebuildError::Local { kernel: called(), had, device: name.to_owned(), most: room })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the driver says of a program's build, for each device that has something.
+    fn log_of(&self, program: u32) -> String {
+        let Ok(object) = self.shared.objects.get::<cl_program>(program) else { return String::new() };
+        let log = |(_, device): (u32, Object<cl_device_id>)| {
+            let log = value(|size, place, needed| {
+                let (program, device) = (object.handle, device.handle);
+                driver!(object.api, clGetProgramBuildInfo(program, device, BUILD_LOG, size, place, needed))
+            });
+            String::from_utf8_lossy(&log.unwrap_or_default()).trim_matches(['\0', '\n', ' ']).to_owned()
+        };
+        let logs: Vec<String> = self.shared.objects.of::<cl_device_id>().into_iter().map(log).collect();
+        logs.into_iter().filter(|log| !log.is_empty()).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn head(record: &Record) -> FrameHead {
+    let Record { order: sequence, thread, context, opcode, .. } = *record;
+    FrameHead { opcode, wants_reply: true, thread, context, sequence }
+}
+
+fn refuse_binaries(records: &[Record], device: String) -> Result<(), RebuildError> {
+    let is_binary = |record: &Record| {
+        let program = kdclProgram::decode(&record.payload).ok().filter(|_| record.opcode == kdclProgram::OPCODE);
+        program.is_some_and(|program| program.form == form::BINARY)
+    };
+    if records.iter().any(is_binary) { Err(RebuildError::Binary { device }) } else { Ok(()) }
+}

@@ -1,0 +1,375 @@
+//! Writes the journal down: the frames of what is alive, in their order, and what the driver is asked now.
+//!
+//! Nothing may run: every queue is empty. Programs that went into others and may be gone or different since are made
+//! once more before these, under numbers that no program gives, and released after.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::ptr;
+
+use katydid_keep::{Record, Step};
+use katydid_opencl_sys::constant::{EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT, KERNEL_EXEC_INFO_SVM_PTRS};
+use katydid_opencl_sys::{Code, cl_context, cl_event};
+use katydid_wire::codec::{Field as _, Message as _};
+use katydid_wire::opencl::message::{
+    kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclPipe, kdclRelease, kdclSetArgument, kdclSetExecInfo,
+    kdclSubDevices,
+};
+use katydid_wire::opencl::{id, kind, list, value};
+
+use super::state::{Event, Landing, Mapped, Platform, State};
+use super::{Entry, Kept, encoded, kind_of, parts, with_other_headers, with_other_inputs};
+use crate::data::ask;
+use crate::handlers::driver;
+use crate::landing::Place;
+use crate::objects::Object;
+use crate::session::Session;
+
+/// Numbers of objects that a program does not know are this and above; the program's side has room for fewer.
+const STRANGERS: u32 = 1 << 23;
+/// `CL_PROFILING_COMMAND_QUEUED` to `CL_PROFILING_COMMAND_COMPLETE`.
+pub(crate) const TIMES: std::ops::RangeInclusive<u32> = 0x1280..=0x1284;
+
+/// Why the state of a session cannot be saved. The session is as it was.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SaveError {
+    /// Nobody but a kernel can read it.
+    #[error("the program has a pipe, and nothing but a kernel can read what is in it: it cannot be saved")]
+    Pipe,
+    /// The driver does not answer what must be known.
+    #[error("the driver answers {code} when asked about {what}")]
+    Driver {
+        /// What.
+        what: &'static str,
+        /// Its answer.
+        code: Code,
+    },
+}
+
+/// Gathers records.
+#[derive(Default)]
+struct Gathered {
+    records: Vec<Record>,
+    strangers: u32,
+}
+
+impl Gathered {
+    fn add(&mut self, order: u64, kept: &Kept, payload: Vec<u8>) -> &mut Record {
+        let told = kept.outcome().map(|code| code.0.to_le_bytes().to_vec());
+        let record = Record {
+            step: Step::Frame,
+            order,
+            thread: kept.frame.thread,
+            context: 0,
+            opcode: kept.frame.opcode,
+            image: None,
+            steps: kept.with.bytes.clone(),
+            payload,
+            told,
+        };
+        self.records.push(record);
+        let last = self.records.len() - 1;
+        &mut self.records[last]
+    }
+
+    fn release(&mut self, order: u64, object: u32) {
+        self.records.push(Record {
+            step: Step::Frame,
+            order,
+            thread: 1,
+            context: 0,
+            opcode: kdclRelease::OPCODE,
+            image: None,
+            steps: None,
+            payload: encoded(&kdclRelease { object }),
+            told: None,
+        });
+    }
+
+    fn stranger(&mut self, kind: u32) -> u32 {
+        self.strangers += 1;
+        id(kind, STRANGERS + self.strangers)
+    }
+
+    /// A program under an id, with all that was done to it. In its frames the id is the first field. Before frame
+    /// `order` if one is given, else each in its own place.
+    fn program(&mut self, id: u32, program: &Entry, order: Option<u64>) {
+        let as_this = |payload: &[u8]| {
+            let mut payload = payload.to_vec();
+            payload.splice(..4, id.to_le_bytes());
+            payload
+        };
+        let place = |kept: &Kept| order.unwrap_or(kept.frame.order);
+        let made = &program.made;
+        let (others, at) = (self.others(made, place(made)), place(made));
+        let payload = as_this(made.frame.payload());
+        let payload = with_others(made, payload, &others);
+        self.add(at, made, payload);
+        self.release_all(at, &others);
+        for kept in program.sets.values() {
+            self.add(place(kept), kept, as_this(kept.frame.payload()));
+        }
+        for kept in effective(&program.builds) {
+            let at = place(kept);
+            let others = self.others(kept, at);
+            let payload = with_others(kept, as_this(kept.frame.payload()), &others);
+            let record = self.add(at, kept, payload);
+            if let Some(bytes) = record.steps.take() {
+                let other = |id: u32| others.get(&id).copied().unwrap_or(id);
+                record.steps = Some(with_other_headers(&bytes, &other).map_or(bytes, std::sync::Arc::new));
+            }
+            self.release_all(at, &others);
+        }
+    }
+
+    /// Makes what went into a build again; the new ids by the old ones.
+    fn others(&mut self, kept: &Kept, order: u64) -> HashMap<u32, u32> {
+        let mut others = HashMap::new();
+        for (id, program) in &kept.with.needs {
+            let stranger = self.stranger(kind::PROGRAM);
+            self.program(stranger, program, Some(order));
+            others.insert(*id, stranger);
+        }
+        others
+    }
+
+    fn release_all(&mut self, order: u64, others: &HashMap<u32, u32>) {
+        let mut others: Vec<u32> = others.values().copied().collect();
+        others.sort_unstable();
+        others.into_iter().for_each(|other| self.release(order, other));
+    }
+}
+
+/// The payload of a build or link with other programs in it. A build that tells its end by a callback has told it.
+fn with_others(kept: &Kept, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec<u8> {
+    let other = |id: u32| others.get(&id).copied().unwrap_or(id);
+    match kept.frame.opcode {
+        kdclLink::OPCODE => with_other_inputs(&payload, &other).unwrap_or(payload),
+        kdclBuild::OPCODE => {
+            let Ok(message) = kdclBuild::decode(&payload) else { return payload };
+            let arguments = with_other_headers(message.arguments, &other);
+            let arguments = arguments.as_deref().unwrap_or(message.arguments);
+            encoded(&kdclBuild { token: 0, arguments, ..message })
+        }
+        _ => payload,
+    }
+}
+
+/// The builds that count: the last one of each kind and list of devices, of those that had an effect.
+fn effective(builds: &[Kept]) -> Vec<&Kept> {
+    let about = |kept: &Kept| {
+        let own = kdclBuild::decode(kept.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
+        let bytes = kept.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
+        let mut left = &bytes[..];
+        (u32::take(&mut left), list::take::<u32>(&mut left))
+    };
+    let mut last = HashMap::new();
+    let with_effect: Vec<&Kept> = builds.iter().filter(|kept| kept.had_effect()).collect();
+    for (at, kept) in with_effect.iter().enumerate() {
+        last.insert(about(kept), at);
+    }
+    let mut places: Vec<usize> = last.into_values().collect();
+    places.sort_unstable();
+    places.into_iter().map(|at| with_effect[at]).collect()
+}
+
+impl Session {
+    /// The state of the session as it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`SaveError`]; the session can go on.
+    pub(crate) fn state(&mut self) -> Result<State, SaveError> {
+        let (stdout, stderr) = self.shared.unread();
+        let mut blobs: Vec<_> = self.blobs.iter().map(|(thread, bytes)| (*thread, bytes.clone())).collect();
+        blobs.sort();
+        let groups = self.journal.of(kind::KERNEL).into_iter().flat_map(|(kernel, entry)| {
+            entry.groups.iter().map(move |(queue, sizes)| (kernel, *queue, *sizes)).collect::<Vec<_>>()
+        });
+        Ok(State {
+            platforms: self.saved_platforms(),
+            deferred: self.shared.deferred(),
+            calls: self.shared.usage.calls(),
+            frames: self.frames,
+            stdout,
+            stderr,
+            uploads: self.uploads.unfinished(),
+            blobs,
+            upcall: self.shared.upcalls.waiting(),
+            due: self.shared.upcalls.due(),
+            groups: groups.collect(),
+            records: self.records()?,
+            events: self.saved_events()?,
+            callbacks: self.shared.callbacks.waiting(),
+            mapped: self.svm.mapped().map(|(address, size, flags)| Mapped { address, size, flags }).collect(),
+            landings: self.saved_landings()?,
+            told: self.told.clone(),
+        })
+    }
+
+    fn saved_landings(&self) -> Result<Vec<Landing>, SaveError> {
+        let of = |(number, landing): (u64, std::sync::Arc<crate::landing::Landing>)| {
+            let status = landing.status().map_err(|code| SaveError::Driver { what: "a read", code })?;
+            let address = if let Place::Svm(address, _) = landing.place { address } else { 0 };
+            Ok(Landing { number, status, bytes: landing.len(), address })
+        };
+        self.shared.landings.all().into_iter().map(of).collect()
+    }
+
+    /// The platforms as the program found them, and which devices contexts have.
+    fn saved_platforms(&self) -> Vec<Platform> {
+        let used: Vec<u32> = self.journal.of(kind::CONTEXT).iter().flat_map(|(_, entry)| devices_of(entry)).collect();
+        let used: Vec<u32> = used.into_iter().map(|device| self.whole(device)).collect();
+        let mut all = self.here.clone();
+        for (number, device) in (0..).zip(all.iter_mut().flat_map(|platform| &mut platform.devices)) {
+            device.is_used = used.contains(&id(kind::DEVICE, number));
+        }
+        all
+    }
+
+    /// The device of the machine that a device is, or is a part of.
+    pub(crate) fn whole(&self, device: u32) -> u32 {
+        let parent = |device| Some(self.journal.get(device)?.made.frame.word(0));
+        std::iter::successors(Some(device), |device| parent(*device)).last().unwrap_or(device)
+    }
+
+    /// All frames, in their order.
+    fn records(&self) -> Result<Vec<Record>, SaveError> {
+        let mut all = Gathered::default();
+        for kind in [kind::DEVICE, kind::CONTEXT, kind::QUEUE, kind::MEMORY, kind::SAMPLER, kind::PROGRAM, kind::KERNEL]
+        {
+            for (id, entry) in self.journal.of(kind) {
+                match kind {
+                    kind::DEVICE => self.add_part(&mut all, id, entry),
+                    // One whose link failed has no program.
+                    kind::PROGRAM if self.shared.objects.any(id).is_none() => {}
+                    kind::PROGRAM => all.program(id, entry, None),
+                    kind::MEMORY if entry.made.frame.opcode == kdclPipe::OPCODE => return Err(SaveError::Pipe),
+                    _ => self.add(&mut all, entry),
+                }
+            }
+        }
+        for (address, frame) in self.journal.svm() {
+            let kept = Kept { frame: frame.clone(), with: super::Attachment::default() };
+            let record = all.add(frame.order, &kept, frame.payload().to_vec());
+            record.told = Some(address.to_le_bytes().to_vec());
+        }
+        // Stable: what is made anew for another keeps its place before it.
+        all.records.sort_by_key(|record| record.order);
+        Ok(all.records)
+    }
+
+    fn add(&self, all: &mut Gathered, entry: &Entry) {
+        let made = &entry.made;
+        all.add(made.frame.order, made, made.frame.payload().to_vec());
+        for kept in entry.sets.values() {
+            let order = kept.frame.order;
+            if let Some(payload) = self.still(kept) {
+                all.add(order, kept, payload);
+            }
+        }
+    }
+
+    /// The payload that sets a property, without what is gone since; none if nothing is left of it.
+    fn still(&self, kept: &Kept) -> Option<Vec<u8>> {
+        let (payload, order) = (kept.frame.payload(), kept.frame.order);
+        let svm_lives = |address: u64| {
+            let found = self.svm.start_of(address)?;
+            self.journal.svm().find(|(start, frame)| *start == found && frame.order < order)
+        };
+        match kept.frame.opcode {
+            kdclSetArgument::OPCODE => {
+                let message = kdclSetArgument::decode(payload).ok()?;
+                let mut left = message.value;
+                let is_there = match message.form {
+                    value::OBJECT => u32::take(&mut left).is_some_and(|id| id == 0 || self.journal.lives(id, order)),
+                    value::SVM => u64::take(&mut left).is_some_and(|place| place == 0 || svm_lives(place).is_some()),
+                    _ => true,
+                };
+                is_there.then(|| payload.to_vec())
+            }
+            kdclSetExecInfo::OPCODE => {
+                let message = kdclSetExecInfo::decode(payload).ok()?;
+                if message.parameter != KERNEL_EXEC_INFO_SVM_PTRS {
+                    return Some(payload.to_vec());
+                }
+                let numbers = message.value.chunks_exact(8).filter_map(|bytes| u64::take(&mut &bytes[..]));
+                let alive: Vec<u8> =
+                    numbers.filter(|place| svm_lives(*place).is_some()).flat_map(u64::to_le_bytes).collect();
+                (!alive.is_empty()).then(|| encoded(&kdclSetExecInfo { value: &alive, ..message }))
+            }
+            kdclDefaultQueue::OPCODE => {
+                let message = kdclDefaultQueue::decode(payload).ok()?;
+                self.journal.lives(message.queue, order).then(|| payload.to_vec())
+            }
+            _ => Some(payload.to_vec()),
+        }
+    }
+
+    /// A part of a device, with the other parts of the same division: those that are gone are made under other ids, and
+    /// released.
+    fn add_part(&self, all: &mut Gathered, part: u32, entry: &Entry) {
+        let (payload, order) = (entry.made.frame.payload(), entry.made.frame.order);
+        let ids = parts(payload);
+        let lives = |id: &u32| self.journal.get(*id).is_some_and(|other| other.made.frame.order == order);
+        if ids.iter().find(|id| lives(id)) != Some(&part) {
+            return;
+        }
+        let new: Vec<u32> = ids.iter().map(|id| if lives(id) { *id } else { all.stranger(kind_of(part)) }).collect();
+        let Ok(message) = kdclSubDevices::decode(payload) else { return };
+        let mut left = message.arguments;
+        let properties: Vec<i64> = list::take(&mut left).unwrap_or_default();
+        let mut arguments = Vec::new();
+        list::put(&mut arguments, &properties);
+        list::put(&mut arguments, &new);
+        all.add(order, &entry.made, encoded(&kdclSubDevices { arguments: &arguments, ..message }));
+        new.into_iter().filter(|id| !ids.contains(id)).for_each(|id| all.release(order, id));
+    }
+
+    /// Every event: what has become of it.
+    fn saved_events(&self) -> Result<Vec<Event>, SaveError> {
+        let contexts: HashMap<usize, u32> = self
+            .shared
+            .objects
+            .of::<cl_context>()
+            .into_iter()
+            .map(|(id, context)| (context.handle.0.addr(), id))
+            .collect();
+        let mut events = Vec::new();
+        for (id, event) in self.shared.objects.of::<cl_event>() {
+            let failed = |code| SaveError::Driver { what: "an event", code };
+            let status = ask::<i32>(|size, place| info(&event, EVENT_COMMAND_EXECUTION_STATUS, size, place));
+            let context = ask::<u64>(|size, place| info(&event, EVENT_CONTEXT, size, place)).map_err(failed)?;
+            let context = contexts.get(&(context as usize)).copied();
+            let context = context.ok_or(SaveError::Driver { what: "an event", code: Code::INVALID_CONTEXT })?;
+            let times = self.event_times.get(&id).cloned().unwrap_or_else(|| times(&event));
+            events.push(Event { id, context, status: status.map_err(failed)?, times });
+        }
+        Ok(events)
+    }
+}
+
+fn info(event: &Object<cl_event>, parameter: u32, size: usize, place: *mut katydid_opencl_sys::void) -> Code {
+    driver!(event.api, clGetEventInfo(event.handle, parameter, size, place, ptr::null_mut()))
+}
+
+/// When an event's command came to its states; nothing of one whose queue keeps no times.
+fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
+    let time = |parameter| {
+        let asked = ask::<u64>(|size, place| {
+            driver!(event.api, clGetEventProfilingInfo(event.handle, parameter, size, place, ptr::null_mut()))
+        });
+        asked.ok().map(|time| (parameter, time))
+    };
+    TIMES.filter_map(time).collect()
+}
+
+/// The devices of a context.
+pub(crate) fn devices_of(context: &Entry) -> Vec<u32> {
+    let Ok(message) = kdclContext::decode(context.made.frame.payload()) else { return Vec::new() };
+    let mut left = message.arguments;
+    let _platform = u32::take(&mut left);
+    let _properties: Option<Vec<i64>> = list::take(&mut left);
+    list::take(&mut left).unwrap_or_default()
+}

@@ -1,0 +1,354 @@
+//! The state of a session as bytes: what a checkpoint keeps of it besides contents of memory.
+//!
+//! ```text
+//! magic       8 bytes "kdclstat"         version  u32
+//! platforms   count u32, then name; devices: count u32, then name, driver's version, type u64, address bits u32,
+//!             whether it is used u8
+//! pending     deferred i32, calls u64, frames u64, printed: two texts of bytes
+//!             uploads: count u32, then thread u32, total u64, bytes      blobs: count u32, then thread u32, bytes
+//!             the waiting upcall thread: u8, then thread u32, sequence u64
+//!             callbacks that are due: count u32, then token u64, status i32, text
+//! names       count u32, then name and layout u64 of each message
+//! records     count u32, then those of `katydid_keep`
+//! events      count u32, then id u32, context u32, status i32, times: count u32, then parameter u32, value u64
+//! callbacks   count u32, then event u32, state i32, token u64
+//! mapped      count u32, then address u64, size u64, flags u64: shared virtual memory that is the host's
+//! landings    count u32, then number u64, state i32, bytes u64, address of shared virtual memory u64 or 0
+//! told        count u32, then object u32, parameter u32, value: what the program knows of platforms and devices
+//! groups      count u32, then kernel u32, queue u32, most items of a group and in each dimension 4 u64
+//! ```
+//!
+//! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader believes nothing: a count costs
+//! input for every item, and what is replayed passes the checks that every frame passes.
+
+use std::collections::BTreeMap;
+
+use katydid_keep::{Messages, Names, Record, StateError};
+use katydid_wire::codec::{Field, Reader};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message::{kdclUpcallNext, message_layout, message_name};
+
+use crate::upcalls::Due;
+
+const MAGIC: [u8; 8] = *b"kdclstat";
+/// The version that this build writes, and the newest that it reads.
+const VERSION: u32 = 1;
+/// The messages that its records name.
+const MESSAGES: Messages = Messages { name: message_name, layout: message_layout };
+
+/// A platform as the program found it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Platform {
+    pub(crate) name: String,
+    pub(crate) devices: Vec<Device>,
+}
+
+/// A device as the program found it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) driver: String,
+    /// `CL_DEVICE_TYPE_…`.
+    pub(crate) kind: u64,
+    /// `CL_DEVICE_ADDRESS_BITS`.
+    pub(crate) bits: u32,
+    /// Whether a context has it, or a part of it.
+    pub(crate) is_used: bool,
+}
+
+/// An event: of a command that has ended, or of the program's own setting.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) id: u32,
+    pub(crate) context: u32,
+    /// Above 0: one that the program has not set yet.
+    pub(crate) status: i32,
+    /// By `CL_PROFILING_COMMAND_…`.
+    pub(crate) times: BTreeMap<u32, u64>,
+}
+
+/// A callback that waits for an event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Callback {
+    pub(crate) event: u32,
+    pub(crate) state: i32,
+    pub(crate) token: u64,
+}
+
+/// Shared virtual memory that is mapped for the host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) flags: u64,
+}
+
+/// What a command read and the program has not fetched; the bytes are contents, or lie in shared virtual memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Landing {
+    pub(crate) number: u64,
+    pub(crate) status: i32,
+    pub(crate) bytes: u64,
+    /// 0: in memory of its own.
+    pub(crate) address: u64,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) platforms: Vec<Platform>,
+    pub(crate) deferred: i32,
+    pub(crate) calls: u64,
+    pub(crate) frames: u64,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) uploads: Vec<(u32, u64, Vec<u8>)>,
+    pub(crate) blobs: Vec<(u32, Vec<u8>)>,
+    /// The frame in which the program's upcall thread waits.
+    pub(crate) upcall: Option<FrameHead>,
+    pub(crate) due: Vec<Due>,
+    pub(crate) records: Vec<Record>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) callbacks: Vec<Callback>,
+    pub(crate) mapped: Vec<Mapped>,
+    pub(crate) landings: Vec<Landing>,
+    pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
+    pub(crate) groups: Vec<(u32, u32, [u64; 4])>,
+}
+
+fn put_all<T>(out: &mut Vec<u8>, list: impl ExactSizeIterator<Item = T>, mut put: impl FnMut(T, &mut Vec<u8>)) {
+    (list.len() as u32).put(out);
+    list.for_each(|item| put(item, out));
+}
+
+fn take_all<T>(
+    reader: &mut Reader<'_>,
+    mut take: impl FnMut(&mut Reader<'_>) -> Result<T, StateError>,
+) -> Result<Vec<T>, StateError> {
+    let count = reader.take::<u32>()?;
+    (0..count).map(|_| take(reader)).collect()
+}
+
+impl Platform {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        put_all(out, self.devices.iter(), |device, out| {
+            device.name.put(out);
+            device.driver.put(out);
+            device.kind.put(out);
+            device.bits.put(out);
+            u8::from(device.is_used).put(out);
+        });
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
+        let name = reader.take()?;
+        let devices = take_all(reader, |reader| {
+            let (name, driver, kind, bits) = (reader.take()?, reader.take()?, reader.take()?, reader.take()?);
+            Ok(Device { name, driver, kind, bits, is_used: reader.take::<u8>()? != 0 })
+        })?;
+        Ok(Self { name, devices })
+    }
+}
+
+impl State {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (mut names, mut records) = (Names::new(MESSAGES), Vec::new());
+        put_all(&mut records, self.records.iter(), |record, out| record.put(&mut names, out));
+        let mut out = MAGIC.to_vec();
+        VERSION.put(&mut out);
+        put_all(&mut out, self.platforms.iter(), Platform::put);
+        self.put_pending(&mut out);
+        names.put(&mut out);
+        out.append(&mut records);
+        put_all(&mut out, self.events.iter(), |event, out| {
+            event.id.put(out);
+            event.context.put(out);
+            event.status.put(out);
+            put_all(out, event.times.iter(), |(parameter, value), out| {
+                parameter.put(out);
+                value.put(out);
+            });
+        });
+        put_all(&mut out, self.callbacks.iter(), |callback, out| {
+            callback.event.put(out);
+            callback.state.put(out);
+            callback.token.put(out);
+        });
+        put_all(&mut out, self.mapped.iter(), |mapped, out| {
+            [mapped.address, mapped.size, mapped.flags].iter().for_each(|number| number.put(out));
+        });
+        put_all(&mut out, self.landings.iter(), |landing, out| {
+            landing.number.put(out);
+            landing.status.put(out);
+            landing.bytes.put(out);
+            landing.address.put(out);
+        });
+        put_all(&mut out, self.told.iter(), |((object, parameter), value), out| {
+            object.put(out);
+            parameter.put(out);
+            value.put(out);
+        });
+        put_all(&mut out, self.groups.iter(), |(kernel, queue, sizes), out| {
+            kernel.put(out);
+            queue.put(out);
+            sizes.iter().for_each(|size| size.put(out));
+        });
+        out
+    }
+
+    fn put_pending(&self, out: &mut Vec<u8>) {
+        self.deferred.put(out);
+        [self.calls, self.frames].iter().for_each(|number| number.put(out));
+        self.stdout.put(out);
+        self.stderr.put(out);
+        put_all(out, self.uploads.iter(), |(thread, total, bytes), out| {
+            thread.put(out);
+            total.put(out);
+            bytes.put(out);
+        });
+        put_all(out, self.blobs.iter(), |(thread, bytes), out| {
+            thread.put(out);
+            bytes.put(out);
+        });
+        u8::from(self.upcall.is_some()).put(out);
+        if let Some(head) = &self.upcall {
+            head.thread.put(out);
+            head.sequence.put(out);
+        }
+        put_all(out, self.due.iter(), |due, out| {
+            due.token.put(out);
+            due.status.put(out);
+            due.text.put(out);
+        });
+    }
+
+    /// # Errors
+    ///
+    /// [`StateError`].
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
+        let rest = bytes.strip_prefix(&MAGIC).ok_or(StateError::Magic)?;
+        let mut reader = Reader::new("the state of a session", rest);
+        match reader.take::<u32>()? {
+            VERSION => {}
+            0 => return Err(StateError::Damaged { what: "version 0" }),
+            found => return Err(StateError::TooNew { found, newest: VERSION }),
+        }
+        let mut state = Self { platforms: take_all(&mut reader, Platform::take)?, ..Self::default() };
+        state.take_pending(&mut reader)?;
+        let names = Names::take(MESSAGES, &mut reader)?;
+        state.records = take_all(&mut reader, |reader| Record::take(&names, reader))?;
+        state.events = take_all(&mut reader, |reader| {
+            let (id, context, status) = (reader.take()?, reader.take()?, reader.take()?);
+            let times = take_all(reader, |reader| Ok((reader.take()?, reader.take()?)))?.into_iter().collect();
+            Ok(Event { id, context, status, times })
+        })?;
+        state.callbacks = take_all(&mut reader, |reader| {
+            Ok(Callback { event: reader.take()?, state: reader.take()?, token: reader.take()? })
+        })?;
+        state.mapped = take_all(&mut reader, |reader| {
+            Ok(Mapped { address: reader.take()?, size: reader.take()?, flags: reader.take()? })
+        })?;
+        state.landings = take_all(&mut reader, |reader| {
+            let (number, status) = (reader.take()?, reader.take()?);
+            Ok(Landing { number, status, bytes: reader.take()?, address: reader.take()? })
+        })?;
+        let told = take_all(&mut reader, |reader| Ok(((reader.take()?, reader.take()?), reader.take()?)))?;
+        state.told = told.into_iter().collect();
+        state.groups = take_all(&mut reader, |reader| {
+            let (kernel, queue) = (reader.take()?, reader.take()?);
+            Ok((kernel, queue, [reader.take()?, reader.take()?, reader.take()?, reader.take()?]))
+        })?;
+        Ok(reader.finish(state)?)
+    }
+
+    fn take_pending(&mut self, reader: &mut Reader<'_>) -> Result<(), StateError> {
+        self.deferred = reader.take()?;
+        (self.calls, self.frames) = (reader.take()?, reader.take()?);
+        (self.stdout, self.stderr) = (reader.take()?, reader.take()?);
+        self.uploads = take_all(reader, |reader| Ok((reader.take()?, reader.take()?, reader.take()?)))?;
+        self.blobs = take_all(reader, |reader| Ok((reader.take()?, reader.take()?)))?;
+        if reader.take::<u8>()? != 0 {
+            self.upcall = Some(upcall(reader.take()?, reader.take()?)?);
+        }
+        self.due =
+            take_all(reader, |reader| Ok(Due { token: reader.take()?, status: reader.take()?, text: reader.take()? }))?;
+        Ok(())
+    }
+}
+
+/// The frame whose reply the upcall thread waits for.
+fn upcall(thread: u32, sequence: u64) -> Result<FrameHead, StateError> {
+    use katydid_wire::codec::Message as _;
+    if thread == 0 {
+        return Err(StateError::Damaged { what: "thread 0" });
+    }
+    Ok(FrameHead { opcode: kdclUpcallNext::OPCODE, wants_reply: true, thread, context: 0, sequence })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use katydid_keep::Step;
+    use katydid_wire::codec::Message as _;
+    use katydid_wire::opencl::message::kdclProgram;
+
+    use super::*;
+
+    fn full() -> State {
+        let device = Device { name: "cpu".into(), driver: "3.1".into(), kind: 2, bits: 64, is_used: true };
+        let record = Record {
+            step: Step::Frame,
+            order: 7,
+            thread: 1,
+            context: 0,
+            opcode: kdclProgram::OPCODE,
+            image: None,
+            steps: Some(Arc::new(b"kernel".to_vec())),
+            payload: vec![1, 2, 3],
+            told: Some(vec![0; 4]),
+        };
+        State {
+            platforms: vec![Platform { name: "PoCL".into(), devices: vec![device] }],
+            deferred: -5,
+            calls: 9,
+            frames: 12,
+            stdout: b"out".to_vec(),
+            uploads: vec![(1, 10, vec![4])],
+            blobs: vec![(2, vec![5, 6])],
+            upcall: Some(upcall(3, 11).unwrap()),
+            due: vec![Due { token: 4, status: -1, text: b"x".to_vec() }],
+            records: vec![record],
+            events: vec![Event { id: 1, context: 2, status: 0, times: BTreeMap::from([(0x1280, 77)]) }],
+            callbacks: vec![Callback { event: 1, state: 0, token: 8 }],
+            mapped: vec![Mapped { address: 4096, size: 10, flags: 1 }],
+            landings: vec![Landing { number: 3, status: 0, bytes: 9, address: 0 }],
+            told: BTreeMap::from([((5, 0x1004), vec![0, 1])]),
+            groups: vec![(1, 2, [64, 8, 8, 1])],
+            ..State::default()
+        }
+    }
+
+    #[test]
+    fn a_state_comes_back_as_it_was() {
+        let bytes = full().encode();
+        let back = State::decode(&bytes).unwrap();
+        assert_eq!(back.encode(), bytes);
+        assert_eq!((back.records, back.events, back.due), (full().records, full().events, full().due));
+    }
+
+    #[test]
+    fn cut_and_changed_states_are_refused_or_read_but_never_a_panic() {
+        let bytes = full().encode();
+        for length in 0..bytes.len() {
+            assert!(State::decode(&bytes[..length]).is_err(), "{length}");
+        }
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0xff;
+            let _ = State::decode(&changed);
+        }
+        assert_eq!(State::decode(b"something else").unwrap_err(), StateError::Magic);
+    }
+}

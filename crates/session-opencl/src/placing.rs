@@ -1,0 +1,119 @@
+//! Has a driver whose shared virtual memory comes from the C library's heap take it where it lay before.
+//!
+//! While the driver allocates, the heap makes a mapping of its own for it, for which the system takes the highest gap that
+//! fits. So at a restore all gaps above the wanted place are closed for that moment, and the place is left open, as long
+//! as the mapping turns out to be: that differs by what the heap adds, so a few lengths are tried. A driver that takes its
+//! memory elsewhere is not helped by this, and no harm is done to it.
+
+#![expect(unsafe_code, reason = "settings of the C library's heap, and mappings that nobody uses")]
+
+use std::fs;
+use std::ops::Range;
+use std::ptr;
+
+use libc::{M_MMAP_MAX, M_MMAP_THRESHOLD, mallopt};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::svm::PAGE;
+
+/// Blocks of this size and above are mapped while a driver allocates.
+const SMALL: i32 = PAGE as i32;
+/// What glibc begins with.
+const USUAL: (i32, i32) = (128 << 10, 65_536);
+/// Pages that a heap may add to what it was asked for.
+pub(crate) const EXTRA: Range<u64> = 0..8;
+
+/// Does `work`, in which the heap maps what it is asked for.
+pub(crate) fn with_mappings<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: numbers; the heap looks at them with the next request.
+    unsafe {
+        mallopt(M_MMAP_MAX, USUAL.1);
+        mallopt(M_MMAP_THRESHOLD, SMALL);
+    }
+    let done = work();
+    // SAFETY: as above.
+    unsafe { mallopt(M_MMAP_THRESHOLD, USUAL.0) };
+    done
+}
+
+/// Address ranges that are closed until this is dropped.
+pub(crate) struct Closed(Vec<Range<u64>>);
+
+impl Closed {
+    /// Closes every gap above `place`, and leaves that open. Where something lies in it, it stays so.
+    pub(crate) fn around(place: &Range<u64>) -> Self {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let wanted = gaps(&maps).into_iter().filter(|gap| gap.end > place.end);
+        let mut closed = Self(Vec::new());
+        for gap in wanted.map(|gap| gap.start.max(place.end)..gap.end) {
+            if close(&gap) {
+                closed.0.push(gap);
+            }
+        }
+        closed
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        for gap in &self.0 {
+            let place = ptr::with_exposed_provenance_mut(gap.start as usize);
+            // SAFETY: mapped by `close`, and nobody was told of it.
+            let _ = unsafe { munmap(place, (gap.end - gap.start) as usize) };
+        }
+    }
+}
+
+fn close(gap: &Range<u64>) -> bool {
+    let place = ptr::with_exposed_provenance_mut(gap.start as usize);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with this flag nothing that lies there is replaced.
+    unsafe { mmap_anonymous(place, (gap.end - gap.start) as usize, ProtFlags::empty(), flags) }.is_ok()
+}
+
+/// The gaps between mappings, but for the one below the stack, into which that grows and nothing else is put.
+fn gaps(maps: &str) -> Vec<Range<u64>> {
+    let mut gaps = Vec::new();
+    let mut last = None;
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let range = range
+            .and_then(|(start, end)| Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?));
+        let Some(range) = range else { continue };
+        if line.ends_with("[stack]") {
+            break;
+        }
+        if let Some(last) = last.filter(|last| *last < range.start) {
+            gaps.push(last..range.start);
+        }
+        last = Some(range.end);
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_lie_between_mappings_and_not_below_the_stack() {
+        let maps = "1000-2000 r--p 00000000 00:00 0 /bin/x\n2000-3000 rw-p 00000000 00:00 0\n\
+                    5000-6000 rw-p 00000000 00:00 0 [heap]\n9000-a000 r--p 0 00:00 0 /lib/y\n\
+                    f000-10000 rw-p 00000000 00:00 0 [stack]\n";
+        assert_eq!(gaps(maps), [0x3000..0x5000, 0x6000..0x9000]);
+    }
+
+    #[test]
+    fn what_was_closed_is_open_again() {
+        let size = 16 * PAGE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing, and goes at once.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), size as usize, ProtFlags::empty(), flags) }.unwrap();
+        // SAFETY: as above.
+        unsafe { munmap(start, size as usize) }.unwrap();
+        let place = start.expose_provenance() as u64;
+        drop(Closed::around(&(place..place + PAGE)));
+        assert!(close(&(place + PAGE..place + 2 * PAGE)));
+        drop(Closed(vec![place + PAGE..place + 2 * PAGE]));
+    }
+}

@@ -1,0 +1,146 @@
+//! What of a session of OpenCL is in flight, and how a worker keeps it ([`Kept`], [`Restored`]).
+//!
+//! At rest, every queue is empty: a marker behind everything that it has is at its end. No call waits, but for the
+//! program's upcall thread; every callback that is due has come from the driver. Those that nobody has fetched are kept.
+
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::Arc;
+
+use katydid_image::{Session as SessionPart, Sink, Source};
+use katydid_keep::{CaptureOptions, Control, Failure, Kept, Orders, Progress, RestError, Restored, Taken};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
+use katydid_transport::{Switch, WorkerLink};
+use katydid_wire::opencl::KIND_SHIFT;
+
+use crate::data::HeldEvent;
+use crate::handlers::driver;
+use crate::objects::Object;
+use crate::session::Session;
+
+/// A marker behind everything that a queue had.
+#[derive(Debug)]
+pub(crate) struct Marker {
+    queue: u32,
+    event: HeldEvent,
+}
+
+/// The number of an object of a kind, for people.
+fn number(id: u32) -> u32 {
+    id & ((1 << KIND_SHIFT) - 1)
+}
+
+impl Session {
+    /// A marker in every queue.
+    fn place_markers(&self) -> Result<Vec<Marker>, RestError> {
+        let mut markers = Vec::new();
+        for (id, queue) in self.shared.objects.of::<cl_command_queue>() {
+            match mark(&queue) {
+                Ok(event) => markers.push(Marker { queue: id, event }),
+                // Kernels enqueue to it; its work is part of theirs.
+                Err(Code::INVALID_COMMAND_QUEUE) => {}
+                Err(code) => {
+                    return Err(RestError::Ruined { what: format!("queue {}", number(id)), error: code.to_string() });
+                }
+            }
+        }
+        Ok(markers)
+    }
+
+    /// Whether a callback is due that the driver has not made yet.
+    fn awaits_callbacks(&self) -> bool {
+        self.shared.callbacks.waiting().iter().any(|callback| {
+            let event = self.shared.objects.get::<cl_event>(callback.event);
+            let event = event.and_then(|event| HeldEvent::retain(event.handle, event.api));
+            event.and_then(|event| event.status()).is_ok_and(|status| status <= callback.state)
+        })
+    }
+}
+
+#[expect(unsafe_code, reason = "calls the driver")]
+fn mark(queue: &Object<cl_command_queue>) -> Result<HeldEvent, Code> {
+    let mut event = cl_event::NULL;
+    driver!(queue.api, clEnqueueMarkerWithWaitList(queue.handle, 0, ptr::null(), &raw mut event)).ok()?;
+    driver!(queue.api, clFlush(queue.handle)).ok()?;
+    Ok(HeldEvent::own(event, queue.api))
+}
+
+impl Kept for Session {
+    fn look(&mut self) -> Result<(), RestError> {
+        if self.markers.is_none() {
+            self.markers = Some(self.place_markers()?);
+        }
+        for marker in self.markers.iter().flatten() {
+            let what = || format!("queue {}", number(marker.queue));
+            match marker.event.status() {
+                Ok(status) if status <= 0 => {}
+                Ok(_) => {
+                    let why = "a kernel in it runs on, or it waits for an event that the program sets later";
+                    return Err(RestError::Busy { what: what(), why });
+                }
+                Err(code) => return Err(RestError::Ruined { what: what(), error: code.to_string() }),
+            }
+        }
+        let waiting = u64::from(self.shared.upcalls.waiting().is_some());
+        let calls = self.shared.calls.in_flight().saturating_sub(waiting);
+        if calls > 0 {
+            return Err(RestError::Calls { calls });
+        }
+        if self.awaits_callbacks() { Err(RestError::Upcall) } else { Ok(()) }
+    }
+
+    fn synchronize(&mut self) -> Result<(), RestError> {
+        Ok(())
+    }
+
+    fn note_frames(&mut self, frames: u64) {
+        self.frames = frames;
+        self.markers = None;
+    }
+
+    fn snapshot(
+        &mut self,
+        name: &str,
+        _: CaptureOptions,
+        sink: &dyn Sink,
+        progress: &Arc<Progress>,
+    ) -> Result<Box<dyn Taken>, Failure> {
+        Ok(Box::new(self.take_snapshot(name, sink, progress)?))
+    }
+
+    fn control(&mut self, switch: Switch) -> Control {
+        let (orders, control) = Orders::new(switch);
+        self.orders = Some(orders);
+        control
+    }
+
+    fn serve(self: Box<Self>, mut link: Box<dyn WorkerLink>) -> Result<(), Failure> {
+        let outcome = Self::serve(*self, &mut *link);
+        // The driver's threads may be writing into memory that it maps, until the process ends.
+        std::mem::forget(link);
+        Ok(outcome?)
+    }
+}
+
+impl Restored for Session {
+    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure> {
+        self.restore_snapshot(part, source, progress)
+    }
+
+    fn restore_host(&mut self, _: Option<BorrowedFd<'_>>, _: &SessionPart, _: &dyn Source) -> Result<(), Failure> {
+        // Nothing of the program's memory is the worker's.
+        Ok(())
+    }
+
+    fn connect(&mut self, link: &dyn WorkerLink) {
+        self.shared.connect(link.replier());
+    }
+
+    fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    fn begin(self: Box<Self>) -> Box<dyn Kept> {
+        self
+    }
+}

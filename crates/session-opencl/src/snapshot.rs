@@ -1,0 +1,109 @@
+//! A whole session in an image, and out of it.
+//!
+//! | in the image | what |
+//! |---|---|
+//! | state `NAME.journal` | how what is alive was made, and what was under way (`journal/state.rs`) |
+//! | regions | contents (`contents.rs`) |
+//! | note `api` | that this is a session of OpenCL |
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use katydid_image::{Device, Session as SessionPart, Sink, Source};
+use katydid_keep::{Failure, Progress, StateError};
+use katydid_wire::handshake::PROTOCOL;
+
+use crate::contents::Captured;
+use crate::journal::State;
+use crate::session::Session;
+
+/// Note that tells which API a session speaks.
+const API: &str = "api";
+/// Ours.
+const OPENCL: &str = "opencl";
+/// Note of the number of frames that the session had executed.
+const FRAMES: &str = "frames";
+/// Note of the memory that the session may hold, in bytes; 0: no limit.
+pub const QUOTA: &str = "quota";
+/// Key of the file with the journal.
+const JOURNAL: &str = "journal";
+
+/// Whether what an image has is a session of OpenCL.
+#[must_use]
+pub fn is_kept_in(part: &SessionPart) -> bool {
+    part.notes.get(API).and_then(serde_json::Value::as_str) == Some(OPENCL)
+}
+
+/// A session as it was at one moment.
+struct Snapshot {
+    part: SessionPart,
+    state: Vec<u8>,
+    captured: Captured,
+}
+
+impl Session {
+    /// Takes a snapshot of the session, which is at rest; the program may go on afterwards.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be kept. The session is as it was.
+    pub(crate) fn take_snapshot(
+        &mut self,
+        name: &str,
+        sink: &dyn Sink,
+        progress: &Arc<Progress>,
+    ) -> Result<impl katydid_keep::Taken + use<>, Failure> {
+        let state = self.state()?;
+        let captured = self.capture(sink, progress)?;
+        let notes = BTreeMap::from([
+            (API.to_owned(), OPENCL.into()),
+            (FRAMES.to_owned(), self.frames.into()),
+            (QUOTA.to_owned(), self.shared.usage.quota().into()),
+        ]);
+        let names = state.platforms.iter().flat_map(|platform| &platform.devices);
+        let devices =
+            (0..).zip(names).map(|(index, device)| Device { index, name: device.name.clone(), ..Device::default() });
+        let (name, devices) = (name.to_owned(), devices.collect());
+        let part = SessionPart { name, protocol: PROTOCOL, devices, notes, ..SessionPart::default() };
+        Ok(Snapshot { part, state: state.encode(), captured })
+    }
+
+    /// Makes this session, in which nothing has happened, the one of an image.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be that; it is then of no use.
+    pub(crate) fn restore_snapshot(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+    ) -> Result<(), Failure> {
+        let entry = part.states.get(JOURNAL).ok_or(StateError::Damaged { what: "a session without a journal" })?;
+        let mut state = State::decode(&source.state(entry)?)?;
+        let wishes = std::mem::take(&mut self.wishes);
+        self.rebuild(&mut state, &wishes)?;
+        self.put_back(&state, &part.regions, source, progress)?;
+        self.map_again(&state.mapped)?;
+        Ok(())
+    }
+}
+
+impl katydid_keep::Taken for Snapshot {
+    fn bytes(&self) -> u64 {
+        self.captured.bytes()
+    }
+
+    fn changed(&self) -> u64 {
+        // What differs is found when chunks are named.
+        self.captured.bytes()
+    }
+
+    fn write(self: Box<Self>, sink: &dyn Sink) -> Result<SessionPart, Failure> {
+        let Self { mut part, state, captured } = *self;
+        part.regions = captured.write(sink)?;
+        let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &state)?;
+        part.states.insert(JOURNAL.to_owned(), journal);
+        Ok(part)
+    }
+}

@@ -1,0 +1,168 @@
+//! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA; sessions that move to other
+//! servers and devices while their programs run, those of CUDA too; ranks of MPI. The driver is PoCL.
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::job::{Job, Plan};
+use katydid_tests::opencl::{has_driver, programs};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::{self, Outcome};
+use katydid_tests::server::Server;
+use katydid_tests::watch::PATIENCE;
+use katydid_tests::way::Way;
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+use crate::programs::one_of_opencl;
+use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, opencl_server, said, way_to};
+
+/// The program of the scenarios.
+const KEPT: &str = "kept_objects";
+/// Two kinds of PoCL's CPU devices.
+const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
+
+/// Scenarios, their ways, and whether they take a driver of OpenCL.
+const SCENARIOS: [(&str, Scenario, &[&str], bool); 5] = [
+    ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, false),
+    ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, true),
+    ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], true),
+    ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], true),
+    ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], true),
+];
+
+pub(crate) fn trials(places: &Places) -> Vec<Trial> {
+    let has_driver = has_driver(places);
+    let mut trials = Vec::new();
+    for name in programs(places).unwrap_or_default().into_iter().filter(|name| !name.starts_with("mpi_")) {
+        for way in WAYS {
+            let (places, name) = (places.clone(), name.clone());
+            let trial = Trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&places, &name, way));
+            trials.push(trial.with_ignored_flag(!has_driver));
+        }
+    }
+    for (name, scenario, ways, takes_driver) in SCENARIOS {
+        for way in ways {
+            let places = places.clone();
+            let trial = Trial::test(format!("{way}::{name}"), move || {
+                scenario(&places, way).map_err(|error| format!("{error:#}").into())
+            });
+            trials.push(trial.with_ignored_flag(takes_driver && !has_driver));
+        }
+    }
+    trials
+}
+
+/// The address that a way uses of a server.
+fn address(server: &Server, way: &str) -> Result<String> {
+    match way_to(way, server)? {
+        Way::Served { address, .. } => Ok(address),
+        _ => Ok(server.unix()),
+    }
+}
+
+fn migrate(job: &Job<'_>, to: &str, options: &[&str]) -> Result<Outcome> {
+    Ok(program::run(&mut job.migrate_command(to, options), PATIENCE)?)
+}
+
+/// A migration that must succeed.
+fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<()> {
+    let outcome = migrate(job, to, options)?;
+    ensure!(outcome.status.success(), "not moved: {}--- the job\n{}", said(&outcome), job.errors_so_far()?);
+    let moved: Value = serde_json::from_str(outcome.text().trim()).context("no report")?;
+    ensure!(moved["to"] == to && moved["stopped_us"].as_u64().is_some(), "{moved}");
+    Ok(())
+}
+
+/// The program came to its end with the output of an undisturbed run.
+fn ended_well(job: Job<'_>, kept: &str) -> Result<()> {
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == kept, "the program that moved: {}", said(&outcome));
+    Ok(())
+}
+
+/// To a second server, and back; the first one is not needed meanwhile. The job is checkpointed at its new place.
+fn to_and_fro(stage: &Stage, other: &Server, mut job: Job<'_>, kept: &str, way: &str) -> Result<()> {
+    let (home, away) = (address(&stage.server, way)?, address(other, way)?);
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    moves(&job, &away, &[])?;
+    stage.server.workers_of(0)?;
+    other.workers_of(1)?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    moves(&job, &home, &["-o", &stage.image("way").display().to_string()])?;
+    other.workers_of(0)?;
+    ensure!(job.holds_itself()?, "the job ended before its third point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    ended_well(job, kept)?;
+    let outcome = stage.restore("mover", "image", &[])?.finish(LIMIT)?;
+    continues(kept, (before, before), &outcome)?;
+    stage.is_clean()
+}
+
+fn cuda_moves(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let other = Server::start(places, &driver_under_test(), &[])?;
+    let job = stage.start("mover", LOOP, &[], &[60, 80, 100])?;
+    to_and_fro(&stage, &other, job, &kept_loop(places)?, way)
+}
+
+fn opencl_moves(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let (other, kept) = (opencl_server(places, &[])?, kept_of(&stage.places, KEPT)?);
+    let job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
+    to_and_fro(&stage, &other, job, &kept, way)
+}
+
+/// Devices are chosen by names and numbers, at migrations and at a restore.
+fn devices(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(places, way, &[TWO_DEVICES])?;
+    let (kept, home) = (kept_of(&stage.places, KEPT)?, address(&stage.server, way)?);
+    let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let unknown = migrate(&job, &home, &["--device", "nowhere"])?;
+    ensure!(!unknown.status.success() && unknown.errors().contains("no device \"nowhere\" here"), "{}", said(&unknown));
+    moves(&job, &home, &["--device", "basic"])?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    moves(&job, &home, &["--device", "0=0"])?;
+    ensure!(job.holds_itself()?, "the job ended before its third point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let outcome = stage.restore("mover", "image", &["--device", "basic"])?.finish(LIMIT)?;
+    continues(&kept, (before, before), &outcome)?;
+    stage.is_clean()
+}
+
+/// A kernel was launched in groups of 64, and the other server's device has at most 32.
+fn too_small(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let (kept, small) = (kept_of(&stage.places, KEPT)?, opencl_server(places, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?);
+    let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let refused = migrate(&job, &address(&small, way)?, &[])?;
+    let said_so = refused.errors().contains("the kernel turn was launched with groups of 64");
+    ensure!(!refused.status.success() && said_so, "{}", said(&refused));
+    ended_well(job, &kept)?;
+    small.workers_of(0)?;
+    stage.is_clean()
+}
+
+/// `mpirun` and its four ranks, each with a session: killed at once after a checkpoint, and restored.
+fn ranks(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let Ok(kept) = kept_of(&stage.places, "mpi_ring") else { return Ok(()) };
+    if !katydid_tests::opencl::program(places, "mpi_ring").exists() {
+        println!("programs with ranks of MPI are not tested: there was no Open MPI to build them with");
+        return Ok(());
+    }
+    let mut job = stage.start_opencl("ring", "mpi_ring", &Plan { points: &[60], ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    let after = job.output_so_far()?.len();
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    let outcome = stage.restore("ring", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (before, after), &outcome)?;
+    stage.is_clean()
+}
