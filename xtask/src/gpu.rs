@@ -1,12 +1,13 @@
 //! The programs under test on a machine with a GPU: packed here, run there, reported as JSON and Markdown.
 //!
 //! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
-//! program; the machine needs no more than a driver and bash. Four ways are tried, one after the other, since some
+//! program; the machine needs no more than a driver, bash, tar and xz. Four ways are tried, one after the other, since some
 //! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
 //! and over TCP. The part `checkpoint` is by itself: `run.sh checkpoint`.
 
 use std::env;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -49,20 +50,57 @@ const DIST: [&str; 4] = [
 ];
 /// The program whose calls are traced.
 const TRACED: &str = "streams_events";
-/// What the other side starts.
-const SCRIPT: &str = "#!/usr/bin/env bash\n\
-    # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.\n\
-    # `run.sh checkpoint` runs the tests and measurements of checkpoints instead.\n\
-    set -euo pipefail\n\
-    here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
-    exec \"$here/bin/xtask\" gpu-test --run \"$here\" \"$@\"\n";
+/// What travels: a script, and everything else in one file, half as large as what is in it.
+const SCRIPT_NAME: &str = "run.sh";
+const ARCHIVE: &str = "pack.tar.xz";
+/// What the other side starts. An archive that is newer than what was unpacked is unpacked anew.
+const SCRIPT: &str = r#"#!/usr/bin/env bash
+# Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.
+# `run.sh checkpoint` runs the tests and measurements of checkpoints instead. What is packed goes to unpacked/.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+pack=$here/unpacked
+if [ ! "$pack/done" -nt "$here/pack.tar.xz" ]; then
+    rm -rf "$pack" && mkdir "$pack"
+    tar --extract --xz --file "$here/pack.tar.xz" --directory "$pack" && touch "$pack/done"
+fi
+OUT=${OUT:-$here/report} exec "$pack/bin/xtask" gpu-test --run "$pack" "$@"
+"#;
 
 /// Makes the folder that travels.
 pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
+    let whole = tree.target.join("gpu-pack");
+    remove(&whole)?;
+    fill(tree, &whole)?;
+    step(&format!("packing into {}", folder.display()));
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let archive = folder.join(ARCHIVE);
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--xz", "--file"]).arg(&archive).arg("--directory").arg(&whole).arg(".");
+    // As many threads as there are cores.
+    shell::run(tar.env("XZ_OPT", "-T0"))?;
+    remove(&whole)?;
+    let script = folder.join(SCRIPT_NAME);
+    fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
+    shell::run(Command::new("chmod").arg("+x").arg(&script))?;
+    line(shell::read(Command::new("du").arg("-h").arg(&archive))?.trim_end());
+    Ok(())
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Builds everything, and copies it to where it will be unpacked.
+fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     dist::run(tree, false)?;
     apps::run(tree)?;
     dist::run(tree, true)?;
-    step(&format!("packing into {}", folder.display()));
     let (from, to) = (tree.places(), Places::of_pack(folder));
     for file in DIST {
         stripped(&tree.target.join("dist-release").join(file), &to.dist.join(file))?;
@@ -88,12 +126,7 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
         stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
     }
     pack_forms(tree, folder)?;
-    stripped(&env::current_exe()?, &folder.join("bin/xtask"))?;
-    let script = folder.join("run.sh");
-    fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
-    shell::run(Command::new("chmod").arg("+x").arg(&script))?;
-    line(shell::read(Command::new("du").arg("-sh").arg(folder))?.trim_end());
-    Ok(())
+    stripped(&env::current_exe()?, &folder.join("bin/xtask"))
 }
 
 /// CRIU's root, which `dist` has placed.

@@ -61,7 +61,7 @@ enum Command {
     Style,
     /// Rewrites the texts that tests compare with, from what the code says now.
     Bless,
-    /// The programs on a machine with a GPU: `--pack` here makes a folder, and its run.sh does the rest there.
+    /// The programs on a machine with a GPU: `--pack` here makes a folder of two files, and its run.sh does the rest there.
     GpuTest {
         /// Makes the folder.
         #[arg(long, value_name = "DIR", conflicts_with = "run")]
