@@ -60,6 +60,11 @@ impl PrivateServer {
         self.server.workers()
     }
 
+    /// Sessions whose workers are there.
+    pub(crate) fn sessions(&self) -> usize {
+        self.server.sessions()
+    }
+
     /// Ends the session, if one still runs, and returns when everything is cleaned up.
     pub(crate) fn stop(self) {
         drop(self);

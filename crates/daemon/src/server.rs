@@ -157,6 +157,11 @@ impl Server {
         self.shared.pool.view().0
     }
 
+    /// Sessions at this moment: one counts until its worker is reaped, and holds nothing any more.
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.list().len()
+    }
+
     /// Ends all sessions, removes the sockets and returns when every worker is reaped.
     pub fn stop(self) {
         drop(self);

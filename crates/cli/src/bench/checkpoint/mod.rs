@@ -141,8 +141,10 @@ impl Bench<'_> {
         })
     }
 
-    /// Brings an ended program back by the command, up to its answer to `order`; a warm worker is there.
+    /// Brings an ended program back by the command, up to its answer to `order`; a warm worker is there, and the one that
+    /// served the program before has given its memory back.
     fn restore(&self, subject: &mut Subject, image: &Path, order: &str) -> Measured<u64> {
+        self.limits.wait("the end of a worker", || Ok((self.server.sessions() == 0).then_some(())))?;
         self.warm()?;
         let mut command = katydid();
         command.arg("restore").arg(image).args(["--server", &self.server.address().to_string()]);

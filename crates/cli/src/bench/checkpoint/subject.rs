@@ -62,7 +62,7 @@ impl Limits {
     }
 
     /// Waits until `look` finds something.
-    fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measured<Option<T>>) -> Measured<T> {
+    pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measured<Option<T>>) -> Measured<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(found) = look()? {
