@@ -15,6 +15,7 @@
 //!
 //! The rule: whatever fails before `commit`, the programs go on from where they are, and the image is as it was.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -317,7 +318,7 @@ impl<'j> Attempt<'j, '_> {
             let is_complete = self.job.members.arrivals() == arrivals;
             return Ok(is_complete.then_some(Dumped { processes: processes(root)?, criu: None }));
         };
-        strays(root, stop)?;
+        locate(root, stop)?;
         let hidden = self.job.members.hide();
         let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
         self.introduced()?;
@@ -449,11 +450,17 @@ fn processes(root: u32) -> Result<Vec<Process>, CheckpointError> {
     if list.is_empty() { Err(CheckpointError::NoProgram) } else { Ok(list) }
 }
 
-/// Every program with a session must be in the tree, because CRIU dumps nothing else.
-fn strays(root: u32, stop: &Stop<'_>) -> Result<(), CheckpointError> {
-    let known: Vec<u32> = processes(root)?.iter().map(|process| tree::seen_by_itself(process.pid)).collect();
-    let stray = stop.sides.iter().map(|side| side.member.pid).find(|pid| !known.contains(pid));
-    stray.map_or(Ok(()), |pid| Err(CheckpointError::Stray { pid }))
+/// Finds the process of every program with a session. All must be in the tree, because CRIU dumps nothing else.
+fn locate(root: u32, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+    let known: HashMap<u32, u32> =
+        processes(root)?.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
+    for side in &mut stop.sides {
+        side.process = known.get(&side.member.pid).copied();
+        if side.process.is_none() {
+            return Err(CheckpointError::Stray { pid: side.member.pid });
+        }
+    }
+    Ok(())
 }
 
 /// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.

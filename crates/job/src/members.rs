@@ -296,13 +296,27 @@ impl Members {
         self.lock().seats.retain(|seat| seat.member.id != id || seat.stream.is_some());
     }
 
-    /// Waits until the member is back.
+    /// Waits until the member is back, or `is_over`: it has ended while it was away.
     ///
     /// # Errors
     ///
     /// It is gone, or the time is up.
-    pub fn wait_back(&self, id: u64, patience: Duration) -> Result<(), MemberError> {
-        self.wait_for(id, patience, |seat| (seat.member.standing == Standing::Back).then_some(()))
+    pub fn wait_back(&self, id: u64, patience: Duration, is_over: &dyn Fn() -> bool) -> Result<(), MemberError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let is_back = |seat: &Seat| (seat.member.standing == Standing::Back).then_some(());
+            match self.wait_for(id, left.min(LOOK), is_back) {
+                Err(MemberError::Silent { program, pid, .. }) if is_over() => {
+                    return Err(MemberError::Gone { program, pid });
+                }
+                Err(MemberError::Silent { program, pid, .. }) if left <= LOOK => {
+                    return Err(MemberError::Silent { program, pid, patience });
+                }
+                Err(MemberError::Silent { .. }) => {}
+                other => return other,
+            }
+        }
     }
 
     /// Waits for the member with this process id and kind of session to be back; none when `is_over` before it came.
@@ -678,7 +692,7 @@ mod tests {
         say(&theirs, &FromProgram::Left { frames: 8 });
         drop(theirs);
         let theirs = shim(&folder, 5, 1);
-        members.wait_back(id, PATIENCE).unwrap();
+        members.wait_back(id, PATIENCE, &|| false).unwrap();
         assert_eq!((members.list().len(), members.arrivals()), (1, 1));
         members.set_home(id, "unix:/elsewhere", KEY);
         assert_eq!(members.list()[0].address, "unix:/elsewhere");
@@ -736,11 +750,23 @@ mod tests {
         members.set_away(id);
         drop(theirs);
         let ours = members.clone();
-        let thread = thread::spawn(move || ours.wait_back(id, PATIENCE));
+        let thread = thread::spawn(move || ours.wait_back(id, PATIENCE, &|| false));
         members.close();
         assert!(matches!(thread.join().unwrap(), Err(MemberError::Gone { .. })));
         members.forget(id);
         assert!(members.list().is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_process_that_has_ended_while_it_was_away() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 5, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        members.set_away(id);
+        drop(theirs);
+        assert!(matches!(members.wait_back(id, PATIENCE, &|| true), Err(MemberError::Gone { pid: 5, .. })));
+        let short = Duration::from_millis(1);
+        assert!(matches!(members.wait_back(id, short, &|| false), Err(MemberError::Silent { pid: 5, .. })));
     }
 
     #[test]

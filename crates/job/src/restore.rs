@@ -263,7 +263,7 @@ impl Opened {
                 continue;
             };
             let key = companion.key;
-            let resumed = attended(companion, &catalogue, || resume(job.members(), &member, &address, key));
+            let resumed = attended(companion, &catalogue, || resume(job.members(), &member, (&address, key), &is_over));
             match resumed {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => {}
                 resumed => resumed?,

@@ -21,6 +21,7 @@ use katydid_wire::key::SessionKey;
 use crate::checkpoint::CheckpointError;
 use crate::companion::{Catalogue, Companion, CompanionError, Plan, Progress, Questions};
 use crate::members::{Member, MemberError, Members, Standing};
+use crate::tree;
 
 /// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
 pub(crate) const PROMPT: Duration = Duration::from_secs(30);
@@ -48,6 +49,8 @@ pub(crate) struct Side {
     pub(crate) member: Member,
     pub(crate) companion: Companion,
     pub(crate) progress: Arc<Progress>,
+    /// Its process, as we see it, once that is known.
+    pub(crate) process: Option<u32>,
     reached: Reached,
 }
 
@@ -125,7 +128,8 @@ impl<'a> Stop<'a> {
         let sides = in_parallel(list, |member| {
             let address = address(&member.address)?;
             let companion = Companion::connect(&address, member.key, &session_name(&member))?;
-            Ok::<_, CheckpointError>(Side { member, companion, progress: Arc::default(), reached: Reached::Free })
+            let (progress, process, reached) = (Arc::default(), None, Reached::Free);
+            Ok::<_, CheckpointError>(Side { member, companion, progress, process, reached })
         });
         let sides = sides.into_iter().collect::<Result<Vec<Side>, CheckpointError>>()?;
         Ok(Self { members, sides })
@@ -202,8 +206,9 @@ impl<'a> Stop<'a> {
         let members = self.members;
         let pairs = self.sides.iter_mut().zip(rebuilt).collect();
         let moved = in_parallel(pairs, |(side, companion): (&mut Side, &mut Companion)| {
-            let key = companion.key;
-            attended(companion, catalogue, || resume(members, &side.member, address, key))?;
+            let (key, process) = (companion.key, side.process);
+            let is_over = || process.is_some_and(tree::has_ended);
+            attended(companion, catalogue, || resume(members, &side.member, (address, key), &is_over))?;
             side.reached = Reached::Free;
             Ok::<(), CheckpointError>(())
         });
@@ -279,7 +284,9 @@ impl Side {
     /// Brings a program that left back.
     fn resume(&self, members: &Members) -> Result<(), MemberError> {
         let id = self.member.id;
-        resume(members, &self.member, &self.member.address, self.companion.key).inspect_err(|error| {
+        let is_over = || self.process.is_some_and(tree::has_ended);
+        let resumed = resume(members, &self.member, (&self.member.address, self.companion.key), &is_over);
+        resumed.inspect_err(|error| {
             if !matches!(error, MemberError::Gone { .. }) {
                 // Nobody else can bring it back: its calls must not wait for that. One that does not listen has ended,
                 // or learns it with the end of its supervisor.
@@ -306,9 +313,14 @@ pub(crate) fn attended<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, 
     })
 }
 
-/// Has a program that is back, or will be, take up the session `key` at `address`.
-pub(crate) fn resume(members: &Members, member: &Member, address: &str, key: SessionKey) -> Result<(), MemberError> {
-    members.wait_back(member.id, RETURN)?;
+/// Has a program that is back, or will be unless `is_over`, take up the session at an address and with a key.
+pub(crate) fn resume(
+    members: &Members,
+    member: &Member,
+    (address, key): (&str, SessionKey),
+    is_over: &dyn Fn() -> bool,
+) -> Result<(), MemberError> {
+    members.wait_back(member.id, RETURN, is_over)?;
     let order = ToProgram::Resume { address: address.to_owned(), key };
     match members.order(member.id, &order, RETURN)? {
         FromProgram::Resumed {} => {

@@ -223,20 +223,30 @@ fn in_place_of_criu(places: &Places, stage: &Stage, script: &str) -> Result<Stri
     Ok(path.display().to_string())
 }
 
-/// Its threads run as soon as it is dumped, and come to their end with or without its session: the checkpoint is whole.
+/// Its threads run as soon as it is dumped, and come to their end with or without its session, also in a job that goes on:
+/// the checkpoint is whole.
 fn ended_away(places: &Places, way: &str) -> Result<()> {
+    let program = places.program("fixture", Variant::Static);
+    ended_away_by(places, way, &program, &["quits", "FILE"], "")?;
+    let text = format!("'{}' quits FILE; echo over", program.display());
+    ended_away_by(places, way, Path::new("/bin/sh"), &["-c", &text], "over\n")
+}
+
+fn ended_away_by(places: &Places, way: &str, program: &Path, arguments: &[&str], after: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let (script, file) = (in_place_of_criu(places, &stage, TELLING_CRIU)?, stage.image("file"));
     let file = file.to_string_lossy();
+    let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("FILE", &file)).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", &file)];
-    let plan = Plan { arguments: &["quits", &file], variables: &variables, ..Plan::default() };
-    let mut job = stage.start_by("brief", ("fixture", Variant::Static), &plan)?;
+    let plan = Plan { arguments: &arguments, variables: &variables, ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "brief", program, &plan)?;
     job.wait_for("ready")?;
     stage.checkpoint(&job, "image", &["--leave-running"])?;
-    let outcome = job.finish(LIMIT)?;
-    ensure!(outcome.status.success() && outcome.text() == "ready\nquits\n", "{}", said(&outcome));
+    let (outcome, rest) = (job.finish(LIMIT)?, format!("quits\n{after}"));
+    ensure!(outcome.status.success() && outcome.text() == format!("ready\n{rest}"), "{}", said(&outcome));
     let outcome = stage.restore("brief", "image", &[])?.finish(LIMIT)?;
-    ensure!(outcome.status.success() && outcome.text() == "quits\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == rest, "{}", said(&outcome));
     stage.is_clean()
 }
 
