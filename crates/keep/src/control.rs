@@ -60,12 +60,15 @@ pub enum RestError {
     Ended,
 }
 
+/// What somebody wants of a session at rest.
+type Work = Box<dyn FnOnce(&mut dyn Kept) + Send>;
+
 /// What the main loop is to do.
 enum Order {
     /// Come to rest when `frames` frames were executed, and stay there.
     Rest { frames: u64, deadline: Instant, answer: SyncSender<Result<u64, RestError>> },
     /// Something that needs a session at rest.
-    Work(Box<dyn FnOnce(&mut dyn Kept) + Send>),
+    Work(Work),
     /// Execute frames again.
     Go,
 }

@@ -13,6 +13,7 @@
 #![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ptr;
 use std::slice;
 use std::sync::Arc;
@@ -192,8 +193,8 @@ impl Session {
     fn copiers(&self, areas: &[Area]) -> Result<HashMap<u32, Copier>, ContentsError> {
         let mut copiers = HashMap::new();
         for context in areas.iter().map(|area| area.context).filter(|context| *context != 0) {
-            if !copiers.contains_key(&context) {
-                copiers.insert(context, self.copier(context).map_err(|code| ContentsError::Queue { code })?);
+            if let Entry::Vacant(place) = copiers.entry(context) {
+                place.insert(self.copier(context).map_err(|code| ContentsError::Queue { code })?);
             }
         }
         Ok(copiers)

@@ -305,3 +305,104 @@ fn with_other_headers(arguments: &[u8], other: &dyn Fn(u32) -> u32) -> Option<Ve
     out.extend_from_slice(left);
     Some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::opencl::id;
+    use katydid_wire::opencl::message::{kdclKernel, kdclProgram, kdclRelease, kdclSetArgument};
+
+    use super::*;
+
+    fn head(opcode: u16, sequence: u64) -> FrameHead {
+        FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence }
+    }
+
+    fn make<M: katydid_wire::codec::Message>(journal: &mut Journal, order: u64, object: u32, message: &M) {
+        journal.made(&head(M::OPCODE, order), object.into(), &encoded(message));
+    }
+
+    #[test]
+    fn contents_are_left_out_and_properties_stay() {
+        let mut data = Vec::new();
+        list::put(&mut data, &[1u64, 2]);
+        let short = data.len();
+        data.extend([9; 1000]);
+        let buffer =
+            kdclBuffer { memory: 1, context: 2, flags: 3, size: 1000, svm: 0, staged: 0, properties: 1, data: &data };
+        let kept = without_contents(kdclBuffer::OPCODE, &encoded(&buffer));
+        assert_eq!(kdclBuffer::decode(&kept).unwrap(), kdclBuffer { data: &data[..short], ..buffer });
+        let arguments = vec![7; SHAPE + 64];
+        let image = kdclImage { memory: 1, context: 2, parent: 0, flags: 1, staged: 1, arguments: &arguments };
+        let kept = without_contents(kdclImage::OPCODE, &encoded(&image));
+        assert_eq!(kdclImage::decode(&kept).unwrap(), kdclImage { staged: 0, arguments: &arguments[..SHAPE], ..image });
+    }
+
+    #[test]
+    fn a_clone_has_what_its_source_had_then() {
+        let (program, kernel, clone) = (id(kind::PROGRAM, 1), id(kind::KERNEL, 1), id(kind::KERNEL, 2));
+        let mut journal = Journal::default();
+        make(&mut journal, 1, kernel, &kdclKernel { kernel, program, name: b"f" });
+        let set = |value: &'static [u8]| kdclSetArgument { kernel, index: 0, form: 0, size: 1, value };
+        let argument = kdclSetArgument::OPCODE;
+        journal.changed(&head(argument, 2), kernel.into(), 0, &encoded(&set(b"a")));
+        make(&mut journal, 3, clone, &kdclCloneKernel { kernel: clone, source: kernel });
+        journal.changed(&head(argument, 4), kernel.into(), 0, &encoded(&set(b"b")));
+        journal.ended(kernel.into());
+        let entry = journal.get(clone).unwrap();
+        assert_eq!(
+            kdclKernel::decode(entry.made.frame.payload()).unwrap(),
+            kdclKernel { kernel: clone, program, name: b"f" }
+        );
+        let kept = entry.sets.get(&(argument, 0)).unwrap();
+        assert_eq!(kdclSetArgument::decode(kept.frame.payload()).unwrap().value, b"a");
+        assert_eq!((entry.made.frame.order, kept.frame.order), (3, 3));
+        assert!(journal.get(kernel).is_none());
+    }
+
+    #[test]
+    fn builds_that_the_driver_refused_are_forgotten() {
+        let program = id(kind::PROGRAM, 1);
+        let mut journal = Journal::default();
+        make(&mut journal, 1, program, &kdclProgram { program, context: 2, form: 0, staged: 0, arguments: b"" });
+        for (order, code) in [(2, Code::SUCCESS), (3, Code::INVALID_OPERATION), (4, Code::BUILD_PROGRAM_FAILURE)] {
+            let outcome = journal.attach_build(&[]);
+            let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+            journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&build));
+            outcome.store(code.0, Ordering::Release);
+        }
+        let effective: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|kept| kept.frame.order).collect();
+        assert_eq!(effective, [2, 3, 4]);
+        let outcome = journal.attach_build(&[]);
+        let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+        journal.changed(&head(kdclBuild::OPCODE, 5), program.into(), 0, &encoded(&build));
+        outcome.store(Code::SUCCESS.0, Ordering::Release);
+        let effective: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|kept| kept.frame.order).collect();
+        assert_eq!(effective, [2, 4, 5]);
+    }
+
+    #[test]
+    fn the_largest_groups_of_each_queue_are_known_until_it_ends() {
+        let (kernel, queue) = (id(kind::KERNEL, 1), id(kind::QUEUE, 1));
+        let mut journal = Journal::default();
+        make(&mut journal, 1, kernel, &kdclKernel { kernel, program: 5, name: b"f" });
+        journal.launched(kernel, queue, [64, 1, 1]);
+        journal.launched(kernel, queue, [4, 8, 1]);
+        assert_eq!(journal.get(kernel).unwrap().groups[&queue], [64, 64, 8, 1]);
+        journal.ended(queue.into());
+        assert!(journal.get(kernel).unwrap().groups.is_empty());
+    }
+
+    #[test]
+    fn a_journal_is_as_small_after_many_objects_as_before() {
+        let mut journal = Journal::default();
+        for order in 0..100_000 {
+            let kernel = id(kind::KERNEL, 7);
+            make(&mut journal, order, kernel, &kdclKernel { kernel, program: 5, name: b"f" });
+            journal.changed(&head(kdclSetArgument::OPCODE, order), kernel.into(), 3, &[0; 24]);
+            journal.ended(kernel.into());
+            make(&mut journal, order, 0, &kdclRelease { object: 0 });
+            journal.ended(0);
+        }
+        assert!(journal.objects.is_empty() && journal.svm.is_empty());
+    }
+}

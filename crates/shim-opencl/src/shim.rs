@@ -103,8 +103,11 @@ fn after_fork() {
 /// Nothing is to be done: objects that are still there end with the worker.
 fn at_exit() {}
 
+/// A job, and the way of its session.
+type Kept = (Job, Address, LinkKind);
+
 /// What a user reads when there is no session; nothing when no server was named.
-fn open() -> Result<(Shim, Option<(Job, Address, LinkKind)>), Option<String>> {
+fn open() -> Result<(Shim, Option<Kept>), Option<String>> {
     let mut job = Job::from_environment().map_err(|error| Some(error.to_string()))?;
     if let (Some(job), true) = (&mut job, has_server()) {
         job.announce();

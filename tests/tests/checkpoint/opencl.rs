@@ -117,10 +117,11 @@ fn opencl_moves(places: &Places, way: &str) -> Result<()> {
 fn devices(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[TWO_DEVICES])?;
     let (kept, home) = (kept_of(&stage.places, KEPT)?, address(&stage.server, way)?);
-    let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
+    let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[60, 80, 110, 150], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let unknown = migrate(&job, &home, &["--device", "nowhere"])?;
     ensure!(!unknown.status.success() && unknown.errors().contains("no device \"nowhere\" here"), "{}", said(&unknown));
+    ensure!(job.holds_itself()?, "the job did not go on after a refusal");
     moves(&job, &home, &["--device", "basic"])?;
     ensure!(job.holds_itself()?, "the job ended before its second point");
     moves(&job, &home, &["--device", "0=0"])?;

@@ -18,12 +18,17 @@ use crate::fault::Fault;
 use crate::handlers::driver;
 use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
-use crate::placing::with_mappings;
+use crate::placing::{LARGE, with_mappings};
 use crate::session::Session;
 use crate::svm::PAGE;
 
 fn at(address: u64) -> *mut void {
     ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// Bytes that are asked of a driver for so many: whole pages, and one to begin at a whole one; never few.
+pub(crate) fn room(size: u64) -> Option<u64> {
+    Some(size.checked_next_multiple_of(PAGE)?.checked_add(PAGE)?.max(LARGE))
 }
 
 /// Whole pages, so that the program can have the same ones.
@@ -40,10 +45,14 @@ pub(crate) fn kdclSvmAlloc(
     if !session.shared.usage.allows(message.size) {
         return Err(Code::OUT_OF_RESOURCES.into());
     }
-    let room = message.size.checked_next_multiple_of(PAGE).and_then(|size| size.checked_add(PAGE));
-    let room = usize::try_from(room.ok_or(Code::OUT_OF_RESOURCES)?).map_err(|_| Code::OUT_OF_RESOURCES)?;
-    // SAFETY: the context is alive.
-    let raw = with_mappings(|| unsafe { alloc(context.handle, message.flags, room, 0) }).expose_provenance() as u64;
+    let room = room(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
+    let room = usize::try_from(room).map_err(|_| Code::OUT_OF_RESOURCES)?;
+    let made = with_mappings(move || {
+        let Object { handle, .. } = { context };
+        // SAFETY: the context is alive.
+        unsafe { alloc(handle, message.flags, room, 0) }.expose_provenance() as u64
+    });
+    let raw = made.unwrap_or(0);
     if raw == 0 {
         return Err(Code::OUT_OF_RESOURCES.into());
     }

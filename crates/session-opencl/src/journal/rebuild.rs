@@ -25,7 +25,7 @@ use crate::devices::{self, Assignment, DeviceError};
 use crate::dispatch::{dispatch, is_end, is_kept};
 use crate::driver::{self, value};
 use crate::fault::{Fault, SessionError};
-use crate::handlers::driver;
+use crate::handlers::{driver, room};
 use crate::objects::Object;
 use crate::placing::{self, Closed};
 use crate::session::Session;
@@ -238,7 +238,7 @@ impl Session {
         let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|was| u64::from_le_bytes(*was));
         let was = was.filter(|was| was.is_multiple_of(PAGE) && *was > PAGE).ok_or_else(damaged)?;
         let size = kdclSvmAlloc::decode(&record.payload).map_err(|_| damaged())?.size;
-        let room = size.checked_next_multiple_of(PAGE).and_then(|size| size.checked_add(PAGE)).ok_or_else(damaged)?;
+        let room = room(size).ok_or_else(damaged)?;
         // As the program saw it, it began at the first whole page of what the driver was given.
         for extra in placing::EXTRA {
             let place = was - PAGE..was.saturating_add(room - PAGE).saturating_add(extra * PAGE);
