@@ -89,9 +89,27 @@ static int count(long n) {
     return arrived == n ? 0 : 1;
 }
 
+// The bus of each device that is visible, in their order.
+static int devices() {
+    int count = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaErrorNoDevice) count = 0;
+    else if (code != cudaSuccess) return 1;
+    printf("%d:", count);
+    for (int device = 0; device < count; device++) {
+        char place[32] = "";
+        if (cudaDeviceGetPCIBusId(place, sizeof place, device) != cudaSuccess) return 1;
+        printf(" %.2s", place + 5);
+    }
+    printf("\n");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     const char *number = argc > 2 ? argv[2] : "0";
+    // Before anything that needs one.
+    if (strcmp(what, "devices") == 0) return devices();
     need(cudaMalloc(&cell, sizeof(int)));
     need(cudaMemset(cell, 0, sizeof(int)));
     if (strcmp(what, "idle") == 0) return idle(0);
@@ -100,6 +118,6 @@ int main(int argc, char **argv) {
     if (strcmp(what, "stuck") == 0) return stuck();
     if (strcmp(what, "quits") == 0) return quits(number);
     if (strcmp(what, "count") == 0) return count(atol(number));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | quits FILE | count N\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | quits FILE | count N | devices\n");
     return 2;
 }

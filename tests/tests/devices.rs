@@ -1,0 +1,62 @@
+//! Which of several devices a program sees: its own `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` choose among those of
+//! the server, a private one and one for many alike.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::places::Places;
+use katydid_tests::program;
+use katydid_tests::server::Server;
+use katydid_tests::watch::PATIENCE;
+
+/// softcuda's devices lie on buses 1, 2 and 3.
+const SERVER: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
+
+/// What the fixture says of its devices on a server, or a private one.
+fn seen(places: &Places, server: Option<&Server>, variables: &[(&str, &str)]) -> Result<String> {
+    let fixture = places.program("fixture", Variant::Static);
+    let mut command = Command::new(places.katydid());
+    command.args(["run", "--driver", "soft"]).env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
+    if let Some(server) = server {
+        command = Command::new(places.katydid());
+        command.args(["run", "--server", &server.unix()]);
+        command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
+    }
+    command.envs([SERVER]).envs(variables.iter().copied()).arg("--").arg(fixture).arg("devices");
+    let outcome = program::run(&mut command, PATIENCE)?;
+    ensure!(outcome.status.success(), "{}: {}", outcome.ending(), outcome.errors());
+    Ok(outcome.text().trim_end().to_owned())
+}
+
+/// Choices, and the buses that are seen with each.
+const CHOICES: [(&[(&str, &str)], &str); 7] = [
+    (&[], "3: 01 02 03"),
+    (&[("CUDA_VISIBLE_DEVICES", "2")], "1: 03"),
+    (&[("CUDA_VISIBLE_DEVICES", "2,0")], "2: 03 01"),
+    (&[("CUDA_VISIBLE_DEVICES", "1,9,0")], "1: 02"),
+    (&[("CUDA_VISIBLE_DEVICES", "")], "0:"),
+    (&[("CUDA_VISIBLE_DEVICES", "GPU-6b617479-6469-6420-736f-667463756402")], "1: 03"),
+    (&[("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", "1,2")], "2: 02 03"),
+];
+
+#[test]
+fn a_program_chooses_among_the_devices_of_its_own_server() -> Result<()> {
+    let places = Places::of_this_test()?;
+    for (variables, wanted) in CHOICES {
+        let seen = seen(&places, None, variables)?;
+        ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
+    }
+    Ok(())
+}
+
+#[test]
+fn each_program_chooses_for_itself_on_a_server_for_many() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start_with(&places, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
+    for (variables, wanted) in CHOICES {
+        let seen = seen(&places, Some(&server), variables)?;
+        ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
+    }
+    Ok(())
+}
