@@ -214,8 +214,13 @@ fn back(
     size: u64,
 ) -> Result<(), CUresult> {
     let length = size as usize;
-    // What the program may lend later must be made for it now.
-    let memory = make(driver, device, size, if is_lendable { FILE_DESCRIPTOR } else { 0 })?;
+    // What the program may lend later must be made for it now; where that is refused after all, it is not lent.
+    let lendable = || make(driver, device, size, FILE_DESCRIPTOR);
+    let memory = match is_lendable.then(lendable) {
+        Some(Err(CUresult::ERROR_OUT_OF_MEMORY)) => Err(CUresult::ERROR_OUT_OF_MEMORY),
+        Some(Ok(memory)) => Ok(memory),
+        None | Some(Err(_)) => create(driver, device, size),
+    }?;
     // SAFETY: the range is reserved for the session and, by the books, not mapped.
     let mapped = unsafe { driver.cuMemMap(address, length, 0, memory, 0) };
     // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.

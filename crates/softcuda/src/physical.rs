@@ -116,12 +116,11 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     }
     device.memory.physical.file()?;
     device.memory.charge(size)?;
-    let is_shareable = properties.requestedHandleTypes != 0;
-    let offset = if is_shareable { 0 } else { device.memory.physical.next.fetch_add(size, Ordering::Relaxed) };
-    let mut block = Block { handle: mint(), device, size, offset, own: None, charged: size, holds: Mutex::new(1) };
-    if is_shareable {
-        block.own = Some(device_file(device, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?);
-    }
+    // A process that has no descriptors left still has memory: such a block is its own alone.
+    let is_wished = properties.requestedHandleTypes != 0;
+    let own = is_wished.then(|| device_file(device, size).ok()).flatten();
+    let offset = if own.is_some() { 0 } else { device.memory.physical.next.fetch_add(size, Ordering::Relaxed) };
+    let block = Block { handle: mint(), device, size, offset, own, charged: size, holds: Mutex::new(1) };
     let block = Arc::new(block);
     if offset.checked_add(size).is_none_or(|end| end > FILE) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
