@@ -249,6 +249,9 @@ pub(crate) struct SpaceFlags {
     /// The list of the job's shared memory.
     #[arg(long)]
     pub(crate) shared: PathBuf,
+    /// The job has pseudo-terminals.
+    #[arg(long)]
+    pub(crate) has_terminals: bool,
     /// What restores the program.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,

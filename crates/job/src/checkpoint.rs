@@ -30,9 +30,10 @@ use katydid_image::{
 use katydid_transport::AddressError;
 
 use crate::companion::{CompanionError, Plan, Questions};
-use crate::criu::{Criu, CriuError};
+use crate::criu::{After, Criu, CriuError, Dumper};
 use crate::failover::Recovery;
 use crate::files::{self, Written};
+use crate::frozen::Frozen;
 use crate::job::{Inner, lock};
 use crate::lengths;
 use crate::members::{Member, MemberError};
@@ -41,6 +42,7 @@ use crate::proof;
 use crate::shared;
 use crate::stages::Stages;
 use crate::stop::{Programs, Stop, Workers, session_name};
+use crate::terminals;
 use crate::tree::{self, Process};
 use crate::view::{Report, Request, Step};
 
@@ -170,21 +172,21 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
         let Some(taken) = attempt.run()? else { continue };
         tell(&Step::Commit);
         let (workers, members) = (taken.workers(), taken.members());
-        let Taken { mut stop, sessions, processes, criu: part, stopped } = taken;
+        let Taken { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;
         let manifest =
             manifest(job, &members, sessions, part, Times { began, written: now(), stopped_us: micros(stopped) });
         let committed = proof::strike(&Step::Commit).and_then(|()| Ok(writer.commit(manifest)?));
         let committed = match committed {
             Ok(committed) => committed,
             Err(error) if keeps_stopped(request) => {
-                return Err(undo(&mut stop, Some(&processes), Questions::Refused, error));
+                return Err(undo(&mut stop, frozen, Questions::Refused, error));
             }
             Err(error) => return Err(error),
         };
         *lock(&job.recovery) = Some(Recovery::new(path.to_owned(), committed.number, &stop));
-        if keeps_stopped(request) {
+        if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
             tell(&Step::Kill);
-            tree::kill(&processes).map_err(|source| CheckpointError::System { doing: "end the program", source })?;
+            frozen.kill().map_err(|source| CheckpointError::System { doing: "end the program", source })?;
         }
         if let Some(keep) = request.keep {
             clear(&image, keep)?;
@@ -238,6 +240,7 @@ struct Taken<'j> {
     sessions: Vec<Session>,
     processes: Vec<Process>,
     criu: Option<CriuPart>,
+    frozen: Option<Frozen>,
     stopped: Duration,
 }
 
@@ -264,6 +267,7 @@ fn clear(image: &Image, keep: u32) -> Result<(), CheckpointError> {
 pub(crate) struct Dumped {
     processes: Vec<Process>,
     criu: Option<CriuPart>,
+    frozen: Option<Frozen>,
 }
 
 impl<'j> Attempt<'j, '_> {
@@ -271,10 +275,11 @@ impl<'j> Attempt<'j, '_> {
     fn run(&self) -> Result<Option<Taken<'j>>, CheckpointError> {
         self.introduced()?;
         let arrivals = self.job.members.arrivals();
+        let dumper = self.criu.map(|criu| self.prepared(criu)).transpose()?;
         let mut stop = Stop::prepare(&self.job.members)?;
         let since = Instant::now();
         let questions = Questions::Write(self.writer);
-        let dumped = match self.stand_still(&mut stop, arrivals) {
+        let dumped = match self.stand_still(&mut stop, dumper, arrivals) {
             Ok(Some(dumped)) => dumped,
             Ok(None) => return stop.go_on(questions).map(|()| None),
             Err(error) => return Err(undo(&mut stop, None, questions, error)),
@@ -290,18 +295,29 @@ impl<'j> Attempt<'j, '_> {
         let stopped = since.elapsed();
         match self.write(&mut stop, dumped.criu.is_some()) {
             Ok(sessions) => {
-                let Dumped { processes, criu } = dumped;
-                Ok(Some(Taken { stop, sessions, processes, criu, stopped }))
+                let Dumped { processes, criu, frozen } = dumped;
+                Ok(Some(Taken { stop, sessions, processes, criu, frozen, stopped }))
             }
-            Err(error) if keeps_stopped(self.request) => {
-                Err(undo(&mut stop, Some(&dumped.processes), questions, error))
-            }
+            Err(error) if keeps_stopped(self.request) => Err(undo(&mut stop, dumped.frozen, questions, error)),
             Err(error) => Err(error),
         }
     }
 
-    /// From hold to dump. Processes are left stopped only on success, and when they are to be killed.
-    pub(crate) fn stand_still(&self, stop: &mut Stop<'_>, arrivals: u64) -> Result<Option<Dumped>, CheckpointError> {
+    /// A CRIU that is ready to dump the job as it is now.
+    fn prepared(&self, criu: &Criu) -> Result<Dumper, CheckpointError> {
+        let after = if keeps_stopped(self.request) { After::Stopped } else { After::Running };
+        let folder = self.writer.folder(FOLDER)?;
+        let (seen, list) = (tree::seen_by_itself(self.root), processes(self.root)?);
+        Ok(criu.prepare(seen, &list, &folder, &self.job.stdio, after)?)
+    }
+
+    /// From hold to dump. Processes are left frozen only on success, and when they are to be killed.
+    pub(crate) fn stand_still(
+        &self,
+        stop: &mut Stop<'_>,
+        dumper: Option<Dumper>,
+        arrivals: u64,
+    ) -> Result<Option<Dumped>, CheckpointError> {
         let Request { device_only, full, .. } = *self.request;
         self.begin(&Step::Hold)?;
         stop.hold()?;
@@ -312,13 +328,12 @@ impl<'j> Attempt<'j, '_> {
         let directory = self.writer.directory()?;
         let directory = directory.as_ref().map(AsFd::as_fd);
         let plan = Plan { directory, device_only, full, level };
-        let root = self.root;
-        let Some(criu) = self.criu else {
+        let Some(dump) = self.criu.zip(dumper) else {
             self.capture(stop.apart().1, &plan)?;
             let is_complete = self.job.members.arrivals() == arrivals;
-            return Ok(is_complete.then_some(Dumped { processes: processes(root)?, criu: None }));
+            return Ok(is_complete.then_some(Dumped { processes: processes(self.root)?, criu: None, frozen: None }));
         };
-        locate(root, stop)?;
+        locate(self.root, stop)?;
         let hidden = self.job.members.hide();
         let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
         self.introduced()?;
@@ -326,33 +341,32 @@ impl<'j> Attempt<'j, '_> {
             return Ok(None);
         }
         stop.detach(Questions::Write(self.writer))?;
-        let dumped = self.captured_and_dumped(stop, &plan, criu)?;
-        let is_complete = self.job.members.arrivals() == arrivals;
-        if !is_complete || !keeps_stopped(self.request) {
-            tree::go_on(&dumped.processes);
+        let mut dumped = self.captured_and_dumped(stop, &plan, dump)?;
+        if self.job.members.arrivals() != arrivals {
+            return Ok(None);
         }
-        Ok(is_complete.then_some(dumped))
+        if let Some(frozen) = dumped.frozen.as_mut().filter(|_| !keeps_stopped(self.request)) {
+            frozen.go_on()?;
+        }
+        Ok(Some(dumped))
     }
 
     /// The workers copy their state aside while the programs leave and CRIU copies their processes: what the ones look at,
-    /// the others do not touch. Processes are left stopped only on success.
+    /// the others do not touch. Processes are left frozen only on success.
     fn captured_and_dumped(
         &self,
         stop: &mut Stop<'_>,
         plan: &Plan<'_>,
-        criu: &Criu,
+        dump: (&Criu, Dumper),
     ) -> Result<Dumped, CheckpointError> {
         let (programs, workers) = stop.apart();
         let (captured, dumped) = thread::scope(|scope| {
             let capture = scope.spawn(|| self.capture(workers, plan));
-            let dumped = self.left_and_dumped(programs, criu);
+            let dumped = self.left_and_dumped(programs, dump);
             self.stages.close();
             (capture.join().unwrap_or(Err(CheckpointError::Ourselves)), dumped)
         });
         let dumped = dumped?;
-        if captured.is_err() {
-            tree::go_on(&dumped.processes);
-        }
         captured.map(|()| dumped)
     }
 
@@ -360,42 +374,45 @@ impl<'j> Attempt<'j, '_> {
         self.stages.beside(&Step::Capture, || workers.capture(plan, self.writer))
     }
 
-    fn left_and_dumped(&self, programs: Programs<'_>, criu: &Criu) -> Result<Dumped, CheckpointError> {
+    fn left_and_dumped(
+        &self,
+        programs: Programs<'_>,
+        (criu, dumper): (&Criu, Dumper),
+    ) -> Result<Dumped, CheckpointError> {
         self.begin(&Step::Leave)?;
         programs.leave()?;
         self.begin(&Step::Dump)?;
-        self.dump(criu, self.root)
+        self.dump(criu, dumper)
     }
 
-    /// CRIU's part, after which the processes are stopped: shared memory is copied while nobody changes it. When it fails,
-    /// they go on.
-    fn dump(&self, criu: &Criu, root: u32) -> Result<Dumped, CheckpointError> {
-        let before = processes(root)?;
+    /// CRIU's part, after which the processes are in its hand: shared memory is copied while nobody changes it. When it
+    /// fails, they go on.
+    fn dump(&self, criu: &Criu, dumper: Dumper) -> Result<Dumped, CheckpointError> {
+        let before = processes(self.root)?;
         let notes = notes(self.job, &before);
         let folder = self.writer.folder(FOLDER)?;
-        let dumped =
-            criu.dump(tree::seen_by_itself(root), &before, &folder, &self.job.stdio).map_err(CheckpointError::from);
-        if let Err(CheckpointError::Criu(error)) = &dumped {
+        let dumped = dumper.dump();
+        if let Err(error) = &dumped {
             self.job.torn.fetch_or(error.tears(), SeqCst);
         }
-        let after = match processes(root) {
+        let after = match processes(self.root) {
             Ok(after) => tree::with_states_of(after, &before),
             // CRIU's words come first.
-            Err(error) => return Err(dumped.err().unwrap_or(error)),
+            Err(error) => return Err(dumped.err().map_or(error, CheckpointError::from)),
         };
-        let dumped = dumped.and_then(|()| {
-            let doing = "copy the job's shared memory";
-            let shared = shared::save(&after, &folder);
-            let shared = shared.map_err(|source| CheckpointError::System { doing, source })?;
-            part(criu, tree::seen_by_itself(root), Notes { shared, ..notes }, &folder)
-        });
-        match dumped {
-            Ok(criu) => Ok(Dumped { processes: after, criu: Some(criu) }),
+        let dumper = match dumped {
+            Ok(dumper) => dumper,
             Err(error) => {
                 tree::go_on(&after);
-                Err(error)
+                return Err(error.into());
             }
-        }
+        };
+        let frozen = Frozen::new(dumper, after.clone(), keeps_stopped(self.request));
+        let shared = shared::save(&after, &self.job.stdio, &folder);
+        let shared =
+            shared.map_err(|source| CheckpointError::System { doing: "copy the job's shared memory", source })?;
+        let part = part(criu, tree::seen_by_itself(self.root), Notes { shared, ..notes }, &folder)?;
+        Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })
     }
 
     /// Waits for programs that are about to use the GPU.
@@ -431,13 +448,11 @@ impl<'j> Attempt<'j, '_> {
 /// Lets everything go on, after `cause`.
 pub(crate) fn undo(
     stop: &mut Stop<'_>,
-    stopped: Option<&[Process]>,
+    frozen: Option<Frozen>,
     questions: Questions<'_>,
     cause: CheckpointError,
 ) -> CheckpointError {
-    if let Some(processes) = stopped {
-        tree::go_on(processes);
-    }
+    drop(frozen);
     match stop.go_on(questions) {
         Ok(()) => cause,
         Err(also) => CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) },
@@ -472,6 +487,7 @@ fn notes(job: &Inner, processes: &[Process]) -> Notes {
         servers: lock(&job.servers).clone(),
         stdio: job.stdio.clone(),
         shared: Vec::new(),
+        terminals: terminals::numbers(processes),
         written: files::written(processes).into_iter().filter(|file| !is_standard(file)).collect(),
         ids: processes.iter().flat_map(|process| tree::ids(process.pid)).collect(),
     }

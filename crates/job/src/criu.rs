@@ -6,18 +6,23 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use crate::kernel_data::{KernelData, Lent};
 use crate::patience::{STANDSTILL, patiently, signs};
+use crate::servant::{Said, Servant};
 use crate::session;
+use crate::silence;
 use crate::stdio::Standard;
 use crate::tcp;
 use crate::tree::{self, Process};
@@ -39,6 +44,10 @@ const BOTH: [&str; 7] = [
     "--manage-cgroups=ignore",
     "--ghost-limit=1G",
 ];
+/// The log of a dump.
+const LOG: &str = "dump.log";
+/// Between two looks whether a CRIU gets on.
+const LOOK: Duration = Duration::from_secs(1);
 /// Lines of a log that an error quotes.
 const QUOTED: usize = 3;
 
@@ -208,45 +217,48 @@ impl Criu {
         self.kernel_data.as_ref().and_then(KernelData::lend)
     }
 
-    /// Dumps the tree below `root`, as it sees itself, into `folder`, which exists and is empty. `processes` is that tree.
+    /// Starts a CRIU that will dump the tree below `root`, as it sees itself, into `folder`, which exists and is empty. It
+    /// finds out what it needs to know about the system, which nobody has to stand still for, and waits.
     ///
-    /// All of it is left stopped (SIGSTOP). Connections are kept silent meanwhile, if there are any: to be able to takes the
+    /// Connections over TCP are kept silent during the dump if there are any among `processes`: to be able to takes the
     /// kernel a twentieth of a second.
     ///
     /// # Errors
     ///
-    /// [`CriuError::Failed`]; the processes run on then, or are stopped, according to how far it came.
-    pub fn dump(
+    /// It cannot be started.
+    pub(crate) fn prepare(
         &self,
         root: u32,
         processes: &[Process],
         folder: &Path,
         stdio: &[Standard; 3],
-    ) -> Result<(), CriuError> {
-        if self.network_lock == NetworkLock::Nftables && !tcp::is_connected(processes) {
-            self.dump_with(NetworkLock::Skip, root, folder, stdio)?;
-            if !tcp::is_in(folder) {
-                return Ok(());
-            }
-            // Somebody has made a connection after we looked: once more, with all that belongs to it.
-            clear(folder).map_err(|source| self.start(source))?;
-        }
-        self.dump_with(self.network_lock, root, folder, stdio)
+        after: After,
+    ) -> Result<Dumper, CriuError> {
+        let is_silenced = self.network_lock == NetworkLock::Nftables && tcp::is_connected(processes);
+        let lock = if is_silenced { NetworkLock::Nftables } else { NetworkLock::Skip };
+        self.start_dumper(Dump { root, folder: folder.to_owned(), stdio: stdio.clone(), after }, lock)
     }
 
-    fn dump_with(&self, lock: NetworkLock, root: u32, folder: &Path, stdio: &[Standard; 3]) -> Result<(), CriuError> {
-        let mut command = self.prepared("dump", folder);
-        let lock = match lock {
-            NetworkLock::Nftables => "nftables",
-            NetworkLock::Skip => "skip",
-        };
-        command.args(["--tree", &root.to_string(), "--network-lock", lock, "--leave-stopped"]);
-        for external in stdio.iter().filter_map(Standard::external) {
+    fn start_dumper(&self, dump: Dump, lock: NetworkLock) -> Result<Dumper, CriuError> {
+        let failed = |source| self.start(source);
+        // What it says after the dump must not change the image.
+        let work = tempfile::Builder::new().prefix("katydid-dump-").tempdir().map_err(failed)?;
+        let (servant, theirs) = Servant::pair().map_err(failed)?;
+        let lent = self.lend();
+        let said = tempfile::tempfile().map_err(failed)?;
+        let mut command = self.command(&[]);
+        common(&mut command, "dump", &dump.folder).arg("--work-dir").arg(work.path());
+        command.args(["--network-lock", lock.name(), dump.after.option()]);
+        for external in dump.stdio.iter().filter_map(Standard::external) {
             command.args(["--external", &external]);
         }
-        self.run(command, "dump", &folder.join("dump.log"), &|criu| {
-            signs(folder, &tree::tree(criu).unwrap_or_default())
-        })
+        // Its standard output is the connection.
+        command.args(["swrk", "1"]).stdin(Stdio::null()).stdout(theirs);
+        command.stderr(said.try_clone().map_err(failed)?);
+        let child = command.spawn().map_err(failed)?;
+        // A CRIU that has ended already tells why when it is waited for.
+        let _ = servant.order_dump(dump.root, &dump.folder);
+        Ok(Dumper { criu: self.clone(), dump, lock, servant, child, work, said, lent, table: None, is_over: false })
     }
 
     /// Restores the tree in `folder`; its root becomes a child of this process, and all of it is left stopped. `work`
@@ -274,8 +286,8 @@ impl Criu {
     /// What [`Criu::restore`] runs.
     #[must_use]
     pub fn restore_command(&self, folder: &Path, work: &Path, inherit: &[OsString]) -> Command {
-        let mut command = self.prepared("restore", folder);
-        command.arg("--work-dir").arg(work).arg("--pidfile").arg(Self::note(work));
+        let mut command = self.command(&["restore"]);
+        common(&mut command, "restore", folder).arg("--work-dir").arg(work).arg("--pidfile").arg(Self::note(work));
         command.args(["--restore-detached", "--restore-sibling", "--leave-stopped"]).args(inherit);
         command
     }
@@ -292,14 +304,6 @@ impl Criu {
         let log = fs::read(work.join("restore.log")).unwrap_or_default();
         let text = if log.is_empty() { said } else { &log };
         CriuError::Failed { doing: "restore", reason: quoted(&String::from_utf8_lossy(text)) }
-    }
-
-    fn prepared(&self, action: &'static str, folder: &Path) -> Command {
-        let mut command = self.command(&[action]);
-        command.args(BOTH).arg("--images-dir").arg(folder).arg("--log-file").arg(format!("{action}.log"));
-        // Plugins of a system's CRIU look after devices of their own, which no program has that runs under Katydid.
-        command.arg("--libdir").arg(folder);
-        command
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -327,20 +331,10 @@ impl Criu {
         let mut child = command.spawn().map_err(|source| self.start(source))?;
         let pid = child.id();
         let status = patiently(&mut child, STANDSTILL, &|| signs(pid)).map_err(|source| self.start(source))?;
-        let text = fs::read_to_string(log).unwrap_or_default();
         match status {
             Some(status) if status.success() => Ok(()),
-            Some(status) if was_killed(status) => Err(CriuError::Killed { doing, last: last_line(&text).to_owned() }),
-            // It cannot say so itself: its log has no room either.
-            Some(_) if is_full(log) => Err(CriuError::Failed { doing, reason: "no room for the image".to_owned() }),
-            Some(_) if text.is_empty() => {
-                let mut text = String::new();
-                let read = said.rewind().and_then(|()| said.read_to_string(&mut text));
-                read.map_err(|source| self.start(source))?;
-                Err(CriuError::Failed { doing, reason: quoted(&text) })
-            }
-            Some(_) => Err(CriuError::Failed { doing, reason: quoted(&text) }),
-            None => Err(CriuError::Endless { doing, last: last_line(&text).to_owned() }),
+            Some(status) => Err(failure(doing, status, &words(log, &mut said), log.parent().unwrap_or(log))),
+            None => Err(CriuError::Endless { doing, last: last_line(&words(log, &mut said)).to_owned() }),
         }
     }
 
@@ -364,14 +358,214 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal().is_some() || status.code().is_some_and(|code| (129..160).contains(&code))
 }
 
+/// What becomes of the processes once CRIU is let go after a dump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// They go on.
+    Running,
+    /// They are stopped, and their connections stay silent: they are to be killed.
+    Stopped,
+}
+
+impl After {
+    fn option(self) -> &'static str {
+        match self {
+            Self::Running => "--leave-running",
+            Self::Stopped => "--leave-stopped",
+        }
+    }
+}
+
+impl NetworkLock {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+/// What a dump is told.
+#[derive(Debug, Clone)]
+struct Dump {
+    root: u32,
+    folder: PathBuf,
+    stdio: [Standard; 3],
+    after: After,
+}
+
+/// A CRIU that waits for the moment to dump, and after it for the moment to let go. Dropped before: it undoes what it did,
+/// and the processes run on.
+#[derive(Debug)]
+pub(crate) struct Dumper {
+    criu: Criu,
+    dump: Dump,
+    lock: NetworkLock,
+    servant: Servant,
+    child: Child,
+    /// Takes its log.
+    work: TempDir,
+    said: File,
+    lent: Option<Lent>,
+    /// By which connections are kept silent.
+    table: Option<String>,
+    /// Nothing stands still by its hand.
+    is_over: bool,
+}
+
+impl Dumper {
+    /// Dumps the tree, which is in CRIU's hand after it: it stands still until [`Dumper::let_go`].
+    ///
+    /// # Errors
+    ///
+    /// [`CriuError::Failed`]; the processes run on then, or are stopped, according to how far it came.
+    pub(crate) fn dump(mut self) -> Result<Self, CriuError> {
+        self.wait_for("pre-dump")?;
+        self.lent = None;
+        // Whoever is gone is noticed by its silence.
+        let _ = self.servant.answer(true);
+        self.wait_for("post-dump")?;
+        if self.lock == NetworkLock::Nftables {
+            self.table = silence::table(&self.dump.folder);
+        }
+        let Self { criu, dump, .. } = &self;
+        if self.lock == criu.network_lock || !tcp::is_in(&dump.folder) {
+            let copied = fs::copy(self.log(), dump.folder.join(LOG));
+            let failed = |error: io::Error| CriuError::Failed { doing: "dump", reason: error.to_string() };
+            return copied.map_err(failed).map(|_| self);
+        }
+        // Somebody has made a connection after we looked: once more, with all that belongs to it.
+        let (criu, dump, lock) = (criu.clone(), dump.clone(), criu.network_lock);
+        drop(self);
+        clear(&dump.folder).map_err(|source| criu.start(source))?;
+        criu.start_dumper(dump, lock)?.dump()
+    }
+
+    /// Has CRIU let go of the processes: they go on, or stay stopped with their connections silent, as was said at first.
+    ///
+    /// # Errors
+    ///
+    /// It has failed at that.
+    pub(crate) fn let_go(&mut self) -> Result<(), CriuError> {
+        self.is_over = true;
+        let _ = self.servant.answer(true);
+        match self.hear()? {
+            Said::Ended { succeeded: true } => Ok(()),
+            _ => Err(self.failed()),
+        }
+    }
+
+    /// Lets the connections talk again that still stay silent. Should it fail, they do when this dump is restored.
+    pub(crate) fn end_silence(&self) {
+        if let Some(table) = &self.table {
+            let _ = silence::end(table);
+        }
+    }
+
+    /// Waits until it asks about `step`, and lets it take all others.
+    fn wait_for(&mut self, step: &str) -> Result<(), CriuError> {
+        loop {
+            match self.hear()? {
+                Said::Asks(asked) if asked == step => return Ok(()),
+                Said::Asks(_) => drop(self.servant.answer(true)),
+                Said::Ended { .. } | Said::Gone => return Err(self.failed()),
+            }
+        }
+    }
+
+    /// Waits for what it says, as long as it gets on.
+    fn hear(&mut self) -> Result<Said, CriuError> {
+        let (mut seen, mut since) = (None, Instant::now());
+        while since.elapsed() < STANDSTILL {
+            let said = self.servant.hear(Instant::now() + LOOK).map_err(|source| self.criu.start(source))?;
+            if let Some(said) = said {
+                return Ok(said);
+            }
+            let now = Some(self.signs());
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            }
+        }
+        self.is_over = true;
+        tree::signal(&tree::tree(self.child.id()).unwrap_or_default(), Signal::KILL);
+        // What cannot be waited for has been.
+        let _ = self.child.wait();
+        Err(CriuError::Endless { doing: "dump", last: last_line(&self.words()).to_owned() })
+    }
+
+    fn signs(&self) -> u64 {
+        signs(&self.dump.folder, &tree::tree(self.child.id()).unwrap_or_default())
+    }
+
+    /// It has ended, or is about to.
+    fn failed(&mut self) -> CriuError {
+        self.is_over = true;
+        match self.reap() {
+            Some(status) => failure("dump", status, &self.words(), &self.dump.folder),
+            None => CriuError::Endless { doing: "dump", last: last_line(&self.words()).to_owned() },
+        }
+    }
+
+    fn words(&mut self) -> String {
+        words(&self.log(), &mut self.said)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.work.path().join(LOG)
+    }
+
+    /// Waits for its end, which comes by itself; none for one that has to be helped.
+    fn reap(&mut self) -> Option<ExitStatus> {
+        let Self { child, dump, .. } = self;
+        let pid = child.id();
+        let signs = || signs(&dump.folder, &tree::tree(pid).unwrap_or_default());
+        patiently(child, STANDSTILL, &signs).ok().flatten()
+    }
+}
+
+impl Drop for Dumper {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _ = self.servant.answer(false);
+        }
+        self.reap();
+    }
+}
+
+/// Why a CRIU failed that ended with `status`, after these words; `folder` is what it wrote to.
+fn failure(doing: &'static str, status: ExitStatus, words: &str, folder: &Path) -> CriuError {
+    if was_killed(status) {
+        return CriuError::Killed { doing, last: last_line(words).to_owned() };
+    }
+    // It cannot say so itself: its log has no room either.
+    let reason = if is_full(folder) { "no room for the image".to_owned() } else { quoted(words) };
+    CriuError::Failed { doing, reason }
+}
+
+/// What a CRIU said: its log, or what it printed before there was one.
+fn words(log: &Path, said: &mut File) -> String {
+    let mut text = fs::read_to_string(log).unwrap_or_default();
+    if text.is_empty() {
+        // Without either there are no words.
+        let _ = said.rewind().and_then(|()| said.read_to_string(&mut text));
+    }
+    text
+}
+
+/// The options of both actions.
+fn common<'a>(command: &'a mut Command, action: &str, folder: &Path) -> &'a mut Command {
+    command.args(BOTH).arg("--images-dir").arg(folder).arg("--log-file").arg(format!("{action}.log"));
+    // Plugins of a system's CRIU look after devices of their own, which no program has that runs under Katydid.
+    command.arg("--libdir").arg(folder)
+}
+
 /// Removes the files of a folder.
 fn clear(folder: &Path) -> io::Result<()> {
     fs::read_dir(folder)?.try_for_each(|entry| fs::remove_file(entry?.path()))
 }
 
-/// Whether the file system of a file has no room at all.
-fn is_full(file: &Path) -> bool {
-    let folder = file.parent().unwrap_or(file);
+/// Whether the file system of a folder has no room at all.
+fn is_full(folder: &Path) -> bool {
     rustix::fs::statvfs(folder).is_ok_and(|stat| stat.f_bavail == 0)
 }
 

@@ -6,10 +6,11 @@
 //! `O_APPEND` others may write there too), it is only ever cut, never filled up, and it must still be the same file.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -40,24 +41,49 @@ pub fn written(tree: &[Process]) -> Vec<Written> {
 }
 
 fn of_process(pid: u32) -> Vec<Written> {
-    let folder = format!("/proc/{pid}");
-    let Ok(entries) = fs::read_dir(format!("{folder}/fd")) else { return Vec::new() };
-    entries.flatten().filter_map(|entry| of_descriptor(&folder, entry.file_name().to_str()?)).collect()
+    let files = of_descriptors(pid).filter(|open| open.stat.is_file());
+    let files = files.filter(|open| open.flags & ACCESS != 0 && open.flags & APPEND == 0);
+    files
+        .filter_map(|Open { path, stat, .. }| {
+            Some(Written { path: path.into_os_string().into_string().ok()?, inode: stat.ino(), length: stat.len() })
+        })
+        .collect()
 }
 
-fn of_descriptor(folder: &str, number: &str) -> Option<Written> {
-    let info = fs::read_to_string(format!("{folder}/fdinfo/{number}")).ok()?;
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
-    if flags & ACCESS == 0 || flags & APPEND != 0 {
+/// Names of regular files that the processes of a tree have open for writing, and of all FIFOs that they have open, each
+/// with a link by which it can be opened.
+pub(crate) fn named(tree: &[Process]) -> BTreeMap<PathBuf, PathBuf> {
+    let counts = |open: &Open| open.stat.file_type().is_fifo() || (open.stat.is_file() && open.flags & ACCESS != 0);
+    let open = tree.iter().flat_map(|process| of_descriptors(process.pid)).filter(counts);
+    open.map(|open| (open.path, open.link)).collect()
+}
+
+/// A descriptor of something that has a name in a file system.
+struct Open {
+    link: PathBuf,
+    path: PathBuf,
+    flags: u32,
+    stat: fs::Metadata,
+}
+
+fn of_descriptors(pid: u32) -> impl Iterator<Item = Open> {
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    let entries = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| of_descriptor(&folder, &entry.file_name()))
+}
+
+fn of_descriptor(folder: &Path, number: &OsStr) -> Option<Open> {
+    let link = folder.join("fd").join(number);
+    let path = fs::read_link(&link).ok()?;
+    if !path.is_absolute() {
         return None;
     }
-    let link = format!("{folder}/fd/{number}");
-    let path = fs::read_link(&link).ok()?.into_os_string().into_string().ok()?;
+    let info = fs::read_to_string(folder.join("fdinfo").join(number)).ok()?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
     let stat = fs::metadata(&link).ok()?;
     // An unlinked file has no name to find it by; its content is in the image.
-    let regular = stat.is_file() && stat.nlink() > 0 && path.starts_with('/');
-    regular.then(|| Written { path, inode: stat.ino(), length: stat.len() })
+    (stat.nlink() > 0).then_some(Open { link, path, flags, stat })
 }
 
 /// The same files with the lengths that CRIU saw, which stood still; those that it did not see are left out.

@@ -7,13 +7,15 @@
 //! | the message, in protocol buffers' encoding              | `file_entry`: field 3 is the `reg_file_entry`      |
 //! | in that                                                 | field 6 is the name, field 8 the length            |
 //!
-//! The rule: the file is CRIU's, but whoever may write the image may have changed it. A length is bounded by what is
-//! there, and whatever is not understood ends the reading; a file that is not found here is not cut back.
+//! The rule: the file is CRIU's, but whoever may write the image may have changed it. Whatever is not understood ends the
+//! reading; a file that is not found here is not cut back.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+use crate::protobuf::{Fields, Value};
 
 /// Both magic numbers, as they stand in the file.
 const MAGIC: [u8; 8] = [0x19, 0x43, 0x56, 0x54, 0x38, 0x31, 0x30, 0x56];
@@ -65,58 +67,6 @@ fn regular(message: &[u8]) -> Option<(String, u64)> {
         }
     }
     name.zip(size)
-}
-
-/// What a field holds.
-enum Value<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-    /// Of four or eight bytes, which nothing here is.
-    Fixed,
-}
-
-/// The fields of a message, up to the first that cannot be.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = (u64, Value<'a>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let key = self.number()?;
-        let value = match key & 7 {
-            0 => Value::Number(self.number()?),
-            1 => self.take(8).map(|_| Value::Fixed)?,
-            2 => {
-                let length = self.number()?;
-                Value::Bytes(self.take(usize::try_from(length).ok()?)?)
-            }
-            5 => self.take(4).map(|_| Value::Fixed)?,
-            _ => return None,
-        };
-        Some((key >> 3, value))
-    }
-}
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    /// Seven bits a byte, the lowest first.
-    fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ impl<'a> Travel<'a> {
         self.check(&stop)?;
         let begun = Instant::now();
         let questions = Questions::Write(writer);
-        match attempt.stand_still(&mut stop, arrivals) {
+        match attempt.stand_still(&mut stop, None, arrivals) {
             Ok(Some(_)) => {}
             Ok(None) => return stop.go_on(questions).map(|()| None),
             Err(error) => return Err(undo(&mut stop, None, questions, error)),

@@ -1,4 +1,4 @@
-//! Namespaces of a job's own, for a program whose process ids, or whose job folder, somebody else has.
+//! Namespaces of a job's own, for a program whose process ids, job folder, or pseudo-terminals somebody else has.
 //!
 //! ```text
 //! supervisor ── keeper     new namespaces for its children; the job's folder mounted where the programs look for it
@@ -7,7 +7,8 @@
 //! ```
 //!
 //! [`keep`], [`init`] and [`enter`] are the bodies of three hidden commands, because each takes a process of its own. The
-//! rule: the file system is the same but for the folder of jobs and `/proc`, and nothing stays behind when init has ended.
+//! rule: the file system is the same but for the folder of jobs, `/proc`, and what of the job's own lies in `/dev/shm` and
+//! `/dev/pts`, and nothing stays behind when init has ended.
 
 #![expect(unsafe_code, reason = "rustix marks the making of namespaces as unsafe, for a flag that is not used here")]
 
@@ -25,6 +26,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use crate::patience::{STANDSTILL, patiently, signs};
 use crate::shared::{self, Segment};
+use crate::terminals;
 use crate::tree;
 
 /// What a keeper sets up.
@@ -42,6 +44,8 @@ pub struct Space {
     pub files: PathBuf,
     /// A list of that shared memory, as JSON.
     pub shared: PathBuf,
+    /// The job has pseudo-terminals.
+    pub has_terminals: bool,
 }
 
 /// What failed, and what the system said.
@@ -73,6 +77,9 @@ pub fn keep(space: &Space, mut init: Command) -> Result<u8, SpaceError> {
         show(&space.folder, &space.known_folder).map_err(failed("mount the job's folder"))?;
     }
     make_shared(space)?;
+    if space.has_terminals {
+        terminals::mount_own().map_err(failed("mount /dev/pts"))?;
+    }
     let status = init.status().map_err(failed("start the namespaces' first process"))?;
     Ok(code(status))
 }
@@ -212,6 +219,9 @@ impl Space {
         for (name, value) in pairs {
             arguments.push(name.into());
             arguments.push(value.into());
+        }
+        if self.has_terminals {
+            arguments.push("--has-terminals".into());
         }
         arguments
     }

@@ -26,6 +26,9 @@ pub(crate) struct Notes {
     /// Shared memory with a name.
     #[serde(default)]
     pub(crate) shared: Vec<Segment>,
+    /// Numbers of pseudo-terminals that it has opened.
+    #[serde(default)]
+    pub(crate) terminals: Vec<u32>,
     /// Ids of all processes and threads, as they see themselves: all must be free where they are restored.
     pub(crate) ids: Vec<u32>,
 }
@@ -54,6 +57,7 @@ mod tests {
             stdio: [Standard::Other, Standard::Pipe { inode: 5 }, Standard::File { path: "/e".into() }],
             written: vec![Written { path: "/o".into(), inode: 3, length: 9 }],
             shared: Vec::new(),
+            terminals: vec![2],
             ids: vec![7, 8],
         };
         assert_eq!(Notes::decode(&notes.encode().unwrap()), Some(notes));

@@ -32,6 +32,7 @@ use crate::notes::Notes;
 use crate::shared;
 use crate::stdio;
 use crate::stop::{attended, in_parallel, resume, session_kind};
+use crate::terminals;
 use crate::tree;
 
 /// How long a restored program may take to come to the job socket: it tries every few milliseconds.
@@ -210,16 +211,17 @@ impl Opened {
         Ok(Restored { job, program: raised.program, child: raised.child, cut: cut.into_iter().cloned().collect() })
     }
 
-    /// The folder that the programs know, unless somebody has it or one of the ids: then another one, and namespaces.
+    /// The folder that the programs know, unless somebody has it: then another one. And whether the job takes namespaces of
+    /// its own, because of this or because somebody has an id or a terminal.
     fn take_folder(&self) -> Result<(Folder, bool), RestoreError> {
         if let Some(above) = self.notes.folder.parent().filter(|above| !above.exists()) {
             let mut builder = fs::DirBuilder::new();
             std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
             builder.recursive(true).create(above).map_err(system("make the folder that the programs look in"))?;
         }
-        let ids_are_free = !self.notes.ids.iter().any(|id| tree::exists(*id));
+        let is_taken = self.notes.ids.iter().any(|id| tree::exists(*id)) || terminals::are_taken(&self.notes.terminals);
         match Folder::take_at(&self.notes.folder) {
-            Ok(folder) => Ok((folder, !ids_are_free)),
+            Ok(folder) => Ok((folder, is_taken)),
             Err(FolderError::Taken { .. }) => Ok((Folder::take(&self.manifest().job.name)?, true)),
             Err(error) => Err(error.into()),
         }
@@ -352,6 +354,7 @@ impl Raised {
             last_id: highest.saturating_add(ID_GAP).min(highest_id()),
             files: opened.files.clone(),
             shared: around.work.join("shared.json"),
+            has_terminals: !opened.notes.terminals.is_empty(),
         };
         let shared = serde_json::to_vec(&opened.notes.shared).map_err(io::Error::from);
         shared.and_then(|list| fs::write(&space.shared, list)).map_err(system("tell of the job's shared memory"))?;
@@ -387,7 +390,7 @@ impl Drop for Raised {
         match &mut self.keeper {
             Some(keeper) => {
                 // Its first process ends with the program, and the keeper with that. What cannot be killed has ended.
-                let _ = tree::tree(self.program).and_then(|processes| tree::kill(&processes));
+                let _ = tree::tree(self.program).and_then(|processes| tree::kill(&processes, || {}));
                 let _ = keeper.wait();
             }
             None => clear_away(self.program),
@@ -400,7 +403,7 @@ fn clear_away(root: u32) {
     let processes = tree::tree(root).unwrap_or_default();
     if processes.first().is_some_and(|process| process.parent == std::process::id()) {
         // What cannot be killed has ended.
-        let _ = tree::kill(&processes);
+        let _ = tree::kill(&processes, || {});
         if let Some(pid) = tree::raw(root) {
             let _ = waitpid(Some(pid), WaitOptions::empty());
         }

@@ -7,6 +7,9 @@
 //! The rule: they are copied while all processes stand still, and made anew before the job is restored; under their names
 //! come new files, so that whoever still has the old ones keeps them. A job in namespaces of its own has `/dev/shm` for
 //! itself.
+//!
+//! With them go small files that the job has open for writing, and FIFOs: whoever removes such files at its end, as MPI
+//! does with those of its session, may have come to it since the checkpoint. They are made anew only where they are gone.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -14,9 +17,11 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{SeekFrom, fstatfs, seek};
+use rustix::fs::{CWD, FileType, Gid, Mode, SeekFrom, Uid, chown, fstatfs, mknodat, seek};
 use serde::{Deserialize, Serialize};
 
+use crate::files;
+use crate::stdio::Standard;
 use crate::tree::Process;
 
 /// Where POSIX's shared memory is.
@@ -25,10 +30,16 @@ pub(crate) const PLACE: &str = "/dev/shm";
 const MEMORY: i64 = 0x0102_1994;
 /// Largest file of a disk that counts.
 const LARGEST: u64 = 1 << 30;
+/// Largest file that counts because it is open.
+const SMALL: u64 = 1 << 20;
+/// Most files and FIFOs that count because they are open.
+const MOST_OPEN: usize = 1024;
+/// Where no file can be made.
+const MADE_BY_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// Bytes that are copied at a time.
 const PIECE: usize = 1 << 20;
 
-/// A file of shared memory.
+/// A file of shared memory, or one that may be gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Its name, as the processes know it.
@@ -37,14 +48,54 @@ pub struct Segment {
     copy: String,
     mode: u32,
     owner: (u32, u32),
+    #[serde(default)]
+    kind: Kind,
 }
 
-/// Copies what the tree has mapped into `folder`. All of its processes stand still.
+/// Why a file is in an image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    /// It is mapped for others to see: always made anew.
+    #[default]
+    Mapped,
+    /// It is open: made anew where it is gone.
+    Open,
+    /// It is a FIFO that is open: the same, and it has no copy.
+    Fifo,
+}
+
+/// Copies what the tree has mapped or open into `folder`, but for the files behind its standard streams, which are the
+/// restoring side's. All of its processes stand still.
 ///
 /// # Errors
 ///
 /// A file cannot be read, or its copy not be written.
-pub(crate) fn save(tree: &[Process], folder: &Path) -> io::Result<Vec<Segment>> {
+pub(crate) fn save(tree: &[Process], stdio: &[Standard; 3], folder: &Path) -> io::Result<Vec<Segment>> {
+    let mut segments = save_mapped(tree, folder)?;
+    let is_known = |segments: &[Segment], path: &Path| segments.iter().any(|segment| segment.path == path);
+    let is_standard = |path: &Path| stdio.iter().any(|standard| standard.path().map(Path::new) == Some(path));
+    for (path, link) in files::named(tree).into_iter().take(MOST_OPEN) {
+        let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
+        if is_elsewhere || is_standard(&path) || is_known(&segments, &path) {
+            continue;
+        }
+        // One that is closed meanwhile is the business of somebody whom we do not hold.
+        let Ok(stat) = fs::metadata(&link) else { continue };
+        let kind = if stat.is_file() { Kind::Open } else { Kind::Fifo };
+        let copy = format!("katydid-shared-{}", segments.len());
+        if kind == Kind::Open {
+            if stat.len() > SMALL {
+                continue;
+            }
+            copied(&mut File::open(&link)?, &mut File::create(folder.join(&copy))?)?;
+        }
+        segments.push(Segment { path, copy, mode: stat.mode() & 0o7777, owner: (stat.uid(), stat.gid()), kind });
+    }
+    Ok(segments)
+}
+
+fn save_mapped(tree: &[Process], folder: &Path) -> io::Result<Vec<Segment>> {
     let mut segments = Vec::new();
     for (path, (pid, is_written)) in mapped(tree) {
         // As the process sees it, which may be in a namespace of its own.
@@ -57,7 +108,7 @@ pub(crate) fn save(tree: &[Process], folder: &Path) -> io::Result<Vec<Segment>> 
         let copy = format!("katydid-shared-{}", segments.len());
         copied(&mut file, &mut File::create(folder.join(&copy))?)?;
         let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
-        segments.push(Segment { path, copy, mode, owner });
+        segments.push(Segment { path, copy, mode, owner, kind: Kind::Mapped });
     }
     Ok(segments)
 }
@@ -133,7 +184,7 @@ impl Drop for Made {
 /// With the file's name.
 pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<Made, (PathBuf, io::Error)> {
     let mut made = Made::default();
-    for segment in segments {
+    for segment in segments.iter().filter(|segment| segment.kind == Kind::Mapped || !segment.path.exists()) {
         make_one(segment, folder).map_err(|error| (segment.path.clone(), error))?;
         made.0.push(segment.path.clone());
     }
@@ -143,6 +194,9 @@ pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<Made, (PathBuf
 fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
         fs::create_dir_all(above)?;
+    }
+    if segment.kind == Kind::Fifo {
+        return make_fifo(segment);
     }
     let mut name = segment.path.clone().into_os_string();
     name.push(format!(".katydid-{}", std::process::id()));
@@ -158,6 +212,12 @@ fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
         let _ = fs::remove_file(&name);
     }
     outcome
+}
+
+fn make_fifo(segment: &Segment) -> io::Result<()> {
+    mknodat(CWD, &segment.path, FileType::Fifo, Mode::from_raw_mode(segment.mode), 0)?;
+    let (owner, group) = segment.owner;
+    Ok(chown(&segment.path, Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)))?)
 }
 
 /// Whether some of them are where POSIX's shared memory is.
@@ -194,7 +254,7 @@ mod tests {
         let stat = fs::metadata(folder.path().join("copy")).unwrap();
         assert!(stat.blocks() < 1 << 12, "{} blocks", stat.blocks());
         let owner = (stat.uid(), stat.gid());
-        let segment = Segment { path: path.clone(), copy: "copy".into(), mode: 0o640, owner };
+        let segment = Segment { path: path.clone(), copy: "copy".into(), mode: 0o640, owner, kind: Kind::Mapped };
         let made = make(&[segment], folder.path()).unwrap();
         let file = File::open(&path).unwrap();
         let (mut first, mut last) = ([0; 5], [0; 4]);
@@ -203,5 +263,30 @@ mod tests {
         assert_eq!((&first, &last, file.metadata().unwrap().mode() & 0o777), (b"first", b"last", 0o640));
         drop(made);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_open_comes_back_where_it_is_gone() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join("session").join(name);
+        fs::create_dir(folder.path().join("session")).unwrap();
+        let mut written = File::create(path("written")).unwrap();
+        written.write_all(b"then").unwrap();
+        fs::write(path("read"), b"read").unwrap();
+        let _read = File::open(path("read")).unwrap();
+        mknodat(CWD, path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let _fifo = File::options().read(true).write(true).open(path("fifo")).unwrap();
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let mut saved = save(&us, &stdio, image.path()).unwrap();
+        saved.retain(|segment| segment.path.starts_with(folder.path()));
+        assert_eq!(saved.len(), 2, "{saved:?}");
+        written.write_all(b" and now").unwrap();
+        assert!(make(&saved, image.path()).unwrap().0.is_empty(), "what is there stays");
+        assert_eq!(fs::read(path("written")).unwrap(), b"then and now");
+        fs::remove_dir_all(folder.path().join("session")).unwrap();
+        make(&saved, image.path()).unwrap().keep();
+        assert_eq!(fs::read(path("written")).unwrap(), b"then");
+        assert!(!path("read").exists() && fs::metadata(path("fifo")).unwrap().mode() & 0o170_777 == 0o10_600);
     }
 }

@@ -20,12 +20,27 @@ pub(crate) fn is_connected(processes: &[Process]) -> bool {
         !sockets.is_empty()
             && LISTS.iter().any(|list| {
                 match fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)) {
-                    Ok(text) => connections(&text).any(|inode| sockets.contains(inode)),
+                    Ok(text) => connections(&text).any(|connection| sockets.contains(connection.inode)),
                     // A kernel without this protocol has no list of it.
                     Err(error) => error.kind() != std::io::ErrorKind::NotFound,
                 }
             })
     })
+}
+
+/// Whether any of the processes, which stand still, has a connection to somebody else. Sockets that cannot be looked at
+/// count for nothing.
+pub(crate) fn has_others(processes: &[Process]) -> bool {
+    let mut pairs = BTreeSet::new();
+    for process in processes {
+        let sockets = sockets(process.pid);
+        for list in LISTS {
+            let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
+            let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
+            pairs.extend(ours.map(|connection| (connection.local.to_owned(), connection.remote.to_owned())));
+        }
+    }
+    pairs.iter().any(|(local, remote)| !pairs.contains(&(remote.clone(), local.clone())))
 }
 
 /// Whether CRIU has dumped one.
@@ -43,12 +58,19 @@ fn sockets(pid: u32) -> BTreeSet<String> {
         .collect()
 }
 
-/// Inodes in the kernel's list of sockets, but for those that only listen.
-fn connections(list: &str) -> impl Iterator<Item = &str> {
+/// A line of the kernel's list of sockets.
+struct Connection<'a> {
+    local: &'a str,
+    remote: &'a str,
+    inode: &'a str,
+}
+
+/// All sockets of a list, but for those that only listen.
+fn connections(list: &str) -> impl Iterator<Item = Connection<'_>> {
     list.lines().skip(1).filter_map(|line| {
-        let mut words = line.split_whitespace().skip(3);
-        let (state, inode) = (words.next()?, words.nth(5)?);
-        (state != LISTENING).then_some(inode)
+        let mut words = line.split_whitespace().skip(1);
+        let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
+        (state != LISTENING).then_some(Connection { local, remote, inode: words.nth(5)? })
     })
 }
 
@@ -70,11 +92,28 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_to_ourselves_is_none_to_others() {
+        let process = |pid| Process { pid, parent: 0, state: 'R' };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let script =
+            "import socket, sys\ns = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\nsys.stdin.read()";
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", script, &listener.local_addr().unwrap().port().to_string()]);
+        let mut other = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let _accepted = listener.accept().unwrap();
+        assert!(has_others(&[process(other.id())]));
+        // Other tests of this process have connections of their own, all of them to it.
+        assert!(!has_others(&[process(std::process::id()), process(other.id())]));
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+
+    #[test]
     fn a_listener_is_no_connection() {
         let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
                     0: 0100007F:A3E1 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100\n   \
                     1: 0100007F:A3E1 0100007F:B2C2 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100\n";
-        assert_eq!(connections(list).collect::<Vec<_>>(), ["4712"]);
+        assert_eq!(connections(list).map(|connection| connection.inode).collect::<Vec<_>>(), ["4712"]);
     }
 
     #[test]

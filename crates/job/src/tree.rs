@@ -143,15 +143,17 @@ pub fn go_on(tree: &[Process]) {
     signal(&stopped, Signal::CONT);
 }
 
-/// Kills the tree, which is frozen or stopped, and reaps all of it but the root, whose parent waits for it elsewhere.
+/// Kills the tree, which is frozen or stopped, and reaps all of it but the root, whose parent waits for it elsewhere. In
+/// between, `release` lets go of the dead what holds on to them.
 ///
 /// # Errors
 ///
 /// This process cannot become the one that orphans fall to.
-pub fn kill(tree: &[Process]) -> io::Result<()> {
+pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
     // Descendants whose parents die become our children, so that they can be waited for: ids are free again after.
     set_child_subreaper(raw(std::process::id()))?;
     signal(tree, Signal::KILL);
+    release();
     for pid in tree.iter().skip(1).filter_map(|process| raw(process.pid)) {
         reap(pid);
     }
@@ -244,7 +246,7 @@ mod tests {
         };
         assert_eq!(found[0].pid, root.id());
         assert!(found[1..].iter().all(|process| found.iter().any(|parent| parent.pid == process.parent)));
-        kill(&found).unwrap();
+        kill(&found, || {}).unwrap();
         assert_eq!(root.wait().unwrap().signal(), Some(9));
         assert!(found.iter().all(|process| !exists(process.pid)));
     }

@@ -13,10 +13,14 @@ use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{runs, tree, until};
+use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
 use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said, way_to};
+
+/// More than a machine has that does nothing else.
+const TERMINALS: usize = 16;
 
 const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("ranks_of_mpi_are_killed_and_restored_whole", ranks),
@@ -39,29 +43,39 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// `mpirun`, its ranks and their workers: killed at once after a checkpoint, and stopped with one; restored both times.
+/// `mpirun`, its ranks and their workers: killed after a checkpoint, gone on to their end after one, which they come to by
+/// talking to each other, and stopped with one. Restored each time; the last time others have the numbers that its
+/// terminals had.
 fn ranks(places: &Places, way: &str) -> Result<()> {
     if let Some(why) = places.why_not_built("mpi_ring", Variant::Mpi) {
         println!("{why}");
         return Ok(());
     }
     let (stage, kept) = (Stage::new(places, way)?, kept_of(places, "mpi_ring")?);
-    for (image, options) in [("killed", &["--leave-running"][..]), ("stopped", &[])] {
+    let mut terminals = Vec::new();
+    for image in ["killed", "ended", "stopped"] {
         let mut job = stage.start("ring", ("mpi_ring", Variant::Mpi), &[], &[50])?;
         ensure!(job.holds_itself()?, "the job ended before its point");
         let before = job.output_so_far()?.len();
+        let options = if image == "stopped" { &[][..] } else { &["--leave-running"] };
         stage.checkpoint(&job, image, options)?;
         let after = job.output_so_far()?.len();
-        if options.is_empty() {
-            was_stopped(job)?;
-        } else {
-            job.kill_everything(&stage.server)?;
-            drop(job);
+        match image {
+            "killed" => job.kill_everything(&stage.server)?,
+            "ended" => {
+                let outcome = job.finish(LIMIT)?;
+                ensure!(outcome.status.success() && outcome.text() == kept, "the job that went on: {}", said(&outcome));
+            }
+            _ => {
+                was_stopped(job)?;
+                terminals = (0..TERMINALS).map(|_| openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)).collect();
+            }
         }
         let outcome = stage.restore("ring", image, &[])?.finish(LIMIT)?;
         continues(&kept, (before, after), &outcome).context(image)?;
         stage.is_clean()?;
     }
+    ensure!(terminals.iter().all(Result::is_ok), "there were no terminals to be taken");
     Ok(())
 }
 
@@ -188,7 +202,7 @@ fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
 /// A CRIU that is killed as soon as it has written the file that the environment names, or has just ended; not while there is
 /// no file `armed` beside the script.
 const KILLED_CRIU: &str = r#"#!/bin/sh
-case " $* " in *" dump "*) ;; *) exec CRIU "$@" ;; esac
+case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
 folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
 CRIU "$@" &
@@ -211,8 +225,12 @@ pub(crate) fn criu(places: &Places) -> String {
 
 /// A CRIU that writes the file that the environment names when it has dumped.
 const TELLING_CRIU: &str = r#"#!/bin/sh
-CRIU "$@" || exit
-case " $* " in *" dump "*) : > "$CRIU_FILE" ;; esac
+case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
+folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
+CRIU "$@" &
+until [ -e "$folder/inventory.img" ] || ! kill -0 $! 2>/dev/null; do :; done
+: > "$CRIU_FILE"
+wait $!
 "#;
 
 /// Puts a script in place of CRIU, with `CRIU` as the name of the real one.
@@ -251,7 +269,7 @@ fn ended_away_by(places: &Places, way: &str, program: &Path, arguments: &[&str],
 }
 
 fn killed_criu(places: &Places, way: &str) -> Result<()> {
-    for file in ["dump.log", "pstree", "mm-", "pages-", "core-", "files.img"] {
+    for file in ["fdinfo", "pstree", "mm-", "pages-", "core-", "files.img"] {
         for options in [&["--leave-running"][..], &[]] {
             killed_criu_at(places, way, file, options)
                 .with_context(|| format!("CRIU killed at {file}, {options:?}"))?;
@@ -274,11 +292,14 @@ fn killed_criu_at(places: &Places, way: &str, file: &str, options: &[&str]) -> R
     ensure!(job.holds_itself()?, "the job ended before its second point");
     fs::write(stage.image("armed"), "")?;
     let outcome = job.checkpoint(&stage.image("image"), options)?;
-    ensure!(
-        !outcome.status.success() && outcome.errors().contains("CRIU was killed"),
-        "a killed CRIU is not named: {}",
-        said(&outcome)
-    );
+    // It may have done its part before it is killed: then it only holds a program that is to be killed, or ends.
+    let is_done = outcome.status.success();
+    if is_done && options.is_empty() {
+        was_stopped(job)?;
+        stage.restore("survivor", "image", &[])?.finish(LIMIT)?;
+        return stage.is_clean();
+    }
+    ensure!(is_done || outcome.errors().contains("CRIU was killed"), "a killed CRIU is not named: {}", said(&outcome));
     let (kept, outcome) = (kept_loop(places)?, job.finish(LIMIT)?);
     let went_on = outcome.status.success() && outcome.text() == kept;
     let is_told = outcome.errors().contains("which a killed CRIU leaves behind");
@@ -287,7 +308,7 @@ fn killed_criu_at(places: &Places, way: &str, file: &str, options: &[&str]) -> R
     ensure!(went_on || was_ended, "{}", said(&outcome));
     let outcome = images(places, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
-    continues(&kept, (before, before), &stage.restore("survivor", "image", &[])?.finish(LIMIT)?)?;
+    continues(&kept, (before, before), &stage.restore("survivor", "image", &["--at", "1"])?.finish(LIMIT)?)?;
     stage.is_clean()
 }
 

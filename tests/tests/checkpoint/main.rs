@@ -29,10 +29,7 @@ use katydid_tests::watch::why_no_checkpoint;
 use libtest_mimic::{Arguments, Trial};
 
 /// Scenarios that have not passed many times in a row yet: the sweep's.
-const UNPROVEN: [&str; 1] = [
-    // Each mpirun has pseudo-terminals, whose numbers others may have by the time of the restore.
-    "ranks_of_mpi_are_killed_and_restored_whole",
-];
+const UNPROVEN: [&str; 0] = [];
 
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
 /// kind of state each from before a checkpoint until after, on every way. The other programs are the sweep's: they keep

@@ -1,0 +1,113 @@
+//! As much of protocol buffers' encoding as CRIU's files and messages take: fields of numbers and of bytes.
+//!
+//! The rule: what is read may be anybody's. A length is bounded by what is there, and whatever is not understood ends the
+//! reading.
+
+/// What a field holds.
+pub(crate) enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+    /// Of four or eight bytes, which nothing here is.
+    Fixed,
+}
+
+/// The fields of a message, up to the first that cannot be.
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (u64, Value<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let key = self.number()?;
+        let value = match key & 7 {
+            0 => Value::Number(self.number()?),
+            1 => self.take(8).map(|_| Value::Fixed)?,
+            2 => {
+                let length = self.number()?;
+                Value::Bytes(self.take(usize::try_from(length).ok()?)?)
+            }
+            5 => self.take(4).map(|_| Value::Fixed)?,
+            _ => return None,
+        };
+        Some((key >> 3, value))
+    }
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// Seven bits a byte, the lowest first.
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+}
+
+/// A message that is being written.
+#[derive(Debug, Default)]
+pub(crate) struct Message(Vec<u8>);
+
+impl Message {
+    /// With a field that holds a number more.
+    pub(crate) fn number(mut self, field: u64, value: u64) -> Self {
+        self.raw(field << 3);
+        self.raw(value);
+        self
+    }
+
+    /// With a field that holds bytes, a text or a message more.
+    pub(crate) fn bytes(mut self, field: u64, value: &[u8]) -> Self {
+        self.raw(field << 3 | 2);
+        self.raw(value.len() as u64);
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    /// As it is sent.
+    pub(crate) fn encoded(self) -> Vec<u8> {
+        self.0
+    }
+
+    fn raw(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let message = Message::default().number(1, u64::MAX).bytes(68, b"/image").number(12, 1).encoded();
+        let mut fields = Fields(&message);
+        assert!(matches!(fields.next(), Some((1, Value::Number(u64::MAX)))));
+        assert!(matches!(fields.next(), Some((68, Value::Bytes(b"/image")))));
+        assert!(matches!(fields.next(), Some((12, Value::Number(1)))));
+        assert!(fields.next().is_none());
+    }
+
+    #[test]
+    fn a_field_that_is_cut_ends_the_reading() {
+        let message = Message::default().bytes(5, b"post-dump").encoded();
+        for length in 0..message.len() {
+            assert!(Fields(&message[..length]).next().is_none(), "{length}");
+        }
+    }
+}
