@@ -29,7 +29,10 @@ use katydid_tests::watch::why_no_checkpoint;
 use libtest_mimic::{Arguments, Trial};
 
 /// Scenarios that have not passed many times in a row yet: the sweep's.
-const UNPROVEN: [&str; 0] = [];
+const UNPROVEN: [&str; 1] = [
+    // The job was once at its end before its third point.
+    "a_session_of_opencl_moves_to_another_device_and_back",
+];
 
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
 /// kind of state each from before a checkpoint until after, on every way. The other programs are the sweep's: they keep
