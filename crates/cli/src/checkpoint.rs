@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use katydid_job::folder;
 use katydid_job::view::{Report, Request, Step};
+use serde::Serialize;
 
 use crate::admin;
 use crate::failure::{Failure, Outcome};
@@ -57,26 +58,30 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
 
 /// Asks and waits; what the supervisor says ends with the report or a failure.
 fn ask(control: &Path, request: &Request) -> Result<Report, Failure> {
-    let progress = Progress::new();
-    let began = Instant::now();
-    let mut last = None;
-    admin::post_lines(control, "/v1/checkpoints", request, |step: Step| {
-        progress.show(&line(&step, began));
-        let ended = step.is_last();
-        last = Some(step);
-        ended
-    })
-    .map_err(Failure::server)?;
-    drop(progress);
-    match last {
+    match last_step(control, "/v1/checkpoints", request)? {
         Some(Step::Done(report)) => Ok(report),
         Some(Step::Failed { error }) => Err(Failure::work(format!("no checkpoint: {error}"))),
         _ => Err(Failure::work("no checkpoint: the job's supervisor has ended")),
     }
 }
 
+/// Asks a supervisor for what it tells the steps of, shows these, and gives the last one; none if it said nothing.
+pub(crate) fn last_step(control: &Path, path: &str, request: &impl Serialize) -> Result<Option<Step>, Failure> {
+    let progress = Progress::new();
+    let began = Instant::now();
+    let mut last = None;
+    admin::post_lines(control, path, request, |step: Step| {
+        progress.show(&line(&step, began));
+        let ended = step.is_last();
+        last = Some(step);
+        ended
+    })
+    .map_err(Failure::server)?;
+    Ok(last)
+}
+
 /// What is going on, for the terminal.
-pub(crate) fn line(step: &Step, began: Instant) -> String {
+fn line(step: &Step, began: Instant) -> String {
     match step {
         Step::Write { done, total, written } => {
             let rate = (*done as f64 / began.elapsed().as_secs_f64().max(1e-3)) as u64;

@@ -3,17 +3,15 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use katydid_job::folder;
 use katydid_job::view::{Migration, Moved, Step};
 
-use crate::checkpoint::line;
+use crate::address;
+use crate::checkpoint::last_step;
 use crate::failure::{Failure, Outcome};
 use crate::flags::MigrateFlags;
 use crate::size::Size;
-use crate::terminal::Progress;
-use crate::{address, admin};
 
 /// Runs the command.
 pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
@@ -30,18 +28,7 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
 
 /// Asks and waits; what the supervisor says ends with the report or a failure.
 fn ask(control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
-    let progress = Progress::new();
-    let began = Instant::now();
-    let mut last = None;
-    admin::post_lines(control, "/v1/migrations", wanted, |step: Step| {
-        progress.show(&line(&step, began));
-        let ended = step.is_last();
-        last = Some(step);
-        ended
-    })
-    .map_err(Failure::server)?;
-    drop(progress);
-    match last {
+    match last_step(control, "/v1/migrations", wanted)? {
         Some(Step::Moved(moved)) => Ok(moved),
         Some(Step::Failed { error }) => Err(Failure::work(format!("not moved, and everything goes on: {error}"))),
         _ => Err(Failure::work("not moved: the job's supervisor has ended")),
