@@ -11,8 +11,8 @@ use katydid_cuda_sys::{CUmemLocation, CUresult, advice, location_type, range_att
 /// What everything here gives.
 type Outcome<T = ()> = Result<T, CUresult>;
 
-/// Advice holds for whole pages.
-const PAGE: u64 = 4096;
+/// Advice holds for whole pages, of this many bytes.
+pub const PAGE: u64 = 4096;
 
 /// `CU_DEVICE_CPU` and `CU_DEVICE_INVALID`: ordinals that are none.
 const CPU: i32 = -1;

@@ -81,6 +81,21 @@ fn advice_and_prefetching_are_told_back() {
 }
 
 #[test]
+fn what_was_said_of_memory_outlives_its_neighbours() {
+    let _scene = Scene::new();
+    let blocks: Vec<u64> = (0..8).map(|_| managed(100)).collect();
+    // SAFETY: addresses by value.
+    unsafe {
+        ok(cuMemAdvise(blocks[0], 100, 1, 0));
+        for &neighbour in &blocks[1..] {
+            ok(cuMemFree_v2(neighbour));
+        }
+        assert_eq!(range(blocks[0], 100, 1), 1);
+        ok(cuMemFree_v2(blocks[0]));
+    }
+}
+
+#[test]
 fn memory_is_attached_as_a_whole_and_to_streams_of_the_program() {
     let _scene = Scene::new();
     let (address, stream) = (managed(100), stream(1));
