@@ -52,7 +52,9 @@ pub fn libraries(places: &Places) -> PathBuf {
     places.opencl().join("usr/lib/x86_64-linux-gnu")
 }
 
-/// What makes a process find the driver, and keep what it compiles below the target folder.
+/// What makes a process find the driver, and compile for itself alone: PoCL's cache does not stand several processes that
+/// build the same program at the same time, such as ranks of MPI (<https://github.com/pocl/pocl/issues/1480>). What is
+/// compiled lies below the target folder until its process ends.
 #[must_use]
 pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
     let root = places.opencl();
@@ -60,5 +62,6 @@ pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
         ("OCL_ICD_VENDORS", root.join("vendors").into()),
         ("LD_LIBRARY_PATH", libraries(places).into()),
         ("POCL_CACHE_DIR", root.join("cache").into()),
+        ("POCL_KERNEL_CACHE", "0".into()),
     ]
 }
