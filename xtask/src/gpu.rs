@@ -3,7 +3,7 @@
 //! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
 //! program; the machine needs no more than a driver, bash, tar and xz. Four ways are tried, one after the other, since some
 //! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
-//! and over TCP. The part `checkpoint` is by itself: `run.sh checkpoint`.
+//! and over TCP. The parts `checkpoint` and `frameworks` are by themselves: `run.sh checkpoint`.
 
 use std::env;
 use std::fs;
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{apps, dist};
+use crate::{apps, dist, frameworks};
 
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -56,7 +56,8 @@ const ARCHIVE: &str = "pack.tar.xz";
 /// What the other side starts. An archive that is newer than what was unpacked is unpacked anew.
 const SCRIPT: &str = r#"#!/usr/bin/env bash
 # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.
-# `run.sh checkpoint` runs the tests and measurements of checkpoints instead. What is packed goes to unpacked/.
+# `run.sh checkpoint` runs the tests and measurements of checkpoints instead, `run.sh frameworks` programs of PyTorch,
+# JAX, CuPy and others that the machine has (`--help` tells the options). What is packed goes to unpacked/.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 pack=$here/unpacked
@@ -119,7 +120,9 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     }
     for file in fs::read_dir(&from.frameworks).context("cannot read the programs of frameworks")? {
         let file = file?;
-        copy(&file.path(), &to.frameworks.join(file.file_name()))?;
+        if file.file_type()?.is_file() {
+            copy(&file.path(), &to.frameworks.join(file.file_name()))?;
+        }
     }
     pack_criu(tree, &to)?;
     for test in TESTS.into_iter().chain([CHECKPOINT_TESTS]) {
@@ -190,15 +193,18 @@ struct Run {
 pub(crate) enum Part {
     /// Tests and measurements of checkpoints.
     Checkpoint,
+    /// Programs of PyTorch, JAX, CuPy, Triton, numba and others.
+    Frameworks,
 }
 
 /// Runs the pack, or a part of it, and writes the report.
-pub(crate) fn run(folder: &Path, part: Option<Part>) -> Result<ExitCode> {
+pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Options) -> Result<ExitCode> {
     let folder = folder.canonicalize().with_context(|| format!("{} is no pack", folder.display()))?;
     let report = env::var_os("OUT").map_or_else(|| folder.join("report"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
     match part {
         Some(Part::Checkpoint) => run_checkpoint(&folder, &report),
+        Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
         None => run_all(&folder, &report),
     }
 }
@@ -306,7 +312,7 @@ fn trace(places: &Places, report: &Path) -> Result<Outcome> {
 }
 
 /// What the machine says of itself; a question that it cannot answer stays open.
-fn machine() -> Value {
+pub(crate) fn machine() -> Value {
     let ask = |program: &str, arguments: &[&str]| {
         let answer = shell::read(Command::new(program).args(arguments)).unwrap_or_default();
         answer.trim().to_owned()

@@ -11,6 +11,7 @@ mod demo;
 mod demo_checkpoint;
 mod dist;
 mod failures;
+mod frameworks;
 mod gpu;
 mod layers;
 mod opencl;
@@ -67,11 +68,13 @@ enum Command {
         #[arg(long, value_name = "DIR", conflicts_with = "run")]
         pack: Option<PathBuf>,
         /// Runs everything in the folder DIR and writes the report to $OUT, or to DIR/report.
-        #[arg(long, value_name = "DIR", required_unless_present = "pack")]
+        #[arg(long, value_name = "DIR", required_unless_present_any = ["pack", "part"])]
         run: Option<PathBuf>,
-        /// Only this part of the run.
-        #[arg(requires = "run")]
+        /// Only this part of the run; `frameworks` runs out of a checkout too.
+        #[arg(conflicts_with = "pack")]
         part: Option<gpu::Part>,
+        #[command(flatten)]
+        options: frameworks::Options,
     },
 }
 
@@ -88,8 +91,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     // The run on a GPU machine happens without a checkout.
-    if let Command::GpuTest { run: Some(folder), part, .. } = &command {
-        return gpu::run(folder, *part);
+    if let Command::GpuTest { run: Some(folder), part, options, .. } = &command {
+        return gpu::run(folder, *part, options);
     }
     let tree = Tree::find()?;
     match command {
@@ -102,7 +105,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Layers => layers::run(&tree)?,
         Command::Style => style::run(&tree)?,
         Command::Bless => bless::run(&tree)?,
-        Command::GpuTest { pack, .. } => gpu::pack(&tree, &pack.unwrap_or_default())?,
+        Command::GpuTest { part: Some(gpu::Part::Frameworks), options, .. } => {
+            return frameworks::run_here(&tree, &options);
+        }
+        Command::GpuTest { pack: Some(folder), .. } => gpu::pack(&tree, &folder)?,
+        Command::GpuTest { .. } => anyhow::bail!("this part runs out of a pack: `gpu-test --pack DIR` makes one"),
     }
     Ok(ExitCode::SUCCESS)
 }

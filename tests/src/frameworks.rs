@@ -1,0 +1,231 @@
+//! The items of the compatibility run, `tests/frameworks/items.txt`: programs of PyTorch, JAX, CuPy, Triton, numba and others, each run
+//! natively and through Katydid, its results compared line by line ([`said`]).
+//!
+//! A machine with a GPU is had for minutes: every run has a time limit of its own, and none begins that could not end in
+//! time. A framework that is not there makes its items absent, never failed.
+
+pub mod said;
+pub mod trial;
+
+use serde_json::{Value, json};
+
+/// Tells an item which driver is below it: `soft`, or anything else. What cannot run on softcuda is avoided by that.
+pub const DRIVER_VARIABLE: &str = "ITEM_DRIVER";
+
+/// One line of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// `framework.what`.
+    pub name: String,
+    /// As its makers call it.
+    pub framework: String,
+    /// The file among the frameworks' programs.
+    pub script: String,
+    /// What it is given.
+    pub argument: String,
+    /// Seconds that one run may take.
+    pub seconds: u64,
+    /// Whether it means something on softcuda.
+    pub is_soft: bool,
+}
+
+/// Why the list was refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ItemsError {
+    /// A line of another form.
+    #[error("items.txt:{line}: expected `item | framework | script argument | seconds | any or gpu`")]
+    Malformed {
+        /// Counted from 1.
+        line: usize,
+    },
+    /// Two items of one name.
+    #[error("items.txt:{line}: {name} stands there twice")]
+    Twice {
+        /// Of the second one, counted from 1.
+        line: usize,
+        /// The name.
+        name: String,
+    },
+}
+
+/// The items, in the order of the list.
+///
+/// # Errors
+///
+/// See [`ItemsError`].
+pub fn items() -> Result<Vec<Item>, ItemsError> {
+    parse(include_str!("../frameworks/items.txt"))
+}
+
+fn parse(text: &str) -> Result<Vec<Item>, ItemsError> {
+    let mut items: Vec<Item> = Vec::new();
+    for (index, text) in text.lines().enumerate() {
+        if text.trim().is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let line = index + 1;
+        let item = parse_line(text).ok_or(ItemsError::Malformed { line })?;
+        if items.iter().any(|other| other.name == item.name) {
+            return Err(ItemsError::Twice { line, name: item.name });
+        }
+        items.push(item);
+    }
+    Ok(items)
+}
+
+fn parse_line(text: &str) -> Option<Item> {
+    let mut fields = text.split('|').map(str::trim);
+    let mut field = || fields.next().filter(|field| !field.is_empty()).map(str::to_owned);
+    let (name, framework, program, seconds, drivers) = (field()?, field()?, field()?, field()?, field()?);
+    let (script, argument) = program.split_once(' ')?;
+    let is_soft = match drivers.as_str() {
+        "any" => true,
+        "gpu" => false,
+        _ => return None,
+    };
+    let (script, argument) = (script.to_owned(), argument.trim().to_owned());
+    Some(Item { name, framework, script, argument, seconds: seconds.parse().ok()?, is_soft })
+}
+
+impl Item {
+    /// Whether one of `wanted` names it: itself, or all that begin with the word and a dot. None wanted: all are.
+    pub fn is_among(&self, wanted: &[String]) -> bool {
+        let names = |word: &String| {
+            let rest = self.name.strip_prefix(word.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        wanted.is_empty() || wanted.iter().any(names)
+    }
+}
+
+/// What became of an item on a way.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// It ended well, and said what the native run said.
+    Passed,
+    /// It did not end well: how it ended, and its last words.
+    Failed(String),
+    /// It ended well and said something else: which lines.
+    Differing(String),
+    /// It said something else, but two native runs differ from each other in the same lines.
+    Unsteady(String),
+    /// What it needs is not on the machine.
+    Absent(String),
+    /// There was no time left for it.
+    Late,
+}
+
+impl Verdict {
+    /// One word for it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed(_) => "failed",
+            Self::Differing(_) => "differing",
+            Self::Unsteady(_) => "unsteady",
+            Self::Absent(_) => "absent",
+            Self::Late => "late",
+        }
+    }
+
+    /// Its reason, where it has one.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Passed | Self::Late => None,
+            Self::Failed(reason) | Self::Differing(reason) | Self::Unsteady(reason) | Self::Absent(reason) => {
+                Some(reason)
+            }
+        }
+    }
+
+    /// Whether Katydid did something wrong.
+    pub fn is_bad(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Differing(_))
+    }
+}
+
+/// One item on one way.
+#[derive(Debug, Clone)]
+pub struct Told {
+    /// The item's name.
+    pub item: String,
+    /// Its framework's.
+    pub framework: String,
+    /// The way's.
+    pub way: String,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// From start to end of its process.
+    pub seconds: f64,
+    /// Times that it said, in seconds, by name.
+    pub times: Vec<(String, f64)>,
+    /// Versions that it said.
+    pub versions: Vec<(String, String)>,
+}
+
+impl Told {
+    /// As a line of the report.
+    pub fn as_json(&self) -> Value {
+        json!({
+            "item": self.item,
+            "framework": self.framework,
+            "way": self.way,
+            "result": self.verdict.word(),
+            "reason": self.verdict.reason(),
+            "seconds": self.seconds,
+            "times": self.times.iter().map(|(name, time)| (name.clone(), json!(time))).collect::<serde_json::Map<_, _>>(),
+            "versions": self.versions.iter().map(|(name, is)| (name.clone(), json!(is))).collect::<serde_json::Map<_, _>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_item_is_in_its_script() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("frameworks");
+        let items = items().unwrap();
+        assert!(items.len() > 50);
+        for item in items {
+            let text = fs::read_to_string(folder.join(&item.script)).unwrap();
+            let is_suite = item.script == "numba_suite.py";
+            assert!(is_suite || text.contains(&format!("@item\ndef {}():", item.argument)), "{}", item.name);
+        }
+    }
+
+    #[test]
+    fn every_item_of_a_script_is_in_the_list() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("frameworks");
+        let items = items().unwrap();
+        for file in fs::read_dir(folder).unwrap() {
+            let file = file.unwrap();
+            let (script, text) = (file.file_name(), fs::read_to_string(file.path()).unwrap());
+            for name in text.split("@item\ndef ").skip(1).filter_map(|rest| rest.split('(').next()) {
+                let is_listed = items.iter().any(|item| *item.script == *script && item.argument == name);
+                assert!(is_listed, "{}: {name} is not in items.txt", script.display());
+            }
+        }
+    }
+
+    #[test]
+    fn a_malformed_line_is_named() {
+        assert_eq!(parse("# a\n\na | b | c.py d | 9 | most"), Err(ItemsError::Malformed { line: 3 }));
+        assert_eq!(parse("a | b | c.py d | nine | any"), Err(ItemsError::Malformed { line: 1 }));
+        assert_eq!(parse("a | b | c.py | 9 | any"), Err(ItemsError::Malformed { line: 1 }));
+        let twice = "a.b | B | c.py d | 9 | any\na.b | B | c.py e | 9 | gpu";
+        assert_eq!(parse(twice), Err(ItemsError::Twice { line: 2, name: "a.b".into() }));
+    }
+
+    #[test]
+    fn a_word_wants_an_item_or_a_framework() {
+        let item = &parse("torch.loader | PyTorch | t.py loader | 9 | gpu").unwrap()[0];
+        let among = |wanted: &[&str]| item.is_among(&wanted.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+        assert!(among(&[]) && among(&["torch"]) && among(&["jax", "torch.loader"]));
+        assert!(!among(&["tor"]) && !among(&["torch.load"]) && !among(&["jax"]));
+    }
+}

@@ -1,0 +1,150 @@
+//! What an item said, and whether two runs of it said the same.
+//!
+//! `same NAME VALUE` must be equal to the last character, `near NAME TOLERANCE VALUE` within that part of the native value.
+//! `time` and `version` are kept and not compared; every other line belongs to the framework. See `said.py`.
+
+use std::collections::BTreeMap;
+
+/// A result as an item said it.
+#[derive(Debug, Clone, PartialEq)]
+enum Said {
+    Same(String),
+    Near { tolerance: f64, value: f64 },
+}
+
+/// All that one run said.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Words {
+    results: BTreeMap<String, Said>,
+    /// Names said more than once, or lines that are none: an item's own mistake.
+    wrong: Vec<String>,
+    /// Seconds by name.
+    pub times: Vec<(String, f64)>,
+    /// Versions by name.
+    pub versions: Vec<(String, String)>,
+}
+
+impl Words {
+    /// Reads the output of a run.
+    pub fn of(text: &str) -> Self {
+        let mut words = Self::default();
+        for line in text.lines() {
+            if words.read(line).is_none() {
+                words.wrong.push(line.to_owned());
+            }
+        }
+        words
+    }
+
+    /// Takes a line in; none for a line that begins like one of ours and is not.
+    fn read(&mut self, line: &str) -> Option<()> {
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match kind {
+            "same" => {
+                let (name, value) = rest.split_once(' ')?;
+                self.keep(name, Said::Same(value.to_owned()))
+            }
+            "near" => {
+                let mut parts = rest.splitn(3, ' ');
+                let (name, tolerance, value) = (parts.next()?, parts.next()?, parts.next()?);
+                self.keep(name, Said::Near { tolerance: tolerance.parse().ok()?, value: value.parse().ok()? })
+            }
+            "time" => {
+                let (name, seconds) = rest.split_once(' ')?;
+                self.times.push((name.to_owned(), seconds.parse().ok()?));
+                Some(())
+            }
+            "version" => {
+                let (name, value) = rest.split_once(' ')?;
+                self.versions.push((name.to_owned(), value.to_owned()));
+                Some(())
+            }
+            _ => Some(()),
+        }
+    }
+
+    fn keep(&mut self, name: &str, said: Said) -> Option<()> {
+        // A second result of one name would hide the first.
+        self.results.insert(name.to_owned(), said).is_none().then_some(())
+    }
+
+    /// How many results there are. An item without any has shown nothing.
+    pub fn count(&self) -> usize {
+        self.results.len()
+    }
+
+    /// Names of results in which `other` is not what this native run said; also those that only one of them has.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let all = self.results.keys().chain(other.results.keys().filter(|name| !self.results.contains_key(*name)));
+        let differ = |name: &&String| match (self.results.get(*name), other.results.get(*name)) {
+            (Some(native), Some(other)) => !agree(native, other),
+            _ => true,
+        };
+        let wrong = self.wrong.iter().chain(&other.wrong).map(|line| format!("malformed or twice: {line}"));
+        all.filter(differ).cloned().chain(wrong).collect()
+    }
+
+    /// A result as text, for reports.
+    pub fn shown(&self, name: &str) -> String {
+        match self.results.get(name) {
+            Some(Said::Same(value)) => value.chars().take(120).collect(),
+            Some(Said::Near { value, .. }) => value.to_string(),
+            None => "nothing".to_owned(),
+        }
+    }
+}
+
+/// Whether a result is what the native one is. Two numbers that are none agree.
+fn agree(native: &Said, other: &Said) -> bool {
+    match (native, other) {
+        (Said::Same(native), Said::Same(other)) => native == other,
+        (Said::Near { tolerance, value }, Said::Near { value: other, .. }) => {
+            let both_none = value.is_nan() && other.is_nan();
+            value == other || both_none || (value - other).abs() <= tolerance * value.abs()
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NATIVE: &str = "warning: slow\nversion torch 2.11\nsame sum 0x1.8p+3\nnear norm 1e-3 100.0\ntime step 0.25\n";
+
+    #[test]
+    fn equal_words_have_no_differences() {
+        let other = NATIVE.replace("0.25", "0.5").replace("slow", "fast").replace("100.0", "100.09");
+        assert_eq!(Words::of(NATIVE).differences(&Words::of(&other)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_last_bit_counts_and_so_does_what_is_beyond_the_tolerance() {
+        let native = Words::of(NATIVE);
+        assert_eq!(native.differences(&Words::of(&NATIVE.replace("1.8p", "1.9p"))), ["sum"]);
+        assert_eq!(native.differences(&Words::of(&NATIVE.replace("100.0", "100.2"))), ["norm"]);
+        assert_eq!(native.differences(&Words::of(&NATIVE.replace("100.0", "nan"))), ["norm"]);
+    }
+
+    #[test]
+    fn what_one_of_them_lacks_is_a_difference() {
+        let (native, less) = (Words::of(NATIVE), Words::of("same sum 0x1.8p+3"));
+        assert_eq!(native.differences(&less), ["norm"]);
+        assert_eq!(less.differences(&native), ["norm"]);
+    }
+
+    #[test]
+    fn a_result_said_twice_or_malformed_is_a_difference() {
+        let native = Words::of("same a 1");
+        assert_eq!(native.differences(&Words::of("same a 1\nsame a 1")), ["malformed or twice: same a 1"]);
+        assert_eq!(native.differences(&Words::of("same a 1\nnear b much 2")), ["malformed or twice: near b much 2"]);
+    }
+
+    #[test]
+    fn times_and_versions_are_kept() {
+        let words = Words::of(NATIVE);
+        assert_eq!(words.times, [("step".to_owned(), 0.25)]);
+        assert_eq!(words.versions, [("torch".to_owned(), "2.11".to_owned())]);
+        assert_eq!(words.count(), 2);
+    }
+}

@@ -1,0 +1,249 @@
+//! An item on its ways: natively first, then each way beside that.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::said::Words;
+use super::{DRIVER_VARIABLE, Item, Told, Verdict};
+use crate::places::Places;
+use crate::program::{self, Outcome};
+use crate::way::Way;
+
+/// The status by which an item says that what it needs is not there.
+const ABSENT: i32 = 77;
+/// With less time than this left, nothing more is begun.
+const LEAST: Duration = Duration::from_secs(3);
+/// Characters of a program's last words that a report keeps.
+const KEPT: usize = 600;
+/// Differences that a report shows.
+const SHOWN: usize = 4;
+
+/// What all trials have in common.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// Where things lie.
+    pub places: Places,
+    /// The Python that has the frameworks.
+    pub python: PathBuf,
+    /// The native way.
+    pub native: Way,
+    /// The others.
+    pub ways: Vec<Way>,
+    /// What items are told of the driver.
+    pub driver: String,
+    /// Further variables of every run.
+    pub variables: Vec<(String, String)>,
+    /// When everything must have ended.
+    pub deadline: Instant,
+}
+
+/// How a run ended, as far as an item goes.
+enum Ending {
+    Well(Words),
+    Absent(String),
+    Badly(String),
+    Late,
+}
+
+impl Stage {
+    /// Runs an item on every way; each result is told as it comes. Without a native result nothing else is run.
+    pub fn run(&self, item: &Item, tell: &dyn Fn(Told)) {
+        let result = |way: &Way, verdict, seconds, words: Words| Told {
+            item: item.name.clone(),
+            framework: item.framework.clone(),
+            way: way.to_string(),
+            verdict,
+            seconds,
+            times: words.times,
+            versions: words.versions,
+        };
+        let (ending, seconds) = self.once(item, &self.native);
+        let native = match ending {
+            Ending::Well(words) if words.count() == 0 => {
+                return tell(result(&self.native, Verdict::Failed("it showed no result".to_owned()), seconds, words));
+            }
+            Ending::Well(words) => words,
+            other => return tell(result(&self.native, unlike(other), seconds, Words::default())),
+        };
+        tell(result(&self.native, Verdict::Passed, seconds, native.clone()));
+        for way in &self.ways {
+            let (ending, seconds) = self.once(item, way);
+            match ending {
+                Ending::Well(words) => {
+                    let verdict = self.judge(item, &native, &words);
+                    tell(result(way, verdict, seconds, words));
+                }
+                other => tell(result(way, unlike(other), seconds, Words::default())),
+            }
+        }
+    }
+
+    /// Where results differ, a second native run tells whether they are steady natively.
+    fn judge(&self, item: &Item, native: &Words, words: &Words) -> Verdict {
+        let differing = native.differences(words);
+        if differing.is_empty() {
+            return Verdict::Passed;
+        }
+        let shown: Vec<String> = differing
+            .iter()
+            .take(SHOWN)
+            .map(|name| format!("{name}: {} natively, {} here", native.shown(name), words.shown(name)))
+            .collect();
+        let rest = differing.len().saturating_sub(SHOWN);
+        let more = if rest > 0 { format!("; {rest} more") } else { String::new() };
+        let reason = format!("{}{more}", shown.join("; "));
+        match self.once(item, &self.native).0 {
+            Ending::Well(again) => {
+                let unsteady = native.differences(&again);
+                match differing.iter().all(|name| unsteady.contains(name)) {
+                    true => Verdict::Unsteady(reason),
+                    false => Verdict::Differing(reason),
+                }
+            }
+            _ => Verdict::Differing(reason),
+        }
+    }
+
+    /// One run, and its seconds.
+    fn once(&self, item: &Item, way: &Way) -> (Ending, f64) {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left < LEAST {
+            return (Ending::Late, 0.0);
+        }
+        let mut command = way.command(&self.places, &self.python);
+        command.arg("-B").arg(self.places.frameworks.join(&item.script)).arg(&item.argument);
+        command.env(DRIVER_VARIABLE, &self.driver).env("PYTHONUNBUFFERED", "1");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        let own = Duration::from_secs(item.seconds);
+        match program::run(&mut command, own.min(left)) {
+            Ok(outcome) => {
+                let seconds = outcome.took.as_secs_f64();
+                (ending(&outcome), seconds)
+            }
+            // It was cut off by the end of all, not by its own limit.
+            Err(_) if left < own => (Ending::Late, left.as_secs_f64()),
+            Err(error) => (Ending::Badly(last_words(&error.to_string())), own.as_secs_f64()),
+        }
+    }
+}
+
+fn ending(outcome: &Outcome) -> Ending {
+    match outcome.status.code() {
+        Some(0) => Ending::Well(Words::of(&outcome.text())),
+        Some(ABSENT) => Ending::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()),
+        _ => Ending::Badly(last_words(&format!("{}\n{}", outcome.errors(), outcome.ending()))),
+    }
+}
+
+/// The verdict on a run that has no words.
+fn unlike(ending: Ending) -> Verdict {
+    match ending {
+        Ending::Well(_) => Verdict::Passed,
+        Ending::Absent(reason) => Verdict::Absent(reason),
+        Ending::Badly(reason) => Verdict::Failed(reason),
+        Ending::Late => Verdict::Late,
+    }
+}
+
+/// The end of a text, which says what went wrong.
+fn last_words(text: &str) -> String {
+    let text = text.trim_end();
+    let from = text.char_indices().rev().nth(KEPT - 1).map_or(0, |(place, _)| place);
+    text[from..].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Mutex;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Items are shell scripts here, and ways are folders of the loader's path, by which the scripts tell them apart.
+    fn results(script: &str, seconds: u64, left: Duration) -> Vec<(String, Verdict)> {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("item"), script).unwrap();
+        // The runner calls `python -B SCRIPT ARGUMENT`; a shell takes -B as the option that it already has.
+        let shell = folder.path().join("python");
+        fs::write(&shell, "#!/bin/sh\nshift\nexec sh \"$@\"\n").unwrap();
+        std::process::Command::new("chmod").arg("+x").arg(&shell).status().unwrap();
+        let places = Places { frameworks: folder.path().to_owned(), ..Places::of_pack(folder.path()) };
+        let way = |name: &'static str| Way::Direct { name, folder: Some(format!("/{name}").into()) };
+        let stage = Stage {
+            places,
+            python: shell,
+            native: way("native"),
+            ways: vec![way("other")],
+            driver: "soft".to_owned(),
+            variables: vec![("FOLDER".to_owned(), folder.path().display().to_string())],
+            deadline: Instant::now() + left,
+        };
+        let item = Item {
+            name: "a.b".to_owned(),
+            framework: "A".to_owned(),
+            script: "item".to_owned(),
+            argument: "b".to_owned(),
+            seconds,
+            is_soft: true,
+        };
+        let told = Mutex::new(Vec::new());
+        stage.run(&item, &|result| told.lock().unwrap().push((result.way, result.verdict)));
+        told.into_inner().unwrap()
+    }
+
+    fn long(script: &str) -> Vec<(String, Verdict)> {
+        results(script, 60, Duration::from_secs(60))
+    }
+
+    /// True on the way that is not the native one.
+    const OTHER: &str = "case $LD_LIBRARY_PATH in /other*)";
+
+    #[test]
+    fn equal_words_pass() {
+        let told = long("echo same driver $ITEM_DRIVER; echo time a 0.5");
+        assert_eq!(told, [("native".to_owned(), Verdict::Passed), ("other".to_owned(), Verdict::Passed)]);
+    }
+
+    #[test]
+    fn other_words_differ() {
+        let told = long(&format!("{OTHER} echo same a 2;; *) echo same a 1;; esac"));
+        assert_eq!(told[1].1, Verdict::Differing("a: 1 natively, 2 here".to_owned()));
+    }
+
+    #[test]
+    fn what_differs_natively_is_unsteady() {
+        let told = long("echo x >> $FOLDER/runs; echo same runs $(wc -l < $FOLDER/runs)");
+        assert_eq!(told[1].1.word(), "unsteady");
+    }
+
+    #[test]
+    fn a_failure_is_told_with_its_last_words() {
+        let told = long(&format!("{OTHER} echo broken >&2; exit 3;; *) echo same a 1;; esac"));
+        assert_eq!(told[1].1, Verdict::Failed("broken\n\nexit status 3".to_owned()));
+    }
+
+    #[test]
+    fn what_is_absent_natively_is_tried_on_no_other_way() {
+        let told = long("echo no such framework >&2; exit 77");
+        assert_eq!(told, [("native".to_owned(), Verdict::Absent("no such framework".to_owned()))]);
+    }
+
+    #[test]
+    fn an_item_that_shows_nothing_has_failed() {
+        assert_eq!(long("echo all is well")[0].1.word(), "failed");
+    }
+
+    #[test]
+    fn a_hang_costs_its_own_limit_and_nothing_else() {
+        let told = results(&format!("echo same a 1; {OTHER} sleep 600;; esac"), 6, Duration::from_secs(60));
+        assert_eq!(told[0].1, Verdict::Passed);
+        assert_eq!(told[1].1.word(), "failed");
+    }
+
+    #[test]
+    fn nothing_begins_when_the_time_is_up() {
+        assert_eq!(results("echo same a 1", 60, Duration::ZERO), [("native".to_owned(), Verdict::Late)]);
+    }
+}

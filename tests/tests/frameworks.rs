@@ -1,0 +1,47 @@
+//! Items of the compatibility run that need no more than `cargo xtask setup` fetches: on softcuda directly, and through
+//! Katydid over shared memory, a unix socket and TCP, with equal results.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::frameworks::trial::Stage;
+use katydid_tests::frameworks::{Verdict, items};
+use katydid_tests::places::Places;
+use katydid_tests::server::Server;
+use katydid_tests::way::Way;
+
+/// NVIDIA's own Python is the lightest of the frameworks.
+const FAMILY: &str = "core";
+/// Far more than an item takes, on a busy machine too.
+const LIMIT: Duration = Duration::from_secs(240);
+
+#[test]
+fn items_say_the_same_on_every_way() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let target = places.apps.parent().context("the programs lie nowhere")?;
+    let python = target.join("python/bin/python");
+    ensure!(python.exists(), "{} is missing; run `cargo xtask setup` first", python.display());
+    let home = target.join("cuda-toolkit/nvidia/cu13").display().to_string();
+    let server = Server::start(&places, "soft", &[])?;
+    let [shm, tcp] = Way::through(&server);
+    let ways = vec![shm, Way::as_stream(&server), tcp];
+    let native = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let variables = vec![("CUDA_HOME".to_owned(), home)];
+    let driver = "soft".to_owned();
+    for mut item in items()?.into_iter().filter(|item| item.is_among(&[FAMILY.to_owned()])) {
+        item.seconds = LIMIT.as_secs();
+        let deadline = Instant::now() + LIMIT * 5;
+        let (places, python, native, ways) = (places.clone(), python.clone(), native.clone(), ways.clone());
+        let (driver, variables) = (driver.clone(), variables.clone());
+        let stage = Stage { places, python, native, ways, driver, variables, deadline };
+        let told = RefCell::new(Vec::new());
+        stage.run(&item, &|result| told.borrow_mut().push(result));
+        let told = told.into_inner();
+        ensure!(told.len() == 4, "{} was not run on every way: {told:?}", item.name);
+        for told in told {
+            ensure!(told.verdict == Verdict::Passed, "{} {}: {:?}", told.item, told.way, told.verdict);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! `gpu-test frameworks`: programs of PyTorch, JAX, CuPy, Triton, numba and others, natively and through Katydid.
+//!
+//! Several items run at a time, the most telling first, and each result is written as it comes, so that a machine that is
+//! taken away takes no result with it. On a machine without a GPU `--driver soft` runs what softcuda can run.
+
+use std::collections::VecDeque;
+use std::env;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Write;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use katydid_tests::frameworks::trial::Stage;
+use katydid_tests::frameworks::{self, Item, Told, Verdict};
+use katydid_tests::places::Places;
+use katydid_tests::server::Server;
+use katydid_tests::way::Way;
+use serde_json::Value;
+
+use crate::output::{line, step};
+use crate::tree::Tree;
+use crate::{dist, gpu};
+
+/// Items at a time, unless told otherwise or the machine is small: more would wait for each other on one GPU.
+const MOST_JOBS: usize = 4;
+/// The driver whose device is the CPU.
+const SOFT: &str = "soft";
+
+/// What to run, and where.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Options of `frameworks`")]
+pub(crate) struct Options {
+    /// Items or whole families of them, such as torch.training,cupy; all unless given.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Ways beside the native one.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,unix,tcp")]
+    ways: Vec<WayName>,
+    /// Everything ends after so many seconds; what was not begun is told.
+    #[arg(long, value_name = "SECONDS", default_value_t = 560)]
+    within: u64,
+    /// Items at a time; with one, times can be compared.
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
+    /// The Python that has the frameworks: `python3`, or in a checkout the one of `cargo xtask setup`.
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Driver library of all ways: auto or soft.
+    #[arg(long, value_name = "DRIVER", default_value = "auto", value_parser = ["auto", SOFT])]
+    driver: String,
+}
+
+/// A way beside the native one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum WayName {
+    /// Shared memory.
+    Shm,
+    /// Frames on a unix socket.
+    Unix,
+    /// TCP of loopback.
+    Tcp,
+}
+
+impl WayName {
+    fn through(self, server: &Server) -> Way {
+        let [shm, tcp] = Way::through(server);
+        match self {
+            Self::Shm => shm,
+            Self::Unix => Way::as_stream(server),
+            Self::Tcp => tcp,
+        }
+    }
+}
+
+/// Runs the items out of a checkout, after building what they go through.
+pub(crate) fn run_here(tree: &Tree, options: &Options) -> Result<ExitCode> {
+    dist::run(tree, false)?;
+    let report = env::var_os("OUT").map_or_else(|| tree.target.join("frameworks"), PathBuf::from);
+    fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
+    let python = options.python.clone().unwrap_or_else(|| tree.target.join("python/bin/python"));
+    // numba and CuPy find headers and libdevice by these.
+    let home = tree.cuda().display().to_string();
+    let variables = ["CUDA_HOME", "CUDA_PATH"].map(|name| (name.to_owned(), home.clone())).to_vec();
+    run(tree.places(), &report, python, variables, options)
+}
+
+/// Runs the items out of a pack.
+pub(crate) fn run_packed(folder: &Path, report: &Path, options: &Options) -> Result<ExitCode> {
+    let python = options.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
+    run(Places::of_pack(folder), report, python, Vec::new(), options)
+}
+
+fn run(
+    places: Places,
+    report: &Path,
+    python: PathBuf,
+    variables: Vec<(String, String)>,
+    options: &Options,
+) -> Result<ExitCode> {
+    let deadline = Instant::now() + Duration::from_secs(options.within);
+    let is_soft = options.driver == SOFT;
+    let wanted = |item: &Item| item.is_among(&options.only) && (item.is_soft || !is_soft);
+    let items: VecDeque<Item> = frameworks::items()?.into_iter().filter(wanted).collect();
+    if items.is_empty() {
+        bail!("no item of tests/frameworks/items.txt is named so and can run with the driver {}", options.driver);
+    }
+    let machine = gpu::machine();
+    let server = Server::start(&places, &options.driver, &[])?;
+    let ways = options.ways.iter().map(|way| way.through(&server)).collect();
+    let native = Way::Direct { name: "native", folder: is_soft.then(|| places.soft()) };
+    let driver = options.driver.clone();
+    let stage = Stage { places, python, native, ways, driver, variables, deadline };
+    step(&format!("{} items, {} ways beside the native one", items.len(), stage.ways.len()));
+    let told = all(&stage, items, jobs(options), &Journal::begin(report, &machine)?);
+    fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
+    let text = table(&machine, &stage, &told);
+    fs::write(report.join("frameworks.md"), &text).context("cannot write to the report")?;
+    line(&text);
+    let bad = told.iter().filter(|told| told.verdict.is_bad()).count();
+    let passed = told.iter().filter(|told| told.verdict == Verdict::Passed).count();
+    line(&format!("{passed} passed, {bad} failed or differing, {} others", told.len() - passed - bad));
+    Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn jobs(options: &Options) -> usize {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    options.jobs.map_or((cores / 4).clamp(1, MOST_JOBS), NonZero::get)
+}
+
+/// The results as they come: a line of JSON each.
+struct Journal(Mutex<File>);
+
+impl Journal {
+    fn begin(report: &Path, machine: &Value) -> Result<Self> {
+        let path = report.join("frameworks.jsonl");
+        let mut file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        writeln!(file, "{machine}").with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self(Mutex::new(file)))
+    }
+
+    fn tell(&self, told: &Told) {
+        let reason = told.verdict.reason().map_or(String::new(), |reason| format!(": {reason}"));
+        line(&format!("{} {} ... {}{reason} ({:.1} s)", told.item, told.way, told.verdict.word(), told.seconds));
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = writeln!(file, "{}", told.as_json()) {
+            line(&format!("a result could not be written: {error}"));
+        }
+    }
+}
+
+/// Runs all items, several at a time; results come back in the order of the list.
+fn all(stage: &Stage, items: VecDeque<Item>, jobs: usize, journal: &Journal) -> Vec<Told> {
+    let order: Vec<String> = items.iter().map(|item| item.name.clone()).collect();
+    let (queue, told) = (Mutex::new(items), Mutex::new(Vec::new()));
+    let work = || {
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        while let Some(item) = next() {
+            stage.run(&item, &|result| {
+                journal.tell(&result);
+                told.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+            });
+        }
+    };
+    thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
+    let mut told = told.into_inner().unwrap_or_else(PoisonError::into_inner);
+    told.sort_by_key(|told: &Told| order.iter().position(|name| *name == told.item));
+    told
+}
+
+/// A row an item, a column a way, and below it every reason.
+fn table(machine: &Value, stage: &Stage, told: &[Told]) -> String {
+    let text = |key: &str| machine[key].as_str().filter(|text| !text.is_empty()).unwrap_or("none").to_owned();
+    let ways: Vec<String> = [&stage.native].into_iter().chain(&stage.ways).map(ToString::to_string).collect();
+    let mut out = format!("GPU {}, driver {}, {}\n\n", text("gpu"), text("driver"), text("date"));
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "| item | versions | {} |\n|---|---|{}", ways.join(" | "), "---|".repeat(ways.len()));
+    let mut items: Vec<&str> = told.iter().map(|told| told.item.as_str()).collect();
+    items.dedup();
+    for item in items {
+        let of = |way: &String| told.iter().find(|told| told.item == item && told.way == *way);
+        let versions = of(&ways[0]).map(|told| &told.versions[..]).unwrap_or_default();
+        let versions: Vec<String> = versions.iter().map(|(name, is)| format!("{name} {is}")).collect();
+        let native = of(&ways[0]);
+        let cells: Vec<String> =
+            ways.iter().map(|way| of(way).map_or(String::new(), |told| cell(told, native))).collect();
+        let _ = writeln!(out, "| {item} | {} | {} |", versions.join(", "), cells.join(" | "));
+    }
+    for told in told {
+        if let Some(reason) = told.verdict.reason() {
+            let _ = write!(out, "\n{} {}, {}: {reason}\n", told.item, told.way, told.verdict.word());
+        }
+    }
+    out
+}
+
+/// What became of an item, its seconds, and its own times beside the native ones.
+fn cell(told: &Told, native: Option<&Told>) -> String {
+    if told.verdict != Verdict::Passed {
+        return format!("**{}**", told.verdict.word());
+    }
+    let mut out = format!("{:.1} s", told.seconds);
+    for (name, seconds) in told.times.iter().filter(|(name, _)| name == "step" || name == "first_call") {
+        let beside = native.and_then(|native| native.times.iter().find(|(other, _)| other == name));
+        let ratio = beside.map_or(String::new(), |(_, native)| format!(" = {:.2}×", seconds / native));
+        let _ = write!(out, ", {name} {:.2} ms{ratio}", seconds * 1e3);
+    }
+    out
+}
