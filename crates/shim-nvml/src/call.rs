@@ -16,11 +16,11 @@ const LARGEST: usize = 1 << 16;
 /// A handle is the address of an entry: anything else is recognised.
 static HANDLES: [u64; DEVICES] = [0; DEVICES];
 
-fn handle(number: u32) -> Option<usize> {
+pub(crate) fn handle(number: u32) -> Option<usize> {
     HANDLES.get(number as usize).map(|entry| std::ptr::from_ref(entry).addr())
 }
 
-fn number(handle: usize) -> Option<u32> {
+pub(crate) fn number(handle: usize) -> Option<u32> {
     let offset = handle.wrapping_sub(HANDLES.as_ptr().addr());
     let size = size_of::<u64>();
     (offset.is_multiple_of(size) && offset / size < DEVICES).then_some((offset / size) as u32)
@@ -32,6 +32,8 @@ enum Target {
     Bytes(*mut u8, usize),
     /// A count, and behind it elements of so many bytes, for which there is room for so many.
     List(*mut u32, *mut u8, usize, u32),
+    /// A count, and behind it handles, for which there is room for so many.
+    Devices(*mut u32, *mut usize, u32),
     /// A handle.
     Handle(*mut usize),
 }
@@ -65,6 +67,7 @@ impl Call {
             }
             // Of a register only the lower half is the number.
             Kind::Value => self.put(&u64::from(next() as u32).to_le_bytes()),
+            Kind::Wide => self.put(&(next() as u64).to_le_bytes()),
             Kind::Text => {
                 let text = pointer::<c_char>(next());
                 if text.is_null() {
@@ -96,6 +99,19 @@ impl Call {
             Kind::Versioned => unsafe { self.add_structure(pointer(next())) }?,
             // SAFETY: handed on.
             Kind::List(size) => unsafe { self.add_list(pointer(next()), pointer(next()), size) }?,
+            Kind::Turned(size) => {
+                let elements = pointer(next());
+                // SAFETY: handed on.
+                unsafe { self.add_list(pointer(next()), elements, size) }?;
+            }
+            Kind::Devices => {
+                let (count, devices) = (pointer(next()), pointer::<usize>(next()));
+                // SAFETY: handed on.
+                unsafe { self.add_list(count, devices.cast(), size_of::<u32>()) }?;
+                if let Some(Target::List(count, _, _, room)) = self.targets.pop() {
+                    self.targets.push(Target::Devices(count, devices, room));
+                }
+            }
             // SAFETY: handed on.
             Kind::Words(size) => unsafe { self.add_words(next() as u32, pointer(next()), size) }?,
             Kind::Found => {
@@ -191,6 +207,16 @@ impl Call {
                         unsafe { elements.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
                     }
                 }
+                Target::Devices(count, devices, room) => {
+                    let told = parts.word()?;
+                    // SAFETY: the caller's count.
+                    unsafe { count.write_unaligned(told) };
+                    for at in 0..if good && !devices.is_null() { told.min(room) } else { 0 } {
+                        let device = handle(parts.word()?)?;
+                        // SAFETY: the caller has room for `room` handles.
+                        unsafe { devices.add(at as usize).write_unaligned(device) };
+                    }
+                }
                 Target::Handle(target) => {
                     let number = parts.word()?;
                     if good {
@@ -254,6 +280,11 @@ mod tests {
             assert!(call.take(code::INSUFFICIENT_SIZE, &[7, 0, 0, 0]).is_none());
         }
         assert_eq!(count, 7);
+        let mut devices = [0_usize; 2];
+        let targets = vec![Target::Devices(&raw mut count, devices.as_mut_ptr(), 2)];
+        // SAFETY: as above.
+        let taken = unsafe { Call { request: Vec::new(), targets }.take(code::SUCCESS, &[1, 0, 0, 0, 5, 0, 0, 0]) };
+        assert_eq!((taken, count, number(devices[0]), devices[1]), (Some(()), 1, Some(5), 0));
     }
 
     #[test]

@@ -12,3 +12,4 @@ mod error;
 mod export;
 mod link;
 mod refused;
+mod table;

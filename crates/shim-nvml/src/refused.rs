@@ -29,6 +29,7 @@ macro_rules! refused {
 
 refused! {
     nvmlComputeInstanceDestroy
+    nvmlComputeInstanceGetInfo
     nvmlComputeInstanceGetInfo_v2
     nvmlDeviceClearAccountingPids
     nvmlDeviceClearCpuAffinity
@@ -38,78 +39,41 @@ refused! {
     nvmlDeviceCreateGpuInstanceWithPlacement
     nvmlDeviceDiscoverGpus
     nvmlDeviceFreezeNvLinkUtilizationCounter
-    nvmlDeviceGetAPIRestriction
-    nvmlDeviceGetAccountingPids
-    nvmlDeviceGetAccountingStats
     nvmlDeviceGetAccountingStats_v2
     nvmlDeviceGetActiveVgpus
     nvmlDeviceGetAdaptiveTgpModeInfo_v1
-    nvmlDeviceGetAddressingMode
-    nvmlDeviceGetAttributes_v2
+    nvmlDeviceGetAttributes
     nvmlDeviceGetBBXTimeData_v1
     nvmlDeviceGetBankRemapperStatus_v1
-    nvmlDeviceGetBridgeChipInfo
-    nvmlDeviceGetClkMonStatus
-    nvmlDeviceGetClockOffsets
     nvmlDeviceGetConfComputeGpuAttestationReport
     nvmlDeviceGetConfComputeGpuCertificate
-    nvmlDeviceGetConfComputeMemSizeInfo
-    nvmlDeviceGetConfComputeProtectedMemoryUsage
-    nvmlDeviceGetCoolerInfo
-    nvmlDeviceGetCpuAffinityWithinScope
     nvmlDeviceGetCreatableVgpus
-    nvmlDeviceGetDetailedEccErrors
     nvmlDeviceGetDeviceHandleFromMigDeviceHandle
-    nvmlDeviceGetDramEncryptionMode
-    nvmlDeviceGetDriverModel_v2
-    nvmlDeviceGetDynamicPstatesInfo
-    nvmlDeviceGetEncoderSessions
-    nvmlDeviceGetFBCSessions
-    nvmlDeviceGetFanControlPolicy_v2
-    nvmlDeviceGetGpcClkMinMaxVfOffset
-    nvmlDeviceGetGpcClkVfOffset
     nvmlDeviceGetGpuFabricInfo_v4
     nvmlDeviceGetGpuInstanceById
+    nvmlDeviceGetGpuInstancePossiblePlacements
     nvmlDeviceGetGpuInstancePossiblePlacements_v2
     nvmlDeviceGetGpuInstanceProfileInfo
     nvmlDeviceGetGpuInstanceProfileInfoByIdV
     nvmlDeviceGetGpuInstanceProfileInfoV
     nvmlDeviceGetGpuInstanceRemainingCapacity
     nvmlDeviceGetGpuInstances
-    nvmlDeviceGetGridLicensableFeatures_v4
-    nvmlDeviceGetHandleByUUIDV
+    nvmlDeviceGetGridLicensableFeatures
+    nvmlDeviceGetGridLicensableFeatures_v2
+    nvmlDeviceGetGridLicensableFeatures_v3
     nvmlDeviceGetHostname_v1
-    nvmlDeviceGetLastBBXFlushTime
-    nvmlDeviceGetMemClkMinMaxVfOffset
-    nvmlDeviceGetMemClkVfOffset
-    nvmlDeviceGetMemoryAffinity
     nvmlDeviceGetMemoryLimits_v1
     nvmlDeviceGetMigDeviceHandleByIndex
-    nvmlDeviceGetMinMaxClockOfPState
-    nvmlDeviceGetNvLinkInfo
+    nvmlDeviceGetNvLinkRemotePciInfo
     nvmlDeviceGetNvLinkTelemetrySamples_v1
-    nvmlDeviceGetNvLinkUtilizationControl
-    nvmlDeviceGetNvLinkUtilizationCounter
-    nvmlDeviceGetNvlinkBwMode
-    nvmlDeviceGetNvlinkSupportedBwModes
-    nvmlDeviceGetPdi
     nvmlDeviceGetPgpuMetadataString
     nvmlDeviceGetPowerMizerMode_v1
-    nvmlDeviceGetProcessUtilization
     nvmlDeviceGetProcessesUtilizationInfo
     nvmlDeviceGetRemappedRows_v2
-    nvmlDeviceGetRepairStatus
-    nvmlDeviceGetRetiredPages
     nvmlDeviceGetRetiredPages_v2
-    nvmlDeviceGetRowRemapperHistogram
     nvmlDeviceGetRunningProcessDetailList
-    nvmlDeviceGetSamples
-    nvmlDeviceGetSramEccErrorStatus
     nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
-    nvmlDeviceGetSupportedPerformanceStates
     nvmlDeviceGetSupportedVgpus
-    nvmlDeviceGetThermalSettings
-    nvmlDeviceGetTopologyNearestGpus
     nvmlDeviceGetUnrepairableMemoryFlag_v1
     nvmlDeviceGetVgpuCapabilities
     nvmlDeviceGetVgpuHeterogeneousMode
@@ -135,6 +99,7 @@ refused! {
     nvmlDeviceReadWritePRM_v1
     nvmlDeviceRegisterEvents
     nvmlDeviceRemoveGpu
+    nvmlDeviceRemoveGpu_v2
     nvmlDeviceResetApplicationsClocks
     nvmlDeviceResetGpuLockedClocks
     nvmlDeviceResetMemoryLockedClocks
@@ -182,8 +147,6 @@ refused! {
     nvmlDeviceValidateInforom
     nvmlDeviceVgpuForceGspUnload
     nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
-    nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
-    nvmlDeviceWorkloadPowerProfileGetProfilesInfo
     nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
     nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1
     nvmlEventSetCreate
@@ -193,10 +156,9 @@ refused! {
     nvmlEventSetGetContextInfo_v1
     nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1
     nvmlEventSetRegisterGpuOperationalEvents_v1
+    nvmlEventSetWait
     nvmlEventSetWait_v2
     nvmlEventSetWait_v3
-    nvmlGetExcludedDeviceCount
-    nvmlGetExcludedDeviceInfoByIndex
     nvmlGetVgpuCompatibility
     nvmlGetVgpuDriverCapabilities
     nvmlGetVgpuVersion
@@ -234,20 +196,10 @@ refused! {
     nvmlSystemEventSetFree
     nvmlSystemEventSetWait
     nvmlSystemGetCPER_v1
-    nvmlSystemGetConfComputeCapabilities
-    nvmlSystemGetConfComputeGpusReadyState
-    nvmlSystemGetConfComputeKeyRotationThresholdInfo
-    nvmlSystemGetConfComputeSettings
-    nvmlSystemGetConfComputeState
-    nvmlSystemGetDriverBranch
-    nvmlSystemGetHicVersion
-    nvmlSystemGetNvlinkBwMode
-    nvmlSystemGetTopologyGpuSet
     nvmlSystemRegisterEvents
     nvmlSystemSetConfComputeGpusReadyState
     nvmlSystemSetConfComputeKeyRotationThresholdInfo
     nvmlSystemSetNvlinkBwMode
-    nvmlUnitGetCount
     nvmlUnitGetDevices
     nvmlUnitGetFanSpeedInfo
     nvmlUnitGetHandleByIndex
@@ -270,6 +222,7 @@ refused! {
     nvmlVgpuInstanceGetFrameRateLimit
     nvmlVgpuInstanceGetGpuInstanceId
     nvmlVgpuInstanceGetGpuPciId
+    nvmlVgpuInstanceGetLicenseInfo
     nvmlVgpuInstanceGetLicenseInfo_v2
     nvmlVgpuInstanceGetLicenseStatus
     nvmlVgpuInstanceGetMdevUUID

@@ -7,12 +7,15 @@
 //! | argument | C | in the call | in the reply |
 //! |---|---|---|---|
 //! | `Device` | a handle | its number in the order of the server | |
-//! | `Value` | up to 64 bits | 8 bytes | |
+//! | `Value` | up to 32 bits | 8 bytes | |
+//! | `Wide` | 64 bits | 8 bytes | |
 //! | `Text` | a string | length (4), bytes | |
 //! | `Out(n)` | a pointer to n bytes | 1 if given, else 0 (1) | n bytes, if given |
 //! | `Room` | a buffer and its length | length (4) | as many bytes |
 //! | `Versioned` | a structure that begins with its size and version | length (4), bytes | as many bytes |
 //! | `List(n)` | a pointer to a count, and one to elements of n bytes | count (4), 1 if elements are wanted (1) | count (4), elements |
+//! | `Turned(n)` | as `List`, but the pointer to the elements comes first | as `List` | as `List` |
+//! | `Devices` | a pointer to a count, and one to handles | as `List(4)` | count (4), their numbers (4 each) |
 //! | `Words(n)` | a count, and a pointer to elements of n bytes that are read and written | count (4), elements | elements |
 //! | `Found` | a pointer to a handle | | its number (4) |
 
@@ -23,6 +26,8 @@ pub enum Kind {
     Device,
     /// A number.
     Value,
+    /// A number of 64 bits.
+    Wide,
     /// A string.
     Text,
     /// So many bytes are written.
@@ -33,6 +38,10 @@ pub enum Kind {
     Versioned,
     /// A list whose length the library knows.
     List(usize),
+    /// Such a list, whose count stands behind its elements.
+    Turned(usize),
+    /// Such a list of devices.
+    Devices,
     /// A list whose length the caller knows.
     Words(usize),
     /// A device is written.
@@ -225,6 +234,64 @@ macro_rules! nvml_functions {
             nvmlDeviceGetCapabilities: Device Versioned;
             nvmlDeviceGetC2cModeInfoV: Device Out(4);
             nvmlDeviceGetFieldValues: Device Words(40);
+            nvmlDeviceGetMPSComputeRunningProcesses: Device List(16);
+            nvmlDeviceGetProcessUtilization: Device Turned(32) Wide;
+            nvmlDeviceGetSamples: Device Value Wide Out(4) List(16);
+            nvmlDeviceGetEncoderSessions: Device List(32);
+            nvmlDeviceGetFBCSessions: Device List(48);
+            nvmlDeviceGetAccountingPids: Device List(4);
+            nvmlDeviceGetAccountingStats: Device Value Out(56);
+            nvmlDeviceGetRetiredPages: Device Value List(8);
+            nvmlDeviceGetDetailedEccErrors: Device Value Value Out(32);
+            nvmlDeviceGetRowRemapperHistogram: Device Out(20);
+            nvmlDeviceGetSramEccErrorStatus: Device Versioned;
+            nvmlDeviceGetRepairStatus: Device Versioned;
+            nvmlDeviceGetAddressingMode: Device Versioned;
+            nvmlDeviceGetPdi: Device Versioned;
+            nvmlDeviceGetAttributes_v2: Device Out(40);
+            nvmlDeviceGetAPIRestriction: Device Value Out(4);
+            nvmlDeviceGetBridgeChipInfo: Device Out(1028);
+            nvmlDeviceGetClkMonStatus: Device Out(264);
+            nvmlDeviceGetClockOffsets: Device Versioned;
+            nvmlDeviceGetCoolerInfo: Device Versioned;
+            nvmlDeviceGetThermalSettings: Device Value Out(64);
+            nvmlDeviceGetFanControlPolicy_v2: Device Value Out(4);
+            nvmlDeviceGetDynamicPstatesInfo: Device Out(132);
+            nvmlDeviceGetSupportedPerformanceStates: Device Room;
+            nvmlDeviceGetMinMaxClockOfPState: Device Value Value Out(4) Out(4);
+            nvmlDeviceGetGpcClkVfOffset: Device Out(4);
+            nvmlDeviceGetGpcClkMinMaxVfOffset: Device Out(4) Out(4);
+            nvmlDeviceGetMemClkVfOffset: Device Out(4);
+            nvmlDeviceGetMemClkMinMaxVfOffset: Device Out(4) Out(4);
+            nvmlDeviceGetDriverModel_v2: Device Out(4) Out(4);
+            nvmlDeviceGetLastBBXFlushTime: Device Out(8) Out(8);
+            nvmlDeviceGetGridLicensableFeatures_v4: Device Out(860);
+            nvmlDeviceGetDramEncryptionMode: Device Versioned Versioned;
+            nvmlDeviceGetConfComputeMemSizeInfo: Device Out(16);
+            nvmlDeviceGetConfComputeProtectedMemoryUsage: Device Out(24);
+            nvmlDeviceGetCpuAffinityWithinScope: Device Words(8) Value;
+            nvmlDeviceGetMemoryAffinity: Device Words(8) Value;
+            nvmlDeviceGetTopologyNearestGpus: Device Value Devices;
+            nvmlDeviceGetHandleByUUIDV: Versioned Found;
+            nvmlDeviceGetNvLinkInfo: Device Versioned;
+            nvmlDeviceGetNvLinkUtilizationControl: Device Value Value Out(8);
+            nvmlDeviceGetNvLinkUtilizationCounter: Device Value Value Out(8) Out(8);
+            nvmlDeviceGetNvlinkBwMode: Device Versioned;
+            nvmlDeviceGetNvlinkSupportedBwModes: Device Versioned;
+            nvmlDeviceWorkloadPowerProfileGetCurrentProfiles: Device Versioned;
+            nvmlDeviceWorkloadPowerProfileGetProfilesInfo: Device Versioned;
+            nvmlSystemGetTopologyGpuSet: Value Devices;
+            nvmlSystemGetHicVersion: List(36);
+            nvmlSystemGetNvlinkBwMode: Out(4);
+            nvmlSystemGetDriverBranch: Versioned Value;
+            nvmlSystemGetConfComputeCapabilities: Out(8);
+            nvmlSystemGetConfComputeGpusReadyState: Out(4);
+            nvmlSystemGetConfComputeKeyRotationThresholdInfo: Versioned;
+            nvmlSystemGetConfComputeSettings: Versioned;
+            nvmlSystemGetConfComputeState: Out(12);
+            nvmlGetExcludedDeviceCount: Out(4);
+            nvmlGetExcludedDeviceInfoByIndex: Value Out(148);
+            nvmlUnitGetCount: Out(4);
         }
     };
 }
@@ -301,9 +368,92 @@ mod tests {
         for function in FUNCTIONS {
             let number = opcode(function.name).unwrap();
             assert!(std::ptr::eq(super::function(number).unwrap(), function), "{}", function.name);
-            assert!(!function.name.contains("Set") && function.arguments.len() <= 6, "{}", function.name);
+            assert!(
+                !function.name.replace("GpuSet", "").replace("Settings", "").contains("Set")
+                    && function.arguments.len() <= 6,
+                "{}",
+                function.name
+            );
         }
         assert!(super::function(0).is_none() && opcode("nvmlDeviceSetPersistenceMode").is_none());
+    }
+
+    /// Bytes of what functions write, by name. Sources: NVIDIA's own declarations, `nvml.h` of the wheel
+    /// `nvidia-nvml-dev-cu12` 12.9.79 by `sizeof` in C, and the ctypes structures of `nvidia-ml-py` 13.615.71, which agree.
+    const LAYOUTS: &[(&str, &[usize])] = &[
+        // nvmlPciInfo_v2_t (the new one without its second address), nvmlPciInfo_t
+        ("nvmlDeviceGetPciInfo", &[52]),
+        ("nvmlDeviceGetPciInfo_v2", &[52]),
+        ("nvmlDeviceGetPciInfo_v3", &[68]),
+        ("nvmlDeviceGetNvLinkRemotePciInfo_v2", &[68]),
+        // NVML_GSP_FIRMWARE_VERSION_BUF_SIZE
+        ("nvmlDeviceGetGspFirmwareVersion", &[0x40]),
+        // nvmlMemory_t, nvmlBAR1Memory_t, nvmlUtilization_t, nvmlFBCStats_t, nvmlViolationTime_t
+        ("nvmlDeviceGetMemoryInfo", &[24]),
+        ("nvmlDeviceGetConfComputeProtectedMemoryUsage", &[24]),
+        ("nvmlDeviceGetBAR1MemoryInfo", &[24]),
+        ("nvmlDeviceGetUtilizationRates", &[8]),
+        ("nvmlDeviceGetFBCStats", &[12]),
+        ("nvmlDeviceGetViolationStatus", &[16]),
+        // nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessInfo_t
+        ("nvmlDeviceGetComputeRunningProcesses", &[16]),
+        ("nvmlDeviceGetComputeRunningProcesses_v2", &[24]),
+        ("nvmlDeviceGetComputeRunningProcesses_v3", &[24]),
+        ("nvmlDeviceGetGraphicsRunningProcesses", &[16]),
+        ("nvmlDeviceGetGraphicsRunningProcesses_v2", &[24]),
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", &[24]),
+        ("nvmlDeviceGetMPSComputeRunningProcesses", &[16]),
+        ("nvmlDeviceGetMPSComputeRunningProcesses_v2", &[24]),
+        ("nvmlDeviceGetMPSComputeRunningProcesses_v3", &[24]),
+        // nvmlGpuFabricInfo_t, nvmlC2cModeInfo_v1_t, nvmlFieldValue_t
+        ("nvmlDeviceGetGpuFabricInfo", &[28]),
+        ("nvmlDeviceGetC2cModeInfoV", &[4]),
+        ("nvmlDeviceGetFieldValues", &[40]),
+        // nvmlProcessUtilizationSample_t, nvmlValueType_t and nvmlSample_t, nvmlEncoderSessionInfo_t, nvmlFBCSessionInfo_t
+        ("nvmlDeviceGetProcessUtilization", &[32]),
+        ("nvmlDeviceGetSamples", &[4, 16]),
+        ("nvmlDeviceGetEncoderSessions", &[32]),
+        ("nvmlDeviceGetFBCSessions", &[48]),
+        // nvmlAccountingStats_t, nvmlEccErrorCounts_t, nvmlRowRemapperHistogramValues_t, nvmlDeviceAttributes_t
+        ("nvmlDeviceGetAccountingStats", &[56]),
+        ("nvmlDeviceGetDetailedEccErrors", &[32]),
+        ("nvmlDeviceGetRowRemapperHistogram", &[20]),
+        ("nvmlDeviceGetAttributes_v2", &[40]),
+        // nvmlBridgeChipHierarchy_t, nvmlClkMonStatus_t, nvmlGpuThermalSettings_t, nvmlGpuDynamicPstatesInfo_t
+        ("nvmlDeviceGetBridgeChipInfo", &[1028]),
+        ("nvmlDeviceGetClkMonStatus", &[264]),
+        ("nvmlDeviceGetThermalSettings", &[64]),
+        ("nvmlDeviceGetDynamicPstatesInfo", &[132]),
+        // nvmlGridLicensableFeatures_t, nvmlConfComputeMemSizeInfo_t, nvmlNvLinkUtilizationControl_t
+        ("nvmlDeviceGetGridLicensableFeatures_v4", &[860]),
+        ("nvmlDeviceGetConfComputeMemSizeInfo", &[16]),
+        ("nvmlDeviceGetNvLinkUtilizationControl", &[8]),
+        // nvmlHwbcEntry_t, nvmlConfComputeSystemCaps_t, nvmlConfComputeSystemState_t, nvmlExcludedDeviceInfo_t
+        ("nvmlSystemGetHicVersion", &[36]),
+        ("nvmlSystemGetConfComputeCapabilities", &[8]),
+        ("nvmlSystemGetConfComputeState", &[12]),
+        ("nvmlGetExcludedDeviceInfoByIndex", &[148]),
+    ];
+
+    /// Bytes that a function's arguments say it writes, one for each structure.
+    fn written(function: &Function) -> Vec<usize> {
+        let size = |kind: &Kind| match kind {
+            Kind::Out(size) | Kind::List(size) | Kind::Turned(size) | Kind::Words(size) => Some(*size),
+            _ => None,
+        };
+        function.arguments.iter().filter_map(size).collect()
+    }
+
+    #[test]
+    fn structures_are_as_long_as_nvidia_declares_them() {
+        for (name, sizes) in LAYOUTS {
+            let asked = super::function(opcode(name).unwrap()).unwrap();
+            assert_eq!(&written(asked), sizes, "{name}");
+        }
+        // What is not in the table are numbers of 32 or 64 bits.
+        for asked in FUNCTIONS.iter().filter(|asked| !LAYOUTS.iter().any(|(name, _)| *name == asked.name)) {
+            assert!(written(asked).iter().all(|size| matches!(size, 4 | 8)), "{}", asked.name);
+        }
     }
 
     #[test]

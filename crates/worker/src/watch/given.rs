@@ -22,6 +22,10 @@ pub(super) enum Given {
     Versioned(Vec<u8>),
     /// Bytes of an element, for how many there is room, whether any are wanted.
     List(usize, u32, bool),
+    /// As `List`, with the count behind the elements.
+    Turned(usize, u32, bool),
+    /// For how many devices there is room, whether any are wanted.
+    Devices(u32, bool),
     /// Bytes of an element, how many, and what they hold.
     Words(u32, Vec<u8>),
     /// A device is wanted.
@@ -38,7 +42,7 @@ pub(super) fn read(function: &Function, payload: &[u8]) -> Option<Vec<Given>> {
 fn one(kind: Kind, parts: &mut Parts<'_>) -> Option<Given> {
     Some(match kind {
         Kind::Device => Given::Device(parts.word()?),
-        Kind::Value => Given::Value(parts.wide()?),
+        Kind::Value | Kind::Wide => Given::Value(parts.wide()?),
         Kind::Text => {
             let length = parts.length()?;
             let mut text = parts.bytes(length)?.to_vec();
@@ -52,9 +56,16 @@ fn one(kind: Kind, parts: &mut Parts<'_>) -> Option<Given> {
             Given::Versioned(parts.bytes(length)?.to_vec())
         }
         Kind::List(size) => {
-            let (count, wanted) = (parts.word()?, parts.flag()?);
-            let fits = !wanted || (count as usize).checked_mul(size)? <= MOST;
-            fits.then_some(Given::List(size, count, wanted))?
+            let (count, wanted) = room(parts, size)?;
+            Given::List(size, count, wanted)
+        }
+        Kind::Turned(size) => {
+            let (count, wanted) = room(parts, size)?;
+            Given::Turned(size, count, wanted)
+        }
+        Kind::Devices => {
+            let (count, wanted) = room(parts, size_of::<u64>())?;
+            Given::Devices(count, wanted)
         }
         Kind::Words(size) => {
             let count = parts.word()?;
@@ -63,6 +74,13 @@ fn one(kind: Kind, parts: &mut Parts<'_>) -> Option<Given> {
         }
         Kind::Found => Given::Found,
     })
+}
+
+/// For how many elements of a size there is room, and whether any are wanted; not for too many.
+fn room(parts: &mut Parts<'_>, size: usize) -> Option<(u32, bool)> {
+    let (count, wanted) = (parts.word()?, parts.flag()?);
+    let fits = !wanted || (count as usize).checked_mul(size)? <= MOST;
+    fits.then_some((count, wanted))
 }
 
 /// A text with its NUL in a buffer of `room` bytes.

@@ -70,6 +70,8 @@ enum After {
     Told(Buffer),
     /// A count, and bytes of an element and the elements.
     List(Buffer, usize, Option<Buffer>),
+    /// A count, and handles, told by their numbers.
+    Devices(Buffer, Option<Buffer>),
     /// A handle, told by its number.
     Found(Buffer),
 }
@@ -164,6 +166,18 @@ impl Library {
                     words.extend([number.address(), elements.as_mut().map_or(0, Buffer::address)]);
                     after.push(After::List(number, *size, elements));
                 }
+                Given::Turned(size, count, wanted) => {
+                    let mut number = Buffer::new(4, &count.to_le_bytes());
+                    let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
+                    words.extend([elements.as_mut().map_or(0, Buffer::address), number.address()]);
+                    after.push(After::List(number, *size, elements));
+                }
+                Given::Devices(count, wanted) => {
+                    let mut number = Buffer::new(4, &count.to_le_bytes());
+                    let mut devices = wanted.then(|| Buffer::new(*count as usize * 8, &[]));
+                    words.extend([number.address(), devices.as_mut().map_or(0, Buffer::address)]);
+                    after.push(After::Devices(number, devices));
+                }
                 Given::Words(count, bytes) => {
                     let mut buffer = Buffer::new(bytes.len(), bytes);
                     words.extend([*count as usize, buffer.address()]);
@@ -188,6 +202,15 @@ impl Library {
                 if let Some(elements) = elements.as_ref().filter(|_| status == code::SUCCESS) {
                     let filled = (number.word() as usize).saturating_mul(*size);
                     bytes.extend(elements.bytes().into_iter().take(filled));
+                }
+                Some(bytes)
+            }
+            After::Devices(number, devices) => {
+                let mut bytes = number.bytes();
+                if let Some(devices) = devices.as_ref().filter(|_| status == code::SUCCESS) {
+                    for handle in devices.words.iter().take(number.word() as usize) {
+                        bytes.extend(self.number(*handle as usize)?.to_le_bytes());
+                    }
                 }
                 Some(bytes)
             }

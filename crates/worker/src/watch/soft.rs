@@ -80,6 +80,7 @@ impl Soft {
                 let name = fs::read_to_string(path).map_err(|_| code::NOT_FOUND)?;
                 Ok(vec![text(*room, name.trim_end())?])
             }
+            ("nvmlUnitGetCount" | "nvmlGetExcludedDeviceCount", _) => Ok(vec![0_u32.to_le_bytes().to_vec()]),
             ("nvmlDeviceGetCount" | "nvmlDeviceGetCount_v2", _) => {
                 Ok(vec![(self.facts.devices.len() as u32).to_le_bytes().to_vec()])
             }

@@ -1,0 +1,256 @@
+//! The private table that `nvidia-smi` takes from the library before anything else.
+//!
+//! `nvidia-smi` finds it through `nvmlInternalGetExportTable`, and says that its version and the library's do not match
+//! when there is none. A table begins with its size in bytes; each word behind it is a function. What some of them do is
+//! known from NVIDIA's own stand-in for the library (`NVIDIA/k8s-test-infra`, `pkg/gpu/mocknvml/bridge/internal.go`, seen
+//! with `nvidia-smi` 580.65.06). The others say their number once and are not supported, which `nvidia-smi` shows as
+//! "N/A".
+
+#![expect(unsafe_code, reason = "exports a C symbol, and writes what C callers point to")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use katydid_client::output::say;
+use katydid_wire::nvml::{code, function, opcode};
+
+use crate::call;
+
+/// Which table: `6c3efec4-8fc9-4e6c-a327-ee696e12f7c4`, its first three groups lowest byte first.
+const ID: [u8; 16] = [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
+/// Words of the table, its size included.
+const WORDS: usize = 256;
+/// Takes an index and a place for a handle.
+const HANDLE_BY_INDEX: usize = 81;
+/// Take a device, a count and entries: processes that compute, that draw, and those behind MPS.
+const PROCESSES: [(usize, &str); 3] = [
+    (213, "nvmlDeviceGetComputeRunningProcesses_v3"),
+    (214, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
+    (215, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
+];
+/// Drivers whose lists of processes are known. Of another one neither place nor layout is certain.
+const KNOWN_DRIVER: &[u8] = b"580.";
+/// An entry is a process's number, memory, instances and protected memory, as in `nvmlProcessDetail_v1_t`, and its name.
+const ENTRY: usize = NAME_AT + NAME_ROOM;
+const NAME_AT: usize = 32;
+const NAME_ROOM: usize = 4096;
+/// `nvmlProcessInfo_t`, which is how an entry begins.
+const PROCESS: usize = 24;
+/// No list is longer.
+const MOST_PROCESSES: u32 = 4096;
+
+type Slot = unsafe extern "C" fn(usize, usize, usize, usize) -> u32;
+
+/// The table as programs see it.
+#[repr(C)]
+struct Table {
+    bytes: usize,
+    first: [Slot; 15],
+    rows: [[Slot; 16]; 15],
+}
+
+macro_rules! row {
+    ($at:literal) => {
+        [
+            slot::<{ $at }>,
+            slot::<{ $at + 1 }>,
+            slot::<{ $at + 2 }>,
+            slot::<{ $at + 3 }>,
+            slot::<{ $at + 4 }>,
+            slot::<{ $at + 5 }>,
+            slot::<{ $at + 6 }>,
+            slot::<{ $at + 7 }>,
+            slot::<{ $at + 8 }>,
+            slot::<{ $at + 9 }>,
+            slot::<{ $at + 10 }>,
+            slot::<{ $at + 11 }>,
+            slot::<{ $at + 12 }>,
+            slot::<{ $at + 13 }>,
+            slot::<{ $at + 14 }>,
+            slot::<{ $at + 15 }>,
+        ]
+    };
+}
+
+const FIRST: [Slot; 16] = row!(0);
+
+static TABLE: Table = Table {
+    bytes: WORDS * size_of::<usize>(),
+    first: {
+        let [_, first @ ..] = FIRST;
+        first
+    },
+    rows: [
+        row!(16),
+        row!(32),
+        row!(48),
+        row!(64),
+        row!(80),
+        row!(96),
+        row!(112),
+        row!(128),
+        row!(144),
+        row!(160),
+        row!(176),
+        row!(192),
+        row!(208),
+        row!(224),
+        row!(240),
+    ],
+};
+
+/// Gives the table.
+///
+/// # Safety
+///
+/// `id` is null or has 16 bytes; `table` is null or a place for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlInternalGetExportTable(table: *mut *const u8, id: *const [u8; 16]) -> u32 {
+    if table.is_null() || id.is_null() {
+        return code::INVALID_ARGUMENT;
+    }
+    // SAFETY: not null, so 16 bytes of the caller's.
+    let asked = unsafe { id.read_unaligned() };
+    if asked != ID {
+        say(format_args!("NVML's private table {asked:02x?} is not supported"));
+        return code::NOT_SUPPORTED;
+    }
+    // SAFETY: not null, so the caller's place for a pointer.
+    unsafe { table.write(std::ptr::from_ref(&TABLE).cast()) };
+    code::SUCCESS
+}
+
+/// The function at a place of the table.
+///
+/// # Safety
+///
+/// The words are what `nvidia-smi` passes there.
+unsafe extern "C" fn slot<const AT: usize>(a: usize, b: usize, c: usize, _d: usize) -> u32 {
+    static SAID: [AtomicBool; WORDS] = [const { AtomicBool::new(false) }; WORDS];
+    if AT == HANDLE_BY_INDEX {
+        // SAFETY: a number and a place for a handle, as this function takes.
+        return unsafe { ask("nvmlDeviceGetHandleByIndex_v2", [a, b, 0, 0, 0, 0]) };
+    }
+    if let Some((_, list)) = PROCESSES.iter().find(|(at, _)| *at == AT)
+        && is_known_driver()
+    {
+        // SAFETY: handed on.
+        return unsafe { processes(list, a, std::ptr::with_exposed_provenance_mut(b), c) };
+    }
+    if !SAID[AT].swap(true, Ordering::Relaxed) {
+        say(format_args!("slot {AT} of NVML's private table is not supported"));
+    }
+    code::NOT_SUPPORTED
+}
+
+/// Asks by a function's public name.
+///
+/// # Safety
+///
+/// As [`call::pass_on`].
+unsafe fn ask(name: &str, words: [usize; 6]) -> u32 {
+    let found = opcode(name).and_then(|opcode| function(opcode).map(|function| (opcode, function)));
+    // SAFETY: handed on.
+    found.map_or(code::UNKNOWN, |(opcode, function)| unsafe { call::pass_on(opcode, function, words) })
+}
+
+/// Whether the server's driver is one whose lists are known.
+fn is_known_driver() -> bool {
+    let mut version = [0_u8; 80];
+    // SAFETY: the buffer is as long as said.
+    let status = unsafe {
+        ask("nvmlSystemGetDriverVersion", [version.as_mut_ptr().expose_provenance(), version.len(), 0, 0, 0, 0])
+    };
+    status == code::SUCCESS && version.starts_with(KNOWN_DRIVER)
+}
+
+/// Writes the entries of a list.
+///
+/// # Safety
+///
+/// `count` is null or says how many entries fit at `entries`.
+unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) -> u32 {
+    if count.is_null() || entries == 0 {
+        return code::INVALID_ARGUMENT;
+    }
+    // SAFETY: not null, so the caller's count.
+    let mut told = unsafe { count.read_unaligned() }.min(MOST_PROCESSES);
+    let mut found = vec![0_u8; told as usize * PROCESS];
+    let (told_at, found_at) =
+        (std::ptr::from_mut(&mut told).expose_provenance(), found.as_mut_ptr().expose_provenance());
+    // SAFETY: the list has room for as many as `told` says.
+    let status = unsafe { ask(list, [device, told_at, found_at, 0, 0, 0]) };
+    if status != code::SUCCESS {
+        return status;
+    }
+    let (found, _) = found.as_chunks::<PROCESS>();
+    let target = std::ptr::with_exposed_provenance_mut::<u8>(entries);
+    for (at, process) in found.iter().take(told as usize).enumerate() {
+        let entry = entry(process, &name_of(process));
+        // SAFETY: the caller has room for as many entries as it said, and no more were found.
+        unsafe { target.add(at * ENTRY).copy_from_nonoverlapping(entry.as_ptr(), ENTRY) };
+    }
+    // SAFETY: as above.
+    unsafe { count.write_unaligned(told) };
+    code::SUCCESS
+}
+
+/// A process's name on its server; none where it has ended.
+fn name_of(process: &[u8; PROCESS]) -> Vec<u8> {
+    let number = process.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    let mut name = vec![0; NAME_ROOM];
+    // SAFETY: the buffer is as long as said.
+    let status = unsafe {
+        let words = [number as usize, name.as_mut_ptr().expose_provenance(), name.len(), 0, 0, 0];
+        ask("nvmlSystemGetProcessName", words)
+    };
+    let length = if status == code::SUCCESS { name.iter().position(|byte| *byte == 0) } else { None };
+    name.truncate(length.unwrap_or(0));
+    name
+}
+
+/// An entry: what the public list says of a process, no protected memory, and its name.
+fn entry(process: &[u8; PROCESS], name: &[u8]) -> Vec<u8> {
+    let mut entry = process.to_vec();
+    entry.resize(NAME_AT, 0);
+    entry.extend(name.iter().take(NAME_ROOM - 1));
+    entry.resize(ENTRY, 0);
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_found_by_its_id_alone() {
+        let (mut table, known, other) = (std::ptr::null(), ID, [0_u8; 16]);
+        // SAFETY: locals.
+        unsafe {
+            assert_eq!(nvmlInternalGetExportTable(&raw mut table, &raw const other), code::NOT_SUPPORTED);
+            assert!(table.is_null());
+            assert_eq!(nvmlInternalGetExportTable(&raw mut table, &raw const known), code::SUCCESS);
+            assert_eq!(nvmlInternalGetExportTable(&raw mut table, std::ptr::null()), code::INVALID_ARGUMENT);
+            assert_eq!(table.cast::<usize>().read(), size_of::<Table>());
+        }
+        assert_eq!(size_of::<Table>(), WORDS * size_of::<usize>());
+    }
+
+    #[test]
+    fn slots_stand_at_their_places() {
+        let mut handle = 0_usize;
+        let place = std::ptr::from_mut(&mut handle).expose_provenance();
+        // Row 5 begins with slot 80. Without a server nothing is started.
+        // SAFETY: a number and a place for a handle; the other takes nothing.
+        let answers =
+            unsafe { [TABLE.rows[4][1](0, place, 0x22, 0), TABLE.rows[4][2](0, 0, 0, 0), TABLE.first[0](0, 0, 0, 0)] };
+        assert_eq!(answers, [code::UNINITIALIZED, code::NOT_SUPPORTED, code::NOT_SUPPORTED]);
+    }
+
+    #[test]
+    fn entries_hold_their_names_whole_or_cut() {
+        let process = [7; PROCESS];
+        let whole = entry(&process, b"worker");
+        assert_eq!((whole.len(), &whole[..24], &whole[32..39]), (4128, &process[..], &b"worker\0"[..]));
+        assert_eq!((whole[24..32].to_vec(), entry(&process, &[b'a'; 5000])[4127]), (vec![0; 8], 0));
+    }
+}
