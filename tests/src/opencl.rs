@@ -1,33 +1,31 @@
 //! Programs of OpenCL under test, and the driver that `cargo xtask setup` fetched for them.
 
+use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::places::Places;
+use crate::places::{PACK_VARIABLE, Places};
 
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("apps-opencl")
-}
+/// Names a folder of vendors' files, for a pack whose driver is to be another one than the machine's.
+const VENDORS_VARIABLE: &str = "KATYDID_TEST_OPENCL";
 
-/// What the programs print, a text each.
+/// The places, with what programs of OpenCL print in place of what those of CUDA do.
 #[must_use]
-pub fn expected() -> PathBuf {
-    sources().join("expected")
+pub fn places(places: &Places) -> Places {
+    Places { expected: places.expected_opencl.clone(), ..places.clone() }
 }
 
-/// The names of all programs that were built, in order. Those with ranks of MPI are not without Open MPI.
+/// The names of all programs that were built, in order. Those with ranks of MPI are not without Open MPI, nor in a pack.
 ///
 /// # Errors
 ///
-/// The folder of their sources cannot be read.
+/// The folder of what they print cannot be read.
 pub fn programs(places: &Places) -> io::Result<Vec<String>> {
-    let mut names: Vec<String> = fs::read_dir(sources())?
+    let mut names: Vec<String> = fs::read_dir(&places.expected_opencl)?
         .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
-        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+        .filter_map(|entry| Some(entry.path().file_stem()?.to_string_lossy().into_owned()))
         .filter(|name| !name.starts_with("mpi_") || program(places, name).exists())
         .collect();
     names.sort();
@@ -40,10 +38,33 @@ pub fn program(places: &Places, name: &str) -> PathBuf {
     places.apps.join("opencl").join(name)
 }
 
-/// Whether there is a driver.
+/// The folder of the file that names the driver's library.
+#[must_use]
+pub fn vendors(places: &Places) -> PathBuf {
+    let other = env::var_os(VENDORS_VARIABLE).filter(|_| is_packed());
+    other.map_or_else(|| places.opencl().join("vendors"), PathBuf::from)
+}
+
+/// Whether there is a driver; in a pack it is the machine's.
 #[must_use]
 pub fn has_driver(places: &Places) -> bool {
-    places.opencl().join("vendors").exists()
+    vendors(places).exists()
+}
+
+/// Whether the driver is PoCL, by whose variables tests choose other devices.
+#[must_use]
+pub fn is_pocl(places: &Places) -> bool {
+    vendors(places).join("pocl.icd").exists()
+}
+
+/// The driver's library.
+///
+/// # Errors
+///
+/// Nothing names one.
+pub fn library(places: &Places) -> io::Result<String> {
+    let file = fs::read_dir(vendors(places))?.next().ok_or(io::ErrorKind::NotFound)??;
+    Ok(fs::read_to_string(file.path())?.trim().to_owned())
 }
 
 /// Where programs find a loader.
@@ -57,11 +78,22 @@ pub fn libraries(places: &Places) -> PathBuf {
 /// compiled lies below the target folder until its process ends.
 #[must_use]
 pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
-    let root = places.opencl();
     vec![
-        ("OCL_ICD_VENDORS", root.join("vendors").into()),
-        ("LD_LIBRARY_PATH", libraries(places).into()),
-        ("POCL_CACHE_DIR", root.join("cache").into()),
+        ("OCL_ICD_VENDORS", vendors(places).into()),
+        ("LD_LIBRARY_PATH", search(places)),
+        ("POCL_CACHE_DIR", places.opencl().join("cache").into()),
         ("POCL_KERNEL_CACHE", "0".into()),
     ]
+}
+
+/// Where the driver's libraries are sought: those of a machine's own driver where the caller seeks them.
+fn search(places: &Places) -> OsString {
+    let here = env::var_os("LD_LIBRARY_PATH").filter(|_| is_packed()).unwrap_or_default();
+    let folders = [libraries(places)].into_iter().chain(env::split_paths(&here));
+    // Only a folder with a colon in its name cannot be joined; the driver is not found then.
+    env::join_paths(folders).unwrap_or_default()
+}
+
+fn is_packed() -> bool {
+    env::var_os(PACK_VARIABLE).is_some()
 }

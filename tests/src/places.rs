@@ -30,6 +30,8 @@ pub struct Places {
     pub runtimes: Vec<PathBuf>,
     /// A text a program.
     pub expected: PathBuf,
+    /// The same for programs of OpenCL.
+    pub expected_opencl: PathBuf,
     /// Programs that need a framework.
     pub frameworks: PathBuf,
 }
@@ -57,6 +59,7 @@ impl Places {
             apps: target.join("apps"),
             runtimes: vec![toolkit.join("cu13/lib"), toolkit.join("cuda_runtime/lib")],
             expected: Path::new(env!("CARGO_MANIFEST_DIR")).join("apps/expected"),
+            expected_opencl: Path::new(env!("CARGO_MANIFEST_DIR")).join("apps-opencl/expected"),
             frameworks: Path::new(env!("CARGO_MANIFEST_DIR")).join("frameworks"),
         }
     }
@@ -68,6 +71,7 @@ impl Places {
             apps: folder.join("apps"),
             runtimes: vec![folder.join("runtimes")],
             expected: folder.join("expected"),
+            expected_opencl: folder.join("expected-opencl"),
             frameworks: folder.join("frameworks"),
         }
     }
@@ -106,7 +110,7 @@ impl Places {
         self.dist.join("lib/katydid/shim")
     }
 
-    /// The root of the OpenCL driver under test; it is there if it could be fetched.
+    /// The root of the OpenCL driver under test, which is there if it could be fetched; in a pack, of a loader alone.
     pub fn opencl(&self) -> PathBuf {
         self.apps.with_file_name("opencl")
     }

@@ -1,18 +1,35 @@
 //! Every program of OpenCL, on every way: directly on PoCL, through Katydid over shared memory, over TCP and over frames on
 //! a unix socket. A test a combination, named `way::program`; one text serves for all of them.
 //!
-//! The driver is the one that `cargo xtask setup` fetched; where it could not be, that is said and nothing is tested.
+//! The driver is the one that `cargo xtask setup` fetched; where it could not be, that is said and nothing is tested. In a
+//! pack it is the machine's. `drivers::…` are about finding it, and about programs without a loader.
 
+use std::error::Error;
+use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use katydid_tests::opencl::{driver, expected, has_driver, libraries, program, programs};
-use katydid_tests::places::Places;
-use katydid_tests::program::run;
+use katydid_tests::opencl::{self, driver, has_driver, libraries, library, program, programs};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
 use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
+
+/// A test that is not a program on all ways.
+type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
+
+const DRIVERS: [(&str, Test); 4] = [
+    ("a_library_is_named_outright", named),
+    ("what_was_tried_is_said", said),
+    ("a_program_without_a_loader_gets_our_library", without_loader),
+    ("a_queue_of_the_device_itself_is_refused_where_it_has_none", device_queue),
+];
+/// Names drivers' libraries.
+const VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
+/// A small program.
+const SMALL: &str = "vector_add";
 
 /// Far more than any program needs, on a busy machine too; only a hang takes longer.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -20,14 +37,15 @@ const LIMIT: Duration = Duration::from_secs(180);
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let places = match Places::of_this_test() {
-        Ok(places) => Places { expected: expected(), ..places },
+        Ok(found) => opencl::places(&found),
         Err(error) => return failed(&error),
     };
     if !has_driver(&places) {
         println!("not tested: no OpenCL driver in {}; `cargo xtask setup` fetches one", places.opencl().display());
         return ExitCode::SUCCESS;
     }
-    let (server, programs) = match (Server::start_with(&places, "soft", &[], &driver(&places)), programs(&places)) {
+    let started = Server::start_with(&places, &driver_under_test(), &[], &driver(&places));
+    let (server, programs) = match (started, programs(&places)) {
         (Ok(server), Ok(programs)) => (server, programs),
         (Err(error), _) => return failed(&error),
         (_, Err(error)) => return failed(&error),
@@ -38,6 +56,10 @@ fn main() -> ExitCode {
             let (places, way, name) = (places.clone(), way.clone(), name.clone());
             trials.push(Trial::test(format!("{way}::{name}"), move || one(&places, &way, &name)));
         }
+    }
+    for (name, test) in DRIVERS {
+        let places = places.clone();
+        trials.push(Trial::test(format!("drivers::{name}"), move || Ok(test(&places)?)));
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(server);
@@ -52,7 +74,7 @@ fn failed(error: &dyn std::fmt::Display) -> ExitCode {
 fn ways(server: &Server) -> [Way; 4] {
     let [shm, tcp] = Way::through(server);
     let unix = Way::Served { name: "unix", address: server.unix(), as_stream: true };
-    [Way::Direct { name: "pocl", folder: None }, shm, tcp, unix]
+    [Way::Direct { name: "direct", folder: None }, shm, tcp, unix]
 }
 
 fn one(places: &Places, way: &Way, name: &str) -> Result<(), Failed> {
@@ -64,4 +86,44 @@ fn one(places: &Places, way: &Way, name: &str) -> Result<(), Failed> {
     }
     judge(places, name, &run(&mut command, LIMIT)?)?;
     Ok(())
+}
+
+/// A program with a server of its own, whose workers see these variables beside the driver's.
+fn small(
+    places: &Places,
+    name: &str,
+    variables: &[(&'static str, OsString)],
+    libraries: OsString,
+) -> Result<Outcome, Box<dyn Error>> {
+    let variables = [&driver(places)[..], variables].concat();
+    let server = Server::start_with(places, &driver_under_test(), &[], &variables)?;
+    let [shm, _] = Way::through(&server);
+    let mut command = shm.command(places, &program(places, name));
+    Ok(run(command.env("LD_LIBRARY_PATH", libraries), LIMIT)?)
+}
+
+/// The vendors' files count for nothing then.
+fn named(places: &Places) -> Result<(), Box<dyn Error>> {
+    let variables = [(VARIABLE, library(places)?.into()), ("OCL_ICD_VENDORS", "/no/such/folder".into())];
+    Ok(judge(places, SMALL, &small(places, SMALL, &variables, libraries(places).into())?)?)
+}
+
+fn said(places: &Places) -> Result<(), Box<dyn Error>> {
+    let outcome = small(places, SMALL, &[(VARIABLE, "/no/such.so".into())], libraries(places).into())?;
+    let is_said =
+        ["no OpenCL driver works here (/no/such.so:", VARIABLE].iter().all(|word| outcome.errors().contains(word));
+    if outcome.status.success() || !is_said { Err(outcome.errors().into()) } else { Ok(()) }
+}
+
+/// Our library stands where a loader would: the program is linked with that name.
+fn without_loader(places: &Places) -> Result<(), Box<dyn Error>> {
+    let folder = places.dist.join("lib/katydid/loader");
+    Ok(judge(places, SMALL, &small(places, SMALL, &[], folder.into())?)?)
+}
+
+/// PoCL itself would end the process that asks for one: the program's, or the worker's.
+fn device_queue(places: &Places) -> Result<(), Box<dyn Error>> {
+    let outcome = small(places, "device_queue", &[], libraries(places).into())?;
+    let is_right = outcome.status.success() && outcome.text() == "CL_INVALID_QUEUE_PROPERTIES, then CL_SUCCESS\n";
+    if is_right { Ok(()) } else { Err(format!("{}{}", outcome.text(), outcome.errors()).into()) }
 }

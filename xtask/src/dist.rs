@@ -37,11 +37,17 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     for (built, installed) in FILES {
         install(&tree.target.join(profile).join(built), &tree.target.join(folder).join(installed))?;
     }
-    vendors(&tree.target.join(folder).join("lib/katydid/shim/vendors"))?;
     for library in ["shim", "soft"] {
-        link(&tree.target.join(folder).join("lib/katydid").join(library))?;
+        link("libcuda.so.1", &tree.target.join(folder).join("lib/katydid").join(library).join("libcuda.so"))?;
     }
+    opencl(&tree.target.join(folder).join("lib/katydid"))?;
     place_criu(tree, &tree.target.join(folder).join("lib/katydid/criu"))
+}
+
+/// By what else than itself the library for programs of OpenCL is found, below `lib/katydid`.
+pub(crate) fn opencl(folder: &Path) -> Result<()> {
+    vendors(&folder.join("shim/vendors"))?;
+    loader(&folder.join("loader"))
 }
 
 /// The folder by which loaders of OpenCL find our library; its name is enough, since programs look beside libcuda.so.1.
@@ -49,6 +55,13 @@ fn vendors(folder: &Path) -> Result<()> {
     let file = folder.join("katydid.icd");
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     fs::write(&file, "libkatydid_opencl.so\n").with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The library for programs of OpenCL under the names of a loader, for machines that have none.
+fn loader(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut names = ["libOpenCL.so.1", "libOpenCL.so"].iter();
+    names.try_for_each(|name| link("../shim/libkatydid_opencl.so", &folder.join(name)))
 }
 
 /// Copies CRIU's root into place, unless it is there.
@@ -85,11 +98,10 @@ fn install(built: &Path, installed: &Path) -> Result<()> {
     fs::rename(&fresh, installed).with_context(|| format!("cannot replace {}", installed.display()))
 }
 
-/// `libcuda.so` for linkers and for programs that ask for that name.
-fn link(folder: &Path) -> Result<()> {
-    let link = folder.join("libcuda.so");
+/// A further name, such as `libcuda.so` for linkers and for programs that ask for that name.
+fn link(to: &str, link: &Path) -> Result<()> {
     if link.symlink_metadata().is_ok() {
         return Ok(());
     }
-    symlink("libcuda.so.1", &link).with_context(|| format!("cannot make {}", link.display()))
+    symlink(to, link).with_context(|| format!("cannot make {}", link.display()))
 }

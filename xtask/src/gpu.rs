@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Variant};
+use katydid_tests::opencl as programs;
 use katydid_tests::places::{DRIVER_VARIABLE, PACK_VARIABLE, Places};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{apps, dist, frameworks};
+use crate::{apps, dist, frameworks, opencl};
 
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -33,7 +34,7 @@ const BENCH_LIMIT: Duration = Duration::from_secs(240);
 /// Time for a binary of tests.
 const TESTS_LIMIT: Duration = Duration::from_secs(240);
 /// Tests of the whole system that mean something on a real GPU too.
-const TESTS: [&str; 2] = ["faults", "hostile"];
+const TESTS: [&str; 3] = ["faults", "hostile", "opencl"];
 /// Those of the part `checkpoint`.
 const CHECKPOINT_TESTS: &str = "checkpoint";
 /// Time for them: every program is run several times over.
@@ -42,12 +43,19 @@ const CHECKPOINT_LIMIT: Duration = Duration::from_secs(1200);
 const CHECKPOINT_BENCH: [&str; 5] = ["bench", "checkpoint", "--within", "8m", "--json"];
 const CHECKPOINT_BENCH_LIMIT: Duration = Duration::from_secs(660);
 /// Installed files that travel.
-const DIST: [&str; 4] = [
+const DIST: [&str; 5] = [
     "bin/katydid",
     "lib/katydid/shim/libcuda.so.1",
+    "lib/katydid/shim/libkatydid_opencl.so",
     "lib/katydid/shim/libnvidia-ml.so.1",
     "lib/katydid/soft/libcuda.so.1",
 ];
+/// The loader that programs of OpenCL are linked with, as its file among the libraries.
+const LOADER: &str = "libOpenCL.so.1";
+/// A program that prints nothing of its own, but has a test.
+const FIXTURE: &str = "device_queue";
+/// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
+const OPENCL_DRIVER: &str = "libnvidia-opencl.so.1\n";
 /// The program whose calls are traced.
 const TRACED: &str = "streams_events";
 /// What travels: a script, and everything else in one file, half as large as what is in it.
@@ -101,6 +109,7 @@ fn remove(folder: &Path) -> Result<()> {
 fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     dist::run(tree, false)?;
     apps::run(tree)?;
+    opencl::apps(tree)?;
     dist::run(tree, true)?;
     let (from, to) = (tree.places(), Places::of_pack(folder));
     for file in DIST {
@@ -125,6 +134,7 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
         }
     }
     pack_criu(tree, &to)?;
+    pack_opencl(&from, &to)?;
     for test in TESTS.into_iter().chain([CHECKPOINT_TESTS]) {
         stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
     }
@@ -140,6 +150,25 @@ fn pack_criu(tree: &Tree, to: &Places) -> Result<()> {
     }
     fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
     shell::run(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(&from).arg(&place))
+}
+
+/// Programs of OpenCL but those with ranks of MPI, what they print, the loader that they are linked with, and the files
+/// that name our library and the machine's driver.
+fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
+    if !programs::has_driver(from) {
+        bail!("there are no programs of OpenCL; `cargo xtask setup` fetches what they are built with");
+    }
+    stripped(&programs::program(from, FIXTURE), &programs::program(to, FIXTURE))?;
+    for name in programs::programs(from)?.iter().filter(|name| !name.starts_with(opencl::RANKED)) {
+        stripped(&programs::program(from, name), &programs::program(to, name))?;
+        let text = format!("{name}.txt");
+        copy(&from.expected_opencl.join(&text), &to.expected_opencl.join(&text))?;
+    }
+    copy(&programs::libraries(from).join(LOADER), &programs::libraries(to).join(LOADER))?;
+    let file = programs::vendors(to).join("machine.icd");
+    fs::create_dir_all(programs::vendors(to)).context("cannot make the vendors' folder")?;
+    fs::write(&file, OPENCL_DRIVER).with_context(|| format!("cannot write {}", file.display()))?;
+    dist::opencl(&to.dist.join("lib/katydid"))
 }
 
 /// The catalogue of instruction forms, the answers that are kept, and what asks a GPU.
@@ -278,9 +307,11 @@ fn katydid(places: &Places, arguments: &[&str], limit: Duration) -> Result<Outco
 fn tests_of_the_system(folder: &Path, report: &Path, name: &str, limit: Duration) -> Result<Outcome> {
     let mut command = Command::new(folder.join("tests").join(name));
     command.arg("--test-threads=2").env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, "auto");
-    let outcome = succeeds(&mut command, limit)?;
-    fs::write(report.join(format!("{name}.txt")), &outcome.stdout).context("cannot write to the report")?;
-    Ok(outcome)
+    // What failed is to be read in the report too.
+    let file = report.join(format!("{name}.txt"));
+    succeeds_noting(&mut command, limit, |outcome| {
+        fs::write(&file, &outcome.stdout).context("cannot write to the report")
+    })
 }
 
 /// Asks the GPU every form and program again; what it answers otherwise than is kept lies in the report.
@@ -294,9 +325,19 @@ fn forms(folder: &Path, report: &Path) -> Result<Outcome> {
 
 /// Runs a command that must end well; shows what it said when it does not.
 fn succeeds(command: &mut Command, limit: Duration) -> Result<Outcome> {
+    succeeds_noting(command, limit, |_| Ok(()))
+}
+
+/// The same; `note` is given the outcome, however it is.
+fn succeeds_noting(
+    command: &mut Command,
+    limit: Duration,
+    note: impl FnOnce(&Outcome) -> Result<()>,
+) -> Result<Outcome> {
     let shown = shell::shown(command);
     step(&shown);
     let outcome = program::run(command, limit).inspect_err(|error| line(&error.to_string()))?;
+    note(&outcome)?;
     if !outcome.status.success() {
         line(&format!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors()));
         bail!("did not succeed: {shown}");

@@ -27,7 +27,7 @@ const SOURCES: [&str; 2] = [
 /// What nobody needs of them.
 const SUPERFLUOUS: [&str; 3] = ["usr/share/doc", "usr/share/man", "etc"];
 /// What the names of programs with ranks of MPI begin with.
-const RANKED: &str = "mpi_";
+pub(crate) const RANKED: &str = "mpi_";
 /// Libraries, below the root.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 

@@ -69,6 +69,9 @@ pub(crate) enum Command {
     BenchHolder(BenchHolderFlags),
     BenchSoftBody(BenchSoftBodyFlags),
     ProbeDriver(ProbeDriverFlags),
+    /// Looks for drivers of OpenCL, and prints their platforms as JSON; started by `doctor`.
+    #[command(hide = true)]
+    ProbeOpencl,
     Completions(CompletionsFlags),
     Man(ManFlags),
 }

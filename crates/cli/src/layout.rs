@@ -4,6 +4,7 @@
 //! bin/katydid
 //! lib/katydid/shim/libcuda.so.1    what programs are given
 //! lib/katydid/shim/libkatydid_opencl.so, vendors/katydid.icd    the same for OpenCL
+//! lib/katydid/loader/libOpenCL.so.1    the latter again, for programs of a machine that has no loader of OpenCL
 //! lib/katydid/soft/libcuda.so.1    softcuda
 //! lib/katydid/criu/                CRIU with its libraries; only where the system's will not do
 //! ```
@@ -13,6 +14,8 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+
+use crate::opencl;
 
 /// The variable that overrides the place of the libraries.
 pub(crate) const VARIABLE: &str = "KATYDID_LIB";
@@ -24,6 +27,10 @@ pub(crate) const ICD_LIBRARIES: &str = "OCL_ICD_FILENAMES";
 pub(crate) const SEARCH: &str = "LD_LIBRARY_PATH";
 /// The file name every CUDA program asks for.
 pub(crate) const LIBRARY: &str = "libcuda.so.1";
+/// What loaders of OpenCL open as that of a vendor.
+const ICD: &str = "libkatydid_opencl.so";
+/// The file name every OpenCL program asks for: a loader's.
+pub(crate) const LOADER: &str = "libOpenCL.so.1";
 
 /// The folder of the libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +83,16 @@ impl Layout {
         self.shim_folder().join("vendors")
     }
 
+    /// The library by which programs of OpenCL reach the server, and the file that names it to loaders.
+    pub(crate) fn opencl(&self) -> [PathBuf; 2] {
+        [self.shim_folder().join(ICD), self.vendors().join("katydid.icd")]
+    }
+
+    /// The folder in which that library has a loader's name.
+    pub(crate) fn loader_folder(&self) -> PathBuf {
+        self.folder.join("loader")
+    }
+
     /// softcuda.
     pub(crate) fn soft(&self) -> PathBuf {
         self.folder.join("soft").join(LIBRARY)
@@ -86,9 +103,14 @@ impl Layout {
         self.folder.join("criu")
     }
 
-    /// The loader's search path for programs: the shim first, then what was there.
+    /// The loader's search path for programs: the shim first, then what was there; at last, on a machine without a loader
+    /// of OpenCL, our library under its name.
     pub(crate) fn program_search(&self) -> OsString {
-        first(&self.shim_folder(), env::var_os(SEARCH).as_deref())
+        let search = first(&self.shim_folder(), env::var_os(SEARCH).as_deref());
+        match opencl::has_loader() || !self.loader_folder().is_dir() {
+            true => search,
+            false => joined(env::split_paths(&search).chain([self.loader_folder()])),
+        }
     }
 
     /// The loader's search path for workers, which must find the real driver and not the programs'; `None`: unset.

@@ -30,6 +30,7 @@ mod inspect;
 mod layout;
 mod manual;
 mod migrate;
+mod opencl;
 mod period;
 mod private;
 mod probe;
@@ -88,6 +89,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::BenchHolder(flags) => bench::holder(&flags),
         Command::BenchSoftBody(flags) => bench::soft_body(&flags),
         Command::ProbeDriver(flags) => probe::main(&flags),
+        Command::ProbeOpencl => opencl::probe(),
         Command::Completions(flags) => manual::completions(&flags),
         Command::Man(flags) => manual::man(&flags),
     }

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use katydid_driver::{Driver, DriverChoice, OpenLibrary};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
 use crate::flags::ProbeDriverFlags;
 use crate::layout::{self, Layout};
+use crate::opencl::Drivers;
 
 /// What was found, as the probe prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,18 +83,28 @@ fn device(driver: &Driver, ordinal: i32) -> (String, u64) {
     (String::from_utf8_lossy(&text).into_owned(), memory as u64)
 }
 
-/// Probes in a child process that must not see Katydid's library for programs.
+/// Probes a driver library in a process of its own.
 pub(crate) fn probe_apart(driver: &str) -> Probe {
+    apart(&["probe-driver", driver]).unwrap_or_else(Probe::Fails)
+}
+
+/// Looks for drivers of OpenCL in a process of its own.
+pub(crate) fn opencl_apart() -> Result<Drivers, String> {
+    apart(&["probe-opencl"]).and_then(|found: Result<Drivers, String>| found)
+}
+
+/// What a child process of ours prints, which must not see Katydid's library for programs.
+fn apart<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, String> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["probe-driver", driver]).stdin(Stdio::null()).stderr(Stdio::null());
+    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
     if let Some(path) = Layout::find().ok().and_then(|layout| layout.driver_search()) {
         command.env(layout::SEARCH, path);
     }
     match command.output() {
         Ok(output) if output.status.success() => {
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| Probe::Fails(error.to_string()))
+            serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
         }
-        Ok(output) => Probe::Fails(format!("the process that tried it ended with {}", output.status)),
-        Err(error) => Probe::Fails(format!("it could not be tried: {error}")),
+        Ok(output) => Err(format!("the process that tried it ended with {}", output.status)),
+        Err(error) => Err(format!("it could not be tried: {error}")),
     }
 }

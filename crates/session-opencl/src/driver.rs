@@ -1,28 +1,21 @@
 //! The OpenCL drivers of this machine, opened without a loader in between.
 //!
-//! A vendors folder holds files of one line: the name of a driver library (`/etc/OpenCL/vendors/*.icd`, or what
-//! `OCL_ICD_VENDORS` says; `OCL_ICD_FILENAMES` names libraries outright). Each answers `clIcdGetPlatformIDsKHR`, and
-//! every object of a driver begins with the address of its table of functions. A driver's table ends with the version
-//! that it knows, so it is copied up to there, and what lies beyond is none.
+//! `find.rs` says where their libraries lie. Each answers `clIcdGetPlatformIDsKHR`, and every object of a driver begins with
+//! the address of its table of functions. A driver's table ends with the version that it knows, so it is copied up to
+//! there, and what lies beyond is none.
 
 #![expect(unsafe_code, reason = "opens driver libraries and calls them")]
 
-use std::env;
-use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::mem::{MaybeUninit, offset_of};
+use std::path::Path;
 use std::ptr;
 
 use katydid_opencl_sys::constant::{DEVICE_TYPE, DEVICE_TYPE_ALL, PLATFORM_NAME, PLATFORM_VERSION};
 use katydid_opencl_sys::{Code, Dispatch, cl_device_id, cl_platform_id, void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-/// Where vendors put the names of their libraries.
-const VENDORS: &str = "/etc/OpenCL/vendors";
-/// NVIDIA's library, which containers often have without its file among the vendors.
-const NVIDIA: &str = "libnvidia-opencl.so.1";
+use crate::find::{VARIABLE, candidates};
+
 /// Only our own library for programs has this symbol.
 const SHIM_MARKER: &[u8] = b"katydid_shim_marker\0";
 
@@ -32,11 +25,12 @@ const SHIM_MARKER: &[u8] = b"katydid_shim_marker\0";
 pub enum DriverError {
     /// No driver answered with a platform.
     #[error(
-        "no OpenCL driver works here ({}); install one, such as Debian's pocl-opencl-icd, or name a folder of .icd files \
-         in OCL_ICD_VENDORS", if tried.is_empty() { "none is installed".to_owned() } else { tried.join("; ") }
+        "no OpenCL driver works here ({}); install one, such as Debian's pocl-opencl-icd, or name a driver's library in \
+         {VARIABLE}",
+        tried.join("; ")
     )]
     NoPlatform {
-        /// Each library, and what was wrong with it.
+        /// Each library and what was wrong with it, and each place that names none.
         tried: Vec<String>,
     },
 }
@@ -54,80 +48,63 @@ pub struct Platform {
     pub name: String,
 }
 
+/// What opening the drivers came to.
+#[derive(Debug)]
+pub struct Opened {
+    /// The platforms of all drivers that work; at least one.
+    pub platforms: Vec<Platform>,
+    /// What did not, in words.
+    pub tried: Vec<String>,
+}
+
 /// The platforms of all drivers that work.
 ///
 /// # Errors
 ///
 /// There is none.
-pub fn open() -> Result<Vec<Platform>, DriverError> {
-    let (mut platforms, mut tried) = (Vec::new(), Vec::new());
-    for library in libraries() {
-        match platforms_of(&library) {
+pub fn open() -> Result<Opened, DriverError> {
+    let candidates = candidates();
+    let (mut platforms, mut tried, mut opened) = (Vec::new(), candidates.empty, Vec::new());
+    for path in candidates.libraries {
+        let result = load(&path).and_then(|(library, handle)| {
+            // One library has several names: a file's, a link's, the one that the loader knows.
+            if opened.contains(&handle) {
+                return Ok(Vec::new());
+            }
+            opened.push(handle);
+            platforms_of(library)
+        });
+        match result {
             Ok(found) => platforms.extend(found),
-            Err(reason) => tried.push(format!("{}: {reason}", library.display())),
+            // The loader's own words begin with the name.
+            Err(reason) if reason.starts_with(&*path.to_string_lossy()) => tried.push(reason),
+            Err(reason) => tried.push(format!("{}: {reason}", path.display())),
         }
     }
-    if platforms.is_empty() { Err(DriverError::NoPlatform { tried }) } else { Ok(platforms) }
-}
-
-/// The libraries to try, each once.
-fn libraries() -> Vec<PathBuf> {
-    let said = |name| env::var_os(name).filter(|value: &OsString| !value.is_empty());
-    let mut found: Vec<PathBuf> =
-        said("OCL_ICD_FILENAMES").map(|list| env::split_paths(&list).collect()).unwrap_or_default();
-    let vendors = said("OCL_ICD_VENDORS").map_or_else(|| PathBuf::from(VENDORS), PathBuf::from);
-    found.extend(named_in(&vendors));
-    if vendors == Path::new(VENDORS)
-        && !found.iter().any(|path| path.as_os_str().as_bytes().ends_with(NVIDIA.as_bytes()))
-    {
-        found.extend(installed(NVIDIA).then(|| PathBuf::from(NVIDIA)));
-    }
-    let mut once = Vec::new();
-    for path in found {
-        if !once.contains(&path) {
-            once.push(path);
-        }
-    }
-    once
-}
-
-/// The libraries that a folder of `.icd` files names, or one such file, in the order of the files' names.
-fn named_in(vendors: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = match fs::read_dir(vendors) {
-        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-        Err(_) => vec![vendors.to_owned()],
-    };
-    files.retain(|path| path.extension() == Some(OsStr::new("icd")));
-    files.sort();
-    files
-        .iter()
-        .filter_map(|file| fs::read(file).ok())
-        .map(|text| text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii().to_vec())
-        .filter(|line| !line.is_empty())
-        .map(|line| PathBuf::from(OsString::from_vec(line)))
-        .collect()
-}
-
-/// Whether the loader finds a library by its name.
-fn installed(name: &str) -> bool {
-    // SAFETY: the library is a driver of this machine, whose constructors run in every OpenCL program.
-    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.is_ok()
+    if platforms.is_empty() { Err(DriverError::NoPlatform { tried }) } else { Ok(Opened { platforms, tried }) }
 }
 
 type GetPlatforms = unsafe extern "C" fn(u32, *mut cl_platform_id, *mut u32) -> i32;
 type GetAddress = unsafe extern "C" fn(*const std::ffi::c_char) -> *mut void;
 
-/// Opens a driver and asks it for its platforms.
-fn platforms_of(path: &Path) -> Result<Vec<Platform>, String> {
-    // SAFETY: the machine's administrator, or the operator's variable, named the library as an OpenCL driver.
+/// Opens a driver, which is not our own library, and tells by which handle the loader knows it.
+fn load(path: &Path) -> Result<(&'static Library, usize), String> {
+    // SAFETY: the machine's administrator, the operator's variable, or its well-known name says that the library is an
+    // OpenCL driver, whose constructors run in every OpenCL program.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
-    // A driver has threads and exit handlers: it is never closed.
-    let library = ManuallyDrop::new(library);
+    let handle = library.into_raw();
+    // SAFETY: the handle is the one of a line above. A driver has threads and exit handlers: it is never closed.
+    let library: &Library = Box::leak(Box::new(unsafe { Library::from_raw(handle) }));
     // SAFETY: only the presence of the symbol matters.
-    if unsafe { library.get::<*const void>(SHIM_MARKER) }.is_ok() {
-        return Err("this is Katydid's own library for programs".to_owned());
+    match unsafe { library.get::<*const void>(SHIM_MARKER) } {
+        Ok(_) => Err("this is Katydid's own library for programs".to_owned()),
+        Err(_) => Ok((library, handle.addr())),
     }
-    let get = get_platforms(&library).ok_or("it does not answer clIcdGetPlatformIDsKHR, so it is no ICD")?;
+}
+
+/// Asks a driver for its platforms.
+fn platforms_of(library: &Library) -> Result<Vec<Platform>, String> {
+    let get = get_platforms(library).ok_or("it does not answer clIcdGetPlatformIDsKHR, so it is no ICD")?;
     let mut count = 0;
     // SAFETY: a count alone is asked for, into a local.
     Code(unsafe { get(0, ptr::null_mut(), &raw mut count) }).ok().map_err(|code| code.to_string())?;
@@ -232,18 +209,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn icd_files_name_libraries_in_order() {
-        let folder = tempfile::tempdir().unwrap();
-        for (name, text) in [("b.icd", "libb.so\n"), ("a.icd", " /x/liba.so \nmore"), ("c.txt", "no"), ("d.icd", "\n")]
-        {
-            fs::write(folder.path().join(name), text).unwrap();
-        }
-        assert_eq!(named_in(folder.path()), [Path::new("/x/liba.so"), Path::new("libb.so")]);
-        assert_eq!(named_in(&folder.path().join("b.icd")), [Path::new("libb.so")]);
-        assert!(named_in(Path::new("/no/such")).is_empty());
-    }
-
-    #[test]
     fn a_table_ends_with_the_version() {
         assert_eq!(known("OpenCL 3.0 PoCL 3.1 Linux"), size_of::<Dispatch>());
         assert_eq!(known("OpenCL 1.2 CUDA"), offset_of!(Dispatch, clCreateCommandQueueWithProperties));
@@ -252,8 +217,10 @@ mod tests {
 
     #[test]
     fn what_is_no_driver_is_refused_by_name() {
-        assert!(platforms_of(Path::new("libm.so.6")).unwrap_err().contains("clIcdGetPlatformIDsKHR"));
-        let error = DriverError::NoPlatform { tried: vec!["x: y".into()] };
-        assert!(error.to_string().contains("(x: y)") && error.to_string().contains("pocl-opencl-icd"));
+        let (library, handle) = load(Path::new("libm.so.6")).unwrap();
+        assert!(platforms_of(library).unwrap_err().contains("clIcdGetPlatformIDsKHR"));
+        assert_eq!(load(Path::new("libm.so.6")).unwrap().1, handle);
+        let error = DriverError::NoPlatform { tried: vec!["x: y".into()] }.to_string();
+        assert!(error.contains("(x: y)") && error.contains("pocl-opencl-icd") && error.contains(VARIABLE), "{error}");
     }
 }

@@ -18,6 +18,7 @@ mod dispatch;
 pub mod driver;
 mod executor;
 mod fault;
+mod find;
 mod handlers;
 mod journal;
 mod landing;

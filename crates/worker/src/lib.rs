@@ -33,6 +33,8 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Role};
 use katydid_wire::note::Note;
 
+pub use crate::opencl::opencl_drivers;
+
 use crate::log::Log;
 use crate::warm::Warm;
 

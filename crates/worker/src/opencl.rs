@@ -72,7 +72,7 @@ pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, co
 fn open(warm: &Warm) -> Result<Vec<Platform>, DriverError> {
     give_back(warm);
     layout::unsettle();
-    driver::open()
+    driver::open().map(|opened| opened.platforms)
 }
 
 /// The CUDA driver's hold of its devices. A failure leaves the device's memory taken, and nothing else.
@@ -81,6 +81,17 @@ fn give_back(warm: &Warm) {
         // SAFETY: retained once by this process, and used by nothing that is still there.
         let _ = unsafe { warm.driver.cuDevicePrimaryCtxRelease(context.device) };
     }
+}
+
+/// What the OpenCL drivers of this machine are, for whoever asks without a program: the names of their platforms, and
+/// what was tried in vain.
+///
+/// # Errors
+///
+/// There is no platform; every library that was tried is named, and what was wrong with it.
+pub fn opencl_drivers() -> Result<(Vec<String>, Vec<String>), String> {
+    let opened = driver::open().map_err(|error| error.to_string())?;
+    Ok((opened.platforms.into_iter().map(|platform| platform.name).collect(), opened.tried))
 }
 
 /// What the drivers call themselves.

@@ -1,9 +1,9 @@
 //! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA; sessions that move to other
-//! servers and devices while their programs run, those of CUDA too; ranks of MPI. The driver is PoCL.
+//! servers and devices while their programs run, those of CUDA too; ranks of MPI. The driver is PoCL, in a pack the machine's.
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::opencl::{has_driver, programs};
+use katydid_tests::opencl::{has_driver, is_pocl, programs};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
@@ -21,13 +21,22 @@ const KEPT: &str = "kept_objects";
 /// Two kinds of PoCL's CPU devices.
 const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
 
-/// Scenarios, their ways, and whether they take a driver of OpenCL.
-const SCENARIOS: [(&str, Scenario, &[&str], bool); 5] = [
-    ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, false),
-    ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, true),
-    ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], true),
-    ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], true),
-    ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], true),
+/// What a scenario takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Cuda,
+    Opencl,
+    /// And its variables.
+    Pocl,
+}
+
+/// Scenarios, their ways, and the drivers that they take.
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 5] = [
+    ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
+    ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
+    ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
+    ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
+    ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], Takes::Opencl),
 ];
 
 pub(crate) fn trials(places: &Places) -> Vec<Trial> {
@@ -40,13 +49,18 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
             trials.push(trial.with_ignored_flag(!has_driver));
         }
     }
-    for (name, scenario, ways, takes_driver) in SCENARIOS {
+    for (name, scenario, ways, takes) in SCENARIOS {
+        let is_there = match takes {
+            Takes::Cuda => true,
+            Takes::Opencl => has_driver,
+            Takes::Pocl => is_pocl(places),
+        };
         for way in ways {
             let places = places.clone();
             let trial = Trial::test(format!("{way}::{name}"), move || {
                 scenario(&places, way).map_err(|error| format!("{error:#}").into())
             });
-            trials.push(trial.with_ignored_flag(takes_driver && !has_driver));
+            trials.push(trial.with_ignored_flag(!is_there));
         }
     }
     trials

@@ -36,7 +36,7 @@ impl Stage {
 
     /// With a server for programs of OpenCL too, whose driver gets these variables as well.
     pub(crate) fn with_opencl(places: &Places, way: &str, further: &[(&'static str, &str)]) -> Result<Self> {
-        let places = &Places { expected: opencl::expected(), ..places.clone() };
+        let places = &opencl::places(places);
         Self::with(places, way, opencl_server(places, further)?)
     }
 

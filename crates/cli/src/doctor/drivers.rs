@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use super::Finding;
-use crate::layout::Layout;
-use crate::probe::{DriverFacts, Probe, probe_apart};
+use crate::layout::{LOADER, Layout};
+use crate::opencl::{Drivers, has_loader};
+use crate::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
 use crate::size::Size;
 
 /// Where the kernel module says its version.
@@ -35,6 +36,43 @@ pub(super) fn drivers() -> Vec<Finding> {
     let version = nvidia_version();
     let auto = probe_apart("auto");
     vec![nvidia(version.as_deref()), automatic(&auto, version.is_some()), soft(&probe_apart("soft"))]
+}
+
+/// What programs of OpenCL need on their side, and what a server of this machine would give them.
+pub(super) fn opencl() -> Vec<Finding> {
+    let library = match Layout::find() {
+        Ok(layout) => layout.opencl().into_iter().find(|path| !path.is_file()),
+        Err(_) => None,
+    };
+    let library = library.map(|path| {
+        let detail = format!("{}: no such file, so programs of OpenCL find no platform", path.display());
+        Finding::warn("library for OpenCL programs", detail, REINSTALL)
+    });
+    library.into_iter().chain([loader(has_loader()), opencl_drivers(opencl_apart())]).collect()
+}
+
+fn loader(is_there: bool) -> Finding {
+    let check = "OpenCL loader";
+    match is_there {
+        true => Finding::ok(check, format!("{LOADER} is found")),
+        false => Finding::ok(check, format!("no {LOADER}: programs get Katydid's own library under that name")),
+    }
+}
+
+/// A machine without a driver serves CUDA all the same.
+fn opencl_drivers(found: Result<Drivers, String>) -> Finding {
+    let check = "OpenCL drivers";
+    match found {
+        Ok(Drivers { platforms, tried }) if tried.is_empty() => Finding::ok(check, platforms.join(", ")),
+        Ok(Drivers { platforms, tried }) => {
+            Finding::ok(check, format!("{}; not: {}", platforms.join(", "), tried.join("; ")))
+        }
+        Err(reason) => Finding::warn(
+            check,
+            reason,
+            "programs of OpenCL need it only where they are served: on this machine, or on the one of --server",
+        ),
+    }
 }
 
 /// The kernel module's own word; `None` where it is not loaded.
@@ -107,6 +145,15 @@ mod tests {
     #[test]
     fn devices_are_named_with_their_memory() {
         assert!(automatic(&works(false), true).detail.ends_with("CUDA 13.0, H200 (139 GiB)"));
+    }
+
+    #[test]
+    fn what_drivers_of_opencl_were_tried_is_said() {
+        let found = Drivers { platforms: vec!["PoCL".into()], tried: vec!["/v: no".into()] };
+        assert!(opencl_drivers(Ok(found)).detail.contains("PoCL; not: /v: no"));
+        let none = opencl_drivers(Err("no OpenCL driver works here".into()));
+        assert!(none.status == Status::Warn && none.remedy.is_some(), "{none:?}");
+        assert!(loader(false).detail.contains(LOADER));
     }
 
     #[test]

@@ -73,6 +73,7 @@ fn examine(flags: &DoctorFlags) -> Vec<Finding> {
     let mut findings = drivers::libraries();
     progress.show("trying the drivers");
     findings.extend(drivers::drivers());
+    findings.extend(drivers::opencl());
     progress.show("looking at the system");
     findings.extend(system::checks());
     findings.push(criu());

@@ -5,14 +5,14 @@
 
 use std::ptr;
 
-use katydid_opencl_sys::constant::CONTEXT_PLATFORM;
+use katydid_opencl_sys::constant::{CONTEXT_PLATFORM, DEVICE_MAX_ON_DEVICE_QUEUES, QUEUE_ON_DEVICE, QUEUE_PROPERTIES};
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
 use crate::arguments::Arguments;
-use crate::driver::kind;
+use crate::driver::{device_value, kind};
 use crate::fault::Fault;
 use crate::handlers::{driver, make, pointer};
 use crate::notify::{self, Notify};
@@ -113,6 +113,10 @@ pub(crate) fn kdclQueue(
     let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
     let properties: Vec<u64> = Arguments::new("kdclQueue", message.properties).list("properties")?;
     let api = context.api;
+    // Such a queue goes with a device that has some; asked for one of a device without, PoCL ends the process.
+    if message.form == 1 && is_on_device(&properties) && !has_own_queues(&device) {
+        return Err(Code::INVALID_QUEUE_PROPERTIES.into());
+    }
     let handle = if message.form == 0 {
         let flags = properties.first().copied().unwrap_or(0);
         make!(api, clCreateCommandQueue(context.handle, device.handle, flags))
@@ -123,6 +127,17 @@ pub(crate) fn kdclQueue(
     }?;
     session.shared.objects.set(message.queue, Object { handle, api, size: 0 })?;
     Ok(message::kdclQueueReply {})
+}
+
+/// Whether pairs of properties ask for a queue to which kernels enqueue.
+fn is_on_device(properties: &[u64]) -> bool {
+    let (pairs, _) = properties.as_chunks::<2>();
+    pairs.iter().any(|[name, value]| *name == u64::from(QUEUE_PROPERTIES) && value & QUEUE_ON_DEVICE != 0)
+}
+
+fn has_own_queues(device: &Object<cl_device_id>) -> bool {
+    let count = device_value(device.handle, device.api, DEVICE_MAX_ON_DEVICE_QUEUES);
+    count.is_ok_and(|bytes| bytes.iter().any(|byte| *byte != 0))
 }
 
 /// The queue that kernels of a device enqueue to.

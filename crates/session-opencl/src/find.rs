@@ -1,0 +1,152 @@
+//! Where the OpenCL drivers of this machine lie.
+//!
+//! What [`VARIABLE`] names, and nothing else; or what loaders of OpenCL would open: the libraries of `OCL_ICD_FILENAMES`, and
+//! those that a vendors folder names (`OCL_ICD_VENDORS`, else `/etc/OpenCL/vendors`), whose files hold one line each.
+//! Where nobody has chosen a folder, libraries are also sought under the names that they are known by: containers have
+//! NVIDIA's without its file among the vendors.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Names drivers' libraries outright, with colons between them.
+pub(crate) const VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
+/// Where vendors put the names of their libraries.
+const VENDORS: &str = "/etc/OpenCL/vendors";
+/// NVIDIA's library and PoCL's.
+const KNOWN: [&str; 2] = ["libnvidia-opencl.so.1", "libpocl.so.2"];
+/// Where they lie when the loader's search does not come to them.
+const PLACES: [&str; 5] =
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib"];
+
+/// Libraries to try.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Candidates {
+    /// Each once, in order.
+    pub(crate) libraries: Vec<PathBuf>,
+    /// What was looked at and named none, in words.
+    pub(crate) empty: Vec<String>,
+}
+
+/// What chooses drivers, out of the environment.
+#[derive(Debug, Default)]
+struct Choice {
+    libraries: Option<OsString>,
+    icd_libraries: Option<OsString>,
+    vendors: Option<OsString>,
+}
+
+/// The libraries to try on this machine.
+pub(crate) fn candidates() -> Candidates {
+    let said = |name| env::var_os(name).filter(|value: &OsString| !value.is_empty());
+    let choice = Choice {
+        libraries: said(VARIABLE),
+        icd_libraries: said("OCL_ICD_FILENAMES"),
+        vendors: said("OCL_ICD_VENDORS"),
+    };
+    choose(&choice, Path::new(VENDORS), &PLACES.map(Path::new))
+}
+
+fn choose(choice: &Choice, usual: &Path, places: &[&Path]) -> Candidates {
+    let mut found = Candidates::default();
+    if let Some(list) = &choice.libraries {
+        env::split_paths(list).for_each(|path| found.add(path));
+        return found;
+    }
+    env::split_paths(choice.icd_libraries.as_deref().unwrap_or_default()).for_each(|path| found.add(path));
+    let vendors = choice.vendors.as_deref().map_or(usual, Path::new);
+    match named_in(vendors) {
+        Ok(named) if named.is_empty() => found.empty.push(format!("{} names none", vendors.display())),
+        Ok(named) => named.into_iter().for_each(|path| found.add(path)),
+        Err(error) => found.empty.push(format!("{}: {error}", vendors.display())),
+    }
+    if choice.vendors.is_none() {
+        KNOWN.iter().flat_map(|name| known(name, places)).for_each(|path| found.add(path));
+    }
+    found
+}
+
+impl Candidates {
+    fn add(&mut self, path: PathBuf) {
+        if !path.as_os_str().is_empty() && !self.libraries.contains(&path) {
+            self.libraries.push(path);
+        }
+    }
+}
+
+/// A library by its bare name, as the loader seeks it, and at each place where it is.
+fn known(name: &str, places: &[&Path]) -> Vec<PathBuf> {
+    let there = places.iter().map(|place| place.join(name)).filter(|path| path.exists());
+    [PathBuf::from(name)].into_iter().chain(there).collect()
+}
+
+/// The libraries that a folder of `.icd` files names, in the order of the files' names; or that one such file names; or
+/// any other file, which is a library itself, as it is for ocl-icd.
+fn named_in(vendors: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_icd = |path: &PathBuf| path.extension() == Some(OsStr::new("icd"));
+    let mut files: Vec<PathBuf> = match fs::metadata(vendors)?.is_dir() {
+        true => fs::read_dir(vendors)?.flatten().map(|entry| entry.path()).filter(is_icd).collect(),
+        false if is_icd(&vendors.to_owned()) => vec![vendors.to_owned()],
+        false => return Ok(vec![vendors.to_owned()]),
+    };
+    files.sort();
+    let lines = files.iter().filter_map(|file| fs::read(file).ok()).map(|text| first_line(&text));
+    Ok(lines.filter(|line| !line.is_empty()).map(|line| PathBuf::from(OsString::from_vec(line))).collect())
+}
+
+fn first_line(text: &[u8]) -> Vec<u8> {
+    text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: &str = "/no/such/folder";
+
+    fn chosen(choice: &Choice, usual: &Path) -> Vec<PathBuf> {
+        choose(choice, usual, &[]).libraries
+    }
+
+    #[test]
+    fn icd_files_name_libraries_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [("b.icd", "libb.so\n"), ("a.icd", " /x/liba.so \nmore"), ("c.txt", "no"), ("d.icd", "\n")]
+        {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        assert_eq!(named_in(folder.path()).unwrap(), [Path::new("/x/liba.so"), Path::new("libb.so")]);
+        assert_eq!(named_in(&folder.path().join("b.icd")).unwrap(), [Path::new("libb.so")]);
+        assert_eq!(named_in(&folder.path().join("c.txt")).unwrap(), [folder.path().join("c.txt")]);
+        assert!(named_in(Path::new(NONE)).is_err());
+    }
+
+    #[test]
+    fn a_machine_without_a_vendors_folder_is_searched_for_what_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = folder.path().join(KNOWN[0]);
+        fs::write(&there, "").unwrap();
+        let found = choose(&Choice::default(), Path::new(NONE), &[folder.path(), Path::new("/no/other")]);
+        assert_eq!(found.libraries, [PathBuf::from(KNOWN[0]), there, PathBuf::from(KNOWN[1])]);
+        assert!(found.empty[0].contains(NONE), "{found:?}");
+    }
+
+    #[test]
+    fn a_library_that_is_named_twice_is_tried_once() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("n.icd"), KNOWN[0]).unwrap();
+        assert_eq!(chosen(&Choice::default(), folder.path()), KNOWN.map(PathBuf::from));
+    }
+
+    #[test]
+    fn what_is_chosen_is_all_there_is() {
+        let vendors = Choice { vendors: Some(NONE.into()), ..Choice::default() };
+        assert!(chosen(&vendors, Path::new(NONE)).is_empty());
+        let libraries = Choice { libraries: Some("/a.so:b.so".into()), vendors: Some("/v".into()), ..vendors };
+        assert_eq!(chosen(&libraries, Path::new(NONE)), [Path::new("/a.so"), Path::new("b.so")]);
+        let icd = Choice { icd_libraries: Some("c.so".into()), ..Choice::default() };
+        assert_eq!(chosen(&icd, Path::new(NONE))[0], Path::new("c.so"));
+    }
+}
