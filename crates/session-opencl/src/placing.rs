@@ -1,9 +1,11 @@
-//! Has a driver whose shared virtual memory comes from the C library's heap take it where it lay before.
+//! Has a driver whose shared virtual memory comes from the C library's heap take it at addresses of our choice, at first
+//! and after a restore.
 //!
-//! While the driver allocates, in a thread whose part of the heap is new and has no room, the heap makes a mapping of its own
-//! for it, for which the system takes the highest gap that fits. So at a restore all gaps above the wanted place are closed for that moment, and the place is left open, as long
-//! as the mapping turns out to be: that differs by what the heap adds, so a few lengths are tried. A driver that takes its
-//! memory elsewhere is not helped by this, and no harm is done to it.
+//! While the driver allocates, in a thread whose part of the heap is new and has no room, the heap makes a mapping of its
+//! own for it, for which the system takes the highest gap that fits. So all gaps above the wanted place are closed for that
+//! moment. At first the place is in [`ZONE`], where nothing else comes to lie in any worker; so it is free after a restore.
+//! Then the place is left open as long as the mapping turns out to be: that differs by what the heap adds, so a few lengths
+//! are tried. A driver that takes its memory elsewhere is not helped by this, and no harm is done to it.
 
 #![expect(unsafe_code, reason = "settings of the C library's heap, and mappings that nobody uses")]
 
@@ -21,6 +23,9 @@ use crate::svm::PAGE;
 const SMALL: i32 = PAGE as i32;
 /// What glibc begins with.
 const USUAL: (i32, i32) = (128 << 10, 65_536);
+/// Where shared virtual memory lies: far above a heap, and far below where the system begins with mappings. The same
+/// addresses are free in programs, which see them.
+pub(crate) const ZONE: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 /// Pages that a heap may add to what it was asked for.
 pub(crate) const EXTRA: Range<u64> = 0..8;
 /// A new part of the heap has less room than this.
@@ -43,12 +48,12 @@ pub(crate) fn with_mappings<T: Send>(work: impl FnOnce() -> T + Send) -> Option<
 pub(crate) struct Closed(Vec<Range<u64>>);
 
 impl Closed {
-    /// Closes every gap above `place`, and leaves that open. Where something lies in it, it stays so.
-    pub(crate) fn around(place: &Range<u64>) -> Self {
+    /// Closes every gap above `end` in which as many bytes fit, and leaves open what is below.
+    pub(crate) fn above(end: u64, bytes: u64) -> Self {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let wanted = gaps(&maps).into_iter().filter(|gap| gap.end > place.end);
+        let wanted = gaps(&maps).into_iter().map(|gap| gap.start.max(end)..gap.end);
         let mut closed = Self(Vec::new());
-        for gap in wanted.map(|gap| gap.start.max(place.end)..gap.end) {
+        for gap in wanted.filter(|gap| gap.end.saturating_sub(gap.start) >= bytes) {
             if close(&gap) {
                 closed.0.push(gap);
             }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use katydid_opencl_sys::{Code, Dispatch, cl_context};
 
 use crate::objects::Object;
+use crate::placing::ZONE;
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
@@ -38,6 +39,14 @@ impl Svm {
         let address = raw.next_multiple_of(PAGE);
         self.list.insert(address, Allocation { size, raw, context: context.handle, api: context.api });
         address
+    }
+
+    /// Where the next allocation is to end at the highest, which takes so many bytes: below all others, or where these
+    /// have come to the bottom, wherever there is room again.
+    pub(crate) fn end_of_next(&self, bytes: u64) -> u64 {
+        let in_zone = self.list.values().map(|allocation| allocation.raw).filter(|raw| ZONE.contains(raw));
+        let lowest = in_zone.min().unwrap_or(ZONE.end) / PAGE * PAGE;
+        if lowest - ZONE.start > bytes.saturating_mul(2) { lowest } else { ZONE.end }
     }
 
     /// Forgets an allocation.
@@ -88,6 +97,23 @@ impl Svm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn allocations_go_down_and_begin_anew_at_the_bottom() {
+        // SAFETY: every entry of a table of zeros is `None`.
+        #[expect(unsafe_code, reason = "an empty table")]
+        let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+        let context = Object { handle: cl_context::NULL, api, size: 0 };
+        let mut svm = Svm::default();
+        assert_eq!(svm.end_of_next(PAGE), ZONE.end);
+        svm.add(0x7fff_0000_1000, PAGE, &context);
+        assert_eq!(svm.end_of_next(PAGE), ZONE.end, "what a driver put elsewhere does not count");
+        let address = svm.add(ZONE.end - 3 * PAGE + 16, PAGE, &context);
+        assert_eq!(svm.end_of_next(PAGE), ZONE.end - 3 * PAGE);
+        svm.add(ZONE.start + PAGE, PAGE, &context);
+        assert_eq!(svm.end_of_next(PAGE), ZONE.end);
+        assert!(svm.remove(address).is_some());
+    }
 
     #[test]
     fn ranges_lie_in_one_allocation() {

@@ -18,7 +18,7 @@ use crate::fault::Fault;
 use crate::handlers::driver;
 use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
-use crate::placing::{LARGE, with_mappings};
+use crate::placing::{Closed, LARGE, with_mappings};
 use crate::session::Session;
 use crate::svm::PAGE;
 
@@ -47,15 +47,19 @@ pub(crate) fn kdclSvmAlloc(
     }
     let room = room(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
     let room = usize::try_from(room).map_err(|_| Code::OUT_OF_RESOURCES)?;
-    let made = with_mappings(move || {
-        let Object { handle, .. } = { context };
-        // SAFETY: the context is alive.
-        unsafe { alloc(handle, message.flags, room, 0) }.expose_provenance() as u64
-    });
-    let raw = made.unwrap_or(0);
-    if raw == 0 {
-        return Err(Code::OUT_OF_RESOURCES.into());
-    }
+    let allocate = || {
+        with_mappings(move || {
+            let Object { handle, .. } = { context };
+            // SAFETY: the context is alive.
+            unsafe { alloc(handle, message.flags, room, 0) }.expose_provenance() as u64
+        })
+    };
+    // A restore has closed what it wants closed.
+    let closed = (!session.replay.is_on).then(|| Closed::above(session.svm.end_of_next(room as u64), room as u64));
+    let made = allocate().filter(|raw| *raw != 0);
+    drop(closed);
+    // A driver may want addresses of its own, and these may have been closed to it.
+    let raw = made.or_else(allocate).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     driver!(context.api, clRetainContext(context.handle)).ok()?;
     session.shared.usage.add_memory(message.size);
     Ok(message::kdclSvmAllocReply { address: session.svm.add(raw, message.size, &context) })

@@ -241,8 +241,8 @@ impl Session {
         let room = room(size).ok_or_else(damaged)?;
         // As the program saw it, it began at the first whole page of what the driver was given.
         for extra in placing::EXTRA {
-            let place = was - PAGE..was.saturating_add(room - PAGE).saturating_add(extra * PAGE);
-            let closed = Closed::around(&place);
+            let end = was.saturating_add(room - PAGE).saturating_add(extra * PAGE);
+            let closed = Closed::above(end, room);
             let before: Vec<u64> = self.svm.addresses().collect();
             let code = self.run(record.opcode, record)?;
             drop(closed);
