@@ -5,18 +5,19 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use katydid_cuda_sys::{CUcontext, CUresult, CUstream, stream_flags};
+use katydid_cuda_sys::{CUcontext, CUgreenCtx, CUresult, CUstream, stream_flags};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
-    kdDeviceShrink, kdFacts, kdGraphDestroy, kdGraphForget, kdImagePiece, kdLibraryLoad, kdUpcallBytes, kdUpcallData,
-    kdUpcallNext, kdUpcallsBegin,
+    kdDeviceShrink, kdFacts, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdImagePiece, kdLibraryLoad,
+    kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
 };
 
 use crate::ask::ask;
 use crate::fault::Fault;
 use crate::handlers::refund;
+use crate::journal::Kind;
 use crate::session::Session;
 
 /// Whether a message means anything only in a context.
@@ -28,6 +29,10 @@ fn needs_context(opcode: u16) -> bool {
             | kdContextRelease::OPCODE
             | kdContextReset::OPCODE
             | kdContextCreate::OPCODE
+            | kdResource::OPCODE
+            | kdResourceSplit::OPCODE
+            | kdGreenCreate::OPCODE
+            | kdGreenEnd::OPCODE
             | kdDeviceGrow::OPCODE
             | kdDeviceShrink::OPCODE
             | kdImagePiece::OPCODE
@@ -41,6 +46,14 @@ fn needs_context(opcode: u16) -> bool {
             | cuCtxDestroy_v2::OPCODE
             | cuLibraryUnload::OPCODE
     )
+}
+
+/// A context with a part of its device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Green {
+    pub(crate) handle: CUgreenCtx,
+    /// Wire id of the primary context, to which belongs what is made in this one, streams apart.
+    pub(crate) owner: u32,
 }
 
 impl Session {
@@ -59,7 +72,7 @@ impl Session {
 
     /// Makes a context current; 0 leaves things as they are.
     pub(crate) fn enter_context(&mut self, context: u32) -> Result<(), Fault> {
-        if context == self.current || context == 0 {
+        if context == self.entered || context == 0 {
             return Ok(());
         }
         let handle = self.tables.contexts.get(context).map_err(|fault| match fault {
@@ -68,9 +81,10 @@ impl Session {
         })?;
         // SAFETY: the driver made the handle and the table forgets it when it ends.
         unsafe { self.driver().cuCtxSetCurrent(handle) }.ok()?;
-        self.current = context;
+        self.entered = context;
+        self.current = self.greens.get(&context).map_or(context, |green| green.owner);
         if let Some(host) = &mut self.host {
-            host.restore(&self.shared.driver, context);
+            host.restore(&self.shared.driver, self.current);
         }
         Ok(())
     }
@@ -79,12 +93,30 @@ impl Session {
     pub(crate) fn begin_context(&mut self, id: u32, handle: CUcontext) -> Result<(), Fault> {
         self.tables.contexts.set(id, handle, 0)?;
         self.epoch += 1;
-        self.current = 0;
+        (self.current, self.entered) = (0, 0);
         self.enter_context(id)
+    }
+
+    /// A green context is gone, and its streams with it. What else was made in it belongs to its primary context.
+    pub(crate) fn end_green(&mut self, id: u32) {
+        self.greens.remove(&id);
+        let _ = self.tables.contexts.take(id);
+        self.tables.streams.forget_context(id);
+        self.thread_streams.retain(|(_, context), _| *context != id);
+        self.journal.end_context(id);
+        self.epoch += 1;
+        if self.entered == id {
+            (self.current, self.entered) = (0, 0);
+        }
     }
 
     /// A context is gone, and all its objects with it.
     pub(crate) fn end_context(&mut self, id: u32) {
+        let greens: Vec<u32> = self.greens.iter().filter(|(_, it)| it.owner == id).map(|(green, _)| *green).collect();
+        for green in greens {
+            self.end_green(green);
+            self.journal.take(Kind::Context, u64::from(green));
+        }
         let _ = self.tables.contexts.take(id);
         self.tables.forget_context(id);
         let bytes = self.tables.arrays.forget_context(id);
@@ -103,14 +135,14 @@ impl Session {
         self.event_times.end_context(id);
         self.epoch += 1;
         if self.current == id {
-            self.current = 0;
+            (self.current, self.entered) = (0, 0);
         }
     }
 
     /// The default stream of a program thread in the current context: one of ours that waits for the legacy default
     /// stream, as CUDA's own does. Made when first named.
     pub(crate) fn thread_stream(&mut self, thread: u32) -> Result<CUstream, Fault> {
-        let key = (thread, self.current);
+        let key = (thread, self.entered);
         if let Some(stream) = self.thread_streams.get(&key) {
             return Ok(*stream);
         }

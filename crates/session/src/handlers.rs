@@ -14,6 +14,7 @@ mod facts;
 mod fill;
 mod function;
 mod graph;
+mod green;
 mod host;
 mod image;
 mod launch;
@@ -56,6 +57,7 @@ pub(crate) use graph::{
     bytes_task, fill_stage, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate,
     kdGraphLaunch, kdGraphUpload, kdUpcallBytes, kdUpcallData, kdUpcallsBegin,
 };
+pub(crate) use green::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
 pub(crate) use host::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};
 pub(crate) use image::kdImagePiece;
 pub(crate) use launch::kdLaunch;

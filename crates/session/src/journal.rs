@@ -273,7 +273,7 @@ impl Journal {
         }
     }
 
-    fn take(&mut self, kind: Kind, id: u64) -> Option<Entry> {
+    pub(crate) fn take(&mut self, kind: Kind, id: u64) -> Option<Entry> {
         match self.dense.get_mut(kind as usize) {
             Some(all) => all.get_mut((id as usize).checked_sub(1)?)?.take(),
             None => self.sparse[kind as usize - Kind::DENSE].remove(&id),

@@ -3,7 +3,7 @@
 //! Frames are executed in order by one thread, which never waits for the GPU. What goes wrong with a message is either
 //! a code for the program or the end of the session ([`Fault`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::message_name;
 
+use crate::context::Green;
 use crate::device_memory::DeviceMemory;
 use crate::dispatch::dispatch;
 use crate::executor::{self, Executors, Place, Task};
@@ -90,6 +91,10 @@ pub struct Session {
     pub(crate) warm: Vec<WarmContext>,
     /// Wire id of the context that is current on the main loop; 0: none.
     pub(crate) current: u32,
+    /// The same, unless that is a green one: then `current` is the primary context, to which all but streams belongs.
+    pub(crate) entered: u32,
+    /// Green contexts by wire id.
+    pub(crate) greens: BTreeMap<u32, Green>,
     /// Counts changes of contexts, see [`Place`].
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.
@@ -160,6 +165,8 @@ impl Session {
             linked: HashMap::new(),
             warm: setup.warm,
             current: 0,
+            entered: 0,
+            greens: BTreeMap::new(),
             epoch: 1,
             thread_streams: HashMap::new(),
             synchronised: false,
@@ -261,7 +268,7 @@ impl Session {
 
     /// Gives `id` to an object that the driver made in the current context.
     pub(crate) fn bind<H: Resolve>(&mut self, id: u32, handle: H) -> Result<(), Fault> {
-        let context = self.current;
+        let context = if H::IS_OF_GREEN { self.entered } else { self.current };
         H::table(&mut self.tables).set(id, handle, context)
     }
 
@@ -301,7 +308,7 @@ impl Session {
 
     /// The current context, for an executor.
     fn place(&self) -> Result<Place, Fault> {
-        Ok(Place { context: self.tables.contexts.get(self.current)?, epoch: self.epoch })
+        Ok(Place { context: self.tables.contexts.get(self.entered)?, epoch: self.epoch })
     }
 }
 

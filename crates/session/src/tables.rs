@@ -62,6 +62,9 @@ impl Tables {
 
 /// A kind of handle that messages name.
 pub(crate) trait Resolve: Handle {
+    /// Whether it belongs to the green context that is current, not to the primary one.
+    const IS_OF_GREEN: bool = false;
+
     /// Where its ids are kept.
     fn table(tables: &mut Tables) -> &mut Handles<Self>;
 
@@ -100,6 +103,8 @@ impl Resolve for CUmodule {
 }
 
 impl Resolve for CUstream {
+    const IS_OF_GREEN: bool = true;
+
     fn table(tables: &mut Tables) -> &mut Handles<Self> {
         &mut tables.streams
     }

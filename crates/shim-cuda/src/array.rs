@@ -102,7 +102,7 @@ fn check_format(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
 unsafe fn make(target: *mut CUarray, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let target = unsafe { out(target) }?;
-    let context = current::active()?;
+    let context = current::active()?.owner();
     check_format(&descriptor)?;
     let shim = shim()?;
     let new = |slot| Array { slot, context, descriptor, level: false };
@@ -187,7 +187,7 @@ pub(crate) unsafe fn create_mipmap(
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let (target, descriptor) = unsafe { (out(target)?, read(descriptor)?) };
-    let context = current::active()?;
+    let context = current::active()?.owner();
     check_format(&descriptor)?;
     let shim = shim()?;
     let levels = levels.clamp(1, most_levels(&descriptor));

@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use katydid_client::regions::Place;
 use katydid_client::slab::Slot;
@@ -21,6 +21,7 @@ use katydid_graph::Call;
 
 use crate::border::{enqueue, out, refuse, write_if_given};
 use crate::device;
+use crate::green::Green;
 use crate::handle::object;
 use crate::session::{Shim, shim};
 use crate::{current, graph, managed, pinned, pool, registered, stream, variable};
@@ -44,6 +45,8 @@ pub(crate) struct Context {
     /// The worker's ordinal.
     position: u32,
     is_primary: bool,
+    /// There if it is a green one.
+    green: OnceLock<Green>,
     /// What a call in it returns before anything else: 0, or why there is no point in trying.
     state: AtomicU32,
     /// Flags that it was, or will be, made with.
@@ -68,6 +71,7 @@ impl Context {
             device,
             position,
             is_primary: true,
+            green: OnceLock::new(),
             state: AtomicU32::new(ENDED),
             flags: AtomicU32::new(0),
             facts: RwLock::new(None),
@@ -85,6 +89,19 @@ impl Context {
     /// The number that messages carry.
     pub(crate) fn wire(&self) -> u32 {
         self.slot.index + 1
+    }
+
+    /// What makes it a green one, if it is.
+    pub(crate) fn green(&self) -> Option<&Green> {
+        self.green.get()
+    }
+
+    /// The context that owns what is made in this one, streams apart: a green one's is its primary context.
+    pub(crate) fn owner(self: Arc<Self>) -> Arc<Self> {
+        match self.green() {
+            Some(green) => Arc::clone(&green.primary),
+            None => self,
+        }
     }
 
     /// The program's handle.
@@ -135,15 +152,25 @@ impl Context {
 
     /// Ends the context: destructors of what libraries keep with it run first, then everything that was made in it is
     /// forgotten, then the worker is told with `message`.
-    fn end<M: Message>(&self, message: &M) -> Result<(), CUresult> {
+    pub(crate) fn end<M: Message>(&self, message: &M) -> Result<(), CUresult> {
         katydid_export_table::context_gone(self.slot.handle);
         self.state.store(ENDED, Ordering::Release);
         *self.facts.write().unwrap_or_else(PoisonError::into_inner) = None;
         let shim = shim()?;
+        self.end_greens(shim);
         self.forget_objects(shim);
         self.forget_memory(shim);
         shim.session.call(0, message)?;
         pinned::register_again()
+    }
+
+    /// Green contexts of this one end with it.
+    fn end_greens(&self, shim: &Shim) {
+        let of_this = |green: &Green| green.primary.slot == self.slot;
+        for green in shim.contexts.live().iter().filter(|context| context.green().is_some_and(of_this)) {
+            green.state.store(ENDED, Ordering::Release);
+            green.forget_objects(shim);
+        }
     }
 
     fn forget_objects(&self, shim: &Shim) {
@@ -291,6 +318,34 @@ pub(crate) unsafe fn primary_retain(target: *mut CUcontext, ordinal: CUdevice) -
     Ok(())
 }
 
+/// The primary context of a device, retained.
+pub(crate) fn retained(ordinal: CUdevice) -> Result<Arc<Context>, CUresult> {
+    let context = &device::device(ordinal)?.primary;
+    context.retain(|_| true)?;
+    Ok(Arc::clone(context))
+}
+
+/// A green context of a primary one. `ask` has the worker make it, by the numbers of both, and gives its id and facts.
+pub(crate) fn make_green(
+    primary: Arc<Context>,
+    position: u32,
+    ask: impl FnOnce(u32, u32) -> Result<(u64, Vec<u8>), CUresult>,
+) -> Result<Arc<Context>, CUresult> {
+    let shim = shim()?;
+    let (device, owner) = (primary.device, primary.wire());
+    let made = |slot| Context::made(slot, device, position, 0);
+    let context = shim.contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let begun = ask(context.wire(), owner).and_then(|(id, facts)| {
+        let _ = context.green.set(Green { primary, id });
+        context.begin(&facts)
+    });
+    if let Err(code) = begun {
+        shim.contexts.remove(context.slot.handle);
+        return Err(code);
+    }
+    Ok(context)
+}
+
 /// The first device's primary context, made active if it is not.
 pub(crate) fn first() -> Result<Arc<Context>, CUresult> {
     let context = &device::device(0)?.primary;
@@ -421,7 +476,7 @@ pub(crate) fn destroy(handle: CUcontext) -> Result<(), CUresult> {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let context = object(handle)?;
-    if context.is_primary {
+    if context.is_primary || context.green().is_some() {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
     let ended = context.end(&cuCtxDestroy_v2 { ctx: context.wire() });

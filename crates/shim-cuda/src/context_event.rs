@@ -1,5 +1,6 @@
 //! Events that stand for all streams of a context.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUcontext, CUevent, CUresult};
@@ -14,7 +15,7 @@ use crate::session::shim;
 pub(crate) fn record(context: CUcontext, event: CUevent) -> Result<(), CUresult> {
     let (context, event) = (object(context)?, object(event)?);
     context.check_active()?;
-    if event.context.slot != context.slot {
+    if event.context.slot != Arc::clone(&context).owner().slot {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
     graph::of_process().forbid(Call::Context(context.slot.handle))?;

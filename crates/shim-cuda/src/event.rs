@@ -46,7 +46,7 @@ fn check_flags(flags: u32) -> Result<(), CUresult> {
 pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let context = current::active()?;
+    let context = current::active()?.owner();
     check_flags(flags)?;
     let event = shim()?
         .events
@@ -82,7 +82,7 @@ fn askable(event: CUevent) -> Result<(), CUresult> {
 
 /// Wire ids of an event and of the stream that is to record it, which must be of the same context.
 fn recordable(event: CUevent, stream: CUstream) -> Result<(u32, u32), CUresult> {
-    let (event, context) = (object(event)?, stream::context_of(stream)?);
+    let (event, context) = (object(event)?, stream::context_of(stream)?.owner());
     let same = event.context.slot == context.slot;
     event.was_recorded.fetch_or(same, Ordering::Relaxed);
     if same { Ok((event.wire(), wire(stream)?)) } else { Err(CUresult::ERROR_INVALID_HANDLE) }

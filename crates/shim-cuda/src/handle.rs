@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use katydid_client::slab::Slab;
 use katydid_cuda_sys::{
-    CUarray, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUlinkState, CUmemoryPool, CUmipmappedArray,
-    CUmodule, CUresult, CUstream, CUsurfref, CUtexref,
+    CUarray, CUcontext, CUdevResourceDesc, CUevent, CUfunction, CUkernel, CUlibrary, CUlinkState, CUmemoryPool,
+    CUmipmappedArray, CUmodule, CUresult, CUstream, CUsurfref, CUtexref,
 };
 
 use crate::array::{Array, Mipmap};
 use crate::context::Context;
 use crate::event::Event;
 use crate::function::Function;
+use crate::green::Description;
 use crate::kernel::Kernel;
 use crate::library::Library;
 use crate::link::Link;
@@ -89,6 +90,25 @@ impl Handle for CUlinkState {
 
     /// Linkings are this side's alone: none travels.
     fn id(_: &Link) -> u32 {
+        0
+    }
+}
+
+impl Handle for CUdevResourceDesc {
+    type Object = Description;
+
+    const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+    fn slab(shim: &Shim) -> &Slab<Description> {
+        &shim.descriptions
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+
+    /// Descriptions are this side's alone: none travels.
+    fn id(_: &Description) -> u32 {
         0
     }
 }

@@ -33,7 +33,7 @@ pub(crate) unsafe fn allocate(target: *mut *mut c_void, size: usize) -> Result<(
 pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, flags: u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let context = current::active()?;
+    let context = current::active()?.owner();
     graph::forbid()?;
     if flags & !FLAGS != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);

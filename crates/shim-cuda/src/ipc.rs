@@ -194,7 +194,7 @@ pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent)
 pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
-    let context = current::active()?;
+    let context = current::active()?.owner();
     let shim = shim()?;
     let event = shim.events.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         call(&kdEventOpen { event: slot.index + 1, handle: &shared.reserved })?;

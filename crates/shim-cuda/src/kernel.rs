@@ -104,7 +104,7 @@ pub(crate) unsafe fn function(target: *mut CUfunction, kernel: CUkernel) -> Resu
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let kernel = object(kernel)?;
-    target.write(function_in(&kernel, &current::active()?)?.handle());
+    target.write(function_in(&kernel, &current::active()?.owner())?.handle());
     Ok(())
 }
 

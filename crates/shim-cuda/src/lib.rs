@@ -39,6 +39,7 @@ mod export_table;
 mod fill;
 mod function;
 mod graph;
+mod green;
 mod handle;
 mod host_memory;
 mod image;

@@ -214,7 +214,7 @@ pub(crate) fn module_in(library: &Arc<Library>, context: &Arc<Context>) -> Resul
 pub(crate) unsafe fn module(target: *mut CUmodule, library: CUlibrary) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    target.write(module_in(&object(library)?, &current::active()?)?.handle());
+    target.write(module_in(&object(library)?, &current::active()?.owner())?.handle());
     Ok(())
 }
 
@@ -237,7 +237,7 @@ unsafe fn find(
     }
     let library = object(library)?;
     // The runtime asks for managed variables before it has a context, as soon as the program touches one.
-    let context = current::active().or_else(|code| if managed { context::first() } else { Err(code) })?;
+    let context = current::active().or_else(|code| if managed { context::first() } else { Err(code) })?.owner();
     let message = kdLibraryGlobal { library: library.wire(), managed: u32::from(managed), name };
     let reply = shim()?.session.call(context.wire(), &message)?;
     let found = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };

@@ -43,7 +43,7 @@ pub(crate) fn is_used() -> bool {
 pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let context = current::active()?;
+    let context = current::active()?.owner();
     crate::graph::forbid()?;
     if size == 0 || (flags != attach_flags::GLOBAL && flags != attach_flags::HOST) {
         return Err(CUresult::ERROR_INVALID_VALUE);

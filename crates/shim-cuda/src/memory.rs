@@ -48,7 +48,7 @@ impl Backing for DeviceBacking {
 
 /// A block of the current device, in the map of addresses.
 pub(crate) fn block(size: u64) -> Result<u64, CUresult> {
-    let context = current::active()?;
+    let context = current::active()?.owner();
     if size == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }

@@ -76,7 +76,7 @@ unsafe fn load_logged(
     (info, error): (u32, u32),
     logs: impl FnOnce(&[u8], &[u8]),
 ) -> Result<Arc<Module>, CUresult> {
-    let context = current::active()?;
+    let context = current::active()?.owner();
     let shim = shim()?;
     // SAFETY: handed on.
     unsafe { image::send(context.wire(), pointer) }?;

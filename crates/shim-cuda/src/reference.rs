@@ -31,7 +31,7 @@ const ARRAY: u32 = 0;
 const MIPMAP: u32 = 1;
 const LINEAR: u32 = 2;
 const PITCHED: u32 = 3;
-/// `CU_TRSA_OVERRIDE_FORMAT`, without which no array is taken.
+/// `CU_TRSA_OVERRIDE_FORMAT`. The documentation demands it; drivers (580) take an array without it as well.
 const OVERRIDE_FORMAT: u32 = 1;
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
@@ -118,7 +118,7 @@ fn make(module: Option<(CUmodule, &[u8])>) -> Result<Arc<TextureReference>, CUre
             let module = object(module)?;
             (Arc::clone(&module.context), module.wire(), module.slot.handle, name)
         }
-        None => (current::active()?, 0, 0, &[][..]),
+        None => (current::active()?.owner(), 0, 0, &[][..]),
     };
     shim.texture_references.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         let message = kdTextureReference { reference: slot.index * 2 + 1, module: wire, name };
@@ -207,7 +207,7 @@ fn set_some(reference: CUtexref, bit: u32, place: usize, values: &[u32]) -> Resu
 /// Texels of an array, in its format.
 pub(crate) fn set_array(reference: CUtexref, array: CUarray, flags: u32) -> Result<(), CUresult> {
     let bound = object(array)?;
-    if flags != OVERRIDE_FORMAT {
+    if flags & !OVERRIDE_FORMAT != 0 {
         return Err(WRONG);
     }
     let resource = TextureArguments { kind: ARRAY, array: bound.wire(), ..TextureArguments::default() };
@@ -219,7 +219,7 @@ pub(crate) fn set_array(reference: CUtexref, array: CUarray, flags: u32) -> Resu
 /// Texels of a mipmap, in its format.
 pub(crate) fn set_mipmap(reference: CUtexref, mipmap: CUmipmappedArray, flags: u32) -> Result<(), CUresult> {
     let bound = object(mipmap)?;
-    if flags != OVERRIDE_FORMAT {
+    if flags & !OVERRIDE_FORMAT != 0 {
         return Err(WRONG);
     }
     let resource = TextureArguments { kind: MIPMAP, array: bound.wire(), ..TextureArguments::default() };

@@ -33,7 +33,7 @@ pub(crate) fn is_used() -> bool {
 
 /// `cuMemHostRegister`.
 pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<(), CUresult> {
-    let context = current::active()?;
+    let context = current::active()?.owner();
     graph::forbid()?;
     let (start, size) = (pointer.expose_provenance() as u64, size as u64);
     let end = start.checked_add(size).filter(|end| *end < u64::MAX - PAGE).ok_or(CUresult::ERROR_INVALID_VALUE)?;

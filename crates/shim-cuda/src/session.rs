@@ -23,6 +23,7 @@ use crate::device::{DRIVER_VERSION, Device};
 use crate::event::Event;
 use crate::function::Function;
 use crate::graph::part::Parts;
+use crate::green::Description;
 use crate::ipc::Opened;
 use crate::kernel::Kernel;
 use crate::library::Library;
@@ -70,6 +71,7 @@ pub(crate) struct Shim {
     pub(crate) virtual_memory: VirtualMemory,
     pub(crate) opened: Opened,
     pub(crate) pools: Slab<Pool>,
+    pub(crate) descriptions: Slab<Description>,
     pub(crate) chosen_pools: Chosen,
     pub(crate) regions: Regions,
     /// None when the two sides found no common range for it.
@@ -214,6 +216,7 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         virtual_memory: VirtualMemory::default(),
         opened: Opened::default(),
         pools: room(HANDLES)?,
+        descriptions: room(HANDLES)?,
         chosen_pools: Chosen::default(),
         regions: Regions::default(),
         pinned,

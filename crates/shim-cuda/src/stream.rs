@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::device::handle;
 use crate::handle::object;
 use crate::session::shim;
-use crate::{current, graph, pinned};
+use crate::{current, graph, green, pinned};
 
 /// Handles and wire ids of the default streams.
 const LEGACY: usize = 1;
@@ -155,7 +155,14 @@ pub(crate) unsafe fn create(target: *mut CUstream, flags: u32) -> Result<(), CUr
 pub(crate) unsafe fn create_with_priority(target: *mut CUstream, flags: u32, priority: i32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let context = current::active()?;
+    let (stream, priority) = mint(current::active()?, flags, priority)?;
+    enqueue(&cuStreamCreateWithPriority { phStream: stream.wire(), flags, priority })?;
+    target.write(CUstream(handle(stream.slot.handle)));
+    Ok(())
+}
+
+/// A record of a stream that the worker has yet to make, and its priority.
+pub(crate) fn mint(context: Arc<Context>, flags: u32, priority: i32) -> Result<(Arc<Stream>, i32), CUresult> {
     if flags & !stream_flags::NON_BLOCKING != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -163,9 +170,7 @@ pub(crate) unsafe fn create_with_priority(target: *mut CUstream, flags: u32, pri
     let id = next_id();
     let make = |slot| Stream { slot, context, flags, priority, id };
     let stream = shim()?.streams.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    enqueue(&cuStreamCreateWithPriority { phStream: stream.wire(), flags, priority })?;
-    target.write(CUstream(handle(stream.slot.handle)));
-    Ok(())
+    Ok((stream, priority))
 }
 
 /// The handle ends at once, the work in the stream goes on.
@@ -218,7 +223,7 @@ pub(crate) unsafe fn context(stream: CUstream, target: *mut CUcontext) -> Result
     Ok(())
 }
 
-/// The context of a stream; no stream belongs to a green context, since none can be made.
+/// The context of a stream; of one that belongs to a green context, that and its primary context.
 ///
 /// # Safety
 ///
@@ -230,8 +235,9 @@ pub(crate) unsafe fn contexts(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let (target, green) = unsafe { (out(target)?, out(green)?) };
-    target.write(context_of(stream)?.handle());
-    green.write(CUgreenCtx::NULL);
+    let context = context_of(stream)?;
+    green.write(green::handle_of(&context));
+    target.write(context.owner().handle());
     Ok(())
 }
 

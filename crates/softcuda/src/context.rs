@@ -16,7 +16,7 @@ use crate::handles::{Registry, mint};
 use crate::limits::Limits;
 use crate::output::Output;
 use crate::stream::{Role, Stream, StreamSet};
-use crate::{array, event, hold, host_memory, library, memory, module, pool, reference, space, stream};
+use crate::{array, event, green, hold, host_memory, library, memory, module, pool, reference, space, stream};
 
 /// Flags that `cuCtxCreate` and the primary context accept: scheduling, host mapping, local memory, dumps, memory
 /// operations. None of them changes what a software device does.
@@ -155,9 +155,9 @@ pub(crate) fn check_flags(flags: u32) -> Outcome {
     if flags & !FLAGS == 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// The living context behind a handle.
+/// The living context behind a handle; a green one is another name of its primary context.
 pub(crate) fn living(handle: usize) -> Option<Arc<Context>> {
-    CONTEXTS.get(handle)
+    CONTEXTS.get(handle).or_else(|| CONTEXTS.get(green::primary(handle)?))
 }
 
 /// `cuCtxCreate`, without making it current.

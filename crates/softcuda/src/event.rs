@@ -113,14 +113,14 @@ impl Event {
     }
 
     /// `cuCtxRecordEvent`: reached when all streams of its context have done what they hold now.
-    pub(crate) fn record_all(&self, context: &Arc<Context>) -> Outcome {
+    pub(crate) fn record_all(&self, context: &Arc<Context>, green: usize) -> Outcome {
         if context.id != self.context {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let tickets = context.streams.tickets(|_| true);
+        let tickets = context.streams.tickets(|stream| stream.is_of(green));
         let mark = self.renew();
         // A stream of its own, whose handle ends here: it waits on a thread that nobody else needs.
-        let waiter = stream::create(context, stream_flags::NON_BLOCKING, 0)?;
+        let waiter = stream::create(context, 0, stream_flags::NON_BLOCKING, 0)?;
         let job = Job::always(move |_| {
             tickets.iter().for_each(|(stream, ticket)| stream.wait(*ticket));
             mark.reach();

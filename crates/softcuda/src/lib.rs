@@ -38,6 +38,7 @@ mod executor;
 mod facts;
 mod function;
 mod graphs;
+mod green;
 mod handles;
 mod heap;
 mod hold;

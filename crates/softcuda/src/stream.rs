@@ -46,6 +46,8 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     attributes: Mutex<Attributes>,
     role: Role,
+    /// The green context that it was made in, 0 for none.
+    green: usize,
     context: Weak<Context>,
     queue: Mutex<Queue>,
     reached: Condvar,
@@ -82,12 +84,27 @@ impl Stream {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (queue, reached) = (Mutex::default(), Condvar::new());
         let attributes = Mutex::new(Attributes::new(priority));
-        Self { handle, id, flags, priority, attributes, role, context, queue, reached }
+        Self { handle, id, flags, priority, attributes, role, green: 0, context, queue, reached }
     }
 
     /// Its context, if that lives.
     pub(crate) fn context(&self) -> Outcome<Arc<Context>> {
         self.context.upgrade().ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+    }
+
+    /// The green context that it was made in, 0 for none.
+    pub(crate) fn green(&self) -> usize {
+        self.green
+    }
+
+    /// Whether it is a default stream.
+    pub(crate) fn is_default(&self) -> bool {
+        self.role != Role::Created
+    }
+
+    /// Whether it belongs to a green context; to none (0), all do.
+    pub(crate) fn is_of(&self, green: usize) -> bool {
+        green == 0 || self.green == green
     }
 
     /// Its attributes, locked.
@@ -290,13 +307,14 @@ impl StreamSet {
     }
 }
 
-/// `cuStreamCreate`.
-pub(crate) fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Outcome<Arc<Stream>> {
+/// `cuStreamCreate`, in a green context if that is not 0.
+pub(crate) fn create(context: &Arc<Context>, green: usize, flags: u32, priority: i32) -> Outcome<Arc<Stream>> {
     if flags & !stream_flags::NON_BLOCKING != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let priority = priority.clamp(GREATEST_PRIORITY, 0);
-    let stream = Arc::new(Stream::new(Arc::downgrade(context), Role::Created, flags, priority));
+    let stream = Stream::new(Arc::downgrade(context), Role::Created, flags, priority);
+    let stream = Arc::new(Stream { green, ..stream });
     context.streams.add(&stream);
     STREAMS.insert(stream.handle, Arc::clone(&stream));
     Ok(stream)
@@ -310,6 +328,11 @@ pub(crate) fn destroy(handle: CUstream) -> Outcome {
 /// Ends the handles of a context's streams.
 pub(crate) fn forget(context: u64) {
     STREAMS.remove_if(|stream| stream.context().map_or(true, |owner| owner.id == context));
+}
+
+/// Ends the handles of a green context's streams.
+pub(crate) fn forget_green(green: usize) {
+    STREAMS.remove_if(|stream| stream.green == green);
 }
 
 thread_local! {

@@ -19,6 +19,7 @@ pub mod note;
 pub mod nvml;
 pub mod opencl;
 pub mod reference;
+pub mod resource;
 pub mod tensor_map;
 pub mod texture;
 

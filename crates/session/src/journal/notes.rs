@@ -22,7 +22,11 @@ impl Session {
     /// A message made an object.
     pub(crate) fn made(&mut self, head: &FrameHead, (kind, id): (Kind, u64), payload: &[u8]) {
         // A frame that names no context runs in the current one, and what it makes dies with that.
-        let context = if kind.is_of_context() { self.current } else { head.context };
+        let context = match kind {
+            Kind::Stream => self.entered,
+            kind if kind.is_of_context() => self.current,
+            _ => head.context,
+        };
         let mut entry = Entry { made: Frame::new(head, context, payload), more: None };
         match kind {
             // What came in pieces, and the handler took out of the uploads.

@@ -30,6 +30,9 @@ impl Contexts {
         let driver = Arc::clone(&session.shared.driver);
         let mut found = Self { driver, all: Vec::new(), of_device: BTreeMap::new(), held: Vec::new() };
         for (id, handle, _) in session.tables.contexts.all() {
+            if session.greens.contains_key(&id) {
+                continue;
+            }
             let device = found.device_of(handle)?;
             found.all.push((id, device, handle));
         }
@@ -110,8 +113,8 @@ impl Drop for Contexts {
 impl Session {
     /// Makes the context current that frames expect, after others were entered on this thread.
     pub(super) fn reenter(&self) {
-        if let Ok(handle) = self.tables.contexts.get(self.current)
-            && self.current != 0
+        if let Ok(handle) = self.tables.contexts.get(self.entered)
+            && self.entered != 0
         {
             // SAFETY: a living context of the session. What fails here fails for the next frame too.
             let _ = unsafe { self.driver().cuCtxSetCurrent(handle) };

@@ -17,7 +17,7 @@ use crate::border::{MaybeOut, Out, Outcome, api};
 use crate::context::Context;
 use crate::event::Event;
 use crate::stream::GREATEST_PRIORITY;
-use crate::{context, current, device, event, graphs, process};
+use crate::{context, current, device, event, graphs, green, process};
 
 /// What `cuCtxGetApiVersion` says of every context.
 const API_VERSION: u32 = 3020;
@@ -45,7 +45,7 @@ fn destroy(argument: CUcontext) -> Outcome {
     process::ready()?;
     let handle = number(argument);
     let context = context::living(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-    if context.device.primary.handle == handle {
+    if context.handle != handle || context.device.primary.handle == handle {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
     context::destroy(&context);
@@ -76,14 +76,17 @@ fn pop(context: &MaybeOut<CUcontext>) -> Outcome {
 api! {
     /// All streams of the context at once.
     fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
+        let green = green::or_none(number(context));
         let (context, event) = with_event(context, event)?;
-        event.record_all(&context)?;
+        event.record_all(&context, green)?;
     }
 
     /// All streams of the context at once.
     fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
+        let green = green::or_none(number(context));
         let (context, event) = with_event(context, event)?;
-        context.streams.all().iter().try_for_each(|stream| event.hold_back(stream))?;
+        let all = context.streams.all();
+        all.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
     }
 
     /// One more user of the current context.

@@ -21,8 +21,9 @@ fn state(handle: CUtexref) -> Outcome<State> {
     Ok(reference::resolve(handle.address(), false)?.state())
 }
 
+/// The documentation demands the flag; drivers (580) take an array without it as well.
 fn overrides(flags: u32) -> Outcome {
-    if flags == OVERRIDE_FORMAT { Ok(()) } else { Err(WRONG) }
+    if flags & !OVERRIDE_FORMAT == 0 { Ok(()) } else { Err(WRONG) }
 }
 
 /// Which of three dimensions.

@@ -14,7 +14,7 @@ use super::contexts::as_handle;
 use crate::border::{Out, Outcome, api};
 use crate::stream::{self, create, resolve};
 use crate::wait_value::{self, Width};
-use crate::{current, event, graphs, process};
+use crate::{current, event, graphs, green, process};
 
 /// A stream handle for a number.
 fn handle(number: usize) -> CUstream {
@@ -36,12 +36,12 @@ fn destroy(stream: CUstream) -> Outcome {
 api! {
     /// Flag 1 makes it independent of the legacy default stream.
     fn cuStreamCreate(stream: Out<CUstream>, flags: u32) {
-        stream.set(handle(create(&current::usable()?, flags, 0)?.handle));
+        stream.set(handle(create(&current::usable()?, green::or_none(current::handle()), flags, 0)?.handle));
     }
 
     /// The priority is cut to the range and reported; it changes nothing.
     fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: u32, priority: i32) {
-        stream.set(handle(create(&current::usable()?, flags, priority)?.handle));
+        stream.set(handle(create(&current::usable()?, green::or_none(current::handle()), flags, priority)?.handle));
     }
 
     /// The handle ends at once, the work in it goes on.
@@ -76,7 +76,9 @@ api! {
 
     /// For default streams the current context.
     fn cuStreamGetCtx(stream: CUstream, context: Out<CUcontext>) {
-        context.set(as_handle(resolve(stream)?.context()?.handle));
+        let found = resolve(stream)?;
+        let green = if found.is_default() { green::or_none(current::handle()) } else { found.green() };
+        context.set(as_handle(if green == 0 { found.context()?.handle } else { green }));
     }
 
     /// The legacy default stream waits for all blocking streams.

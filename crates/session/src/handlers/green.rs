@@ -1,0 +1,169 @@
+//! Green contexts: parts of a device's multiprocessors, and contexts that are made of them.
+//!
+//! A resource of the driver's is opaque and means something in this process only. So a program's names where it comes
+//! from: the device or a green context, and the split of that which made it; here it is made anew from that, whenever it
+//! is needed, by the same questions.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUcontext, CUdevResource, CUdevResourceDesc, CUgreenCtx, CUresult};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdGreenCreate, kdGreenCreateReply, kdGreenEnd, kdGreenEndReply, kdGreenStream, kdResource, kdResourceReply,
+    kdResourceSplit, kdResourceSplitReply,
+};
+use katydid_wire::resource::{MOST_PARTS, Part, VISIBLE_AT};
+
+use super::{Called, Enqueued, done};
+use crate::ask::ask;
+use crate::context::Green;
+use crate::fault::Fault;
+use crate::gather;
+use crate::session::Session;
+
+/// `CU_DEV_RESOURCE_TYPE_SM`.
+const MULTIPROCESSORS: u32 = 1;
+
+/// How a resource is split.
+#[derive(Clone, Copy)]
+struct Split {
+    groups: u32,
+    flags: u32,
+    least: u32,
+}
+
+/// All that a device has, or a green context.
+fn whole(session: &Session, green: u32, device: i32) -> Result<CUdevResource, Fault> {
+    let driver = session.driver();
+    if green == 0 {
+        // SAFETY: the output is a local.
+        return Ok(ask(|out| unsafe { driver.cuDeviceGetDevResource(device, out, MULTIPROCESSORS) })?);
+    }
+    let handle = green_of(session, green)?;
+    // SAFETY: the output is a local; the green context lives.
+    Ok(ask(|out| unsafe { driver.cuGreenCtxGetDevResource(handle, out, MULTIPROCESSORS) })?)
+}
+
+fn green_of(session: &Session, id: u32) -> Result<CUgreenCtx, CUresult> {
+    session.greens.get(&id).map(|green| green.handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+}
+
+/// The groups that the driver makes, and what remains.
+fn split(
+    session: &Session,
+    input: &CUdevResource,
+    how: Split,
+) -> Result<(Vec<CUdevResource>, CUdevResource), CUresult> {
+    let mut groups = vec![CUdevResource::default(); how.groups as usize];
+    let (mut count, mut rest) = (how.groups, CUdevResource::default());
+    let driver = session.driver();
+    // SAFETY: there is room for `count` groups; everything else is a local.
+    unsafe {
+        let (groups, count, input) = (groups.as_mut_ptr(), &raw mut count, std::ptr::from_ref(input));
+        driver.cuDevSmResourceSplitByCount(groups, count, input, &raw mut rest, how.flags, how.least)
+    }
+    .ok()?;
+    groups.truncate(count as usize);
+    Ok((groups, rest))
+}
+
+/// What programs may read of a resource: its kind, and its last bytes.
+fn visible(resource: &CUdevResource) -> impl Iterator<Item = u8> + '_ {
+    resource.0.iter().take(4).chain(resource.0.iter().skip(VISIBLE_AT)).copied()
+}
+
+/// What a device or a green context has.
+pub(crate) fn kdResource(session: &mut Session, _head: &FrameHead, message: kdResource) -> Called<kdResourceReply> {
+    let found = whole(session, message.green, message.device)?;
+    done(kdResourceReply { part: visible(&found).collect() })
+}
+
+/// The groups of a split and what remains; without a number of groups, how many there would be.
+pub(crate) fn kdResourceSplit(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdResourceSplit,
+) -> Called<kdResourceSplitReply> {
+    let kdResourceSplit { green, device, groups, flags, least, .. } = message;
+    if groups > MOST_PARTS {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    }
+    let input = whole(session, green, device)?;
+    if groups > 0 {
+        let (made, rest) = split(session, &input, Split { groups, flags, least })?;
+        let parts = made.iter().chain([&rest]).flat_map(visible).collect();
+        return done(kdResourceSplitReply { made: made.len() as u32, parts });
+    }
+    let driver = session.driver();
+    // SAFETY: without groups only their number is told; everything is a local.
+    let made = ask(|out| unsafe {
+        let none = std::ptr::null_mut();
+        driver.cuDevSmResourceSplitByCount(none, out, &raw const input, std::ptr::null_mut(), flags, least)
+    })?;
+    done(kdResourceSplitReply { made, parts: Vec::new() })
+}
+
+/// The resources of a description, out of one split.
+fn chosen(session: &Session, message: &kdGreenCreate<'_>) -> Result<Vec<CUdevResource>, Fault> {
+    let kdGreenCreate { green, device, groups, flags, least, .. } = *message;
+    let (parts, _) = message.parts.as_chunks::<4>();
+    let mut parts = parts.iter().map(|part| Part(u32::from_le_bytes(*part))).peekable();
+    let input = whole(session, green, device)?;
+    if parts.peek() == Some(&Part::WHOLE) || groups > MOST_PARTS {
+        return Ok(vec![input]);
+    }
+    let (made, rest) = split(session, &input, Split { groups, flags, least })?;
+    let one = |part: Part| if part == Part::REST { Some(rest) } else { made.get(part.0 as usize).copied() };
+    let all = parts.map(one).collect::<Option<Vec<_>>>();
+    all.filter(|all| !all.is_empty()).ok_or_else(|| CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION.into())
+}
+
+/// Makes a green context, and a context of it.
+pub(crate) fn kdGreenCreate(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdGreenCreate<'_>,
+) -> Called<kdGreenCreateReply> {
+    session.tables.contexts.check_new(message.context)?;
+    let mut parts = chosen(session, &message)?;
+    let driver = session.driver();
+    let count = parts.len() as u32;
+    // SAFETY: as many resources as are said, all of the driver's own.
+    let described =
+        ask::<CUdevResourceDesc>(|out| unsafe { driver.cuDevResourceGenerateDesc(out, parts.as_mut_ptr(), count) })?;
+    // SAFETY: the description was just made; the output is a local.
+    let handle = ask(|out| unsafe { driver.cuGreenCtxCreate(out, described, message.device, message.options) })?;
+    // SAFETY: the green context was just made; the output is a local.
+    let context = ask::<CUcontext>(|out| unsafe { driver.cuCtxFromGreenCtx(out, handle) }).inspect_err(|_| {
+        // SAFETY: as above; it has no streams.
+        let _ = unsafe { driver.cuGreenCtxDestroy(handle) };
+    })?;
+    // SAFETY: as above. Drivers before CUDA 12.9 have no numbers for green contexts, but for contexts.
+    let id = ask(|out| unsafe { driver.cuGreenCtxGetId(handle, out) })
+        .or_else(|_| ask(|out| unsafe { driver.cuCtxGetId(context, out) }))?;
+    session.greens.insert(message.context, Green { handle, owner: message.primary });
+    session.begin_context(message.context, context)?;
+    let facts = gather::context(session.driver(), context).encode();
+    done(kdGreenCreateReply { id, facts })
+}
+
+/// Ends a green context.
+pub(crate) fn kdGreenEnd(session: &mut Session, _head: &FrameHead, message: kdGreenEnd) -> Called<kdGreenEndReply> {
+    let handle = green_of(session, message.context)?;
+    // SAFETY: the green context lives, and is forgotten below.
+    let status = unsafe { session.driver().cuGreenCtxDestroy(handle) };
+    session.end_green(message.context);
+    Ok((status, kdGreenEndReply {}))
+}
+
+/// A stream in the green context that is current.
+pub(crate) fn kdGreenStream(session: &mut Session, head: &FrameHead, message: kdGreenStream) -> Enqueued {
+    session.tables.streams.check_new(message.stream)?;
+    let handle = green_of(session, head.context)?;
+    let driver = session.driver();
+    let (flags, priority) = (message.flags, message.priority);
+    // SAFETY: the green context lives; the output is a local.
+    let stream = ask(|out| unsafe { driver.cuGreenCtxStreamCreate(out, handle, flags, priority) })?;
+    session.bind(message.stream, stream)?;
+    Ok(CUresult::SUCCESS)
+}
