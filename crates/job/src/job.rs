@@ -274,10 +274,8 @@ impl Inner {
 
     /// Moves the job's sessions, and tells each step.
     pub(crate) fn migrate(&self, request: &Migration, tell: &(dyn Fn(&Step) + Sync)) -> Result<Moved, CheckpointError> {
-        let outcome = self.in_turn(|| {
-            let outcome = self.attended(tell, |tell| migrate::migrate(self, request, tell));
-            outcome.inspect_err(|_| self.release_reached(|_| true))
-        });
+        let outcome =
+            self.in_turn(|| self.or_release(|| self.attended(tell, |tell| migrate::migrate(self, request, tell))));
         match &outcome {
             Ok(moved) => tell(&Step::Moved(moved.clone())),
             Err(error) => tell(&Step::Failed { error: error.to_string() }),
@@ -311,18 +309,20 @@ impl Inner {
 
     /// Takes one, in its turn.
     fn take(&self, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
-        let waiting: Vec<(u64, Option<u64>)> =
-            self.members.list().iter().map(|member| (member.id, member.reached)).collect();
-        let outcome = self.attended(tell, |tell| checkpoint::take(self, request, tell));
-        match &outcome {
-            Ok(report) => {
-                *lock(&self.last) = Some(report.clone());
-                self.was_put_away.store(!report.running, SeqCst);
-            }
-            // Perhaps before it came to the programs: those that held themselves for it go on.
-            Err(_) => self.release_reached(|member| waiting.contains(&(member.id, member.reached))),
+        let outcome = self.or_release(|| self.attended(tell, |tell| checkpoint::take(self, request, tell)));
+        if let Ok(report) = &outcome {
+            *lock(&self.last) = Some(report.clone());
+            self.was_put_away.store(!report.running, SeqCst);
         }
         outcome
+    }
+
+    /// Does `work`. If it fails, perhaps before it came to the programs, those that held themselves for it go on; but not
+    /// one that it has let go, and that has come to its next point since.
+    fn or_release<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
+        let waiting: Vec<(u64, Option<u64>)> =
+            self.members.list().iter().map(|member| (member.id, member.reached)).collect();
+        work().inspect_err(|_| self.release_reached(|member| waiting.contains(&(member.id, member.reached))))
     }
 
     pub(crate) fn view(&self) -> JobView {
