@@ -1,4 +1,4 @@
-// Two programs of one server that share memory and events: one lends, the other opens what it was told of; by handles of 64 bytes, and by file descriptors.
+// Two programs of one server that share memory and events: one lends, the other opens what it was told of; by handles of 64 bytes, by file descriptors, and out of pools.
 #include <cuda.h>
 
 #include <cstring>
@@ -259,11 +259,77 @@ static void open_block() {
     meet();
 }
 
+// Whether pools can be for other programs too: a software device without Katydid has none.
+static bool has_shared_pools() {
+    int types = 0;
+    OK(cuDeviceGetAttribute(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, device));
+    bool capable = types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CHECK(capable || !getenv("KATYDID_SERVER"), "%d", types);
+    return capable;
+}
+
+static CUmemoryPool pool_for(unsigned types) {
+    CUmemoryPool pool;
+    CUmemPoolProps wish = {};
+    wish.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    wish.handleTypes = static_cast<CUmemAllocationHandleType>(types);
+    OK(cuMemPoolCreate(&pool, &wish));
+    return pool;
+}
+
+// The pool is passed on by its descriptor, what is allocated in it by data; the borrower frees first.
+static void lend_pool() {
+    CUmemoryPool pool = pool_for(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), own = pool_for(0);
+    CUmemPoolPtrExportData data;
+    CUdeviceptr at, other;
+    int descriptor = -1;
+    OK(cuMemAllocFromPoolAsync(&at, BYTES, pool, nullptr));
+    OK(cuMemAllocFromPoolAsync(&other, BYTES, own, nullptr));
+    OK(cuMemsetD32Async(at, 66, WORDS, nullptr));
+    OK(cuStreamSynchronize(nullptr));
+    CHECK(cuMemPoolExportToShareableHandle(&descriptor, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS, "exported");
+    CHECK(cuMemPoolExportPointer(&data, other) != CUDA_SUCCESS, "exported");
+    OK(cuMemPoolExportToShareableHandle(&descriptor, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    send_descriptor(descriptor);
+    close(descriptor);
+    OK(cuMemPoolExportPointer(&data, at));
+    tell(data);
+    meet();
+    CHECK(all_are(at, WORDS / 2, 66) && all_are(at + BYTES / 2, WORDS / 2, 77), "other contents");
+    meet();
+    OK(cuMemFreeAsync(at, nullptr));
+    OK(cuMemFreeAsync(other, nullptr));
+    OK(cuStreamSynchronize(nullptr));
+    OK(cuMemPoolDestroy(pool));
+    OK(cuMemPoolDestroy(own));
+}
+
+static void open_pool() {
+    CUmemoryPool pool;
+    CUdeviceptr at, none;
+    int descriptor = receive_descriptor();
+    OK(cuMemPoolImportFromShareableHandle(&pool, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    close(descriptor);
+    CUmemPoolPtrExportData data = hear<CUmemPoolPtrExportData>();
+    OK(cuMemPoolImportPointer(&at, pool, &data));
+    CHECK(cuMemAllocFromPoolAsync(&none, BYTES, pool, nullptr) != CUDA_SUCCESS, "allocated in another's pool");
+    CHECK(all_are(at, WORDS, 66), "other contents");
+    OK(cuMemsetD32Async(at + BYTES / 2, 77, WORDS / 2, nullptr));
+    OK(cuStreamSynchronize(nullptr));
+    meet();
+    OK(cuMemFreeAsync(at, nullptr));
+    OK(cuStreamSynchronize(nullptr));
+    OK(cuMemPoolDestroy(pool));
+    meet();
+}
+
 static int borrower() {
     begin();
     if (has_handles()) open_memory();
     open_event();
     open_block();
+    if (has_shared_pools()) open_pool();
     return failures != 0;
 }
 
@@ -285,6 +351,8 @@ int main() {
     printf("an event\n");
     lend_block();
     printf("a block by its descriptor\n");
+    if (has_shared_pools()) lend_pool();
+    printf("a pool and what is in it\n");
     CHECK(waitpid(child, &status, 0) == child && status == 0, "the other program: %d", status);
     return finish("shared_memory");
 }

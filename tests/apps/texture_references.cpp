@@ -70,6 +70,9 @@ static CUfunction function(const char *name) {
     return found;
 }
 
+// No header declares it any more.
+extern "C" CUresult CUDAAPI cuTexRefSetAddress2D_v2(CUtexref, const CUDA_ARRAY_DESCRIPTOR *, CUdeviceptr, size_t);
+
 static CUtexref texture(const char *name) {
     CUtexref found, again;
     OK(cuModuleGetTexRef(&found, module, name));
@@ -150,9 +153,13 @@ static void planes() {
 
     // Rows of memory take the place of the array.
     CUdeviceptr rows, address;
-    OK(cuMemAlloc(&rows, 4 * 512));
+    OK(cuMemAlloc(&rows, 6 * 512));
     for (unsigned y = 0; y < 4; y++) OK(cuMemsetD32(rows + y * 512, 0x40000000 + (y << 23), 8));
     CUDA_ARRAY_DESCRIPTOR shape = {8, 4, CU_AD_FORMAT_FLOAT, 1};
+    // By the function of CUDA 3.2 and by that of 4.1, whose only difference is how a row may be aligned.
+    OK(cuTexRefSetAddress2D_v2(plane, &shape, rows + 1024, 512));
+    OK(cuTexRefGetAddress(&address, plane));
+    CHECK(address == rows + 1024, "another address");
     OK(cuTexRefSetAddress2D(plane, &shape, rows, 512));
     OK(cuTexRefGetAddress(&address, plane));
     CHECK(address == rows, "another address");

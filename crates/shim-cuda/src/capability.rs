@@ -7,7 +7,7 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 33] = [
+const REFUSED: [usize; 32] = [
     88,  // pageable memory from the device
     92,  // operations on memory in streams, first form
     93,  //   with 64 bits
@@ -26,7 +26,6 @@ const REFUSED: [usize; 33] = [
     116, // RDMA
     117, //   its flushes
     118, //   its order of writes
-    119, // handles of memory pools
     121, // arrays mapped later
     124, // buffers shared as dma-buf
     128, // fabric handles
@@ -43,6 +42,10 @@ const REFUSED: [usize; 33] = [
     146, // host memory shared as dma-buf
 ];
 
+/// Handles of memory pools, and of virtual memory: descriptors, of both or of neither.
+const POOL_HANDLES: usize = 119;
+const DESCRIPTORS: usize = 103;
+
 /// Managed memory from both sides at once: only where both sides of the link see the same pages.
 const CONCURRENT: usize = 89;
 
@@ -54,6 +57,10 @@ pub(crate) fn restrict(facts: &mut DeviceFacts, shares_memory: bool) {
         if let Some(answer @ Answer { code: 0, .. }) = facts.attributes.get_mut(id - 1) {
             answer.value = 0;
         }
+    }
+    let has_descriptors = facts.attributes.get(DESCRIPTORS - 1).is_some_and(|answer| answer.value != 0);
+    if let Some(answer @ Answer { code: 0, .. }) = facts.attributes.get_mut(POOL_HANDLES - 1) {
+        answer.value = i32::from(has_descriptors);
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use katydid_client::regions::Place;
+use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 use katydid_wire::message::{kdEventOpen, kdEventShare, kdForeignMap, kdForeignUnmap, kdMemoryLend};
 
@@ -78,6 +78,8 @@ struct Open {
     start: u64,
     /// How often it may still be closed.
     count: u32,
+    /// It came from a pool: it is freed, not closed.
+    is_pooled: bool,
 }
 
 /// By the address that the program knows.
@@ -100,8 +102,14 @@ impl Opened {
 pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdeviceptr) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
+    let region = shim()?.regions.find(address).filter(|region| region.place == Place::Device);
+    target.write(lend(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?);
+    Ok(())
+}
+
+/// The handle of memory in a device's arena.
+pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
-    let region = shim.regions.find(address).filter(|region| region.place == Place::Device).ok_or(wrong)?;
     let device = shim.devices.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let reply = call(&kdMemoryLend { memory: 0, address: region.start, length: region.size })?;
     let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryLend"))?;
@@ -109,8 +117,7 @@ pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdevic
         return Err(wrong);
     }
     let size_and_device = region.size | (device.position as u64) << SIZE_BITS;
-    target.write(Lent { name, whole: reply.size, offset: reply.offset, size_and_device }.encode());
-    Ok(())
+    Ok(Lent { name, whole: reply.size, offset: reply.offset, size_and_device }.encode())
 }
 
 /// The same address for a handle that is open already.
@@ -125,18 +132,28 @@ pub(crate) unsafe fn open_memory(target: *mut CUdeviceptr, handle: CUipcMemHandl
     if flags != LAZY_PEER_ACCESS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let lent = Lent::decode(&handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    target.write(open(&handle, false)?);
+    Ok(())
+}
+
+/// The address of what a handle stands for; the same one for a handle that is open already.
+pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUresult> {
+    let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let mut all = shim()?.opened.lock();
-    if let Some((address, open)) = all.iter_mut().find(|(_, open)| open.lent == lent) {
+    let alike = |open: &Open| open.lent == lent && open.is_pooled == is_pooled;
+    if let Some((address, open)) = all.iter_mut().find(|(_, open)| alike(open)) {
         open.count += 1;
-        target.write(*address);
-        return Ok(());
+        return Ok(*address);
     }
     let start = map(&lent)?;
     let address = start + lent.offset;
-    all.insert(address, Open { lent, start, count: 1 });
-    target.write(address);
-    Ok(())
+    all.insert(address, Open { lent, start, count: 1, is_pooled });
+    Ok(address)
+}
+
+/// Whether memory of another program's pool begins here.
+pub(crate) fn is_pooled(address: CUdeviceptr) -> bool {
+    shim().is_ok_and(|shim| shim.opened.lock().get(&address).is_some_and(|open| open.is_pooled))
 }
 
 /// Maps what is lent at addresses of this program's.
@@ -156,6 +173,11 @@ fn map(lent: &Lent) -> Result<u64, CUresult> {
 
 /// The memory goes with the last close; the lender's stays.
 pub(crate) fn close_memory(address: CUdeviceptr) -> Result<(), CUresult> {
+    if is_pooled(address) { Err(CUresult::ERROR_INVALID_VALUE) } else { close(address) }
+}
+
+/// As [`close_memory`], for either sort.
+pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     current::active()?;
     let shim = shim()?;
     let mut all = shim.opened.lock();

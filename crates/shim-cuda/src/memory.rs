@@ -10,7 +10,7 @@ use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink};
 
 use crate::border::{out, write_if_given};
 use crate::session::shim;
-use crate::{context, current, graph, managed, pool, stream};
+use crate::{context, current, graph, ipc, managed, pool, stream};
 
 /// Blocks start at multiples of this many bytes, as the driver's do: textures need it.
 const ALIGN: u64 = 512;
@@ -110,6 +110,7 @@ pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     match shim.regions.find(address).map(|region| region.place) {
         Some(Place::Pooled { .. }) => return pool::free(address, stream::default_wire()),
         Some(Place::Managed) => return managed::free(address),
+        Some(Place::Mapped) if ipc::is_pooled(address) => return ipc::close(address),
         _ => {}
     }
     let is_block = |region: &katydid_client::regions::Region| region.place == Place::Device;

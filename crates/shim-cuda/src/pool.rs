@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use katydid_client::regions::{Place, Region};
 use katydid_client::slab::{Slab, Slot};
 use katydid_cuda_sys::{
-    CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData, CUmemoryPool,
-    CUresult, CUstream, Function, access_flags, allocation_type, location_type, pool_attribute as id,
+    CUdevice, CUdeviceptr, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData,
+    CUmemoryPool, CUresult, CUstream, Function, access_flags, allocation_type, location_type, pool_attribute as id,
 };
 
 use crate::border::{out, refuse};
@@ -22,12 +22,16 @@ use crate::graph::capture;
 use crate::handle::object;
 use crate::memory::DeviceBacking;
 use crate::session::{Shim, shim};
-use crate::{current, stream};
+use crate::{current, ipc, stream};
 
 /// The driver takes memory for pools in pieces of this many bytes.
 const BLOCK: u64 = 32 << 20;
 /// Places begin and end at multiples of this.
 const GRANULE: u64 = 512;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+const FILE_DESCRIPTOR: u32 = 1;
+/// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`
+const HANDLE_TYPES: u32 = 119;
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
 
@@ -38,7 +42,19 @@ pub(crate) struct Pool {
     device: u32,
     /// Most bytes, whole blocks; 0 for no limit.
     limit: u64,
+    sharing: Sharing,
     state: Mutex<State>,
+}
+
+/// Which programs have to do with a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// This one.
+    Own,
+    /// This one, and others whom it hands allocations.
+    Lent,
+    /// Another one, which hands allocations to this one.
+    Foreign,
 }
 
 /// A place that a stream has freed and nobody else has got yet.
@@ -109,7 +125,7 @@ impl Pool {
             used: 0,
             used_high: 0,
         };
-        Self { slot, device, limit: limit.next_multiple_of(BLOCK), state: Mutex::new(state) }
+        Self { slot, device, limit: limit.next_multiple_of(BLOCK), sharing: Sharing::Own, state: Mutex::new(state) }
     }
 
     pub(crate) fn handle(&self) -> CUmemoryPool {
@@ -122,6 +138,9 @@ impl Pool {
 
     /// A place for work in a stream; 0 bytes are nowhere.
     fn allocate(&self, size: u64, stream: u32) -> Result<u64, CUresult> {
+        if self.sharing == Sharing::Foreign {
+            return Err(CUresult::ERROR_NOT_PERMITTED);
+        }
         if size == 0 {
             return Ok(0);
         }
@@ -223,7 +242,7 @@ fn with_choice<T>(device: u32, body: impl FnOnce(&mut Choice) -> T) -> Result<T,
     let index = match all.iter().position(|choice| choice.device == device) {
         Some(index) => index,
         None => {
-            let pool = make(&shim.pools, device, 0)?;
+            let pool = make(&shim.pools, device, 0, Sharing::Own)?;
             all.push(Choice { device, default: Arc::clone(&pool), current: pool });
             all.len() - 1
         }
@@ -231,8 +250,8 @@ fn with_choice<T>(device: u32, body: impl FnOnce(&mut Choice) -> T) -> Result<T,
     Ok(body(&mut all[index]))
 }
 
-fn make(pools: &Slab<Pool>, device: u32, limit: u64) -> Result<Arc<Pool>, CUresult> {
-    pools.insert(|slot| Pool::new(slot, device, limit)).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+fn make(pools: &Slab<Pool>, device: u32, limit: u64, sharing: Sharing) -> Result<Arc<Pool>, CUresult> {
+    pools.insert(|slot| Pool { sharing, ..Pool::new(slot, device, limit) }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// The pool behind a handle; no handle gives 1.
@@ -303,6 +322,7 @@ pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), C
     match shim()?.regions.find(address).map(|region| region.place) {
         Some(Place::Pooled { .. }) => free(address, wire),
         Some(Place::Device) => crate::memory::free_block(address),
+        Some(Place::Mapped) if ipc::is_pooled(address) => ipc::close(address),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -349,7 +369,7 @@ pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> 
 pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
     device(ordinal).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    if pool.device != ordinal.unsigned_abs() {
+    if pool.device != ordinal.unsigned_abs() || pool.sharing == Sharing::Foreign {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     with_choice(pool.device, |choice| choice.current = Arc::clone(&pool))
@@ -436,10 +456,13 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
     if properties.reserved.iter().any(|byte| *byte != 0) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if properties.handleTypes != 0 {
-        return Err(refuse(function, "with a pool for other processes is not supported yet"));
-    }
-    target.write(make(&shim()?.pools, ordinal.unsigned_abs(), properties.maxSize as u64)?.handle());
+    let sharing = match properties.handleTypes {
+        0 => Sharing::Own,
+        FILE_DESCRIPTOR if device(ordinal)?.value(HANDLE_TYPES).unsigned_abs() & FILE_DESCRIPTOR != 0 => Sharing::Lent,
+        // As attribute 119 says.
+        _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
+    };
+    target.write(make(&shim()?.pools, ordinal.unsigned_abs(), properties.maxSize as u64, sharing)?.handle());
     Ok(())
 }
 
@@ -570,15 +593,55 @@ pub(crate) unsafe fn access(
     Ok(())
 }
 
-/// No pool was made for that.
-pub(crate) fn export(_target: *mut c_void, pool: CUmemoryPool, _kind: u32, _flags: u64) -> Result<(), CUresult> {
-    resolve(pool)?;
-    Err(CUresult::ERROR_INVALID_VALUE)
+/// The device of a pool whose allocations other programs may be handed.
+pub(crate) fn exported(pool: CUmemoryPool) -> Result<u32, CUresult> {
+    let pool = resolve(pool)?;
+    if pool.sharing == Sharing::Lent { Ok(pool.device) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// No pool was made for that.
-pub(crate) fn export_pointer(_target: *mut CUmemPoolPtrExportData, _address: CUdeviceptr) -> Result<(), CUresult> {
-    Err(CUresult::ERROR_INVALID_VALUE)
+/// A pool of another program.
+pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
+    Ok(make(&shim()?.pools, device, 0, Sharing::Foreign)?.handle())
+}
+
+/// Of an allocation in such a pool.
+///
+/// # Safety
+///
+/// As [`allocate_async`].
+pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address: CUdeviceptr) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let shim = shim()?;
+    let is_lent = |region: &Region| match region.place {
+        Place::Pooled { pool } => shim.pools.get(pool).is_some_and(|pool| pool.sharing == Sharing::Lent),
+        _ => false,
+    };
+    let region = shim.regions.find(address).filter(|region| region.start == address && is_lent(region));
+    target.write(CUmemPoolPtrExportData(ipc::lend(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?.reserved));
+    Ok(())
+}
+
+/// An allocation of another program, at an address of this one's; it is freed here before it is freed there.
+///
+/// # Safety
+///
+/// As [`allocate_async`]; `data` is null or readable.
+pub(crate) unsafe fn import_pointer(
+    target: *mut CUdeviceptr,
+    pool: CUmemoryPool,
+    data: *mut CUmemPoolPtrExportData,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    current::wire()?;
+    if data.is_null() || resolve(pool)?.sharing != Sharing::Foreign {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let CUmemPoolPtrExportData(reserved) = unsafe { data.read_unaligned() };
+    target.write(ipc::open(&CUipcMemHandle { reserved }, true)?);
+    Ok(())
 }
 
 #[cfg(test)]

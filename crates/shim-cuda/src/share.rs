@@ -1,4 +1,4 @@
-//! Blocks of memory as file descriptors, which programs of one server pass on to each other.
+//! Blocks and pools of memory as file descriptors, which programs of one server pass on to each other.
 //!
 //! The block's own descriptor is the worker's. The program gets a small file in memory that holds the lender's name: it can
 //! be sent, inherited and closed like the driver's, and whoever opens it takes the block from the lender's worker. The
@@ -11,39 +11,41 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use katydid_cuda_sys::{CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUresult};
+use katydid_cuda_sys::{CUdevice, CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUmemoryPool, CUresult};
 use katydid_wire::message::{kdMemoryBorrow, kdMemoryLend};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::border::out;
 use crate::ipc::NAME;
 use crate::session::shim;
-use crate::virtual_memory;
+use crate::{device, pool, virtual_memory};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
 const FILE_DESCRIPTOR: u32 = 1;
-/// First bytes of the file; the name follows.
-const MAGIC: [u8; 8] = *b"KATYDIDB";
+/// First bytes of the file of a block; the name follows.
+const BLOCK: [u8; 8] = *b"KATYDIDB";
+/// First bytes of the file of a pool; the worker's ordinal of its device follows, in as many bytes as a name has.
+const POOL: [u8; 8] = *b"KATYDIDP";
 
 /// A file that holds a name and never changes.
-fn token(name: &[u8]) -> std::io::Result<OwnedFd> {
+fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
     let file = File::from(memfd_create("katydid-block", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
-    file.write_all_at(&[&MAGIC, name].concat(), 0)?;
+    file.write_all_at(&[&magic, name].concat(), 0)?;
     fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
     Ok(file.into())
 }
 
 /// The name that a caller's descriptor holds; the descriptor stays the caller's.
-fn name_in(descriptor: c_int) -> Option<[u8; NAME]> {
+fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; NAME]> {
     if descriptor < 0 {
         return None;
     }
     // SAFETY: not closed here; one that is not open only fails to be read.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
-    let mut bytes = [0; MAGIC.len() + NAME];
+    let mut bytes = [0; BLOCK.len() + NAME];
     file.read_exact_at(&mut bytes, 0).ok()?;
     let (magic, name) = bytes.split_first_chunk::<8>()?;
-    if *magic == MAGIC { name.try_into().ok() } else { None }
+    if *magic == wanted { name.try_into().ok() } else { None }
 }
 
 /// Of a block that was made for it.
@@ -64,7 +66,7 @@ pub(crate) unsafe fn export(
     }
     let memory = virtual_memory::wire_of(handle, FILE_DESCRIPTOR)?;
     let reply = shim()?.session.call(0, &kdMemoryLend { memory, address: 0, length: 0 })?;
-    let file = token(&reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    let file = token(BLOCK, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     target.write(file.into_raw_fd());
     Ok(())
 }
@@ -86,11 +88,59 @@ pub(crate) unsafe fn import(
         return Err(wrong);
     }
     // The descriptor is the pointer's value, of which the upper half means nothing.
-    let name = name_in(descriptor.addr() as c_int).ok_or(wrong)?;
+    let name = name_in(descriptor.addr() as c_int, BLOCK).ok_or(wrong)?;
     target.write(virtual_memory::adopt(FILE_DESCRIPTOR, |memory| {
         let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;
         Ok((reply.size, reply.device))
     })?);
+    Ok(())
+}
+
+/// Of a pool that was made for it: only its device is told. Each allocation is passed on by itself.
+///
+/// # Safety
+///
+/// As [`export`].
+pub(crate) unsafe fn export_pool(
+    target: *mut c_void,
+    pool: CUmemoryPool,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Result<(), CUresult> {
+    let device = pool::exported(pool)?;
+    // SAFETY: by the contract.
+    let target = unsafe { out(target.cast::<c_int>()) }?;
+    if kind != FILE_DESCRIPTOR || flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut name = [0; NAME];
+    name[..8].copy_from_slice(&(device::device(device as CUdevice)?.position as u64).to_le_bytes());
+    let file = token(POOL, &name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    target.write(file.into_raw_fd());
+    Ok(())
+}
+
+/// A pool that stands for another program's: nothing can be allocated in it.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn import_pool(
+    target: *mut CUmemoryPool,
+    descriptor: *mut c_void,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    if kind != FILE_DESCRIPTOR || flags != 0 {
+        return Err(wrong);
+    }
+    let name = name_in(descriptor.addr() as c_int, POOL).ok_or(wrong)?;
+    let position = name.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let found = shim()?.devices.iter().position(|device| device.position as u64 == position);
+    target.write(pool::imported(found.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32)?);
     Ok(())
 }
 
@@ -102,9 +152,12 @@ mod tests {
 
     #[test]
     fn a_token_holds_its_name_and_other_files_hold_none() {
-        let file = token(&[5; NAME]).unwrap();
-        assert_eq!(name_in(file.as_raw_fd()), Some([5; NAME]));
+        let file = token(BLOCK, &[5; NAME]).unwrap();
+        assert_eq!(name_in(file.as_raw_fd(), BLOCK), Some([5; NAME]));
         let other = File::open("/dev/zero").unwrap();
-        assert_eq!((name_in(other.as_raw_fd()), name_in(-1)), (None, None));
+        assert_eq!(
+            (name_in(other.as_raw_fd(), BLOCK), name_in(-1, BLOCK), name_in(file.as_raw_fd(), POOL)),
+            (None, None, None)
+        );
     }
 }
