@@ -37,5 +37,5 @@ mod usage;
 
 pub use fault::SessionError;
 pub use session::Session;
-pub use snapshot::{QUOTA, is_kept_in};
+pub use snapshot::{QUOTA, examine, is_kept_in};
 pub use usage::Usage;

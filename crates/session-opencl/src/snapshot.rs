@@ -34,6 +34,15 @@ pub fn is_kept_in(part: &SessionPart) -> bool {
     part.notes.get(API).and_then(serde_json::Value::as_str) == Some(OPENCL)
 }
 
+/// Reads bytes as the saved state of a session, and tells how many frames would be executed again; what fuzzing drives.
+///
+/// # Errors
+///
+/// Why they are none.
+pub fn examine(bytes: &[u8]) -> Result<usize, StateError> {
+    State::decode(bytes).map(|state| state.records.len())
+}
+
 /// A session as it was at one moment.
 struct Snapshot {
     part: SessionPart,

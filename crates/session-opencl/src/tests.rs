@@ -14,7 +14,9 @@ use katydid_wire::opencl::{id, kind};
 
 use crate::driver::Platform;
 use crate::fault::SessionError;
+use crate::journal::State;
 use crate::session::Session;
+use crate::snapshot::examine;
 use crate::usage::Usage;
 
 /// Notes the codes of replies.
@@ -123,4 +125,32 @@ fn breaches_end_the_session() {
     message::kdclOutput {}.encode(&mut payload);
     let output = message::kdclOutput::OPCODE;
     assert!(matches!(session.execute(&head(output, 0, false), &payload), Err(SessionError::NoReplyWanted { .. })));
+}
+
+/// The saved state of a session with bytes changed, cut off and put in: all of it is refused or read, and what was read is
+/// written as it was.
+#[test]
+fn no_state_makes_a_restore_panic() {
+    let (mut session, _) = session();
+    let whole = session.state().unwrap().encode();
+    assert!(examine(&whole).is_ok());
+    let mut seed = 0x9e37_79b9_7f4a_7c15;
+    let mut read = 0;
+    for _ in 0..20_000 {
+        let mut bytes = whole.clone();
+        for _ in 0..=random(&mut seed) % 3 {
+            let at = random(&mut seed) as usize % bytes.len();
+            match random(&mut seed) % 4 {
+                0 => bytes.truncate(at.max(1)),
+                1 => bytes.insert(at, random(&mut seed) as u8),
+                2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random(&mut seed) as usize % 5],
+                _ => bytes[at] ^= 1 << (random(&mut seed) % 8),
+            }
+        }
+        if let Ok(state) = State::decode(&bytes) {
+            assert_eq!(State::decode(&state.encode()).unwrap().encode(), state.encode());
+            read += 1;
+        }
+    }
+    assert!(read > 0, "not one change was harmless: what is read is not tested");
 }

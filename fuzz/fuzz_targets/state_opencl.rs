@@ -1,0 +1,9 @@
+//! The saved state of a session of OpenCL, as a restore reads it.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = katydid_session_opencl::examine(bytes);
+});
