@@ -120,7 +120,7 @@ pub(crate) fn next<T>(queue: &Receiver<T>) -> Option<T> {
 }
 
 /// With few processors, whoever looks keeps the other from running.
-fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
 }

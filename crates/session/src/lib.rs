@@ -25,6 +25,7 @@ mod handles;
 mod host_memory;
 mod images;
 mod journal;
+mod looking;
 mod reach;
 mod references;
 mod relay;

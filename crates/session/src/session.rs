@@ -28,6 +28,7 @@ use crate::graphs::Graphs;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::journal::{EventTimes, Journal, Replay};
+use crate::looking::{Look, Looking};
 use crate::reach::Reach;
 use crate::relay::{self, KeptLink, Relay};
 use crate::shared::Shared;
@@ -115,7 +116,8 @@ pub struct Session {
     pub(crate) frames: u64,
     /// What a companion wants, where there can be one.
     pub(crate) orders: Option<Orders>,
-    executors: Executors,
+    pub(crate) looking: Looking,
+    pub(crate) executors: Executors,
     /// The payload of the last answer of the main loop.
     pub(crate) scratch: Vec<u8>,
 }
@@ -178,6 +180,7 @@ impl Session {
             waiting_upcall: None,
             frames: 0,
             orders: None,
+            looking: Looking::default(),
             executors: Executors::default(),
             scratch: Vec::new(),
         }
@@ -208,7 +211,9 @@ impl Session {
         loop {
             let opcode = match link.next()? {
                 Event::Frame(frame) => {
+                    self.looking.is_on = true;
                     self.execute(&frame.head, frame.payload)?;
+                    self.looking.is_on = false;
                     frame.head.opcode
                 }
                 Event::Interrupted => {
@@ -218,6 +223,7 @@ impl Session {
                 }
                 Event::Closed => return Ok(()),
             };
+            self.look(|| link.has_news())?;
             if relay::begins_with(opcode) {
                 return self.serve_relayed(link);
             }
@@ -239,7 +245,11 @@ impl Session {
     /// Executes one frame.
     pub(crate) fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
         self.shared.usage.count_call();
-        match self.enter_for(head).and_then(|()| dispatch(self, head, payload)) {
+        let executed = self.enter_for(head).and_then(|()| {
+            self.looking.subject = self.subject(head, payload);
+            dispatch(self, head, payload)
+        });
+        match executed {
             Ok(()) => Ok(()),
             Err(Fault::Fatal(error)) => Err(error),
             Err(Fault::Cuda(code)) => self.refuse(head, code),
@@ -299,11 +309,15 @@ impl Session {
         Ok(self.shared.answer(head, status, &self.scratch, synchronised)?)
     }
 
-    /// Has a call that may wait executed elsewhere, and answered from there.
+    /// Has a call that may wait executed elsewhere, and answered from there; or looked at first ([`Session::look`]).
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
         expect_reply(head)?;
-        let place = self.place()?;
-        Ok(self.executors.run(&self.shared, head.thread, place, task(*head, job))?)
+        let (place, thread, task) = (self.place()?, head.thread, task(*head, job));
+        if let Some(subject) = self.looking.subject.take() {
+            self.looking.next = Some(Look { subject, thread, place, task });
+            return Ok(());
+        }
+        Ok(self.executors.run(&self.shared, thread, place, task)?)
     }
 
     /// The current context, for an executor.

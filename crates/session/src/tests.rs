@@ -5,6 +5,7 @@ mod fake;
 mod hostile;
 mod journal;
 mod launches;
+mod looking;
 mod memory;
 mod order;
 mod rebuild;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use katydid_wire::frame::HEAD;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
@@ -39,6 +39,12 @@ pub(crate) struct Inlet {
 impl Inlet {
     pub(crate) fn new() -> Self {
         Self { buffer: Vec::with_capacity(AHEAD), start: 0, spin: Spin::new() }
+    }
+
+    /// Whether something has come and was not handed out: bytes, the end, or a failure.
+    pub(crate) fn has_bytes(&self, socket: BorrowedFd<'_>) -> bool {
+        let mut socket = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        self.start < self.buffer.len() || poll(&mut socket, Some(&Timespec::default())) != Ok(0)
     }
 
     /// Waits for the next head; none if the stream ends before it.

@@ -133,6 +133,12 @@ pub trait WorkerLink: Send {
     /// [`LinkError::Protocol`] or [`LinkError::Frame`]: the program broke the protocol, and the session must end.
     fn next(&mut self) -> Result<Event<'_>, LinkError>;
 
+    /// Whether [`WorkerLink::next`] may have something to tell at once. False while it would wait; for a reader that has
+    /// something to do meanwhile.
+    fn has_news(&mut self) -> bool {
+        true
+    }
+
     /// For replies, from any thread.
     fn replier(&self) -> Arc<dyn Replier>;
 

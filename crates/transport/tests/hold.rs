@@ -211,6 +211,27 @@ fn a_link_stops_at_the_frame_that_was_wished_and_rings() {
 }
 
 #[test]
+fn a_reader_can_ask_whether_anything_waits_for_it() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, mut worker) = host.link();
+        assert!(!worker.has_news(), "{path:?}");
+        (0..2).for_each(|_| connection.link.enqueue(ADD, 0, &[b"some bytes"]).unwrap());
+        // What was sent over a network arrives a moment later.
+        while !worker.has_news() {
+            thread::yield_now();
+        }
+        assert!(worker.next().unwrap().frame().is_some(), "{path:?}");
+        assert!(worker.next().unwrap().frame().is_some(), "{path:?}");
+        assert!(!worker.has_news(), "{path:?}");
+        worker.switch().unwrap().interrupt(2);
+        assert!(worker.has_news(), "{path:?}");
+        assert!(matches!(worker.next().unwrap(), Event::Interrupted), "{path:?}");
+        assert!(!worker.has_news(), "{path:?}");
+    }
+}
+
+#[test]
 fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
     for path in PATHS {
         let host = Host::new(path);

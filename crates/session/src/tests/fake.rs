@@ -99,6 +99,26 @@ extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
     note(format!("record {:#x} {:#x}", event.address(), stream.address()))
 }
 
+thread_local! {
+    /// How often a query of this thread finds its event pending, and what it finds after that.
+    pub(super) static PENDING: Cell<(u32, CUresult)> = const { Cell::new((0, CUresult::SUCCESS)) };
+}
+
+extern "C" fn event_query(_event: CUevent) -> CUresult {
+    let _ = note("look".to_owned());
+    match PENDING.get() {
+        (0, found) => found,
+        (left, found) => {
+            PENDING.set((left - 1, found));
+            CUresult::ERROR_NOT_READY
+        }
+    }
+}
+
+extern "C" fn event_synchronize(_event: CUevent) -> CUresult {
+    note("wait".to_owned())
+}
+
 extern "C" fn event_create(out: *mut CUevent, _flags: u32) -> CUresult {
     make(out, CUevent, "event")
 }
@@ -312,7 +332,8 @@ pub(super) fn driver() -> Driver {
             b"cuStreamQuery" => stream_query as *mut c_void,
             b"cuEventCreate" => event_create as *mut c_void,
             b"cuEventElapsedTime" => elapsed as *mut c_void,
-            b"cuEventSynchronize" => nothing as *mut c_void,
+            b"cuEventSynchronize" => event_synchronize as *mut c_void,
+            b"cuEventQuery" => event_query as *mut c_void,
             b"cuEventDestroy_v2" => event_destroy as *mut c_void,
             b"cuStreamSetAttribute" => set_attribute as *mut c_void,
             b"cuStreamCopyAttributes" => copy_attributes as *mut c_void,

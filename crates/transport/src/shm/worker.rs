@@ -140,6 +140,10 @@ impl WorkerLink for ShmWorker {
         Ok(Event::Frame(Frame { head, payload: &self.payload }))
     }
 
+    fn has_news(&mut self) -> bool {
+        self.switch.is_due(self.sequence) || self.consumer.available(&self.ring) != Ok(0)
+    }
+
     fn replier(&self) -> Arc<dyn Replier> {
         Arc::clone(&self.replier) as Arc<dyn Replier>
     }

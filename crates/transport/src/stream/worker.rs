@@ -61,6 +61,12 @@ impl WorkerLink for StreamWorker {
         }
     }
 
+    /// A program that is away is news as well: whoever waits for it need not look.
+    fn has_news(&mut self) -> bool {
+        let is_due = self.switch.is_due(self.sequence);
+        is_due || self.switch.socket().is_none_or(|socket| self.inlet.has_bytes(socket.as_fd()))
+    }
+
     fn replier(&self) -> Arc<dyn Replier> {
         Arc::clone(&self.replier) as Arc<dyn Replier>
     }

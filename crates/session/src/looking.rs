@@ -1,0 +1,133 @@
+//! A short look before a wait: what the GPU finishes within microseconds is answered by the main loop itself, which saves
+//! two changes of threads.
+//!
+//! While it looks, the main loop executes nothing else. So it looks only while no executor is at work, stops as soon as the
+//! link has something for it, and stops after [`MOST`]. The call itself is made here only once a query has said that there
+//! is nothing left to wait for; whatever else the query says, an executor makes the call and tells the program.
+
+#![expect(unsafe_code, reason = "asks the driver about handles of its own")]
+
+use std::time::{Duration, Instant};
+
+use katydid_cuda_sys::{CU_STREAM_LEGACY, CUevent, CUresult, CUstream};
+use katydid_driver::Driver;
+use katydid_wire::codec::Message as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{cuCtxSynchronize, cuEventSynchronize, cuStreamSynchronize};
+
+use crate::executor::{self, Place, Task};
+use crate::fault::SessionError;
+use crate::session::Session;
+
+/// A processor is kept busy no longer than this for one call. An empty kernel takes five microseconds.
+const MOST: Duration = Duration::from_micros(30);
+/// A context with more streams than this is not looked at: each is asked about.
+const MOST_STREAMS: usize = 8;
+
+/// What a call waits for, as far as it can be asked about.
+#[derive(Debug)]
+pub(crate) enum Subject {
+    /// Streams that have not been seen idle yet. Nobody but the main loop gives them more to do.
+    Streams(Vec<CUstream>),
+    Event(CUevent),
+}
+
+impl Subject {
+    /// Success once there is nothing left to wait for, else what the driver said.
+    fn query(&mut self, driver: &Driver) -> CUresult {
+        match self {
+            Self::Streams(left) => {
+                while let Some(stream) = left.last() {
+                    // SAFETY: the handle came from the driver, which refuses one that is gone.
+                    match unsafe { driver.cuStreamQuery(*stream) } {
+                        CUresult::SUCCESS => drop(left.pop()),
+                        other => return other,
+                    }
+                }
+                CUresult::SUCCESS
+            }
+            // SAFETY: as above.
+            Self::Event(event) => unsafe { driver.cuEventQuery(*event) },
+        }
+    }
+}
+
+/// A call that is looked at before an executor gets it.
+pub(crate) struct Look {
+    pub(crate) subject: Subject,
+    pub(crate) thread: u32,
+    pub(crate) place: Place,
+    pub(crate) task: Task,
+}
+
+/// Whether this session may look at all, and at what.
+pub(crate) struct Looking {
+    /// With few processors, whoever looks keeps the others from working.
+    pub(crate) is_worth_it: bool,
+    /// The frame at hand comes from the loop that looks.
+    pub(crate) is_on: bool,
+    /// What the frame at hand waits for.
+    pub(crate) subject: Option<Subject>,
+    /// What is to be looked at before the next frame.
+    pub(crate) next: Option<Look>,
+}
+
+impl Default for Looking {
+    fn default() -> Self {
+        Self { is_worth_it: executor::processors() > 2, is_on: false, subject: None, next: None }
+    }
+}
+
+impl Session {
+    /// What the frame waits for, if that can be looked at here. The frame's context is current.
+    pub(crate) fn subject(&mut self, head: &FrameHead, payload: &[u8]) -> Option<Subject> {
+        let may_look = self.looking.is_on && self.looking.is_worth_it && !self.replay.is_on;
+        // An executor could give a stream more to do between the query and the call.
+        if !may_look || self.shared.calls.in_flight() > 0 {
+            return None;
+        }
+        match head.opcode {
+            cuStreamSynchronize::OPCODE => {
+                let message = cuStreamSynchronize::decode(payload).ok()?;
+                self.handle(head, message.hStream).ok().map(|stream| Subject::Streams(vec![stream]))
+            }
+            cuEventSynchronize::OPCODE => {
+                let message = cuEventSynchronize::decode(payload).ok()?;
+                self.handle(head, message.hEvent).ok().map(Subject::Event)
+            }
+            cuCtxSynchronize::OPCODE => self.few_streams().map(Subject::Streams),
+            _ => None,
+        }
+    }
+
+    /// All streams of the current context, if they are few.
+    fn few_streams(&self) -> Option<Vec<CUstream>> {
+        let made = self.tables.streams.all().filter(|(_, _, context)| *context == self.current);
+        let of_threads = self.thread_streams.iter().filter(|((_, context), _)| *context == self.current);
+        let others = made.map(|(_, stream, _)| stream).chain(of_threads.map(|(_, stream)| *stream));
+        let all: Vec<CUstream> = [CU_STREAM_LEGACY].into_iter().chain(others).take(MOST_STREAMS + 1).collect();
+        (all.len() <= MOST_STREAMS).then_some(all)
+    }
+
+    /// Finishes the call that waits to be looked at, here or by its executor. `has_news` tells whether the link has
+    /// something for the main loop.
+    ///
+    /// # Errors
+    ///
+    /// As when the call is given to an executor.
+    pub(crate) fn look(&mut self, mut has_news: impl FnMut() -> bool) -> Result<(), SessionError> {
+        let Some(mut look) = self.looking.next.take() else { return Ok(()) };
+        let begun = Instant::now();
+        loop {
+            match look.subject.query(self.driver()) {
+                CUresult::SUCCESS => {
+                    (look.task)(&self.shared);
+                    return Ok(());
+                }
+                CUresult::ERROR_NOT_READY if !has_news() && begun.elapsed() < MOST => {}
+                _ => break,
+            }
+        }
+        self.executors.run(&self.shared, look.thread, look.place, look.task)
+    }
+}

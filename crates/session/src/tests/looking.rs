@@ -1,0 +1,106 @@
+//! Waits that the main loop looks at before it gives them away.
+
+use katydid_cuda_sys::CUresult;
+use katydid_wire::message::{cuCtxSynchronize, cuEventCreate, cuEventSynchronize, cuStreamCreate, kdUpcallNext};
+
+use super::fake::{self, PENDING};
+use super::stage::Stage;
+
+/// A session that looks, with an event.
+fn stage() -> Stage {
+    let mut stage = Stage::new();
+    stage.session.looking.is_worth_it = true;
+    stage.session.looking.is_on = true;
+    stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
+    fake::calls();
+    stage
+}
+
+/// Sends a wait for the event, finishes it, and tells the number of looks and whether the main loop made the call.
+fn wait(stage: &mut Stage, pending: (u32, CUresult), has_news: impl FnMut() -> bool) -> (usize, bool) {
+    PENDING.set(pending);
+    let waiting = stage.begin(&cuEventSynchronize { hEvent: 1 });
+    stage.session.look(has_news).unwrap();
+    assert_eq!(stage.wait(waiting).status, 0);
+    let calls = fake::calls();
+    (calls.iter().filter(|call| *call == "look").count(), calls.contains(&"wait".to_owned()))
+}
+
+#[test]
+fn a_wait_that_is_over_at_once_is_made_by_the_main_loop() {
+    assert_eq!(wait(&mut stage(), (0, CUresult::SUCCESS), || false), (1, true));
+}
+
+#[test]
+fn a_link_with_news_ends_the_look() {
+    assert_eq!(wait(&mut stage(), (u32::MAX, CUresult::SUCCESS), || true), (1, false));
+}
+
+/// How long the look takes is not looked at: only that it ends.
+#[test]
+fn a_wait_that_is_not_soon_over_goes_to_an_executor() {
+    let (looks, here) = wait(&mut stage(), (u32::MAX, CUresult::SUCCESS), || false);
+    assert!(looks > 0 && !here);
+}
+
+/// The program is told what the call itself says, which may not be what the query said.
+#[test]
+fn what_a_query_refuses_is_left_to_the_call() {
+    assert_eq!(wait(&mut stage(), (0, CUresult::ERROR_ILLEGAL_ADDRESS), || false), (1, false));
+}
+
+#[test]
+fn a_frame_of_another_loop_is_not_looked_at() {
+    let mut stage = stage();
+    stage.session.looking.is_on = false;
+    assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
+}
+
+/// What an executor is about to give a stream would have to be waited for as well.
+#[test]
+fn nothing_is_looked_at_while_an_executor_is_at_work() {
+    let mut stage = stage();
+    stage.thread = 2;
+    stage.begin(&kdUpcallNext { done: 0 });
+    stage.thread = 1;
+    assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
+}
+
+#[test]
+fn all_streams_of_a_context_are_looked_at_while_they_are_few() {
+    let mut stage = stage();
+    for id in 3..10 {
+        stage.enqueue(&cuStreamCreate { phStream: id, Flags: 1 });
+        fake::calls();
+        let waiting = stage.begin(&cuCtxSynchronize {});
+        stage.session.look(|| false).unwrap();
+        stage.wait(waiting);
+        // The new one, those before it, and the legacy stream.
+        assert_eq!(fake::calls().len(), id as usize - 1);
+    }
+    stage.enqueue(&cuStreamCreate { phStream: 10, Flags: 1 });
+    fake::calls();
+    let waiting = stage.begin(&cuCtxSynchronize {});
+    stage.wait(waiting);
+    assert_eq!(fake::calls(), Vec::<String>::new());
+}
+
+/// A stream that was seen idle is not asked again.
+#[test]
+fn a_stream_that_is_busy_holds_the_look_up() {
+    let mut stage = stage();
+    stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
+    fake::calls();
+    fake::fail_next(CUresult::ERROR_NOT_READY);
+    let waiting = stage.begin(&cuCtxSynchronize {});
+    let mut news = 0;
+    stage
+        .session
+        .look(|| {
+            news += 1;
+            news > 1
+        })
+        .unwrap();
+    stage.wait(waiting);
+    assert_eq!((news, fake::calls().len()), (1, 3));
+}
