@@ -3,7 +3,8 @@
 //! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
 //! program; the machine needs no more than a driver, bash, tar and xz. Four ways are tried, one after the other, since some
 //! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
-//! and over TCP. The parts `checkpoint` and `frameworks` are by themselves: `run.sh checkpoint`.
+//! and over TCP. The parts `checkpoint`, `frameworks` and `figures` are by themselves: `run.sh
+//! checkpoint`.
 
 use std::env;
 use std::fs;
@@ -25,7 +26,7 @@ use serde_json::{Value, json};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{apps, dist, frameworks, opencl};
+use crate::{apps, dist, figures, frameworks, opencl};
 
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -65,7 +66,8 @@ const ARCHIVE: &str = "pack.tar.xz";
 const SCRIPT: &str = r#"#!/usr/bin/env bash
 # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.
 # `run.sh checkpoint` runs the tests and measurements of checkpoints instead, `run.sh frameworks` programs of PyTorch,
-# JAX, CuPy and others that the machine has (`--help` tells the options). What is packed goes to unpacked/.
+# JAX, CuPy and others that the machine has (`--help` tells the options), `run.sh figures` takes the promised figures in
+# eight minutes, the most wanted first. What is packed goes to unpacked/.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 pack=$here/unpacked
@@ -224,6 +226,8 @@ pub(crate) enum Part {
     Checkpoint,
     /// Programs of PyTorch, JAX, CuPy, Triton, numba and others.
     Frameworks,
+    /// The figures that are promised, the most wanted first, in eight minutes.
+    Figures,
 }
 
 /// Runs the pack, or a part of it, and writes the report.
@@ -234,6 +238,7 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
     match part {
         Some(Part::Checkpoint) => run_checkpoint(&folder, &report),
         Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
+        Some(Part::Figures) => figures::run(&folder, &report),
         None => run_all(&folder, &report),
     }
 }

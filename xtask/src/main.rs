@@ -11,6 +11,7 @@ mod demo;
 mod demo_checkpoint;
 mod dist;
 mod failures;
+mod figures;
 mod frameworks;
 mod gpu;
 mod layers;

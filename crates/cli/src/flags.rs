@@ -478,6 +478,9 @@ pub(crate) struct BenchFlags {
     /// Of `checkpoint`: device memory that the holder has, such as 64M,1G,32G.
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub(crate) sizes: Vec<Size>,
+    /// Of `checkpoint`: which of its two tables.
+    #[arg(long, value_enum, default_value_t = Tables::Both)]
+    pub(crate) tables: Tables,
     /// Of `checkpoint`: begin nothing more after so long, such as 90s or 8m; what is missing is named.
     #[arg(long, value_name = "TIME", default_value = "15m")]
     pub(crate) within: Period,
@@ -493,6 +496,27 @@ pub(crate) enum Subject {
     Soft,
     /// Checkpoints.
     Checkpoint,
+}
+
+/// The tables of `bench checkpoint`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tables {
+    /// Programs that hold memory, by size.
+    Sizes,
+    /// Small programs that compute.
+    Programs,
+    /// The one, then the other.
+    Both,
+}
+
+impl Tables {
+    pub(crate) fn includes_sizes(self) -> bool {
+        self != Self::Programs
+    }
+
+    pub(crate) fn includes_programs(self) -> bool {
+        self != Self::Sizes
+    }
 }
 
 /// The other side of `katydid bench`.

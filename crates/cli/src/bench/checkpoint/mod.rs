@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 use crate::bench::wait_until_warm;
 use crate::failure::{Failure, Outcome};
-use crate::flags::{BenchFlags, BenchHolderFlags};
+use crate::flags::{Against, BenchFlags, BenchHolderFlags};
 use crate::layout::Layout;
 use crate::private::PrivateServer;
 use crate::probe::{DriverFacts, Probe, probe_apart};
@@ -57,8 +57,12 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let limits = Limits::within(flags.within.0)?;
     let progress = Progress::new();
     let server = PrivateServer::start(&flags.driver)?;
-    let bench = Bench { layout: &layout, driver: &driver, server: &server, place: &place, limits, progress: &progress };
-    let report = Report::new(&driver, programs::measure(&bench, flags.quick), sizes::measure(&bench, &flags.sizes));
+    let (layout, place, against) = (&layout, &*place, flags.against);
+    let bench = Bench { layout, driver: &driver, server: &server, place, limits, against, progress: &progress };
+    // The sizes first: what they need is had for minutes.
+    let sizes = if flags.tables.includes_sizes() { sizes::measure(&bench, &flags.sizes) } else { Vec::new() };
+    let programs = if flags.tables.includes_programs() { programs::measure(&bench, flags.quick) } else { Vec::new() };
+    let report = Report::new(&driver, programs, sizes);
     server.stop();
     drop(progress);
     let mut out = io::stdout().lock();
@@ -89,6 +93,7 @@ struct Bench<'a> {
     server: &'a PrivateServer,
     place: &'a Path,
     limits: Limits,
+    against: Against,
     progress: &'a Progress,
 }
 
