@@ -1,6 +1,6 @@
 //! How fast the store writes and reads: `cargo run --release -p katydid-image --example throughput -- [FOLDER] [MIB]`.
 //!
-//! Every thread puts chunks of 2 MiB, of noise, of text, of zeros, and then the noise again; at the end all is read.
+//! Every thread puts chunks of 2 MiB (as they are, as they are where room was made before, compressed), of noise, of text, of zeros, and then the noise again; at the end all is read.
 
 use std::env;
 use std::path::PathBuf;
@@ -17,12 +17,20 @@ fn main() -> Result<()> {
     let folder = PathBuf::from(arguments.next().unwrap_or_else(|| "/dev/shm/katydid-throughput".into()));
     let mib: usize = arguments.next().and_then(|text| text.to_str()?.parse().ok()).unwrap_or(2048);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    for (title, compression) in [("raw", Compression::None), ("zstd", Compression::default())] {
+    let cases = [
+        ("raw", Compression::None, false),
+        ("roomy", Compression::None, true),
+        ("zstd", Compression::default(), false),
+    ];
+    for (title, compression, roomy) in cases {
         let image = Image::create_or_open(&folder)?;
         let mut noise = noise(mib << 20);
         let text: Vec<u8> =
             b"a line of a log, as programs write them; ".iter().copied().cycle().take(mib << 20).collect();
         let writer = image.begin(Options { compression, ..Options::default() })?;
+        if roomy {
+            timed(title, "make room", threads, mib, || writer.make_room((mib << 20) as u64))?;
+        }
         let chunks = timed(title, "put noise", threads, mib, || put(&writer, &mut noise, threads))?;
         timed(title, "put noise that is known", threads, mib, || put(&writer, &mut noise, threads))?;
         let mut numbered = text.clone();

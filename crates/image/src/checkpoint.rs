@@ -250,6 +250,14 @@ impl Drop for Part {
 /// Both write alike.
 macro_rules! sink {
     ($name:ident) => {
+        impl $name {
+            /// Makes room for new chunks of so many bytes, so that putting them later costs less: in a folder of memory
+            /// pages are taken now. Never more than half of what the system can spare; what is not used is given back.
+            pub fn make_room(&self, bytes: u64) -> Result<()> {
+                self.chunks.make_room(bytes)
+            }
+        }
+
         impl Sink for $name {
             fn put(&self, chunk: &[u8]) -> Result<ChunkId> {
                 self.chunks.put(chunk)

@@ -4,6 +4,7 @@
 //! [`Options::packs_at_once`]; a small checkpoint has one. A chunk is on its way straight from the caller's memory: what
 //! is held here are the compressors' buffers.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -33,6 +34,8 @@ impl Default for Options {
 
 /// Another pack may be open for each of these bytes.
 const BYTES_PER_PACK: u64 = 16 << 20;
+/// Most packs with room made beforehand.
+const MOST_ROOMY: u64 = 256;
 
 /// What has been written so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,7 +65,8 @@ pub(crate) struct Chunks {
 /// The packs being written.
 #[derive(Debug, Default)]
 struct Open {
-    idle: Vec<OpenPack>,
+    /// Used in turn, so that the room that was made in each is used.
+    idle: VecDeque<OpenPack>,
     /// Idle ones and those in the hands of a thread.
     count: usize,
     /// Numbers given to packs of ours.
@@ -87,6 +91,35 @@ impl Chunks {
         let (returned, spoiled) = (Condvar::new(), AtomicBool::new(false));
         let (raw, stored) = (AtomicU64::new(0), AtomicU64::new(0));
         Ok(Self { store, image, index, options, packer, open, returned, spoiled, raw, stored })
+    }
+
+    /// Makes room for new chunks of so many bytes, where that makes writing them faster; what is not used goes again.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+        let bytes = bytes.min(self.store.spare_room());
+        if bytes < BYTES_PER_PACK {
+            return Ok(());
+        }
+        let full_ones = bytes.div_ceil(self.options.pack_bytes.max(1));
+        let count = full_ones.max((self.packs_at_once() as u64).min(bytes / BYTES_PER_PACK));
+        let roomy = std::thread::scope(|scope| {
+            let make = || scope.spawn(|| self.roomy_pack(bytes / count));
+            let threads: Vec<_> = (0..count.min(MOST_ROOMY)).map(|_| make()).collect();
+            let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS) };
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
+        });
+        self.spoil_on_error(roomy)
+    }
+
+    /// Begins an idle pack with room for so many bytes.
+    fn roomy_pack(&self, bytes: u64) -> Result<()> {
+        let mut pack = {
+            let mut open = self.open();
+            open.count += 1;
+            self.begin_pack(&mut open)?
+        };
+        pack.output.make_room(bytes);
+        self.open().idle.push_back(pack);
+        Ok(())
     }
 
     /// Keeps a chunk, unless it is known, and gives its name.
@@ -176,7 +209,7 @@ impl Chunks {
         let mut open = self.open();
         loop {
             self.check_whole()?;
-            if let Some(pack) = open.idle.pop() {
+            if let Some(pack) = open.idle.pop_front() {
                 return Ok(pack);
             }
             let wanted = 1 + self.stored.load(Ordering::Relaxed) / BYTES_PER_PACK;
@@ -219,7 +252,7 @@ impl Chunks {
             self.open().count -= 1;
             self.finish_pack(pack)?;
         } else {
-            self.open().idle.push(pack);
+            self.open().idle.push_back(pack);
         }
         self.returned.notify_one();
         Ok(())
@@ -234,7 +267,11 @@ impl Chunks {
     /// Finishes all packs and makes them lasting; nothing can be put after it.
     pub(crate) fn finish(&self) -> Result<()> {
         self.check_whole()?;
-        let packs = std::mem::take(&mut self.open().idle);
+        let mut packs = std::mem::take(&mut self.open().idle);
+        // Those for which no chunk came go without a trace.
+        let begun = packs.len();
+        packs.retain(|pack| !pack.index.is_empty());
+        self.stored.fetch_sub(((begun - packs.len()) * UNIT) as u64, Ordering::Relaxed);
         let any = !packs.is_empty() || !self.open().numbers.is_empty();
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {

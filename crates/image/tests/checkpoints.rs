@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use common::{CHUNK, commit, contents, folder, noise, put_session, save, tree};
 use katydid_image::{
@@ -69,6 +70,36 @@ fn many_threads_write_many_packs_and_equal_chunks_once() {
     assert!(fs::read_dir(folder.path().join("packs")).unwrap().count() >= 7);
     let reader = image.checkpoint(Which::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory);
+}
+
+#[test]
+fn room_that_was_made_is_used_or_given_back() {
+    const MIB: u64 = 1 << 20;
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let options = Options { compression: Compression::None, pack_bytes: 16 * MIB, packs_at_once: 4 };
+    let writer = image.begin(options).unwrap();
+    writer.make_room(64 * MIB).unwrap();
+    let memory = noise(4, 3 * CHUNK);
+    let committed = commit(writer, &memory).unwrap();
+    let packs: Vec<fs::Metadata> =
+        fs::read_dir(folder.path().join("packs")).unwrap().map(|entry| entry.unwrap().metadata().unwrap()).collect();
+    // Each chunk found room in a pack of its own; the fourth pack, and the rest of the room, is gone.
+    assert_eq!((packs.len(), packs.iter().map(fs::Metadata::len).sum()), (3, committed.sizes.added));
+    assert!(packs.iter().all(|pack| pack.blocks() * 512 < MIB));
+    let reader = image.checkpoint(Which::Latest).unwrap();
+    assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory);
+}
+
+#[test]
+fn a_writer_with_room_leaves_nothing_when_it_is_dropped() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let writer = image.begin(Options::default()).unwrap();
+    writer.make_room(64 << 20).unwrap();
+    writer.put(&noise(5, CHUNK)).unwrap();
+    drop(writer);
+    assert_eq!(fs::read_dir(folder.path().join("packs")).unwrap().count(), 0);
 }
 
 #[test]

@@ -17,7 +17,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -276,7 +275,7 @@ impl<'j> Attempt<'j, '_> {
         self.introduced()?;
         let arrivals = self.job.members.arrivals();
         let dumper = self.criu.map(|criu| self.prepared(criu)).transpose()?;
-        let mut stop = Stop::prepare(&self.job.members)?;
+        let mut stop = self.connected()?;
         let since = Instant::now();
         let questions = Questions::Write(self.writer);
         let dumped = match self.stand_still(&mut stop, dumper, arrivals) {
@@ -303,6 +302,18 @@ impl<'j> Attempt<'j, '_> {
         }
     }
 
+    /// All sides, with the image at hand and the programs running.
+    pub(crate) fn connected(&self) -> Result<Stop<'j>, CheckpointError> {
+        let mut stop = Stop::prepare(&self.job.members)?;
+        stop.ready(self.plan(), self.writer)?;
+        Ok(stop)
+    }
+
+    fn plan(&self) -> Plan {
+        let Request { device_only, full, level, .. } = *self.request;
+        Plan { device_only, full, level: level.unwrap_or(DEFAULT_LEVEL) }
+    }
+
     /// A CRIU that is ready to dump the job as it is now.
     fn prepared(&self, criu: &Criu) -> Result<Dumper, CheckpointError> {
         let after = if keeps_stopped(self.request) { After::Stopped } else { After::Running };
@@ -318,18 +329,13 @@ impl<'j> Attempt<'j, '_> {
         dumper: Option<Dumper>,
         arrivals: u64,
     ) -> Result<Option<Dumped>, CheckpointError> {
-        let Request { device_only, full, .. } = *self.request;
         self.begin(&Step::Hold)?;
         stop.hold()?;
         self.begin(&Step::Pause)?;
         stop.pause(self.request.patience_ms.map_or(PATIENCE, |millis| Duration::from_millis(millis.into())))?;
         self.begin(&Step::Capture)?;
-        let level = self.request.level.unwrap_or(DEFAULT_LEVEL);
-        let directory = self.writer.directory()?;
-        let directory = directory.as_ref().map(AsFd::as_fd);
-        let plan = Plan { directory, device_only, full, level };
         let Some(dump) = self.criu.zip(dumper) else {
-            self.capture(stop.apart().1, &plan)?;
+            self.capture(stop.apart().1)?;
             let is_complete = self.job.members.arrivals() == arrivals;
             return Ok(is_complete.then_some(Dumped { processes: processes(self.root)?, criu: None, frozen: None }));
         };
@@ -341,7 +347,7 @@ impl<'j> Attempt<'j, '_> {
             return Ok(None);
         }
         stop.detach(Questions::Write(self.writer))?;
-        let mut dumped = self.captured_and_dumped(stop, &plan, dump)?;
+        let mut dumped = self.captured_and_dumped(stop, dump)?;
         if self.job.members.arrivals() != arrivals {
             return Ok(None);
         }
@@ -353,15 +359,10 @@ impl<'j> Attempt<'j, '_> {
 
     /// The workers copy their state aside while the programs leave and CRIU copies their processes: what the ones look at,
     /// the others do not touch. Processes are left frozen only on success.
-    fn captured_and_dumped(
-        &self,
-        stop: &mut Stop<'_>,
-        plan: &Plan<'_>,
-        dump: (&Criu, Dumper),
-    ) -> Result<Dumped, CheckpointError> {
+    fn captured_and_dumped(&self, stop: &mut Stop<'_>, dump: (&Criu, Dumper)) -> Result<Dumped, CheckpointError> {
         let (programs, workers) = stop.apart();
         let (captured, dumped) = thread::scope(|scope| {
-            let capture = scope.spawn(|| self.capture(workers, plan));
+            let capture = scope.spawn(|| self.capture(workers));
             let dumped = self.left_and_dumped(programs, dump);
             self.stages.close();
             (capture.join().unwrap_or(Err(CheckpointError::Ourselves)), dumped)
@@ -370,8 +371,8 @@ impl<'j> Attempt<'j, '_> {
         captured.map(|()| dumped)
     }
 
-    fn capture(&self, workers: Workers<'_>, plan: &Plan<'_>) -> Result<(), CheckpointError> {
-        self.stages.beside(&Step::Capture, || workers.capture(plan, self.writer))
+    fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
+        self.stages.beside(&Step::Capture, || workers.capture(self.plan(), self.writer))
     }
 
     fn left_and_dumped(

@@ -158,22 +158,43 @@ impl Companion {
         }
     }
 
+    /// Has the worker take the image at hand, while the program runs. `directory` is the image's folder, for workers of this
+    /// machine.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn prepare(
+        &mut self,
+        plan: Plan,
+        directory: Option<BorrowedFd<'_>>,
+        writer: &Writer,
+    ) -> Result<(), CompanionError> {
+        let directory = directory.filter(|_| self.is_local);
+        let order = ToWorker::Prepare {
+            store: if directory.is_some() { Store::DIRECTORY } else { Store::STREAM },
+            checkpoint: writer.number().0,
+            full: u32::from(plan.full),
+            level: plan.level,
+        };
+        match self.order(&order, directory, SILENCE, Questions::Write(writer), None)? {
+            FromWorker::Prepared {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// Copies aside what the image is to hold.
     ///
     /// # Errors
     ///
     /// What the worker says.
-    pub fn snapshot(&mut self, plan: &Plan<'_>, writer: &Writer, progress: &Progress) -> Result<u64, CompanionError> {
-        let directory = plan.directory.filter(|_| self.is_local);
+    pub fn snapshot(&mut self, plan: Plan, writer: &Writer, progress: &Progress) -> Result<u64, CompanionError> {
         let order = ToWorker::Snapshot {
-            store: if directory.is_some() { Store::DIRECTORY } else { Store::STREAM },
-            checkpoint: writer.number().0,
             session: self.session.clone(),
             device_only: u32::from(plan.device_only),
             full: u32::from(plan.full),
-            level: plan.level,
         };
-        match self.order(&order, directory, SILENCE, Questions::Write(writer), Some(progress))? {
+        match self.order(&order, None, SILENCE, Questions::Write(writer), Some(progress))? {
             FromWorker::Captured { bytes, .. } => {
                 progress.total.store(bytes, Relaxed);
                 Ok(bytes)
@@ -420,9 +441,7 @@ impl Companion {
 
 /// What a snapshot is to be like.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan<'a> {
-    /// The image's folder, to be passed to workers of this machine.
-    pub directory: Option<BorrowedFd<'a>>,
+pub struct Plan {
     /// Contents that CRIU would save are saved too.
     pub device_only: bool,
     /// Nothing is taken to be unchanged.

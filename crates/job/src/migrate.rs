@@ -142,7 +142,7 @@ impl<'a> Travel<'a> {
             Attempt { job: self.job, root, request, writer, criu: None, tell: self.tell, stages: self.stages };
         attempt.introduced()?;
         let arrivals = self.job.members.arrivals();
-        let mut stop = Stop::prepare(&self.job.members)?;
+        let mut stop = attempt.connected()?;
         self.check(&stop)?;
         let begun = Instant::now();
         let questions = Questions::Write(writer);

@@ -5,6 +5,7 @@
 //! side whatever became of the others. Capture is the workers' alone and leave the programs' alone, so that they can
 //! happen side by side ([`Stop::apart`]).
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -95,7 +96,7 @@ impl Programs<'_> {
 
 impl Workers<'_> {
     /// Has all of them copy their state aside.
-    pub(crate) fn capture(self, plan: &Plan<'_>, writer: &Writer) -> Result<(), CheckpointError> {
+    pub(crate) fn capture(self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
         let captured = in_parallel(self.0, |(companion, progress)| companion.snapshot(plan, writer, progress));
         Ok(captured.into_iter().try_for_each(|bytes| bytes.map(drop))?)
     }
@@ -133,6 +134,12 @@ impl<'a> Stop<'a> {
         });
         let sides = sides.into_iter().collect::<Result<Vec<Side>, CheckpointError>>()?;
         Ok(Self { members, sides })
+    }
+
+    /// Has all workers take the image at hand. What takes time and no standstill is done here.
+    pub(crate) fn ready(&mut self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
+        let directory = writer.directory()?;
+        self.each(|side| Ok(side.companion.prepare(plan, directory.as_ref().map(AsFd::as_fd), writer)?))
     }
 
     /// Keeps all programs from sending frames.

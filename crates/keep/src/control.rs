@@ -122,6 +122,21 @@ impl Control {
         }
     }
 
+    /// What [`Kept::bytes_at_once`] of a session that runs says; 0 if it has ended.
+    #[must_use]
+    pub fn bytes_at_once(&self, full: bool) -> u64 {
+        let (answer, answered) = sync_channel(1);
+        let work = move |session: &mut dyn Kept| {
+            // Who asked waits for the answer.
+            let _ = answer.send(session.bytes_at_once(full));
+        };
+        if self.orders.send(Order::Work(Box::new(work))).is_err() {
+            return 0;
+        }
+        self.switch.interrupt(0);
+        answered.recv().unwrap_or(0)
+    }
+
     /// Has a session at rest go on.
     pub fn go(&self) {
         // A session that has ended needs no order.

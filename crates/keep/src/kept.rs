@@ -44,6 +44,12 @@ pub trait Kept {
     /// A snapshot will be wanted soon: what can be found out while the program runs is.
     fn prepare_snapshot(&mut self) {}
 
+    /// Bytes that a snapshot taken now would bring to the image while the program stands still, as far as that can be
+    /// told while it runs. `full` as in [`CaptureOptions`].
+    fn bytes_at_once(&mut self, _full: bool) -> u64 {
+        0
+    }
+
     /// Copies state and contents aside; `name` is the session's in the image.
     ///
     /// # Errors

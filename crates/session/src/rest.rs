@@ -64,6 +64,12 @@ impl Kept for Session {
         Self::prepare_snapshot(self);
     }
 
+    fn bytes_at_once(&mut self, full: bool) -> u64 {
+        let bytes = Self::bytes_at_once(self, full);
+        self.reenter();
+        bytes
+    }
+
     fn snapshot(
         &mut self,
         name: &str,

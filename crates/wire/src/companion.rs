@@ -6,11 +6,13 @@
 //!
 //! ```text
 //! supervisor                                   worker
+//!   ├── Prepare (+ directory) ─────────────────▶│  the program runs
+//!   │◀─────────────────────────────── Prepared ─┤
 //!   ├── Pause ─────────────────────────────────▶│  works off everything that was sent, waits for the GPU
 //!   │◀───────────────────────────────── Paused ─┤
 //!   ├── Detach ────────────────────────────────▶│  only if the program is to leave: it is waited for from now on
 //!   │◀─────────────────────────────── Detached ─┤
-//!   ├── Snapshot (+ directory) ────────────────▶│  meanwhile the program may leave
+//!   ├── Snapshot ──────────────────────────────▶│  meanwhile the program may leave
 //!   │◀─────────────────────────────── Captured ─┤  the program may go on
 //!   ├── Continue ──────────────────────────────▶│
 //!   │◀────────────────────────────── Continued ─┤
@@ -77,20 +79,14 @@ messages! {
     2 Continue {}
     /// The program will close its connection and come back. Answer: `Detached`.
     3 Detach {}
-    /// Keep the state of the paused session. Answer: `Captured`.
+    /// Keep the state of the paused session in the image that is at hand. Answer: `Captured`.
     4 Snapshot {
-        /// Where the image goes.
-        store: Store,
-        /// Number that the checkpoint will have.
-        checkpoint: u32,
         /// Name of the session within the checkpoint.
         session: String,
         /// 1: contents of memory that the program's own image will hold are kept too.
         device_only: u32,
         /// 1: nothing is taken to be unchanged since an earlier checkpoint.
         full: u32,
-        /// zstd level of chunks; 0: as they are.
-        level: u32,
     }
     /// Rebuild a session from an image, then wait for its program. Answer: `Restored`.
     5 Restore {
@@ -109,6 +105,17 @@ messages! {
     6 Cancel {}
     /// Bring the snapshot at hand to the image. Answer: `Written` or `Unwritten`.
     7 Write {}
+    /// Take an image at hand and make room in it, while the program runs. Answer: `Prepared`.
+    8 Prepare {
+        /// Where the image goes.
+        store: Store,
+        /// Number that the checkpoint will have.
+        checkpoint: u32,
+        /// 1: nothing will be taken to be unchanged since an earlier checkpoint.
+        full: u32,
+        /// zstd level of chunks; 0: as they are.
+        level: u32,
+    }
 
     /// Answers `Has`.
     16 Known {
@@ -186,6 +193,8 @@ messages! {
         /// Why.
         text: String,
     }
+    /// The image is at hand.
+    11 Prepared {}
 
     /// Which of these chunks does the image hold? Answer: `Known`.
     16 Has {
@@ -232,14 +241,8 @@ mod tests {
             ToWorker::Pause { frames: 12, patience: 5000 },
             ToWorker::Continue {},
             ToWorker::Detach {},
-            ToWorker::Snapshot {
-                store: Store::DIRECTORY,
-                checkpoint: 7,
-                session: session(),
-                device_only: 0,
-                full: 1,
-                level: 3,
-            },
+            ToWorker::Prepare { store: Store::DIRECTORY, checkpoint: 7, full: 1, level: 3 },
+            ToWorker::Snapshot { session: session(), device_only: 0, full: 1 },
             ToWorker::Restore {
                 store: Store::STREAM,
                 session: session(),
@@ -271,6 +274,7 @@ mod tests {
             FromWorker::Failed { text: "stream 3 waits for a value that nobody writes".into() },
             FromWorker::Attached {},
             FromWorker::Unwritten { text: "no room for the image".into() },
+            FromWorker::Prepared {},
             FromWorker::Has { hashes: vec![0xab; 2 * HASH] },
             FromWorker::Put { data: vec![9; 64] },
             FromWorker::PutState { name: "rank-0.journal".into(), data: vec![1, 2, 3], last: 1 },

@@ -110,14 +110,14 @@ pub(crate) struct Companion {
 impl Companion {
     /// Serves it in a thread of its own.
     fn start(self) -> Result<(), String> {
-        let serving = Serving { companion: self, is_paused: false, at_hand: AtHand::default() };
+        let serving = Serving { companion: self, is_paused: false, output: None, at_hand: AtHand::default() };
         let thread = thread::Builder::new().name("companion".into());
         thread.spawn(move || serving.serve()).map(drop).map_err(|error| error.to_string())
     }
 
     /// Serves it in this thread, which has heard a word already, or the end.
     pub(crate) fn serve_from(self, heard: Option<(ToWorker, Option<OwnedFd>)>) {
-        let mut serving = Serving { companion: self, is_paused: false, at_hand: AtHand::default() };
+        let mut serving = Serving { companion: self, is_paused: false, output: None, at_hand: AtHand::default() };
         if heard.is_some_and(|(order, folder)| serving.answer(order, folder)) {
             serving.serve();
         } else {
@@ -135,6 +135,8 @@ impl Companion {
 struct Serving {
     companion: Companion,
     is_paused: bool,
+    /// The image for the next snapshot.
+    output: Option<Output>,
     at_hand: AtHand,
 }
 
@@ -188,19 +190,21 @@ impl Serving {
                 FromWorker::Detached {}
             }
             ToWorker::Snapshot { .. } if !self.is_paused => failed("a session is kept only while it is paused"),
-            ToWorker::Snapshot { store, checkpoint, session, device_only, full, level } => {
-                let output = Output::open(store, folder, checkpoint, level, &self.companion.asker);
+            ToWorker::Snapshot { session, device_only, full } => {
                 let options = CaptureOptions { device_only: device_only != 0, full: full != 0 };
-                let driver = self.companion.driver.clone();
-                let begun = output.map_err(|error| error.to_string()).and_then(|output| {
-                    let order = Order { session, options, output, driver };
-                    let under_way = &self.companion.seat.under_way;
-                    snapshot::begin(&self.companion.voice, control, &self.at_hand, under_way, order)
-                });
-                match begun {
+                match self.begin(control, session, options) {
                     Ok(()) => return None,
                     Err(text) => failed(text),
                 }
+            }
+            ToWorker::Prepare { store, checkpoint, full, level } => {
+                let output = Output::open(store, folder, checkpoint, level, &self.companion.asker);
+                let prepared = output.and_then(|output| {
+                    // Of a session that stands still nothing is asked beforehand.
+                    let bytes = if self.is_paused { 0 } else { control.bytes_at_once(full != 0) };
+                    output.make_room(bytes).map(|()| self.output = Some(output))
+                });
+                prepared.map_or_else(failed, |()| FromWorker::Prepared {})
             }
             ToWorker::Cancel {} if self.at_hand.cancel() => return None,
             ToWorker::Cancel {} => failed("no snapshot is being written"),
@@ -208,6 +212,14 @@ impl Serving {
             ToWorker::Write {} => failed("no snapshot waits to be written"),
             other => failed(format_args!("{other:?} makes no sense now")),
         })
+    }
+
+    /// Begins a snapshot into the image at hand.
+    fn begin(&mut self, control: &Control, session: String, options: CaptureOptions) -> Result<(), String> {
+        let output = self.output.take().ok_or("no image is at hand: `Prepare` comes first")?;
+        let driver = self.companion.driver.clone();
+        let order = Order { session, options, output, driver };
+        snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.seat.under_way, order)
     }
 
     fn go_on(&mut self, control: &Control) {

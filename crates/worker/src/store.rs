@@ -183,6 +183,14 @@ impl Output {
         }
     }
 
+    /// Makes room for so many new bytes, where that is of use.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+        match self {
+            Self::Folder(part) => part.make_room(bytes),
+            Self::Stream(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn sink(&self) -> &dyn Sink {
         match self {
             Self::Folder(part) => &**part,

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, FsWord, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::faults::{Change, Faults, Verdict};
@@ -20,6 +20,8 @@ use crate::error::{ImageError, Result};
 
 /// Ends the name of a file that is being written.
 pub(crate) const PART: &str = ".part";
+/// What the kernel calls file systems of memory (`linux/magic.h`).
+const TMPFS_MAGIC: FsWord = 0x0102_1994;
 /// Held by whoever writes; has the holder's process id in it.
 const WRITER_LOCK: &str = "lock";
 /// Held by readers together, or by who clears up alone.
@@ -209,7 +211,14 @@ impl Store for Local {
         let make = || self.0.open_at(&part, flags).map_err(io::Error::from);
         let file = self.0.change(Change::Make, make, || make().map(drop));
         let file = File::from(file.map_err(|error| self.0.failed(&part, "make", error))?);
-        Ok(Box::new(Writing { file, part, name: name.to_owned(), folder: Arc::clone(&self.0), finished: false }))
+        Ok(Box::new(Writing {
+            file,
+            part,
+            name: name.to_owned(),
+            folder: Arc::clone(&self.0),
+            has_room: false,
+            finished: false,
+        }))
     }
 
     // `O_EXCL` on the `.part` file decides between processes; there is no other count of names that were given.
@@ -222,7 +231,7 @@ impl Store for Local {
             file => File::from(file.map_err(|error| self.0.failed(&part, "make", error))?),
         };
         let folder = Arc::clone(&self.0);
-        let writing = Writing { file, part, name: name.to_owned(), folder, finished: false };
+        let writing = Writing { file, part, name: name.to_owned(), folder, has_room: false, finished: false };
         // Whoever had the name before has finished by now or not begun: a name is looked for after its `.part` is ours.
         Ok(if self.0.exists(name) { None } else { Some(Box::new(writing)) })
     }
@@ -299,6 +308,21 @@ impl Store for Local {
     fn side_by_side(&self) -> usize {
         usize::MAX
     }
+
+    // Files of a disk gain nothing: their pages are made when they are written all the same.
+    fn spare_room(&self) -> u64 {
+        let found = rustix::fs::fstatfs(&self.0.root).ok().filter(|found| found.f_type == TMPFS_MAGIC);
+        let free = found.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize.unsigned_abs()));
+        free.min(available_memory()) / 2
+    }
+}
+
+/// Bytes that the system can give without taking them from anybody; 0 where it does not say.
+fn available_memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0).saturating_mul(1024)
 }
 
 /// A file that has no name of its own yet.
@@ -307,6 +331,8 @@ struct Writing {
     part: String,
     name: String,
     folder: Arc<Folder>,
+    /// There may be memory behind its end.
+    has_room: bool,
     finished: bool,
 }
 
@@ -335,8 +361,14 @@ impl Output for Writing {
         written.map_err(|error| self.folder.failed(&self.part, "write", error))
     }
 
+    fn make_room(&mut self, bytes: u64) {
+        self.has_room = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes).is_ok();
+    }
+
     // First the contents, then the name: after a power cut a name must not stand for an empty file.
     fn finish(mut self: Box<Self>) -> Result<()> {
+        let given_back = if self.has_room { self.give_room_back() } else { Ok(()) };
+        given_back.map_err(|error| self.folder.failed(&self.part, "cut to its length", error))?;
         let synced = self.folder.change(Change::Sync(&self.part), || self.file.sync_all(), || Ok(()));
         synced.map_err(|error| self.folder.failed(&self.part, "make lasting", error))?;
         let root = self.folder.root.as_fd();
@@ -345,6 +377,13 @@ impl Output for Writing {
         renamed.map_err(|error| self.folder.failed(&self.name, "rename to this name", error))?;
         self.finished = true;
         Ok(())
+    }
+}
+
+impl Writing {
+    /// Cuts the file to the length that it has.
+    fn give_room_back(&self) -> io::Result<()> {
+        self.file.set_len(self.file.metadata()?.len())
     }
 }
 

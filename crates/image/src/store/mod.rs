@@ -62,12 +62,21 @@ pub(crate) trait Store: Debug + Send + Sync {
 
     /// Most files that are worth writing side by side.
     fn side_by_side(&self) -> usize;
+
+    /// Bytes for which room can be made beforehand ([`Output::make_room`]) without taking memory from anybody.
+    fn spare_room(&self) -> u64 {
+        0
+    }
 }
 
 /// A file being written; dropped unfinished, it leaves nothing.
 pub(crate) trait Output: Debug + Send {
     /// Appends.
     fn write(&mut self, parts: &[&[u8]]) -> Result<()>;
+
+    /// Says that so many bytes will come, for a place where room made beforehand makes writing faster. Room that is not
+    /// used, or could not be had, is nobody's loss.
+    fn make_room(&mut self, _bytes: u64) {}
 
     /// Makes it lasting and gives it its name.
     fn finish(self: Box<Self>) -> Result<()>;

@@ -74,6 +74,16 @@ pub(super) struct Contents {
 pub(super) const RECORDS: &str = "contents";
 
 impl Session {
+    /// Bytes that find no room aside. Of a later snapshot nobody can say before how much has changed.
+    pub(crate) fn bytes_at_once(&self, full: bool) -> u64 {
+        let Some(carrier) = self.snapshots.carrier() else { return 0 };
+        if !full && !self.snapshots.known.lock().is_empty() {
+            return 0;
+        }
+        // A device that does not answer now is asked again when its contents are wanted.
+        free(&self.shared.driver, carrier).map_or(0, |free| self.device.held().saturating_sub(free))
+    }
+
     /// Copies the contents of the session's memory, whose GPU is at rest.
     ///
     /// # Errors
@@ -168,6 +178,17 @@ pub(super) fn hash_pieces(
     Ok(found)
 }
 
+/// Bytes that may be taken of a device.
+fn free(driver: &Driver, carrier: &Carrier) -> Result<u64, SnapshotError> {
+    // SAFETY: a living context of ours.
+    unsafe { driver.cuCtxSetCurrent(carrier.context) }.ok().map_err(refused("enter a context"))?;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both outputs are locals.
+    let status = unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+    status.ok().map_err(refused("ask for free memory"))?;
+    Ok((free as u64).saturating_sub(MARGIN))
+}
+
 /// The part that is done while the program stands still.
 struct Work<'a> {
     driver: &'a Arc<Driver>,
@@ -236,7 +257,7 @@ impl<'a> Work<'a> {
         let wanted = |work: &Self, piece: &Piece| piece.name.is_none() && work.is_in_reach(piece);
         let room = |piece: &Piece| piece.length.next_multiple_of(ALIGNMENT);
         let needed: u64 = self.pieces.iter().filter(|piece| wanted(self, piece)).map(room).sum();
-        let spare = match self.free(carrier)?.min(needed) {
+        let spare = match free(self.driver, carrier)?.min(needed) {
             0 => return Ok(None),
             size => Scratch::up_to(self.driver, carrier.device, size),
         };
@@ -252,17 +273,6 @@ impl<'a> Work<'a> {
         }
         self.run_copies(carrier)?;
         Ok(Some(spare))
-    }
-
-    /// Bytes that may be taken of a device.
-    fn free(&self, carrier: &Carrier) -> Result<u64, SnapshotError> {
-        // SAFETY: a living context of ours.
-        unsafe { self.driver.cuCtxSetCurrent(carrier.context) }.ok().map_err(refused("enter a context"))?;
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both outputs are locals.
-        let status = unsafe { self.driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
-        status.ok().map_err(refused("ask for free memory"))?;
-        Ok((free as u64).saturating_sub(MARGIN))
     }
 
     /// Has all copies to spare memory made, neighbours at once, and waits for them.

@@ -112,7 +112,7 @@ impl Drop for Contexts {
 
 impl Session {
     /// Makes the context current that frames expect, after others were entered on this thread.
-    pub(super) fn reenter(&self) {
+    pub(crate) fn reenter(&self) {
         if let Ok(handle) = self.tables.contexts.get(self.entered)
             && self.entered != 0
         {
