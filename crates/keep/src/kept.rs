@@ -74,7 +74,8 @@ pub trait Kept {
     fn serve(self: Box<Self>, link: Box<dyn WorkerLink>) -> Result<(), Failure>;
 }
 
-/// A snapshot that was taken, and has to be brought to the image.
+/// A snapshot that was taken, and has to be brought to the image. Dropped, it gives back what it holds: a driver may wait
+/// with that for streams of the program, which runs again, so nobody is to wait for it.
 pub trait Taken: Send {
     /// Bytes that the session holds.
     fn bytes(&self) -> u64;
@@ -82,12 +83,12 @@ pub trait Taken: Send {
     /// Of these, how many may differ from what the image has.
     fn changed(&self) -> u64;
 
-    /// Brings everything to the image, while the program goes on.
+    /// Brings everything to the image, once, while the program goes on.
     ///
     /// # Errors
     ///
     /// Whatever is in the way; the image is then without this session.
-    fn write(self: Box<Self>, sink: &dyn Sink) -> Result<SessionPart, Failure>;
+    fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, Failure>;
 }
 
 /// A session in which nothing has happened yet, and that is to become one of an image.

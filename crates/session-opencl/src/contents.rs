@@ -513,7 +513,7 @@ impl Captured {
     /// # Errors
     ///
     /// Whatever is in the way.
-    pub(crate) fn write(self, sink: &dyn Sink) -> Result<Vec<Region>, ContentsError> {
+    pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<Vec<Region>, ContentsError> {
         let all: Vec<&[u8]> = self.regions.iter().filter_map(|(_, spare)| spare.as_ref()).flat_map(chunks_of).collect();
         let mut names = put_all(&all, sink, &self.progress)?.into_iter();
         let named = |(mut region, spare): (Region, Option<Spare>)| {
@@ -523,6 +523,6 @@ impl Captured {
             }
             region
         };
-        Ok(self.regions.into_iter().map(named).collect())
+        Ok(self.regions.drain(..).map(named).collect())
     }
 }

@@ -108,10 +108,10 @@ impl katydid_keep::Taken for Snapshot {
         self.captured.bytes()
     }
 
-    fn write(self: Box<Self>, sink: &dyn Sink) -> Result<SessionPart, Failure> {
-        let Self { mut part, state, captured } = *self;
-        part.regions = captured.write(sink)?;
-        let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &state)?;
+    fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, Failure> {
+        let mut part = std::mem::take(&mut self.part);
+        part.regions = self.captured.write(sink)?;
+        let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &self.state)?;
         part.states.insert(JOURNAL.to_owned(), journal);
         Ok(part)
     }

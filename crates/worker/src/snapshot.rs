@@ -146,12 +146,12 @@ impl Work {
         };
         // A companion that is gone has given the snapshot up.
         let is_heard = self.voice.say(&words).is_ok();
-        let Some(taken) = taken.filter(|_| is_heard) else {
+        let Some(mut taken) = taken.filter(|_| is_heard) else {
             self.at_hand.free();
             return;
         };
         let ordered = ordered.recv().map_err(|_| "it was given up".to_owned());
-        let written = ordered.and_then(|()| self.write(taken, &output));
+        let written = ordered.and_then(|()| self.write(&mut *taken, &output));
         let finished = written.and_then(|part| {
             let output = Arc::into_inner(output).ok_or("the image is still being written")?;
             output.finish(Part { driver, ..part }).map_err(|error| error.to_string())
@@ -161,6 +161,8 @@ impl Work {
             Ok(part) => FromWorker::Written { part },
             Err(text) => FromWorker::Unwritten { text },
         });
+        // Only now, as it may have to wait for the program.
+        drop(taken);
     }
 
     /// Has the main loop take it.
@@ -171,7 +173,7 @@ impl Work {
     }
 
     /// Writes it in another thread, and says from time to time how far that is.
-    fn write(&self, taken: Box<dyn Taken>, output: &Arc<Output>) -> Result<Part, String> {
+    fn write(&self, taken: &mut dyn Taken, output: &Arc<Output>) -> Result<Part, String> {
         thread::scope(|scope| {
             let (answer, answered) = sync_channel::<Result<Part, Failure>>(1);
             let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {

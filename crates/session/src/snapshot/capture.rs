@@ -46,7 +46,8 @@ struct Piece {
     spare: Option<u64>,
 }
 
-/// Contents that the program cannot change any more; [`Captured::write`] brings them to the image.
+/// Contents that the program cannot change any more; [`Captured::write`] brings them to the image. Spare memory goes with
+/// the value, not before: a driver may wait with that for a stream of the program that runs again.
 pub(super) struct Captured {
     driver: Arc<Driver>,
     carrier: Option<Carrier>,
@@ -350,10 +351,8 @@ impl Captured {
     /// # Errors
     ///
     /// Whatever is in the way; the image is then without this session.
-    pub(super) fn write(mut self, session: &str, sink: &dyn Sink) -> Result<Contents, SnapshotError> {
+    pub(super) fn write(&mut self, session: &str, sink: &dyn Sink) -> Result<Contents, SnapshotError> {
         self.drain(sink)?;
-        // The device's memory is free again before the last bytes are safe.
-        self.spare = None;
         let entry = sink.session_state(&format!("{session}.{RECORDS}"), &self.records)?;
         let mut names: Vec<Vec<ChunkId>> = self.regions.iter().map(|_| Vec::new()).collect();
         let mut known = HashMap::new();

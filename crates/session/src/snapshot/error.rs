@@ -17,6 +17,14 @@ pub enum SnapshotError {
         /// Its answer.
         code: CUresult,
     },
+    /// The program went on, and ruined a context from which contents were still to be fetched.
+    #[error("a context is ruined by error {} ({}), so that nobody can {what} any more: only its end repairs it", code.0, name(*code))]
+    Ruined {
+        /// What was tried.
+        what: &'static str,
+        /// The error that the context is in.
+        code: CUresult,
+    },
     /// The image could not be written or read.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -119,7 +127,39 @@ fn name(code: CUresult) -> String {
     code.name().map_or_else(|| format!("code {}", code.0), |name| name.to_string_lossy().into_owned())
 }
 
+/// Whether an error stays with its context: faults of kernels and of the memory that they used, asserts, timeouts, and
+/// what the hardware reports.
+fn is_lasting(code: CUresult) -> bool {
+    const ECC_UNCORRECTABLE: u32 = 214;
+    const NVLINK_UNCORRECTABLE: u32 = 220;
+    const ILLEGAL_ADDRESS: u32 = 700;
+    const LAUNCH_TIMEOUT: u32 = 702;
+    const ASSERT: u32 = 710;
+    const HARDWARE_STACK_ERROR: u32 = 714;
+    const LAUNCH_FAILED: u32 = 719;
+    let others = [ECC_UNCORRECTABLE, NVLINK_UNCORRECTABLE, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT];
+    others.contains(&code.0) || (HARDWARE_STACK_ERROR..=LAUNCH_FAILED).contains(&code.0)
+}
+
 /// Says what the driver refused.
 pub(super) fn refused(what: &'static str) -> impl Fn(CUresult) -> SnapshotError {
-    move |code| SnapshotError::Driver { what, code }
+    move |code| {
+        if is_lasting(code) { SnapshotError::Ruined { what, code } } else { SnapshotError::Driver { what, code } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ruined_context_is_told_from_a_refusal() {
+        let error = refused("copy contents of memory");
+        let text = error(CUresult::ERROR_ASSERT).to_string();
+        assert!(text.contains("is ruined by error 710 (CUDA_ERROR_ASSERT)") && text.contains("only its end"), "{text}");
+        assert!(matches!(error(CUresult(715)), SnapshotError::Ruined { .. }));
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult(709), CUresult(720)] {
+            assert!(matches!(error(code), SnapshotError::Driver { .. }), "{}", code.0);
+        }
+    }
 }

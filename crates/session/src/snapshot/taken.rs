@@ -176,14 +176,14 @@ impl Taken {
     /// # Errors
     ///
     /// Whatever is in the way; the image is then without this session.
-    pub(crate) fn write(self, sink: &dyn Sink) -> Result<SessionPart, SnapshotError> {
-        let Self { mut part, saved, captured } = self;
-        let contents = captured.write(&part.name, sink)?;
+    pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, SnapshotError> {
+        let mut part = std::mem::take(&mut self.part);
+        let contents = self.captured.write(&part.name, sink)?;
         (part.regions, part.states) = (contents.regions, contents.states);
-        for (number, image) in saved.images.iter().enumerate() {
+        for (number, image) in self.saved.images.iter().enumerate() {
             part.regions.push(write_code(number, image, sink)?);
         }
-        let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &saved.state)?;
+        let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &self.saved.state)?;
         part.states.insert(JOURNAL.to_owned(), journal);
         Ok(part)
     }
@@ -198,7 +198,7 @@ impl katydid_keep::Taken for Taken {
         self.captured.changed()
     }
 
-    fn write(self: Box<Self>, sink: &dyn Sink) -> Result<SessionPart, Failure> {
-        Ok(Self::write(*self, sink)?)
+    fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, Failure> {
+        Ok(Self::write(self, sink)?)
     }
 }

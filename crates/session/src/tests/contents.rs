@@ -225,7 +225,8 @@ impl Stage {
     fn keep(&mut self, image: &Image, full: bool) -> Result<(u64, u64), SnapshotError> {
         let writer = image.begin(Options::default())?;
         let progress = Arc::new(Progress::default());
-        let taken = self.session.snapshot("one", CaptureOptions { device_only: false, full }, &writer, &progress)?;
+        let mut taken =
+            self.session.snapshot("one", CaptureOptions { device_only: false, full }, &writer, &progress)?;
         let changed = taken.changed();
         let part = taken.write(&writer)?;
         assert_eq!(progress.done(), progress.total());
