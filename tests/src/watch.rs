@@ -101,13 +101,6 @@ pub fn kill(pid: u32) {
     }
 }
 
-/// Whether the session of this process was made outside of its namespace of processes, as below process 1 of a machine:
-/// `getsid` is 0.
-pub fn session_is_outside() -> bool {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.split(' ').nth(3) == Some("0"))
-}
-
 /// Why no process can be saved here, as `katydid doctor` says it: no CRIU, or one without the rights or the kernel that it
 /// needs. `None`: one can.
 pub fn why_no_checkpoint(places: &Places) -> Option<String> {

@@ -225,7 +225,10 @@ fn sessions_are_listed_with_their_programs_and_then_forgotten() -> Result<()> {
     ensure!(listed.lines().filter(|line| line.contains("fixture")).count() == 2, "{listed}");
     let json: serde_json::Value = serde_json::from_str(&ps(true)?)?;
     let text = json.to_string();
-    for program in [&first, &second].map(|running| children(running.pid())) {
+    // Below the supervisor is the job's guard, and below that the program.
+    let programs: [Vec<u32>; 2] =
+        [&first, &second].map(|running| children(running.pid()).into_iter().flat_map(children).collect());
+    for program in programs {
         ensure!(program.len() == 1 && text.contains(&program[0].to_string()), "{program:?} are not in {text}");
     }
     ended_well(first)?;

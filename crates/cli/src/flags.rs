@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Bench(BenchFlags),
     Doctor(DoctorFlags),
     Worker(WorkerFlags),
+    JobGuard(GuardFlags),
     JobSpace(SpaceFlags),
     JobInit(SpaceFlags),
     JobEnter(EnterFlags),
@@ -228,6 +229,18 @@ pub(crate) struct MigrateFlags {
     /// Write JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Ends a job with its supervisor; started by `run` and `restore`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct GuardFlags {
+    /// The descriptor by which the supervisor is known to be there.
+    #[arg(long)]
+    pub(crate) link: i32,
+    /// What to start.
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// Namespaces of a job's own; started by `restore`.

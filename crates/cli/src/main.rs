@@ -25,6 +25,7 @@ mod date;
 mod doctor;
 mod failure;
 mod flags;
+mod guard;
 mod images;
 mod inspect;
 mod layout;
@@ -82,6 +83,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Bench(flags) => bench::main(&flags),
         Command::Doctor(flags) => doctor::main(&flags),
         Command::Worker(flags) => worker::main(&flags),
+        Command::JobGuard(flags) => guard::main(&flags),
         Command::JobSpace(flags) => space::keep(flags),
         Command::JobInit(flags) => space::init(flags),
         Command::JobEnter(flags) => space::enter(&flags),

@@ -51,8 +51,14 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
     let katydid = std::env::current_exe().map_err(Failure::work)?;
     let devices = flags.device.join("\n");
     let (private_criu, work_path) = (layout.criu(), work.path());
-    let surroundings =
-        Surroundings { server, private_criu: &private_criu, katydid: &katydid, work: work_path, devices: &devices };
+    let surroundings = Surroundings {
+        server,
+        private_criu: &private_criu,
+        katydid: &katydid,
+        work: work_path,
+        devices: &devices,
+        waits: |text| say(format_args!("{text}")),
+    };
     let progress = Mutex::new(Progress::new());
     let restored = opened.restore(&surroundings, &|done, total| {
         if let Ok(progress) = progress.lock() {
@@ -65,10 +71,11 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
     announce(flags.json, &opened, &restored);
     // While it is open, nothing can be cleared from the image, to which the program may be saved again.
     drop(opened);
-    let ended = supervise::attend(restored.child, restored.program);
+    let Restored { job, program, child, guard, .. } = restored;
+    let ended = supervise::attend(guard, child, program);
     let code = ended.map_err(|error| Failure::work(format!("cannot wait for the program: {error}")))?;
-    run::explain(&restored.job, code);
-    Ok(run::put_away(&restored.job).unwrap_or(ExitCode::from(code)))
+    run::explain(&job, code);
+    Ok(run::put_away(&job).unwrap_or(ExitCode::from(code)))
 }
 
 /// Standard output is the program's; what is worth knowing goes to standard error, and only if somebody reads it there.

@@ -1,7 +1,8 @@
 //! `katydid run`: a program with Katydid's libcuda.so.1 under it.
 //!
-//! katydid stays as the program's parent and is the supervisor of its job, so that it can be checkpointed; without a known
-//! server, it is the server too. Only within a job that somebody else supervises does it become the program (exec).
+//! katydid stays, above a guard that is the program's parent, and is the supervisor of the job, so that it can be
+//! checkpointed; without a known server, it is the server too. Only within a job that somebody else supervises does it
+//! become the program (exec).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -131,12 +132,12 @@ impl Launch {
             Some(known) => {
                 known.reach().map_err(Failure::server)?;
                 self.serve_by(&known.address.to_string(), job);
-                self.supervise(started)
+                self.supervise(job.is_some(), started)
             }
             None => {
                 let server = PrivateServer::start(&self.driver)?;
                 self.serve_by(&server.address().to_string(), job);
-                let status = self.supervise(started);
+                let status = self.supervise(job.is_some(), started);
                 // The sessions of a job outlive its program for as long as a checkpoint of it is being written.
                 if let Some(job) = job {
                     job.settle();
@@ -196,14 +197,19 @@ impl Launch {
     fn run_private(mut self, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
         let server = PrivateServer::start(&self.driver)?;
         self.set(address::VARIABLE, server.address().to_string());
-        let status = self.supervise(started);
+        let status = self.supervise(false, started);
         server.stop();
         status
     }
 
-    /// Runs the program as a child.
-    fn supervise(&mut self, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
-        supervise::run(&mut self.command, started).map_err(|source| self.error(source).into())
+    /// Runs the program as a child, or that of a job below a guard.
+    fn supervise(&mut self, is_job: bool, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
+        let run = if is_job {
+            supervise::run_guarded(&self.command, started)
+        } else {
+            supervise::run(&mut self.command, started)
+        };
+        run.map_err(|source| self.error(source).into())
     }
 
     /// Names the program in what the system said.

@@ -2,21 +2,22 @@
 //!
 //! Signals sent to katydid are passed on. Those that a terminal sends (Ctrl-C) reach a program of our group without us,
 //! because both are in the terminal's foreground group: they are caught here and not sent twice. A signal that our caller
-//! ignored, as `nohup` does, stays ignored in the program. Killed outright, katydid takes the program with it, running or
-//! stopped: whoever kills what they started gets what they want.
+//! ignored, as `nohup` does, stays ignored in the program. Killed outright, katydid takes the program with it, and of a job
+//! all processes, running or stopped: whoever kills what they started gets what they want.
 
 #![expect(unsafe_code, reason = "what a child does before it becomes the program is its own")]
 
+use std::env;
 use std::fs;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
-use katydid_job::{session, tree};
+use katydid_job::guard::Guard;
+use katydid_job::tree;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, pidfd_send_signal,
-    set_parent_process_death_signal, waitpid,
+    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
@@ -33,21 +34,43 @@ const FORWARDED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// The program could not be started; signals are then handled as before.
 pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
-    session::make_own_if_outside(command);
     dies_with_us(command);
     let mut child = command.spawn()?;
     started(child.id());
     passing_on(signals, child.id(), || wait(&mut child))
 }
 
-/// Waits for a program that was not started by us but is there: `child` is what to wait for, `program` what to signal.
-/// Gives the status as a shell does.
+/// The same for the program of a job, below a guard: killed outright, we take the whole job with us.
 ///
 /// # Errors
 ///
-/// `child` is no child of ours.
-pub(crate) fn attend(child: u32, program: u32) -> io::Result<u8> {
-    passing_on(signals()?, program, || reap(child)).map(exit_code)
+/// See [`run`]; or there is no guard.
+pub(crate) fn run_guarded(command: &Command, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
+    let signals = signals()?;
+    let guard = Guard::spawn(&env::current_exe()?, command, |_| {})?;
+    let program = guard.first();
+    started(program);
+    attended(guard, signals, (program, program))
+}
+
+/// Waits for a program that is there: `child` is the guard's child to wait for, `program` what to signal. Gives the status
+/// as a shell does.
+///
+/// # Errors
+///
+/// The guard cannot be heard.
+pub(crate) fn attend(guard: Guard, child: u32, program: u32) -> io::Result<u8> {
+    attended(guard, signals()?, (child, program)).map(exit_code)
+}
+
+fn attended(
+    mut guard: Guard,
+    signals: SignalsInfo<WithOrigin>,
+    (child, program): (u32, u32),
+) -> io::Result<ExitStatus> {
+    let status = passing_on(signals, program, || guard.wait(child))?;
+    guard.release();
+    Ok(status)
 }
 
 /// Has the kernel kill the program when this thread ends, which is the one that waits for it.
@@ -93,18 +116,6 @@ fn passing_on<T>(
     })
 }
 
-/// Waits for a child that the standard library does not know.
-fn reap(child: u32) -> io::Result<ExitStatus> {
-    let pid = i32::try_from(child).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-    loop {
-        match waitpid(Some(pid), WaitOptions::empty()) {
-            Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
-            Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 /// A signal that we catch interrupts the wait, not the program.
 fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     loop {
@@ -127,7 +138,7 @@ fn is_of_our_group(program: u32) -> bool {
 }
 
 /// Whether this process was started with the signal ignored.
-fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let mask = fs::read_to_string("/proc/self/status").ok().and_then(|status| ignored_mask(&status));
     mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
@@ -186,14 +197,6 @@ mod tests {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
         assert_eq!(ignored_mask(status), Some(0x1001));
         assert_eq!(ignored_mask("Name:\tx\n"), None);
-    }
-
-    #[test]
-    #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
-    fn a_child_of_somebody_elses_making_is_waited_for() {
-        let child = Command::new("/bin/sh").args(["-c", "exit 5"]).spawn().unwrap();
-        assert_eq!(attend(child.id(), child.id()).unwrap(), 5);
-        assert!(attend(child.id(), child.id()).is_err());
     }
 
     #[test]

@@ -468,14 +468,16 @@ fn processes(root: u32) -> Result<Vec<Process>, CheckpointError> {
 
 /// Finds the process of every program with a session. All must be in the tree, because CRIU dumps nothing else.
 fn locate(root: u32, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+    find_processes(root, stop)?;
+    let stray = stop.sides.iter().find(|side| side.process.is_none());
+    stray.map_or(Ok(()), |side| Err(CheckpointError::Stray { pid: side.member.pid }))
+}
+
+/// The same as far as they are in the tree: whoever waits for a program looks whether its process has ended.
+pub(crate) fn find_processes(root: u32, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
     let known: HashMap<u32, u32> =
         processes(root)?.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
-    for side in &mut stop.sides {
-        side.process = known.get(&side.member.pid).copied();
-        if side.process.is_none() {
-            return Err(CheckpointError::Stray { pid: side.member.pid });
-        }
-    }
+    stop.sides.iter_mut().for_each(|side| side.process = known.get(&side.member.pid).copied());
     Ok(())
 }
 

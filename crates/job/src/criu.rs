@@ -18,10 +18,10 @@ use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
+use crate::guard::Guard;
 use crate::kernel_data::{KernelData, Lent};
-use crate::patience::{STANDSTILL, patiently, signs};
+use crate::patience::{STANDSTILL, in_time, patiently, signs};
 use crate::servant::{Said, Servant};
-use crate::session;
 use crate::silence;
 use crate::stdio::Standard;
 use crate::tcp;
@@ -135,6 +135,11 @@ pub enum CriuError {
 }
 
 impl CriuError {
+    /// Whether somebody else has a port that the job listens on.
+    pub(crate) fn is_of_port(&self) -> bool {
+        matches!(self, Self::Failed { reason, .. } if reason.contains("Address already in use"))
+    }
+
     /// Whether CRIU had no chance to take its hand out of the program.
     pub(crate) fn tears(&self) -> bool {
         matches!(self, Self::Endless { .. } | Self::Killed { .. })
@@ -261,26 +266,46 @@ impl Criu {
         Ok(Dumper { criu: self.clone(), dump, lock, servant, child, work, said, lent, table: None, is_over: false })
     }
 
-    /// Restores the tree in `folder`; its root becomes a child of this process, and all of it is left stopped. `work`
-    /// takes log and notes, because the image may be read-only or in use twice.
+    /// Restores the tree in `folder` below a guard, and leaves all of it stopped. `work` takes log and notes, because the
+    /// image may be read-only or in use twice. Gives the id of the tree's root too.
+    ///
+    /// Standard input stays ours: CRIU takes the terminal of a shell job from there. What it prints is in its log too, but
+    /// for complaints of the loader and of its options.
     ///
     /// # Errors
     ///
-    /// [`CriuError::Failed`]; nothing of the tree is left then but a root that waits to be reaped.
-    pub fn restore(&self, folder: &Path, work: &Path, inherit: &[OsString]) -> Result<u32, CriuError> {
-        let mut command = self.restore_command(folder, work, inherit);
-        // The tree joins the session of CRIU unless it has one of its own.
-        session::make_own_if_outside(&mut command);
-        let before = tree::children(std::process::id());
-        self.run(command, "restore", &work.join("restore.log"), &|_| {
-            // The tree's root is our child, beside CRIU.
-            let made = tree::children(std::process::id()).into_iter().filter(|child| !before.contains(child));
-            signs(work, &made.flat_map(|child| tree::tree(child).unwrap_or_default()).collect::<Vec<Process>>())
-        })?;
+    /// [`CriuError::Failed`]; nothing of the tree is left then.
+    pub fn restore(
+        &self,
+        katydid: &Path,
+        folder: &Path,
+        work: &Path,
+        inherit: &[OsString],
+    ) -> Result<(Guard, u32), CriuError> {
+        let command = self.restore_command(folder, work, inherit);
+        let _lent = self.lend();
+        let start = |source| self.start(source);
+        let mut said = tempfile::tempfile().map_err(start)?;
+        let stderr = said.try_clone().map_err(start)?;
+        let guard = Guard::spawn(katydid, &command, |command| {
+            command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
+        });
+        let mut guard = guard.map_err(start)?;
+        let (pid, everybody) = (guard.first(), guard.id());
+        let wait = |until| guard.wait_until(pid, Some(until));
+        let signs = || signs(work, &tree::tree(everybody).unwrap_or_default());
+        let status = in_time(wait, STANDSTILL, &signs).map_err(start)?;
+        let words = |said: &mut File| words(&work.join("restore.log"), said);
+        match status {
+            Some(status) if status.success() => {}
+            Some(status) => return Err(failure("restore", status, &words(&mut said), work)),
+            None => return Err(CriuError::Endless { doing: "restore", last: last_line(&words(&mut said)).to_owned() }),
+        }
         let failed = |reason| CriuError::Failed { doing: "restore", reason };
         let text = fs::read_to_string(Self::note(work));
         let text = text.map_err(|error| failed(format!("it left no process id: {error}")))?;
-        text.trim().parse().map_err(|_| failed(format!("its process id is {text:?}")))
+        let root = text.trim().parse().map_err(|_| failed(format!("its process id is {text:?}")))?;
+        Ok((guard, root))
     }
 
     /// What [`Criu::restore`] runs.
@@ -311,31 +336,6 @@ impl Criu {
         let mut command = Command::new(program);
         command.args(first).args(arguments);
         command
-    }
-
-    /// Standard input stays ours: CRIU takes the terminal of a shell job from there. What it prints is in its log too,
-    /// but for complaints of the loader and of its options.
-    ///
-    /// `signs` tells by the process that was started whether it gets on.
-    fn run(
-        &self,
-        mut command: Command,
-        doing: &'static str,
-        log: &Path,
-        signs: &dyn Fn(u32) -> u64,
-    ) -> Result<(), CriuError> {
-        let _lent = self.lend();
-        let mut said = tempfile::tempfile().map_err(|source| self.start(source))?;
-        let stderr = said.try_clone().map_err(|source| self.start(source))?;
-        command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
-        let mut child = command.spawn().map_err(|source| self.start(source))?;
-        let pid = child.id();
-        let status = patiently(&mut child, STANDSTILL, &|| signs(pid)).map_err(|source| self.start(source))?;
-        match status {
-            Some(status) if status.success() => Ok(()),
-            Some(status) => Err(failure(doing, status, &words(log, &mut said), log.parent().unwrap_or(log))),
-            None => Err(CriuError::Endless { doing, last: last_line(&words(log, &mut said)).to_owned() }),
-        }
     }
 
     /// What it prints.

@@ -1,6 +1,6 @@
 //! A job: a program, its children, and their GPU sides, checkpointed and restored as one.
 //!
-//! The supervisor is `katydid run` (or `katydid restore`), the parent of the program:
+//! The supervisor is `katydid run` (or `katydid restore`), which has started the program below a guard:
 //!
 //! ```text
 //! katydid checkpoint ──HTTP/JSON──▶ control ──▶ checkpoint ──▶ members    (job socket: hold, leave, resume)
@@ -19,6 +19,7 @@ mod failover;
 pub mod files;
 pub mod folder;
 mod frozen;
+pub mod guard;
 pub mod job;
 mod kernel_data;
 mod lengths;
@@ -31,7 +32,7 @@ mod proof;
 mod protobuf;
 pub mod restore;
 mod servant;
-pub mod session;
+mod session;
 pub mod shared;
 mod silence;
 mod stages;

@@ -22,7 +22,7 @@ use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::key::SessionKey;
 
-use crate::checkpoint::{ATTEMPTS, Attempt, CheckpointError, manifest, micros, now, options, undo};
+use crate::checkpoint::{ATTEMPTS, Attempt, CheckpointError, find_processes, manifest, micros, now, options, undo};
 use crate::companion::{Catalogue, Companion, Progress, Questions};
 use crate::failover::Recovery;
 use crate::job::{Inner, lock};
@@ -144,6 +144,7 @@ impl<'a> Travel<'a> {
         let arrivals = self.job.members.arrivals();
         let mut stop = attempt.connected()?;
         self.check(&stop)?;
+        find_processes(root, &mut stop)?;
         let begun = Instant::now();
         let questions = Questions::Write(writer);
         match attempt.stand_still(&mut stop, None, arrivals) {

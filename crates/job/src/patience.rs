@@ -56,6 +56,27 @@ pub(crate) fn patiently(
     }
 }
 
+/// Waits for somebody's end as `wait` does, which has until a moment; none when what `signs` tells stays the same for
+/// `standstill`.
+pub(crate) fn in_time<T>(
+    mut wait: impl FnMut(Instant) -> io::Result<Option<T>>,
+    standstill: Duration,
+    signs: &dyn Fn() -> u64,
+) -> io::Result<Option<T>> {
+    let (mut seen, mut since) = (None, Instant::now());
+    while since.elapsed() < standstill {
+        let until = Instant::now() + LOOK.min(standstill);
+        if let Some(ended) = wait(until)? {
+            return Ok(Some(ended));
+        }
+        let now = Some(signs());
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+    }
+    Ok(None)
+}
+
 /// A number that changes when files in `folder` grow, or `processes` compute.
 pub(crate) fn signs(folder: &Path, processes: &[Process]) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -6,25 +6,27 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_image::{Image, ImageError, Manifest, Reader, Which};
 use katydid_transport::Address;
+use katydid_wire::handshake::SessionKind;
 use katydid_wire::key::SessionKey;
-use rustix::process::{Signal, WaitOptions, waitpid};
+use rustix::process::Signal;
 
 use crate::checkpoint::CheckpointError;
 use crate::companion::{Catalogue, Companion, CompanionError, Progress};
 use crate::criu::{Criu, CriuError};
 use crate::files::{self, Written};
 use crate::folder::{self, Folder, FolderError};
+use crate::guard::Guard;
 use crate::job::{Job, JobError, Settings};
 use crate::members::MemberError;
 use crate::namespace::{self, Space};
@@ -39,6 +41,10 @@ use crate::tree;
 const RETURN: Duration = Duration::from_secs(60);
 /// How long a process may take from the end of its connections to its own.
 const ENDING: Duration = Duration::from_secs(5);
+/// How long the kernel keeps the port of a connection that has ended (`TCP_TIMEWAIT_LEN`, a minute), and a little.
+const PORTS: Duration = Duration::from_secs(65);
+/// Between two tries to have a port.
+const NEXT_TRY: Duration = Duration::from_secs(1);
 /// Ids are set apart from the program's by this much, and never beyond what the kernel gives.
 const ID_GAP: u32 = 100;
 
@@ -54,6 +60,9 @@ pub enum RestoreError {
     /// Its notes are not there.
     #[error("checkpoint {0} lacks the supervisor's notes: it was written by another release")]
     NoNotes(u32),
+    /// Devices that nobody can choose.
+    #[error("--device chooses devices of OpenCL, and checkpoint {0} has no session of that")]
+    NoChoice(u32),
     /// CRIU.
     #[error(transparent)]
     Criu(#[from] CriuError),
@@ -104,7 +113,6 @@ fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreE
 pub struct Opened {
     reader: Reader,
     notes: Notes,
-    root: u32,
     files: PathBuf,
 }
 
@@ -121,6 +129,8 @@ pub struct Surroundings<'a> {
     pub work: &'a Path,
     /// Devices of OpenCL to use in place of those that the sessions had: a line each, `NEW` or `OLD=NEW`.
     pub devices: &'a str,
+    /// Hears, in a sentence, what is waited for.
+    pub waits: fn(&str),
 }
 
 /// A job that runs again.
@@ -130,8 +140,10 @@ pub struct Restored {
     pub job: Job,
     /// The program, to be signalled.
     pub program: u32,
-    /// The child of ours to wait for: the program itself, or the keeper of its namespaces, which ends as it does.
+    /// What to wait for: the program itself, or the keeper of its namespaces, which ends as it does.
     pub child: u32,
+    /// Whose child that is.
+    pub guard: Guard,
     /// Files that were cut back.
     pub cut: Vec<Written>,
 }
@@ -147,8 +159,8 @@ impl Opened {
         let number = reader.number().0;
         let part = reader.manifest().criu.as_ref().ok_or(RestoreError::NoProgram(number))?;
         let notes = Notes::decode(&part.notes).ok_or(RestoreError::NoNotes(number))?;
-        let (root, files) = (part.root_pid, reader.folder(&part.folder)?);
-        Ok(Self { reader, notes, root, files })
+        let files = reader.folder(&part.folder)?;
+        Ok(Self { reader, notes, files })
     }
 
     /// What it consists of.
@@ -173,6 +185,7 @@ impl Opened {
         around: &Surroundings<'_>,
         tell: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Restored, RestoreError> {
+        self.check(around)?;
         let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
         let (folder, apart) = self.take_folder()?;
         let cut = files::cut_back(&self.notes.written);
@@ -188,7 +201,7 @@ impl Opened {
             (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), raised)
         });
         told(&progress, tell);
-        let mut raised = raised?;
+        let raised = raised?;
         let mut companions = companions?;
         let job = Job::open(Settings {
             folder,
@@ -207,8 +220,15 @@ impl Opened {
         }
         reunited?;
         job.started(raised.program);
-        raised.is_ours = false;
-        Ok(Restored { job, program: raised.program, child: raised.child, cut: cut.into_iter().cloned().collect() })
+        let Raised { program, child, guard, .. } = raised;
+        Ok(Restored { job, program, child, guard, cut: cut.into_iter().cloned().collect() })
+    }
+
+    /// What is known to be impossible before anything is made.
+    fn check(&self, around: &Surroundings<'_>) -> Result<(), RestoreError> {
+        let mut sessions = self.manifest().sessions.iter();
+        let has_choice = sessions.any(|session| session_kind(&session.name) == SessionKind::OPENCL);
+        if around.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
     }
 
     /// The folder that the programs know, unless somebody has it: then another one. And whether the job takes namespaces of
@@ -259,7 +279,8 @@ impl Opened {
             let program = programs.iter().find(|program| program.session.as_ref() == Some(&companion.session));
             let pid = program.map_or(0, |program| program.pid);
             // Its threads run, so it may come to its end before it takes its session up: that is how it ends, no failure.
-            let is_over = || ids.get(&pid).is_some_and(|process| tree::has_ended(*process));
+            // One that is not there any more has ended already, and was reaped by the guard.
+            let is_over = || ids.get(&pid).is_none_or(|process| tree::has_ended(*process));
             let Some(member) = job.members().wait_pid((pid, session_kind(&companion.session)), RETURN, &is_over)?
             else {
                 continue;
@@ -293,18 +314,43 @@ fn told(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
     tell(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
 }
 
-/// Processes that CRIU has made, and stopped. Dropped while they are ours: they are killed.
+/// Processes that CRIU has made, and stopped. Dropped: their guard kills them.
 #[derive(Debug)]
 struct Raised {
     program: u32,
     child: u32,
-    keeper: Option<Child>,
-    is_ours: bool,
+    guard: Guard,
+    /// They have namespaces of their own, whose keeper is `child`.
+    is_apart: bool,
 }
 
 impl Raised {
-    /// In the namespaces that we are in, unless that is impossible or `apart` is wanted.
+    /// As [`Raised::once`], and again while the kernel keeps ports of connections that have just ended: listeners that were
+    /// killed leave such, and CRIU cannot have the port before.
     fn new(
+        opened: &Opened,
+        criu: &Criu,
+        around: &Surroundings<'_>,
+        folder: &Folder,
+        apart: bool,
+    ) -> Result<Self, RestoreError> {
+        let since = Instant::now();
+        let mut is_told = false;
+        loop {
+            match Self::once(opened, criu, around, folder, apart) {
+                Err(RestoreError::Criu(error)) if error.is_of_port() && since.elapsed() < PORTS => {}
+                other => return other,
+            }
+            if !is_told {
+                (around.waits)("a port that the job listens on is still taken; it is tried again for a minute");
+                is_told = true;
+            }
+            thread::sleep(NEXT_TRY);
+        }
+    }
+
+    /// In the namespaces that we are in, unless that is impossible or `apart` is wanted.
+    fn once(
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
@@ -316,22 +362,19 @@ impl Raised {
         if apart {
             return Self::apart(opened, criu, around, folder, &inherit);
         }
+        let turn = ghosts_turn(&opened.files);
         let made = shared::make(&opened.notes.shared, &opened.files);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
-        match criu.restore(&opened.files, around.work, &inherit) {
-            Ok(program) => {
+        match criu.restore(around.katydid, &opened.files, around.work, &inherit) {
+            Ok((guard, program)) => {
                 made.keep();
-                Ok(Self { program, child: program, keeper: None, is_ours: true })
+                Ok(Self { program, child: program, guard, is_apart: false })
             }
-            Err(endless @ CriuError::Endless { .. }) => {
-                clear_away(opened.root);
-                Err(endless.into())
-            }
+            Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
             // Somebody may have had one of the ids, if only for the moment in which a thread needed it. A failure with
             // another cause comes again; what was said first is told, because there was no debris of a failure then.
             Err(first) => {
-                clear_away(opened.root);
-                drop(made);
+                drop((made, turn));
                 Self::apart(opened, criu, around, folder, &inherit).map_err(|_| first.into())
             }
         }
@@ -345,6 +388,7 @@ impl Raised {
         folder: &Folder,
         inherit: &[OsString],
     ) -> Result<Self, RestoreError> {
+        let _turn = ghosts_turn(&opened.files);
         let restore = criu.restore_command(&opened.files, around.work, inherit);
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
         let space = Space {
@@ -359,56 +403,47 @@ impl Raised {
         let shared = serde_json::to_vec(&opened.notes.shared).map_err(io::Error::from);
         shared.and_then(|list| fs::write(&space.shared, list)).map_err(system("tell of the job's shared memory"))?;
         let _lent = criu.lend();
-        let mut keeper = namespace::keeper(around.katydid, &space, &restore);
-        let mut keeper =
-            keeper.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(system("start a keeper"))?;
+        let keeper = namespace::keeper(around.katydid, &space, &restore);
+        let guard = Guard::spawn(around.katydid, &keeper, |command| {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        });
+        let mut guard = guard.map_err(system("start a keeper"))?;
         let mut line = String::new();
-        if let Some(out) = keeper.stdout.take() {
+        if let Some(out) = guard.stdout() {
             BufReader::new(out).read_line(&mut line).map_err(system("hear of the keeper"))?;
         }
         let inner: Option<u32> = line.trim().parse().ok();
-        let processes = tree::tree(keeper.id()).map_err(system("list the processes"))?;
+        let child = guard.first();
+        let processes = tree::tree(child).map_err(system("list the processes"))?;
         let program = processes.iter().find(|process| Some(tree::seen_by_itself(process.pid)) == inner);
-        let (Some(program), child) = (program.map(|process| process.pid), keeper.id()) else {
-            let output = keeper.wait_with_output().map_err(system("wait for the keeper"))?;
-            return Err(criu.failure(around.work, &output.stderr).into());
+        let Some(program) = program.map(|process| process.pid) else {
+            let mut said = Vec::new();
+            if let Some(mut stderr) = guard.stderr() {
+                stderr.read_to_end(&mut said).map_err(system("wait for the keeper"))?;
+            }
+            return Err(criu.failure(around.work, &said).into());
         };
-        Ok(Self { program, child, keeper: Some(keeper), is_ours: true })
+        Ok(Self { program, child, guard, is_apart: true })
     }
 
     /// What brings a command among the processes.
     fn enter(&self, katydid: &Path) -> Vec<OsString> {
-        self.keeper.as_ref().map_or_else(Vec::new, |keeper| namespace::entering(katydid, keeper.id()))
+        if self.is_apart { namespace::entering(katydid, self.child) } else { Vec::new() }
     }
 }
 
-impl Drop for Raised {
-    fn drop(&mut self) {
-        if !self.is_ours {
-            return;
-        }
-        match &mut self.keeper {
-            Some(keeper) => {
-                // Its first process ends with the program, and the keeper with that. What cannot be killed has ended.
-                let _ = tree::tree(self.program).and_then(|processes| tree::kill(&processes, || {}));
-                let _ = keeper.wait();
-            }
-            None => clear_away(self.program),
-        }
-    }
+/// Where a CRIU makes files anew that had no name any more, for a moment, it calls them as every other CRIU that restores
+/// the same job does. So restores with such files take turns: held until the value is dropped. Without a place for the lock
+/// they do not.
+fn ghosts_turn(files: &Path) -> Option<File> {
+    let names = fs::read_dir(files).ok()?.flatten().map(|entry| entry.file_name());
+    names.into_iter().find(|name| name.to_string_lossy().starts_with(GHOST))?;
+    let lock = File::create(folder::cache()?.join("ghosts.lock")).ok()?;
+    lock.lock().ok().map(|()| lock)
 }
 
-/// Ends and reaps what CRIU began to make as a child of ours. It has killed all of it itself, unless it was killed.
-fn clear_away(root: u32) {
-    let processes = tree::tree(root).unwrap_or_default();
-    if processes.first().is_some_and(|process| process.parent == std::process::id()) {
-        // What cannot be killed has ended.
-        let _ = tree::kill(&processes, || {});
-        if let Some(pid) = tree::raw(root) {
-            let _ = waitpid(Some(pid), WaitOptions::empty());
-        }
-    }
-}
+/// Begin of the names of CRIU's files about files without a name.
+const GHOST: &str = "ghost-file-";
 
 /// Copies of our standard streams that CRIU, which gets others, inherits beside them.
 fn inheritable() -> Result<[OwnedFd; 3], RestoreError> {

@@ -15,7 +15,7 @@ use rustix::process::setsid;
 use crate::tree;
 
 /// Has what is started be the first of a session of its own if ours was made outside.
-pub fn make_own_if_outside(command: &mut Command) {
+pub(crate) fn make_own_if_outside(command: &mut Command) {
     if is_outside() {
         make_own(command);
     }

@@ -12,7 +12,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::server::Server;
-use katydid_tests::watch::{runs, session_is_outside, tree, until};
+use katydid_tests::watch::{runs, tree, until};
 use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
@@ -153,9 +153,7 @@ fn script(places: &Places, way: &str) -> Result<()> {
 /// Killed with -9 when the processes are stopped, which they are from the dump to their end: none stays, neither the
 /// program nor its children, with and without namespaces of their own; and the image is what it was.
 fn killed_while_stopped(places: &Places, way: &str) -> Result<()> {
-    // Children that stand still are ended by the kernel with their session, unless that had to be made for them.
-    let programs = if session_is_outside() { &[LOOP.0][..] } else { &[LOOP.0, "kept_processes"] };
-    for program in programs {
+    for program in [LOOP.0, "kept_processes"] {
         for fault in ["write:kill", "commit:kill"] {
             killed_at(places, way, program, fault).with_context(|| format!("{program} at {fault}"))?;
         }

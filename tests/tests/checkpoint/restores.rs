@@ -11,7 +11,7 @@ use katydid_tests::job::Plan;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
-use katydid_tests::watch::{children, runs, session_is_outside, until};
+use katydid_tests::watch::{children, runs, until};
 
 use crate::jobs::criu;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
@@ -20,7 +20,7 @@ use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("a_kill_during_a_restore_leaves_the_image_and_nothing_else", kills)];
 
 /// Whom, and when.
-const KILLS: [(&str, &str); 8] = [
+const KILLS: [(&str, &str); 9] = [
     ("criu", "early"),
     ("criu", "late"),
     ("program", "late"),
@@ -28,11 +28,13 @@ const KILLS: [(&str, &str); 8] = [
     ("workers", "late"),
     ("server", "early"),
     ("server", "late"),
+    ("supervisor", "early"),
     ("supervisor", "late"),
 ];
 
 /// A CRIU that kills before it restores, or has somebody kill when it has noted the program's id, which is while it makes the
-/// processes. It stays its parent's child. Who that is by number is in the file `victims` beside it.
+/// processes. It stays its parent's child, which is a guard, whose parent is the supervisor. Who that is by number is in the
+/// file `victims` beside it.
 const STRIKING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
 note=$(echo "$*" | sed 's/.*--pidfile \([^ ]*\).*/\1/')
@@ -40,7 +42,7 @@ strike() {
     case $CRIU_VICTIM in
     criu) kill -9 $$ ;;
     program) kill -9 $(cat "$note") ;;
-    supervisor) kill -9 $PPID ;;
+    supervisor) above=$(cut -d' ' -f4 /proc/$PPID/stat); [ "$above" -gt 1 ] && kill -9 "$above" ;;
     *) kill -9 $(cat "$(dirname "$0")/victims") ;;
     esac
 }
@@ -57,9 +59,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 }
 
 fn kills(places: &Places, way: &str) -> Result<()> {
-    // What CRIU has just made is ended by the kernel with its session, unless that had to be made for it.
-    let kills = KILLS.iter().filter(|(victim, _)| *victim != "supervisor" || !session_is_outside());
-    for (victim, when) in kills {
+    for (victim, when) in KILLS {
         one(places, way, victim, when).with_context(|| format!("{victim} killed {when}"))?;
     }
     Ok(())

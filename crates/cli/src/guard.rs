@@ -1,0 +1,46 @@
+//! The hidden command behind a job's guard (`katydid_job::guard`).
+//!
+//! What a terminal or a shell sends to the supervisor's process group reaches the guard too. It is meant for the program:
+//! here it is caught and dropped, but for signals that our caller ignored, which stay ignored in the program.
+
+#![expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use katydid_job::guard::{self, Given};
+use rustix::pipe::{PipeFlags, pipe_with};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+
+use crate::failure::{Failure, Outcome};
+use crate::flags::GuardFlags;
+use crate::supervise::is_ignored;
+
+/// Meant for the program.
+const DROPPED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT];
+
+/// Runs the command; it ends with the job.
+pub(crate) fn main(flags: &GuardFlags) -> Outcome {
+    // SAFETY: this process has parsed its arguments and done nothing else.
+    let given = unsafe { Given::take(flags.link) }.map_err(Failure::usage)?;
+    let ended = set_signals().map_err(Failure::work)?;
+    let (program, arguments) = flags.command.split_first().ok_or_else(|| Failure::usage("no program given"))?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    guard::keep(given, command, &ended).map_err(Failure::work)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives what becomes readable with the end of a child. Programs that are started get the usual handling of all signals.
+fn set_signals() -> io::Result<OwnedFd> {
+    let dropped = Arc::new(AtomicBool::new(false));
+    for signal in DROPPED.into_iter().filter(|&signal| !is_ignored(signal)) {
+        signal_hook::flag::register(signal, Arc::clone(&dropped))?;
+    }
+    let (ended, told) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    signal_hook::low_level::pipe::register(SIGCHLD, told)?;
+    Ok(ended)
+}

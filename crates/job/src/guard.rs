@@ -1,0 +1,372 @@
+//! The guard of a job: a process between the supervisor and all processes of the job, which ends them when the supervisor
+//! is killed.
+//!
+//! ```text
+//! supervisor ── guard ── program ── its children       orphans of the job fall to the guard
+//! ```
+//!
+//! A supervisor that is killed outright can clean nothing up. What it leaves may stand still, in CRIU's hand or just made
+//! by it, for ever, and the kernel ends such processes only in some cases. So the guard is an ancestor: who belongs to the
+//! job is who is below it, which no id, session or group could tell as surely. It is told by the end of its link that the
+//! supervisor is gone.
+//!
+//! The rule: the guard ends only when the supervisor releases it, or when nobody is left below it; and it holds nothing
+//! open meanwhile but its link.
+//!
+//! | packet | from | means |
+//! |---|---|---|
+//! | `started PID` | guard | the command that it was given runs |
+//! | `failed ERRNO` | guard | it could not be started |
+//! | `ended PID STATUS` | guard | a child of the guard was reaped; the status is `wait`'s |
+//! | `release` | supervisor | the job has come to its end: whoever is left goes on without a guard |
+
+#![expect(unsafe_code, reason = "descriptors are taken over from, and passed to, another process by their numbers")]
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::{
+    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, wait,
+};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+
+use crate::session;
+use crate::tree;
+
+/// The hidden command whose body is [`keep`].
+const COMMAND: &str = "job-guard";
+const RELEASE: &[u8] = b"release";
+/// Longest packet.
+const MOST: usize = 64;
+/// Between two looks whether everybody is gone.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A job's guard. Dropped: all processes of the job are killed, and are gone.
+#[derive(Debug)]
+pub struct Guard {
+    /// None: the guard was released.
+    link: Option<OwnedFd>,
+    process: Child,
+    first: u32,
+    /// Children of the guard that have ended, and were not asked for yet.
+    ended: HashMap<u32, ExitStatus>,
+}
+
+/// What the guard says.
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    Started(u32),
+    Failed(i32),
+    Ended(u32, ExitStatus),
+}
+
+impl Guard {
+    /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. Standard streams
+    /// are for `streams` to choose: the guard passes them on, and does not keep them.
+    ///
+    /// # Errors
+    ///
+    /// What the system said of the command, or of the guard itself.
+    pub fn spawn(katydid: &Path, command: &Command, streams: impl FnOnce(&mut Command)) -> io::Result<Self> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let mut guard = Command::new(katydid);
+        let number = theirs.as_raw_fd();
+        guard.args([COMMAND, "--link", &number.to_string(), "--"]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => guard.env(name, value),
+                None => guard.env_remove(name),
+            };
+        }
+        streams(&mut guard);
+        // SAFETY: between fork and exec it makes one system call, on a descriptor that is open in the child as here, and
+        // allocates nothing.
+        unsafe { guard.pre_exec(move || pass_on(number)) };
+        let process = guard.spawn()?;
+        drop(theirs);
+        let mut guard = Self { link: Some(ours), process, first: 0, ended: HashMap::new() };
+        match guard.hear(None)? {
+            Some(Word::Started(pid)) => guard.first = pid,
+            Some(Word::Failed(code)) => return Err(io::Error::from_raw_os_error(code)),
+            _ => return Err(io::Error::other("the guard of its processes has ended")),
+        }
+        Ok(guard)
+    }
+
+    /// The process that was started first.
+    #[must_use]
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// The guard's own process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The end of a pipe to which what was started writes, if it was given one.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        self.process.stdout.take()
+    }
+
+    /// The same of standard error.
+    pub fn stderr(&mut self) -> Option<ChildStderr> {
+        self.process.stderr.take()
+    }
+
+    /// Waits for the end of a child of the guard. A guard that was killed took its child with it.
+    ///
+    /// # Errors
+    ///
+    /// The link cannot be read.
+    pub fn wait(&mut self, pid: u32) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.wait_until(pid, None)? {
+                return Ok(status);
+            }
+        }
+    }
+
+    /// The same until a `deadline`, if there is one; none when it has not ended by then.
+    ///
+    /// # Errors
+    ///
+    /// See [`Guard::wait`].
+    pub(crate) fn wait_until(&mut self, pid: u32, deadline: Option<Instant>) -> io::Result<Option<ExitStatus>> {
+        loop {
+            if let Some(status) = self.ended.remove(&pid) {
+                return Ok(Some(status));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match self.hear(left)? {
+                Some(Word::Ended(ended, status)) => drop(self.ended.insert(ended, status)),
+                Some(_) => {}
+                None if left.is_some_and(|left| left.is_zero()) => return Ok(None),
+                None => {}
+            }
+        }
+    }
+
+    /// The job has come to its end: whoever it has left behind goes on.
+    pub fn release(mut self) {
+        if let Some(link) = self.link.take() {
+            // A guard that is gone already has released everybody.
+            let _ = send(&link, RELEASE, SendFlags::NOSIGNAL);
+        }
+        let _ = self.process.wait();
+    }
+
+    /// The next word; none when it does not come within `limit`. The end of the link is that of everybody.
+    fn hear(&mut self, limit: Option<Duration>) -> io::Result<Option<Word>> {
+        let Some(link) = &self.link else { return Err(io::ErrorKind::NotConnected.into()) };
+        let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(link, PollFlags::IN)], limit.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut packet = [0; MOST];
+        let (length, _) = recv(link, packet.as_mut_slice(), RecvFlags::empty())?;
+        match packet.get(..length).filter(|packet| !packet.is_empty()) {
+            Some(packet) => Ok(Word::read(packet)),
+            None => Ok(Some(Word::Ended(self.first, ExitStatus::from_raw(Signal::KILL.as_raw())))),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Its end is what tells the guard.
+        self.link = None;
+        let _ = self.process.wait();
+    }
+}
+
+impl Word {
+    fn written(&self) -> String {
+        match self {
+            Self::Started(pid) => format!("started {pid}"),
+            Self::Failed(code) => format!("failed {code}"),
+            Self::Ended(pid, status) => format!("ended {pid} {}", status.into_raw()),
+        }
+    }
+
+    /// None for what no guard of this release says.
+    fn read(packet: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(packet).ok()?.split(' ');
+        let (kind, number) = (words.next()?, words.next()?);
+        match kind {
+            "started" => Some(Self::Started(number.parse().ok()?)),
+            "failed" => Some(Self::Failed(number.parse().ok()?)),
+            "ended" => Some(Self::Ended(number.parse().ok()?, ExitStatus::from_raw(words.next()?.parse().ok()?))),
+            _ => None,
+        }
+    }
+}
+
+/// Runs in the child, between fork and exec.
+fn pass_on(link: RawFd) -> io::Result<()> {
+    // SAFETY: it is open, and stays so until exec.
+    Ok(fcntl_setfd(unsafe { BorrowedFd::borrow_raw(link) }, FdFlags::empty())?)
+}
+
+/// What a guard was given open: its link, and all that is meant for what it starts.
+#[derive(Debug)]
+pub struct Given {
+    link: OwnedFd,
+    others: Vec<OwnedFd>,
+}
+
+impl Given {
+    /// Takes over all descriptors of this process but the standard streams.
+    ///
+    /// # Errors
+    ///
+    /// `link` is not open: nobody but a supervisor starts guards. Or `/proc` cannot be read.
+    ///
+    /// # Safety
+    ///
+    /// Nobody in this process owns a descriptor.
+    pub unsafe fn take(link: RawFd) -> io::Result<Self> {
+        let list = fs::read_dir("/proc/self/fd")?;
+        let numbers: Vec<RawFd> = list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        let (mut found, mut others) = (None, Vec::new());
+        for number in numbers.into_iter().filter(|number| *number > 2) {
+            // SAFETY: it is only asked about; the folder that was read is closed by now.
+            if fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_err() {
+                continue;
+            }
+            // SAFETY: it is open, and nobody else's, says the caller.
+            let fd = unsafe { OwnedFd::from_raw_fd(number) };
+            if number == link { found = Some(fd) } else { others.push(fd) }
+        }
+        let link = found.ok_or_else(|| io::Error::other("`katydid run` and `katydid restore` start this command"))?;
+        fcntl_setfd(&link, FdFlags::CLOEXEC)?;
+        Ok(Self { link, others })
+    }
+}
+
+/// The guard: starts `command`, says so, and looks after all that comes of it. `ended` becomes readable with the end of a
+/// child.
+///
+/// # Errors
+///
+/// The system refuses what a guard needs; nothing runs below it then.
+pub fn keep(given: Given, mut command: Command, ended: &OwnedFd) -> io::Result<()> {
+    let Given { link, others } = given;
+    set_child_subreaper(Some(getpid()))?;
+    session::make_own_if_outside(&mut command);
+    dies_with_us(&mut command);
+    match command.spawn() {
+        Ok(child) => say(&link, &Word::Started(child.id()))?,
+        Err(error) => return say(&link, &Word::Failed(error.raw_os_error().unwrap_or(EIO))),
+    }
+    drop((others, command));
+    let_go_of_streams()?;
+    if !attended(&link, ended) {
+        end_all()?;
+    }
+    Ok(())
+}
+
+/// As the system numbers it: an error without a number.
+const EIO: i32 = 5;
+
+/// Has the kernel kill the command when the guard ends: should the guard be killed, then the program is too.
+fn dies_with_us(command: &mut Command) {
+    let us = getpid();
+    let before = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // We may have been killed before the kernel knew.
+        if getppid() == Some(us) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(before) };
+}
+
+/// Whoever reads what the program writes waits for its end, not for ours.
+fn let_go_of_streams() -> io::Result<()> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&nothing)?;
+    dup2_stdout(&nothing)?;
+    Ok(dup2_stderr(&nothing)?)
+}
+
+/// Reaps, and tells, until the supervisor says or is gone; whether it said so.
+fn attended(link: &OwnedFd, ended: &OwnedFd) -> bool {
+    loop {
+        let mut either = [PollFd::new(link, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
+        if poll(&mut either, None).is_err() {
+            continue;
+        }
+        let (is_told, has_ended) = (!either[0].revents().is_empty(), !either[1].revents().is_empty());
+        if is_told {
+            let mut packet = [0; MOST];
+            let heard = recv(link, packet.as_mut_slice(), RecvFlags::empty());
+            return heard.is_ok_and(|(length, _)| packet.get(..length) == Some(RELEASE));
+        }
+        if has_ended && !reaped(link, ended) {
+            return false;
+        }
+    }
+}
+
+/// Reaps who has ended; false when nobody can be told any more.
+fn reaped(link: &OwnedFd, ended: &OwnedFd) -> bool {
+    // What is in there says only that somebody has ended, and one reading may stand for several.
+    let _ = rustix::io::read(ended, &mut [0; MOST][..]);
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => {
+                let pid = pid.as_raw_nonzero().get().unsigned_abs();
+                if say(link, &Word::Ended(pid, ExitStatus::from_raw(status.as_raw()))).is_err() {
+                    return false;
+                }
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(None) | Err(_) => return true,
+        }
+    }
+}
+
+/// Kills whoever is below us, running or not, until nobody is.
+fn end_all() -> io::Result<()> {
+    loop {
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        let everybody = tree::tree(std::process::id())?;
+        let Some((_, below)) = everybody.split_first().filter(|(_, below)| !below.is_empty()) else { return Ok(()) };
+        tree::signal(below, Signal::KILL);
+        thread::sleep(LOOK);
+    }
+}
+
+fn say(link: &OwnedFd, word: &Word) -> io::Result<()> {
+    send(link, word.written().as_bytes(), SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_read_as_it_was_written() {
+        for word in [Word::Started(7), Word::Failed(2), Word::Ended(9, ExitStatus::from_raw(0x700))] {
+            assert_eq!(Word::read(word.written().as_bytes()), Some(word));
+        }
+        for other in ["", "ended", "ended 9", "started x", "goodbye 1"] {
+            assert_eq!(Word::read(other.as_bytes()), None, "{other}");
+        }
+    }
+}
