@@ -268,13 +268,14 @@ pub fn keep(given: Given, mut command: Command, ended: &OwnedFd) -> io::Result<(
     set_child_subreaper(Some(getpid()))?;
     session::make_own_if_outside(&mut command);
     dies_with_us(&mut command);
-    match command.spawn() {
-        Ok(child) => say(&link, &Word::Started(child.id()))?,
+    let child = match command.spawn() {
+        Ok(child) => child,
         Err(error) => return say(&link, &Word::Failed(error.raw_os_error().unwrap_or(EIO))),
-    }
+    };
     drop((others, command));
-    let_go_of_streams()?;
-    if !attended(&link, ended) {
+    // The supervisor may be gone already.
+    let begun = say(&link, &Word::Started(child.id())).and_then(|()| let_go_of_streams());
+    if begun.is_err() || !attended(&link, ended) {
         end_all()?;
     }
     Ok(())
