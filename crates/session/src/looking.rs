@@ -100,10 +100,12 @@ impl Session {
         }
     }
 
-    /// All streams of the current context, if they are few.
+    /// All streams of the current context, if they are few. A primary context is waited for with its green ones.
     fn few_streams(&self) -> Option<Vec<CUstream>> {
-        let made = self.tables.streams.all().filter(|(_, _, context)| *context == self.current);
-        let of_threads = self.thread_streams.iter().filter(|((_, context), _)| *context == self.current);
+        let owner = |context: &u32| self.greens.get(context).map(|green| green.owner);
+        let is_meant = |context: &u32| *context == self.entered || owner(context) == Some(self.entered);
+        let made = self.tables.streams.all().filter(|(_, _, context)| is_meant(context));
+        let of_threads = self.thread_streams.iter().filter(|((_, context), _)| is_meant(context));
         let others = made.map(|(_, stream, _)| stream).chain(of_threads.map(|(_, stream)| *stream));
         let all: Vec<CUstream> = [CU_STREAM_LEGACY].into_iter().chain(others).take(MOST_STREAMS + 1).collect();
         (all.len() <= MOST_STREAMS).then_some(all)
