@@ -31,8 +31,9 @@ use crate::supervise;
 const PUT_AWAY: u8 = 75;
 
 /// Signals that a CRIU which is killed in the middle of a dump may leave in a program, as exit codes: that of a breakpoint
-/// behind its calls, and that of what it has put into the program and cannot be told any more.
-const LEFT_BY_CRIU: [(u8, &str); 2] = [(128 + 5, "SIGTRAP"), (128 + 13, "SIGPIPE")];
+/// behind its calls, that of what it has put into the program and cannot be told any more, and that of a program which has
+/// its code back but not its registers.
+const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV"), (128 + 13, "SIGPIPE")];
 
 /// Names what hwloc looks at, by which MPI's launchers and ranks learn the machine's topology: OpenCL's platforms too,
 /// unless told otherwise. It finds nothing there that it can place, and each process would keep a session of OpenCL, and

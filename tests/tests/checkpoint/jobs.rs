@@ -303,8 +303,9 @@ fn killed_criu_at(places: &Places, way: &str, file: &str, options: &[&str]) -> R
     let (kept, outcome) = (kept_loop(places)?, job.finish(LIMIT)?);
     let went_on = outcome.status.success() && outcome.text() == kept;
     let is_told = outcome.errors().contains("which a killed CRIU leaves behind");
-    let (trap, pipe) = (Some(128 + 5), Some(128 + 13));
-    let was_ended = [trap, pipe].contains(&outcome.status.code()) && is_told && kept.starts_with(&outcome.text());
+    let (trap, fault, pipe) = (Some(128 + 5), Some(128 + 11), Some(128 + 13));
+    let was_ended =
+        [trap, fault, pipe].contains(&outcome.status.code()) && is_told && kept.starts_with(&outcome.text());
     ensure!(went_on || was_ended, "{}", said(&outcome));
     let outcome = images(places, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
