@@ -265,9 +265,9 @@ pub(crate) struct SpaceFlags {
     /// The list of the job's shared memory.
     #[arg(long)]
     pub(crate) shared: PathBuf,
-    /// The job has pseudo-terminals.
-    #[arg(long)]
-    pub(crate) has_terminals: bool,
+    /// Numbers of the job's pseudo-terminals.
+    #[arg(long = "terminal")]
+    pub(crate) terminals: Vec<u32>,
     /// What restores the program.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,

@@ -38,8 +38,8 @@ pub(crate) fn enter(flags: &EnterFlags) -> Outcome {
 }
 
 fn split(flags: SpaceFlags) -> (Space, Vec<std::ffi::OsString>) {
-    let SpaceFlags { known_folder, folder, note, last_id, files, shared, has_terminals, command } = flags;
-    (Space { known_folder, folder, note, last_id, files, shared, has_terminals }, command)
+    let SpaceFlags { known_folder, folder, note, last_id, files, shared, terminals, command } = flags;
+    (Space { known_folder, folder, note, last_id, files, shared, terminals }, command)
 }
 
 /// Catches what a terminal sends. Programs that are started get the usual handling again.

@@ -44,8 +44,8 @@ pub struct Space {
     pub files: PathBuf,
     /// A list of that shared memory, as JSON.
     pub shared: PathBuf,
-    /// The job has pseudo-terminals.
-    pub has_terminals: bool,
+    /// Numbers of the job's pseudo-terminals.
+    pub terminals: Vec<u32>,
 }
 
 /// What failed, and what the system said.
@@ -77,7 +77,7 @@ pub fn keep(space: &Space, mut init: Command) -> Result<u8, SpaceError> {
         show(&space.folder, &space.known_folder).map_err(failed("mount the job's folder"))?;
     }
     make_shared(space)?;
-    if space.has_terminals {
+    if !space.terminals.is_empty() {
         terminals::mount_own().map_err(failed("mount /dev/pts"))?;
     }
     let status = init.status().map_err(failed("start the namespaces' first process"))?;
@@ -135,6 +135,7 @@ pub fn init(space: &Space, restore: &[OsString]) -> Result<u8, SpaceError> {
     fs::write("/proc/sys/kernel/ns_last_pid", space.last_id.to_string()).map_err(failed("set ids apart"))?;
     let (program, arguments) = restore.split_first().ok_or(io::ErrorKind::InvalidInput).map_err(failed("run CRIU"))?;
     let mut command = Command::new(program);
+    let filled = terminals::fill_up(&space.terminals).map_err(failed("make terminals"))?;
     let spawned = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let status = spawned.and_then(|mut child| {
         let work = space.note.parent().ok_or(io::ErrorKind::InvalidInput)?;
@@ -145,6 +146,7 @@ pub fn init(space: &Space, restore: &[OsString]) -> Result<u8, SpaceError> {
     if !status.map_err(failed("run CRIU"))?.is_some_and(|status| status.success()) {
         return Err(SpaceError { doing: "restore the program", source: io::Error::other("CRIU has failed") });
     }
+    drop(filled);
     let root = fs::read_to_string(&space.note).map_err(failed("read the program's id"))?;
     let root: i32 = root.trim().parse().map_err(io::Error::other).map_err(failed("read the program's id"))?;
     writeln!(io::stdout(), "{root}").map_err(failed("tell the program's id"))?;
@@ -220,8 +222,8 @@ impl Space {
             arguments.push(name.into());
             arguments.push(value.into());
         }
-        if self.has_terminals {
-            arguments.push("--has-terminals".into());
+        for number in &self.terminals {
+            arguments.push(format!("--terminal={number}").into());
         }
         arguments
     }

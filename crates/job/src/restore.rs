@@ -338,7 +338,7 @@ impl Raised {
         let mut is_told = false;
         loop {
             match Self::once(opened, criu, around, folder, apart) {
-                Err(RestoreError::Criu(error)) if error.is_of_port() && since.elapsed() < PORTS => {}
+                Err(error) if error.is_of_port() && since.elapsed() < PORTS => {}
                 other => return other,
             }
             if !is_told {
@@ -372,10 +372,12 @@ impl Raised {
             }
             Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
             // Somebody may have had one of the ids, if only for the moment in which a thread needed it. A failure with
-            // another cause comes again; what was said first is told, because there was no debris of a failure then.
+            // another cause comes again; what was said first is told, because there was no debris of a failure then. But a
+            // port may be free later.
             Err(first) => {
                 drop((made, turn));
-                Self::apart(opened, criu, around, folder, &inherit).map_err(|_| first.into())
+                let raised = Self::apart(opened, criu, around, folder, &inherit);
+                raised.map_err(|second| if second.is_of_port() { second } else { first.into() })
             }
         }
     }
@@ -398,7 +400,7 @@ impl Raised {
             last_id: highest.saturating_add(ID_GAP).min(highest_id()),
             files: opened.files.clone(),
             shared: around.work.join("shared.json"),
-            has_terminals: !opened.notes.terminals.is_empty(),
+            terminals: opened.notes.terminals.clone(),
         };
         let shared = serde_json::to_vec(&opened.notes.shared).map_err(io::Error::from);
         shared.and_then(|list| fs::write(&space.shared, list)).map_err(system("tell of the job's shared memory"))?;
@@ -455,6 +457,13 @@ fn inheritable() -> Result<[OwnedFd; 3], RestoreError> {
 fn highest_id() -> u32 {
     let most = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse::<u32>().ok());
     most.map_or(u32::MAX, |most| most.saturating_sub(1))
+}
+
+impl RestoreError {
+    /// Whether somebody else has a port that the job listens on.
+    fn is_of_port(&self) -> bool {
+        matches!(self, Self::Criu(error) if error.is_of_port())
+    }
 }
 
 impl From<CheckpointError> for RestoreError {

@@ -6,9 +6,11 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount};
+use rustix::pty::{OpenptFlags, openpt};
 
 use crate::tree::Process;
 
@@ -16,6 +18,9 @@ use crate::tree::Process;
 const PLACE: &str = "/dev/pts";
 /// Names by which pseudo-terminals are opened.
 const OPENED_AS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
+
+/// So many terminals are opened for the sake of their numbers at most.
+const MOST: u32 = 512;
 
 /// Numbers of those that the processes have open at the end that made them, as they see them.
 pub(crate) fn numbers(processes: &[Process]) -> Vec<u32> {
@@ -46,9 +51,20 @@ pub(crate) fn mount_own() -> io::Result<()> {
     Ok(mount("devpts", PLACE, "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)?)
 }
 
+/// Takes the numbers below and between these, in a new place of its own, until the value is dropped: CRIU finds a number by
+/// opening terminals until one has it, and opens 32 at most.
+pub(crate) fn fill_up(numbers: &[u32]) -> io::Result<Vec<OwnedFd>> {
+    let count = numbers.iter().max().map_or(0, |last| last.saturating_add(1)).min(MOST);
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    // The lowest free number is the next one's.
+    let all = (0..count).map(|number| Ok((number, openpt(flags)?)));
+    let all = all.collect::<io::Result<Vec<(u32, OwnedFd)>>>()?;
+    Ok(all.into_iter().filter(|(number, _)| !numbers.contains(number)).map(|(_, terminal)| terminal).collect())
+}
+
 #[cfg(test)]
 mod tests {
-    use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
+    use rustix::pty::{ptsname, unlockpt};
 
     use super::*;
 
