@@ -12,7 +12,7 @@ use std::thread;
 
 use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUresult, CUstream, host_register_flags};
 use katydid_driver::Driver;
-use katydid_image::{ChunkId, Sink, Source};
+use katydid_image::{ChunkId, ImageError, Sink, Source};
 use katydid_keep::Progress;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -113,7 +113,11 @@ impl Lift<'_> {
             if let Err(error) = run(number) {
                 // Nobody needs begin what the others will not end.
                 next.store(loads.len(), Ordering::Relaxed);
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                // The others learn of a failed write before its own thread has told the reason.
+                if failure.as_ref().is_none_or(is_of_another) {
+                    *failure = Some(error);
+                }
             }
         };
         let run = &run;
@@ -127,6 +131,11 @@ impl Lift<'_> {
         spawned.map_err(|source| SnapshotError::System { what: "start a thread", source })?;
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
+}
+
+/// Whether it says only that another thread has failed.
+fn is_of_another(error: &SnapshotError) -> bool {
+    matches!(error, SnapshotError::Image(ImageError::Spoiled { .. }))
 }
 
 fn threads() -> usize {
