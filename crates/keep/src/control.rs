@@ -105,19 +105,23 @@ impl Control {
 
     /// Has the main loop of a session at rest do `work`, and waits for its outcome; none if the session has ended.
     pub fn with<R: Send + 'static>(&self, work: impl FnOnce(&mut dyn Kept) -> R + Send + 'static) -> Option<R> {
+        self.order(work)?.recv().ok()
+    }
+
+    /// Orders `work`, whose outcome will be received; none if the session has ended.
+    fn order<R: Send + 'static>(&self, work: impl FnOnce(&mut dyn Kept) -> R + Send + 'static) -> Option<Receiver<R>> {
         let (answer, answered) = sync_channel(1);
         let work = move |session: &mut dyn Kept| {
-            // Who asked waits for the answer.
+            // Not everybody waits for the answer.
             let _ = answer.send(work(session));
         };
         self.orders.send(Order::Work(Box::new(work))).ok()?;
-        answered.recv().ok()
+        Some(answered)
     }
 
     /// Says that a snapshot of the session will be wanted soon: what can be found out while the program runs is.
     pub fn prepare(&self) {
-        let prepare = |session: &mut dyn Kept| session.prepare_snapshot();
-        if self.orders.send(Order::Work(Box::new(prepare))).is_ok() {
+        if self.order(|session| session.prepare_snapshot()).is_some() {
             self.switch.interrupt(0);
         }
     }
@@ -125,14 +129,7 @@ impl Control {
     /// What [`Kept::bytes_at_once`] of a session that runs says; 0 if it has ended.
     #[must_use]
     pub fn bytes_at_once(&self, full: bool) -> u64 {
-        let (answer, answered) = sync_channel(1);
-        let work = move |session: &mut dyn Kept| {
-            // Who asked waits for the answer.
-            let _ = answer.send(session.bytes_at_once(full));
-        };
-        if self.orders.send(Order::Work(Box::new(work))).is_err() {
-            return 0;
-        }
+        let Some(answered) = self.order(move |session| session.bytes_at_once(full)) else { return 0 };
         self.switch.interrupt(0);
         answered.recv().unwrap_or(0)
     }
