@@ -7,6 +7,7 @@ use std::thread;
 
 use katydid_image::{ChunkId, ImageError, Sink, Source};
 
+use crate::kept::Failure;
 use crate::progress::Progress;
 
 /// Bytes of a chunk: 2 MiB, as devices map memory.
@@ -21,25 +22,43 @@ pub enum ChunkError {
     /// The image.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// A chunk's bytes are not to be had.
+    #[error(transparent)]
+    Load(Failure),
     /// Nobody wants it any more.
     #[error("it was given up")]
     Cancelled,
 }
 
-/// Puts every chunk into an image; the names, in the order of the chunks.
+/// Fills memory with the chunk of a number.
+pub type Load<'a> = dyn Fn(usize, &mut [u8]) -> Result<(), ChunkError> + Sync + 'a;
+
+/// Puts chunks of these lengths into an image; the names, in the order of the chunks. `load` fills memory of the chunk's
+/// length with the bytes of the chunk of a number, whose place may be anywhere.
 ///
 /// # Errors
 ///
 /// The first one that any thread meets.
-pub fn put_all(chunks: &[&[u8]], sink: &dyn Sink, progress: &Progress) -> Result<Vec<ChunkId>, ChunkError> {
-    let names: Vec<Mutex<Option<ChunkId>>> = chunks.iter().map(|_| Mutex::new(None)).collect();
+pub fn put_each(
+    lengths: &[usize],
+    load: &Load<'_>,
+    sink: &dyn Sink,
+    progress: &Progress,
+) -> Result<Vec<ChunkId>, ChunkError> {
+    let names: Vec<Mutex<Option<ChunkId>>> = lengths.iter().map(|_| Mutex::new(None)).collect();
+    // Memory that is not in use: one for each thread in the end.
+    let rooms: Mutex<Vec<Vec<u8>>> = Mutex::default();
     let put = |index: usize| {
-        let name = sink.put(chunks[index])?;
+        let mut room = rooms.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        room.resize(lengths[index], 0);
+        load(index, &mut room)?;
+        let name = sink.put(&room)?;
         *names[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(name);
-        progress.add(chunks[index].len() as u64);
+        progress.add(room.len() as u64);
+        rooms.lock().unwrap_or_else(PoisonError::into_inner).push(room);
         Ok(())
     };
-    each(chunks.len(), progress, &put)?;
+    each(lengths.len(), progress, &put)?;
     let name = |name: Mutex<Option<ChunkId>>| name.into_inner().unwrap_or_else(PoisonError::into_inner);
     names.into_iter().map(|slot| name(slot).ok_or(ChunkError::Cancelled)).collect()
 }
@@ -67,7 +86,7 @@ pub fn read_all(chunks: Vec<(ChunkId, &mut [u8])>, source: &dyn Source, progress
 fn each(
     count: usize,
     progress: &Progress,
-    work: &(dyn Fn(usize) -> Result<(), ImageError> + Sync),
+    work: &(dyn Fn(usize) -> Result<(), ChunkError> + Sync),
 ) -> Result<(), ChunkError> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS).min(count);
     let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
@@ -91,7 +110,7 @@ fn each(
         run();
     });
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error.into()),
+        Some(error) => Err(error),
         None if progress.is_cancelled() => Err(ChunkError::Cancelled),
         None => Ok(()),
     }

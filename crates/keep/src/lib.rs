@@ -20,7 +20,7 @@ mod record;
 mod uploads;
 
 pub use calls::Calls;
-pub use chunks::{CHUNK, ChunkError, put_all, read_all};
+pub use chunks::{CHUNK, ChunkError, Load, put_each, read_all};
 pub use control::{Control, Orders, Pump, Pumped, RestError};
 pub use frame::Frame;
 pub use kept::{CaptureOptions, Failure, Kept, Restored, Taken};

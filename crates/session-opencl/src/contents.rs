@@ -1,4 +1,5 @@
-//! Contents of memory: copied aside while the program stands still, brought to the image behind its back, and put back.
+//! Contents of memory: copied aside while the program stands still ([`aside`]), brought to the image behind its back, and
+//! put back.
 //!
 //! | kind | what | object |
 //! |---|---|---|
@@ -12,31 +13,35 @@
 
 #![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
 
+mod aside;
+mod copier;
+mod frozen;
+mod spare;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
-use katydid_image::{ChunkId, Region, Sink, Source};
-use katydid_keep::{CHUNK, ChunkError, Progress, put_all, read_all};
+use katydid_image::{Region, Source};
+use katydid_keep::{CHUNK, ChunkError, Progress, read_all};
 use katydid_opencl_sys::constant::{
-    MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
+    DEVICE_TYPE_CPU, MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
 };
-use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
+use katydid_opencl_sys::{Code, cl_context, cl_device_id, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::kind;
 use katydid_wire::opencl::message::{kdclBuffer, kdclImage, kdclSvmAlloc};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+pub(crate) use self::aside::Captured;
+use self::copier::{Copier, Map};
+use self::spare::Spare;
 use crate::handlers::{driver, make};
 use crate::journal::{self, Mapped, State};
 use crate::landing::{End, Landing, Place as Landed, Target};
 use crate::objects::Object;
 use crate::session::Session;
-
-/// `CL_MEM_READ_WRITE`.
-const READ_WRITE: u64 = 1;
 
 /// Why contents cannot be kept, or put back.
 #[derive(Debug, thiserror::Error)]
@@ -106,67 +111,6 @@ struct Area {
     place: Place,
 }
 
-/// A queue of ours in a context, to copy with.
-struct Copier {
-    queue: cl_command_queue,
-    context: cl_context,
-    api: &'static Dispatch,
-}
-
-impl Drop for Copier {
-    fn drop(&mut self) {
-        // What cannot be released goes with the process.
-        let _ = driver!(self.api, clReleaseCommandQueue(self.queue));
-    }
-}
-
-/// Memory of ours for a copy, in pages that take no room before they are written to.
-struct Spare {
-    start: *mut void,
-    length: usize,
-}
-
-// SAFETY: plain memory, reached through `&self` for reading and `&mut self` for writing.
-unsafe impl Send for Spare {}
-// SAFETY: as above.
-unsafe impl Sync for Spare {}
-
-impl Spare {
-    fn new(bytes: u64) -> Result<Self, ContentsError> {
-        let none = || ContentsError::NoMemory { bytes };
-        let length = usize::try_from(bytes.max(1)).map_err(|_| none())?;
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) }.map_err(|_| none())?;
-        // SAFETY: the mapping is ours; without large pages it is only slower to fill.
-        let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
-        Ok(Self { start: start.cast(), length })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped by `new`, and zeros where nobody has written.
-        unsafe { slice::from_raw_parts(self.start.cast::<u8>(), self.length) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed alone.
-        unsafe { slice::from_raw_parts_mut(self.start.cast::<u8>(), self.length) }
-    }
-}
-
-impl Drop for Spare {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody has a reference any more.
-        let _ = unsafe { munmap(self.start.cast(), self.length) };
-    }
-}
-
-/// Contents that the program cannot change any more.
-pub(crate) struct Captured {
-    regions: Vec<(Region, Option<Spare>)>,
-    progress: Arc<Progress>,
-}
-
 impl Session {
     /// All memory with contents.
     fn areas(&self) -> Result<Vec<Area>, ContentsError> {
@@ -190,11 +134,11 @@ impl Session {
     }
 
     /// A queue in every context that areas need.
-    fn copiers(&self, areas: &[Area]) -> Result<HashMap<u32, Copier>, ContentsError> {
+    fn copiers(&self, areas: &[Area]) -> Result<HashMap<u32, Arc<Copier>>, ContentsError> {
         let mut copiers = HashMap::new();
         for context in areas.iter().map(|area| area.context).filter(|context| *context != 0) {
             if let Entry::Vacant(place) = copiers.entry(context) {
-                place.insert(self.copier(context).map_err(|code| ContentsError::Queue { code })?);
+                place.insert(Arc::new(self.copier(context).map_err(|code| ContentsError::Queue { code })?));
             }
         }
         Ok(copiers)
@@ -203,35 +147,17 @@ impl Session {
     fn copier(&self, id: u32) -> Result<Copier, Code> {
         let context: Object<cl_context> = self.shared.objects.get(id)?;
         let devices = self.journal.get(id).map(journal::devices_of).unwrap_or_default();
+        let devices: Vec<cl_device_id> = self.shared.objects.all(&devices)?;
         let device = *devices.first().ok_or(Code::INVALID_CONTEXT)?;
-        let device: Object<cl_device_id> = self.shared.objects.get(device)?;
-        let queue = make!(context.api, clCreateCommandQueue(context.handle, device.handle, 0))?;
-        Ok(Copier { queue, context: context.handle, api: context.api })
+        let queue = make!(context.api, clCreateCommandQueue(context.handle, device, 0))?;
+        let is_host = devices.iter().all(|device| self.is_processor(*device));
+        Ok(Copier { queue, context: context.handle, device, api: context.api, is_host })
     }
 
-    /// Copies all contents aside; what there is no memory for goes to the image at once.
-    ///
-    /// # Errors
-    ///
-    /// What cannot be kept. The session is as it was.
-    pub(crate) fn capture(&self, sink: &dyn Sink, progress: &Arc<Progress>) -> Result<Captured, ContentsError> {
-        let areas = self.areas()?;
-        let copiers = self.copiers(&areas)?;
-        progress.expect(areas.iter().map(|area| area.bytes).sum());
-        let (mut room, mut regions) = (free_memory() / 2, Vec::new());
-        for area in &areas {
-            let mut spare = Spare::new(area.bytes)?;
-            area.read(copiers.get(&area.context), &mut spare)?;
-            let mut region = area.region();
-            if area.bytes <= room {
-                room -= area.bytes;
-                regions.push((region, Some(spare)));
-            } else {
-                region.chunks = put_all(&chunks_of(&spare), sink, progress)?;
-                regions.push((region, None));
-            }
-        }
-        Ok(Captured { regions, progress: Arc::clone(progress) })
+    /// Whether a device is one of the machine's own processors; parts of these are not asked for.
+    fn is_processor(&self, device: cl_device_id) -> bool {
+        let known = self.platforms.iter().flat_map(|platform| &platform.devices);
+        known.into_iter().any(|(other, kind)| *other == device && kind & DEVICE_TYPE_CPU != 0)
     }
 
     /// Fills memory from an image.
@@ -261,10 +187,20 @@ impl Session {
                 object: area.object,
                 bytes: area.bytes,
             })?;
+            let copier = copiers.get(&area.context).map(Arc::as_ref);
+            let fill = |bytes: &mut [u8]| {
+                let places = bytes.chunks_mut(CHUNK as usize);
+                read_all(region.chunks.iter().copied().zip(places).collect(), source, progress)
+            };
+            if let Some(lent) = area.lend(copier, false) {
+                let start = ptr::with_exposed_provenance_mut::<u8>(lent.address as usize);
+                // SAFETY: so many bytes of the driver's or ours, which nobody uses before the session is rebuilt.
+                fill(unsafe { slice::from_raw_parts_mut(start, area.bytes as usize) })?;
+                continue;
+            }
             let mut spare = Spare::new(area.bytes)?;
-            let places = spare.bytes_mut().chunks_mut(CHUNK as usize);
-            read_all(region.chunks.iter().copied().zip(places).collect(), source, progress)?;
-            area.write(copiers.get(&area.context), &spare)?;
+            fill(spare.bytes_mut())?;
+            area.write(copier, &spare)?;
         }
         Ok(())
     }
@@ -346,19 +282,32 @@ fn shape(mut left: &[u8]) -> Option<([usize; 3], u32)> {
     Some((region, u32::take(&mut left)?))
 }
 
-/// Bytes that the system could give.
-fn free_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kibibytes.unwrap_or(0) << 10
-}
-
-fn chunks_of(spare: &Spare) -> Vec<&[u8]> {
-    spare.bytes().chunks(CHUNK as usize).collect()
+/// Where contents lie in this process.
+struct Lent<'a> {
+    address: u64,
+    /// What keeps them there.
+    _map: Option<Map<'a>>,
 }
 
 impl Area {
+    /// Where the contents lie in this process, to be read or to be written, if they do.
+    fn lend<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<Lent<'a>> {
+        let address = |place: *const void| place.expose_provenance() as u64;
+        let copier = copier.filter(|copier| copier.is_host);
+        match &self.place {
+            Place::Landing(landing) => match &landing.place {
+                Landed::Own(target) => Some(Lent { address: address(target.pointer()), _map: None }),
+                Landed::Svm(..) => None,
+            },
+            Place::Svm(address) => copier.map(|_| Lent { address: *address, _map: None }),
+            Place::Buffer(memory, flags) => {
+                let map = copier?.map(*memory, (self.bytes, *flags), is_out).ok()?;
+                Some(Lent { address: address(map.place), _map: Some(map) })
+            }
+            Place::Image(..) => None,
+        }
+    }
+
     /// What the image says of it, without the chunks.
     fn region(&self) -> Region {
         let address = if let Place::Svm(address) = self.place { address } else { 0 };
@@ -394,7 +343,7 @@ impl Area {
         let to = spare.start;
         let code = match &self.place {
             Place::Buffer(memory, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
-                copier.read(*memory, self.bytes, to)
+                copier.read(*memory, 0, self.bytes, to)
             }
             Place::Image(memory, region, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 let (zero, null) = ([0; 3], ptr::null_mut());
@@ -407,7 +356,7 @@ impl Area {
             Place::Landing(_) => Ok(()),
             hidden => copier.through(self.bytes, |scratch| {
                 copier.between(hidden, scratch, self.bytes, true)?;
-                copier.read(scratch, self.bytes, to)
+                copier.read(scratch, 0, self.bytes, to)
             }),
         };
         code.map_err(self.failed())
@@ -450,79 +399,4 @@ impl Area {
 
 fn pointer(address: u64) -> *mut void {
     ptr::with_exposed_provenance_mut(address as usize)
-}
-
-impl Copier {
-    fn read(&self, memory: cl_mem, bytes: u64, to: *mut void) -> Result<(), Code> {
-        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
-        driver!(self.api, clEnqueueReadBuffer(queue, memory, 1, 0, size, to, 0, ptr::null(), null)).ok()
-    }
-
-    fn write(&self, memory: cl_mem, bytes: u64, from: *const void) -> Result<(), Code> {
-        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
-        driver!(self.api, clEnqueueWriteBuffer(queue, memory, 1, 0, size, from, 0, ptr::null(), null)).ok()
-    }
-
-    fn copy_svm(&self, to: *mut void, from: *const void, bytes: u64) -> Result<(), Code> {
-        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
-        driver!(self.api, clEnqueueSVMMemcpy(queue, 1, to, from, size, 0, ptr::null(), null)).ok()
-    }
-
-    /// Does `work` with a buffer of ours.
-    fn through(&self, bytes: u64, work: impl FnOnce(cl_mem) -> Result<(), Code>) -> Result<(), Code> {
-        let (size, null) = (bytes as usize, ptr::null_mut());
-        let scratch = make!(self.api, clCreateBuffer(self.context, READ_WRITE, size, null))?;
-        let done = work(scratch);
-        driver!(self.api, clReleaseMemObject(scratch)).ok()?;
-        done
-    }
-
-    /// Copies between memory that the host may not reach and a buffer of ours.
-    fn between(&self, place: &Place, scratch: cl_mem, bytes: u64, is_out: bool) -> Result<(), Code> {
-        let (queue, size, null, none) = (self.queue, bytes as usize, ptr::null_mut(), ptr::null());
-        let zero = [0; 3];
-        let start = zero.as_ptr();
-        let code = match place {
-            Place::Buffer(memory, _) => {
-                let (from, to) = if is_out { (*memory, scratch) } else { (scratch, *memory) };
-                driver!(self.api, clEnqueueCopyBuffer(queue, from, to, 0, 0, size, 0, none, null))
-            }
-            Place::Image(memory, region, _) if is_out => {
-                let area = region.as_ptr();
-                driver!(self.api, clEnqueueCopyImageToBuffer(queue, *memory, scratch, start, area, 0, 0, none, null))
-            }
-            Place::Image(memory, region, _) => {
-                let area = region.as_ptr();
-                driver!(self.api, clEnqueueCopyBufferToImage(queue, scratch, *memory, 0, start, area, 0, none, null))
-            }
-            _ => Code::INVALID_VALUE,
-        };
-        code.ok()?;
-        driver!(self.api, clFinish(queue)).ok()
-    }
-}
-
-impl Captured {
-    /// Bytes that the session holds.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.regions.iter().map(|(region, _)| region.bytes).sum()
-    }
-
-    /// Brings everything to the image; for a thread of its own, while the program goes on.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is in the way.
-    pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<Vec<Region>, ContentsError> {
-        let all: Vec<&[u8]> = self.regions.iter().filter_map(|(_, spare)| spare.as_ref()).flat_map(chunks_of).collect();
-        let mut names = put_all(&all, sink, &self.progress)?.into_iter();
-        let named = |(mut region, spare): (Region, Option<Spare>)| {
-            if let Some(spare) = spare {
-                let count = spare.bytes().len().div_ceil(CHUNK as usize);
-                region.chunks = names.by_ref().take(count).collect::<Vec<ChunkId>>();
-            }
-            region
-        };
-        Ok(self.regions.drain(..).map(named).collect())
-    }
 }

@@ -21,6 +21,10 @@ const KEPT: &str = "kept_objects";
 /// Two kinds of PoCL's CPU devices.
 const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
 
+/// Where a worker is told to make its copies while a program stands still, and programs with all kinds of contents. Left to
+/// itself, it has a child keep those of PoCL.
+const ASIDE: [(&str, &str); 3] = [("device", "kept_objects"), ("host", "kept_objects"), ("host", "kept_svm")];
+
 /// What a scenario takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Takes {
@@ -45,9 +49,16 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     for name in programs(places).unwrap_or_default().into_iter().filter(|name| !name.starts_with("mpi_")) {
         for way in WAYS {
             let (places, name) = (places.clone(), name.clone());
-            let trial = Trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&places, &name, way));
+            let trial = Trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&places, &name, way, &[]));
             trials.push(trial.with_ignored_flag(!has_driver));
         }
+    }
+    for (aside, name) in ASIDE {
+        let places = places.clone();
+        let trial = Trial::test(format!("shm::opencl::{name}::aside_in_{aside}"), move || {
+            one_of_opencl(&places, name, "shm", &[("KATYDID_OPENCL_ASIDE", aside)])
+        });
+        trials.push(trial.with_ignored_flag(!has_driver));
     }
     for (name, scenario, ways, takes) in SCENARIOS {
         let is_there = match takes {

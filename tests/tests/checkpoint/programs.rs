@@ -74,11 +74,16 @@ fn one(places: &Places, app: &App, variant: Variant, way: &str) -> Result<(), Fa
     Run::of(&app.name, kept(places, app)?, (seed, count)).through(&stage, &start).map_err(shown)
 }
 
-/// The same of a program of OpenCL.
-pub(crate) fn one_of_opencl(places: &Places, name: &str, way: &str) -> Result<(), Failed> {
+/// The same of a program of OpenCL; `further` are variables of the server.
+pub(crate) fn one_of_opencl(
+    places: &Places,
+    name: &str,
+    way: &str,
+    further: &[(&'static str, &str)],
+) -> Result<(), Failed> {
     let seed = number("KATYDID_CHECKPOINT_SEED", 1)? ^ hash(&format!("{way}opencl{name}"));
     let count = number("KATYDID_CHECKPOINT_COUNT", COUNT as u64)? as usize;
-    let stage = Stage::with_opencl(places, way, &[])?;
+    let stage = Stage::with_opencl(places, way, further)?;
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
     Run::of(name, kept_of(&stage.places, name)?, (seed, count)).through(&stage, &start).map_err(shown)
 }

@@ -1,0 +1,243 @@
+//! What is done while the program stands still: contents are put where it cannot change them any more.
+//!
+//! | where they lie | copied to | in a GiB |
+//! |---|---|---|
+//! | in this process: buffers and shared virtual memory of processors, what was read and not fetched | nowhere: a child keeps the pages ([`Frozen`]) | some 25 ms |
+//! | on a device with room | memory of that device | as fast as the device copies |
+//! | elsewhere, and where there is no child or no room | memory of the worker's | as fast as the driver reads |
+//!
+//! What there is no memory for at all goes to the image at once.
+
+#![expect(unsafe_code, reason = "reads mapped memory where there is no room for a copy")]
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+
+use katydid_image::{Region, Sink};
+use katydid_keep::{CHUNK, ChunkError, Load, Progress, put_each};
+
+use super::copier::{Copier, Scratch};
+use super::frozen::{Frozen, Private, pages};
+use super::spare::{Spare, free_memory};
+use super::{Area, ContentsError, Lent, Place};
+use crate::session::Session;
+use crate::svm::PAGE;
+
+/// Names where copies are made, to compare the ways: `process`, `device` or `host`.
+const WAY_VARIABLE: &str = "KATYDID_OPENCL_ASIDE";
+
+/// Where copies may be made; memory of the worker's always.
+#[derive(Debug, Clone, Copy)]
+struct Ways {
+    process: bool,
+    device: bool,
+}
+
+impl Ways {
+    fn wanted() -> Self {
+        let wanted = std::env::var(WAY_VARIABLE).unwrap_or_default();
+        let is = |way: &str| wanted.is_empty() || wanted == way;
+        Self { process: is("process"), device: is("device") }
+    }
+}
+
+/// Where the bytes of an area lie that the program cannot change any more.
+enum Aside {
+    /// At this address of the child's.
+    Frozen(Arc<Frozen>, u64),
+    /// On the device.
+    Device(Scratch),
+    /// In memory of the worker's.
+    Spare(Spare),
+}
+
+impl Aside {
+    /// Fills `out` with what is at an offset.
+    fn load(&self, offset: u64, out: &mut [u8]) -> Result<(), ChunkError> {
+        match self {
+            Self::Frozen(frozen, address) => {
+                frozen.read(address + offset, out).map_err(|error| ChunkError::Load(error.into()))?;
+            }
+            Self::Device(scratch) => {
+                let failed = |code| ChunkError::Load(ContentsError::Queue { code }.into());
+                scratch.read(offset, out).map_err(failed)?;
+            }
+            Self::Spare(spare) => {
+                let start = offset as usize;
+                out.copy_from_slice(&spare.bytes()[start..start + out.len()]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Contents that the program cannot change any more.
+pub(crate) struct Captured {
+    /// None of what is in the image already.
+    regions: Vec<(Region, Option<Aside>)>,
+    progress: Arc<Progress>,
+}
+
+/// An area on its way aside.
+struct Item<'a> {
+    area: &'a Area,
+    copier: Option<&'a Arc<Copier>>,
+    lent: Option<Lent<'a>>,
+    /// There is memory for a copy.
+    has_room: bool,
+}
+
+impl Item<'_> {
+    /// The addresses in this process.
+    fn range(&self) -> Option<Range<u64>> {
+        self.lent.as_ref().map(|lent| lent.address..lent.address + self.area.bytes)
+    }
+}
+
+impl Session {
+    /// Copies all contents aside; what there is no memory for goes to the image at once.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be kept. The session is as it was.
+    pub(crate) fn capture(&self, sink: &dyn Sink, progress: &Arc<Progress>) -> Result<Captured, ContentsError> {
+        let areas = self.areas()?;
+        let copiers = self.copiers(&areas)?;
+        progress.expect(areas.iter().map(|area| area.bytes).sum());
+        let ways = Ways::wanted();
+        let items = items(&areas, &copiers, ways);
+        let frozen = freeze(&items).map(Arc::new);
+        let mut room = self.device_room(&copiers, ways);
+        let mut regions = Vec::new();
+        for item in &items {
+            let mut region = item.area.region();
+            let aside = match (&frozen, &item.lent) {
+                (Some(frozen), Some(lent)) if item.has_room => Some(Aside::Frozen(Arc::clone(frozen), lent.address)),
+                _ if item.has_room => Some(item.copy(&mut room)?),
+                _ => {
+                    region.chunks = item.put(sink, progress)?;
+                    None
+                }
+            };
+            regions.push((region, aside));
+        }
+        Ok(Captured { regions, progress: Arc::clone(progress) })
+    }
+
+    /// Bytes of device memory that copies may take: half of what the session leaves of it. Others may use the device too.
+    fn device_room(&self, copiers: &HashMap<u32, Arc<Copier>>, ways: Ways) -> u64 {
+        let smallest = copiers.values().map(|copier| copier.device_bytes()).min().filter(|_| ways.device);
+        smallest.unwrap_or(0).saturating_sub(self.shared.usage.memory()) / 2
+    }
+}
+
+/// All areas, with their places in this process as far as they have one that a child would keep.
+fn items<'a>(areas: &'a [Area], copiers: &'a HashMap<u32, Arc<Copier>>, ways: Ways) -> Vec<Item<'a>> {
+    let mut room = free_memory() / 2;
+    let item = |area: &'a Area| {
+        let copier = copiers.get(&area.context);
+        let lent = area.lend(copier.map(Arc::as_ref), true).filter(|_| ways.process);
+        let has_room = area.bytes <= room;
+        room -= if has_room { area.bytes } else { 0 };
+        Item { area, copier, lent, has_room }
+    };
+    let mut items: Vec<Item<'a>> = areas.iter().map(item).collect();
+    let private = Private::now();
+    for item in &mut items {
+        if item.range().is_some_and(|range| !private.holds(&range)) {
+            item.lent = None;
+        }
+    }
+    items
+}
+
+/// Has a child keep what lies in this process; none if there is nothing, or the system does not let us.
+fn freeze(items: &[Item<'_>]) -> Option<Frozen> {
+    let ranges = |has_room| {
+        let of = move |item: &&Item<'_>| item.has_room == has_room;
+        items.iter().filter(of).filter_map(Item::range).collect::<Vec<_>>()
+    };
+    let (wanted, rest) = (ranges(true), ranges(false));
+    if wanted.is_empty() {
+        return None;
+    }
+    let unwanted: Vec<Range<u64>> =
+        rest.iter().map(|range| pages(range, PAGE)).filter(|pages| !pages.is_empty()).collect();
+    let frozen = Frozen::new(&unwanted).ok()?;
+    wanted.iter().all(|range| frozen.has(range)).then_some(frozen)
+}
+
+impl Item<'_> {
+    /// Copies the area to its device if there is `room` of so many bytes, or to memory of the worker's.
+    fn copy(&self, room: &mut u64) -> Result<Aside, ContentsError> {
+        let area = self.area;
+        let can = matches!(area.place, Place::Buffer(..) | Place::Image(..)) && area.bytes <= *room;
+        let scratch = self.copier.filter(|_| can).map(|copier| Scratch::of(copier, &area.place, area.bytes));
+        if let Some(Ok(scratch)) = scratch {
+            *room -= area.bytes;
+            return Ok(Aside::Device(scratch));
+        }
+        let mut spare = Spare::new(area.bytes)?;
+        area.read(self.copier.map(Arc::as_ref), &mut spare)?;
+        Ok(Aside::Spare(spare))
+    }
+
+    /// Brings the area to the image now.
+    fn put(&self, sink: &dyn Sink, progress: &Progress) -> Result<Vec<katydid_image::ChunkId>, ContentsError> {
+        if let Some(lent) = &self.lent {
+            let address = lent.address;
+            let load = |index: usize, out: &mut [u8]| {
+                let from = ptr::with_exposed_provenance::<u8>((address + index as u64 * CHUNK) as usize);
+                // SAFETY: a chunk of the area, which is mapped, and which nobody writes while the program stands still.
+                unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+                Ok(())
+            };
+            return Ok(put_each(&lengths(self.area.bytes), &load, sink, progress)?);
+        }
+        let mut spare = Spare::new(self.area.bytes)?;
+        self.area.read(self.copier.map(Arc::as_ref), &mut spare)?;
+        let aside = Aside::Spare(spare);
+        let load = |index: usize, out: &mut [u8]| aside.load(index as u64 * CHUNK, out);
+        Ok(put_each(&lengths(self.area.bytes), &load, sink, progress)?)
+    }
+}
+
+/// Lengths of the chunks of so many bytes.
+fn lengths(bytes: u64) -> Vec<usize> {
+    (0..bytes.div_ceil(CHUNK)).map(|index| CHUNK.min(bytes - index * CHUNK) as usize).collect()
+}
+
+impl Captured {
+    /// Bytes that the session holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.regions.iter().map(|(region, _)| region.bytes).sum()
+    }
+
+    /// Brings everything to the image; for a thread of its own, while the program goes on.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is in the way.
+    pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<Vec<Region>, ContentsError> {
+        let (mut all, mut places) = (Vec::new(), Vec::new());
+        for (region, aside) in &self.regions {
+            let Some(aside) = aside else { continue };
+            for (index, length) in lengths(region.bytes).into_iter().enumerate() {
+                all.push(length);
+                places.push((aside, index as u64 * CHUNK));
+            }
+        }
+        let load: &Load<'_> = &|index, out| places[index].0.load(places[index].1, out);
+        let mut names = put_each(&all, load, sink, &self.progress)?.into_iter();
+        drop(places);
+        let named = |(mut region, aside): (Region, Option<Aside>)| {
+            if aside.is_some() {
+                region.chunks = names.by_ref().take(region.bytes.div_ceil(CHUNK) as usize).collect();
+            }
+            region
+        };
+        Ok(self.regions.drain(..).map(named).collect())
+    }
+}

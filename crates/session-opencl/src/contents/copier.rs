@@ -1,0 +1,156 @@
+//! A queue of ours in a context, to copy with.
+
+#![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
+
+use std::ptr;
+use std::sync::Arc;
+
+use katydid_opencl_sys::constant::{DEVICE_GLOBAL_MEM_SIZE, MAP_READ, MAP_WRITE, MEM_HOST_WRITE_ONLY};
+use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
+
+use super::Place;
+use crate::data::ask;
+use crate::handlers::{driver, make};
+
+/// `CL_MEM_READ_WRITE`.
+const READ_WRITE: u64 = 1;
+
+/// The queue, which keeps its context alive.
+pub(super) struct Copier {
+    pub(super) queue: cl_command_queue,
+    pub(super) context: cl_context,
+    /// Of which the queue is.
+    pub(super) device: cl_device_id,
+    pub(super) api: &'static Dispatch,
+    /// All devices of the context are processors, so that what it has lies in this process.
+    pub(super) is_host: bool,
+}
+
+// SAFETY: OpenCL objects may be used from every thread; no pointer is followed here.
+unsafe impl Send for Copier {}
+// SAFETY: as above.
+unsafe impl Sync for Copier {}
+
+impl Drop for Copier {
+    fn drop(&mut self) {
+        // What cannot be released goes with the process.
+        let _ = driver!(self.api, clReleaseCommandQueue(self.queue));
+    }
+}
+
+impl Copier {
+    /// Bytes of the device's memory; 0 if it does not say.
+    pub(super) fn device_bytes(&self) -> u64 {
+        let null = ptr::null_mut();
+        let get =
+            |size, place| driver!(self.api, clGetDeviceInfo(self.device, DEVICE_GLOBAL_MEM_SIZE, size, place, null));
+        ask(get).unwrap_or(0)
+    }
+
+    /// Maps all of a buffer: its address in this process, as long as the value is there. What is to be written may lie
+    /// there as zeros.
+    pub(super) fn map(&self, memory: cl_mem, (bytes, flags): (u64, u64), is_out: bool) -> Result<Map<'_>, Code> {
+        // A map for writing brings the contents as well.
+        let way = if is_out && flags & MEM_HOST_WRITE_ONLY == 0 { MAP_READ } else { MAP_WRITE };
+        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
+        let place = make!(self.api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
+        Ok(Map { copier: self, memory, place })
+    }
+
+    pub(super) fn read(&self, memory: cl_mem, at: u64, bytes: u64, to: *mut void) -> Result<(), Code> {
+        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
+        driver!(self.api, clEnqueueReadBuffer(queue, memory, 1, at as usize, size, to, 0, ptr::null(), null)).ok()
+    }
+
+    pub(super) fn write(&self, memory: cl_mem, bytes: u64, from: *const void) -> Result<(), Code> {
+        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
+        driver!(self.api, clEnqueueWriteBuffer(queue, memory, 1, 0, size, from, 0, ptr::null(), null)).ok()
+    }
+
+    pub(super) fn copy_svm(&self, to: *mut void, from: *const void, bytes: u64) -> Result<(), Code> {
+        let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
+        driver!(self.api, clEnqueueSVMMemcpy(queue, 1, to, from, size, 0, ptr::null(), null)).ok()
+    }
+
+    /// Does `work` with a buffer of ours.
+    pub(super) fn through(&self, bytes: u64, work: impl FnOnce(cl_mem) -> Result<(), Code>) -> Result<(), Code> {
+        let (size, null) = (bytes as usize, ptr::null_mut());
+        let scratch = make!(self.api, clCreateBuffer(self.context, READ_WRITE, size, null))?;
+        let done = work(scratch);
+        driver!(self.api, clReleaseMemObject(scratch)).ok()?;
+        done
+    }
+
+    /// Copies between memory that the host may not reach and a buffer of ours.
+    pub(super) fn between(&self, place: &Place, scratch: cl_mem, bytes: u64, is_out: bool) -> Result<(), Code> {
+        let (queue, size, null, none) = (self.queue, bytes as usize, ptr::null_mut(), ptr::null());
+        let zero = [0; 3];
+        let start = zero.as_ptr();
+        let code = match place {
+            Place::Buffer(memory, _) => {
+                let (from, to) = if is_out { (*memory, scratch) } else { (scratch, *memory) };
+                driver!(self.api, clEnqueueCopyBuffer(queue, from, to, 0, 0, size, 0, none, null))
+            }
+            Place::Image(memory, region, _) if is_out => {
+                let area = region.as_ptr();
+                driver!(self.api, clEnqueueCopyImageToBuffer(queue, *memory, scratch, start, area, 0, 0, none, null))
+            }
+            Place::Image(memory, region, _) => {
+                let area = region.as_ptr();
+                driver!(self.api, clEnqueueCopyBufferToImage(queue, scratch, *memory, 0, start, area, 0, none, null))
+            }
+            _ => Code::INVALID_VALUE,
+        };
+        code.ok()?;
+        driver!(self.api, clFinish(queue)).ok()
+    }
+}
+
+/// A buffer that is mapped.
+pub(super) struct Map<'a> {
+    copier: &'a Copier,
+    memory: cl_mem,
+    pub(super) place: *mut void,
+}
+
+impl Drop for Map<'_> {
+    fn drop(&mut self) {
+        let (api, queue, null) = (self.copier.api, self.copier.queue, ptr::null_mut());
+        // What cannot be unmapped stays so, which harms nobody but the driver.
+        let _ = driver!(api, clEnqueueUnmapMemObject(queue, self.memory, self.place, 0, ptr::null(), null));
+        let _ = driver!(api, clFinish(queue));
+    }
+}
+
+/// Memory of the device that contents were copied to.
+pub(super) struct Scratch {
+    copier: Arc<Copier>,
+    memory: cl_mem,
+}
+
+// SAFETY: as for `Copier`.
+unsafe impl Send for Scratch {}
+// SAFETY: as above.
+unsafe impl Sync for Scratch {}
+
+impl Scratch {
+    /// A copy of what lies in a place.
+    pub(super) fn of(copier: &Arc<Copier>, place: &Place, bytes: u64) -> Result<Self, Code> {
+        let (size, null) = (bytes as usize, ptr::null_mut());
+        let memory = make!(copier.api, clCreateBuffer(copier.context, READ_WRITE, size, null))?;
+        let scratch = Self { copier: Arc::clone(copier), memory };
+        scratch.copier.between(place, memory, bytes, true)?;
+        Ok(scratch)
+    }
+
+    /// Fills `out` with what is at an offset.
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Code> {
+        self.copier.read(self.memory, offset, out.len() as u64, out.as_mut_ptr().cast())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = driver!(self.copier.api, clReleaseMemObject(self.memory));
+    }
+}

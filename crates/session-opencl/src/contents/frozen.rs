@@ -1,0 +1,204 @@
+//! The memory of this process as it was at one moment.
+//!
+//! A child shares all private pages with this process until one of the two writes to them, so a copy of any size is made
+//! in the time that page tables take (some 25 ms a GiB), and takes room for what changes while it is needed. The child has
+//! no descriptors and does nothing: it waits for its end, which comes with that of the value or of the process.
+
+#![expect(unsafe_code, reason = "makes a child of one thread, and reads its memory")]
+
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+/// The child.
+#[derive(Debug)]
+pub(super) struct Frozen {
+    pid: i32,
+    /// The child ends when this does.
+    _life: OwnedFd,
+}
+
+impl Frozen {
+    /// Freezes all private memory but what is `unwanted`: whole pages at these addresses.
+    ///
+    /// # Errors
+    ///
+    /// The system makes no child.
+    pub(super) fn new(unwanted: &[Range<u64>]) -> io::Result<Self> {
+        let (read, life) = pipe_with(PipeFlags::CLOEXEC)?;
+        let held = block_signals();
+        // SAFETY: as `fork`, with no signal at the end: the child runs `stay` alone, which takes no lock and no memory.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+        if pid == 0 {
+            stay(read.as_raw_fd(), unwanted);
+        }
+        let failure = io::Error::last_os_error();
+        // SAFETY: the set was filled by `block_signals`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const held, ptr::null_mut()) };
+        if pid < 0 { Err(failure) } else { Ok(Self { pid: pid as i32, _life: life }) }
+    }
+
+    /// Fills `out` with what was at `address`.
+    ///
+    /// # Errors
+    ///
+    /// The system does not let this process read there, or nothing was there.
+    pub(super) fn read(&self, address: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let rest = &mut out[done..];
+            let there = ptr::with_exposed_provenance_mut(address as usize + done);
+            let to = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+            let from = libc::iovec { iov_base: there, iov_len: rest.len() };
+            // SAFETY: writes into `rest` alone; a bad address of the child's is an error.
+            let count = unsafe { libc::process_vm_readv(self.pid, &raw const to, 1, &raw const from, 1, 0) };
+            match count {
+                1.. => done += count as usize,
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the first and the last byte of a range can be read.
+    pub(super) fn has(&self, range: &Range<u64>) -> bool {
+        let is_there = |address| self.read(address, &mut [0]).is_ok();
+        range.is_empty() || (is_there(range.start) && is_there(range.end - 1))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // SAFETY: a child of this process that nobody else waits for, as its end sends no signal.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, ptr::null_mut(), libc::__WALL);
+        }
+    }
+}
+
+/// Blocks all signals of this thread, so that the child never runs a handler; the set that was blocked before.
+fn block_signals() -> libc::sigset_t {
+    let (mut all, mut held) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: both sets are locals that the calls fill.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigemptyset(held.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), held.as_mut_ptr());
+        held.assume_init()
+    }
+}
+
+/// What the child does: keeps `read` alone, gives `unwanted` pages back, and waits for the end of the other side.
+fn stay(read: i32, unwanted: &[Range<u64>]) -> ! {
+    let mut byte = 0u8;
+    // SAFETY: system calls alone, on descriptors and pages that nobody in this process uses but this thread.
+    unsafe {
+        if read > 0 {
+            libc::syscall(libc::SYS_close_range, 0, read - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, read + 1, u32::MAX, 0);
+        for range in unwanted {
+            libc::syscall(libc::SYS_munmap, range.start, range.end - range.start);
+        }
+        while libc::syscall(libc::SYS_read, read, &raw mut byte, 1) < 0 && *libc::__errno_location() == libc::EINTR {}
+        libc::_exit(0)
+    }
+}
+
+/// Memory of this process that a child would not see changed: mapped for itself alone.
+#[derive(Debug)]
+pub(super) struct Private(Vec<Range<u64>>);
+
+impl Private {
+    /// What it is now; nothing where the system does not tell.
+    pub(super) fn now() -> Self {
+        Self::of(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
+    }
+
+    /// Neighbours are one range.
+    fn of(maps: &str) -> Self {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for range in maps.lines().filter_map(private_range) {
+            match ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => ranges.push(range),
+            }
+        }
+        Self(ranges)
+    }
+
+    /// Whether all of a range is.
+    pub(super) fn holds(&self, range: &Range<u64>) -> bool {
+        self.0.iter().any(|private| private.start <= range.start && range.end <= private.end)
+    }
+}
+
+/// The addresses in a line of a process's maps, if they are readable and its own.
+fn private_range(line: &str) -> Option<Range<u64>> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let access = words.next()?;
+    let is_private = access.starts_with('r') && access.ends_with('p');
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    is_private.then_some(number(start)?..number(end)?)
+}
+
+/// The whole pages in a range.
+pub(super) fn pages(range: &Range<u64>, page: u64) -> Range<u64> {
+    let start = range.start.next_multiple_of(page);
+    start..(range.end / page * page).max(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_as_it_was_when_it_was_frozen() {
+        let mut memory = vec![7u8; 300_000];
+        let start = memory.as_ptr().expose_provenance() as u64;
+        let frozen = Frozen::new(&[]).unwrap();
+        memory.fill(8);
+        let mut seen = vec![0; memory.len()];
+        frozen.read(start, &mut seen).unwrap();
+        assert!(seen.iter().all(|byte| *byte == 7) && memory.iter().all(|byte| *byte == 8));
+        assert!(frozen.has(&(start..start + 300_000)) && !frozen.has(&(64..128)));
+    }
+
+    #[test]
+    fn what_is_unwanted_is_not_there() {
+        let memory = vec![7u8; 1 << 20];
+        let start = memory.as_ptr().expose_provenance() as u64;
+        let pages = pages(&(start..start + (1 << 20)), 4096);
+        let frozen = Frozen::new(std::slice::from_ref(&pages)).unwrap();
+        assert!(!frozen.has(&pages) && frozen.read(pages.start - 1, &mut [0]).is_ok());
+    }
+
+    #[test]
+    fn a_child_ends_with_its_value() {
+        let frozen = Frozen::new(&[]).unwrap();
+        let pid = frozen.pid;
+        drop(frozen);
+        // SAFETY: asks whether there is such a process.
+        assert_eq!(unsafe { libc::kill(pid, 0) }, -1);
+    }
+
+    #[test]
+    fn shared_memory_is_not_private() {
+        let private = Private::of(
+            "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r--p 0 00:00 0 [heap]\n4000-5000 rw-s 0 00:01 9 /memfd:x\n\
+             5000-6000 ---p 0 00:00 0\n",
+        );
+        assert!(private.holds(&(0x1800..0x4000)) && !private.holds(&(0x3000..0x4001)));
+        assert!(!private.holds(&(0x4000..0x4800)) && !private.holds(&(0x5000..0x5800)));
+        assert_eq!(pages(&(1..8192), 4096), 4096..8192);
+        assert!(pages(&(1..4095), 4096).is_empty());
+    }
+}

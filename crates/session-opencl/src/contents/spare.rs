@@ -1,0 +1,60 @@
+//! Memory of the worker's own, for a copy.
+
+#![expect(unsafe_code, reason = "maps memory that the driver fills")]
+
+use std::ptr;
+use std::slice;
+
+use katydid_opencl_sys::void;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::ContentsError;
+
+/// Memory of ours for a copy, in pages that take no room before they are written to.
+pub(super) struct Spare {
+    pub(super) start: *mut void,
+    pub(super) length: usize,
+}
+
+// SAFETY: plain memory, reached through `&self` for reading and `&mut self` for writing.
+unsafe impl Send for Spare {}
+// SAFETY: as above.
+unsafe impl Sync for Spare {}
+
+impl Spare {
+    pub(super) fn new(bytes: u64) -> Result<Self, ContentsError> {
+        let none = || ContentsError::NoMemory { bytes };
+        let length = usize::try_from(bytes.max(1)).map_err(|_| none())?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) }.map_err(|_| none())?;
+        // SAFETY: the mapping is ours; without large pages it is only slower to fill.
+        let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
+        Ok(Self { start: start.cast(), length })
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped by `new`, and zeros where nobody has written.
+        unsafe { slice::from_raw_parts(self.start.cast::<u8>(), self.length) }
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed alone.
+        unsafe { slice::from_raw_parts_mut(self.start.cast::<u8>(), self.length) }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; nobody has a reference any more.
+        let _ = unsafe { munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// Bytes that the system could give.
+pub(super) fn free_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kibibytes.unwrap_or(0) << 10
+}
