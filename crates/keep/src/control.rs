@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use katydid_transport::Switch;
 
-use crate::kept::Kept;
+use crate::kept::{Ahead, Kept};
 
 /// Shortest and longest pause between two looks at work that does not end.
 const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
@@ -126,12 +126,12 @@ impl Control {
         }
     }
 
-    /// What [`Kept::bytes_at_once`] of a session that runs says; 0 if it has ended.
+    /// What [`Kept::look_ahead`] of a session that runs gives; nothing if it has ended.
     #[must_use]
-    pub fn bytes_at_once(&self, full: bool) -> u64 {
-        let Some(answered) = self.order(move |session| session.bytes_at_once(full)) else { return 0 };
+    pub fn look_ahead(&self, full: bool) -> Option<Box<dyn Ahead>> {
+        let answered = self.order(move |session| session.look_ahead(full))?;
         self.switch.interrupt(0);
-        answered.recv().unwrap_or(0)
+        answered.recv().ok()?
     }
 
     /// Has a session at rest go on.

@@ -44,10 +44,10 @@ pub trait Kept {
     /// A snapshot will be wanted soon: what can be found out while the program runs is.
     fn prepare_snapshot(&mut self) {}
 
-    /// Bytes that a snapshot taken now would bring to the image while the program stands still, as far as that can be
-    /// told while it runs. `full` as in [`CaptureOptions`].
-    fn bytes_at_once(&mut self, _full: bool) -> u64 {
-        0
+    /// What can be done for a snapshot before the program stands still; none where there is nothing. `full` as in
+    /// [`CaptureOptions`].
+    fn look_ahead(&mut self, _full: bool) -> Option<Box<dyn Ahead>> {
+        None
     }
 
     /// Copies state and contents aside; `name` is the session's in the image.
@@ -72,6 +72,18 @@ pub trait Kept {
     ///
     /// What the program did wrong, or why the worker cannot go on.
     fn serve(self: Box<Self>, link: Box<dyn WorkerLink>) -> Result<(), Failure>;
+}
+
+/// What is done for a snapshot while the program runs, by a thread of the worker's own. What it holds for that snapshot goes
+/// with the value.
+pub trait Ahead: Send {
+    /// Does it, once. Returns how many bytes the snapshot will bring to the image while the program stands still all the
+    /// same, as far as that can be told.
+    ///
+    /// # Errors
+    ///
+    /// The image takes nothing more. What only the device refuses is left to the snapshot.
+    fn run(&mut self, sink: &dyn Sink) -> Result<u64, Failure>;
 }
 
 /// A snapshot that was taken, and has to be brought to the image. Dropped, it gives back what it holds: a driver may wait

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUresult, CUstream};
 use katydid_image::{Session as SessionPart, Sink, Source};
 use katydid_keep::{
-    CaptureOptions, Control, Failure, Kept, Orders, Progress, Pump, Pumped, RestError, Restored, Taken,
+    Ahead, CaptureOptions, Control, Failure, Kept, Orders, Progress, Pump, Pumped, RestError, Restored, Taken,
 };
 use katydid_transport::{Switch, WorkerLink};
 
@@ -64,10 +64,10 @@ impl Kept for Session {
         Self::prepare_snapshot(self);
     }
 
-    fn bytes_at_once(&mut self, full: bool) -> u64 {
-        let bytes = Self::bytes_at_once(self, full);
+    fn look_ahead(&mut self, full: bool) -> Option<Box<dyn Ahead>> {
+        let ahead = Self::look_ahead(self, full);
         self.reenter();
-        bytes
+        Some(Box::new(ahead?))
     }
 
     fn snapshot(

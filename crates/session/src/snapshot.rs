@@ -5,6 +5,7 @@
 //! will put the program's next object: what is needed on a device was made before the program came ([`Carrier`]), or lies
 //! at addresses of the worker's own (`scratch.rs`).
 
+mod ahead;
 mod area;
 mod areas;
 mod capture;
@@ -24,6 +25,7 @@ mod zeros;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use ahead::Aside;
 pub use carrier::Carrier;
 use declared::Declared;
 pub use error::SnapshotError;
@@ -32,12 +34,15 @@ use katydid_cuda_sys::CUcontext;
 use katydid_image::ChunkId;
 pub use taken::journal_of;
 
-/// Names of contents that an image has, by the device's hash and the length of a chunk.
+/// Names of chunks by the device's hash and their lengths.
+type Names = HashMap<(Hash, u64), ChunkId>;
+
+/// Names of contents that an image has.
 #[derive(Debug, Clone, Default)]
-struct Known(Arc<Mutex<HashMap<(Hash, u64), ChunkId>>>);
+struct Known(Arc<Mutex<Names>>);
 
 impl Known {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Hash, u64), ChunkId>> {
+    fn lock(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -47,6 +52,7 @@ impl Known {
 pub(crate) struct Snapshots {
     carrier: Option<Carrier>,
     known: Known,
+    aside: Aside,
     busy: Arc<Busy>,
     declared: Arc<Declared>,
 }
@@ -101,7 +107,13 @@ impl Snapshots {
 
     /// Bytes of device memory that will be free again.
     pub(crate) fn held(&self) -> u64 {
-        self.busy.lock().iter().sum()
+        self.busy.lock().iter().sum::<u64>() + self.aside.size()
+    }
+
+    /// Gives back what snapshots hold of devices, for a program that needs it; false when that was nothing.
+    pub(crate) fn make_way(&self) -> bool {
+        let had_some = self.aside.clear();
+        self.settle() || had_some
     }
 
     /// Waits until no snapshot is being written; false when none was.

@@ -105,7 +105,7 @@ messages! {
     6 Cancel {}
     /// Bring the snapshot at hand to the image. Answer: `Written` or `Unwritten`.
     7 Write {}
-    /// Take an image at hand and make room in it, while the program runs. Answer: `Prepared`.
+    /// Take an image at hand, and do ahead of the snapshot what can be done while the program runs. Answer: `Prepared`.
     8 Prepare {
         /// Where the image goes.
         store: Store,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_keep::{CaptureOptions, Control};
+use katydid_keep::{Ahead, CaptureOptions, Control, Failure};
 use katydid_transport::{Pending, Talk, TalkError};
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
@@ -135,8 +135,8 @@ impl Companion {
 struct Serving {
     companion: Companion,
     is_paused: bool,
-    /// The image for the next snapshot.
-    output: Option<Output>,
+    /// The image for the next snapshot, and what was done ahead of that.
+    output: Option<(Output, Option<Box<dyn Ahead>>)>,
     at_hand: AtHand,
 }
 
@@ -199,11 +199,8 @@ impl Serving {
             }
             ToWorker::Prepare { store, checkpoint, full, level } => {
                 let output = Output::open(store, folder, checkpoint, level, &self.companion.asker);
-                let prepared = output.and_then(|output| {
-                    // Of a session that stands still nothing is asked beforehand.
-                    let bytes = if self.is_paused { 0 } else { control.bytes_at_once(full != 0) };
-                    output.make_room(bytes).map(|()| self.output = Some(output))
-                });
+                let prepared =
+                    output.map_err(Failure::from).and_then(|output| self.prepare(control, output, full != 0));
                 prepared.map_or_else(failed, |()| FromWorker::Prepared {})
             }
             ToWorker::Cancel {} if self.at_hand.cancel() => return None,
@@ -214,11 +211,24 @@ impl Serving {
         })
     }
 
+    /// Takes an image at hand, and does what can be done before the session stands still.
+    fn prepare(&mut self, control: &Control, output: Output, full: bool) -> Result<(), Failure> {
+        // What an earlier order holds would be in the way.
+        self.output = None;
+        // Nobody looks ahead in a session that stands still already.
+        let mut ahead = if self.is_paused { None } else { control.look_ahead(full) };
+        if let Some(ahead) = &mut ahead {
+            output.make_room(ahead.run(output.sink())?)?;
+        }
+        self.output = Some((output, ahead));
+        Ok(())
+    }
+
     /// Begins a snapshot into the image at hand.
     fn begin(&mut self, control: &Control, session: String, options: CaptureOptions) -> Result<(), String> {
-        let output = self.output.take().ok_or("no image is at hand: `Prepare` comes first")?;
+        let (output, ahead) = self.output.take().ok_or("no image is at hand: `Prepare` comes first")?;
         let driver = self.companion.driver.clone();
-        let order = Order { session, options, output, driver };
+        let order = Order { session, options, output, ahead, driver };
         snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.seat.under_way, order)
     }
 

@@ -25,8 +25,8 @@ pub(crate) fn kdDeviceGrow(
     let driver = Arc::clone(&session.shared.driver);
     let (device, address, size) = (message.device, message.address, message.size);
     let grown = session.device.grow(&driver, device, address, size);
-    if matches!(grown, Err(Fault::Cuda(CUresult::ERROR_OUT_OF_MEMORY))) && session.snapshots.settle() {
-        // A snapshot that was being written held memory: now it does not.
+    if matches!(grown, Err(Fault::Cuda(CUresult::ERROR_OUT_OF_MEMORY))) && session.snapshots.make_way() {
+        // A snapshot held memory: now it does not.
         session.device.grow(&driver, device, address, size)?;
     } else {
         grown?;

@@ -71,8 +71,8 @@ pub(crate) fn kdMemoryCreate(
     // SAFETY: `wish` and the output outlive the call.
     let make = || ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const wish, 0) });
     let handle = match make() {
-        // A snapshot that was being written held memory: now it does not.
-        Err(CUresult::ERROR_OUT_OF_MEMORY) if session.snapshots.settle() => make(),
+        // A snapshot held memory: now it does not.
+        Err(CUresult::ERROR_OUT_OF_MEMORY) if session.snapshots.make_way() => make(),
         made => made,
     }?;
     session.virtual_memory.add(message.memory, handle, message.size);

@@ -161,7 +161,7 @@ impl Finder<'_> {
             let place = match whole.into_iter().find(|address| is_writable(&driver, device, *address)) {
                 Some(address) => address,
                 None => {
-                    let view = Scratch::view(&driver, device, own.handle, size);
+                    let view = Scratch::view(&driver, device, own.handle(), size);
                     let view = view.map_err(refused("map a block of memory"))?;
                     let address = view.start();
                     self.areas._views.push(view);
@@ -342,14 +342,14 @@ fn is_writable(driver: &Driver, device: i32, address: u64) -> bool {
 }
 
 /// A block's handle; one that the program gave back is had again from a mapping, for as long as this value lives.
-struct Retained<'a> {
+pub(super) struct Retained<'a> {
     driver: &'a Driver,
     handle: CUmemGenericAllocationHandle,
     is_ours: bool,
 }
 
 impl<'a> Retained<'a> {
-    fn of(
+    pub(super) fn of(
         driver: &'a Driver,
         handle: Option<CUmemGenericAllocationHandle>,
         mapped: Option<u64>,
@@ -363,7 +363,11 @@ impl<'a> Retained<'a> {
         Ok(Self { driver, handle: handle.map_err(refused("find a block of memory"))?, is_ours: true })
     }
 
-    fn device(&self) -> Result<i32, SnapshotError> {
+    pub(super) fn handle(&self) -> CUmemGenericAllocationHandle {
+        self.handle
+    }
+
+    pub(super) fn device(&self) -> Result<i32, SnapshotError> {
         let (driver, handle) = (self.driver, self.handle);
         let mut told = CUmemAllocationProp::default();
         // SAFETY: the output is a local.

@@ -16,6 +16,7 @@ use katydid_driver::Driver;
 use katydid_image::{ChunkId, FileEntry, Region, Sink};
 use katydid_keep::{CaptureOptions, Progress};
 
+use super::ahead::Ready;
 use super::area::{Area, Other, Place, Way};
 use super::areas::{Areas, Wanted, areas};
 use super::carrier::Carrier;
@@ -75,16 +76,6 @@ pub(super) struct Contents {
 pub(super) const RECORDS: &str = "contents";
 
 impl Session {
-    /// Bytes that find no room aside. Of a later snapshot nobody can say before how much has changed.
-    pub(crate) fn bytes_at_once(&self, full: bool) -> u64 {
-        let Some(carrier) = self.snapshots.carrier() else { return 0 };
-        if !full && !self.snapshots.known.lock().is_empty() {
-            return 0;
-        }
-        // A device that does not answer now is asked again when its contents are wanted.
-        free(&self.shared.driver, carrier).map_or(0, |free| self.device.held().saturating_sub(free))
-    }
-
     /// Copies the contents of the session's memory, whose GPU is at rest.
     ///
     /// # Errors
@@ -111,15 +102,14 @@ impl Session {
         let contexts = Contexts::of(self)?;
         let areas = areas(self, &contexts, Wanted { shared_pages: options.device_only })?;
         let (driver, carrier) = (Arc::clone(&self.shared.driver), self.snapshots.carrier().cloned());
+        let ready = self.snapshots.aside.take();
         let mut work = Work { driver: &driver, carrier: carrier.as_ref(), areas: &areas, pieces: pieces(&areas) };
         work.pass_over_untouched(sink)?;
-        work.hash()?;
-        if !options.full {
-            work.recognise(&self.snapshots.known, sink);
-        }
+        let known = if options.full { Known::default() } else { self.snapshots.known.clone() };
+        work.recognise(&known, &ready, sink)?;
         let changed = work.pieces.iter().filter(|piece| piece.name.is_none()).map(|piece| piece.length).sum();
         progress.expect(changed);
-        let spare = work.copy()?;
+        let spare = work.copy(ready.spare)?;
         work.rounds(sink, &progress)?;
         let pieces = work.pieces;
         let records = serde_json::to_vec(&areas.records);
@@ -144,11 +134,19 @@ fn pieces(areas: &Areas) -> Vec<Piece> {
     areas.all.iter().enumerate().flat_map(of).collect()
 }
 
-/// Hashes device memory at addresses in a row: a piece without an address, or of odd length, gets none.
+/// Bytes of device memory that [`hash_pieces`] needs for so many pieces.
+pub(super) fn room_to_hash(pieces: usize) -> u64 {
+    2 * (pieces * RECORD) as u64
+}
+
+/// Hashes device memory at addresses in a row: a piece without an address, or of odd length, gets none. `room` is device
+/// memory for that, [`room_to_hash`] bytes; none has it allocated, and given back, for which a driver may wait for the
+/// program.
 pub(super) fn hash_pieces(
     driver: &Arc<Driver>,
     carrier: &Carrier,
     pieces: &[Option<(u64, u64)>],
+    room: Option<u64>,
 ) -> Result<Vec<Option<Hash>>, CUresult> {
     let mut found = vec![None; pieces.len()];
     let Some(kernel) = &carrier.kernel else { return Ok(found) };
@@ -160,8 +158,12 @@ pub(super) fn hash_pieces(
     }
     let listed = list(wanted.iter().map(|(_, piece)| *piece));
     let mut records = vec![0_u8; wanted.len() * RECORD];
-    let room = Scratch::up_to(driver, carrier.device, (listed.len() + records.len()) as u64)?;
-    let (at, out) = (room.start(), room.start() + listed.len() as u64);
+    let own = match room {
+        Some(_) => None,
+        None => Some(Scratch::up_to(driver, carrier.device, room_to_hash(wanted.len()))?),
+    };
+    let at = room.or(own.as_ref().map(Scratch::start)).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let out = at + listed.len() as u64;
     let stream = carrier.streams[0];
     // SAFETY: a living context of ours.
     unsafe { driver.cuCtxSetCurrent(carrier.context) }.ok()?;
@@ -180,7 +182,7 @@ pub(super) fn hash_pieces(
 }
 
 /// Bytes that may be taken of a device.
-fn free(driver: &Driver, carrier: &Carrier) -> Result<u64, SnapshotError> {
+pub(super) fn free(driver: &Driver, carrier: &Carrier) -> Result<u64, SnapshotError> {
     // SAFETY: a living context of ours.
     unsafe { driver.cuCtxSetCurrent(carrier.context) }.ok().map_err(refused("enter a context"))?;
     let (mut free, mut total) = (0, 0);
@@ -188,6 +190,11 @@ fn free(driver: &Driver, carrier: &Carrier) -> Result<u64, SnapshotError> {
     let status = unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     status.ok().map_err(refused("ask for free memory"))?;
     Ok((free as u64).saturating_sub(MARGIN))
+}
+
+/// Bytes of spare memory for a piece.
+fn room_of(piece: &Piece) -> u64 {
+    piece.length.next_multiple_of(ALIGNMENT)
 }
 
 /// The part that is done while the program stands still.
@@ -231,45 +238,69 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn hash(&mut self) -> Result<(), SnapshotError> {
+    fn hash(&mut self, room: Option<u64>) -> Result<(), SnapshotError> {
         let Some(carrier) = self.carrier else { return Ok(()) };
         let place = |piece: &Piece| {
             let address = self.area(piece).address(piece.offset).filter(|_| self.is_in_reach(piece))?;
             Some((address, piece.length)).filter(|_| piece.name.is_none())
         };
         let places: Vec<_> = self.pieces.iter().map(place).collect();
-        let found = hash_pieces(self.driver, carrier, &places).map_err(refused("hash device memory"))?;
+        let found = hash_pieces(self.driver, carrier, &places, room).map_err(refused("hash device memory"))?;
         self.pieces.iter_mut().zip(found).for_each(|(piece, hash)| piece.hash = hash);
         Ok(())
     }
 
-    /// Names what an earlier snapshot brought to the same image.
-    fn recognise(&mut self, known: &Known, sink: &dyn Sink) {
+    /// Names what the image has already, from earlier snapshots or ahead of this one. Where there is nothing to recognise, and
+    /// room for all of it aside, hashes are left to [`Captured::hash_aside`]: copying alone is faster.
+    fn recognise(&mut self, known: &Known, ready: &Ready, sink: &dyn Sink) -> Result<(), SnapshotError> {
+        let room = room_to_hash(self.pieces.len());
+        let spare = ready.spare.as_ref().filter(|spare| spare.size() >= room);
         let known = known.lock();
+        let is_new = known.is_empty() && ready.names.is_empty();
+        if is_new && spare.is_some_and(|spare| spare.size() >= self.needed() + room) {
+            return Ok(());
+        }
+        self.hash(spare.map(Scratch::start))?;
         for piece in self.pieces.iter_mut().filter(|piece| piece.name.is_none()) {
-            let name = piece.hash.and_then(|hash| known.get(&(hash, piece.length)));
+            let key = piece.hash.map(|hash| (hash, piece.length));
+            let name = key.and_then(|key| ready.names.get(&key).or_else(|| known.get(&key)));
             piece.name = name.copied().filter(|name| sink.has(name));
         }
+        Ok(())
     }
 
-    /// Copies what changed to spare memory, as far as there is some.
-    fn copy(&mut self) -> Result<Option<Scratch>, SnapshotError> {
+    /// Whether a piece is to be copied aside.
+    fn is_wanted(&self, piece: &Piece) -> bool {
+        piece.name.is_none() && self.is_in_reach(piece)
+    }
+
+    /// Bytes of spare memory for all that is to be copied there.
+    fn needed(&self) -> u64 {
+        self.pieces.iter().filter(|piece| self.is_wanted(piece)).map(room_of).sum()
+    }
+
+    /// Copies what changed to spare memory, as far as there is some. `ready` was taken before; it stays as long as the
+    /// snapshot even if nothing changed, since giving it back takes time.
+    fn copy(&mut self, ready: Option<Scratch>) -> Result<Option<Scratch>, SnapshotError> {
         let Some(carrier) = self.carrier else { return Ok(None) };
-        let wanted = |work: &Self, piece: &Piece| piece.name.is_none() && work.is_in_reach(piece);
-        let room = |piece: &Piece| piece.length.next_multiple_of(ALIGNMENT);
-        let needed: u64 = self.pieces.iter().filter(|piece| wanted(self, piece)).map(room).sum();
-        let spare = match free(self.driver, carrier)?.min(needed) {
-            0 => return Ok(None),
-            size => Scratch::up_to(self.driver, carrier.device, size),
+        let needed = self.needed();
+        let spare = match ready {
+            Some(ready) if ready.size() >= needed => ready,
+            small => {
+                drop(small);
+                // A device that has less room than it says: then in rounds.
+                match Scratch::up_to(self.driver, carrier.device, free(self.driver, carrier)?.min(needed)) {
+                    Ok(spare) => spare,
+                    Err(_) => return Ok(None),
+                }
+            }
         };
-        // A device that has less room than it says: then in rounds.
-        let Ok(spare) = spare else { return Ok(None) };
         let (mut at, end) = (spare.start(), spare.start() + spare.size());
         for index in 0..self.pieces.len() {
             let piece = self.pieces[index];
-            if wanted(self, &piece) && at + room(&piece) <= end {
+            if self.is_wanted(&piece) && at + room_of(&piece) <= end {
                 self.pieces[index].spare = Some(at);
-                at += room(&piece);
+                at += room_of(&piece);
             }
         }
         self.run_copies(carrier)?;
@@ -352,6 +383,7 @@ impl Captured {
     ///
     /// Whatever is in the way; the image is then without this session.
     pub(super) fn write(&mut self, session: &str, sink: &dyn Sink) -> Result<Contents, SnapshotError> {
+        self.hash_aside();
         self.drain(sink)?;
         let entry = sink.session_state(&format!("{session}.{RECORDS}"), &self.records)?;
         let mut names: Vec<Vec<ChunkId>> = self.regions.iter().map(|_| Vec::new()).collect();
@@ -364,6 +396,22 @@ impl Captured {
         *self.known.lock() = known;
         let regions = self.regions.drain(..).zip(names).map(|(region, chunks)| Region { chunks, ..region });
         Ok(Contents { regions: regions.collect(), states: BTreeMap::from([(RECORDS.to_owned(), entry)]) })
+    }
+
+    /// Hashes copies of what was not hashed before, for the next snapshot. Whatever gets no hash is copied then.
+    fn hash_aside(&mut self) {
+        let (Some(carrier), Some(spare)) = (&self.carrier, &self.spare) else { return };
+        let place = |piece: &Piece| Some((piece.spare?, piece.length)).filter(|_| piece.hash.is_none());
+        let places: Vec<_> = self.pieces.iter().map(place).collect();
+        let used = self.pieces.iter().filter_map(|piece| Some(piece.spare? + room_of(piece))).max();
+        let room = used.unwrap_or(spare.start());
+        if room + room_to_hash(places.len()) > spare.start() + spare.size() {
+            return;
+        }
+        let found = hash_pieces(&self.driver, carrier, &places, Some(room)).unwrap_or_default();
+        for (piece, hash) in self.pieces.iter_mut().zip(found) {
+            piece.hash = piece.hash.or(hash);
+        }
     }
 
     fn drain(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {

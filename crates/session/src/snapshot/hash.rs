@@ -82,6 +82,11 @@ impl HashKernel {
         unsafe { driver.cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, places.as_mut_ptr(), none) }
             .ok()
     }
+
+    /// What the kernel makes of the same bytes, a multiple of [`GRAIN`].
+    pub(crate) fn of_bytes(&self, bytes: &[u8]) -> Hash {
+        on_the_host(bytes, self.seed)
+    }
 }
 
 /// The list of pieces as the kernel reads it.
@@ -99,53 +104,65 @@ pub(crate) fn hashes(records: &[u8]) -> Vec<Hash> {
     records.iter().map(|record| std::array::from_fn(|at| word(record, at))).collect()
 }
 
-/// The same hash in host code, to hold the kernel to.
-#[cfg(test)]
-pub(crate) fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
-    let mut sum = [0; 4];
-    for thread in 0..THREADS {
-        let mut state = begin(thread, seed);
-        let first = thread as usize * GRAIN as usize;
-        for at in (first..bytes.len()).step_by((THREADS as usize) * GRAIN as usize) {
-            let words: Hash =
-                std::array::from_fn(|word| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + 4 * word + byte])));
-            take_in(&mut state, words);
-        }
-        stir(&mut state);
-        sum = std::array::from_fn(|at| sum[at] ^ state[at]);
+/// The words of one place in a grain, of all threads.
+type Row = [u32; THREADS as usize];
+
+/// The same hash in host code. Threads of the kernel are lanes here: each step is one loop over all of them, which
+/// compilers make vector instructions of.
+fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
+    const STRIPE: usize = THREADS as usize * GRAIN as usize;
+    let mut state = begin(seed);
+    let (whole, rest) = bytes.as_chunks::<STRIPE>();
+    for stripe in whole {
+        take_in(&mut state, &words(stripe), THREADS as usize);
     }
-    sum
+    if !rest.is_empty() {
+        let mut stripe = [0; STRIPE];
+        stripe[..rest.len()].copy_from_slice(rest);
+        take_in(&mut state, &words(&stripe), rest.len() / GRAIN as usize);
+    }
+    stir(&mut state);
+    state.map(|row| row.iter().fold(0, |sum, word| sum ^ word))
 }
 
-#[cfg(test)]
-fn begin(thread: u32, seed: u64) -> Hash {
+/// What the threads begin with.
+fn begin(seed: u64) -> [Row; 4] {
     let (low, high) = (seed as u32, (seed >> 32) as u32);
-    let first = thread.wrapping_mul(0x9e37_79b1).wrapping_add(low);
-    let third = thread.wrapping_mul(0x85eb_ca77).wrapping_add(high);
-    [first, first ^ high, third, third ^ 0xc2b2_ae3d]
+    let first: Row = std::array::from_fn(|thread| (thread as u32).wrapping_mul(0x9e37_79b1).wrapping_add(low));
+    let third: Row = std::array::from_fn(|thread| (thread as u32).wrapping_mul(0x85eb_ca77).wrapping_add(high));
+    [first, first.map(|word| word ^ high), third, third.map(|word| word ^ 0xc2b2_ae3d)]
 }
 
-#[cfg(test)]
-fn take_in(state: &mut Hash, words: Hash) {
+/// The words of a stripe, a grain of each thread, sorted by their places in it.
+fn words(stripe: &[u8; THREADS as usize * GRAIN as usize]) -> [Row; 4] {
+    let (grains, _) = stripe.as_chunks::<{ GRAIN as usize }>();
+    let word = |thread: usize, at: usize| u32::from_le_bytes(std::array::from_fn(|byte| grains[thread][4 * at + byte]));
+    std::array::from_fn(|at| std::array::from_fn(|thread| word(thread, at)))
+}
+
+/// The first `threads` take their words in.
+fn take_in(state: &mut [Row; 4], words: &[Row; 4], threads: usize) {
     const FACTORS: Hash = [0x239b_961b, 0xab0e_9789, 0x38b3_4ae5, 0xa1e3_8b93];
     const ADDED: Hash = [0x561c_cd1b, 0x0bca_a747, 0x96cd_1c35, 0x32ac_3b17];
     const TURNS: [(u32, u32); 4] = [(15, 19), (16, 17), (17, 15), (18, 13)];
     for at in 0..4 {
         let next = (at + 1) % 4;
-        let word = words[at].wrapping_mul(FACTORS[at]).rotate_left(TURNS[at].0).wrapping_mul(FACTORS[next]);
-        let turned = (state[at] ^ word).rotate_left(TURNS[at].1).wrapping_add(state[next]);
-        state[at] = turned.wrapping_mul(5).wrapping_add(ADDED[at]);
+        for thread in 0..threads.min(THREADS as usize) {
+            let word = words[at][thread].wrapping_mul(FACTORS[at]).rotate_left(TURNS[at].0).wrapping_mul(FACTORS[next]);
+            let turned = (state[at][thread] ^ word).rotate_left(TURNS[at].1).wrapping_add(state[next][thread]);
+            state[at][thread] = turned.wrapping_mul(5).wrapping_add(ADDED[at]);
+        }
     }
 }
 
-#[cfg(test)]
-fn stir(state: &mut Hash) {
+fn stir(state: &mut [Row; 4]) {
     const STEPS: [(u32, u32); 4] = [(16, 0x85eb_ca6b), (13, 0xc2b2_ae35), (16, 0x27d4_eb2f), (15, 0x1656_67b1)];
     for at in (0..4).cycle().take(8) {
         let (shift, factor) = STEPS[at];
-        state[at] ^= state[at] >> shift;
         let next = (at + 1) % 4;
-        state[next] = state[at].wrapping_mul(factor).wrapping_add(state[next]);
+        state[at] = state[at].map(|word| word ^ word >> shift);
+        let (row, other) = (state[at], &mut state[next]);
+        other.iter_mut().zip(row).for_each(|(word, by)| *word = by.wrapping_mul(factor).wrapping_add(*word));
     }
 }
 

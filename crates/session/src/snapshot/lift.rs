@@ -16,6 +16,7 @@ use katydid_image::{ChunkId, ImageError, Sink, Source};
 use katydid_keep::Progress;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use super::Names;
 use super::area::{Area, CHUNK, Other, Place, Way};
 use super::carrier::Carrier;
 use super::error::{SnapshotError, refused};
@@ -49,16 +50,33 @@ impl Lift<'_> {
     ///
     /// The first one that any thread meets.
     pub(super) fn out(&self, loads: &[Load<'_>], sink: &dyn Sink) -> Result<Vec<ChunkId>, SnapshotError> {
-        let names: Vec<Mutex<Option<ChunkId>>> = loads.iter().map(|_| Mutex::new(None)).collect();
+        self.each_out(loads, &|bytes| Ok(sink.put(bytes)?))
+    }
+
+    /// The same for memory that the program may write to meanwhile: each name comes with the hash of what was copied. Nothing
+    /// where there is no hash.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lift::out`].
+    pub(super) fn out_hashed(&self, loads: &[Load<'_>], sink: &dyn Sink) -> Result<Names, SnapshotError> {
+        let Some(kernel) = self.carrier.and_then(|carrier| carrier.kernel) else { return Ok(Names::new()) };
+        let named = |bytes: &[u8]| Ok(((kernel.of_bytes(bytes), bytes.len() as u64), sink.put(bytes)?));
+        Ok(self.each_out(loads, &named)?.into_iter().collect())
+    }
+
+    /// Copies every chunk, and gives what `keep` makes of each.
+    fn each_out<T: Send>(&self, loads: &[Load<'_>], keep: &Keep<'_, T>) -> Result<Vec<T>, SnapshotError> {
+        let made: Vec<Mutex<Option<T>>> = loads.iter().map(|_| Mutex::new(None)).collect();
         let begin = |half: &mut Half<'_>, index: usize| half.carry(&loads[index], Way::Out);
         let end = |half: &mut Half<'_>, index: usize| {
-            let name = sink.put(half.bytes(loads[index].length)?)?;
-            *names[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(name);
+            let one = keep(half.bytes(loads[index].length)?)?;
+            *made[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(one);
             Ok(())
         };
         self.each(loads, &begin, &end)?;
-        let name = |name: Mutex<Option<ChunkId>>| name.into_inner().unwrap_or_else(PoisonError::into_inner);
-        names.into_iter().map(|slot| name(slot).ok_or(SnapshotError::Cancelled)).collect()
+        let one = |slot: Mutex<Option<T>>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+        made.into_iter().map(|slot| one(slot).ok_or(SnapshotError::Cancelled)).collect()
     }
 
     /// Brings every chunk back from an image.
@@ -146,6 +164,9 @@ fn enter(driver: &Driver, context: CUcontext) -> Result<(), SnapshotError> {
     // SAFETY: a living context of the session.
     unsafe { driver.cuCtxSetCurrent(context) }.ok().map_err(refused("enter a context"))
 }
+
+/// What becomes of the bytes of a chunk.
+type Keep<'a, T> = dyn Fn(&[u8]) -> Result<T, SnapshotError> + Sync + 'a;
 
 /// What a thread does with the load of a number.
 type Step<'a> = dyn Fn(&mut Half<'_>, usize) -> Result<(), SnapshotError> + Sync + 'a;

@@ -89,7 +89,8 @@ impl Session {
             let reach =
                 |load: &Load<'_>| load.area.address(load.offset).filter(|_| load.area.context == carrier.context);
             let places: Vec<_> = loads.iter().map(|(load, _)| Some((reach(load)?, load.length))).collect();
-            let found = hash_pieces(&self.shared.driver, carrier, &places).map_err(refused("hash device memory"))?;
+            let found =
+                hash_pieces(&self.shared.driver, carrier, &places, None).map_err(refused("hash device memory"))?;
             let named = loads.iter().zip(found).filter_map(|((load, name), hash)| Some(((hash?, load.length), *name)));
             self.snapshots.known.lock().extend(named);
         }

@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::fmt;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
@@ -30,6 +31,12 @@ pub(crate) struct Scratch {
     reserved: u64,
     /// Lengths of what is mapped, one after the other from the start.
     blocks: Vec<u64>,
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").field("start", &self.start).field("size", &self.size()).finish_non_exhaustive()
+    }
 }
 
 impl Scratch {

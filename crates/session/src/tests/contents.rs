@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use katydid_arena::{AddressMap, Reservation};
 use katydid_driver::Driver;
 use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which};
-use katydid_keep::{CaptureOptions, Progress, Taken as _};
+use katydid_keep::{Ahead as _, CaptureOptions, Progress, Taken as _};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     kdAddressFree, kdAddressReserve, kdArrayCreate, kdArrayRead, kdArrayWrite, kdContextReset, kdCopyIn, kdCopyOut,
@@ -235,6 +235,22 @@ impl Stage {
     }
 }
 
+/// A checkpoint of a crowded device that was looked ahead to; `meanwhile` is what the program does before it stands still.
+/// Bytes left to be brought by the snapshot as foretold, then as [`Stage::keep`].
+fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnce(&mut Stage)) -> (u64, u64, u64) {
+    let writer = image.begin(Options::default()).unwrap();
+    let mut ahead = stage.session.look_ahead_to(false, free).unwrap();
+    let left = ahead.run(&writer).unwrap();
+    meanwhile(stage);
+    let progress = Arc::new(Progress::default());
+    let options = CaptureOptions::default();
+    let mut taken = stage.session.snapshot("one", options, &writer, &progress).unwrap();
+    drop(ahead);
+    let part = taken.write(&writer).unwrap();
+    let committed = writer.commit(Manifest { sessions: vec![part], ..Manifest::default() }).unwrap();
+    (left, taken.changed(), committed.sizes.added)
+}
+
 fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, SnapshotError> {
     let mut stage = house.stage(seed);
     let part: &Part = &reader.manifest().sessions[0];
@@ -244,6 +260,55 @@ fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, S
     stage.context = 1;
     assert_eq!(progress.done(), progress.total());
     Ok(stage)
+}
+
+#[test]
+fn what_was_brought_ahead_is_not_brought_again_unless_it_changed() {
+    const SEED: Option<u64> = Some(0x1234_5678_9abc_def0);
+    let (house, folder) = (House::new(), TempDir::new().unwrap());
+    let image = Image::create_or_open(folder.path().join("image")).unwrap();
+    let mut first = house.stage(SEED);
+    first.furnish();
+    let other = noise(1, GRANULE as usize + 12_345);
+    let undisturbed = keep_ahead(&mut first, &image, 0, |_| {});
+    // Two chunks of what was brought are written to, one of them with what it had before.
+    let changing = keep_ahead(&mut first, &image, 0, |stage| {
+        stage.run(1, DEVICE + 5 * GRANULE);
+        stage.write(DEVICE, &noise(2, 1000));
+        stage.write(DEVICE, &other[..1000]);
+    });
+    // Arena and block are there already: what is left is a heap of 8 MiB and little else.
+    assert!(undisturbed.1 < 5 * GRANULE, "{} bytes were looked at again", undisturbed.1);
+    assert_eq!(changing.1 - undisturbed.1, GRANULE);
+    assert!(changing.2 < undisturbed.2, "{} bytes were written, {} before", changing.2, undisturbed.2);
+    first.check(2);
+    first.clear();
+    for runs in 1..=2 {
+        let reader = image.checkpoint(Which::Number(CheckpointNumber(runs))).unwrap();
+        let mut second = restore(&house, SEED, &reader).unwrap();
+        second.check(runs);
+        second.clear();
+    }
+}
+
+#[test]
+fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
+    let (house, folder) = (House::new(), TempDir::new().unwrap());
+    let image = Image::create_or_open(folder.path().join("image")).unwrap();
+    let mut stage = house.stage(Some(7));
+    stage.furnish();
+    let writer = image.begin(Options::default()).unwrap();
+    let mut ahead = stage.session.look_ahead_to(false, u64::MAX).unwrap();
+    assert_eq!(ahead.run(&writer).unwrap(), 0);
+    let held = stage.session.snapshots.held();
+    assert!(held >= 10 * GRANULE, "{held} bytes were taken");
+    assert!(stage.session.snapshots.make_way());
+    assert_eq!(stage.session.snapshots.held(), 0);
+    assert!(!stage.session.snapshots.make_way());
+    assert_eq!(ahead.run(&writer).unwrap(), 0);
+    drop(ahead);
+    assert_eq!(stage.session.snapshots.held(), 0);
+    stage.clear();
 }
 
 #[test]

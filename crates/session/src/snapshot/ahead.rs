@@ -1,0 +1,245 @@
+//! What is done for a snapshot while the program still runs: memory to copy to is taken, and what will find no room there is
+//! brought to the image.
+//!
+//! A chunk that is copied while the program runs may be any mixture of what was there before and after. So it is known by
+//! the hash of the copy itself: if at the snapshot the device has a chunk of that hash, the image has it, else it is
+//! copied once more. What changes all the time would be copied for nothing, so only that is brought ahead which stays the
+//! same for a while.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_driver::Driver;
+use katydid_image::{Region, Sink};
+use katydid_keep::{Failure, Progress};
+
+use super::area::{Area, CHUNK, Place};
+use super::areas::Retained;
+use super::capture::{free, hash_pieces, room_to_hash};
+use super::carrier::Carrier;
+use super::error::{SnapshotError, refused};
+use super::hash::Hash;
+use super::lift::{Lift, Load};
+use super::scratch::Scratch;
+use super::{Behind, Known, Names};
+use crate::session::Session;
+
+/// What has not changed for so long may stay as it is; steps of trainings take less.
+const WHILE: Duration = Duration::from_millis(100);
+/// Nothing more is brought ahead after this: whoever waits for the checkpoint waits for it too.
+const LONGEST: Duration = Duration::from_secs(300);
+/// Chunks between two looks at the clock.
+const BATCH: usize = 512;
+
+/// What lies ready for the next snapshot.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Aside(Arc<Mutex<Ready>>);
+
+/// Memory to copy to, and what is in the image ahead of time.
+#[derive(Debug, Default)]
+pub(super) struct Ready {
+    pub(super) spare: Option<Scratch>,
+    pub(super) names: Names,
+}
+
+impl Aside {
+    fn lock(&self) -> MutexGuard<'_, Ready> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of the device that it holds.
+    pub(super) fn size(&self) -> u64 {
+        self.lock().spare.as_ref().map_or(0, Scratch::size)
+    }
+
+    /// Gives memory back; false when it holds none.
+    pub(super) fn clear(&self) -> bool {
+        let spare = self.lock().spare.take();
+        spare.is_some()
+    }
+
+    /// Hands everything to a snapshot.
+    pub(super) fn take(&self) -> Ready {
+        std::mem::take(&mut *self.lock())
+    }
+}
+
+/// What is to be done ahead of a snapshot.
+pub(crate) struct Ahead {
+    driver: Arc<Driver>,
+    carrier: Carrier,
+    /// Of the session on the device, in bytes.
+    held: u64,
+    /// Bytes that the device has left.
+    free: u64,
+    /// Memory that finds no room aside.
+    views: Vec<Area>,
+    /// What the image has already; nothing where all of it is wanted anew.
+    known: Known,
+    aside: Aside,
+    inside: Option<Inside>,
+}
+
+/// What is used while that is done. A driver may wait for the program before it takes memory back, so a thread of its own
+/// gives that back, and nobody waits for it but the next snapshot.
+struct Inside {
+    /// The program's memory, at addresses of ours: the program may give it back meanwhile.
+    views: Vec<Scratch>,
+    /// Where hashes are computed.
+    room: Option<Scratch>,
+    /// Ends of contexts wait for it; dropped last.
+    _behind: Behind,
+}
+
+impl Session {
+    /// What can be done ahead of a snapshot; the program runs.
+    pub(crate) fn look_ahead_to(&self, full: bool, free: u64) -> Option<Ahead> {
+        let carrier = self.snapshots.carrier()?.clone();
+        let mut ahead = Ahead {
+            driver: Arc::clone(&self.shared.driver),
+            held: self.device.held(),
+            free,
+            views: Vec::new(),
+            known: if full { Known::default() } else { self.snapshots.known.clone() },
+            aside: self.snapshots.aside.clone(),
+            inside: Some(Inside { views: Vec::new(), room: None, _behind: self.snapshots.begin(0) }),
+            carrier,
+        };
+        if ahead.held > free && ahead.carrier.kernel.is_some() {
+            ahead.see(self);
+        }
+        Some(ahead)
+    }
+
+    /// The same, by what the device has left.
+    pub(crate) fn look_ahead(&self, full: bool) -> Option<impl katydid_keep::Ahead + use<>> {
+        // A device that does not answer now is asked again when its contents are wanted.
+        let free = free(&self.shared.driver, self.snapshots.carrier()?).ok()?;
+        self.look_ahead_to(full, free)
+    }
+}
+
+impl Ahead {
+    /// Maps the session's memory at addresses of ours. What cannot be mapped waits for the snapshot.
+    fn see(&mut self, session: &Session) {
+        let driver = Arc::clone(&self.driver);
+        for (_, address, size) in session.device.ranges() {
+            self.map(Retained::of(&driver, None, Some(address)), size);
+        }
+        let mappings: BTreeMap<u32, u64> =
+            session.virtual_memory.mappings().map(|(address, _, block)| (block, address)).collect();
+        for (id, handle, size) in session.virtual_memory.blocks() {
+            self.map(Retained::of(&driver, handle, mappings.get(&id).copied()), size);
+        }
+    }
+
+    fn map(&mut self, memory: Result<Retained<'_>, SnapshotError>, size: u64) {
+        let device = self.carrier.device;
+        let ours = memory.ok().filter(|memory| memory.device().is_ok_and(|it| it == device));
+        let view = ours.and_then(|memory| Scratch::view(&self.driver, device, memory.handle(), size).ok());
+        let (Some(view), Some(inside)) = (view, &mut self.inside) else { return };
+        let region = Region { bytes: size, chunk_bytes: CHUNK as u32, ..Region::default() };
+        self.views.push(Area { region, context: self.carrier.context, place: Place::Linear(view.start()) });
+        inside.views.push(view);
+    }
+
+    /// Takes as much memory as a snapshot may want.
+    fn take_spare(&self) -> u64 {
+        // Beside the contents, room to hash them; there may be more pieces than whole chunks.
+        let pieces = 2 * (self.held / CHUNK) as usize + 1024;
+        let room = self.free.min(self.held + room_to_hash(pieces));
+        let spare = (room > 0).then(|| Scratch::up_to(&self.driver, self.carrier.device, room).ok()).flatten();
+        let size = spare.as_ref().map_or(0, Scratch::size);
+        self.aside.lock().spare = spare;
+        size
+    }
+
+    /// Takes memory to hash what can be seen; its address.
+    fn take_room(&mut self) -> Option<u64> {
+        let pieces = self.views.iter().map(Area::chunks).sum();
+        let room = Scratch::up_to(&self.driver, self.carrier.device, room_to_hash(pieces)).ok();
+        let inside = self.inside.as_mut().filter(|_| pieces > 0)?;
+        inside.room = room.filter(|room| room.size() >= room_to_hash(pieces));
+        inside.room.as_ref().map(Scratch::start)
+    }
+
+    /// Every chunk that can be seen, with its hash.
+    fn look(&self, room: u64) -> Result<Vec<(Load<'_>, Option<Hash>)>, SnapshotError> {
+        let chunks = |area| (0..Area::chunks(area)).map(move |index| (area, area.chunk(index)));
+        let loads = self.views.iter().flat_map(chunks).map(|(area, (offset, length))| Load { area, offset, length });
+        let loads: Vec<Load<'_>> = loads.collect();
+        let places: Vec<_> = loads.iter().map(|load| Some((load.area.address(load.offset)?, load.length))).collect();
+        let hashes = hash_pieces(&self.driver, &self.carrier, &places, Some(room));
+        let hashes = hashes.map_err(refused("hash device memory"))?;
+        Ok(loads.into_iter().zip(hashes).collect())
+    }
+
+    /// Brings what stays as it is to the image; bytes that the image has then.
+    fn bring(&self, room: u64, sink: &dyn Sink) -> Result<u64, SnapshotError> {
+        let began = Instant::now();
+        let before = self.look(room)?;
+        thread::sleep(WHILE);
+        let now = self.look(room)?;
+        let mut there: HashSet<(Hash, u64)> = HashSet::new();
+        let mut wanted = Vec::new();
+        for ((load, hash), (_, earlier)) in now.iter().zip(&before) {
+            let Some(key) = hash.filter(|_| hash == earlier).map(|hash| (hash, load.length)) else { continue };
+            let is_known = self.known.lock().get(&key).is_some_and(|name| sink.has(name));
+            if there.insert(key) && !is_known {
+                wanted.push(*load);
+            }
+        }
+        let progress = Progress::default();
+        let lift = Lift { driver: &self.driver, carrier: Some(&self.carrier), progress: &progress };
+        for batch in wanted.chunks(BATCH) {
+            if began.elapsed() > LONGEST {
+                break;
+            }
+            let named = lift.out_hashed(batch, sink)?;
+            self.aside.lock().names.extend(named);
+        }
+        let aside = self.aside.lock();
+        let known = self.known.lock();
+        let is_there = |(load, hash): &&(Load<'_>, Option<Hash>)| {
+            hash.is_some_and(|hash| {
+                let key = (hash, load.length);
+                aside.names.contains_key(&key) || known.contains_key(&key)
+            })
+        };
+        Ok(now.iter().filter(is_there).map(|(load, _)| load.length).sum())
+    }
+}
+
+impl katydid_keep::Ahead for Ahead {
+    fn run(&mut self, sink: &dyn Sink) -> Result<u64, Failure> {
+        // What a device refuses here it refuses, or not, when the program stands still.
+        let spare = self.take_spare();
+        let brought = match self.take_room().map_or(Ok(0), |room| self.bring(room, sink)) {
+            Err(SnapshotError::Image(error)) => return Err(error.into()),
+            brought => brought.unwrap_or(0),
+        };
+        self.views.clear();
+        self.let_go();
+        Ok(self.held.saturating_sub(spare).saturating_sub(brought))
+    }
+}
+
+impl Ahead {
+    /// Gives back what was used.
+    fn let_go(&mut self) {
+        if let Some(inside) = self.inside.take() {
+            // Without a thread it is given back at once.
+            let _ = thread::Builder::new().name("give back".into()).spawn(move || drop(inside));
+        }
+    }
+}
+
+impl Drop for Ahead {
+    /// What the snapshot has not used is nobody's.
+    fn drop(&mut self) {
+        self.let_go();
+        drop(self.aside.take());
+    }
+}
