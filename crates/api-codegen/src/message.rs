@@ -90,11 +90,18 @@ fn reply(out: &mut String, function: &Function) {
         out,
         "}}\n\nimpl Reply for {name} {{\n    fn encode(&self, out: &mut Vec<u8>) {{\n        let _ = &out;"
     );
+    let tail = fields.last().filter(|(_, ty)| *ty == "Vec<u8>").map(|(field, _)| *field);
     for (field, _) in &fields {
-        let _ = writeln!(out, "        self.{field}.put(out);");
+        let put = if tail == Some(*field) { format!("(self.{field}.len() as u32)") } else { format!("self.{field}") };
+        let _ = writeln!(out, "        {put}.put(out);");
+    }
+    out.push_str("    }\n\n");
+    if let Some(field) = tail {
+        let _ = writeln!(out, "    fn tail(&self) -> &[u8] {{\n        &self.{field}\n    }}\n");
+        let _ = writeln!(out, "    fn into_tail(self) -> Vec<u8> {{\n        self.{field}\n    }}\n");
     }
     let mutable = if fields.is_empty() { "" } else { "mut " };
-    let _ = writeln!(out, "    }}\n\n    fn decode(payload: &[u8]) -> Result<Self, CodecError> {{");
+    let _ = writeln!(out, "    fn decode(payload: &[u8]) -> Result<Self, CodecError> {{");
     let _ =
         writeln!(out, "        let {mutable}reader = Reader::new(\"{name}\", payload);\n        let reply = Self {{");
     for (field, _) in &fields {

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::{Holding, LinkError, ProgramLink, Staging};
+use katydid_transport::{Holding, Landing, LinkError, ProgramLink, Staging};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
 use katydid_wire::handshake::SessionKind;
@@ -75,22 +75,23 @@ impl Session {
         }
     }
 
-    /// As [`Session::call`], reading the reply's bytes where they lie: for the ones that are bulk.
+    /// As [`Session::call`], for a reply that is bytes and nothing else, exactly as many as there is room for at `landing`.
     ///
     /// # Errors
     ///
     /// As [`Session::call`].
-    pub fn call_in_place<M: Message, R>(
-        &self,
-        context: u32,
-        message: &M,
-        read: impl FnOnce(&[u8]) -> Option<R>,
-    ) -> Result<R, CUresult> {
+    pub fn call_landing<M: Message>(&self, context: u32, message: &M, landing: Landing) -> Result<(), CUresult> {
         self.check()?;
         with_buffers(|request, reply| {
-            let (status, payload) = self.exchange(context, message, request, reply)?;
+            message.encode(request);
+            let (head, landed) = self
+                .link
+                .call_landing(M::OPCODE, context, &[request, message.tail()], reply, landing)
+                .map_err(|error| self.fail(M::NAME, &error))?;
+            let elsewhere = if landed { landing.size() } else { 0 };
+            let (status, _) = self.receive(context, M::NAME, &head, reply, elsewhere)?;
             status.ok()?;
-            read(payload).ok_or_else(|| self.broken(M::NAME))
+            if landed { Ok(()) } else { Err(self.broken(M::NAME)) }
         })
     }
 
@@ -120,12 +121,24 @@ impl Session {
             .link
             .call(M::OPCODE, context, &[request, message.tail()], reply)
             .map_err(|error| self.fail(M::NAME, &error))?;
-        let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(M::NAME)) };
+        self.receive(context, M::NAME, &head, reply, 0)
+    }
+
+    /// Takes in what a reply says beside its message, of which `elsewhere` bytes went somewhere else.
+    fn receive<'a>(
+        &self,
+        context: u32,
+        name: &'static str,
+        head: &ReplyHead,
+        reply: &'a [u8],
+        elsewhere: usize,
+    ) -> Result<(CUresult, &'a [u8]), CUresult> {
+        let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(name)) };
         output::write(printed.stdout, printed.stderr);
-        if head.output != 0 && reply.len() == MAX_PAYLOAD {
+        if head.output != 0 && reply.len() + elsewhere == MAX_PAYLOAD {
             self.print_rest(context)?;
         }
-        let verdict = self.verdict(&head);
+        let verdict = self.verdict(head);
         let (Ok(code) | Err(code)) = verdict;
         if is_fault(code) {
             (self.on_fault)(context, code);

@@ -113,7 +113,8 @@ fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
     while let Ok(Event::Frame(frame)) = link.next() {
         let (thread, sequence) = (frame.head.thread, frame.head.sequence);
         if frame.head.wants_reply {
-            let answer = Answer { thread, sequence, status: 0, deferred: 0, payload: &[], output: Output::default() };
+            let answer =
+                Answer { thread, sequence, status: 0, deferred: 0, payload: &[], tail: &[], output: Output::default() };
             replier.reply(&answer).unwrap();
         } else if tell.send(sequence).is_err() {
             return;

@@ -105,16 +105,20 @@ impl Shared {
         if code == Code::SUCCESS {
             reply.encode(&mut payload);
         }
+        let tail = if code == Code::SUCCESS { reply.tail() } else { &[] };
         // What does not fit a reply at all is refused, not cut.
-        let (code, payload) =
-            if payload.len() > MAX_PAYLOAD { (Code::OUT_OF_RESOURCES, &[][..]) } else { (code, &payload[..]) };
-        let printed = if waited { self.printed(payload.len()) } else { Printed::default() };
+        let (code, [payload, tail]) = match payload.len() + tail.len() > MAX_PAYLOAD {
+            true => (Code::OUT_OF_RESOURCES, [&[][..]; 2]),
+            false => (code, [&payload[..], tail]),
+        };
+        let printed = if waited { self.printed(payload.len() + tail.len()) } else { Printed::default() };
         self.replier.get().ok_or(LinkError::Closed)?.reply(&Answer {
             thread: head.thread,
             sequence: head.sequence,
             status: code.0.cast_unsigned(),
             deferred: self.take_deferred().0.cast_unsigned(),
             payload,
+            tail,
             output: Output { stdout: &printed.stdout, stderr: &printed.stderr },
         })
     }

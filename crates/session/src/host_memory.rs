@@ -20,6 +20,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::chunks::Chunks;
 use crate::fault::{Fault, SessionError};
+use crate::large_pages;
 
 /// Registered blocks are whole pages.
 const PAGE: u64 = 4096;
@@ -84,7 +85,9 @@ impl HostMemory {
         }
         if is_outside {
             map(address, size)?;
-        } else if !self.is_shared() {
+        } else if self.is_shared() {
+            large_pages::gather(address, size);
+        } else {
             clear(address, size)?;
         }
         let registered = register(driver, address, size).ok();

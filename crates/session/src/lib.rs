@@ -25,6 +25,7 @@ mod handles;
 mod host_memory;
 mod images;
 mod journal;
+mod large_pages;
 mod looking;
 mod reach;
 mod references;
@@ -34,6 +35,7 @@ mod session;
 mod shared;
 mod shares;
 mod snapshot;
+mod spare;
 mod staged;
 mod tables;
 #[cfg(test)]

@@ -34,6 +34,7 @@ use crate::relay::{self, KeptLink, Relay};
 use crate::shared::Shared;
 use crate::shares::Shares;
 use crate::snapshot::{Carrier, Snapshots};
+use crate::spare;
 use crate::staged::StagingArea;
 use crate::tables::{Resolve, Tables};
 use crate::usage::Usage;
@@ -260,7 +261,7 @@ impl Session {
     fn refuse(&mut self, head: &FrameHead, code: CUresult) -> Result<(), SessionError> {
         self.synchronised = false;
         if head.wants_reply {
-            return Ok(self.shared.answer(head, code, &[], false)?);
+            return Ok(self.shared.answer(head, code, [&[]; 2], false)?);
         }
         self.shared.defer(code);
         Ok(())
@@ -306,7 +307,7 @@ impl Session {
             self.replay.outcome = status;
             return Ok(());
         }
-        Ok(self.shared.answer(head, status, &self.scratch, synchronised)?)
+        Ok(self.shared.answer(head, status, [&self.scratch, reply.tail()], synchronised)?)
     }
 
     /// Has a call that may wait executed elsewhere, and answered from there; or looked at first ([`Session::look`]).
@@ -333,7 +334,8 @@ pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
         let mut payload = Vec::new();
         reply.encode(&mut payload);
         // A program that is gone needs no answer; the monitor ends the process.
-        let _ = shared.answer(&head, status, &payload, true);
+        let _ = shared.answer(&head, status, [&payload, reply.tail()], true);
+        spare::keep(reply.into_tail());
     })
 }
 

@@ -76,7 +76,7 @@ impl Shared {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).begin_with(printed);
     }
 
-    /// Answers a call. With `synchronised`, what the driver printed meanwhile goes with it.
+    /// Answers a call, the message being in two parts. With `synchronised`, what the driver printed meanwhile goes with it.
     ///
     /// # Errors
     ///
@@ -85,19 +85,23 @@ impl Shared {
         &self,
         head: &FrameHead,
         status: CUresult,
-        payload: &[u8],
+        [payload, tail]: [&[u8]; 2],
         synchronised: bool,
     ) -> Result<(), LinkError> {
+        let length = payload.len() + tail.len();
         // What does not fit a reply at all (the names of tens of thousands of kernels) is refused, not cut.
-        let (status, payload) =
-            if payload.len() > MAX_PAYLOAD { (CUresult::ERROR_NOT_SUPPORTED, &[][..]) } else { (status, payload) };
-        let printed = if synchronised { self.printed(payload.len()) } else { Printed::default() };
+        let (status, [payload, tail]) = match length > MAX_PAYLOAD {
+            true => (CUresult::ERROR_NOT_SUPPORTED, [&[][..]; 2]),
+            false => (status, [payload, tail]),
+        };
+        let printed = if synchronised { self.printed(payload.len() + tail.len()) } else { Printed::default() };
         self.replier.get().ok_or(LinkError::Closed)?.reply(&Answer {
             thread: head.thread,
             sequence: head.sequence,
             status: status.0,
             deferred: self.deferred.swap(0, Ordering::AcqRel),
             payload,
+            tail,
             output: Output { stdout: &printed.stdout, stderr: &printed.stderr },
         })
     }

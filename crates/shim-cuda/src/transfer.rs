@@ -11,7 +11,7 @@ use std::thread;
 
 use katydid_client::threads;
 use katydid_cuda_sys::CUresult;
-use katydid_transport::{PIECE, Piece, Staging};
+use katydid_transport::{Landing, PIECE, Piece, Staging};
 use katydid_wire::message::{kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 
 use crate::session::{Shim, shim};
@@ -22,6 +22,8 @@ use crate::stream;
 const INLINE_IN: u64 = 128 << 10;
 /// The same for a copy out, which is copied four times on its way through a reply, and once out of the staging area.
 const INLINE_OUT: u64 = 16 << 10;
+/// Bytes in front of the data of a reply: their number.
+const COUNT: usize = 4;
 /// Bytes of one frame on a stream link.
 const FRAME: u64 = 1 << 20;
 
@@ -98,15 +100,9 @@ pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64)
 /// `target` is valid for writing `size` bytes.
 unsafe fn copy_out_inline(shim: &Shim, way: Way, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
     let message = kdCopyOut { source, size, stream: way.stream };
-    shim.session.call_in_place(way.context, &message, |payload| {
-        let (length, data) = payload.split_first_chunk()?;
-        if u32::from_le_bytes(*length) != size || data.len() != size as usize {
-            return None;
-        }
-        // SAFETY: `data` has `size` bytes, as has the target by the contract.
-        unsafe { target.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
-        Some(())
-    })
+    // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
+    let landing = unsafe { Landing::new(target, size as usize, COUNT) };
+    shim.session.call_landing(way.context, &message, landing)
 }
 
 /// Gives a staging piece back however the copy ends.

@@ -1,6 +1,6 @@
 //! Frames out of a stream: a buffer for small ones, straight into the target for large ones.
 
-#![expect(unsafe_code, reason = "received bytes fill a vector's spare room without being zeroed first")]
+#![expect(unsafe_code, reason = "received bytes fill memory without its being zeroed first")]
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::LinkError;
 use crate::wait::Spin;
+use crate::{Landing, LinkError};
 
 /// Bytes read ahead.
 const AHEAD: usize = 64 * 1024;
@@ -90,13 +90,34 @@ impl Inlet {
         self.start += ready;
         let mut missing = length - ready;
         while missing > 0 {
-            let received = receive_some(socket, bytes, missing, RecvFlags::empty());
+            // Waking up for each packet would cost more than copying it.
+            let received = receive_some(socket, bytes, missing, RecvFlags::WAITALL);
             match received.map_err(LinkError::system("receive a frame"))? {
                 0 => return Err(CUT_OFF),
                 received => missing -= received,
             }
         }
         Ok(())
+    }
+
+    /// Reads the payload of a reply, `length` bytes, its data to where it is to land; what lies around that is appended to
+    /// `bytes`.
+    pub(crate) fn land(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        length: usize,
+        landing: &mut Landing,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), LinkError> {
+        self.append_to(socket, landing.skip(), bytes)?;
+        let mut done = landing.size().min(self.buffer.len() - self.start);
+        landing.write(0, &self.buffer[self.start..self.start + done]);
+        self.start += done;
+        while done < landing.size() {
+            done +=
+                receive_landing(socket, landing, done).map_err(LinkError::system("receive a frame"))?.ok_or(CUT_OFF)?;
+        }
+        self.append_to(socket, length - landing.skip() - landing.size(), bytes)
     }
 
     /// Looks for a while before it sleeps; 0 is the end of the stream, none a wish that the reader look up.
@@ -118,6 +139,25 @@ impl Inlet {
         }
         let received = quick.unwrap_or_else(|| receive_some(socket, buffer, room, RecvFlags::empty()));
         received.map(Some).map_err(LinkError::system("receive a frame"))
+    }
+}
+
+/// Receives some of what a landing misses when its first part has `done` bytes; none is the end of the stream.
+fn receive_landing(socket: BorrowedFd<'_>, landing: &mut Landing, done: usize) -> io::Result<Option<usize>> {
+    // SAFETY: it is only written to, here; whoever waits for the reply waits for the end of this as well.
+    let rest = unsafe { landing.rest(done) };
+    match recv(socket, rest, RecvFlags::WAITALL) {
+        Ok((_, 0)) | Err(Errno::CONNRESET | Errno::TIMEDOUT) => Ok(None),
+        Ok((_, received)) => Ok(Some(received)),
+        Err(Errno::INTR) => Ok(Some(0)),
+        Err(Errno::FAULT) => {
+            // The program may have protected its memory, to be told of writes: those of the system it is not.
+            let mut aside = Vec::new();
+            let received = receive_some(socket, &mut aside, AHEAD.min(landing.size() - done), RecvFlags::empty())?;
+            landing.write(done, &aside);
+            Ok((received > 0).then_some(received))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

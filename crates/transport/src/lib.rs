@@ -29,6 +29,7 @@ mod fdpass;
 mod hold;
 mod home;
 mod inlet;
+mod landing;
 mod mapped;
 mod pending;
 mod ring;
@@ -51,6 +52,7 @@ pub use address::{Address, AddressError};
 pub use connect::{ConnectError, Connection, companion, connect};
 pub use error::LinkError;
 pub use hold::{Holding, pass_holds};
+pub use landing::Landing;
 pub use pending::{AcceptError, Hangup, Pending};
 pub use staging::{PIECE, PIECES, Piece, Staging};
 pub use switch::{AttachError, Switch};
@@ -72,6 +74,29 @@ pub trait ProgramLink: Send + Sync {
     /// # Errors
     /// As [`ProgramLink::enqueue`].
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError>;
+
+    /// As [`ProgramLink::call`], for a reply with much data, which goes to `landing` at once where it fits there exactly:
+    /// then `reply` gets what lies around it, and the second value is true.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`]. What the landing holds then is anybody's guess.
+    fn call_landing(
+        &self,
+        opcode: u16,
+        context: u32,
+        parts: &[&[u8]],
+        reply: &mut Vec<u8>,
+        landing: Landing,
+    ) -> Result<(ReplyHead, bool), LinkError> {
+        let head = self.call(opcode, context, parts, reply)?;
+        let fits = landing.fits(&head, reply.len());
+        if fits {
+            let data = landing.skip()..landing.skip() + landing.size();
+            landing.write(0, &reply[data.clone()]);
+            reply.drain(data);
+        }
+        Ok((head, fits))
+    }
 
     /// Memory that both sides see, for bulk copies; none on stream links.
     fn staging(&self) -> Option<&Staging>;
@@ -176,6 +201,8 @@ pub struct Answer<'a> {
     pub deferred: u32,
     /// The message.
     pub payload: &'a [u8],
+    /// More of it, sent from where it lies.
+    pub tail: &'a [u8],
     /// What device code printed.
     pub output: Output<'a>,
 }

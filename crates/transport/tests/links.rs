@@ -1,12 +1,13 @@
 //! What every link does, on every path.
 
 #![expect(clippy::unwrap_used, reason = "bodies of tests that a macro names")]
+#![expect(unsafe_code, reason = "memory for data to land in")]
 
 mod common;
 
 use common::{ADD, ECHO, EXIT, PATIENCE, PRINT, Path, SLOW_ECHO, SUM, link, work};
-use katydid_transport::{LinkError, ProgramLink};
-use katydid_wire::frame::{FrameError, MAX_PAYLOAD};
+use katydid_transport::{Landing, LinkError, ProgramLink};
+use katydid_wire::frame::{FrameError, MAX_PAYLOAD, ReplyHead};
 
 /// Makes a test of each path out of each body, which gets the program's end while a worker runs behind it.
 macro_rules! on_every_path {
@@ -25,7 +26,7 @@ macro_rules! on_every_path {
     };
 }
 
-fn with_worker(path: Path, body: fn(&dyn ProgramLink)) {
+fn with_worker(path: Path, body: impl FnOnce(&dyn ProgramLink)) {
     let (connection, worker) = link(path);
     std::thread::scope(|scope| {
         scope.spawn(|| work(worker));
@@ -44,6 +45,42 @@ on_every_path! {
             assert_eq!((head.status, head.deferred, head.output), (0, 0, 0));
             assert!(reply == sent, "{size} bytes");
         }
+    }
+
+    fn data_lands_where_the_caller_wants_it(link) {
+        let mut reply = Vec::new();
+        for size in [1, 60_000, 65_504, 65_533, 65_540, MAX_PAYLOAD - 4] {
+            let sent: Vec<u8> = (0..size + 4).map(|at| (at * 31 + size) as u8).collect();
+            let (head, landed, data) = land(link, ECHO, &sent, size, &mut reply);
+            assert!(landed && head.status == 0 && data == sent[4..] && reply == sent[..4], "{size} bytes");
+        }
+    }
+
+    fn replies_that_do_not_fit_a_landing_are_read_as_any(link) {
+        let mut reply = Vec::new();
+        for (opcode, sent, size) in [(ECHO, &b"12345678"[..], 5), (ECHO, b"12345678", 3), (PRINT, b"12345678", 4), (ECHO, b"", 1)] {
+            let (head, landed, data) = land(link, opcode, sent, size, &mut reply);
+            assert!(!landed && head.split(&reply).unwrap().0 == sent && data == vec![0; size]);
+        }
+    }
+
+    fn threads_get_their_data_whoever_reads_it(link) {
+        std::thread::scope(|scope| {
+            for thread in 0..6_u8 {
+                scope.spawn(move || {
+                    for round in 0..40_u8 {
+                        let opcode = if round % 10 == 3 { SLOW_ECHO } else { ECHO };
+                        let mut sent = vec![thread.wrapping_mul(40).wrapping_add(round); 300_000 + usize::from(thread)];
+                        sent[0] = round % 4;
+                        let mut reply = Vec::new();
+                        let (_, landed, data) = land(link, opcode, &sent, sent.len() - 4, &mut reply);
+                        assert!(landed && data == sent[4..] && reply == sent[..4], "{thread} {round}");
+                        link.call(ECHO, 0, &[&[thread, round]], &mut reply).unwrap();
+                        assert_eq!(reply, [thread, round]);
+                    }
+                });
+            }
+        });
     }
 
     fn enqueued_frames_are_executed_in_order_before_a_later_call(link) {
@@ -133,6 +170,58 @@ on_every_path! {
         assert!(matches!(link.call(ECHO, 0, &[], &mut Vec::new()), Err(LinkError::Forked)));
         assert!(matches!(link.enqueue(ADD, 0, &[]), Err(LinkError::Forked)));
     }
+}
+
+/// Calls with a landing for `size` bytes after the first four; what it holds then is the third value.
+fn land(
+    link: &dyn ProgramLink,
+    opcode: u16,
+    sent: &[u8],
+    size: usize,
+    reply: &mut Vec<u8>,
+) -> (ReplyHead, bool, Vec<u8>) {
+    let mut data = vec![0; size];
+    // SAFETY: the vector's own bytes, which nobody else knows.
+    let landing = unsafe { Landing::new(data.as_mut_ptr(), size, 4) };
+    let (head, landed) = link.call_landing(opcode, 0, &[sent], reply, landing).unwrap();
+    (head, landed, data)
+}
+
+/// Memory that the system may not write to is written by the program's own thread, which is where a handler of its
+/// faults expects that.
+#[test]
+fn data_lands_in_memory_that_a_handler_of_faults_opens() {
+    let page = rustix::param::page_size();
+    let size = 64 * page;
+    // SAFETY: a new mapping, which this test alone knows; the handler makes it writable at the first touch.
+    unsafe {
+        let at =
+            libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        GUARDED.store(at as usize, std::sync::atomic::Ordering::SeqCst);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = open_guarded as *const () as usize;
+        // A fault anywhere else, or a second one, ends the process as ever.
+        action.sa_flags = libc::SA_RESETHAND;
+        libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+    }
+    let at: *mut u8 = std::ptr::with_exposed_provenance_mut(GUARDED.load(std::sync::atomic::Ordering::SeqCst));
+    with_worker(Path::Tcp, |link| {
+        let sent = vec![7; size + 4];
+        // SAFETY: the mapping from above.
+        let landing = unsafe { Landing::new(at, size, 4) };
+        let (_, landed) = link.call_landing(ECHO, 0, &[&sent], &mut Vec::new(), landing).unwrap();
+        // SAFETY: the mapping from above.
+        assert!(landed && unsafe { std::slice::from_raw_parts(at, size) } == &sent[4..]);
+    });
+}
+
+/// Where the guarded memory is.
+static GUARDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+extern "C" fn open_guarded(_signal: i32) {
+    let at = std::ptr::with_exposed_provenance_mut(GUARDED.load(std::sync::atomic::Ordering::SeqCst));
+    // SAFETY: the test's own mapping; the call is one that handlers may make.
+    unsafe { libc::mprotect(at, 64 * rustix::param::page_size(), libc::PROT_READ | libc::PROT_WRITE) };
 }
 
 #[test]

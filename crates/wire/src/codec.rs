@@ -45,8 +45,18 @@ pub trait Message {
 
 /// An answer of the worker.
 pub trait Reply: Sized {
-    /// Appends all fields.
+    /// Appends all fields, but of a last one of bytes only their number.
     fn encode(&self, out: &mut Vec<u8>);
+
+    /// These bytes: sent from where they lie.
+    fn tail(&self) -> &[u8] {
+        &[]
+    }
+
+    /// The same, for whoever uses their memory again.
+    fn into_tail(self) -> Vec<u8> {
+        Vec::new()
+    }
 
     /// Reads all fields.
     ///

@@ -116,7 +116,7 @@ fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn Source) -> Result<(), 
         if head.wants_reply {
             let (thread, sequence, payload) = (head.thread, head.sequence, written.concat());
             let output = Output { stdout: &[], stderr: &[] };
-            let answer = Answer { thread, sequence, status, deferred: 0, payload: &payload, output };
+            let answer = Answer { thread, sequence, status, deferred: 0, payload: &payload, tail: &[], output };
             replier.reply(&answer).map_err(|error| error.to_string())?;
         }
     }

@@ -17,6 +17,7 @@ use super::{Detached, Enqueued};
 use crate::fault::{Fault, SessionError};
 use crate::host_memory::pointer;
 use crate::session::Session;
+use crate::spare;
 use crate::staged::StagingArea;
 
 /// Bytes of a reply that describe the data.
@@ -78,7 +79,7 @@ pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopy
     session.reach.check(message.source, u64::from(message.size))?;
     let stream: CUstream = session.handle(head, message.stream)?;
     Ok(Box::new(move |driver| {
-        let mut data = vec![0; size];
+        let mut data = spare::take(size);
         let status = copy_out(driver, data.as_mut_ptr(), message.source, size, stream);
         if status != CUresult::SUCCESS {
             data.clear();

@@ -56,8 +56,8 @@ impl Replies {
 
 impl Replier for Replies {
     fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
-        let Answer { sequence, status, deferred, payload, .. } = *answer;
-        self.sent.lock().unwrap().push(Sent { sequence, status, deferred, payload: payload.to_vec() });
+        let Answer { sequence, status, deferred, payload, tail, .. } = *answer;
+        self.sent.lock().unwrap().push(Sent { sequence, status, deferred, payload: [payload, tail].concat() });
         self.more.notify_all();
         Ok(())
     }

@@ -173,7 +173,7 @@ impl Replier for ShmReplier {
         let prefix = output.prefix()?;
         let prefix = if head.1 == 0 { &[][..] } else { &prefix };
         let mut at = place + REPLY_FRAME;
-        for part in [&head.0, answer.payload, prefix, output.stdout, output.stderr] {
+        for part in [&head.0, answer.payload, answer.tail, prefix, output.stdout, output.stderr] {
             self.shared.copy_in(at, part);
             at += part.len();
         }
@@ -188,7 +188,7 @@ impl Replier for ShmReplier {
 /// The head of a reply, and the length of its output.
 pub(crate) fn answer_head(answer: &Answer<'_>) -> Result<([u8; HEAD], usize), FrameError> {
     let output = Output::encoded_len(&answer.output);
-    let body = answer.payload.len().saturating_add(output);
+    let body = answer.payload.len().saturating_add(answer.tail.len()).saturating_add(output);
     let too_large = |_| FrameError::TooLarge { payload: body };
     let head = ReplyHead {
         status: answer.status,

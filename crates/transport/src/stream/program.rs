@@ -17,7 +17,7 @@ use crate::home::Home;
 use crate::inlet::Inlet;
 use crate::seats::Seats;
 use crate::socket::send_all;
-use crate::{Address, ConnectError, Holding, LinkError, ProgramLink, Staging};
+use crate::{Address, ConnectError, Holding, Landing, LinkError, ProgramLink, Staging};
 
 const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that nobody waits for" };
 /// How long a worker may take to close its end, when it was told that the program leaves.
@@ -55,8 +55,21 @@ struct Desk {
 
 /// A thread that waits.
 struct Waiter {
-    reply: Option<(ReplyHead, Vec<u8>)>,
+    reply: Option<(Arrived, Vec<u8>)>,
+    landing: Option<Landing>,
+    /// Another thread writes to the landing: this one must not go before that is done.
+    is_landing: bool,
     bell: Arc<Condvar>,
+}
+
+/// The head of a reply, and whether its data went to the landing.
+type Arrived = (ReplyHead, bool);
+
+/// What the thread that reads waits for itself.
+#[derive(Clone, Copy)]
+struct Wanted {
+    sequence: u64,
+    landing: Option<Landing>,
 }
 
 impl Desk {
@@ -65,6 +78,34 @@ impl Desk {
         if let Some(waiter) = self.waiting.values().find(|waiter| waiter.reply.is_none()) {
             waiter.bell.notify_one();
         }
+    }
+
+    /// Who waits for a reply that has come.
+    fn waiter(&mut self, head: &ReplyHead) -> Result<&mut Waiter, LinkError> {
+        self.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none()).ok_or(UNASKED)
+    }
+}
+
+impl Waiter {
+    /// The landing, if it is for this reply; the thread then waits until [`Waiter::is_landing`] is false again.
+    fn begin_landing(&mut self, head: &ReplyHead, length: usize) -> Option<Landing> {
+        let landing = self.landing.filter(|landing| landing.fits(head, length));
+        self.is_landing = landing.is_some();
+        landing
+    }
+}
+
+/// Reads what follows a head, its data to where it is to land if there is such a place.
+fn read_body(
+    inlet: &mut Inlet,
+    socket: BorrowedFd<'_>,
+    length: usize,
+    landing: Option<Landing>,
+    rest: &mut Vec<u8>,
+) -> Result<(), LinkError> {
+    match landing {
+        Some(mut landing) => inlet.land(socket, length, &mut landing, rest),
+        None => inlet.append_to(socket, length, rest),
     }
 }
 
@@ -128,12 +169,13 @@ impl StreamProgram {
     }
 
     /// Waits for the reply to a request, reading for all if nobody does.
-    fn wait(&self, sequence: u64, bell: &Condvar, reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
+    fn wait(&self, wanted: Wanted, bell: &Condvar, reply: &mut Vec<u8>) -> Result<Arrived, LinkError> {
         let mut desk = self.desk();
         loop {
-            if let Some((head, body)) = desk.waiting.get_mut(&sequence).and_then(|waiter| waiter.reply.take()) {
+            if let Some((arrived, body)) = desk.waiting.get_mut(&wanted.sequence).and_then(|waiter| waiter.reply.take())
+            {
                 *reply = body;
-                return Ok(head);
+                return Ok(arrived);
             }
             self.socket.get()?;
             let look = self.socket.look();
@@ -144,12 +186,12 @@ impl StreamProgram {
                 continue;
             };
             drop(desk);
-            let result = self.read_until(&mut inlet, Some(sequence), reply);
+            let result = self.read_until(&mut inlet, Some(wanted), reply);
             desk = self.desk();
             desk.inlet = Some(inlet);
             self.unread.notify_all();
             match result {
-                Ok(Some(head)) => return Ok(head),
+                Ok(Some(arrived)) => return Ok(arrived),
                 Ok(None) => self.socket.ended(look)?,
                 Err(error) => {
                     self.socket.give_up();
@@ -163,37 +205,62 @@ impl StreamProgram {
     fn read_until(
         &self,
         inlet: &mut Inlet,
-        mine: Option<u64>,
+        mine: Option<Wanted>,
         reply: &mut Vec<u8>,
-    ) -> Result<Option<ReplyHead>, LinkError> {
+    ) -> Result<Option<Arrived>, LinkError> {
         loop {
             let socket = self.socket.get()?;
             let Some(bytes) = inlet.head(socket)? else { return Ok(None) };
             let (head, length) = ReplyHead::decode(&bytes)?;
-            if Some(head.sequence) == mine {
+            if let Some(mine) = mine.filter(|mine| mine.sequence == head.sequence) {
                 reply.clear();
-                inlet.append_to(socket, length, reply)?;
-                return Ok(Some(head));
+                let landing = mine.landing.filter(|landing| landing.fits(&head, length));
+                read_body(inlet, socket, length, landing, reply)?;
+                return Ok(Some((head, landing.is_some())));
             }
-            let mut body = Vec::new();
-            inlet.append_to(socket, length, &mut body)?;
-            let mut desk = self.desk();
-            let waiter = desk.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none()).ok_or(UNASKED)?;
-            waiter.reply = Some((head, body));
-            waiter.bell.notify_one();
+            self.read_for_another(inlet, socket, (head, length))?;
         }
     }
 
-    fn exchange(&self, head: FrameHead, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
+    /// Reads what follows a head for the thread that waits for it, and wakes that.
+    fn read_for_another(
+        &self,
+        inlet: &mut Inlet,
+        socket: BorrowedFd<'_>,
+        (head, length): (ReplyHead, usize),
+    ) -> Result<(), LinkError> {
+        let landing = self.desk().waiter(&head)?.begin_landing(&head, length);
+        let mut body = Vec::new();
+        let read = read_body(inlet, socket, length, landing, &mut body);
+        let mut desk = self.desk();
+        let waiter = desk.waiter(&head)?;
+        waiter.is_landing = false;
+        waiter.bell.notify_one();
+        read?;
+        waiter.reply = Some(((head, landing.is_some()), body));
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        head: FrameHead,
+        parts: &[&[u8]],
+        reply: &mut Vec<u8>,
+        landing: Option<Landing>,
+    ) -> Result<Arrived, LinkError> {
         let bell = Arc::new(Condvar::new());
         let mut registered = None;
         let result = self.put(head, parts, |sequence| {
             registered = Some(sequence);
-            self.desk().waiting.insert(sequence, Waiter { reply: None, bell: Arc::clone(&bell) });
+            let waiter = Waiter { reply: None, landing, is_landing: false, bell: Arc::clone(&bell) };
+            self.desk().waiting.insert(sequence, waiter);
         });
-        let result = result.and_then(|sequence| self.wait(sequence, &bell, reply));
+        let result = result.and_then(|sequence| self.wait(Wanted { sequence, landing }, &bell, reply));
         if let Some(sequence) = registered {
             let mut desk = self.desk();
+            while desk.waiting.get(&sequence).is_some_and(|waiter| waiter.is_landing) {
+                desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            }
             desk.waiting.remove(&sequence);
             desk.ring_next();
         }
@@ -238,7 +305,22 @@ impl ProgramLink for StreamProgram {
         self.socket.get()?;
         self.seats.call(|thread| {
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
-            self.exchange(head, parts, reply)
+            self.exchange(head, parts, reply, None).map(|(head, _)| head)
+        })
+    }
+
+    fn call_landing(
+        &self,
+        opcode: u16,
+        context: u32,
+        parts: &[&[u8]],
+        reply: &mut Vec<u8>,
+        landing: Landing,
+    ) -> Result<(ReplyHead, bool), LinkError> {
+        self.socket.get()?;
+        self.seats.call(|thread| {
+            let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
+            self.exchange(head, parts, reply, Some(landing))
         })
     }
 

@@ -96,7 +96,7 @@ impl Replier for StreamReplier {
         let (head, output) = answer_head(answer)?;
         let prefix = answer.output.prefix()?;
         let prefix = if output == 0 { &[][..] } else { &prefix };
-        let parts = [&head, answer.payload, prefix, answer.output.stdout, answer.output.stderr];
+        let parts = [&head, answer.payload, answer.tail, prefix, answer.output.stdout, answer.output.stderr];
         let _whole = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = self.switch.wait_for_socket();
         send_all(socket.as_fd(), &mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)

@@ -136,7 +136,7 @@ pub(crate) fn work(mut link: Box<dyn WorkerLink>) -> u64 {
             PRINT => {
                 let output = Output { stdout: b"printed", stderr: b"failed" };
                 let (status, deferred) = (2, 700);
-                let answer = Answer { thread, sequence, status, deferred, payload: &payload, output };
+                let answer = Answer { thread, sequence, status, deferred, payload: &payload, tail: &[], output };
                 replier.reply(&answer).unwrap();
             }
             EXIT => break,
@@ -148,6 +148,6 @@ pub(crate) fn work(mut link: Box<dyn WorkerLink>) -> u64 {
 }
 
 pub(crate) fn answer(replier: &Arc<dyn Replier>, thread: u32, sequence: u64, payload: &[u8]) {
-    let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, output: Output::default() };
+    let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output: Output::default() };
     replier.reply(&answer).unwrap();
 }

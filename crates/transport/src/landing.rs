@@ -1,0 +1,68 @@
+//! Where the data of a bulk reply goes: straight from the socket into the program's own memory, whichever of the
+//! waiting threads reads it there.
+
+#![expect(unsafe_code, reason = "fills memory that the caller vouches for")]
+
+use std::slice;
+
+use katydid_wire::frame::ReplyHead;
+
+/// Memory for the bytes of a reply that follow its first `skip` ones.
+///
+/// The rule: nobody writes there before the request is sent, nor after the call that it was given to has returned.
+#[derive(Debug, Clone, Copy)]
+pub struct Landing {
+    at: *mut u8,
+    size: usize,
+    skip: usize,
+}
+
+// SAFETY: `new`'s contract holds for whoever writes, in whatever thread, as long as the call lasts.
+unsafe impl Send for Landing {}
+
+impl Landing {
+    /// The `size` bytes at `at`, for what follows the first `skip` bytes of the reply's payload.
+    ///
+    /// # Safety
+    ///
+    /// They are writable, and nobody else's, until the call that this is given to has returned.
+    #[must_use]
+    pub unsafe fn new(at: *mut u8, size: usize, skip: usize) -> Self {
+        Self { at, size, skip }
+    }
+
+    /// Whether a reply of `length` bytes behind its head is the one that this was made for. Others, those of failed
+    /// calls first of all, are read like any.
+    pub(crate) fn fits(&self, head: &ReplyHead, length: usize) -> bool {
+        head.status == 0 && length.checked_sub(head.output as usize) == self.skip.checked_add(self.size)
+    }
+
+    /// Bytes of the reply in front of the data.
+    pub(crate) fn skip(&self) -> usize {
+        self.skip
+    }
+
+    /// Bytes of the data.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Copies the data to its place, the first part having `done` bytes.
+    pub(crate) fn write(&self, done: usize, data: &[u8]) {
+        let data = &data[..data.len().min(self.size.saturating_sub(done))];
+        // SAFETY: within the `size` bytes that `new` was promised; `data` is memory of this crate.
+        unsafe { self.at.add(done).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+    }
+
+    /// What is missing when the first part has `done` bytes.
+    ///
+    /// # Safety
+    ///
+    /// The caller only writes there, and lets go of it before the call has returned that this was given to.
+    pub(crate) unsafe fn rest(&mut self, done: usize) -> &mut [u8] {
+        let done = done.min(self.size);
+        // SAFETY: within the `size` bytes that `new` was promised; they are bytes, so whatever they hold is valid.
+        unsafe { slice::from_raw_parts_mut(self.at.add(done), self.size - done) }
+    }
+}
