@@ -67,6 +67,13 @@ __attribute__((unused)) static void set_up(cl_command_queue_properties propertie
     CHECK(code);
 }
 
+// Whether a word is in what the platform says of itself.
+__attribute__((unused)) static int platform_says(cl_platform_info what, const char *word) {
+    char text[256] = "";
+    CHECK(clGetPlatformInfo(platform, what, sizeof text, text, NULL));
+    return strstr(text, word) != NULL;
+}
+
 __attribute__((unused)) static void tear_down(void) {
     CHECK(clFinish(queue));
     CHECK(clReleaseCommandQueue(queue));

@@ -1,5 +1,5 @@
 // Parts of a device, and parts of these: queues on each, made once and used over many steps; a part that is given back
-// while a context still has it. A checksum a step.
+// while a context still has it. A checksum a step. Devices that have no parts, such as GPUs, are said to have none.
 #include "check.h"
 
 enum { N = 1024, STEPS = 10 };
@@ -42,6 +42,14 @@ int main(void) {
     CHECK(clGetPlatformIDs(1, &platform, NULL));
     cl_device_id whole;
     CHECK(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &whole, NULL));
+    cl_uint most = 0;
+    CHECK(clGetDeviceInfo(whole, CL_DEVICE_PARTITION_MAX_SUB_DEVICES, sizeof most, &most, NULL));
+    cl_device_partition_property ways[8] = {0};
+    CHECK(clGetDeviceInfo(whole, CL_DEVICE_PARTITION_PROPERTIES, sizeof ways, ways, NULL));
+    if (most == 0 || ways[0] == 0) {
+        printf("no parts\n");
+        return 0;
+    }
     cl_context contexts[2];
     cl_command_queue queues[2];
     cl_device_id parts[2];

@@ -72,9 +72,14 @@ int main(void) {
     cl_bool uses;
     CHECK(clGetMemObjectInfo(buffer, CL_MEM_USES_SVM_POINTER, sizeof uses, &uses, NULL));
     CHECK(clSetKernelArg(twice, 0, sizeof buffer, &buffer));
-    launch(twice, 20);
+    // Some drivers make such a buffer and then let no kernel have it.
+    size_t items = 20;
+    code = clEnqueueNDRangeKernel(queue, twice, 1, NULL, &items, NULL, 0, NULL, NULL);
     CHECK(clEnqueueSVMMemcpy(queue, CL_TRUE, back, values, sizeof back, 0, NULL, NULL));
-    printf("through a buffer: %d %d %d, uses the pointer: %s\n", back[9], back[10], back[20], uses ? "yes" : "no");
+    if (code == CL_SUCCESS)
+        printf("through a buffer: %d %d %d, uses the pointer: %s\n", back[9], back[10], back[20], uses ? "yes" : "no");
+    else
+        printf("through a buffer: %s\n", code_name(code));
     CHECK(clReleaseMemObject(buffer));
     CHECK(clFinish(queue));
     void *list[] = {values, others};

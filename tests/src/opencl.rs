@@ -67,6 +67,12 @@ pub fn library(places: &Places) -> io::Result<String> {
     Ok(fs::read_to_string(file.path())?.trim().to_owned())
 }
 
+/// PoCL's library, beside the machine's driver in a pack that has it.
+#[must_use]
+pub fn pocl(places: &Places) -> Option<PathBuf> {
+    Some(libraries(places).join("libpocl.so.2")).filter(|library| library.exists())
+}
+
 /// Where programs find a loader.
 #[must_use]
 pub fn libraries(places: &Places) -> PathBuf {

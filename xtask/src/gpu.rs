@@ -3,7 +3,7 @@
 //! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
 //! program; the machine needs no more than a driver, bash, tar and xz. Four ways are tried, one after the other, since some
 //! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
-//! and over TCP. The parts `checkpoint`, `frameworks` and `figures` are by themselves: `run.sh
+//! and over TCP. The parts `checkpoint`, `frameworks`, `figures` and `opencl` are by themselves: `run.sh
 //! checkpoint`.
 
 use std::env;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{apps, dist, figures, frameworks, opencl};
+use crate::{apps, dist, figures, frameworks, opencl, opencl_gpu};
 
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -57,6 +57,8 @@ const LOADER: &str = "libOpenCL.so.1";
 const FIXTURE: &str = "device_queue";
 /// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
 const OPENCL_DRIVER: &str = "libnvidia-opencl.so.1\n";
+/// Kinds of processors whose functions of PoCL stay here.
+const KINDS_LEFT_OUT: [&str; 7] = ["GENERIC", "avx", "avx_f16c", "avx_fma4", "sse2", "sse41", "ssse3"];
 /// The program whose calls are traced.
 const TRACED: &str = "streams_events";
 /// What travels: a script, and everything else in one file, half as large as what is in it.
@@ -67,13 +69,16 @@ const SCRIPT: &str = r#"#!/usr/bin/env bash
 # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.
 # `run.sh checkpoint` runs the tests and measurements of checkpoints instead, `run.sh frameworks` programs of PyTorch,
 # JAX, CuPy and others that the machine has (`--help` tells the options), `run.sh figures` takes the promised figures in
-# eight minutes, the most wanted first. What is packed goes to unpacked/.
+# eight minutes, the most wanted first, `run.sh opencl` answers all about OpenCL in five. What is packed goes to unpacked/.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 pack=$here/unpacked
 if [ ! "$pack/done" -nt "$here/pack.tar.xz" ]; then
     rm -rf "$pack" && mkdir "$pack"
-    tar --extract --xz --file "$here/pack.tar.xz" --directory "$pack" && touch "$pack/done"
+    tar --extract --xz --file "$here/pack.tar.xz" --directory "$pack"
+    # PoCL, for programs that move between processors and the GPU, if it came along.
+    [ ! -e "$here/pocl.tar.xz" ] || tar --extract --xz --file "$here/pocl.tar.xz" --directory "$pack"
+    touch "$pack/done"
 fi
 OUT=${OUT:-$here/report} exec "$pack/bin/xtask" gpu-test --run "$pack" "$@"
 "#;
@@ -91,6 +96,7 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     // As many threads as there are cores.
     shell::run(tar.env("XZ_OPT", "-T0"))?;
     remove(&whole)?;
+    pack_pocl(tree, folder)?;
     let script = folder.join(SCRIPT_NAME);
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
     shell::run(Command::new("chmod").arg("+x").arg(&script))?;
@@ -173,6 +179,25 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
     dist::opencl(&to.dist.join("lib/katydid"))
 }
 
+/// PoCL in an archive of its own, which need not travel. It has its built-in functions for many kinds of processors: those of
+/// servers that have GPUs are enough.
+fn pack_pocl(tree: &Tree, folder: &Path) -> Result<()> {
+    let (root, archive) = (opencl::root(tree), folder.join("pocl.tar.xz"));
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--xz", "--file"]).arg(&archive).arg("--directory").arg(&root);
+    tar.args([
+        "--transform",
+        "s,^,opencl/,S",
+        "--exclude=usr/include",
+        "--exclude=*libOpenCL*",
+        "--exclude=*libicutest*",
+    ]);
+    tar.args(KINDS_LEFT_OUT.map(|kind| format!("--exclude=usr/share/pocl/kernel-x86_64-pc-linux-gnu-{kind}.bc")));
+    shell::run(tar.args(["usr", "lib"]).env("XZ_OPT", "-T0"))?;
+    line(shell::read(Command::new("du").arg("-h").arg(&archive))?.trim_end());
+    Ok(())
+}
+
 /// The catalogue of instruction forms, the answers that are kept, and what asks a GPU.
 fn pack_forms(tree: &Tree, folder: &Path) -> Result<()> {
     shell::run(&mut shell::cargo(&tree.root, &["build", "--quiet", "--package", "katydid-ptx-forms"]))?;
@@ -228,6 +253,8 @@ pub(crate) enum Part {
     Frameworks,
     /// The figures that are promised, the most wanted first, in eight minutes.
     Figures,
+    /// OpenCL: tests, checkpoints, moves between PoCL and the GPU, calls and copies, in five minutes.
+    Opencl,
 }
 
 /// Runs the pack, or a part of it, and writes the report.
@@ -239,6 +266,7 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
         Some(Part::Checkpoint) => run_checkpoint(&folder, &report),
         Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
         Some(Part::Figures) => figures::run(&folder, &report),
+        Some(Part::Opencl) => opencl_gpu::run(&folder, &report),
         None => run_all(&folder, &report),
     }
 }

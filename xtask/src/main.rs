@@ -16,6 +16,7 @@ mod frameworks;
 mod gpu;
 mod layers;
 mod opencl;
+mod opencl_gpu;
 mod output;
 mod setup;
 mod shell;

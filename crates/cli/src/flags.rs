@@ -69,6 +69,7 @@ pub(crate) enum Command {
     BenchBody(BenchBodyFlags),
     BenchHolder(BenchHolderFlags),
     BenchSoftBody(BenchSoftBodyFlags),
+    BenchOpenclBody(BenchOpenclBodyFlags),
     ProbeDriver(ProbeDriverFlags),
     /// Looks for drivers of OpenCL, and prints their platforms as JSON; started by `doctor`.
     #[command(hide = true)]
@@ -509,6 +510,8 @@ pub(crate) enum Subject {
     Soft,
     /// Checkpoints.
     Checkpoint,
+    /// This machine's OpenCL.
+    Opencl,
 }
 
 /// The tables of `bench checkpoint`.
@@ -621,6 +624,15 @@ pub(crate) struct BenchSoftBodyFlags {
     pub(crate) device: SoftDevice,
     /// On how many cores.
     pub(crate) cores: usize,
+    /// As in `bench`.
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+/// Measures the device of OpenCL that a loader finds first and prints figures as JSON; started by `bench opencl`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct BenchOpenclBodyFlags {
     /// As in `bench`.
     #[arg(long)]
     pub(crate) quick: bool,

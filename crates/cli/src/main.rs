@@ -90,6 +90,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::BenchBody(flags) => bench::body(&flags),
         Command::BenchHolder(flags) => bench::holder(&flags),
         Command::BenchSoftBody(flags) => bench::soft_body(&flags),
+        Command::BenchOpenclBody(flags) => bench::opencl_body(&flags),
         Command::ProbeDriver(flags) => probe::main(&flags),
         Command::ProbeOpencl => opencl::probe(),
         Command::Completions(flags) => manual::completions(&flags),

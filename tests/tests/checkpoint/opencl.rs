@@ -133,7 +133,7 @@ fn cuda_moves(places: &Places, way: &str) -> Result<()> {
 
 fn opencl_moves(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[])?;
-    let (other, kept) = (opencl_server(places, &[])?, kept_of(&stage.places, KEPT)?);
+    let (other, kept) = (opencl_server(places, &[])?, stage.kept_of_opencl(KEPT)?);
     let job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way)
 }

@@ -54,6 +54,17 @@ impl Stage {
         Ok(Job::start(&self.places, &self.home, &self.way, name, &path, &plan)?)
     }
 
+    /// What a program of OpenCL prints undisturbed: the text that is kept, or with another driver than PoCL what it prints in
+    /// a run without checkpoints.
+    pub(crate) fn kept_of_opencl(&self, program: &str) -> Result<String> {
+        if opencl::is_pocl(&self.places) {
+            return kept_of(&self.places, program);
+        }
+        let outcome = self.start_opencl("undisturbed", program, &Plan::default())?.finish(LIMIT)?;
+        ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+        Ok(outcome.text())
+    }
+
     /// Starts a program as the job `name`; it holds itself at `points`.
     pub(crate) fn start(
         &self,

@@ -7,6 +7,7 @@ mod body;
 mod checkpoint;
 mod cuda;
 mod figures;
+mod opencl;
 mod report;
 mod soft;
 
@@ -21,7 +22,9 @@ use katydid_transport::Address;
 
 use crate::address;
 use crate::failure::{Failure, Outcome};
-use crate::flags::{Against, BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchSoftBodyFlags, Subject};
+use crate::flags::{
+    Against, BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags, Subject,
+};
 use crate::layout::{self, Layout};
 use crate::private::PrivateServer;
 use crate::probe::{DriverFacts, Probe, probe_apart};
@@ -45,6 +48,11 @@ pub(crate) fn soft_body(flags: &BenchSoftBodyFlags) -> Outcome {
     soft::body(flags)
 }
 
+/// The measuring program of `bench opencl`.
+pub(crate) fn opencl_body(flags: &BenchOpenclBodyFlags) -> Outcome {
+    opencl::body(flags)
+}
+
 /// The program that `bench checkpoint` takes checkpoints of.
 pub(crate) fn holder(flags: &BenchHolderFlags) -> Outcome {
     checkpoint::holder(flags)
@@ -55,6 +63,7 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
     match flags.subject {
         Some(Subject::Soft) => return soft::main(flags),
         Some(Subject::Checkpoint) => return checkpoint::main(flags),
+        Some(Subject::Opencl) => return opencl::main(flags),
         None => {}
     }
     let layout = Layout::find().map_err(Failure::server)?;

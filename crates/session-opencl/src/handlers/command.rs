@@ -17,6 +17,9 @@ use crate::handlers::{driver, pointer};
 use crate::objects::Object;
 use crate::session::Session;
 
+/// What PoCL's platform is called.
+const POCL: &str = "Portable Computing Language";
+
 /// A command about to be enqueued: its queue, what it waits for, and the event that the program wants.
 pub(super) struct Command {
     pub(super) queue: Object<cl_command_queue>,
@@ -75,6 +78,15 @@ impl Command {
     }
 }
 
+impl Session {
+    /// Whether a driver is known to live through a launch in groups without items, of which the standard says nothing: PoCL
+    /// chooses a size, NVIDIA's divides by it.
+    fn stands_empty_groups(&self, api: &'static Dispatch) -> bool {
+        let of = self.platforms.iter().find(|platform| ptr::eq(platform.api, api));
+        of.is_some_and(|platform| platform.name.starts_with(POCL))
+    }
+}
+
 /// A kernel: offsets, sizes, group sizes; bits 0, 2 and 1 of `given` say which of them the program gave.
 pub(crate) fn kdclLaunch(
     session: &mut Session,
@@ -92,6 +104,10 @@ pub(crate) fn kdclLaunch(
         return Err(Code::INVALID_WORK_DIMENSION.into());
     }
     if message.given & 2 != 0 {
+        let is_empty = numbers[6..].iter().take(message.dimensions as usize).any(|size| *size == 0);
+        if is_empty && !session.stands_empty_groups(command.api()) {
+            return Err(Code::INVALID_WORK_GROUP_SIZE.into());
+        }
         let wanted = |at: usize| if (at as u32) < message.dimensions { numbers[6 + at] as u64 } else { 1 };
         session.journal.launched(message.kernel, message.queue, [wanted(0), wanted(1), wanted(2)]);
     }

@@ -42,6 +42,9 @@ const DEVICE_ITEMS: u32 = 0x1005;
 /// `CL_DEVICE_LOCAL_MEM_SIZE`.
 const DEVICE_LOCAL: u32 = 0x1023;
 
+/// Allocations at other addresses that are held while a driver is asked again.
+const MOST_OTHERS: usize = 32;
+
 /// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RebuildError {
@@ -243,19 +246,41 @@ impl Session {
         for extra in placing::EXTRA {
             let end = was.saturating_add(room - PAGE).saturating_add(extra * PAGE);
             let closed = Closed::above(end, room);
-            let before: Vec<u64> = self.svm.addresses().collect();
-            let code = self.run(record.opcode, record)?;
+            let address = self.allocate(record)?;
             drop(closed);
-            let Some(address) = self.svm.addresses().find(|address| !before.contains(address)) else {
-                return Err(RebuildError::Refused { message: kdclSvmAlloc::NAME, code });
-            };
             if address == was {
                 return Ok(());
             }
-            let head = FrameHead { opcode: kdclSvmFree::OPCODE, ..head(record) };
-            self.execute_quietly(&head, &encoded(&kdclSvmFree { address }))?;
+            self.free(record, address)?;
         }
-        Err(RebuildError::Moved { size, was })
+        self.allocate_around(record, (size, was))
+    }
+
+    /// For a driver that chooses by itself: what it gives stays taken until it gives the address that is wanted.
+    fn allocate_around(&mut self, record: &Record, (size, was): (u64, u64)) -> Result<(), RebuildError> {
+        let (mut others, mut is_there) = (Vec::new(), false);
+        while !is_there && others.len() < MOST_OTHERS {
+            // A driver that has no memory left has not given it either.
+            let Ok(address) = self.allocate(record) else { break };
+            is_there = address == was;
+            others.extend((!is_there).then_some(address));
+        }
+        others.into_iter().try_for_each(|address| self.free(record, address))?;
+        if is_there { Ok(()) } else { Err(RebuildError::Moved { size, was }) }
+    }
+
+    /// Shared virtual memory, wherever the driver gives it.
+    fn allocate(&mut self, record: &Record) -> Result<u64, RebuildError> {
+        let before: Vec<u64> = self.svm.addresses().collect();
+        let code = self.run(record.opcode, record)?;
+        let new = self.svm.addresses().find(|address| !before.contains(address));
+        new.ok_or(RebuildError::Refused { message: kdclSvmAlloc::NAME, code })
+    }
+
+    fn free(&mut self, record: &Record, address: u64) -> Result<(), RebuildError> {
+        let head = FrameHead { opcode: kdclSvmFree::OPCODE, ..head(record) };
+        self.execute_quietly(&head, &encoded(&kdclSvmFree { address }))?;
+        Ok(())
     }
 
     /// Events, as events of our own setting: whoever waits for one or asks for its state gets what it had come to.
