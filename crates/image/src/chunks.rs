@@ -5,7 +5,7 @@
 //! is held here are the compressors' buffers.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::codec::{Compression, Packer, Stored, check_of, is_zero, zero_id};
@@ -281,7 +281,24 @@ impl Chunks {
         });
         self.spoil_on_error(finished)?;
         let synced = if any { self.store.sync_folder(PACKS) } else { Ok(()) };
-        self.spoil_on_error(synced)
+        self.spoil_on_error(synced)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// Has packs of ours settled, several at a time.
+    fn settle(&self) {
+        let numbers = self.open().numbers.clone();
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..self.packs_at_once().min(numbers.len()) {
+                scope.spawn(|| {
+                    while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        self.store.settle(&pack_name(*number));
+                    }
+                });
+            }
+        });
     }
 
     /// Removes what has been written; the checkpoint will not be.

@@ -22,6 +22,8 @@ use crate::error::{ImageError, Result};
 pub(crate) const PART: &str = ".part";
 /// What the kernel calls file systems of memory (`linux/magic.h`).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
+/// Bytes that one call may be asked to send: what Linux sends at once.
+const MOST_AT_ONCE: usize = 0x7fff_f000;
 /// Held by whoever writes; has the holder's process id in it.
 const WRITER_LOCK: &str = "lock";
 /// Held by readers together, or by who clears up alone.
@@ -95,6 +97,11 @@ impl Folder {
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         rustix::io::retry_on_intr(|| rustix::fs::openat(&self.root, name, flags, Mode::from_raw_mode(0o600)))
+    }
+
+    /// Whether its files are memory.
+    fn is_memory(&self) -> bool {
+        rustix::fs::fstatfs(&self.root).is_ok_and(|found| found.f_type == TMPFS_MAGIC)
     }
 
     /// Whether anything has this name, a dangling link too.
@@ -311,9 +318,19 @@ impl Store for Local {
 
     // Files of a disk gain nothing: their pages are made when they are written all the same.
     fn spare_room(&self) -> u64 {
-        let found = rustix::fs::fstatfs(&self.0.root).ok().filter(|found| found.f_type == TMPFS_MAGIC);
+        let found = rustix::fs::fstatfs(&self.0.root).ok().filter(|_| self.0.is_memory());
         let free = found.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize.unsigned_abs()));
         free.min(available_memory()) / 2
+    }
+
+    // Pages of memory files that are read for the first time are sorted anew by the kernel, one processor at a time: for
+    // 32 GiB that took 0.8 s of 2.1 (Linux 6.18). `sendfile` to nowhere has that done without a copy.
+    fn settle(&self, name: &str) {
+        let opened = self.0.open_at(name, OFlags::RDONLY).ok().filter(|_| self.0.is_memory());
+        let nowhere = rustix::fs::openat(CWD, "/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+        let (Some(file), Ok(nowhere)) = (opened, nowhere) else { return };
+        // What is left out is sorted by whoever reads it.
+        while matches!(rustix::fs::sendfile(&nowhere, &file, None, MOST_AT_ONCE), Ok(1..)) {}
     }
 }
 

@@ -67,6 +67,10 @@ pub(crate) trait Store: Debug + Send + Sync {
     fn spare_room(&self) -> u64 {
         0
     }
+
+    /// Has a finished file read by the kernel once, where the first time takes longer than later ones and need not wait
+    /// for the disk.
+    fn settle(&self, _name: &str) {}
 }
 
 /// A file being written; dropped unfinished, it leaves nothing.
