@@ -79,11 +79,6 @@ impl Desk {
             waiter.bell.notify_one();
         }
     }
-
-    /// Who waits for a reply that has come.
-    fn waiter(&mut self, head: &ReplyHead) -> Result<&mut Waiter, LinkError> {
-        self.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none()).ok_or(UNASKED)
-    }
 }
 
 impl Waiter {
@@ -229,16 +224,22 @@ impl StreamProgram {
         socket: BorrowedFd<'_>,
         (head, length): (ReplyHead, usize),
     ) -> Result<(), LinkError> {
-        let landing = self.desk().waiter(&head)?.begin_landing(&head, length);
+        let landing = self.waiter(&mut self.desk(), &head)?.begin_landing(&head, length);
         let mut body = Vec::new();
         let read = read_body(inlet, socket, length, landing, &mut body);
         let mut desk = self.desk();
-        let waiter = desk.waiter(&head)?;
+        let waiter = self.waiter(&mut desk, &head)?;
         waiter.is_landing = false;
         waiter.bell.notify_one();
         read?;
         waiter.reply = Some(((head, landing.is_some()), body));
         Ok(())
+    }
+
+    /// Who waits for a reply that has come. Nobody does when the link has ended meanwhile: that is no breach by the worker.
+    fn waiter<'a>(&self, desk: &'a mut Desk, head: &ReplyHead) -> Result<&'a mut Waiter, LinkError> {
+        let waiter = desk.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none());
+        waiter.ok_or_else(|| self.socket.get().err().unwrap_or(UNASKED))
     }
 
     fn exchange(

@@ -3,13 +3,15 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+pub(crate) mod proxy;
+
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use katydid_transport::{Address, Answer, Connection, Pending, Replier, WorkerLink, connect};
+use katydid_transport::{Address, Answer, Connection, LinkError, Pending, Replier, WorkerLink, connect};
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, Ready, SessionKind};
 use katydid_wire::key::SessionKey;
@@ -148,6 +150,14 @@ pub(crate) fn work(mut link: Box<dyn WorkerLink>) -> u64 {
 }
 
 pub(crate) fn answer(replier: &Arc<dyn Replier>, thread: u32, sequence: u64, payload: &[u8]) {
-    let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output: Output::default() };
-    replier.reply(&answer).unwrap();
+    answer_in_parts(replier, thread, sequence, (payload, &[])).unwrap();
+}
+
+pub(crate) fn answer_in_parts(
+    replier: &Arc<dyn Replier>,
+    thread: u32,
+    sequence: u64,
+    (payload, tail): (&[u8], &[u8]),
+) -> Result<(), LinkError> {
+    replier.reply(&Answer { thread, sequence, status: 0, deferred: 0, payload, tail, output: Output::default() })
 }

@@ -1,0 +1,125 @@
+//! A network of our own between a program and its server: TCP that can be held back, or cut off at a counted byte.
+//!
+//! Nothing here goes by the clock: bytes are counted, and what is held back stays so until a test lets it go.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+
+use katydid_transport::Address;
+
+/// What may happen to one direction of the connection.
+#[derive(Debug)]
+pub(crate) struct Direction {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Bytes that may still pass; what comes after them waits.
+    allowance: u64,
+    /// The whole connection ends when this many bytes have passed.
+    cut_after: u64,
+    /// Bytes at this place, counted from the start, are lost.
+    lost: std::ops::Range<u64>,
+    passed: u64,
+}
+
+impl Direction {
+    fn new() -> Arc<Self> {
+        let state = State { allowance: u64::MAX, cut_after: u64::MAX, lost: 0..0, passed: 0 };
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// Only so many more bytes pass until [`Direction::release`].
+    pub(crate) fn hold_after(&self, bytes: u64) {
+        self.state.lock().unwrap().allowance = bytes;
+    }
+
+    /// Everything passes again.
+    pub(crate) fn release(&self) {
+        self.state.lock().unwrap().allowance = u64::MAX;
+        self.changed.notify_all();
+    }
+
+    /// The connection dies when so many more bytes have passed.
+    pub(crate) fn cut_after(&self, bytes: u64) {
+        let mut state = self.state.lock().unwrap();
+        state.cut_after = state.passed + bytes;
+    }
+
+    /// After so many more bytes, `length` of them are lost, and the rest passes.
+    pub(crate) fn lose_after(&self, bytes: u64, length: u64) {
+        let mut state = self.state.lock().unwrap();
+        let start = state.passed + bytes;
+        state.lost = start..start + length;
+    }
+
+    /// How many bytes of `length` pass now, and whether they arrive; none when the connection is to end.
+    fn admit(&self, length: u64) -> Option<(u64, bool)> {
+        let mut state = self.state.lock().unwrap();
+        while state.allowance == 0 {
+            state = self.changed.wait(state).unwrap();
+        }
+        let passed = state.passed;
+        let is_lost = state.lost.contains(&passed);
+        let next = if is_lost { state.lost.end } else { state.lost.start };
+        let until_next = if next > passed { next - passed } else { u64::MAX };
+        let admitted = length.min(state.allowance).min(until_next).min(state.cut_after - passed);
+        state.passed += admitted;
+        if state.allowance != u64::MAX {
+            state.allowance -= admitted;
+        }
+        (admitted > 0).then_some((admitted, !is_lost))
+    }
+
+    /// Passes bytes on until an end closes, or the cut.
+    fn pump(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = from.read(&mut bytes) {
+            let mut at = 0;
+            while at < length {
+                let Some((admitted, arrives)) = self.admit((length - at) as u64) else {
+                    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+                    return;
+                };
+                let part = &bytes[at..at + admitted as usize];
+                if arrives && to.write_all(part).is_err() {
+                    return;
+                }
+                at += admitted as usize;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    }
+}
+
+/// The network between one program and `server`.
+pub(crate) struct Proxy {
+    /// Where the program connects to.
+    pub(crate) address: Address,
+    /// From the program to its worker.
+    pub(crate) there: Arc<Direction>,
+    /// From the worker to its program.
+    pub(crate) back: Arc<Direction>,
+}
+
+impl Proxy {
+    /// For one connection.
+    pub(crate) fn to(server: &Address) -> Self {
+        let Address::Tcp { host, port } = server.clone() else { panic!("{server} is not TCP") };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
+        let (there, back) = (Direction::new(), Direction::new());
+        let (inward, outward) = (Arc::clone(&there), Arc::clone(&back));
+        std::thread::spawn(move || {
+            let program = listener.accept().unwrap().0;
+            let worker = TcpStream::connect((host, port)).unwrap();
+            let (their_program, their_worker) = (program.try_clone().unwrap(), worker.try_clone().unwrap());
+            std::thread::spawn(move || inward.pump(program, worker));
+            outward.pump(their_worker, their_program);
+        });
+        Self { address, there, back }
+    }
+}
