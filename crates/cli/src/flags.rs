@@ -480,13 +480,17 @@ pub(crate) struct BenchFlags {
     /// Write JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Fewer rounds and repetitions: seconds instead of minutes, and wider scatter.
+    /// Fewer rounds and repetitions, no copies above 64 MiB, no million of objects, no 64 sessions: seconds instead of
+    /// minutes, and wider scatter.
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Rounds in which the ways take turns; the figures are medians over them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: Option<u32>,
     /// What to compare with; none leaves the native runs out.
     #[arg(long, value_enum, default_value_t = Against::Native)]
     pub(crate) against: Against,
-    /// Driver library of all three ways: auto, soft, or the path of a libcuda.so.1.
+    /// Driver library of all ways: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,
     /// Of `checkpoint`: device memory that the holder has, such as 64M,1G,32G.
@@ -582,6 +586,15 @@ pub(crate) struct BenchBodyFlags {
     /// CLOCK_MONOTONIC in nanoseconds when `bench` started this process.
     #[arg(long, value_name = "NS", default_value_t = 0)]
     pub(crate) started: u64,
+    /// What takes seconds too: copies of a GiB, a million objects.
+    #[arg(long)]
+    pub(crate) heavy: bool,
+    /// Nothing but the first call.
+    #[arg(long)]
+    pub(crate) only_start: bool,
+    /// Nothing but launches and waits for so long, in milliseconds, from a line on the standard input on.
+    #[arg(long, value_name = "MS")]
+    pub(crate) session: Option<u64>,
 }
 
 /// Holds device memory and obeys orders; started by `bench checkpoint`.

@@ -26,11 +26,11 @@ pub(crate) struct PrivateServer {
 impl PrivateServer {
     /// Starts a server on a unix socket; its first worker warms up while the caller goes on.
     pub(crate) fn start(driver: &str) -> Result<Self, Failure> {
-        Self::start_with(driver, &[])
+        Self::start_with(driver, &[], None)
     }
 
-    /// The same, listening on further addresses too.
-    pub(crate) fn start_with(driver: &str, further: &[Address]) -> Result<Self, Failure> {
+    /// The same, listening on further addresses too, with `warm` workers ready unless that is nothing said.
+    pub(crate) fn start_with(driver: &str, further: &[Address], warm: Option<usize>) -> Result<Self, Failure> {
         let folder = tempfile::Builder::new().prefix("katydid-").tempdir().map_err(|error| {
             Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
         })?;
@@ -39,6 +39,7 @@ impl PrivateServer {
         // What goes wrong is told to the program, which says it.
         config.verbosity = Verbosity::Nothing;
         config.hello_patience = HELLO_PATIENCE;
+        config.warm = warm.unwrap_or(config.warm);
         // The program's own settings: applied on its side, they must not be applied twice.
         config.worker.unset.extend(CHOICES.map(OsString::from));
         let server = Server::start(config).map_err(Failure::server)?;

@@ -12,9 +12,16 @@ use rustix::mm::{Advice, madvise};
 
 use crate::host_memory::pointer;
 
+/// Fewest bytes that are worth it: small copies cost what they cost before the first byte moves, and pages that a program
+/// does not touch would be there all the same, in its dumps as well.
+const LEAST: u64 = 4 * GRANULARITY;
+
 /// Gathers the whole pieces of 2 MiB in `size` bytes of a mapped memory file at `address` into large pages. What they hold
 /// stays what it is. Ends at the first one that the system does not gather: it is as short of memory for the next.
 pub(crate) fn gather(address: u64, size: u64) {
+    if size < LEAST {
+        return;
+    }
     let first = address.next_multiple_of(GRANULARITY);
     let end = address.saturating_add(size);
     let pieces = (first..end).step_by(GRANULARITY as usize).take_while(|start| end - start >= GRANULARITY);
@@ -39,7 +46,7 @@ mod tests {
 
     #[test]
     fn what_memory_holds_stays_whether_it_is_gathered_or_not() {
-        let (start, length) = (0x2100_0000_0000, 3 * GRANULARITY);
+        let (start, length) = (0x2100_0000_0000, LEAST + GRANULARITY);
         let arena = Reservation::at(start, length).unwrap();
         let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&memory, length).unwrap();
@@ -49,7 +56,7 @@ mod tests {
         // SAFETY: aligned, and inside the mapping that was made above.
         marks.iter().for_each(|at| unsafe { word(*at).write_volatile(at + 1) });
         gather(start, length);
-        gather(start + 4096, GRANULARITY);
+        gather(start + 4096, LEAST);
         for at in marks {
             // SAFETY: as above.
             assert_eq!(unsafe { word(at).read_volatile() }, at + 1);

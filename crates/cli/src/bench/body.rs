@@ -3,7 +3,6 @@
 //! A figure that cannot be measured carries its reason, so that one missing function costs one line of the table.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
 use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -15,18 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::cuda::{Cuda, CudaError};
 use super::figures::{Idle, Timing};
+use super::{parts, sessions};
 use crate::failure::{Failure, Outcome};
 use crate::flags::BenchBodyFlags;
 
-/// An empty kernel; every GPU that CUDA 13 knows takes it.
-const PTX: &CStr = c".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry nothing()\n{\n    ret;\n}\n";
-const KERNEL: &CStr = c"nothing";
 /// Calls timed together where one is too short for the clock.
-const BATCH: u32 = 64;
-/// Source of the small asynchronous copy.
-static FOUR: [u8; 4] = [1, 2, 3, 4];
-/// The sizes of copies, with their names in the keys.
-const SIZES: [(usize, &str); 3] = [(4, "4"), (64 << 10, "64k"), (64 << 20, "64m")];
+pub(super) const BATCH: u32 = 64;
 
 /// What one run prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,37 +41,49 @@ pub(super) enum Outcomes {
 }
 
 /// How often each thing is done.
-struct Plan {
+pub(super) struct Plan {
     /// Calls and small copies.
-    repetitions: u32,
+    pub(super) repetitions: u32,
     /// Copies of 64 MiB, each of which takes milliseconds.
-    large: u32,
+    pub(super) large: u32,
+    /// Objects that are kept at a time.
+    pub(super) objects: u32,
     /// How long the program does nothing.
     idle: Duration,
+    /// What takes seconds is measured too.
+    pub(super) heavy: bool,
 }
 
 impl Plan {
     /// `quick` gives up a steady 99th percentile for a run of a second.
-    fn new(quick: bool) -> Self {
-        match quick {
-            true => Self { repetitions: 300, large: 3, idle: Duration::from_millis(300) },
-            false => Self { repetitions: 3000, large: 12, idle: Duration::from_secs(1) },
+    fn new(flags: &BenchBodyFlags) -> Self {
+        let (idle, heavy) = (Duration::from_millis(if flags.quick { 300 } else { 1000 }), flags.heavy);
+        match flags.quick {
+            true => Self { repetitions: 300, large: 3, objects: 10_000, idle, heavy },
+            false => Self { repetitions: 3000, large: 12, objects: 1_000_000, idle, heavy },
         }
     }
 }
 
 /// Runs the measurements.
 pub(super) fn main(flags: &BenchBodyFlags) -> Outcome {
-    let cuda = Cuda::open().map_err(|error| Failure::work(format!("cannot measure: {error}")))?;
+    let fail = |error: CudaError| Failure::work(format!("cannot measure: {error}"));
+    let cuda = Cuda::open().map_err(fail)?;
     let started = now().saturating_sub(flags.started);
-    let mut body = Body { cuda, plan: Plan::new(flags.quick), figures: BTreeMap::new() };
+    let mut body = Body { cuda, plan: Plan::new(flags), figures: BTreeMap::new(), lost: None };
     if flags.started != 0 {
-        body.note("first_call", Ok(vec![started as f64]));
+        let key = if flags.only_start { "first_call_cold" } else { "first_call" };
+        body.note(key, Ok(vec![started as f64]));
     }
-    body.cuda.prepare().map_err(|error| Failure::work(format!("cannot measure: {error}")))?;
-    let idle = body.idle();
-    body.measure();
-    let report = Report { idle, resident_after: resident(), figures: body.figures };
+    body.cuda.prepare().map_err(fail)?;
+    if let Some(window) = flags.session {
+        return sessions::body(&mut body.cuda, Duration::from_millis(window));
+    }
+    let idle = if flags.only_start { None } else { body.idle() };
+    if !flags.only_start {
+        parts::measure(&mut body);
+    }
+    let report = Report { idle, resident_after: idle.and_then(|_| resident()), figures: body.figures };
     writeln!(io::stdout(), "{}", serde_json::to_string(&report).map_err(Failure::work)?)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -94,18 +99,20 @@ fn nanoseconds(time: Timespec) -> u64 {
 }
 
 /// A run in progress.
-struct Body {
-    cuda: Cuda,
-    plan: Plan,
+pub(super) struct Body {
+    pub(super) cuda: Cuda,
+    pub(super) plan: Plan,
     figures: BTreeMap<String, Outcomes>,
+    /// Why there is no kernel.
+    lost: Option<CudaError>,
 }
 
 /// Nanoseconds of each repetition, or why there are none.
-type Samples = Result<Vec<f64>, CudaError>;
+pub(super) type Samples = Result<Vec<f64>, CudaError>;
 
 impl Body {
     /// Keeps a figure; a failed one keeps its reason.
-    fn note(&mut self, key: &str, samples: Samples) {
+    pub(super) fn note(&mut self, key: &str, samples: Samples) {
         let outcome = match samples.map(Timing::of) {
             Ok(Some(timing)) => Outcomes::Timing(timing),
             Ok(None) => Outcomes::Failed("no sample".to_owned()),
@@ -114,49 +121,17 @@ impl Body {
         self.figures.insert(key.to_owned(), outcome);
     }
 
-    /// Everything but the start, which was measured before there was a `Body`.
-    fn measure(&mut self) {
-        self.launches();
-        let (often, rarely) = (self.plan.repetitions, self.plan.large);
-        let cuda = &self.cuda;
-        let noted = [
-            ("stream_query", each(often, || cuda.query_stream())),
-            ("context_sync", each(often, || cuda.synchronise())),
-            ("event_record", batches(often / BATCH, cuda, || cuda.record())),
-            ("malloc_256", each(often, || cuda.allocate(256).and_then(|address| cuda.free(address)))),
-            ("malloc_64m", each(rarely * 4, || cuda.allocate(64 << 20).and_then(|address| cuda.free(address)))),
-            ("htod_4_async", small_async(often / BATCH, cuda)),
-        ];
-        noted.into_iter().for_each(|(key, samples)| self.note(key, samples));
-        for (bytes, size) in SIZES {
-            self.copies(bytes, size);
+    /// The kernel could not be loaded.
+    pub(super) fn lose(&mut self, error: CudaError) {
+        self.lost = Some(error);
+    }
+
+    /// Measures what launches the kernel: a driver that cannot load it loses these figures and no other.
+    pub(super) fn with_kernel(&self, measure: impl FnOnce() -> Samples) -> Samples {
+        match &self.lost {
+            None => measure(),
+            Some(error) => Err(error.clone()),
         }
-    }
-
-    /// Both ways of launching the empty kernel; a driver that cannot load it loses these figures and no other.
-    fn launches(&mut self) {
-        let loaded = self.cuda.load(PTX, KERNEL);
-        let (often, cuda) = (self.plan.repetitions, &self.cuda);
-        let launch = loaded.clone().and_then(|()| batches(often / BATCH, cuda, || cuda.launch()));
-        let and_wait = || cuda.launch().and_then(|()| cuda.synchronise());
-        let launch_sync = loaded.and_then(|()| each(often, and_wait));
-        self.note("launch", launch);
-        self.note("launch_sync", launch_sync);
-    }
-
-    /// Both directions of a size, from and to both kinds of host memory.
-    fn copies(&mut self, bytes: usize, size: &str) {
-        let repetitions = if bytes > 1 << 20 { self.plan.large } else { self.plan.repetitions };
-        let mut pageable = vec![0; bytes];
-        let [into, out] = copy_both(&self.cuda, repetitions, &mut pageable);
-        self.note(&format!("htod_{size}_pageable"), into);
-        self.note(&format!("dtoh_{size}_pageable"), out);
-        let [into, out] = match self.cuda.pinned(bytes) {
-            Ok(mut pinned) => copy_both(&self.cuda, repetitions, pinned.bytes_mut()),
-            Err(error) => [Err(error.clone()), Err(error)],
-        };
-        self.note(&format!("htod_{size}_pinned"), into);
-        self.note(&format!("dtoh_{size}_pinned"), out);
     }
 
     /// What a session that does nothing costs the program.
@@ -171,7 +146,7 @@ impl Body {
 }
 
 /// Times each call. The first tenth is thrown away: it pays for caches and page faults.
-fn each(repetitions: u32, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
+pub(super) fn each(repetitions: u32, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
     let mut samples = Vec::with_capacity(repetitions as usize);
     for index in 0..repetitions + repetitions / 10 {
         let start = Instant::now();
@@ -185,7 +160,7 @@ fn each(repetitions: u32, mut call: impl FnMut() -> Result<(), CudaError>) -> Sa
 }
 
 /// Times calls that return before the work is done, many at a time; the work is waited for outside the clock.
-fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
+pub(super) fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
     let mut samples = Vec::with_capacity(number as usize);
     for index in 0..number.max(3) + 1 {
         let start = Instant::now();
@@ -199,28 +174,6 @@ fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result<(), CudaEr
         }
     }
     Ok(samples)
-}
-
-/// The copy that a program may enqueue without waiting: its four bytes live as long as the program.
-fn small_async(number: u32, cuda: &Cuda) -> Samples {
-    let device = cuda.allocate(FOUR.len())?;
-    let samples = batches(number, cuda, || cuda.copy_in_async(device, &FOUR));
-    cuda.free(device)?;
-    samples
-}
-
-/// To the device, then back.
-fn copy_both(cuda: &Cuda, repetitions: u32, host: &mut [u8]) -> [Samples; 2] {
-    let device = match cuda.allocate(host.len()) {
-        Ok(device) => device,
-        Err(error) => return [Err(error.clone()), Err(error)],
-    };
-    let into = each(repetitions, || cuda.copy_in(device, host));
-    let out = each(repetitions, || cuda.copy_out(host, device));
-    match cuda.free(device) {
-        Ok(()) => [into, out],
-        Err(error) => [into, out.and(Err(error))],
-    }
 }
 
 /// CPU time of this process in nanoseconds.

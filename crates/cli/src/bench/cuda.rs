@@ -24,6 +24,13 @@ pub(super) enum CudaError {
     Returned { function: &'static str, code: CUresult },
 }
 
+impl CudaError {
+    /// For a measuring thread that has panicked.
+    pub(super) fn died() -> Self {
+        Self::Missing("a measuring thread has died".to_owned())
+    }
+}
+
 /// A handle of the driver; meaningful only to the library it came from.
 type Handle = *mut c_void;
 
@@ -52,21 +59,35 @@ functions! {
     cuCtxSetCurrent(Handle);
     cuCtxSynchronize();
     cuStreamCreate(*mut Handle, c_uint);
+    cuStreamDestroy_v2(Handle);
     cuStreamQuery(Handle);
+    cuStreamSynchronize(Handle);
     cuEventCreate(*mut Handle, c_uint);
+    cuEventDestroy_v2(Handle);
+    cuEventQuery(Handle);
     cuEventRecord(Handle, Handle);
+    cuEventSynchronize(Handle);
+    cuStreamBeginCapture_v2(Handle, c_uint);
+    cuStreamEndCapture(Handle, *mut Handle);
+    cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
+    cuGraphLaunch(Handle, Handle);
+    cuGraphExecDestroy(Handle);
+    cuGraphDestroy(Handle);
     cuModuleLoadData(*mut Handle, *const c_void);
+    cuModuleUnload(Handle);
     cuModuleGetFunction(*mut Handle, Handle, *const c_char);
     cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemsetD32_v2(u64, c_uint, usize);
+    cuMemsetD8Async(u64, u8, usize, Handle);
     cuMemAllocHost_v2(*mut *mut c_void, usize);
     cuMemFreeHost(*mut c_void);
     cuMemcpyHtoD_v2(u64, *const c_void, usize);
     cuMemcpyDtoH_v2(*mut c_void, u64, usize);
     cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
+    cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
 }
 
 /// A loaded module; meaningful only to the [`Cuda`] it came from.
@@ -79,12 +100,17 @@ pub(super) struct Kernel(Handle);
 pub(super) struct Cuda {
     functions: Functions,
     device: c_int,
+    context: Handle,
     stream: Handle,
     event: Handle,
     kernel: Handle,
     /// The functions are addresses inside it.
     _library: Library,
 }
+
+// SAFETY: a CUDA driver may be called from any thread, with any handle; what it is called with here is never changed
+// once `prepare` and `load` are done, which take the value by exclusive reference.
+unsafe impl Sync for Cuda {}
 
 /// Calls a function of the table and turns its code into a result.
 macro_rules! call {
@@ -96,7 +122,14 @@ macro_rules! call {
     }};
 }
 
+pub(super) mod objects;
+
 impl Cuda {
+    /// Makes the context current in this thread too.
+    pub(super) fn enter(&self) -> Result<(), CudaError> {
+        call!(self.functions, cuCtxSetCurrent(self.context))
+    }
+
     /// From nothing to a current context: what a program waits for before its first real call.
     pub(super) fn open() -> Result<Self, CudaError> {
         // SAFETY: loading a driver library runs its constructors, as in every program that links it.
@@ -109,7 +142,7 @@ impl Cuda {
         call!(functions, cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         call!(functions, cuCtxSetCurrent(context))?;
         let none = ptr::null_mut();
-        Ok(Self { functions, device, stream: none, event: none, kernel: none, _library: library })
+        Ok(Self { functions, device, context, stream: none, event: none, kernel: none, _library: library })
     }
 
     /// Makes the stream and the event.

@@ -1,14 +1,19 @@
-//! `katydid bench`: the same measurements on the driver directly, through shared memory and through TCP, in turns.
+//! `katydid bench`: the same measurements on the driver directly, through shared memory, a unix socket and TCP, in turns.
 //!
 //! Each run is a fresh process ([`mod@body`]), so that the first call is measured as programs meet it; the ways take turns
-//! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run.
+//! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run. What takes
+//! seconds (large copies, very many objects) is measured in the first rounds alone; starts without a warm worker, many
+//! sessions at once and plain copies over TCP are measured after the rounds.
 
 mod body;
 mod checkpoint;
 mod cuda;
 mod figures;
+mod network;
 mod opencl;
+mod parts;
 mod report;
+mod sessions;
 mod soft;
 
 use std::ffi::OsString;
@@ -33,8 +38,20 @@ use body::Report;
 use report::{Comparison, Way};
 
 /// Rounds; each figure is the median over them.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 4;
 const QUICK_ROUNDS: u32 = 2;
+/// Rounds with what takes seconds.
+const HEAVY_ROUNDS: u32 = 1;
+/// Starts without a warm worker.
+const COLD_STARTS: u32 = 3;
+/// Programs at once, and the key.
+const SESSIONS: [(usize, &str); 3] = [(1, "sessions_1"), (8, "sessions_8"), (64, "sessions_64")];
+/// More of them are left out of quick runs.
+const QUICK_SESSIONS: usize = 8;
+/// Connections of a plain copy, and the key.
+const PLAIN: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
+/// The variable that chooses between shared memory and the socket.
+const LINK: &str = "KATYDID_LINK";
 /// How long a worker may take to become ready.
 const WARM_LIMIT: Duration = Duration::from_secs(120);
 
@@ -73,10 +90,13 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
     let loopback = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
-    let server = PrivateServer::start_with(&flags.driver, &[loopback])?;
+    let server = PrivateServer::start_with(&flags.driver, &[loopback], None)?;
     let ways = ways(flags, &layout, &driver, &server);
-    let comparison = measure(flags.quick, &ways, &driver, &server)?;
+    let mut comparison = measure(flags, &ways, &driver, &server)?;
+    measure_plain(flags.quick, &mut comparison);
+    measure_sessions(flags.quick, &ways, &mut comparison);
     server.stop();
+    measure_cold(flags, &ways, &mut comparison)?;
     let mut out = io::stdout().lock();
     if flags.json {
         comparison.write_json(&mut out)?
@@ -93,16 +113,20 @@ struct Setup {
     search: Option<OsString>,
     /// The server, except for the native way.
     server: Option<Address>,
+    /// Frames go over the socket, even where there could be shared memory.
+    stream: bool,
 }
 
-/// Native first, then one server's two addresses: the shim makes shared memory of the unix socket and a stream of TCP.
+/// Native first, then one server's two addresses: the shim makes shared memory of the unix socket unless it is told not to.
 fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &PrivateServer) -> Vec<Setup> {
-    let native = Setup { way: Way::Native, search: native_search(layout, &driver.path), server: None };
-    let through =
-        |way, server: Option<&Address>| Setup { way, search: Some(layout.program_search()), server: server.cloned() };
+    let search = native_search(layout, &driver.path);
+    let native = Setup { way: Way::Native, search, server: None, stream: false };
+    let through = |way, at: usize, stream| {
+        let server = server.addresses().get(at).cloned();
+        Setup { way, search: Some(layout.program_search()), server, stream }
+    };
     let mut ways = Vec::from_iter((flags.against == Against::Native).then_some(native));
-    ways.push(through(Way::Shm, server.addresses().first()));
-    ways.push(through(Way::Tcp, server.addresses().get(1)));
+    ways.extend([through(Way::Shm, 0, false), through(Way::Unix, 0, true), through(Way::Tcp, 1, true)]);
     ways
 }
 
@@ -116,15 +140,23 @@ fn native_search(layout: &Layout, driver: &Path) -> Option<OsString> {
 }
 
 /// All rounds. One run that fails ends the measurement: its figures could not be compared.
-fn measure(quick: bool, ways: &[Setup], driver: &DriverFacts, server: &PrivateServer) -> Result<Comparison, Failure> {
-    let progress = Progress::new();
-    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
-    let mut comparison = Comparison::new(driver.clone(), ways.iter().map(|setup| setup.way));
+fn measure(
+    flags: &BenchFlags,
+    ways: &[Setup],
+    driver: &DriverFacts,
+    server: &PrivateServer,
+) -> Result<Comparison, Failure> {
+    let (progress, quick) = (Progress::new(), flags.quick);
+    let rounds = flags.rounds.unwrap_or(if quick { QUICK_ROUNDS } else { ROUNDS });
+    let mut comparison = Comparison::new(driver.clone(), rounds, ways.iter().map(|setup| setup.way));
     for round in 1..=rounds {
         for setup in ways {
             progress.show(&format!("round {round} of {rounds}: {}", setup.way.title()));
             wait_until_warm(server)?;
-            comparison.add(setup.way, run(setup, quick)?);
+            let mut command = prepared(setup);
+            command.args(quick.then_some("--quick"));
+            command.args((!quick && round <= HEAVY_ROUNDS).then_some("--heavy"));
+            comparison.add(setup.way, run(setup.way, command)?);
         }
     }
     Ok(comparison)
@@ -145,11 +177,48 @@ fn wait_until_warm(server: &PrivateServer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One run of the measuring program. Its start is stamped as late as possible, so that first calls compare.
-fn run(setup: &Setup, quick: bool) -> Result<Report, Failure> {
-    let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", setup.way.title()));
+/// What the path can do by itself, for TCP to be held against.
+fn measure_plain(quick: bool, comparison: &mut Comparison) {
+    Progress::new().show("plain TCP");
+    for (connections, key) in PLAIN {
+        let samples = network::plain(connections, if quick { 3 } else { 12 });
+        comparison.note(Way::Tcp, key, samples.map_err(|error| error.to_string()));
+    }
+}
+
+/// Many programs at once: natively and over shared memory, which is what a machine's own programs use.
+fn measure_sessions(quick: bool, ways: &[Setup], comparison: &mut Comparison) {
+    let progress = Progress::new();
+    let most = if quick { QUICK_SESSIONS } else { usize::MAX };
+    for (number, key) in SESSIONS.into_iter().filter(|(number, _)| *number <= most) {
+        for setup in ways.iter().filter(|setup| matches!(setup.way, Way::Native | Way::Shm)) {
+            progress.show(&format!("{number} at once: {}", setup.way.title()));
+            comparison.note(setup.way, key, sessions::together(setup, number).map(|each| vec![each]));
+        }
+    }
+}
+
+/// First calls with a server that keeps no worker ready, and natively. A server of its own, since a pool refills itself.
+fn measure_cold(flags: &BenchFlags, ways: &[Setup], comparison: &mut Comparison) -> Result<(), Failure> {
+    let progress = Progress::new();
+    let server = PrivateServer::start_with(&flags.driver, &[], Some(0))?;
+    for round in 1..=if flags.quick { 1 } else { COLD_STARTS } {
+        for setup in ways.iter().filter(|setup| matches!(setup.way, Way::Native | Way::Shm)) {
+            progress.show(&format!("cold start {round}: {}", setup.way.title()));
+            let cold = setup.server.as_ref().map(|_| server.address().clone());
+            let mut command = prepared(&Setup { server: cold, search: setup.search.clone(), ..*setup });
+            command.arg("--only-start");
+            comparison.add(setup.way, run(setup.way, command)?);
+        }
+    }
+    server.stop();
+    Ok(())
+}
+
+/// The measuring program, ready to be started on a way.
+fn prepared(setup: &Setup) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg("bench-body").args(quick.then_some("--quick"));
+    command.arg("bench-body");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     match &setup.search {
         Some(search) => command.env(layout::SEARCH, search),
@@ -157,7 +226,14 @@ fn run(setup: &Setup, quick: bool) -> Result<Report, Failure> {
     };
     if let Some(server) = &setup.server {
         command.env(address::VARIABLE, server.to_string());
+        command.env(LINK, if setup.stream { "stream" } else { "shm" });
     }
+    command
+}
+
+/// One run of the measuring program. Its start is stamped as late as possible, so that first calls compare.
+fn run(way: Way, mut command: Command) -> Result<Report, Failure> {
+    let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", way.title()));
     command.args(["--started", &body::now().to_string()]);
     let output = command.output().map_err(|error| fail(error.to_string()))?;
     if !output.status.success() {

@@ -19,6 +19,8 @@ pub(super) enum Way {
     Native,
     /// Katydid over shared memory.
     Shm,
+    /// Katydid over a unix socket.
+    Unix,
     /// Katydid over TCP on loopback.
     Tcp,
 }
@@ -29,6 +31,7 @@ impl Way {
         match self {
             Self::Native => "native",
             Self::Shm => "katydid shm",
+            Self::Unix => "katydid unix",
             Self::Tcp => "katydid tcp",
         }
     }
@@ -39,7 +42,8 @@ impl Way {
 pub(super) struct Comparison {
     /// The same one under all ways.
     driver: DriverFacts,
-    /// One report a round.
+    rounds: u32,
+    /// One report a round, and those of what is measured beside the rounds.
     runs: BTreeMap<Way, Vec<Report>>,
 }
 
@@ -47,10 +51,12 @@ pub(super) struct Comparison {
 #[derive(Serialize)]
 struct Json<'a> {
     driver: &'a DriverFacts,
-    runs: usize,
+    runs: u32,
     figures: Vec<JsonFigure>,
     idle: BTreeMap<Way, Idle>,
     resident_after: BTreeMap<Way, u64>,
+    /// Reasons; what was left out has none.
+    not_measured: Vec<String>,
 }
 
 /// One figure of all ways; a way that could not measure it has null.
@@ -66,8 +72,19 @@ struct JsonFigure {
 
 impl Comparison {
     /// Without runs yet.
-    pub(super) fn new(driver: DriverFacts, ways: impl Iterator<Item = Way>) -> Self {
-        Self { driver, runs: ways.map(|way| (way, Vec::new())).collect() }
+    pub(super) fn new(driver: DriverFacts, rounds: u32, ways: impl Iterator<Item = Way>) -> Self {
+        Self { driver, rounds, runs: ways.map(|way| (way, Vec::new())).collect() }
+    }
+
+    /// Adds a figure that was measured beside the rounds: nanoseconds, or why there are none.
+    pub(super) fn note(&mut self, way: Way, key: &str, samples: Result<Vec<f64>, String>) {
+        let outcome = match samples.map(Timing::of) {
+            Ok(Some(timing)) => Outcomes::Timing(timing),
+            Ok(None) => Outcomes::Failed("no sample".to_owned()),
+            Err(reason) => Outcomes::Failed(reason),
+        };
+        let figures = [(key.to_owned(), outcome)].into();
+        self.add(way, Report { figures, idle: None, resident_after: None });
     }
 
     /// Adds a run.
@@ -136,7 +153,19 @@ impl Comparison {
                 )?;
             }
         }
+        self.bulk().iter().try_for_each(|line| writeln!(out, "{line}"))?;
         self.failures().iter().try_for_each(|line| writeln!(out, "not measured: {line}"))
+    }
+
+    /// What of the path's own rate copies over TCP reach: the rate of plain copies over one connection.
+    fn bulk(&self) -> Vec<String> {
+        let rate = |key| self.timing(Way::Tcp, key).map(|timing| 1.0 / timing.median_ns);
+        let Some(plain) = rate("plain_64m_1") else { return Vec::new() };
+        let line = |(name, key)| {
+            let share = rate(key)? / plain * 100.0;
+            Some(format!("{name} 64 MiB over TCP: {share:.0} % of the rate of a plain copy over one connection"))
+        };
+        [("HtoD", "htod_64m_pageable"), ("DtoH", "dtoh_64m_pageable")].into_iter().filter_map(line).collect()
     }
 
     /// A line a figure; for each way its median and tail, and the ratio where native was measured too.
@@ -176,10 +205,11 @@ impl Comparison {
     pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
         let json = Json {
             driver: &self.driver,
-            runs: self.runs.values().map(Vec::len).max().unwrap_or(0),
+            runs: self.rounds,
             figures: FIGURES.iter().map(|figure| self.json_figure(figure)).collect(),
             idle: self.runs.keys().filter_map(|way| Some((*way, self.idle(*way)?))).collect(),
             resident_after: self.runs.keys().filter_map(|way| Some((*way, self.resident_after(*way)?))).collect(),
+            not_measured: self.failures(),
         };
         serde_json::to_writer_pretty(&mut *out, &json)?;
         writeln!(out)
@@ -232,7 +262,7 @@ mod tests {
             version: 13000,
             devices: vec![("softcuda".into(), 1 << 30)],
         };
-        let mut comparison = Comparison::new(driver, [Way::Native, Way::Shm].into_iter());
+        let mut comparison = Comparison::new(driver, 1, [Way::Native, Way::Shm].into_iter());
         comparison.add(Way::Native, report("launch", 4000.0));
         comparison.add(Way::Shm, report("launch", 1000.0));
         comparison
@@ -274,5 +304,16 @@ mod tests {
     fn large_copies_show_their_rate() {
         let copy = FIGURES.iter().find(|figure| figure.key == "htod_64m_pinned").unwrap();
         assert_eq!(shown(copy, 1_342_177.28), "1.34 ms (50.0 GB/s)");
+    }
+
+    #[test]
+    fn copies_over_tcp_are_held_against_plain_ones() {
+        let mut comparison = comparison();
+        assert!(comparison.bulk().is_empty());
+        comparison.note(Way::Tcp, "plain_64m_1", Ok(vec![9.0]));
+        comparison.note(Way::Tcp, "dtoh_64m_pageable", Ok(vec![10.0]));
+        comparison.note(Way::Tcp, "htod_64m_pageable", Err("no memory".to_owned()));
+        let lines = comparison.bulk();
+        assert!(lines.len() == 1 && lines[0].starts_with("DtoH 64 MiB over TCP: 90 %"), "{lines:?}");
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn body(flags: &BenchOpenclBodyFlags) -> Outcome {
 pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     let loopback = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
-    let server = PrivateServer::start_with(&flags.driver, &[loopback])?;
+    let server = PrivateServer::start_with(&flags.driver, &[loopback], None)?;
     let native = (flags.against == Against::Native).then_some(Way { name: "native", server: None });
     let through = ["shm", "tcp"].into_iter().zip(server.addresses());
     let through = through.map(|(name, address)| Way { name, server: Some(address.clone()) });

@@ -1,0 +1,36 @@
+//! What the measuring program does, part by part. Each part notes its figures under the keys of `figures::FIGURES`; one
+//! that fails costs its own figures and no others.
+
+mod calls;
+mod copies;
+mod graphs;
+mod memory;
+mod modules;
+mod objects;
+mod threads;
+
+use std::ffi::CStr;
+
+use super::body::Body;
+
+/// An empty kernel; every GPU that CUDA 13 knows takes it.
+pub(super) const PTX: &CStr =
+    c".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry nothing()\n{\n    ret;\n}\n";
+/// Its name.
+pub(super) const KERNEL: &CStr = c"nothing";
+
+/// Every part, in the order of the table.
+pub(super) fn measure(body: &mut Body) {
+    if let Err(error) = body.cuda.load(PTX, KERNEL) {
+        body.lose(error);
+    }
+    calls::measure(body);
+    memory::measure(body);
+    copies::measure(body);
+    graphs::measure(body);
+    modules::measure(body);
+    threads::measure(body);
+    if body.plan.heavy {
+        objects::measure(body);
+    }
+}
