@@ -14,9 +14,6 @@ use katydid_transport::{PIECE, PIECES, Piece, Staging};
 
 use crate::fault::{Fault, SessionError};
 
-/// The busy words lie in one page.
-const PAGE: usize = 4096;
-
 /// How the program learns that a piece is free again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Release {
@@ -80,13 +77,13 @@ pub(crate) struct StagingArea {
 impl StagingArea {
     /// Takes down the addresses.
     pub(crate) fn new(staging: &Staging) -> Self {
-        let (start, _) = staging.region();
+        let (words, length) = staging.words();
         let each = |address: &dyn Fn(Piece) -> u64| -> [u64; PIECES] {
             std::array::from_fn(|number| u32::try_from(number).ok().and_then(Piece::new).map_or(0, address))
         };
         let pieces = each(&|piece| staging.pointer(piece).expose_provenance() as u64);
         Self {
-            words: Part::new(start.expose_provenance() as u64, PAGE),
+            words: Part::new(words.expose_provenance() as u64, length),
             pieces: pieces.map(|address| Part::new(address, PIECE)),
             busy_words: each(&|piece| staging.busy_word(piece).expose_provenance() as u64),
             release: Release::Written,

@@ -52,10 +52,12 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
     let (shim, source) = (shim()?, Own(source));
     match shim.session.staging() {
         Some(staging) if size > INLINE_IN => pieces(size, PIECE as u64, |at, length| {
-            let piece = staging.take().map_err(|error| shim.session.fail("a copy", &error))?;
+            let failed = |error| shim.session.fail("a copy", &error);
+            let piece = staging.take(length as usize).map_err(failed)?;
             // SAFETY: inside the source, by the contract; the piece was taken, so nobody else writes it, and has room
             // for `length` bytes, which are at most its size.
-            unsafe { staging.pointer(piece).copy_from_nonoverlapping(source.at(at), length as usize) };
+            let copy = |start: *mut u8| unsafe { start.copy_from_nonoverlapping(source.at(at), length as usize) };
+            staging.with(piece, copy).map_err(failed)?;
             let offset = u64::from(piece.number()) * PIECE as u64;
             let (destination, size) = (target + at, length as u32);
             let message = kdCopyInStaged { destination, stream: way.stream, offset, size, piece: piece.number() };
@@ -78,14 +80,16 @@ pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64)
     let (shim, target) = (shim()?, Own(target));
     match shim.session.staging() {
         Some(staging) if size > INLINE_OUT => shared_out(way, size, PIECE as u64, &|at, length| {
-            let piece = staging.take().map_err(|error| shim.session.fail("a copy", &error))?;
+            let failed = |error| shim.session.fail("a copy", &error);
+            let piece = staging.take(length as usize).map_err(failed)?;
             let _given_back = GivenBack { staging, piece };
             let offset = u64::from(piece.number()) * PIECE as u64;
             let (source, size) = (source + at, length as u32);
             shim.session.call(way.context, &kdCopyOutStaged { source, size, stream: way.stream, offset })?;
             // SAFETY: inside the target, by the contract; the worker has written `length` bytes of our piece.
-            unsafe { staging.pointer(piece).copy_to_nonoverlapping(target.at(at).cast_mut(), length as usize) };
-            Ok(())
+            let copy =
+                |start: *mut u8| unsafe { start.copy_to_nonoverlapping(target.at(at).cast_mut(), length as usize) };
+            staging.with(piece, copy).map_err(failed)
         }),
         // Several threads ask for parts while the first is on its way: a link carries many answers at a time.
         _ => shared_out(way, size, FRAME, &|at, length| {

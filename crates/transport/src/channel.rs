@@ -8,11 +8,13 @@
 //! | [`PROGRAM_ASLEEP`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
 //! | [`RING`]              |             4 MiB | frames                                                        |
 //! | [`BUSY`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
-//! | [`STAGING`]           |            64 MiB | the pieces                                                    |
 //! | [`REPLIES`]           | 1024 x [`REPLY`]  | a place for each thread of the program; see below             |
 //!
 //! A reply's place: a state word ([`WAITING`], [`ARRIVED`], [`ASLEEP`]), 4 bytes unused, then the reply's frame, so that
 //! a reply of up to 24 bytes passes between processors as one cache line.
+//!
+//! The pieces themselves are memory of their own (`area.rs`), made by the worker, because no dump of the program is to
+//! hold them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,10 +26,10 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 
 use crate::ring::{Memory, Side};
 use crate::shared::Shared;
-use crate::staging::{PIECE, PIECES};
 use crate::wait;
 
-const PAGE: usize = 4096;
+/// Of memory; what is registered with a driver begins at one.
+pub(crate) const PAGE: usize = 4096;
 /// Distance of words that different processors write.
 const LINE: usize = 64;
 
@@ -47,10 +49,8 @@ pub(crate) const RING_LENGTH: usize = 4 << 20;
 pub(crate) const BUSY: usize = RING + RING_LENGTH;
 /// Distance of those words.
 pub(crate) const BUSY_STRIDE: usize = LINE;
-/// The staging pieces.
-pub(crate) const STAGING: usize = BUSY + PAGE;
 /// The places for replies.
-const REPLIES: usize = STAGING + PIECES * PIECE;
+const REPLIES: usize = BUSY + PAGE;
 /// How many there are: threads of the program that may use the link at once.
 pub(crate) const SEATS: usize = 1024;
 /// The frame within a place.
@@ -67,7 +67,7 @@ pub(crate) const ARRIVED: u32 = 1;
 /// State of a place: not arrived, and the thread sleeps on the word.
 pub(crate) const ASLEEP: u32 = 2;
 
-/// What no side may change after the worker's check, or reading could fault.
+/// What no side may change after the other's check, or reading could fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Where the reply for a thread is put; threads count from 1.
@@ -79,7 +79,7 @@ pub(crate) fn reply_place(thread: u32) -> Option<usize> {
 /// The same of memory that grows: the worker looks at its length before it uses more of it.
 const GROWING_SEALS: SealFlags = SealFlags::SHRINK;
 
-/// Program: memory of `length` bytes, of which none is used yet, and whose length is fixed.
+/// Memory of `length` bytes, of which none is used yet, and whose length is fixed.
 pub(crate) fn create(name: &str, length: u64) -> io::Result<OwnedFd> {
     sealed(name, length, SEALS)
 }
@@ -96,7 +96,7 @@ fn sealed(name: &str, length: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Worker: whether the descriptor is memory of just this length that cannot change it.
+/// Whether a peer's descriptor is memory of just this length that cannot change it.
 pub(crate) fn check(fd: impl AsFd, length: u64) -> Result<(), &'static str> {
     check_seals(&fd, SEALS)?;
     let found = fstat(&fd).map_err(|_| "its length cannot be read")?.st_size.cast_unsigned();
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn places_are_as_documented() {
-        assert_eq!((RING, BUSY, STAGING, REPLIES), (0x1000, 0x40_1000, 0x40_2000, 0x440_2000));
-        assert_eq!((REPLY, LENGTH), (0x10_2000, 0x440_2000 + 0x4080_0000));
+        assert_eq!((RING, BUSY, REPLIES), (0x1000, 0x40_1000, 0x40_2000));
+        assert_eq!((REPLY, LENGTH), (0x10_2000, 0x40c0_2000));
         assert_eq!((reply_place(0), reply_place(1), reply_place(1024)), (None, Some(REPLIES), Some(LENGTH - REPLY)));
         assert_eq!((reply_place(1025), reply_place(u32::MAX)), (None, None));
     }

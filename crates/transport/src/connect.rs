@@ -13,14 +13,15 @@ use katydid_wire::handshake::{
 };
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
+use crate::area;
 use crate::channel;
 use crate::fdpass;
 use crate::home::Home;
 use crate::shm::ShmProgram;
-use crate::socket::{Deadline, receive_by, send_all, tune};
+use crate::socket::{Deadline, receive_by, send_all, tune, wait_readable};
 use crate::stream::StreamProgram;
 use crate::{Address, LinkError, ProgramLink, Talk};
 
@@ -87,12 +88,21 @@ pub enum ConnectError {
 /// A [`ConnectError`] that names the address and the remedy.
 pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duration) -> Result<Connection, ConnectError> {
     let memory = Memory::create(address, hello)?;
-    let (socket, ready) = greet(address, hello, build, &memory.descriptors(), timeout)?;
+    let consent = greet(address, hello, build, &memory.descriptors(), timeout)?;
+    let ready = consent.ready.clone();
     let failed = |source| ConnectError::Link { address: address.clone(), source };
     let pinned = memory.pinned.as_ref().map(|pinned| pinned.try_clone()).transpose();
     let pinned = pinned.map_err(LinkError::system("keep the shared memory")).map_err(failed)?;
-    let link = memory.into_link(socket, hello, build, &ready).map_err(failed)?;
+    let link = memory.into_link(consent, hello, build).map_err(failed)?;
     Ok(Connection { link, ready, pinned })
+}
+
+/// What a worker answers.
+pub(crate) struct Consent {
+    pub(crate) socket: OwnedFd,
+    pub(crate) ready: Ready,
+    /// The memory of the staging pieces, on links that have one.
+    pub(crate) pieces: Option<OwnedFd>,
 }
 
 /// Connects, says hello with `fds`, and waits for the consent.
@@ -102,7 +112,7 @@ pub(crate) fn greet(
     build: &Build,
     fds: &[BorrowedFd<'_>],
     timeout: Duration,
-) -> Result<(OwnedFd, Ready), ConnectError> {
+) -> Result<Consent, ConnectError> {
     let at = address.clone();
     let handshake = |source| ConnectError::Handshake { address: at.clone(), source };
     let link = |source| ConnectError::Link { address: at.clone(), source };
@@ -118,9 +128,21 @@ pub(crate) fn greet(
     };
     // A server that refuses early has answered before it has read all, so the answer counts, not a failed sending.
     let sent = send_with(socket.as_fd(), &message, fds);
-    let answer = receive_message(socket.as_fd(), deadline).map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
+    let answered = receive_message(socket.as_fd(), deadline);
+    let (answer, fds) = answered.map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
     let ready = Ready::decode(&answer, build).map_err(handshake)?;
-    Ok((socket, ready))
+    let pieces = check_pieces(hello.link, fds).map_err(|what| link(LinkError::Protocol { what }))?;
+    Ok(Consent { socket, ready, pieces })
+}
+
+/// The descriptor that comes with the consent to a link by shared memory, and with no other.
+fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>, &'static str> {
+    let pieces = fds.pop();
+    if !fds.is_empty() || pieces.is_some() != (link == LinkKind::SHM) {
+        return Err("the answer came with other descriptors than such a link has");
+    }
+    pieces.as_ref().map_or(Ok(()), |pieces| channel::check(pieces, area::LENGTH as u64))?;
+    Ok(pieces)
 }
 
 /// Sends a message, the descriptors with its first byte.
@@ -161,17 +183,13 @@ impl Memory {
         self.channel.iter().chain(&self.pinned).map(AsFd::as_fd).collect()
     }
 
-    fn into_link(
-        self,
-        socket: OwnedFd,
-        hello: &Hello,
-        build: &Build,
-        ready: &Ready,
-    ) -> Result<Box<dyn ProgramLink>, LinkError> {
-        let home = Home::new(hello, build, ready);
-        Ok(match self.channel {
-            Some(channel) => Box::new(ShmProgram::new(socket, channel, self.pinned, home)?),
-            None => Box::new(StreamProgram::new(socket, home)?),
+    fn into_link(self, consent: Consent, hello: &Hello, build: &Build) -> Result<Box<dyn ProgramLink>, LinkError> {
+        let home = Home::new(hello, build, &consent.ready);
+        Ok(match (self.channel, consent.pieces) {
+            (Some(channel), Some(pieces)) => {
+                Box::new(ShmProgram::new(consent.socket, channel, self.pinned, &pieces, home)?)
+            }
+            _ => Box::new(StreamProgram::new(consent.socket, home)?),
         })
     }
 }
@@ -181,16 +199,26 @@ pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
     hello.arenas.iter().filter(|arena| arena.kind == ArenaKind::PINNED).map(|arena| arena.length).max()
 }
 
-/// Receives one handshake message of any kind.
-pub(crate) fn receive_message(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<Vec<u8>> {
+/// Receives one handshake message of any kind, and the descriptors that came with its first byte.
+pub(crate) fn receive_message(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut message = vec![0; PREFIX];
-    receive_by(socket, &mut message, deadline)?;
+    let (begun, fds) = loop {
+        wait_readable(socket, deadline)?;
+        match fdpass::receive(socket, &mut message, RecvFlags::DONTWAIT) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => break other?,
+        }
+    };
+    if begun == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    receive_by(socket, &mut message[begun..], deadline)?;
     // A message whose prefix is no good is refused with that prefix by whoever decodes it.
     if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
         message.resize(prefix.length, 0);
         receive_by(socket, &mut message[PREFIX..], deadline)?;
     }
-    Ok(message)
+    Ok((message, fds))
 }
 
 fn open(address: &Address, deadline: Deadline) -> io::Result<OwnedFd> {
@@ -237,7 +265,7 @@ pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Resul
         name: String::new(),
         arenas: Vec::new(),
     };
-    let (socket, ready) = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    let Consent { socket, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
     let talk = Talk::new(socket, MAX_MESSAGE).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };
         ConnectError::Link { address: address.clone(), source }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use katydid_wire::handshake::{ArenaKind, Build, Claim, HandshakeError, Hello, Ready, Role};
 use katydid_wire::key::SessionKey;
 
-use crate::connect::greet;
+use crate::connect::{Consent, greet};
 use crate::{Address, ConnectError};
 
 /// What a link says of itself when it comes back.
@@ -47,16 +47,16 @@ impl Home {
         frames: u64,
         fds: &[BorrowedFd<'_>],
         timeout: Duration,
-    ) -> Result<OwnedFd, ConnectError> {
+    ) -> Result<Consent, ConnectError> {
         let claim = Claim { role: Role::PROGRAM, key, frames };
         let hello = Hello { claim, ..self.hello.clone() };
-        let (socket, ready) = greet(address, &hello, &self.build, fds, timeout)?;
-        if ready.arenas != self.hello.arenas {
+        let consent = greet(address, &hello, &self.build, fds, timeout)?;
+        if consent.ready.arenas != self.hello.arenas {
             let source = HandshakeError::Damaged { what: "the worker does not have the arenas that were agreed on" };
             return Err(ConnectError::Handshake { address: address.clone(), source });
         }
-        *self.key.lock().unwrap_or_else(PoisonError::into_inner) = ready.key;
-        Ok(socket)
+        *self.key.lock().unwrap_or_else(PoisonError::into_inner) = consent.ready.key;
+        Ok(consent)
     }
 }
 

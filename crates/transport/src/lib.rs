@@ -10,7 +10,8 @@
 //!
 //! [`connect()`] makes the shared memory (if the link is to have some), sends the hello and waits for the answer. The
 //! daemon reads the hello under a deadline, refuses what does not fit, and passes the rest on; it keeps nothing of the
-//! connection. The worker checks the shared memory, chooses the arenas, and answers. From then on the socket of a
+//! connection. The worker checks the shared memory, chooses the arenas, and answers, with the memory of the staging
+//! pieces, which no dump of the program is to hold. From then on the socket of a
 //! shared-memory link stays silent: it only tells each side when the other one is gone.
 //!
 //! Rules kept in this crate:
@@ -21,6 +22,7 @@
 //! Every byte is specified in `docs/wire-protocol.md`.
 
 mod address;
+mod area;
 mod channel;
 mod connect;
 mod descriptor;

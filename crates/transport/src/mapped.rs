@@ -64,12 +64,12 @@ fn mapping(line: &str, address: u64) -> Option<(&str, u64)> {
 mod tests {
     use super::*;
     use crate::channel::create;
-    use crate::shared::Shared;
+    use crate::shared::{CHANNEL_PLACE, Shared};
 
     #[test]
     fn a_mapping_is_recognised_by_its_file() {
         let (one, other) = (create("one", 8192).unwrap(), create("other", 8192).unwrap());
-        let shared = Shared::map(&one, 8192).unwrap();
+        let shared = Shared::map(&one, 8192, CHANNEL_PLACE).unwrap();
         let address = shared.pointer(4096).addr() as u64;
         assert!(is_behind(&one, address).unwrap() && !is_behind(&other, address).unwrap());
         assert!(is_behind(one.try_clone().unwrap(), address).unwrap());

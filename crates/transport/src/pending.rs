@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use katydid_wire::handshake::{
-    Build, HandshakeError, Hello, LinkKind, MAX_MESSAGE, PREFIX, Prefix, Ready, RefusalCode, Refused,
+    Build, HandshakeError, Hello, LinkKind, MAX_MESSAGE, Prefix, Ready, RefusalCode, Refused,
 };
 use rustix::net::{RecvFlags, SendFlags};
 use thiserror::Error;
 
 use crate::channel;
-use crate::connect::pinned_length;
+use crate::connect::{pinned_length, receive_message, send_with};
 use crate::descriptor::is_hung_up;
 use crate::fdpass;
 use crate::shm::ShmWorker;
-use crate::socket::{Deadline, receive_by, send_all, tune, wait_readable};
+use crate::socket::{Deadline, tune};
 use crate::stream::StreamWorker;
-use crate::{LinkError, WorkerLink};
+use crate::{LinkError, Switch, WorkerLink};
 
 /// Longest note that the daemon gives a program on its way, in bytes.
 const MAX_NOTE: usize = 64 * 1024;
@@ -73,7 +73,7 @@ impl Pending {
     /// Why there is nothing to hand over.
     pub fn accept(socket: OwnedFd, build: &Build, timeout: Duration) -> Result<Self, AcceptError> {
         let (message, fds) =
-            read_hello(socket.as_fd(), Deadline::after(timeout)).map_err(|source| match source.kind() {
+            receive_message(socket.as_fd(), Deadline::after(timeout)).map_err(|source| match source.kind() {
                 io::ErrorKind::TimedOut => AcceptError::Deadline { seconds: timeout.as_secs() },
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => AcceptError::Closed,
                 _ => AcceptError::System { doing: "read a hello", source },
@@ -168,20 +168,30 @@ impl Pending {
         } else {
             Box::new(ShmWorker::new(socket, &self.fds, sequence)?)
         };
-        self.consent(build, ready)?;
+        self.consent_with(build, ready, link.switch().as_ref().and_then(Switch::pieces))?;
         Ok(link)
     }
 
-    /// Worker: tells the peer that it is served, and gives the connection and what came with it.
+    /// Worker: tells the peer that it is served, and gives the connection.
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn consent(self, build: &Build, ready: &Ready) -> Result<(OwnedFd, Vec<OwnedFd>), AcceptError> {
+    pub fn consent(self, build: &Build, ready: &Ready) -> Result<OwnedFd, AcceptError> {
+        self.consent_with(build, ready, None)
+    }
+
+    /// The same to a program, which is given the memory of the staging pieces, if its link has some.
+    pub(crate) fn consent_with(
+        self,
+        build: &Build,
+        ready: &Ready,
+        pieces: Option<BorrowedFd<'_>>,
+    ) -> Result<OwnedFd, AcceptError> {
         let failed = |source| AcceptError::System { doing: "answer the program", source };
         let message = ready.encode(build)?;
         tune(&self.socket).map_err(failed)?;
-        send_all(self.socket.as_fd(), &mut [IoSlice::new(&message)]).map_err(failed)?;
-        Ok((self.socket, self.fds))
+        send_with(self.socket.as_fd(), &message, pieces.as_slice()).map_err(failed)?;
+        Ok(self.socket)
     }
 
     /// What came with the hello.
@@ -205,28 +215,6 @@ impl Hangup {
     pub fn wait(&self) {
         while !is_hung_up(self.socket.as_fd(), None) {}
     }
-}
-
-/// Reads the hello and the descriptors that came with its first byte.
-fn read_hello(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut message = vec![0; PREFIX];
-    let (mut done, fds) = loop {
-        wait_readable(socket, deadline)?;
-        match fdpass::receive(socket, &mut message, RecvFlags::DONTWAIT) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            other => break other?,
-        }
-    };
-    if done == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    receive_by(socket, &mut message[done..], deadline)?;
-    done = PREFIX;
-    if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
-        message.resize(prefix.length, 0);
-        receive_by(socket, &mut message[done..], deadline)?;
-    }
-    Ok((message, fds))
 }
 
 /// Whether the descriptors are what the wished link is made of.

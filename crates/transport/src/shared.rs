@@ -11,16 +11,20 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Copies up to this length move words; longer ones use the string instruction, which takes a while to start.
 const SHORT: usize = 256;
+const READ_AND_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Where mappings are asked for: far from where the system would put them, since what is free there decides where a driver
+/// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
 /// puts its own, which a restored worker has to find again (`worker/src/layout.rs`).
-const PLACE: usize = 0x4c00_0000_0000;
+pub(crate) const CHANNEL_PLACE: usize = 0x4c00_0000_0000;
+/// The same for the staging pieces, behind the channel.
+pub(crate) const PIECES_PLACE: usize = CHANNEL_PLACE + (1 << 32);
 
-/// A shared mapping of a file's first bytes, unmapped when dropped.
+/// A shared mapping of a file's first bytes, unmapped when dropped. It can be put away, which leaves its addresses taken
+/// and nothing at them.
 #[derive(Debug)]
 pub(crate) struct Shared {
     base: *mut u8,
@@ -34,13 +38,30 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Maps `length` bytes of `fd` for reading and writing. The file must keep that length (the caller checks seals).
-    pub(crate) fn map(fd: impl AsFd, length: usize) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+    /// Maps `length` bytes of `fd` for reading and writing, at `place` if that is free. The file must keep that length (the
+    /// caller checks seals).
+    pub(crate) fn map(fd: impl AsFd, length: usize, place: usize) -> io::Result<Self> {
+        let place = ptr::with_exposed_provenance_mut(place);
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let base =
-            unsafe { mmap(ptr::with_exposed_provenance_mut(PLACE), length, protection, MapFlags::SHARED, fd, 0) }?;
+        let base = unsafe { mmap(place, length, READ_AND_WRITE, MapFlags::SHARED, fd, 0) }?;
         Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
+    }
+
+    /// Takes the file away and keeps its addresses for [`Shared::put_back`]. Until then whoever touches them faults; the
+    /// caller sees to it that nobody does.
+    pub(crate) fn put_away(&self) -> io::Result<()> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: replaces exactly this value's mapping, which nobody uses, by the caller's word.
+        unsafe { mmap_anonymous(self.base.cast(), self.length, ProtFlags::empty(), flags) }?;
+        Ok(())
+    }
+
+    /// Maps another file, of the same length, where the one before was.
+    pub(crate) fn put_back(&self, fd: impl AsFd) -> io::Result<()> {
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: replaces exactly this value's mapping, which nobody uses while it is put away.
+        unsafe { mmap(self.base.cast(), self.length, READ_AND_WRITE, flags, fd, 0) }?;
+        self.keep_from_children()
     }
 
     /// Keeps the mapping out of children that are forked from now on, and out of core dumps: those of the program would
@@ -177,7 +198,7 @@ mod tests {
     fn shared(length: usize) -> Shared {
         let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, length as u64).unwrap();
-        Shared::map(&fd, length).unwrap()
+        Shared::map(&fd, length, CHANNEL_PLACE).unwrap()
     }
 
     #[test]
@@ -201,10 +222,40 @@ mod tests {
     }
 
     #[test]
+    fn what_is_put_away_comes_back_at_its_addresses() {
+        let file = || {
+            let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+            ftruncate(&fd, 8192).unwrap();
+            fd
+        };
+        let (one, other) = (file(), file());
+        let shared = Shared::map(&one, 8192, CHANNEL_PLACE).unwrap();
+        shared.copy_in(100, b"first");
+        let before = shared.pointer(0);
+        let line = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let start = format!("{:x}-", before.addr());
+            maps.lines().find(|line| line.starts_with(&start)).map(str::to_owned).unwrap()
+        };
+        assert!(line().contains("memfd:test"), "{}", line());
+        shared.put_away().unwrap();
+        assert!(line().contains("---p") && !line().contains("memfd"), "{}", line());
+        shared.put_back(&other).unwrap();
+        let mut got = [1; 5];
+        shared.copy_out(100, &mut got);
+        assert_eq!((shared.pointer(0), got), (before, [0; 5]));
+        shared.put_away().unwrap();
+        shared.put_back(&one).unwrap();
+        shared.copy_out(100, &mut got);
+        assert_eq!(&got, b"first");
+    }
+
+    #[test]
     fn words_are_shared() {
         let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 4096).unwrap();
-        let (one, other) = (Shared::map(&fd, 4096).unwrap(), Shared::map(&fd, 4096).unwrap());
+        let map = || Shared::map(&fd, 4096, CHANNEL_PLACE).unwrap();
+        let (one, other) = (map(), map());
         one.word(64).store(7, Ordering::Release);
         one.long_word(128).store(u64::MAX, Ordering::Release);
         assert_eq!(other.word(64).load(Ordering::Acquire), 7);

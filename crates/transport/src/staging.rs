@@ -3,13 +3,19 @@
 //! The program takes a piece, and whoever is done with it gives it back: the worker by [`Staging::release`], or the
 //! GPU itself by writing 0 to the piece's busy word. The GPU wakes nobody, so a program that waits for a piece looks
 //! again and again, with short naps between.
+//!
+//! Busy words lie in the channel and stay what they are when a program goes to another worker. The pieces are memory of
+//! the worker's making ([`crate::area`]), which a program touches by [`Staging::with`] alone.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::LinkError;
-use crate::channel::{BUSY, BUSY_STRIDE, STAGING};
+use crate::area::Area;
+use crate::channel::{BUSY, BUSY_STRIDE, PAGE};
 use crate::descriptor::Descriptor;
 use crate::shared::Shared;
 use crate::wait::Spin;
@@ -40,15 +46,21 @@ impl Piece {
         self.0
     }
 
-    fn start(self) -> usize {
-        STAGING + self.0 as usize * PIECE
+    /// Each piece once.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..PIECES as u32).map(Self)
+    }
+
+    /// Offset in the memory of the pieces.
+    pub(crate) fn start(self) -> usize {
+        self.0 as usize * PIECE
     }
 
     fn busy(self) -> usize {
         BUSY + self.0 as usize * BUSY_STRIDE
     }
 
-    /// Offset in the channel, if the bytes lie in the piece.
+    /// Offset in the memory of the pieces, if the bytes lie in this one.
     fn place(self, offset: usize, length: usize) -> Option<usize> {
         offset.checked_add(length).filter(|end| *end <= PIECE).map(|_| self.start() + offset)
     }
@@ -57,38 +69,41 @@ impl Piece {
 /// One side's view of the staging area.
 #[derive(Debug)]
 pub struct Staging {
-    shared: Arc<Shared>,
+    channel: Arc<Shared>,
+    area: Area,
     /// Whom a waiting program depends on; none in the worker, which takes no pieces.
     peer: Option<Arc<Descriptor>>,
     spin: Spin,
 }
 
 impl Staging {
-    pub(crate) fn new(shared: Arc<Shared>, peer: Option<Arc<Descriptor>>) -> Self {
-        Self { shared, peer, spin: Spin::new() }
+    /// Busy words in `channel`, pieces in `area`.
+    pub(crate) fn new(channel: Arc<Shared>, area: Area, peer: Option<Arc<Descriptor>>) -> Self {
+        Self { channel, area, peer, spin: Spin::new() }
     }
 
-    /// Takes a free piece; none if all are in use.
+    /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE`]; none if all are in use.
     #[must_use]
-    pub fn try_take(&self) -> Option<Piece> {
-        (0..PIECES as u32).map(Piece).find(|piece| {
-            let word = self.shared.word(piece.busy());
+    pub fn try_take(&self, length: usize) -> Option<Piece> {
+        let length = length.clamp(1, PIECE) as u32;
+        Piece::all().find(|piece| {
+            let word = self.channel.word(piece.busy());
             let free = word.load(Ordering::Relaxed) == 0;
-            free && word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            free && word.compare_exchange(0, length, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })
     }
 
-    /// Takes a piece, waiting for one to come free.
+    /// Takes a piece for its first `length` bytes, waiting for one to come free.
     ///
     /// # Errors
     /// [`LinkError::Closed`] if the worker ends meanwhile.
-    pub fn take(&self) -> Result<Piece, LinkError> {
-        if let Some(piece) = self.spin.until(|| self.try_take()) {
+    pub fn take(&self, length: usize) -> Result<Piece, LinkError> {
+        if let Some(piece) = self.spin.until(|| self.try_take(length)) {
             return Ok(piece);
         }
         let mut checked = Instant::now();
         loop {
-            if let Some(piece) = self.try_take() {
+            if let Some(piece) = self.try_take(length) {
                 return Ok(piece);
             }
             std::thread::sleep(NAP);
@@ -101,64 +116,110 @@ impl Staging {
 
     /// Gives a piece back.
     pub fn release(&self, piece: Piece) {
-        self.shared.word(piece.busy()).store(0, Ordering::Release);
+        self.channel.word(piece.busy()).store(0, Ordering::Release);
     }
 
     /// Whether somebody still uses the piece.
     #[must_use]
     pub fn is_busy(&self, piece: Piece) -> bool {
-        self.shared.word(piece.busy()).load(Ordering::Acquire) != 0
+        self.used(piece) != 0
     }
 
-    /// Copies `bytes` to `offset` in the piece; false (and nothing copied) if they do not fit.
+    /// Copies `bytes` to `offset` in the piece; false (and nothing copied) if they do not fit, or the link has ended.
     #[must_use]
     pub fn write(&self, piece: Piece, offset: usize, bytes: &[u8]) -> bool {
         let place = piece.place(offset, bytes.len());
-        place.map(|place| self.shared.copy_in(place, bytes)).is_some()
+        place.is_some_and(|place| self.area.with(|memory| memory.copy_in(place, bytes)).is_ok())
     }
 
-    /// Copies out of the piece; false (and nothing copied) if that passes its end.
+    /// Copies out of the piece; false (and nothing copied) if that passes its end, or the link has ended.
     #[must_use]
     pub fn read(&self, piece: Piece, offset: usize, bytes: &mut [u8]) -> bool {
         let place = piece.place(offset, bytes.len());
-        place.map(|place| self.shared.copy_out(place, bytes)).is_some()
+        place.is_some_and(|place| self.area.with(|memory| memory.copy_out(place, bytes)).is_ok())
     }
 
-    /// Start of the piece's [`PIECE`] bytes in this process, for a driver's or one's own raw copies: the peer may
-    /// write them at any time, so no reference may be made of it. Valid as long as the link.
+    /// Program: runs `copy` with the start of the piece's [`PIECE`] bytes, for raw copies: the peer may write them at any
+    /// time, so no reference may be made of it. The address is good until `copy` returns, and a program that leaves its
+    /// worker waits for that; so nothing is sent within it.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] if the program has left its worker and there will be no other.
+    pub fn with<T>(&self, piece: Piece, copy: impl FnOnce(*mut u8) -> T) -> Result<T, LinkError> {
+        self.area.with(|memory| copy(memory.pointer(piece.start())))
+    }
+
+    /// Worker: start of the piece's [`PIECE`] bytes in this process, for the driver. Valid as long as the link.
     #[must_use]
     pub fn pointer(&self, piece: Piece) -> *mut u8 {
-        self.shared.pointer(piece.start())
+        self.area.memory().pointer(piece.start())
     }
 
-    /// Address of the piece's busy word, a `u32` inside [`Staging::region`]: 0 gives the piece back.
+    /// Address of the piece's busy word, a `u32` inside [`Staging::words`]: 0 gives the piece back.
     #[must_use]
     pub fn busy_word(&self, piece: Piece) -> *mut u32 {
-        self.shared.word(piece.busy()).as_ptr()
+        self.channel.word(piece.busy()).as_ptr()
     }
 
-    /// Page-aligned start and length of busy words and pieces, for `cuMemHostRegister`.
+    /// Start and length of the page of all busy words, for `cuMemHostRegister`.
     #[must_use]
-    pub fn region(&self) -> (*mut u8, usize) {
-        (self.shared.pointer(BUSY), STAGING - BUSY + PIECES * PIECE)
+    pub fn words(&self) -> (*mut u8, usize) {
+        (self.channel.pointer(BUSY), PAGE)
+    }
+
+    /// Bytes that the piece was taken for; 0: it is free.
+    fn used(&self, piece: Piece) -> usize {
+        self.channel.word(piece.busy()).load(Ordering::Acquire) as usize
+    }
+
+    /// Program: the pieces are part of it no more, but for what those hold that are in use.
+    ///
+    /// # Errors
+    /// As [`Area::put_away`].
+    pub(crate) fn put_away(&self) -> io::Result<()> {
+        self.area.put_away(|piece| self.used(piece))
+    }
+
+    /// Program: the pieces are those of `fd`.
+    ///
+    /// # Errors
+    /// As [`Area::bring_back`].
+    pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
+        self.area.bring_back(fd)
+    }
+
+    /// Program: there will be no pieces any more.
+    pub(crate) fn give_up(&self) {
+        self.area.give_up();
+    }
+
+    /// Program: in a forked child, which has not the memory.
+    pub(crate) fn abandon(&self) {
+        self.area.memory().abandon();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area;
     use crate::channel::{LENGTH, create};
+    use crate::shared::CHANNEL_PLACE;
 
     fn both_sides() -> (Staging, Staging) {
-        let fd = create("test", LENGTH as u64).unwrap();
-        let side = || Staging::new(Arc::new(Shared::map(&fd, LENGTH).unwrap()), None);
+        let channel = create("test", LENGTH as u64).unwrap();
+        let pieces = create("test", area::LENGTH as u64).unwrap();
+        let side = || {
+            let channel = Shared::map(&channel, LENGTH, CHANNEL_PLACE).unwrap();
+            Staging::new(Arc::new(channel), Area::new(&pieces).unwrap(), None)
+        };
         (side(), side())
     }
 
     #[test]
     fn a_piece_changes_hands() {
         let (program, worker) = both_sides();
-        let piece = program.try_take().unwrap();
+        let piece = program.try_take(104).unwrap();
         assert!(program.write(piece, 100, b"bulk"));
         let mut got = [0; 4];
         assert!(worker.read(Piece::new(piece.number()).unwrap(), 100, &mut got));
@@ -171,18 +232,18 @@ mod tests {
     #[test]
     fn pieces_run_out_and_come_back() {
         let (program, worker) = both_sides();
-        let pieces: Vec<Piece> = std::iter::from_fn(|| program.try_take()).collect();
+        let pieces: Vec<Piece> = std::iter::from_fn(|| program.try_take(1)).collect();
         assert_eq!(pieces.len(), PIECES);
         std::thread::scope(|scope| {
             scope.spawn(|| worker.release(pieces[3]));
-            assert_eq!(program.take().unwrap(), pieces[3]);
+            assert_eq!(program.take(1).unwrap(), pieces[3]);
         });
     }
 
     #[test]
     fn nothing_reaches_past_a_piece() {
         let (program, _) = both_sides();
-        let piece = program.try_take().unwrap();
+        let piece = program.try_take(PIECE).unwrap();
         assert!(program.write(piece, PIECE - 4, b"last"));
         assert!(!program.write(piece, PIECE - 3, b"over") && !program.write(piece, usize::MAX, b"over"));
         assert!(!program.read(piece, PIECE, &mut [0]));
@@ -190,12 +251,25 @@ mod tests {
     }
 
     #[test]
-    fn the_region_holds_words_and_pieces() {
+    fn the_words_are_one_page_and_the_pieces_lie_side_by_side() {
         let (program, _) = both_sides();
-        let (start, length) = program.region();
-        let last = Piece::new(PIECES as u32 - 1).unwrap();
-        let end = start as usize + length;
-        assert!((start as usize).is_multiple_of(4096) && program.busy_word(last) as usize >= start as usize);
-        assert_eq!(program.pointer(last) as usize + PIECE, end);
+        let (start, length) = program.words();
+        assert!(start.addr().is_multiple_of(length));
+        for (before, piece) in Piece::all().zip(Piece::all().skip(1)) {
+            assert!((start.addr()..start.addr() + length).contains(&program.busy_word(piece).addr()));
+            assert_eq!(program.pointer(before).addr() + PIECE, program.pointer(piece).addr());
+        }
+    }
+
+    #[test]
+    fn a_piece_that_is_in_use_keeps_what_it_was_taken_for() {
+        let (program, _) = both_sides();
+        let piece = program.try_take(5).unwrap();
+        assert!(program.write(piece, 0, b"bytes and more"));
+        program.put_away().unwrap();
+        program.bring_back(create("test", area::LENGTH as u64).unwrap()).unwrap();
+        let mut got = [1; 7];
+        assert!(program.read(piece, 0, &mut got) && program.is_busy(piece));
+        assert_eq!(&got, b"bytes\0\0");
     }
 }

@@ -46,6 +46,8 @@ struct State {
     kind: LinkKind,
     /// Device and inode of each memory that came with the program.
     memory: Vec<(u64, u64)>,
+    /// What the program gets each time it comes.
+    pieces: Option<OwnedFd>,
     visit: Mutex<Visit>,
     changed: Condvar,
     /// The reading thread is interrupted when it has handed out this many frames.
@@ -73,11 +75,12 @@ impl Visit {
 }
 
 impl Switch {
-    /// Of a link whose program is there. `fds` are the memory that it came with.
+    /// Of a link whose program is there. `fds` are the memory that it came with, `pieces` that of the staging pieces.
     pub(crate) fn new(
         kind: LinkKind,
         socket: OwnedFd,
         fds: &[OwnedFd],
+        pieces: Option<OwnedFd>,
         nudge: Box<dyn Fn() + Send + Sync>,
     ) -> Result<Self, LinkError> {
         let failed = LinkError::system("make an event descriptor");
@@ -85,7 +88,7 @@ impl Switch {
         let memory = identities(fds).map_err(LinkError::system("look at the program's memory"))?;
         let visit = Mutex::new(Visit { socket: Some(Arc::new(socket)), may_leave: false });
         let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NEVER), AtomicU64::new(0));
-        Ok(Self { state: Arc::new(State { kind, memory, visit, changed, interrupt_at, frames, wake, nudge }) })
+        Ok(Self { state: Arc::new(State { kind, memory, pieces, visit, changed, interrupt_at, frames, wake, nudge }) })
     }
 
     /// The reading thread gets [`Event::Interrupted`](crate::Event::Interrupted) when it has handed out `frames` frames
@@ -149,7 +152,7 @@ impl Switch {
             program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, refusal.to_string()));
             return Err(refusal);
         }
-        let (socket, _) = program.consent(build, ready)?;
+        let socket = program.consent_with(build, ready, self.pieces())?;
         *visit = Visit { socket: Some(Arc::new(socket)), may_leave: false };
         drop(visit);
         self.state.changed.notify_all();
@@ -194,6 +197,11 @@ impl Switch {
             }
             visit = self.state.changed.wait(visit).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The memory of the staging pieces; none on stream links.
+    pub(crate) fn pieces(&self) -> Option<BorrowedFd<'_>> {
+        self.state.pieces.as_ref().map(AsFd::as_fd)
     }
 
     /// The reading thread has handed out `frames` frames.

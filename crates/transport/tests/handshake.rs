@@ -20,7 +20,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
 
-const CHANNEL: u64 = 0x440_2000 + 0x4080_0000;
+const CHANNEL: u64 = 0x40c0_2000;
 
 fn control() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()

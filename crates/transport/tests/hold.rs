@@ -10,7 +10,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, build, hello, work};
 use katydid_transport::{
-    AttachError, ConnectError, Connection, Event, LinkError, Pending, Switch, WorkerLink, connect, pass_holds,
+    AttachError, ConnectError, Connection, Event, LinkError, Pending, Piece, Switch, WorkerLink, connect, pass_holds,
 };
 use katydid_wire::handshake::{Hello, LinkKind, Ready};
 use katydid_wire::key::SessionKey;
@@ -292,6 +292,124 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
         });
     }
+}
+
+/// Takes pieces, writes to them and names them in frames until it is over; returns what the bytes add up to.
+fn copy(connection: &Connection, over: &AtomicBool) -> u64 {
+    let staging = connection.link.staging().unwrap();
+    let added = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for number in 1..4_u8 {
+            let added = &added;
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let piece = staging.take(SOME).unwrap();
+                    assert!(staging.write(piece, 0, &[number; SOME]));
+                    connection.link.enqueue(PIECE, 0, &[&piece.number().to_le_bytes()]).unwrap();
+                    added.fetch_add(u64::from(number) * SOME as u64, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    added.into_inner()
+}
+
+/// A frame that names a piece with [`SOME`] bytes.
+const PIECE: u16 = 100;
+const SOME: usize = 100_000;
+
+/// A worker that adds up the bytes of pieces.
+fn add_up(mut link: Box<dyn WorkerLink>) -> u64 {
+    let mut sum = 0;
+    while let Some(frame) = link.next().unwrap().frame().filter(|frame| frame.head.opcode == PIECE) {
+        let piece = Piece::new(u32::from_le_bytes(frame.payload.try_into().unwrap())).unwrap();
+        let (staging, mut bytes) = (link.staging().unwrap(), [0; SOME]);
+        assert!(staging.read(piece, 0, &mut bytes));
+        staging.release(piece);
+        sum += bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+    }
+    sum
+}
+
+/// Whether a file is mapped where the program has this piece.
+fn has_piece(connection: &Connection, piece: Piece) -> bool {
+    let at = connection.link.staging().unwrap().pointer(piece).addr();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let ends = [start, end].map(|end| usize::from_str_radix(end, 16).unwrap());
+        (ends[0]..ends[1]).contains(&at)
+    });
+    line.unwrap().contains("katydid-staging")
+}
+
+#[test]
+fn copies_do_not_notice_that_their_program_is_without_the_pieces_for_a_while() {
+    let host = Host::new(Path::Shm);
+    let (connection, worker) = host.link();
+    let switch = worker.switch().unwrap();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| add_up(worker));
+        let program = scope.spawn(|| copy(&connection, &over));
+        (0..50).for_each(|_| host.round(&connection, &switch, &program));
+        over.store(true, Ordering::Relaxed);
+        let added = program.join().unwrap();
+        connection.link.enqueue(EXIT, 0, &[]).unwrap();
+        assert_eq!(worker.join().unwrap(), added);
+    });
+}
+
+#[test]
+fn another_worker_finds_in_its_pieces_what_was_in_use() {
+    for how in ["left", "lost"] {
+        let host = Host::new(Path::Shm);
+        let (connection, worker) = host.link();
+        let (holding, staging) = (connection.link.holding().unwrap(), connection.link.staging().unwrap());
+        holding.keep().unwrap();
+        let piece = staging.take(SOME).unwrap();
+        assert!(staging.write(piece, 0, &[7; SOME]) && has_piece(&connection, piece));
+        let switch = worker.switch().unwrap();
+        if how == "left" {
+            switch.detach();
+            holding.hold();
+            holding.leave().unwrap();
+            assert!(!has_piece(&connection, piece));
+        }
+        drop((worker, switch));
+        thread::scope(|scope| {
+            let host = &host;
+            let other = scope.spawn(move || {
+                let (pending, ready) = host.accept();
+                add_up(pending.open(&build(), &ready, 0).unwrap())
+            });
+            while how == "lost" && !holding.is_lost() {
+                thread::yield_now();
+            }
+            holding.resume(&host.server.address, KEY, PATIENCE).unwrap();
+            holding.release();
+            assert!(has_piece(&connection, piece));
+            connection.link.enqueue(PIECE, 0, &[&piece.number().to_le_bytes()]).unwrap();
+            connection.link.enqueue(EXIT, 0, &[]).unwrap();
+            assert_eq!(other.join().unwrap(), 7 * SOME as u64, "{how}");
+        });
+    }
+}
+
+#[test]
+fn copies_of_a_session_that_is_given_up_end() {
+    let host = Host::new(Path::Shm);
+    let (connection, worker) = host.link();
+    let (holding, staging) = (connection.link.holding().unwrap(), connection.link.staging().unwrap());
+    let piece = staging.take(SOME).unwrap();
+    worker.switch().unwrap().detach();
+    holding.hold();
+    holding.leave().unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| staging.with(piece, |_| ()));
+        holding.give_up();
+        assert!(matches!(waiting.join().unwrap(), Err(LinkError::Closed)));
+    });
 }
 
 #[test]

@@ -10,14 +10,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use common::{ECHO, PATIENCE, Path, Server, build, hello};
-use katydid_transport::{Connection, LinkError, Pending, WorkerLink, connect};
+use katydid_transport::{ConnectError, Connection, LinkError, Pending, WorkerLink, connect};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{LinkKind, Ready};
 use katydid_wire::key::SessionKey;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 
 const RING: u64 = 0x1000;
-const REPLIES: u64 = 0x440_2000;
+const REPLIES: u64 = 0x40_2000;
+/// Bytes of the channel and of the staging pieces.
+const CHANNEL: u64 = REPLIES + 0x4080_0000;
+const PIECES: u64 = 64 << 20;
 
 /// A small generator, so that a failure repeats.
 struct Random(u64);
@@ -46,24 +53,28 @@ fn worker_of(link: LinkKind) -> (Box<dyn WorkerLink>, UnixStream, Option<OwnedFd
     let socket = UnixStream::connect(path).unwrap();
     let mut hello = hello(link);
     hello.arenas.clear();
-    let channel = (link == LinkKind::SHM).then(sealed_channel);
-    send_with(&socket, &hello.encode(&build()).unwrap(), channel.as_ref());
+    let channel = (link == LinkKind::SHM).then(|| sealed(CHANNEL));
+    send_with(&socket, &hello.encode(&build()).unwrap(), channel.as_slice());
     let pending = Pending::accept(server.accept(), &build(), PATIENCE).unwrap();
     (pending.open(&build(), &ready(), 0).unwrap(), socket, channel)
 }
 
-fn sealed_channel() -> OwnedFd {
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-    let channel = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&channel, REPLIES + 0x4080_0000).unwrap();
-    fcntl_add_seals(&channel, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-    channel
+/// Memory of a length that can be changed.
+fn loose(length: u64) -> OwnedFd {
+    let memory = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&memory, length).unwrap();
+    memory
 }
 
-fn send_with(socket: &UnixStream, message: &[u8], fd: Option<&OwnedFd>) {
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-    let fds: Vec<_> = fd.iter().map(std::os::fd::AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+fn sealed(length: u64) -> OwnedFd {
+    let memory = loose(length);
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    memory
+}
+
+fn send_with(socket: &UnixStream, message: &[u8], fds: &[OwnedFd]) {
+    let fds: Vec<_> = fds.iter().map(std::os::fd::AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
     sendmsg(socket, &[std::io::IoSlice::new(message)], &mut control, SendFlags::empty()).unwrap();
@@ -147,22 +158,46 @@ fn a_worker_that_is_cut_off_within_a_frame_says_so() {
 
 /// A program's end whose worker is this test: the worker's socket, and the channel if there is one.
 fn program_of(link: LinkKind) -> (Connection, UnixStream, Option<OwnedFd>) {
+    let pieces = (link == LinkKind::SHM).then(|| sealed(PIECES));
+    let (connection, socket, channel) = answered_with(link, pieces.as_slice());
+    (connection.unwrap(), socket, channel)
+}
+
+/// What becomes of a program whose worker answers with these descriptors.
+fn answered_with(link: LinkKind, fds: &[OwnedFd]) -> (Result<Connection, ConnectError>, UnixStream, Option<OwnedFd>) {
     let server = Server::new(Path::Unix);
     std::thread::scope(|scope| {
-        let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), PATIENCE).unwrap());
-        let mut socket = UnixStream::from(server.accept());
+        let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), PATIENCE));
+        let socket = UnixStream::from(server.accept());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut message = vec![0; 65_536];
         recvmsg(&socket, &mut [IoSliceMut::new(&mut message)], &mut control, RecvFlags::empty()).unwrap();
-        let mut fds = control.drain().flat_map(|message| match message {
+        let mut received = control.drain().flat_map(|message| match message {
             RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
             _ => Vec::new(),
         });
-        let channel = fds.next();
-        socket.write_all(&ready().encode(&build()).unwrap()).unwrap();
+        let channel = received.next();
+        send_with(&socket, &ready().encode(&build()).unwrap(), fds);
         (program.join().unwrap(), socket, channel)
     })
+}
+
+#[test]
+fn a_program_refuses_pieces_that_are_not_what_was_agreed() {
+    let cases: [(LinkKind, Vec<OwnedFd>, &str); 6] = [
+        (LinkKind::SHM, vec![], "other descriptors"),
+        (LinkKind::SHM, vec![sealed(PIECES), sealed(PIECES)], "other descriptors"),
+        (LinkKind::SHM, vec![loose(PIECES)], "not sealed"),
+        (LinkKind::SHM, vec![sealed(PIECES - 4096)], "the length it should have"),
+        (LinkKind::SHM, vec![UnixStream::pair().unwrap().0.into()], "no memfd"),
+        (LinkKind::STREAM, vec![sealed(PIECES)], "other descriptors"),
+    ];
+    for (link, fds, expected) in cases {
+        let (refused, _socket, _channel) = answered_with(link, &fds);
+        let text = refused.err().unwrap().to_string();
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
 }
 
 #[test]

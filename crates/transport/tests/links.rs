@@ -275,7 +275,7 @@ fn a_full_ring_of_a_dead_worker_does_not_hold_the_program() {
 fn staging_is_shared_where_there_is_any() {
     let (connection, worker) = link(Path::Shm);
     let (ours, theirs) = (connection.link.staging().unwrap(), worker.staging().unwrap());
-    let piece = ours.take().unwrap();
+    let piece = ours.take(4).unwrap();
     assert!(ours.write(piece, 0, b"bulk"));
     let mut got = [0; 4];
     assert!(theirs.read(piece, 0, &mut got) && &got == b"bulk");

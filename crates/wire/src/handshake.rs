@@ -25,7 +25,7 @@ use crate::key::SessionKey;
 /// First bytes of every handshake message.
 pub const MAGIC: [u8; 8] = *b"KATYDID\0";
 /// Version of frames, handshake bodies and shared-memory layout; any change of them increments it.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Bytes common to all handshake messages.
 pub const PREFIX: usize = 72;
 /// Largest handshake message, prefix included.

@@ -82,7 +82,7 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, seat: &Seat, co
         return peer.refuse(build, &Refused::new(RefusalCode::BUSY, text));
     }
     let voice = peer.consent(build, ready).map_err(|error| error.to_string());
-    let voice = voice.and_then(|(socket, _)| Voice::new(socket).map_err(|error| error.to_string()));
+    let voice = voice.and_then(|socket| Voice::new(socket).map_err(|error| error.to_string()));
     let started = voice.and_then(|voice| {
         let voice = Arc::new(voice);
         *place = Some(Arc::clone(&voice));

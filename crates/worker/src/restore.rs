@@ -41,7 +41,7 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
     let key = note.key;
     let mut ready = Ready { worker_pid: std::process::id(), key, driver: warm.name.clone(), arenas: Vec::new() };
     let voice = peer.consent(build, &ready).map_err(|error| error.to_string());
-    let voice = voice.and_then(|(socket, _)| Voice::new(socket).map_err(|error| error.to_string()));
+    let voice = voice.and_then(|socket| Voice::new(socket).map_err(|error| error.to_string()));
     let voice = match voice {
         Ok(voice) => Arc::new(voice),
         Err(reason) => {

@@ -279,14 +279,14 @@ fn bulk_copies_go_through_the_staging_area_and_give_it_back() {
     let data: Vec<u8> = (0..katydid_transport::PIECE).map(|at| (at % 253) as u8).collect();
     // More pieces than there are: each must come back.
     for round in 0..40_u64 {
-        let piece = staging.take().unwrap();
+        let piece = staging.take(data.len()).unwrap();
         assert!(staging.write(piece, 0, &data));
         let (offset, number) = (u64::from(piece.number()) * data.len() as u64, piece.number());
         let destination = device + round % 8 * data.len() as u64;
         let size = data.len() as u32;
         program.enqueue(&kdCopyInStaged { destination, stream: 0, offset, size, piece: number });
     }
-    let piece = staging.take().unwrap();
+    let piece = staging.take(data.len()).unwrap();
     let offset = u64::from(piece.number()) * data.len() as u64 + 8;
     program.call(&kdCopyOutStaged { source: device + 100, size: 1000, stream: 0, offset }).unwrap();
     let mut out = vec![0; 1000];

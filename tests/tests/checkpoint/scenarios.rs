@@ -30,10 +30,12 @@ const ON_EVERY_WAY: [(&str, Scenario); 4] = [
 ];
 
 /// Scenarios for which the way does not matter.
-const ON_ONE_WAY: [(&str, Scenario); 9] = [
+const ON_ONE_WAY: [(&str, Scenario); 11] = [
     ("another_server_takes_a_session_over", another_server),
     ("a_private_server_is_restored_with_the_program", a_private_server),
     ("a_second_checkpoint_adds_what_changed", what_changed),
+    ("large_copies_leave_nothing_in_the_program_s_part", large_copies),
+    ("devices_are_chosen_for_programs_of_opencl_only", no_devices),
     ("a_full_disk_is_an_error_and_the_program_goes_on", a_full_disk),
     ("damaged_images_are_refused_and_leave_nothing_behind", damaged_images),
     ("a_kernel_that_does_not_end_is_named", a_stuck_kernel),
@@ -231,6 +233,41 @@ fn what_changed(places: &Places, way: &str) -> Result<()> {
     ensure!(added[1] <= 8 << 20, "the second checkpoint added {} bytes", added[1]);
     let outcome = stage.restore("heavy", "image", &[])?.finish(LIMIT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
+    stage.is_clean()
+}
+
+/// What passes through the staging area is in no dump: with and without copies of 48 MiB the program's part has as many
+/// bytes, but for some pages; and both come to the same end.
+fn large_copies(places: &Places, way: &str) -> Result<()> {
+    const SOME_PAGES: u64 = 1 << 20;
+    let stage = Stage::new(places, way)?;
+    let mut parts = Vec::new();
+    for (name, ballast) in [("light", "0"), ("heavy", "48")] {
+        let mut job = stage.start(name, LOOP, &["60", "0", ballast], &[90])?;
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        let written = job.output_so_far()?.len();
+        parts.push(stage.checkpoint(&job, name, &[])?.files);
+        was_stopped(job)?;
+        let outcome = stage.restore(name, name, &[])?.finish(LIMIT)?;
+        continues(&kept_loop(places)?, (written, written), &outcome).context(name)?;
+    }
+    ensure!(parts[1] <= parts[0] + SOME_PAGES, "the parts of the program: {parts:?} bytes");
+    stage.is_clean()
+}
+
+/// A job without a session of OpenCL has no devices to be chosen.
+fn no_devices(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("plain", LOOP, &[], &[60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let outcome = stage.restore("plain", "image", &["--device", "0"])?.finish(LIMIT)?;
+    let is_named = outcome.errors().contains("--device");
+    ensure!(!outcome.status.success() && outcome.text().is_empty() && is_named, "{}", said(&outcome));
+    stage.is_clean()?;
+    continues(&kept_loop(places)?, (written, written), &stage.restore("plain", "image", &[])?.finish(LIMIT)?)?;
     stage.is_clean()
 }
 

@@ -139,6 +139,8 @@ pub(crate) struct Checkpoint {
     pub(crate) number: u64,
     /// Bytes of chunks that this checkpoint added to the image.
     pub(crate) added: u64,
+    /// Bytes of CRIU's files: the program's part.
+    pub(crate) files: u64,
 }
 
 impl Checkpoint {
@@ -146,7 +148,8 @@ impl Checkpoint {
         let text = outcome.text();
         let said: Value = text.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
         let number = |name: &str| said[name].as_u64().with_context(|| format!("no {name} in {text}"));
-        Ok(Self { number: number("checkpoint")?, added: number("bytes_added")? })
+        let (number, added, files) = (number("checkpoint")?, number("bytes_added")?, number("bytes_files")?);
+        Ok(Self { number, added, files })
     }
 }
 

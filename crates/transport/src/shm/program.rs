@@ -11,6 +11,7 @@ use katydid_wire::frame::{FrameHead, HEAD, ReplyHead, padded};
 use katydid_wire::key::SessionKey;
 use rustix::fs::ftruncate;
 
+use crate::area::Area;
 use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RingMemory, WAITING, reply_place};
 use crate::connect::PINNED;
 use crate::descriptor::{Descriptor, above_standard};
@@ -19,7 +20,7 @@ use crate::home::{Home, borrowed};
 use crate::mapped::Kept;
 use crate::ring::{Broken, Producer};
 use crate::seats::Seats;
-use crate::shared::Shared;
+use crate::shared::{CHANNEL_PLACE, Shared};
 use crate::wait::{self, Spin};
 use crate::{Address, ConnectError, Holding, LinkError, ProgramLink, Staging};
 
@@ -58,15 +59,20 @@ struct Queue {
 }
 
 impl ShmProgram {
-    /// Maps the channel. From now on it stays out of forked children.
+    /// Maps the channel and the staging pieces. From now on both stay out of forked children.
     pub(crate) fn new(
         socket: OwnedFd,
         channel: OwnedFd,
         pinned: Option<OwnedFd>,
+        pieces: &OwnedFd,
         home: Home,
     ) -> Result<Self, LinkError> {
-        let shared = Shared::map(&channel, LENGTH).map_err(LinkError::system("map the shared memory"))?;
-        shared.keep_from_children().map_err(LinkError::system("keep the shared memory from forked children"))?;
+        let failed = LinkError::system("map the shared memory");
+        let mapped = Shared::map(&channel, LENGTH, CHANNEL_PLACE).and_then(|shared| Ok((shared, Area::new(pieces)?)));
+        let (shared, area) = mapped.map_err(failed)?;
+        for memory in [&shared, area.memory()] {
+            memory.keep_from_children().map_err(LinkError::system("keep the shared memory from forked children"))?;
+        }
         let shared = Arc::new(shared);
         let socket = Arc::new(Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?);
         let keep = |fd, name, address| Ok(Kept::new(above_standard(fd)?, name, address));
@@ -80,7 +86,7 @@ impl ShmProgram {
             opened: Condvar::new(),
             bell: Bell::default(),
             seats: Seats::new(),
-            staging: Staging::new(Arc::clone(&shared), Some(Arc::clone(&socket))),
+            staging: Staging::new(Arc::clone(&shared), area, Some(Arc::clone(&socket))),
             shared,
             socket,
             spin: Spin::new(),
@@ -229,6 +235,7 @@ impl ProgramLink for ShmProgram {
     fn abandon(&self) {
         self.socket.abandon();
         self.shared.abandon();
+        self.staging.abandon();
     }
 
     fn holding(&self) -> Option<&dyn Holding> {
@@ -258,16 +265,20 @@ impl Holding for ShmProgram {
         self.lock().limit.take_reached()
     }
 
-    /// Ring, replies and pieces stay as they are, and the memory stays open for the next worker.
+    /// Ring and replies stay as they are, and their memory stays open for the next worker. That of the pieces is the
+    /// worker's: what they hold is set aside.
     fn leave(&self) -> Result<u64, LinkError> {
         let usable = self.memory.iter().try_for_each(|memory| memory.get().map(|_| ()));
         usable.map_err(LinkError::system("keep the session's memory"))?;
+        self.staging.put_away().map_err(LinkError::system("put the memory of copies away"))?;
         let frames = {
             let mut queue = self.lock();
             queue.limit.close();
             queue.sequence
         };
         if !self.socket.expect_end() {
+            // One that is lost may be replaced, and is waited for.
+            self.socket.get().inspect_err(|_| self.staging.give_up())?;
             return Err(LinkError::Closed);
         }
         self.socket.close().map_err(LinkError::system("close the connection"))?;
@@ -278,8 +289,12 @@ impl Holding for ShmProgram {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
         let memory: io::Result<Vec<_>> = self.memory.iter().map(Kept::get).collect();
         let memory = memory.map_err(LinkError::system("pass the session's memory on")).map_err(failed)?;
-        let socket = self.home.return_to(address, key, self.frames(), &borrowed(memory), timeout)?;
-        self.socket.replace(&socket).map_err(LinkError::system("keep the connection")).map_err(failed)?;
+        // A worker that was lost left its pieces here.
+        self.staging.put_away().map_err(LinkError::system("put the memory of copies away")).map_err(failed)?;
+        let consent = self.home.return_to(address, key, self.frames(), &borrowed(memory), timeout)?;
+        let back = consent.pieces.map_or(Ok(()), |pieces| self.staging.bring_back(pieces));
+        back.map_err(LinkError::system("map the memory of copies")).map_err(failed)?;
+        self.socket.replace(&consent.socket).map_err(LinkError::system("keep the connection")).map_err(failed)?;
         self.lock().limit.hold();
         Ok(())
     }
@@ -297,6 +312,7 @@ impl Holding for ShmProgram {
 
     fn give_up(&self) {
         self.socket.give_up();
+        self.staging.give_up();
         self.release();
     }
 

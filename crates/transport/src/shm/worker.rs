@@ -1,5 +1,6 @@
 //! The worker's end: reads frames out of the ring, puts replies into the threads' places.
 
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,10 +9,11 @@ use katydid_wire::frame::{FrameError, FrameHead, HEAD, MAX_FRAME, Output, ReplyH
 use katydid_wire::handshake::LinkKind;
 use rustix::event::Timespec;
 
-use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RING_LENGTH, RingMemory, reply_place};
+use crate::area::{self, Area};
+use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RING_LENGTH, RingMemory, create, reply_place};
 use crate::descriptor::is_hung_up;
 use crate::ring::{Broken, Consumer, Memory as _, Side};
-use crate::shared::Shared;
+use crate::shared::{CHANNEL_PLACE, Shared};
 use crate::wait::{self, Spin};
 use crate::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, Switch, WorkerLink};
 
@@ -49,12 +51,14 @@ impl ShmWorker {
     /// Maps a channel that has been checked, the first of `fds`. The next frame in it is number `sequence`.
     pub(crate) fn new(socket: OwnedFd, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
         let channel = fds.first().ok_or(LinkError::Protocol { what: "shared memory without a channel" })?;
-        let shared = Shared::map(channel, LENGTH).map_err(LinkError::system("map the program's shared memory"))?;
+        let failed = LinkError::system("map the program's shared memory");
+        let shared = Shared::map(channel, LENGTH, CHANNEL_PLACE).map_err(failed)?;
+        let (pieces, area) = make_pieces().map_err(LinkError::system("make memory for copies"))?;
         let shared = Arc::new(shared);
         let ring = RingMemory(Arc::clone(&shared));
         let nudged = RingMemory(Arc::clone(&shared));
         let nudge = Box::new(move || nudged.wake(Side::Consumer));
-        let switch = Switch::new(LinkKind::SHM, socket, fds, nudge)?;
+        let switch = Switch::new(LinkKind::SHM, socket, fds, Some(pieces), nudge)?;
         switch.count(sequence);
         Ok(Self {
             consumer: Consumer::resume(&ring).map_err(|Broken| TAIL_MOVED)?,
@@ -63,7 +67,7 @@ impl ShmWorker {
             head: Vec::with_capacity(HEAD),
             payload: Vec::new(),
             replier: Arc::new(ShmReplier { shared: Arc::clone(&shared) }),
-            staging: Staging::new(shared, None),
+            staging: Staging::new(shared, area, None),
             switch,
             spin: Spin::new(),
         })
@@ -113,6 +117,13 @@ impl ShmWorker {
         self.consumer.consume(&self.ring, length);
         Ok(head)
     }
+}
+
+/// Memory of staging pieces, none of which is used yet, and where it is mapped.
+fn make_pieces() -> io::Result<(OwnedFd, Area)> {
+    let pieces = create("katydid-staging", area::LENGTH as u64)?;
+    let area = Area::new(&pieces)?;
+    Ok((pieces, area))
 }
 
 impl WorkerLink for ShmWorker {

@@ -385,7 +385,7 @@ impl Holding for StreamProgram {
 
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
-        let socket = self.home.return_to(address, key, self.frames(), &[], timeout)?;
+        let socket = self.home.return_to(address, key, self.frames(), &[], timeout)?.socket;
         self.desk().inlet = Some(Inlet::new());
         self.socket.replace(&socket).map_err(LinkError::system("keep the connection")).map_err(failed)?;
         self.outlet().limit.hold();

@@ -26,7 +26,7 @@ pub(crate) struct StreamWorker {
 impl StreamWorker {
     /// The next frame is number `sequence`.
     pub(crate) fn new(socket: OwnedFd, sequence: u64) -> Result<Self, LinkError> {
-        let switch = Switch::new(LinkKind::STREAM, socket, &[], Box::new(|| ()))?;
+        let switch = Switch::new(LinkKind::STREAM, socket, &[], None, Box::new(|| ()))?;
         switch.count(sequence);
         let replier = Arc::new(StreamReplier { switch: switch.clone(), outlet: Mutex::new(()) });
         Ok(Self { switch, inlet: Inlet::new(), sequence, payload: Vec::new(), replier })

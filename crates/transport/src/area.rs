@@ -1,0 +1,236 @@
+//! The memory of the staging pieces as one process has it, and when it may be touched.
+//!
+//! It holds nothing while no copy runs, but once used it has 64 MiB of pages. A program that is dumped therefore does not
+//! have it: the worker makes it and gives it to the program with the consent, the program keeps no descriptor of it, and a
+//! program that lets go of its worker puts it away. (Giving pages back instead would be wrong: the driver of a worker that
+//! lives has registered them, and its GPU would go on using those.)
+//!
+//! The rule: the program's threads touch the memory only within [`Area::with`], which waits while it is away. What lies in
+//! pieces that are in use at that time is set aside, and written to the memory that the next worker gives.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::LinkError;
+use crate::shared::{PIECES_PLACE, Shared};
+use crate::staging::{PIECE, PIECES, Piece};
+
+/// Bytes of all pieces.
+pub(crate) const LENGTH: usize = PIECES * PIECE;
+/// How long copies that have begun may take to leave a piece. They only move memory of the program's own.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The pieces, mapped or put away.
+#[derive(Debug)]
+pub(crate) struct Area {
+    memory: Shared,
+    gate: Mutex<Gate>,
+    changed: Condvar,
+}
+
+/// Who may touch the memory.
+#[derive(Debug, Default)]
+struct Gate {
+    /// Threads that do.
+    users: usize,
+    /// Nobody else may begin.
+    is_closed: bool,
+    /// There is no memory; what was in use of it is here.
+    aside: Option<Vec<(Piece, Vec<u8>)>>,
+    /// Nobody will bring it back.
+    is_given_up: bool,
+}
+
+impl Area {
+    /// Maps memory of [`LENGTH`] bytes.
+    pub(crate) fn new(fd: impl AsFd) -> io::Result<Self> {
+        let memory = Shared::map(fd, LENGTH, PIECES_PLACE)?;
+        Ok(Self { memory, gate: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// The memory, for those whom nobody puts it away, or within [`Area::with`].
+    pub(crate) fn memory(&self) -> &Shared {
+        &self.memory
+    }
+
+    /// Runs `work`, which may touch the memory, as soon as that is there.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] if it will not come.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&Shared) -> T) -> Result<T, LinkError> {
+        let mut gate = self.gate();
+        while gate.is_closed {
+            if gate.is_given_up {
+                return Err(LinkError::Closed);
+            }
+            gate = self.changed.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        }
+        gate.users += 1;
+        drop(gate);
+        let _user = User(self);
+        Ok(work(&self.memory))
+    }
+
+    /// Puts the memory away, once nobody touches it. Of each piece as many bytes are set aside as `used` says. One that is
+    /// away stays so.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if a thread does not come out of a piece, or what the system said; all is as before.
+    pub(crate) fn put_away(&self, used: impl Fn(Piece) -> usize) -> io::Result<()> {
+        let mut gate = self.gate();
+        if gate.aside.is_some() {
+            return Ok(());
+        }
+        gate.is_closed = true;
+        let deadline = Instant::now() + PATIENCE;
+        while gate.users > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.open(gate);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "a copy of the program's does not end"));
+            }
+            gate = self.changed.wait_timeout(gate, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let aside =
+            Piece::all().map(|piece| (piece, self.bytes(piece, used(piece)))).filter(|(_, bytes)| !bytes.is_empty());
+        let aside = aside.collect();
+        match self.memory.put_away() {
+            Ok(()) => gate.aside = Some(aside),
+            Err(error) => {
+                self.open(gate);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `fd` for the memory, with all that was set aside. The memory must be away.
+    ///
+    /// # Errors
+    /// What the system said; the memory stays away.
+    pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
+        let mut gate = self.gate();
+        self.memory.put_back(fd)?;
+        gate.aside.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
+        gate.is_given_up = false;
+        self.open(gate);
+        Ok(())
+    }
+
+    /// Those who wait for the memory are told that it will not come, as long as nobody brings it back.
+    pub(crate) fn give_up(&self) {
+        self.gate().is_given_up = true;
+        self.changed.notify_all();
+    }
+
+    fn open(&self, mut gate: MutexGuard<'_, Gate>) {
+        gate.is_closed = false;
+        drop(gate);
+        self.changed.notify_all();
+    }
+
+    fn bytes(&self, piece: Piece, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.memory.append_to(piece.start(), length.min(PIECE), &mut bytes);
+        bytes
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        // No code under the lock panics but for want of memory; the gate is whole.
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread within [`Area::with`], however it leaves.
+struct User<'a>(&'a Area);
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        let mut gate = self.0.gate();
+        gate.users -= 1;
+        if gate.is_closed && gate.users == 0 {
+            drop(gate);
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+    use crate::channel::create;
+
+    fn file() -> OwnedFd {
+        create("test", LENGTH as u64).unwrap()
+    }
+
+    fn piece(number: u32) -> Piece {
+        Piece::new(number).unwrap()
+    }
+
+    #[test]
+    fn what_is_in_use_comes_back_in_other_memory_and_nothing_else_does() {
+        let area = Area::new(file()).unwrap();
+        area.with(|memory| (0..2).for_each(|number| memory.copy_in(piece(number).start(), b"some bytes"))).unwrap();
+        let used = |piece: Piece| if piece.number() == 1 { 4 } else { 0 };
+        area.put_away(used).unwrap();
+        area.put_away(|_| 0).unwrap();
+        area.bring_back(file()).unwrap();
+        let mut got = [[9; 10]; 2];
+        for (number, got) in (0..).zip(&mut got) {
+            area.with(|memory| memory.copy_out(piece(number).start(), got)).unwrap();
+        }
+        assert_eq!(got, [[0; 10], *b"some\0\0\0\0\0\0"]);
+    }
+
+    #[test]
+    fn it_is_not_put_away_under_a_thread_and_others_wait_until_it_is_back() {
+        let area = Area::new(file()).unwrap();
+        let ((entered, has_entered), (leave, may_leave)) = (channel(), channel());
+        thread::scope(|scope| {
+            let area = &area;
+            let within = scope.spawn(move || {
+                area.with(|memory| {
+                    entered.send(()).unwrap();
+                    may_leave.recv().unwrap();
+                    memory.copy_in(0, b"written late");
+                })
+            });
+            has_entered.recv().unwrap();
+            let away = scope.spawn(|| area.put_away(|piece| if piece.number() == 0 { 12 } else { 0 }));
+            while !area.gate().is_closed {
+                thread::yield_now();
+            }
+            let late = scope.spawn(|| {
+                let mut got = [0; 12];
+                area.with(|memory| memory.copy_out(0, &mut got)).map(|()| got)
+            });
+            assert!(area.gate().aside.is_none());
+            leave.send(()).unwrap();
+            away.join().unwrap().unwrap();
+            within.join().unwrap().unwrap();
+            assert!(!late.is_finished() && area.gate().aside.is_some());
+            area.bring_back(file()).unwrap();
+            assert_eq!(&late.join().unwrap().unwrap(), b"written late");
+        });
+    }
+
+    #[test]
+    fn those_who_wait_for_memory_that_will_not_come_are_told() {
+        let area = Area::new(file()).unwrap();
+        area.put_away(|_| 0).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| area.with(|_| ()));
+            area.give_up();
+            assert!(matches!(waiting.join().unwrap(), Err(LinkError::Closed)));
+        });
+        area.bring_back(file()).unwrap();
+        assert!(area.with(|_| ()).is_ok());
+    }
+}
