@@ -11,7 +11,8 @@
 //! supervisor is gone.
 //!
 //! The rule: the guard ends only when the supervisor releases it, or when nobody is left below it; and it holds nothing
-//! open meanwhile but its link.
+//! open meanwhile but its link. Should somebody kill it, the kernel kills the program, and whoever else was below it falls to
+//! the supervisor, which kills them.
 //!
 //! | packet | from | means |
 //! |---|---|---|
@@ -78,6 +79,7 @@ impl Guard {
     ///
     /// What the system said of the command, or of the guard itself.
     pub fn spawn(katydid: &Path, command: &Command, streams: impl FnOnce(&mut Command)) -> io::Result<Self> {
+        set_child_subreaper(Some(getpid()))?;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut guard = Command::new(katydid);
         let number = theirs.as_raw_fd();
@@ -180,7 +182,18 @@ impl Guard {
         let (length, _) = recv(link, packet.as_mut_slice(), RecvFlags::empty())?;
         match packet.get(..length).filter(|packet| !packet.is_empty()) {
             Some(packet) => Ok(Word::read(packet)),
-            None => Ok(Some(Word::Ended(self.first, ExitStatus::from_raw(Signal::KILL.as_raw())))),
+            None => {
+                self.has_ended();
+                Ok(Some(Word::Ended(self.first, ExitStatus::from_raw(Signal::KILL.as_raw()))))
+            }
+        }
+    }
+
+    /// Reaps the guard. One that was killed has left its job to us.
+    fn has_ended(&mut self) {
+        // The kernel has given us its children by the time it can be waited for.
+        if self.process.wait().is_ok_and(|status| status.signal().is_some()) {
+            end_orphans();
         }
     }
 }
@@ -189,8 +202,33 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // Its end is what tells the guard.
         self.link = None;
-        let _ = self.process.wait();
+        self.has_ended();
     }
+}
+
+/// Kills those children of this process, and whoever is below them, that are not katydid itself: what it starts besides, such
+/// as a server of the program's own, is that. They stay to be reaped, by whoever started them or with our end.
+fn end_orphans() {
+    let us = fs::read_link(OWN);
+    loop {
+        let children = tree::children(std::process::id()).into_iter().filter(|pid| !tree::has_ended(*pid));
+        let orphans: Vec<u32> = children.filter(|pid| !us.as_ref().is_ok_and(|us| runs(*pid, us))).collect();
+        if orphans.is_empty() {
+            return;
+        }
+        for below in orphans.into_iter().filter_map(|orphan| tree::tree(orphan).ok()) {
+            tree::signal(&below, Signal::KILL);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// The file that this process runs.
+const OWN: &str = "/proc/self/exe";
+
+/// Whether a process runs this file.
+fn runs(pid: u32, file: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|found| found == file)
 }
 
 impl Word {

@@ -150,14 +150,15 @@ pub fn go_on(tree: &[Process]) {
 ///
 /// This process cannot become the one that orphans fall to.
 pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
-    // Descendants whose parents die become our children, so that they can be waited for: ids are free again after.
+    // Descendants whose parents die become our children, so that they can be waited for: ids are free again after. So they
+    // do from now on; a supervisor wants that anyway (`guard.rs`).
     set_child_subreaper(raw(std::process::id()))?;
     signal(tree, Signal::KILL);
     release();
     for pid in tree.iter().skip(1).filter_map(|process| raw(process.pid)) {
         reap(pid);
     }
-    Ok(set_child_subreaper(None)?)
+    Ok(())
 }
 
 /// Waits until `pid`, which was killed, is gone: reaped by its parent while that one lived, or by us.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::server::Server;
-use katydid_tests::watch::{runs, tree, until};
+use katydid_tests::watch::{kill, runs, tree, until};
 use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
@@ -28,9 +29,12 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 6] = [
+const ON_ONE_WAY: [(&str, Scenario); 9] = [
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
+    ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
+    ("a_port_that_somebody_has_is_waited_for_at_a_restore", taken_port),
+    ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
     ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
     ("anybody_can_ask_over_the_control_socket", control_socket),
@@ -197,6 +201,95 @@ fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
     ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", said(&outcome));
     until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
     Ok(())
+}
+
+/// Its program, and the children of that, with and without namespaces of their own.
+fn killed_guard(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, "kept_processes")?);
+    let plan = Plan { points: &[12, 16], ..Plan::default() };
+    let mut job = stage.start_by("victim", ("kept_processes", Variant::Static), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    let mut twin = stage.restore_by("victim-2", "image", &plan)?;
+    ensure!(twin.holds_itself()?, "the restored job ended before its point");
+    for job in [twin, job] {
+        let processes = tree(job.pid());
+        let is_guard =
+            |pid: &&u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| holds(&line, b"job-guard"));
+        let guard = *processes.iter().find(is_guard).context("there is no guard")?;
+        ensure!(processes.len() > 4, "only {processes:?}");
+        kill(guard);
+        let outcome = job.finish(LIMIT)?;
+        ensure!(outcome.status.code() == Some(128 + 9), "{}", said(&outcome));
+        until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
+    }
+    let outcome = stage.restore("victim", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (before, before), &outcome)?;
+    stage.is_clean()
+}
+
+/// Whether `word` is among these bytes.
+fn holds(bytes: &[u8], word: &[u8]) -> bool {
+    bytes.windows(word.len()).any(|window| window == word)
+}
+
+/// Listens at a port that the system chooses, notes which in a file, and becomes a program that keeps it.
+const LISTENING: &str = r#"#!/usr/bin/env python3
+import os, socket, sys
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+os.set_inheritable(listener.fileno(), True)
+with open(sys.argv[1], "w") as note:
+    note.write(str(listener.getsockname()[1]))
+os.execv(sys.argv[2], sys.argv[2:])
+"#;
+
+/// We have the port at the restore's first try, and let go of it when we hear that it is tried again.
+fn taken_port(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (script, note) = (stage.image("listen.py"), stage.image("port"));
+    fs::write(&script, LISTENING)?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let (note_text, program) = (note.display().to_string(), places.program(LOOP.0, LOOP.1).display().to_string());
+    let plan = Plan { arguments: &[&note_text, &program], points: &[60], ..Plan::default() };
+    // Somebody else may get the port before we do: then another one is tried.
+    for attempt in 0..20 {
+        let image = format!("image-{attempt}");
+        let mut job = Job::start(places, &stage.home, &stage.way, "listens", &script, &plan)?;
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        let written = job.output_so_far()?.len();
+        stage.checkpoint(&job, &image, &[])?;
+        was_stopped(job)?;
+        let Ok(taken) = TcpListener::bind(("127.0.0.1", fs::read_to_string(&note)?.parse()?)) else { continue };
+        let job = stage.restore("listens", &image, &[])?;
+        until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still taken")))?;
+        drop(taken);
+        continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+        return stage.is_clean();
+    }
+    bail!("somebody else had the port each time")
+}
+
+/// By a program that knows nothing of us, at positions of its own. What lies behind them at the restore goes.
+fn written_again(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (file, program) = (stage.image("file"), places.program(LOOP.0, LOOP.1));
+    let text = format!("'{}' | dd of='{}' bs=10 seek=10 status=none && echo over", program.display(), file.display());
+    let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    let whole = format!("{}{kept}", "\0".repeat(100));
+    ensure!(fs::read_to_string(&file)? == whole, "the program that went on wrote something else");
+    fs::OpenOptions::new().append(true).open(&file)?.write_all(b"of another run")?;
+    let outcome = stage.restore("writes", "image", &[])?.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(fs::read_to_string(&file)? == whole, "the restored program wrote something else");
+    stage.is_clean()
 }
 
 /// A CRIU that is killed as soon as it has written the file that the environment names, or has just ended; not while there is
