@@ -28,20 +28,12 @@ use katydid_tests::places::{PACK_VARIABLE, Places};
 use katydid_tests::watch::why_no_checkpoint;
 use libtest_mimic::{Arguments, Trial};
 
-/// Scenarios that have not passed many times in a row yet: the sweep's.
-const UNPROVEN: [&str; 2] = [
-    // For a minute after ranks that listened were killed, the kernel may keep their ports, which CRIU then cannot have.
-    "ranks_of_mpi_are_killed_and_restored_whole",
-    "ranks_of_mpi_with_opencl_are_killed_and_restored_whole",
-];
-
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
 /// kind of state each from before a checkpoint until after, on every way. The other programs are the sweep's: they keep
 /// little for long, but come to calls that these do not.
 fn is_steady(name: &str) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [_way, _variant, program] => programs::is_long_lived(program),
-        [_way, scenario] => !UNPROVEN.contains(&scenario),
         _ => true,
     }
 }
