@@ -14,7 +14,7 @@ use crate::admin;
 use crate::failure::{Failure, Outcome};
 use crate::flags::{CheckpointFlags, ImageFlags};
 use crate::size::Size;
-use crate::terminal::Progress;
+use crate::terminal::{Progress, bar};
 
 /// Runs the command.
 pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
@@ -84,16 +84,7 @@ pub(crate) fn last_step(control: &Path, path: &str, request: &impl Serialize) ->
 fn line(step: &Step, began: Instant) -> String {
     match step {
         Step::Write { done, total, written } => {
-            let rate = (*done as f64 / began.elapsed().as_secs_f64().max(1e-3)) as u64;
-            let percent = done.saturating_mul(100).checked_div(*total).unwrap_or(100).min(100);
-            let filled = "#".repeat(percent as usize / 5);
-            format!(
-                "[{filled:<20}] {percent:3} %  {} of {}, {} new, {}/s",
-                Size(*done),
-                Size(*total),
-                Size(*written),
-                Size(rate)
-            )
+            bar(*done, *total, &format!(", {} new", Size(*written)), began.elapsed())
         }
         other => match serde_json::to_value(other) {
             Ok(value) => value["stage"].as_str().unwrap_or_default().to_owned(),

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Outcome};
 use crate::flags::{GcFlags, ImagesCommand, ImagesFlags, LsFlags, VerifyFlags};
 use crate::size::Size;
 use crate::table::{Align, Table};
-use crate::terminal::Progress;
+use crate::terminal::{Progress, bar};
 
 /// Time between two changes of the progress line.
 const TICK: Duration = Duration::from_millis(100);
@@ -151,7 +151,7 @@ fn verify(flags: &VerifyFlags) -> Outcome {
             && shown.1.elapsed() >= TICK
         {
             shown.1 = Instant::now();
-            shown.0.show(&progress_line(now, began.elapsed()));
+            shown.0.show(&bar(now.done, now.total, "", began.elapsed()));
         }
     };
     let report = image.verify(flags.at.map(CheckpointNumber), &show).map_err(Failure::work)?;
@@ -162,12 +162,6 @@ fn verify(flags: &VerifyFlags) -> Outcome {
         say_report(&report, &mut io::stdout().lock())?;
     }
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Bytes and the mean rate since the begin.
-fn progress_line(now: katydid_image::Progress, elapsed: Duration) -> String {
-    let rate = now.done as f64 / elapsed.as_secs_f64().max(1e-3);
-    format!("{} of {}, {}/s", Size(now.done), Size(now.total), Size(rate as u64))
 }
 
 /// A line for each checkpoint, or for each thing that is wrong with it.
@@ -250,11 +244,5 @@ mod tests {
         say_report(&report, &mut text).unwrap();
         let expected = "checkpoint 1: whole\ncheckpoint 2: pack is cut off\nread 3 chunks, 2 KiB\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
-    }
-
-    #[test]
-    fn progress_has_bytes_and_rate() {
-        let line = progress_line(katydid_image::Progress { done: 1 << 20, total: 4 << 20 }, Duration::from_secs(2));
-        assert_eq!(line, "1 MiB of 4 MiB, 512 KiB/s");
     }
 }

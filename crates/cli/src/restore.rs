@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::time::Instant;
 
 use katydid_image::{CheckpointNumber, Which};
 use katydid_job::restore::{Opened, Restored, Surroundings};
@@ -17,7 +18,7 @@ use crate::private::PrivateServer;
 use crate::run;
 use crate::size::Size;
 use crate::supervise;
-use crate::terminal::Progress;
+use crate::terminal::{Progress, bar};
 
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
@@ -59,10 +60,10 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
         devices: &devices,
         waits: |text| say(format_args!("{text}")),
     };
-    let progress = Mutex::new(Progress::new());
+    let (began, progress) = (Instant::now(), Mutex::new(Progress::new()));
     let restored = opened.restore(&surroundings, &|done, total| {
         if let Ok(progress) = progress.lock() {
-            progress.show(&format!("{} of {} on the GPU", Size(done), Size(total)));
+            progress.show(&bar(done, total, " on the GPU", began.elapsed()));
         }
     });
     drop(progress);
