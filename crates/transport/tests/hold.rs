@@ -333,14 +333,31 @@ fn add_up(mut link: Box<dyn WorkerLink>) -> u64 {
 
 /// Whether a file is mapped where the program has this piece.
 fn has_piece(connection: &Connection, piece: Piece) -> bool {
+    mapping_of(connection, piece)[0].contains("katydid-staging")
+}
+
+/// Whether neither forked children nor core dumps get it.
+fn is_kept_from_others(connection: &Connection, piece: Piece) -> bool {
+    let lines = mapping_of(connection, piece);
+    let flags = lines.iter().find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+    ["dc", "dd"].iter().all(|flag| flags.split_whitespace().any(|found| found == *flag))
+}
+
+/// What the system says of the mapping where the program has this piece; its range is on the first line.
+fn mapping_of(connection: &Connection, piece: Piece) -> Vec<String> {
     let at = connection.link.staging().unwrap().pointer(piece).addr();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps.lines().find(|line| {
-        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
-        let ends = [start, end].map(|end| usize::from_str_radix(end, 16).unwrap());
-        (ends[0]..ends[1]).contains(&at)
-    });
-    line.unwrap().contains("katydid-staging")
+    let holds = |line: &&str| {
+        let range = line.split_whitespace().next().and_then(|range| range.split_once('-'));
+        let ends = range.map(|(start, end)| [start, end].map(|end| usize::from_str_radix(end, 16)));
+        matches!(ends, Some([Ok(start), Ok(end)]) if (start..end).contains(&at))
+    };
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let from = maps.lines().skip_while(|line| !holds(line));
+    // The flags are the last line of each mapping.
+    let mut lines: Vec<String> = from.map(str::to_owned).collect();
+    let flags = lines.iter().position(|line| line.starts_with("VmFlags:")).unwrap();
+    lines.truncate(flags + 1);
+    lines
 }
 
 #[test]
@@ -368,7 +385,7 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
         let (holding, staging) = (connection.link.holding().unwrap(), connection.link.staging().unwrap());
         holding.keep().unwrap();
         let piece = staging.take(SOME).unwrap();
-        assert!(staging.write(piece, 0, &[7; SOME]) && has_piece(&connection, piece));
+        assert!(staging.write(piece, 0, &[7; SOME]) && is_kept_from_others(&connection, piece));
         let switch = worker.switch().unwrap();
         if how == "left" {
             switch.detach();
@@ -388,7 +405,7 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
             }
             holding.resume(&host.server.address, KEY, PATIENCE).unwrap();
             holding.release();
-            assert!(has_piece(&connection, piece));
+            assert!(has_piece(&connection, piece) && is_kept_from_others(&connection, piece));
             connection.link.enqueue(PIECE, 0, &[&piece.number().to_le_bytes()]).unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
             assert_eq!(other.join().unwrap(), 7 * SOME as u64, "{how}");

@@ -2,21 +2,23 @@
 //! the processes are made and as soon as they are there. The restore fails in words, or comes too far for that and is right;
 //! nothing of it stays, and the image can be restored.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use katydid_tests::job::Plan;
+use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
-use katydid_tests::watch::{children, runs, until};
+use katydid_tests::watch::{children, runs, tree, until};
 
 use crate::is_sweep;
 use crate::jobs::criu;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
+
+const ON_ONE_WAY: [(&str, Scenario); 1] = [("restores_of_files_without_a_name_take_turns", turns)];
 
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("a_kill_during_a_restore_leaves_the_image_and_nothing_else", kills)];
 
@@ -56,7 +58,39 @@ exec CRIU "$@"
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)))
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
+}
+
+/// A file without a name has the same one for a moment in each restore. While we make such, in the eyes of others, a restore
+/// waits, and has made nobody.
+fn turns(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let text = r#"exec 5<>"$1"; rm "$1"; exec "$2""#;
+    let (file, program) = (stage.image("file"), places.program(LOOP.0, LOOP.1));
+    let arguments = ["-c", text, "sh", &file.display().to_string(), &program.display().to_string()];
+    let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "ghost", Path::new("/bin/sh"), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let lock = File::create(stage.image("run/katydid/ghosts.lock"))?;
+    lock.lock()?;
+    let job = stage.restore("ghost", "image", &[])?;
+    until("the restore waits for its turn", || waits_for_a_lock(job.pid()))?;
+    let there = tree(job.pid());
+    ensure!(there == [job.pid()], "somebody was made: {there:?}");
+    lock.unlock()?;
+    continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+    stage.is_clean()
+}
+
+/// Whether a process waits for a lock on a file that another one has.
+fn waits_for_a_lock(pid: u32) -> bool {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let mut waiting = locks.lines().filter(|line| line.contains("-> FLOCK"));
+    waiting.any(|line| line.split_whitespace().any(|word| word == pid.to_string()))
 }
 
 fn kills(places: &Places, way: &str) -> Result<()> {
