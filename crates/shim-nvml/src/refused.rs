@@ -1,4 +1,4 @@
-//! Functions that are not supported: those that change a device, those about virtual GPUs, units and events, and those
+//! Functions that are not supported: those that change a device, those about virtual GPUs and units, and those
 //! whose arguments are not known here. Each says its name once.
 
 #![expect(unsafe_code, reason = "exports C symbols")]
@@ -97,7 +97,6 @@ refused! {
     nvmlDeviceQueryDrainState
     nvmlDeviceReadPRMCounters_v1
     nvmlDeviceReadWritePRM_v1
-    nvmlDeviceRegisterEvents
     nvmlDeviceRemoveGpu
     nvmlDeviceRemoveGpu_v2
     nvmlDeviceResetApplicationsClocks
@@ -149,15 +148,11 @@ refused! {
     nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
     nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
     nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1
-    nvmlEventSetCreate
-    nvmlEventSetFree
     nvmlEventSetGetContextCount_v1
     nvmlEventSetGetContextData_v1
     nvmlEventSetGetContextInfo_v1
     nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1
     nvmlEventSetRegisterGpuOperationalEvents_v1
-    nvmlEventSetWait
-    nvmlEventSetWait_v2
     nvmlEventSetWait_v3
     nvmlGetVgpuCompatibility
     nvmlGetVgpuDriverCapabilities

@@ -3,7 +3,7 @@
 //! `nvidia-smi` finds it through `nvmlInternalGetExportTable`, and says that its version and the library's do not match
 //! when there is none. A table begins with its size in bytes; each word behind it is a function. What some of them do is
 //! known from NVIDIA's own stand-in for the library (`NVIDIA/k8s-test-infra`, `pkg/gpu/mocknvml/bridge/internal.go`, seen
-//! with `nvidia-smi` 580.65.06). The others say their number once and are not supported, which `nvidia-smi` shows as
+//! with `nvidia-smi` 580.65.06). The others are not supported, said once with `KATYDID_LOG`, which `nvidia-smi` shows as
 //! "N/A".
 
 #![expect(unsafe_code, reason = "exports a C symbol, and writes what C callers point to")]
@@ -136,10 +136,16 @@ unsafe extern "C" fn slot<const AT: usize>(a: usize, b: usize, c: usize, _d: usi
         // SAFETY: handed on.
         return unsafe { processes(list, a, std::ptr::with_exposed_provenance_mut(b), c) };
     }
-    if !SAID[AT].swap(true, Ordering::Relaxed) {
+    // `nvidia-smi` goes on without most of them.
+    if is_logging() && !SAID[AT].swap(true, Ordering::Relaxed) {
         say(format_args!("slot {AT} of NVML's private table is not supported"));
     }
     code::NOT_SUPPORTED
+}
+
+/// Whether the user wants to know what is asked for and not there.
+fn is_logging() -> bool {
+    std::env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty())
 }
 
 /// Asks by a function's public name.

@@ -76,6 +76,8 @@ pub mod code {
     pub const INSUFFICIENT_SIZE: u32 = 7;
     /// `NVML_ERROR_DRIVER_NOT_LOADED`
     pub const DRIVER_NOT_LOADED: u32 = 9;
+    /// `NVML_ERROR_TIMEOUT`
+    pub const TIMEOUT: u32 = 10;
     /// `NVML_ERROR_FUNCTION_NOT_FOUND`
     pub const FUNCTION_NOT_FOUND: u32 = 13;
     /// `NVML_ERROR_GPU_IS_LOST`
