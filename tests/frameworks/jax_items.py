@@ -91,6 +91,8 @@ def devices():
 @item
 def libraries():
     """Matrix products, factorisations, transforms, convolutions, sorting."""
+    # Products of 19 bits would not pass the checks below.
+    jax.config.update("jax_default_matmul_precision", "highest")
     key = jax.random.key(3)
     a = jax.random.normal(key, (160, 160))
     spd = a @ a.T + 160 * jnp.eye(160)

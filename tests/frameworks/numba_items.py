@@ -7,6 +7,9 @@ import numpy as np
 
 from said import absent, item, need, run, same, timed
 
+# Releases of numba-cuda ask numpy for a name that later numpys have no more.
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack
 numba_cuda = need("numba_cuda")
 need("numba")
 from numba import cuda, float32, float64, int32, vectorize, guvectorize

@@ -38,8 +38,8 @@ def need(name):
     """A module that the machine may lack."""
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
-        absent(f"{name} cannot be imported: {error}")
+    except Exception as error:  # A package that is broken on the machine says so in many ways.
+        absent(f"{name} cannot be imported: {type(error).__name__}: {error}")
     version = getattr(module, "__version__", None)
     if version is not None:
         print(f"version {name} {version}", flush=True)

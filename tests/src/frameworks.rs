@@ -88,6 +88,11 @@ fn parse_line(text: &str) -> Option<Item> {
 }
 
 impl Item {
+    /// Whether its times are what it is about: nothing else is to run beside it.
+    pub fn is_timed(&self) -> bool {
+        self.name.split_once('.').is_some_and(|(_, what)| what.starts_with("speed"))
+    }
+
     /// Whether one of `wanted` names it: itself, or all that begin with the word and a dot. None wanted: all are.
     pub fn is_among(&self, wanted: &[String]) -> bool {
         let names = |word: &String| {
@@ -193,7 +198,7 @@ mod tests {
         assert!(items.len() > 50);
         for item in items {
             let text = fs::read_to_string(folder.join(&item.script)).unwrap();
-            let is_suite = item.script == "numba_suite.py";
+            let is_suite = item.script.ends_with("_suite.py");
             assert!(is_suite || text.contains(&format!("@item\ndef {}():", item.argument)), "{}", item.name);
         }
     }
@@ -226,6 +231,7 @@ mod tests {
         let item = &parse("torch.loader | PyTorch | t.py loader | 9 | gpu").unwrap()[0];
         let among = |wanted: &[&str]| item.is_among(&wanted.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
         assert!(among(&[]) && among(&["torch"]) && among(&["jax", "torch.loader"]));
+        assert!(!item.is_timed() && parse("a.speed_of_b | A | a.py b | 9 | gpu").unwrap()[0].is_timed());
         assert!(!among(&["tor"]) && !among(&["torch.load"]) && !among(&["jax"]));
     }
 }

@@ -1,6 +1,6 @@
 //! `gpu-test frameworks`: programs of PyTorch, JAX, CuPy, Triton, numba and others, natively and through Katydid.
 //!
-//! Several items run at a time, the most telling first, and each result is written as it comes, so that a machine that is
+//! Several items run at a time, those about time by themselves at the end, and each result is written as it comes, so that a machine that is
 //! taken away takes no result with it. On a machine without a GPU `--driver soft` runs what softcuda can run.
 
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ use crate::tree::Tree;
 use crate::{dist, gpu};
 
 /// Items at a time, unless told otherwise or the machine is small: more would wait for each other on one GPU.
-const MOST_JOBS: usize = 4;
+const MOST_JOBS: usize = 8;
 /// The driver whose device is the CPU.
 const SOFT: &str = "soft";
 
@@ -117,7 +117,10 @@ fn run(
     let driver = options.driver.clone();
     let stage = Stage { places, python, native, ways, driver, variables, deadline };
     step(&format!("{} items, {} ways beside the native one", items.len(), stage.ways.len()));
-    let told = all(&stage, items, jobs(options), &Journal::begin(report, &machine)?);
+    let (timed, others): (VecDeque<Item>, VecDeque<Item>) = items.into_iter().partition(Item::is_timed);
+    let journal = Journal::begin(report, &machine)?;
+    let mut told = all(&stage, others, jobs(options), &journal);
+    told.extend(all(&stage, timed, 1, &journal));
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
     let text = table(&machine, &stage, &told);
     fs::write(report.join("frameworks.md"), &text).context("cannot write to the report")?;
@@ -130,7 +133,7 @@ fn run(
 
 fn jobs(options: &Options) -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    options.jobs.map_or((cores / 4).clamp(1, MOST_JOBS), NonZero::get)
+    options.jobs.map_or((cores / 2).clamp(1, MOST_JOBS), NonZero::get)
 }
 
 /// The results as they come: a line of JSON each.
