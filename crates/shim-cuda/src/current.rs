@@ -1,6 +1,10 @@
 //! The calling thread's current context: a stack of its own for every thread, never shared, never asked of the worker.
+//!
+//! The main thread's outlives the thread's other locals: exit handlers and static objects come after those, and call with
+//! the context that was current.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use katydid_client::stack::ContextStack;
@@ -9,10 +13,24 @@ use katydid_cuda_sys::CUresult;
 use crate::context::Context;
 
 thread_local! {
-    static STACK: RefCell<ContextStack<Arc<Context>>> = const { RefCell::new(ContextStack::new()) };
+    static STACK: ManuallyDrop<RefCell<ContextStack<Arc<Context>>>> =
+        const { ManuallyDrop::new(RefCell::new(ContextStack::new())) };
+    /// Empties the stack of a thread that ends while the process goes on.
+    static END: End = const { End };
 }
 
-/// The current context, active or not. None after the thread's locals are gone, as on a thread without context.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let is_main = rustix::thread::gettid() == rustix::process::getpid();
+        if !is_main {
+            let _ = STACK.try_with(|stack| stack.take());
+        }
+    }
+}
+
+/// The current context, active or not.
 pub(crate) fn get() -> Option<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow().current().cloned()).ok().flatten()
 }
@@ -53,13 +71,29 @@ pub(crate) fn wire() -> Result<u32, CUresult> {
         .unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
 }
 
+/// Wire id of the current context; on a thread that has none, of the context of the object that a call names: the driver
+/// looks at the handle alone.
+///
+/// # Errors
+///
+/// As [`wire`].
+pub(crate) fn wire_or_of(object: &Context) -> Result<u32, CUresult> {
+    if get().is_some() {
+        return wire();
+    }
+    object.check_active()?;
+    Ok(object.wire())
+}
+
 /// Makes a context current in the place of the top, or removes the top.
 pub(crate) fn set(context: Option<Arc<Context>>) {
+    let _ = END.try_with(|_| ());
     let _ = STACK.try_with(|stack| stack.borrow_mut().set(context));
 }
 
 /// Makes a context current on top of the others.
 pub(crate) fn push(context: Arc<Context>) {
+    let _ = END.try_with(|_| ());
     let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
 }
 

@@ -12,7 +12,7 @@ use katydid_wire::message::{
 
 use katydid_graph::Taken;
 
-use crate::border::{call, enqueue, out};
+use crate::border::{enqueue, out};
 use crate::context::Context;
 use crate::device::handle;
 use crate::handle::{object, wire};
@@ -73,19 +73,26 @@ fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bo
     Ok(graph::of_process().record(event, stream::place(stream)?, is_external)? == Taken::Yes)
 }
 
-/// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it.
-fn askable(event: CUevent) -> Result<(), CUresult> {
-    object(event)?;
+/// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it. The event, and
+/// the context in which to ask: that of the event on a thread without one, such as PyTorch's that pins memory.
+fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
+    let found = object(event)?;
+    let context = current::wire_or_of(&found.context)?;
     graph::of_process().check_event(event)?;
-    graph::forbid()
+    graph::forbid()?;
+    Ok((found, context))
 }
 
-/// Wire ids of an event and of the stream that is to record it, which must be of the same context.
-fn recordable(event: CUevent, stream: CUstream) -> Result<(u32, u32), CUresult> {
+/// Outside of captures; event and stream must be of the same context.
+fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     let (event, context) = (object(event)?, stream::context_of(stream)?.owner());
     let same = event.context.slot == context.slot;
     event.was_recorded.fetch_or(same, Ordering::Relaxed);
-    if same { Ok((event.wire(), wire(stream)?)) } else { Err(CUresult::ERROR_INVALID_HANDLE) }
+    if !same {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    let message = cuEventRecord { hEvent: event.wire(), hStream: wire(stream)? };
+    shim()?.session.enqueue(current::wire_or_of(&context)?, &message)
 }
 
 /// The event comes to pass when the stream has done what it holds now.
@@ -93,8 +100,7 @@ pub(crate) fn record(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     if is_captured(event, stream, false)? {
         return Ok(());
     }
-    let (event, stream) = recordable(event, stream)?;
-    enqueue(&cuEventRecord { hEvent: event, hStream: stream })
+    record_now(event, stream)
 }
 
 /// With `CU_EVENT_RECORD_EXTERNAL` or nothing.
@@ -107,23 +113,20 @@ pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) ->
         return Ok(());
     }
     // Outside of captures the flag means nothing.
-    let (event, stream) = recordable(event, stream)?;
-    enqueue(&cuEventRecord { hEvent: event, hStream: stream })
+    record_now(event, stream)
 }
 
 /// Whether the event has come to pass; `ERROR_NOT_READY` when it has not.
 pub(crate) fn query(event: CUevent) -> Result<(), CUresult> {
-    current::wire()?;
-    askable(event)?;
-    call(&cuEventQuery { hEvent: wire(event)? })?;
+    let (event, context) = askable(event)?;
+    shim()?.session.call(context, &cuEventQuery { hEvent: event.wire() })?;
     pinned::pull_all()
 }
 
 /// Waits until the event has come to pass.
 pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
-    current::wire()?;
-    askable(event)?;
-    call(&cuEventSynchronize { hEvent: wire(event)? })?;
+    let (event, context) = askable(event)?;
+    shim()?.session.call(context, &cuEventSynchronize { hEvent: event.wire() })?;
     pinned::pull_all()
 }
 
@@ -153,8 +156,9 @@ pub(crate) unsafe fn elapsed_time_v2(target: *mut f32, start: CUevent, end: CUev
 unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let message = kdElapsedTime { start: wire(start)?, end: wire(end)?, version };
-    target.write(call(&message)?.milliseconds);
+    let (start, end) = (object(start)?, object(end)?);
+    let message = kdElapsedTime { start: start.wire(), end: end.wire(), version };
+    target.write(shim()?.session.call(current::wire_or_of(&start.context)?, &message)?.milliseconds);
     Ok(())
 }
 

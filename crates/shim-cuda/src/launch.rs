@@ -313,7 +313,7 @@ unsafe fn launch(
     let start = block.len();
     // SAFETY: handed on.
     unsafe { code.layout.pack(params.array, params.extra, &mut block) }.map_err(code_of)?;
-    pinned::push_named(&block[start..])?;
+    let named = pinned::push_named(&block[start..], stream)?;
     let (function, kernel) = target.wire();
     let sent = shim()?.session.enqueue(
         context.wire(),
@@ -332,6 +332,7 @@ unsafe fn launch(
             attributesAndParams: &block,
         },
     );
+    named.sent();
     let _ = BLOCK.try_with(|kept| kept.replace(block));
     sent
 }

@@ -46,6 +46,45 @@ struct Copy {
     used_at: u64,
     /// A launch has named it since the GPU was last known to be done with it.
     is_used: bool,
+    /// The only context and stream whose launches have; none when there are several.
+    user: Option<(u32, u32)>,
+    /// Launches that have named it and are not sent yet.
+    pending: u32,
+}
+
+impl Copy {
+    /// Pages that no launch has named.
+    fn new(context: u32, known: Vec<u8>) -> Self {
+        Self { context, known, used_at: 0, is_used: false, user: None, pending: 0 }
+    }
+
+    /// A launch in a stream is about to be sent that names it.
+    fn name(&mut self, user: Option<(u32, u32)>) {
+        self.user = user.filter(|_| !self.is_used || self.user == user);
+        self.is_used = true;
+        self.pending += 1;
+    }
+}
+
+/// What a launch has named; it must be told when that was sent, or could not be.
+pub(crate) struct Named(Vec<u64>);
+
+impl Named {
+    /// The launch is on its way.
+    pub(crate) fn sent(self) {
+        let Self(starts) = self;
+        let Ok(Some((shim, pinned))) = unshared() else { return };
+        if starts.is_empty() {
+            return;
+        }
+        let (now, mut copies) = (shim.session.enqueued(), pinned.copies());
+        for start in starts {
+            if let Some(copy) = copies.get_mut(&start) {
+                copy.pending = copy.pending.saturating_sub(1);
+                copy.used_at = copy.used_at.max(now);
+            }
+        }
+    }
 }
 
 impl Pinned {
@@ -72,7 +111,7 @@ impl Pinned {
         // Pages made in another context stay until that one ends, when the worker cannot be asked any more.
         let _ = self.forget(region);
         // Its addresses are free at once: the worker ends the context before it sees any later message.
-        if matches!(region.place, Place::Host { .. } | Place::Managed) {
+        if region.is_pinned() || region.place == Place::Managed {
             let _ = self.arena.free(region.start, 0);
         }
     }
@@ -103,7 +142,7 @@ impl Pinned {
 
     /// A variable in memory that both use, whose bytes in the worker are `known`.
     pub(crate) fn adopt(&self, start: u64, context: u32, known: Vec<u8>) {
-        self.copies().insert(start, Copy { context, known, used_at: 0, is_used: false });
+        self.copies().insert(start, Copy::new(context, known));
     }
 
     /// Whether a launch has named the block since the GPU was last known to be done with it.
@@ -235,27 +274,36 @@ fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
     Ok(pinned.map(|pinned| (shim, pinned)))
 }
 
-/// Before a launch: pushes every pinned block that a parameter points into, and all managed ones.
-pub(crate) fn push_named(params: &[u8]) -> Result<(), CUresult> {
-    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
+/// Before a launch in a stream: pushes every pinned block that a parameter points into, and all managed ones.
+pub(crate) fn push_named(params: &[u8], stream: u32) -> Result<Named, CUresult> {
+    let mut named = Named(Vec::new());
+    let Some((shim, pinned)) = unshared()? else { return Ok(named) };
+    // The id of a thread's own stream means another one in each thread.
+    let user = (!stream::is_of_thread(stream)).then(|| current::wire().map(|context| (context, stream))).transpose()?;
     let follows_blocks = managed::is_used() && !pinned.is_shared;
     if follows_blocks || variable::is_used() {
         let is_followed = |region: &Region| region.is_managed() && (follows_blocks || region.place != Place::Managed);
         for region in shim.regions.all(is_followed) {
-            push(shim, pinned, &region)?;
+            push(shim, pinned, &region, user, &mut named)?;
         }
     }
     // Pointers are aligned within parameters, which are aligned within the block.
     for word in params.as_chunks::<8>().0 {
         let found = shim.regions.find(u64::from_le_bytes(*word)).filter(|it| it.is_host() && !it.is_managed());
         if let Some(region) = found.filter(|region| !pinned.is_shared || region.is_registered()) {
-            push(shim, pinned, &region)?;
+            push(shim, pinned, &region, user, &mut named)?;
         }
     }
-    Ok(())
+    Ok(named)
 }
 
-fn push(shim: &Shim, pinned: &Pinned, region: &Region) -> Result<(), CUresult> {
+fn push(
+    shim: &Shim,
+    pinned: &Pinned,
+    region: &Region,
+    user: Option<(u32, u32)>,
+    named: &mut Named,
+) -> Result<(), CUresult> {
     let context = current::wire()?;
     let pages = pages(region);
     if region.is_registered() {
@@ -267,7 +315,7 @@ fn push(shim: &Shim, pinned: &Pinned, region: &Region) -> Result<(), CUresult> {
         let answer = shim.session.call(context, &kdHostRegister { address: gap.start, size, flags: 0 });
         answer.map_err(|code| if region.is_registered() { registered::taken(code) } else { code })?;
         // The worker's pages are fresh: zeros.
-        copies.insert(gap.start, Copy { context, known: vec![0; size as usize], used_at: 0, is_used: false });
+        copies.insert(gap.start, Copy::new(context, vec![0; size as usize]));
     }
     for start in overlapping(&copies, &pages) {
         let Some(copy) = copies.get_mut(&start) else { continue };
@@ -277,8 +325,8 @@ fn push(shim: &Shim, pinned: &Pinned, region: &Region) -> Result<(), CUresult> {
             shim.session.enqueue(context, &kdHostPush { address: start + piece.start as u64, data })?;
         }
         copy.known = now;
-        copy.is_used = true;
-        copy.used_at = shim.session.enqueued() + 1;
+        copy.name(user);
+        named.0.push(start);
     }
     Ok(())
 }
@@ -309,9 +357,23 @@ fn differing(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
 
 /// After a synchronisation: takes back what the GPU wrote into blocks that launches named.
 pub(crate) fn pull_all() -> Result<(), CUresult> {
+    pull_after(None, 0)
+}
+
+/// After a synchronisation with a stream of the current context, which has done everything sent up to `epoch`: what only
+/// its launches have named needs no more pulls after this one.
+pub(crate) fn pull_of(stream: u32, epoch: u64) -> Result<(), CUresult> {
+    let user =
+        (!stream::is_of_thread(stream)).then(current::wire).and_then(Result::ok).map(|context| (context, stream));
+    pull_after(user, epoch)
+}
+
+fn pull_after(done: Option<(u32, u32)>, epoch: u64) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
     for (start, copy) in pinned.copies().iter_mut().filter(|(_, copy)| copy.is_used) {
         pull(shim, *start, copy)?;
+        let is_done = done.is_some() && copy.user == done && copy.pending == 0 && copy.used_at <= epoch;
+        copy.is_used = !is_done;
     }
     Ok(())
 }
@@ -320,7 +382,8 @@ pub(crate) fn pull_all() -> Result<(), CUresult> {
 pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
     shim()?.parts.settled(epoch);
     let Some((_, pinned)) = unshared()? else { return Ok(()) };
-    pinned.copies().values_mut().filter(|copy| copy.used_at <= epoch).for_each(|copy| copy.is_used = false);
+    let is_done = |copy: &&mut Copy| copy.pending == 0 && copy.used_at <= epoch;
+    pinned.copies().values_mut().filter(is_done).for_each(|copy| copy.is_used = false);
     Ok(())
 }
 
@@ -370,12 +433,13 @@ fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
 
 /// Before the program's memory is read for a copy in `stream`: a block that the GPU may have written is taken back.
 pub(crate) fn prepare_read(region: &Region, stream: u32) -> Result<(), CUresult> {
-    let Some((_, pinned)) = unshared()? else { return Ok(()) };
+    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
     if !pinned.is_in_use(region) {
         return Ok(());
     }
+    let epoch = shim.session.enqueued();
     stream::synchronize_wire(stream)?;
-    pull_all()
+    pull_of(stream, epoch)
 }
 
 #[cfg(test)]
@@ -395,14 +459,28 @@ mod tests {
 
     #[test]
     fn blocks_that_share_a_page_share_its_copy() {
-        let copy =
-            |pages: usize| Copy { context: 1, known: vec![0; pages * PAGE as usize], used_at: 0, is_used: false };
+        let copy = |pages: usize| Copy::new(1, vec![0; pages * PAGE as usize]);
         let mut copies = BTreeMap::from([(0x2000, copy(1)), (0x5000, copy(2))]);
         assert_eq!(gaps(&copies, &(0x1000..0x8000)), [0x7000..0x8000, 0x3000..0x5000, 0x1000..0x2000]);
         assert_eq!(gaps(&copies, &(0x5000..0x7000)), []);
         assert_eq!(overlapping(&copies, &(0x2000..0x6000)), [0x5000, 0x2000]);
         copies.clear();
         assert_eq!(gaps(&copies, &(0x1000..0x2000)), vec![0x1000..0x2000; 1]);
+    }
+
+    #[test]
+    fn a_block_has_one_user_until_another_stream_names_it_too() {
+        let mut copy = Copy::new(1, Vec::new());
+        copy.name(Some((1, 5)));
+        copy.name(Some((1, 5)));
+        assert_eq!((copy.user, copy.pending), (Some((1, 5)), 2));
+        copy.name(Some((1, 6)));
+        assert_eq!(copy.user, None);
+        copy.name(Some((1, 6)));
+        assert_eq!(copy.user, None);
+        copy.is_used = false;
+        copy.name(Some((1, 6)));
+        assert_eq!(copy.user, Some((1, 6)));
     }
 
     #[test]

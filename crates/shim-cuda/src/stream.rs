@@ -96,12 +96,25 @@ enum Which {
 }
 
 fn which(stream: CUstream) -> Result<Which, CUresult> {
-    let context = current::active()?;
+    let default = |index| current::active().map(|context| Which::Default(context, index));
     match stream.0.addr() {
-        0 => Ok(Which::Default(context, usize::from(default_wire() != 0))),
-        LEGACY => Ok(Which::Default(context, 0)),
-        PER_THREAD => Ok(Which::Default(context, 1)),
+        0 => default(usize::from(default_wire() != 0)),
+        LEGACY => default(0),
+        PER_THREAD => default(1),
+        _ if current::get().is_some() => {
+            current::active()?;
+            object(stream).map(Which::Made)
+        }
+        // A handle says which context is meant.
         _ => object(stream).map(Which::Made),
+    }
+}
+
+/// The context in which to send what is about a stream.
+fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
+    match which(stream)? {
+        Which::Default(..) => current::wire(),
+        Which::Made(stream) => current::wire_or_of(&stream.context),
     }
 }
 
@@ -259,10 +272,12 @@ fn forbid(stream: CUstream) -> Result<(), CUresult> {
 
 /// Waits for everything in the stream.
 pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
-    current::wire()?;
+    let context = asked_in(stream)?;
     forbid(stream)?;
-    call(&cuStreamSynchronize { hStream: wire(stream)? })?;
-    pinned::pull_all()
+    let (shim, stream) = (shim()?, wire(stream)?);
+    let epoch = shim.session.enqueued();
+    shim.session.call(context, &cuStreamSynchronize { hStream: stream })?;
+    pinned::pull_of(stream, epoch)
 }
 
 /// Waits for everything in the stream of a wire id.
@@ -272,10 +287,12 @@ pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
 
 /// Whether everything in the stream is done; `ERROR_NOT_READY` when it is not.
 pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
-    current::wire()?;
+    let context = asked_in(stream)?;
     forbid(stream)?;
-    call(&cuStreamQuery { hStream: wire(stream)? })?;
-    pinned::pull_all()
+    let (shim, stream) = (shim()?, wire(stream)?);
+    let epoch = shim.session.enqueued();
+    shim.session.call(context, &cuStreamQuery { hStream: stream })?;
+    pinned::pull_of(stream, epoch)
 }
 
 /// The stream waits for what the event recorded.
@@ -291,7 +308,8 @@ pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result
         }
     }
     // Outside of captures the flag means nothing.
-    enqueue(&cuStreamWaitEvent { hStream: wire(stream)?, hEvent: waited.wire(), Flags: 0 })
+    let message = cuStreamWaitEvent { hStream: wire(stream)?, hEvent: waited.wire(), Flags: 0 };
+    shim()?.session.enqueue(asked_in(stream)?, &message)
 }
 
 /// What a private table calls a stream's object: an address inside its record, never the handle itself.

@@ -3,7 +3,10 @@
 //! A handle stays on a stack after its context ended; using it then gives `CONTEXT_IS_DESTROYED`, as does a primary
 //! context that nobody has retained.
 
+#![expect(unsafe_code, reason = "asks which thread this is")]
+
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use katydid_cuda_sys::CUresult;
@@ -14,12 +17,28 @@ use crate::device::Device;
 use crate::{primary, process};
 
 thread_local! {
-    /// Handles, the current one last. No context is kept alive by being current.
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// Handles, the current one last. No context is kept alive by being current. The main thread's stack is there for
+    /// exit handlers too, which come after its other locals are gone.
+    static STACK: ManuallyDrop<RefCell<Vec<usize>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    /// Frees the stack of a thread that ends while the process goes on.
+    static END: End = const { End };
 }
 
-/// Runs `body` on the calling thread's stack; on a thread that is ending there is none, and nothing is current.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // SAFETY: asks for numbers only.
+        let is_main = unsafe { libc::gettid() == libc::getpid() };
+        if !is_main {
+            let _ = STACK.try_with(|stack| stack.take());
+        }
+    }
+}
+
+/// Runs `body` on the calling thread's stack.
 fn with<T: Default>(body: impl FnOnce(&mut Vec<usize>) -> T) -> T {
+    let _ = END.try_with(|_| ());
     STACK.try_with(|stack| body(&mut stack.borrow_mut())).unwrap_or_default()
 }
 

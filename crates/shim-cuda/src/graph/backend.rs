@@ -165,12 +165,15 @@ impl Backend for Remote {
 
     fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
         let stream = wire(stream)?;
+        let mut named = Vec::new();
         for step in plan.flat() {
             if let Params::Kernel(kernel) = &step.params {
-                pinned::push_named(kernel.arguments.bytes())?;
+                named.push(pinned::push_named(kernel.arguments.bytes(), stream)?);
             }
         }
-        enqueue(&kdGraphLaunch { exec, stream })
+        let sent = enqueue(&kdGraphLaunch { exec, stream });
+        named.into_iter().for_each(pinned::Named::sent);
+        sent
     }
 
     fn upload(&self, exec: u32, stream: CUstream) -> Outcome {
