@@ -26,6 +26,11 @@ pub enum Place {
         /// The pool's handle.
         pool: usize,
     },
+    /// Pinned host memory out of a pool, out of the pinned arena.
+    HostPooled {
+        /// The pool's handle.
+        pool: usize,
+    },
     /// Memory that the program and the GPU share, out of the pinned arena.
     Managed,
     /// A variable of a module in memory that the program and the GPU share, where the worker's driver put it.
@@ -65,7 +70,20 @@ pub struct Region {
 impl Region {
     /// Whether the program's processor can reach it.
     pub fn is_host(&self) -> bool {
-        self.is_managed() || matches!(self.place, Place::Host { .. } | Place::Registered { .. })
+        self.is_managed() || self.is_pinned() || self.is_registered()
+    }
+
+    /// Whether it is host memory out of the pinned arena.
+    pub fn is_pinned(&self) -> bool {
+        matches!(self.place, Place::Host { .. } | Place::HostPooled { .. })
+    }
+
+    /// Handle of the pool that it came from.
+    pub fn pool(&self) -> Option<usize> {
+        match self.place {
+            Place::Pooled { pool } | Place::HostPooled { pool } => Some(pool),
+            _ => None,
+        }
     }
 
     /// Whether it is memory that program and GPU use at one address without copies.

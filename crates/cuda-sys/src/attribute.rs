@@ -94,6 +94,11 @@ constants! {
     attach_flags { GLOBAL = 1, HOST = 2, SINGLE = 4 }
     /// `CUmemcpySrcAccessOrder`.
     access_order { STREAM = 1, DURING_API_CALL = 2, ANY = 3 }
+    /// Words of a `CUarrayMapInfo`: `CUresourcetype`, `CUarraySparseSubresourceType`, `CUmemOperationType` and
+    /// `CUmemHandleType`.
+    array_map {
+        ARRAY = 0, MIPMAPPED_ARRAY = 1, SPARSE_LEVEL = 0, MIPTAIL = 1, MAP = 1, UNMAP = 2, GENERIC = 0,
+    }
     /// `CUjitInputType`.
     jit_input { CUBIN = 0, PTX = 1, FATBINARY = 2, OBJECT = 3, LIBRARY = 4, NVVM = 5 }
     /// `CUmemAccess_flags`.

@@ -118,6 +118,17 @@ structures! {
     CUDA_ARRAY3D_DESCRIPTOR 40 {
         Width: usize, Height: usize, Depth: usize, Format: CUarray_format, NumChannels: u32, Flags: u32,
     }
+    /// Extent of a sparse array's tiles in texels, and of the levels that are too small for tiles.
+    CUDA_ARRAY_SPARSE_PROPERTIES 48 {
+        tileExtent: [u32; 3], miptailFirstLevel: u32, miptailSize: u64, flags: u32, reserved: [u32; 4],
+    }
+    /// Memory that an array is mapped to as a whole, in bytes.
+    CUDA_ARRAY_MEMORY_REQUIREMENTS 32 { size: usize, alignment: usize, reserved: [u32; 4] }
+    /// Memory for a part of an array: a handle of the array or mipmap, words that depend on the kind of part, a block.
+    CUarrayMapInfo 96 {
+        resourceType: u32, resource: u64, subresourceType: u32, subresource: [u64; 4], memOperationType: u32,
+        memHandleType: u32, memHandle: u64, offset: u64, deviceBitMask: u32, flags: u32, reserved: [u32; 2],
+    }
     /// What a texture or surface is made of: a kind, then words that depend on it.
     CUDA_RESOURCE_DESC 144 { resType: u32, pad: u32, res: [u64; 16], flags: u32 }
     /// How a texture is read.
@@ -209,6 +220,18 @@ impl CUmemcpy3DOperand {
     }
 }
 
+impl CUarrayMapInfo {
+    /// Of a part of a level: level, layer, first texel, extent in texels.
+    pub fn sparse_level(&self) -> [u32; 8] {
+        std::array::from_fn(|at| (self.subresource[at / 2] >> (32 * (at % 2))) as u32)
+    }
+
+    /// Of a part of the levels that are too small for tiles: layer, offset and size in bytes.
+    pub fn tail(&self) -> (u32, u64, u64) {
+        (self.subresource[0] as u32, self.subresource[1], self.subresource[2])
+    }
+}
+
 impl CUDA_MEMCPY3D_BATCH_OP {
     /// The same as an ordinary copy. `texel` tells the bytes of an array's elements; between memory, elements are bytes.
     /// None for anything that is not right in itself.
@@ -251,8 +274,6 @@ impl CUDA_MEMCPY3D_BATCH_OP {
 opaque! {
     CUDA_ARRAY3D_DESCRIPTOR_v1 32
     CUDA_ARRAY_DESCRIPTOR_v1 16
-    CUDA_ARRAY_MEMORY_REQUIREMENTS 32
-    CUDA_ARRAY_SPARSE_PROPERTIES 48
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC 88
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC 104
     CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC 120
@@ -263,7 +284,6 @@ opaque! {
     CUDA_EXT_SEM_WAIT_NODE_PARAMS 24
     CUDA_MEMCPY2D_v1 96
     CUDA_MEMCPY3D_v1 144
-    CUarrayMapInfo 96
     CUcheckpointCheckpointArgs 64
     CUcheckpointLockArgs 64
     CUcheckpointRestoreArgs 64
@@ -294,6 +314,15 @@ mod tests {
         assert_eq!((copy.dstXInBytes, copy.dstY, copy.dstZ), (4, 2, 3));
         let memory = CUDA_MEMCPY3D_BATCH_OP { dst: operation().src, ..operation() };
         assert_eq!(memory.as_copy(|_| None).unwrap().WidthInBytes, 8);
+    }
+
+    #[test]
+    fn parts_of_arrays_are_read_in_the_order_of_the_header() {
+        let subresource = [1 << 32, 3 << 32 | 2, 5 << 32 | 4, 7 << 32 | 6];
+        let info = CUarrayMapInfo { subresource, ..CUarrayMapInfo::default() };
+        assert_eq!(info.sparse_level(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let tail = CUarrayMapInfo { subresource: [9, 65536, 131_072, 0], ..info };
+        assert_eq!(tail.tail(), (9, 65536, 131_072));
     }
 
     #[test]

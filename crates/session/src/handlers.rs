@@ -39,7 +39,8 @@ use crate::fault::Fault;
 use crate::session::Job;
 
 pub(crate) use array::{
-    kdArrayCopy, kdArrayCreate, kdArrayDestroy, kdArrayRead, kdArrayWrite, kdMipmapCreate, kdMipmapLevel, refund,
+    kdArrayCopy, kdArrayCreate, kdArrayDestroy, kdArrayMap, kdArrayNeeds, kdArrayRead, kdArraySparse, kdArrayWrite,
+    kdMipmapCreate, kdMipmapLevel, refund,
 };
 pub(crate) use context::{
     kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,

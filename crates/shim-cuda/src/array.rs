@@ -7,12 +7,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_client::slab::Slot;
-use katydid_cuda_sys::{
-    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR,
-    CUarray, CUdevice, CUmipmappedArray, CUresult,
-};
+use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, CUresult};
 use katydid_wire::message::{kdArrayCreate, kdArrayDestroy, kdMipmapCreate, kdMipmapLevel};
 
+use crate::array_map::Later;
 use crate::border::{call, out};
 use crate::context::Context;
 use crate::current;
@@ -30,6 +28,8 @@ pub(crate) struct Array {
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
     /// Whether it is a level, which nobody destroys but its mipmap.
     level: bool,
+    /// Its memory, where that is mapped later; a level's is its mipmap's.
+    pub(crate) later: Option<Arc<Later>>,
 }
 
 /// A mipmap.
@@ -39,6 +39,8 @@ pub(crate) struct Mipmap {
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
     /// Levels that were asked for.
     levels: Mutex<Vec<Option<Arc<Array>>>>,
+    /// Its memory, where that is mapped later.
+    pub(crate) later: Option<Arc<Later>>,
 }
 
 impl Array {
@@ -105,7 +107,8 @@ unsafe fn make(target: *mut CUarray, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Res
     let context = current::active()?.owner();
     check_format(&descriptor)?;
     let shim = shim()?;
-    let new = |slot| Array { slot, context, descriptor, level: false };
+    let later = Later::of(descriptor.Flags);
+    let new = |slot| Array { slot, context, descriptor, level: false, later };
     let array = shim.arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let created = call(&kdArrayCreate {
         array: array.wire(),
@@ -174,7 +177,7 @@ pub(crate) fn destroy(array: CUarray) -> Result<(), CUresult> {
     shim.session.call(array.context.wire(), &kdArrayDestroy { array: array.wire() })?;
     // Only now: a new array must not have the id before the worker has let go of it.
     shim.arrays.remove(array.slot.handle);
-    Ok(())
+    array.later.as_ref().map_or(Ok(()), |later| later.end())
 }
 
 /// # Safety
@@ -191,7 +194,8 @@ pub(crate) unsafe fn create_mipmap(
     check_format(&descriptor)?;
     let shim = shim()?;
     let levels = levels.clamp(1, most_levels(&descriptor));
-    let new = |slot| Mipmap { slot, context, descriptor, levels: Mutex::new(vec![None; levels as usize]) };
+    let later = Later::of(descriptor.Flags);
+    let new = |slot| Mipmap { slot, context, descriptor, levels: Mutex::new(vec![None; levels as usize]), later };
     let mipmap = shim.mipmaps.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let created = call(&kdMipmapCreate {
         mipmap: mipmap.wire(),
@@ -250,7 +254,7 @@ pub(crate) unsafe fn level(target: *mut CUarray, mipmap: CUmipmappedArray, numbe
 fn make_level(mipmap: &Mipmap, number: u32) -> Result<Arc<Array>, CUresult> {
     let shim = shim()?;
     let (context, descriptor) = (Arc::clone(&mipmap.context), level_of(&mipmap.descriptor, number));
-    let new = |slot| Array { slot, context, descriptor, level: true };
+    let new = |slot| Array { slot, context, descriptor, level: true, later: None };
     let array = shim.arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let message = kdMipmapLevel { array: array.wire(), mipmap: mipmap.wire(), level: number };
     let created = shim.session.call(mipmap.context.wire(), &message);
@@ -268,65 +272,7 @@ pub(crate) fn destroy_mipmap(mipmap: CUmipmappedArray) -> Result<(), CUresult> {
     for level in levels.into_iter().flatten() {
         shim.arrays.remove(level.slot.handle);
     }
-    Ok(())
-}
-
-/// Only sparse arrays answer, and Katydid makes none.
-///
-/// # Safety
-///
-/// As [`create`].
-pub(crate) unsafe fn sparse_properties(
-    target: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
-    array: CUarray,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    let _ = unsafe { out(target) }?;
-    object(array)?;
-    Err(CUresult::ERROR_INVALID_VALUE)
-}
-
-/// # Safety
-///
-/// As [`create`].
-pub(crate) unsafe fn mipmap_sparse_properties(
-    target: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
-    mipmap: CUmipmappedArray,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    let _ = unsafe { out(target) }?;
-    object(mipmap)?;
-    Err(CUresult::ERROR_INVALID_VALUE)
-}
-
-/// Only arrays whose memory is mapped later answer, and Katydid makes none.
-///
-/// # Safety
-///
-/// As [`create`].
-pub(crate) unsafe fn memory_requirements(
-    target: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
-    array: CUarray,
-    _device: CUdevice,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    let _ = unsafe { out(target) }?;
-    object(array)?;
-    Err(CUresult::ERROR_INVALID_VALUE)
-}
-
-/// # Safety
-///
-/// As [`create`].
-pub(crate) unsafe fn mipmap_memory_requirements(
-    target: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
-    mipmap: CUmipmappedArray,
-    _device: CUdevice,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    let _ = unsafe { out(target) }?;
-    object(mipmap)?;
-    Err(CUresult::ERROR_INVALID_VALUE)
+    mipmap.later.as_ref().map_or(Ok(()), |later| later.end())
 }
 
 /// Only video formats have planes.

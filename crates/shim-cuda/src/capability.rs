@@ -7,7 +7,7 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 32] = [
+const REFUSED: [usize; 28] = [
     88,  // pageable memory from the device
     92,  // operations on memory in streams, first form
     93,  //   with 64 bits
@@ -20,13 +20,11 @@ const REFUSED: [usize; 32] = [
     105, //   exported to Windows, older
     107, // compressible memory
     110, // RDMA to managed addresses
-    112, // sparse arrays
     113, // registration for reading only
     114, // timeline semaphores
     116, // RDMA
     117, //   its flushes
     118, //   its order of writes
-    121, // arrays mapped later
     124, // buffers shared as dma-buf
     128, // fabric handles
     129, // unified function pointers
@@ -36,8 +34,6 @@ const REFUSED: [usize; 32] = [
     137, //   its largest piece
     138, // sharing with Vulkan
     141, // virtual memory on host nodes
-    142, // pools on host nodes
-    144, // pools on the host
     145, // virtual memory on the host
     146, // host memory shared as dma-buf
 ];

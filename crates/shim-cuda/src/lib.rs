@@ -18,6 +18,7 @@
 
 mod array;
 mod array_copy;
+mod array_map;
 mod border;
 mod capability;
 mod clusters;

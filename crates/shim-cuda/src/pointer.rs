@@ -49,7 +49,7 @@ fn known(attribute: u32, address: u64, region: &Region) -> Option<Value> {
         id::ACCESS_FLAGS => Value::Four(READ_WRITE),
         id::MAPPING_SIZE => Value::Eight((region.start + region.size).next_multiple_of(MAPPING) - first_mapped),
         id::MAPPING_BASE_ADDR => Value::Eight(first_mapped),
-        id::MEMPOOL_HANDLE => Value::Eight(if let Place::Pooled { pool } = region.place { pool as u64 } else { 0 }),
+        id::MEMPOOL_HANDLE => Value::Eight(region.pool().unwrap_or(0) as u64),
         id::ALLOWED_HANDLE_TYPES => Value::Eight(0),
         id::IS_MANAGED => Value::Four(u32::from(managed)),
         id::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Four(u32::from(region.place == Place::Device)),

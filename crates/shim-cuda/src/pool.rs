@@ -4,6 +4,7 @@
 //! that a stream freed serves that stream again at once, because its old work comes before the new; everybody else gets
 //! it as any freed memory, once a synchronisation has passed. What a pool has reserved is counted as the driver counts
 //! it, in blocks of 32 MiB, of which a synchronisation leaves what is in use, or the release threshold.
+//! Pools of the host are the same books over the pinned arena, whose memory every device and the program reach.
 #![expect(unsafe_code, reason = "reads and writes values of C callers")]
 
 use std::ffi::c_void;
@@ -21,6 +22,7 @@ use crate::device::{device, handle};
 use crate::graph::capture;
 use crate::handle::object;
 use crate::memory::DeviceBacking;
+use crate::pinned::{HostBacking, PAGE};
 use crate::session::{Shim, shim};
 use crate::{current, ipc, stream};
 
@@ -34,11 +36,15 @@ const FILE_DESCRIPTOR: u32 = 1;
 const HANDLE_TYPES: u32 = 119;
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
+/// Numbers of nodes of the host that are taken for one.
+const MOST_NODES: i32 = 64;
+/// Stands for the host where pools are told apart by their devices.
+const HOST: u32 = u32::MAX;
 
-/// One pool of device memory.
+/// One pool of memory of a device, or of the host.
 pub(crate) struct Pool {
     pub(crate) slot: Slot,
-    /// The program's ordinal.
+    /// The program's ordinal, or [`HOST`].
     device: u32,
     /// Most bytes, whole blocks; 0 for no limit.
     limit: u64,
@@ -79,6 +85,8 @@ struct State {
     reserved_high: u64,
     used: u64,
     used_high: u64,
+    /// A bit for each device that was granted access to a pool of the host: told back, nothing more.
+    granted: u32,
 }
 
 /// Pools that calls mean without naming them.
@@ -124,6 +132,7 @@ impl Pool {
             reserved_high: 0,
             used: 0,
             used_high: 0,
+            granted: 0,
         };
         Self { slot, device, limit: limit.next_multiple_of(BLOCK), sharing: Sharing::Own, state: Mutex::new(state) }
     }
@@ -148,6 +157,9 @@ impl Pool {
         let shim = shim()?;
         let mut state = self.state();
         state.take(size, self.limit)?;
+        if self.device == HOST {
+            return allocate_on_host(shim, self.slot.handle, size).inspect_err(|_| state.used -= size);
+        }
         let own = state.freed.iter().position(|freed| freed.stream == stream && freed.extent == extent);
         let found = match own {
             Some(index) => Ok(state.freed.swap_remove(index).address),
@@ -182,6 +194,9 @@ impl Pool {
         let epoch = shim()?.session.enqueued();
         let mut state = self.state();
         state.used = state.used.saturating_sub(region.size);
+        if self.device == HOST {
+            return free_on_host(region);
+        }
         let extent = region.size.next_multiple_of(GRANULE);
         state.freed.push(Freed { address: region.start, extent, stream, epoch });
         Ok(())
@@ -190,10 +205,11 @@ impl Pool {
     /// A synchronisation point: places whose work was before `epoch` are everybody's again.
     fn settle(&self, epoch: u64) {
         let Ok(shim) = shim() else { return };
-        let memory = &shim.devices[self.device as usize].memory;
         let mut state = self.state();
-        for freed in state.freed.extract_if(.., |freed| freed.epoch <= epoch) {
-            let _ = memory.free(freed.address, freed.epoch);
+        if let Some(device) = shim.devices.get(self.device as usize) {
+            for freed in state.freed.extract_if(.., |freed| freed.epoch <= epoch) {
+                let _ = device.memory.free(freed.address, freed.epoch);
+            }
         }
         let keep = state.threshold;
         state.trim(keep);
@@ -229,6 +245,23 @@ impl Pool {
     }
 }
 
+/// Whole pages of the pinned arena; they belong to no context.
+fn allocate_on_host(shim: &Shim, pool: usize, size: u64) -> Result<u64, CUresult> {
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    shim.regions.insert(address, size, Place::HostPooled { pool }, 0, 0);
+    Ok(address)
+}
+
+/// A place that has left the map of addresses is used again once the GPU is done with it.
+fn free_on_host(region: &Region) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    pinned.forget(region)?;
+    pinned.arena.free(region.start, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
 impl Chosen {
     fn lock(&self) -> MutexGuard<'_, Vec<Choice>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -262,7 +295,7 @@ fn resolve(pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
 /// A synchronisation has passed `epoch` on a device.
 pub(crate) fn settled(device: u32, epoch: u64) -> Result<(), CUresult> {
     let shim = shim()?;
-    for pool in shim.pools.live().iter().filter(|pool| pool.device == device) {
+    for pool in shim.pools.live().iter().filter(|pool| [device, HOST].contains(&pool.device)) {
         pool.settle(epoch);
     }
     Ok(())
@@ -320,7 +353,7 @@ pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), C
     }
     let wire = stream::wire(stream)?;
     match shim()?.regions.find(address).map(|region| region.place) {
-        Some(Place::Pooled { .. }) => free(address, wire),
+        Some(Place::Pooled { .. } | Place::HostPooled { .. }) => free(address, wire),
         Some(Place::Device) => crate::memory::free_block(address),
         Some(Place::Mapped) if ipc::is_pooled(address) => ipc::close(address),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -330,11 +363,12 @@ pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), C
 /// Frees what starts at exactly this address and came from a pool.
 pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
     let shim = shim()?;
-    let region = shim.regions.remove(address, |region| matches!(region.place, Place::Pooled { .. }));
+    let region = shim.regions.remove(address, |region| region.pool().is_some());
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let Place::Pooled { pool } = region.place else { return Err(CUresult::ERROR_INVALID_VALUE) };
+    let pool = region.pool().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     match shim.pools.get(pool) {
         Some(pool) => pool.free(&region, stream),
+        None if region.is_pinned() => free_on_host(&region),
         // The pool was destroyed: its memory goes back as any other.
         None => {
             let memory = &shim.devices[region.device as usize].memory;
@@ -369,23 +403,36 @@ pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> 
 pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
     device(ordinal).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    if pool.device != ordinal.unsigned_abs() || pool.sharing == Sharing::Foreign {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    with_choice(pool.device, |choice| choice.current = Arc::clone(&pool))
+    select(ordinal.unsigned_abs(), &pool)
 }
 
-/// The ordinal that a location and an allocation type name; pools of the host and managed ones are refused by name.
-fn named(location: &CUmemLocation, kind: u32, function: Function) -> Result<CUdevice, CUresult> {
-    let kinds = location_type::DEVICE..=location_type::HOST_NUMA;
-    if !kinds.contains(&location.type_) || !(allocation_type::PINNED..=allocation_type::MANAGED).contains(&kind) {
+/// Makes a pool the current one of a device, or of the host, if it is of there.
+fn select(device: u32, pool: &Arc<Pool>) -> Result<(), CUresult> {
+    if pool.device != device || pool.sharing == Sharing::Foreign {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if location.type_ != location_type::DEVICE || kind == allocation_type::MANAGED {
-        return Err(refuse(function, "with a pool of host or managed memory is not supported yet"));
+    with_choice(device, |choice| choice.current = Arc::clone(pool))
+}
+
+/// The ordinal that a location and an allocation type name, or [`HOST`]; managed pools are refused by name. The host's
+/// nodes are one: where pages of the pinned arena lie, the system chooses.
+fn named(location: &CUmemLocation, kind: u32, function: Function) -> Result<u32, CUresult> {
+    if !(allocation_type::PINNED..=allocation_type::MANAGED).contains(&kind) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    Ok(location.id)
+    let named = match location.type_ {
+        location_type::DEVICE => {
+            device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+            location.id.unsigned_abs()
+        }
+        location_type::HOST => HOST,
+        location_type::HOST_NUMA if (0..MOST_NODES).contains(&location.id) => HOST,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    if kind == allocation_type::MANAGED {
+        return Err(refuse(function, "with a pool of managed memory is not supported yet"));
+    }
+    Ok(named)
 }
 
 /// # Safety
@@ -407,10 +454,12 @@ pub(crate) unsafe fn default_of(
     location: *mut CUmemLocation,
     kind: u32,
 ) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
     // SAFETY: handed on.
-    let ordinal = named(&unsafe { read(location) }?, kind, Function::cuMemGetDefaultMemPool)?;
-    // SAFETY: handed on.
-    unsafe { default_of_device(target, ordinal) }
+    let place = named(&unsafe { read(location) }?, kind, Function::cuMemGetDefaultMemPool)?;
+    target.write(with_choice(place, |choice| choice.default.handle())?);
+    Ok(())
 }
 
 /// # Safety
@@ -421,10 +470,12 @@ pub(crate) unsafe fn of_location(
     location: *mut CUmemLocation,
     kind: u32,
 ) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
     // SAFETY: handed on.
-    let ordinal = named(&unsafe { read(location) }?, kind, Function::cuMemGetMemPool)?;
-    // SAFETY: handed on.
-    unsafe { of_device(target, ordinal) }
+    let place = named(&unsafe { read(location) }?, kind, Function::cuMemGetMemPool)?;
+    target.write(with_choice(place, |choice| choice.current.handle())?);
+    Ok(())
 }
 
 /// # Safety
@@ -435,8 +486,9 @@ pub(crate) unsafe fn set_of_location(
     kind: u32,
     pool: CUmemoryPool,
 ) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
     // SAFETY: handed on.
-    set_of_device(named(&unsafe { read(location) }?, kind, Function::cuMemSetMemPool)?, pool)
+    select(named(&unsafe { read(location) }?, kind, Function::cuMemSetMemPool)?, &pool)
 }
 
 /// # Safety
@@ -452,18 +504,23 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
     let properties = unsafe { properties.read_unaligned() };
     crate::graph::forbid()?;
     let function = Function::cuMemPoolCreate;
-    let ordinal = named(&properties.location, properties.allocType, function)?;
+    let place = named(&properties.location, properties.allocType, function)?;
     if properties.reserved.iter().any(|byte| *byte != 0) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let sharing = match properties.handleTypes {
         0 => Sharing::Own,
-        FILE_DESCRIPTOR if device(ordinal)?.value(HANDLE_TYPES).unsigned_abs() & FILE_DESCRIPTOR != 0 => Sharing::Lent,
+        FILE_DESCRIPTOR if place != HOST && lends_pools(place)? => Sharing::Lent,
         // As attribute 119 says.
         _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
     };
-    target.write(make(&shim()?.pools, ordinal.unsigned_abs(), properties.maxSize as u64, sharing)?.handle());
+    target.write(make(&shim()?.pools, place, properties.maxSize as u64, sharing)?.handle());
     Ok(())
+}
+
+/// Whether pools of a device can be made to be shared.
+fn lends_pools(ordinal: u32) -> Result<bool, CUresult> {
+    Ok(device(ordinal.cast_signed())?.value(HANDLE_TYPES).unsigned_abs() & FILE_DESCRIPTOR != 0)
 }
 
 /// What was allocated in it stays until it is freed; a default pool gives 1.
@@ -480,9 +537,10 @@ pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
         Ok(())
     })??;
     shim.pools.remove(pool.slot.handle);
-    let memory = &shim.devices[pool.device as usize].memory;
-    for freed in pool.state().freed.drain(..) {
-        let _ = memory.free(freed.address, freed.epoch);
+    if let Some(device) = shim.devices.get(pool.device as usize) {
+        for freed in pool.state().freed.drain(..) {
+            let _ = device.memory.free(freed.address, freed.epoch);
+        }
     }
     Ok(())
 }
@@ -547,7 +605,13 @@ pub(crate) unsafe fn set_access(
     }
     for index in 0..count {
         // SAFETY: below `count`, by the contract.
-        check_grant(&unsafe { grants.add(index).read_unaligned() }, pool.device)?;
+        let grant = unsafe { grants.add(index).read_unaligned() };
+        check_grant(&grant, pool.device)?;
+        if pool.device == HOST {
+            let (bit, mut state) = (1_u32.checked_shl(grant.location.id.unsigned_abs()).unwrap_or(0), pool.state());
+            let allowed = grant.flags == access_flags::READ_WRITE;
+            state.granted = if allowed { state.granted | bit } else { state.granted & !bit };
+        }
     }
     Ok(())
 }
@@ -566,7 +630,7 @@ fn check_grant(grant: &CUmemAccessDesc, own: u32) -> Result<(), CUresult> {
     }
 }
 
-/// The pool's own device has access, the host is never told that it has.
+/// The pool's own device has access, or the host; other devices where that was granted.
 ///
 /// # Safety
 ///
@@ -584,9 +648,10 @@ pub(crate) unsafe fn access(
     let granted = match location.type_ {
         location_type::DEVICE => {
             device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-            location.id.unsigned_abs() == pool.device
+            let bit = 1_u32.checked_shl(location.id.unsigned_abs()).unwrap_or(0);
+            location.id.unsigned_abs() == pool.device || (pool.device == HOST && pool.state().granted & bit != 0)
         }
-        location_type::HOST => false,
+        location_type::HOST => pool.device == HOST,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
     target.write(if granted { access_flags::READ_WRITE } else { access_flags::NONE });

@@ -71,8 +71,19 @@ impl Allocation {
         }
     }
 
-    fn wire(&self) -> u32 {
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
         self.slot.index + 1
+    }
+
+    /// One more mapping keeps it.
+    pub(crate) fn map(&self, shim: &Shim) -> Result<(), CUresult> {
+        self.change(shim, |uses| uses.mappings += 1)
+    }
+
+    /// One mapping less does.
+    pub(crate) fn unmap(&self, shim: &Shim) -> Result<(), CUresult> {
+        self.change(shim, |uses| uses.mappings -= 1)
     }
 
     /// Changes what keeps the block, and gives it back when nothing does any more. A mapped block without a handle can
@@ -216,6 +227,13 @@ pub(crate) fn adopt(
     Ok(allocation.slot.handle as u64)
 }
 
+/// Runs `body` so that both sides see one order of what it does to blocks.
+pub(crate) fn in_order<T>(body: impl FnOnce(&Shim) -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let shim = shim()?;
+    let _order = shim.virtual_memory.lock();
+    body(shim)
+}
+
 /// A whole reservation in which nothing is mapped.
 pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let (shim, size) = (shim()?, size as u64);
@@ -285,7 +303,7 @@ pub(crate) unsafe fn create(
 }
 
 /// The block behind a handle that may still be used.
-fn allocation(shim: &Shim, handle: CUmemGenericAllocationHandle) -> Result<Arc<Allocation>, CUresult> {
+pub(crate) fn allocation(shim: &Shim, handle: CUmemGenericAllocationHandle) -> Result<Arc<Allocation>, CUresult> {
     let allocation = shim.allocations.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let alive = allocation.uses.lock().unwrap_or_else(PoisonError::into_inner).handles > 0;
     if alive { Ok(allocation) } else { Err(CUresult::ERROR_INVALID_VALUE) }
@@ -314,7 +332,7 @@ pub(crate) fn map(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     shim.session.call(0, &kdMemoryMap { address, size, offset, memory: allocation.wire() })?;
-    allocation.change(shim, |uses| uses.mappings += 1)?;
+    allocation.map(shim)?;
     let device = allocation.device.unsigned_abs();
     shim.regions.insert(address, size, Place::Mapped, device, 0);
     // The worker has checked that nothing is mapped there.
@@ -331,7 +349,7 @@ pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     for (start, _) in tiles {
         shim.regions.remove(start, |region| region.place == Place::Mapped);
         let Some((_, allocation)) = state.mapped.remove(start) else { continue };
-        allocation.change(shim, |uses| uses.mappings -= 1)?;
+        allocation.unmap(shim)?;
     }
     Ok(())
 }

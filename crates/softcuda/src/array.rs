@@ -12,6 +12,7 @@ use crate::border::{Outcome, unsupported};
 use crate::context::{self, Context};
 use crate::handles::{Registry, mint};
 use crate::space::{self, Kind};
+use crate::sparse::Backing;
 use crate::{memory, process};
 
 /// Flags of a descriptor.
@@ -22,8 +23,10 @@ mod flag {
     pub(super) const GATHER: u32 = 8;
     /// Depth buffers and colour attachments belong to graphics.
     pub(super) const GRAPHICS: u32 = 0x30;
-    /// Memory that is mapped later.
-    pub(super) const UNBACKED: u32 = 0xc0;
+    /// Memory that is mapped later, tile by tile.
+    pub(super) const SPARSE: u32 = 0x40;
+    /// Memory that is mapped later, as a whole.
+    pub(super) const DEFERRED: u32 = 0x80;
 }
 
 /// Faces of a cube.
@@ -88,9 +91,6 @@ impl Format {
         if !format.is_possible() || it.Flags & flag::GRAPHICS != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if it.Flags & flag::UNBACKED != 0 {
-            return Err(unsupported("an array whose memory is mapped later"));
-        }
         Ok(format)
     }
 
@@ -111,12 +111,19 @@ impl Format {
         self.flags & flag != 0
     }
 
+    /// Whether its memory is mapped later, tile by tile.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.has(flag::SPARSE)
+    }
+
     /// Whether such an array exists: which extents go together, and how large they are.
     fn is_possible(&self) -> bool {
         let [width, height, depth] = self.extent;
         let (layered, cube, gather) = (self.has(flag::LAYERED), self.has(flag::CUBE), self.has(flag::GATHER));
         let flat = height > 0 && depth == 0;
-        if width == 0 || (gather && (!flat || width.max(height) > EDGE)) {
+        // Tiles are flat or solid, and an array has either tiles or memory for the whole of it.
+        let tiled = !self.is_sparse() || (height > 0 && !cube && !self.has(flag::DEFERRED));
+        if width == 0 || !tiled || (gather && (!flat || width.max(height) > EDGE)) {
             return false;
         }
         match (cube, layered) {
@@ -161,7 +168,7 @@ impl Format {
     }
 
     /// Where its texels are, when the first is at `address`; `None` beyond all bounds.
-    fn place(&self, address: u64) -> Option<Level> {
+    pub(crate) fn place(&self, address: u64) -> Option<Level> {
         let [width, height, depth] = self.extent.map(|size| u32::try_from(size.max(1)).ok());
         let (width, height, depth) = (width?, height?, depth?);
         let pitch = u64::from(width) * self.texel_bytes();
@@ -202,13 +209,20 @@ pub(crate) struct Array {
     context: u64,
     /// Start of the memory it owns; 0 for a level, whose mipmap owns it.
     memory: u64,
+    /// That memory, where it is mapped later.
+    backing: Option<Arc<Backing>>,
 }
 
 impl Array {
     /// Bytes of its texels.
     pub(crate) fn bytes(&self) -> u64 {
         let slices = u64::from(self.level.extent[2]) * u64::from(self.level.layers);
-        self.level.slice * slices
+        self.level.slice * (slices - 1) + self.level.pitch * u64::from(self.level.extent[1])
+    }
+
+    /// Memory that is mapped later; a level's is its mipmap's.
+    pub(crate) fn own_backing(&self) -> Option<Arc<Backing>> {
+        self.backing.clone()
     }
 
     /// Its handle.
@@ -224,6 +238,8 @@ pub(crate) struct Mipmap {
     pub(crate) levels: Vec<Arc<Array>>,
     context: u64,
     memory: u64,
+    /// The memory, where it is mapped later.
+    pub(crate) backing: Option<Arc<Backing>>,
 }
 
 impl Mipmap {
@@ -238,8 +254,25 @@ static ARRAYS: Registry<Array> = Registry::new();
 /// Mipmaps that live.
 static MIPMAPS: Registry<Mipmap> = Registry::new();
 
+/// Where levels lie, and what they lie in.
+struct Allocated {
+    memory: u64,
+    levels: Vec<Level>,
+    backing: Option<Arc<Backing>>,
+}
+
+/// Memory for formats that follow each other, or addresses that it will be mapped to.
+fn allocate(context: &Context, formats: &[Format]) -> Outcome<Allocated> {
+    if formats.first().is_some_and(|format| format.has(flag::SPARSE | flag::DEFERRED)) {
+        let (backing, levels) = Backing::new(context, formats)?;
+        return Ok(Allocated { memory: backing.start(), levels, backing: Some(backing) });
+    }
+    let (memory, levels) = allocate_now(context, formats)?;
+    Ok(Allocated { memory, levels, backing: None })
+}
+
 /// Memory for formats that follow each other: its start, and each one's level.
-fn allocate(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Level>)> {
+fn allocate_now(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Level>)> {
     /// What levels are aligned to: the largest texel.
     const ALIGN: u64 = 16;
     let mut end = 0_u64;
@@ -261,9 +294,9 @@ fn allocate(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Level>)>
 
 /// `cuArray3DCreate`.
 pub(crate) fn create(context: &Context, format: Format) -> Outcome<Arc<Array>> {
-    let (memory, levels) = allocate(context, &[format])?;
+    let Allocated { memory, levels, backing } = allocate(context, &[format])?;
     let [level] = levels.as_slice() else { return Err(CUresult::ERROR_UNKNOWN) };
-    let array = Arc::new(Array { handle: mint(), format, level: *level, context: context.id, memory });
+    let array = Arc::new(Array { handle: mint(), format, level: *level, context: context.id, memory, backing });
     ARRAYS.insert(array.handle, Arc::clone(&array));
     Ok(array)
 }
@@ -277,14 +310,15 @@ pub(crate) fn create_mipmap(context: &Context, format: Format, wanted: u32) -> O
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let formats: Vec<_> = (0..wanted.clamp(1, longest.ilog2() + 1)).map(|number| format.level(number)).collect();
-    let (memory, levels) = allocate(context, &formats)?;
+    let Allocated { memory, levels, backing } = allocate(context, &formats)?;
     let level = |(format, level): (&Format, Level)| {
-        let array = Arc::new(Array { handle: mint(), format: *format, level, context: context.id, memory: 0 });
+        let (handle, context) = (mint(), context.id);
+        let array = Arc::new(Array { handle, format: *format, level, context, memory: 0, backing: None });
         ARRAYS.insert(array.handle, Arc::clone(&array));
         array
     };
     let levels = formats.iter().zip(levels).map(level).collect();
-    let mipmap = Arc::new(Mipmap { handle: mint(), levels, context: context.id, memory });
+    let mipmap = Arc::new(Mipmap { handle: mint(), levels, context: context.id, memory, backing });
     MIPMAPS.insert(mipmap.handle, Arc::clone(&mipmap));
     Ok(mipmap)
 }

@@ -79,9 +79,9 @@ static ROWS: &[(u32, &[i32])] = &[
     // 98 remote writes, host registration, host page tables, managed from host, virtual memory, file handles.
     (98, &[0, 1, 0, 0, 1, 1, 0, 0]),
     // 106 blocks, compression, persisting L2, access window, RDMA, reserved shared, sparse arrays, read-only register.
-    (106, &[BLOCKS as i32, 0, 39_321_600, LARGEST_ACCESS_WINDOW as i32, 0, SHARED_RESERVED as i32, 0, 1]),
+    (106, &[BLOCKS as i32, 0, 39_321_600, LARGEST_ACCESS_WINDOW as i32, 0, SHARED_RESERVED as i32, 1, 1]),
     // 114 timeline semaphores, pools, RDMA (three), pool handles, clusters, deferred arrays.
-    (114, &[0, 1, 0, 0, 0, 0, 0, 0]),
+    (114, &[0, 1, 0, 0, 0, 0, 0, 1]),
     // 122 64-bit stream memory operations, NOR waits, DMA buffers, IPC events, sync domains, tensor maps, fabric.
     (122, &[1, 1, 0, 1, SYNC_DOMAINS as i32, 0, 0]),
     // 129 unified function pointers, NUMA (two), multicast, MPS, host NUMA id, and the rest of 13.0's ids.

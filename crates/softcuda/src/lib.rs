@@ -69,6 +69,7 @@ mod reference;
 mod settings;
 mod shared_marks;
 mod space;
+mod sparse;
 mod stream;
 mod stream_attributes;
 mod texture;

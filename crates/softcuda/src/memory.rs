@@ -226,9 +226,10 @@ pub(crate) fn give_back(region: &Region) -> Outcome {
     Ok(())
 }
 
-/// `cuMemGetAddressRange`: start and size; `NOT_FOUND` for an address that is in no range.
+/// `cuMemGetAddressRange`: start and size; `NOT_FOUND` for an address that is in no range, or in registered memory.
 pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
-    let region = space::find(address).filter(|region| !region.is_host()).ok_or(CUresult::ERROR_NOT_FOUND)?;
+    let is_ours = |region: &Region| !matches!(region.kind, Kind::Registered(_));
+    let region = space::find(address).filter(is_ours).ok_or(CUresult::ERROR_NOT_FOUND)?;
     Ok((region.start, region.size))
 }
 

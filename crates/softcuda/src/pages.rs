@@ -78,6 +78,19 @@ impl Range {
         map(start, size, Protection::None, flags, file.as_raw_fd(), offset).map(drop)
     }
 
+    /// Replaces the pages at `start` by those of `file` from `offset` on, at no moment without access.
+    pub(crate) fn replace(&self, start: u64, size: u64, file: &OwnedFd, offset: u64) -> io::Result<()> {
+        self.check(start, size)?;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        map(start, size, Protection::ReadWrite, flags, file.as_raw_fd(), offset).map(drop)
+    }
+
+    /// Replaces the pages at `start` by zeroes, at no moment without access.
+    pub(crate) fn clear(&self, start: u64, size: u64) -> io::Result<()> {
+        self.check(start, size)?;
+        map(start, size, Protection::ReadWrite, libc::MAP_FIXED | ANONYMOUS, -1, 0).map(drop)
+    }
+
     /// Takes the pages away; the addresses stay reserved.
     pub(crate) fn detach(&self, start: u64, size: u64) -> io::Result<()> {
         self.check(start, size)?;

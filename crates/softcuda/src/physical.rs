@@ -23,6 +23,9 @@ pub(crate) const GRANULARITY: u64 = 2 << 20;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
 pub(crate) const FILE_DESCRIPTOR: u32 = 1;
 
+/// `CU_MEM_CREATE_USAGE_TILE_POOL`: arrays may be mapped to the block.
+pub(crate) const TILE_POOL: u16 = 1;
+
 /// What stands behind the bytes of a block's own file, before the UUID of its device.
 const MARK: [u8; 16] = *b"katydid softblk\0";
 /// Both together.
@@ -62,6 +65,8 @@ pub(crate) struct Block {
     offset: u64,
     /// A file of its own, for a block that other processes may have.
     own: Option<OwnedFd>,
+    /// Whether arrays may be mapped to it.
+    pub(crate) is_tiles: bool,
     /// Bytes that the device is charged with: none for another process's block.
     charged: u64,
     /// How often the handle may still be released: 1, and 1 for each `cuMemRetainAllocationHandle`.
@@ -120,7 +125,8 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     let is_wished = properties.requestedHandleTypes != 0;
     let own = is_wished.then(|| device_file(device, size).ok()).flatten();
     let offset = if own.is_some() { 0 } else { device.memory.physical.next.fetch_add(size, Ordering::Relaxed) };
-    let block = Block { handle: mint(), device, size, offset, own, charged: size, holds: Mutex::new(1) };
+    let is_tiles = properties.usage & TILE_POOL != 0;
+    let block = Block { handle: mint(), device, size, offset, own, is_tiles, charged: size, holds: Mutex::new(1) };
     let block = Arc::new(block);
     if offset.checked_add(size).is_none_or(|end| end > FILE) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -152,7 +158,8 @@ pub(crate) fn import(file: OwnedFd) -> Outcome<Arc<Block>> {
         return Err(wrong);
     }
     let own = Some(OwnedFd::from(file));
-    let block = Block { handle: mint(), device, size, offset: 0, own, charged: 0, holds: Mutex::new(1) };
+    let is_tiles = false;
+    let block = Block { handle: mint(), device, size, offset: 0, own, is_tiles, charged: 0, holds: Mutex::new(1) };
     let block = Arc::new(block);
     BLOCKS.insert(block.handle, Arc::clone(&block));
     Ok(block)

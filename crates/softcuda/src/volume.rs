@@ -73,7 +73,8 @@ fn inside(array: &Array, [x, y, z]: [u64; 3], [width, height, depth]: Extent) ->
     let [_, rows, deep] = level.extent.map(u64::from);
     let slices = deep * u64::from(level.layers);
     let fits = |first: u64, count: u64, end: u64| first.checked_add(count).is_some_and(|stop| stop <= end);
-    if !fits(x, width, level.pitch) || !fits(y, height, rows) || !fits(z, depth, slices) {
+    let row = u64::from(level.extent[0]) * array.format.texel_bytes();
+    if !fits(x, width, row) || !fits(y, height, rows) || !fits(z, depth, slices) {
         return None;
     }
     let start = z * level.slice + y * level.pitch + x;

@@ -6,6 +6,7 @@
 //! protocols, [`job`] and [`companion`], by which a job is held, kept and resumed. `docs/wire-protocol.md` has all of it
 //! to the byte.
 
+pub mod array_map;
 pub mod codec;
 pub mod companion;
 pub mod envelope;

@@ -6,12 +6,18 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
-use katydid_cuda_sys::{CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D, CUarray, CUresult, CUstream, memory_type};
+use katydid_cuda_sys::{
+    CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D, CUarray,
+    CUarrayMapInfo, CUresult, CUstream, memory_type,
+};
+use katydid_wire::array_map::Change;
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
 use katydid_wire::message::{
-    kdArrayCopy, kdArrayCreate, kdArrayCreateReply, kdArrayDestroy, kdArrayDestroyReply, kdArrayRead, kdArrayReadReply,
-    kdArrayWrite, kdMipmapCreate, kdMipmapCreateReply, kdMipmapLevel, kdMipmapLevelReply,
+    kdArrayCopy, kdArrayCreate, kdArrayCreateReply, kdArrayDestroy, kdArrayDestroyReply, kdArrayMap, kdArrayMapReply,
+    kdArrayNeeds, kdArrayNeedsReply, kdArrayRead, kdArrayReadReply, kdArraySparse, kdArraySparseReply, kdArrayWrite,
+    kdMipmapCreate, kdMipmapCreateReply, kdMipmapLevel, kdMipmapLevelReply,
 };
 
 use super::{Called, Detached, Enqueued, done};
@@ -25,6 +31,9 @@ const LENGTH: usize = 4;
 
 /// What the texels of a descriptor take; the largest texel where the format is not known here.
 fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
+    if it.Flags & LATER != 0 {
+        return 0;
+    }
     let channel = match it.Format {
         0x01 | 0x08 => 1,
         0x02 | 0x09 | 0x10 => 2,
@@ -34,6 +43,9 @@ fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
         [it.Width, it.Height, it.Depth].into_iter().fold(1_u64, |all, size| all.saturating_mul(size.max(1) as u64));
     texels.saturating_mul(channel).saturating_mul(u64::from(it.NumChannels))
 }
+
+/// Flags of arrays whose memory is mapped later, and charged with the blocks that it is.
+const LATER: u32 = 0x40 | 0x80;
 
 /// Charges the quota; out of memory when it leaves less.
 fn charge(session: &mut Session, bytes: u64) -> Result<(), Fault> {
@@ -142,6 +154,86 @@ pub(crate) fn kdArrayDestroy(
         };
         (status, kdArrayDestroyReply {})
     }))
+}
+
+/// What the driver says of a sparse array's tiles.
+pub(crate) fn kdArraySparse(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdArraySparse,
+) -> Called<kdArraySparseReply> {
+    let driver = Arc::clone(&session.shared.driver);
+    let told: CUDA_ARRAY_SPARSE_PROPERTIES = match session.tables.arrays.get(message.array)? {
+        Held::Mipmap(mipmap) => {
+            // SAFETY: a mipmap of the session; the output outlives the call.
+            ask(|out| unsafe { driver.cuMipmappedArrayGetSparseProperties(out, mipmap) })?
+        }
+        Held::Array(array) | Held::Level(array, _) => {
+            // SAFETY: an array of the session; the output outlives the call.
+            ask(|out| unsafe { driver.cuArrayGetSparseProperties(out, array) })?
+        }
+    };
+    let [width, height, depth] = told.tileExtent;
+    let (first, tail, flags) = (told.miptailFirstLevel, told.miptailSize, told.flags);
+    done(kdArraySparseReply { width, height, depth, first, tail, flags })
+}
+
+/// The memory that an array needs which is mapped as a whole.
+pub(crate) fn kdArrayNeeds(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdArrayNeeds,
+) -> Called<kdArrayNeedsReply> {
+    let (driver, device) = (Arc::clone(&session.shared.driver), message.device);
+    let told: CUDA_ARRAY_MEMORY_REQUIREMENTS = match session.tables.arrays.get(message.array)? {
+        Held::Mipmap(mipmap) => {
+            // SAFETY: a mipmap of the session; the output outlives the call.
+            ask(|out| unsafe { driver.cuMipmappedArrayGetMemoryRequirements(out, mipmap, device) })?
+        }
+        Held::Array(array) | Held::Level(array, _) => {
+            // SAFETY: an array of the session; the output outlives the call.
+            ask(|out| unsafe { driver.cuArrayGetMemoryRequirements(out, array, device) })?
+        }
+    };
+    done(kdArrayNeedsReply { size: told.size as u64, alignment: told.alignment as u64 })
+}
+
+/// One change with handles in the place of ids.
+fn change(session: &Session, it: &Change) -> Result<CUarrayMapInfo, Fault> {
+    let resource = match session.tables.arrays.get(it.array)? {
+        Held::Mipmap(mipmap) => mipmap.address(),
+        Held::Array(array) | Held::Level(array, _) => array.address(),
+    };
+    let memHandle = if it.memory == 0 { 0 } else { session.virtual_memory.block(it.memory)? };
+    Ok(CUarrayMapInfo {
+        resourceType: it.kind,
+        resource,
+        subresourceType: it.part,
+        subresource: it.place,
+        memOperationType: it.operation,
+        memHandleType: it.handle_kind,
+        memHandle,
+        offset: it.offset,
+        deviceBitMask: it.devices,
+        flags: it.unused[0],
+        reserved: [it.unused[1], it.unused[2]],
+    })
+}
+
+/// Maps parts of arrays to blocks, or takes them away, in the order of a stream.
+pub(crate) fn kdArrayMap(session: &mut Session, head: &FrameHead, message: kdArrayMap<'_>) -> Called<kdArrayMapReply> {
+    let damaged = || {
+        let reason = format!("{} bytes are no whole records", message.changes.len());
+        SessionError::DamagedPart { message: "kdArrayMap", part: "changes", reason }
+    };
+    let changes = Change::decode_all(message.changes).ok_or_else(damaged)?;
+    let mut infos = changes.iter().map(|it| change(session, it)).collect::<Result<Vec<_>, _>>()?;
+    let stream: CUstream = session.handle(head, message.stream)?;
+    // A frame bounds their number.
+    let count = infos.len() as u32;
+    // SAFETY: arrays and blocks of the session; the list has so many entries and outlives the call.
+    unsafe { session.driver().cuMemMapArrayAsync(infos.as_mut_ptr(), count, stream) }.ok()?;
+    done(kdArrayMapReply {})
 }
 
 /// Rows of `width` bytes without gaps, as many as `height`, and the number of their bytes.

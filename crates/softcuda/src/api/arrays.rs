@@ -6,12 +6,15 @@
 
 use katydid_cuda_sys::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR,
-    CUarray, CUmipmappedArray, CUresult,
+    CUarray, CUarrayMapInfo, CUmipmappedArray, CUresult, CUstream,
 };
 
 use crate::array::{self, Format};
 use crate::border::{In, Out, api};
-use crate::{current, device};
+use crate::{current, device, sparse, stream};
+
+/// More changes in one call make no sense.
+const MOST_CHANGES: u32 = 1 << 20;
 
 api! {
     /// One or two dimensions without flags.
@@ -62,34 +65,41 @@ api! {
         array::destroy_mipmap(mipmap)?;
     }
 
-    /// No array here has its memory mapped later, and only those answer.
-    fn cuArrayGetMemoryRequirements(_needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>, array: CUarray, device: i32) {
-        array::resolve(array)?;
+    /// Only of arrays whose memory is mapped later, as a whole.
+    fn cuArrayGetMemoryRequirements(needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>, array: CUarray, device: i32) {
         device::get(device)?;
-        return Err(CUresult::ERROR_INVALID_VALUE);
+        needs.set(sparse::requirements(array)?);
     }
 
     /// As for arrays.
     fn cuMipmappedArrayGetMemoryRequirements(
-        _needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+        needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
         mipmap: CUmipmappedArray,
         device: i32,
     ) {
-        array::resolve_mipmap(mipmap)?;
         device::get(device)?;
-        return Err(CUresult::ERROR_INVALID_VALUE);
+        needs.set(sparse::mipmap_requirements(mipmap)?);
     }
 
-    /// No array here is sparse, and only those answer.
-    fn cuArrayGetSparseProperties(_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, array: CUarray) {
-        array::resolve(array)?;
-        return Err(CUresult::ERROR_INVALID_VALUE);
+    /// Only of sparse arrays.
+    fn cuArrayGetSparseProperties(properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, array: CUarray) {
+        properties.set(sparse::properties(array)?);
     }
 
     /// As for arrays.
-    fn cuMipmappedArrayGetSparseProperties(_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, mipmap: CUmipmappedArray) {
-        array::resolve_mipmap(mipmap)?;
-        return Err(CUresult::ERROR_INVALID_VALUE);
+    fn cuMipmappedArrayGetSparseProperties(properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, mipmap: CUmipmappedArray) {
+        properties.set(sparse::mipmap_properties(mipmap)?);
+    }
+
+    /// Nothing changes unless all entries are right; the changes are work of the stream.
+    fn cuMemMapArrayAsync(infos: *const CUarrayMapInfo, count: u32, handle: CUstream) {
+        let stream = stream::resolve(handle)?;
+        if infos.is_null() || count == 0 || count > MOST_CHANGES {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's array has `count` entries.
+        let infos: Vec<_> = (0..count as usize).map(|at| unsafe { infos.add(at).read_unaligned() }).collect();
+        sparse::map(&infos, &stream)?;
     }
 
     /// No array here has planes, as only video formats do.

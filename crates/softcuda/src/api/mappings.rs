@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
 
 use crate::border::{In, Out, address, api};
-use crate::physical::{self, FILE_DESCRIPTOR, GRANULARITY};
+use crate::physical::{self, FILE_DESCRIPTOR, GRANULARITY, TILE_POOL};
 use crate::{device, process, vmm};
 
 /// More grants than places make no sense.
@@ -100,8 +100,9 @@ api! {
         let block = physical::get(handle)?;
         let location = CUmemLocation { type_: location_type::DEVICE, id: block.device.ordinal };
         let requestedHandleTypes = if block.is_shareable() { FILE_DESCRIPTOR } else { 0 };
-        let base = CUmemAllocationProp::default();
-        properties.set(CUmemAllocationProp { type_: allocation_type::PINNED, requestedHandleTypes, location, ..base });
+        let usage = if block.is_tiles { TILE_POOL } else { 0 };
+        let base = CUmemAllocationProp { type_: allocation_type::PINNED, usage, ..CUmemAllocationProp::default() };
+        properties.set(CUmemAllocationProp { requestedHandleTypes, location, ..base });
     }
 
     /// The same handle, to be released once more.

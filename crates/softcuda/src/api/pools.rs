@@ -15,7 +15,7 @@ use katydid_cuda_sys::{
 use katydid_graph::Taken;
 
 use crate::border::{In, Out, Outcome, api, unsupported};
-use crate::pool::{self, Attribute, Pool, Wanted, resolve};
+use crate::pool::{self, Attribute, Place, Pool, Wanted, resolve};
 use crate::stream::{self, Stream};
 use crate::{device, graphs, memory, process};
 
@@ -191,14 +191,14 @@ api! {
         }
     }
 
-    /// Of a device; the host is never told that it has access.
+    /// Of a device, or of the host to its own memory.
     fn cuMemPoolGetAccess(flags: Out<u32>, pool: CUmemoryPool, location: In<CUmemLocation>) {
         let pool = resolve(pool)?;
         let grants = match location.0.type_ {
             location_type::DEVICE => {
                 pool.grants(device::get(location.0.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?.ordinal)
             }
-            location_type::HOST => false,
+            location_type::HOST => matches!(pool.place, Place::Host),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
         flags.set(if grants { access_flags::READ_WRITE } else { access_flags::NONE });
