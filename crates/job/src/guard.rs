@@ -97,9 +97,15 @@ impl Guard {
         let process = guard.spawn()?;
         drop(theirs);
         let mut guard = Self { link: Some(ours), process, first: 0, ended: HashMap::new() };
-        match guard.hear(None)? {
-            Some(Word::Started(pid)) => guard.first = pid,
-            Some(Word::Failed(code)) => return Err(io::Error::from_raw_os_error(code)),
+        // A signal that reaches us meanwhile interrupts the wait: it is passed on later.
+        let word = loop {
+            if let Some(word) = guard.hear(None)? {
+                break word;
+            }
+        };
+        match word {
+            Word::Started(pid) => guard.first = pid,
+            Word::Failed(code) => return Err(io::Error::from_raw_os_error(code)),
             _ => return Err(io::Error::other("the guard of its processes has ended")),
         }
         Ok(guard)
