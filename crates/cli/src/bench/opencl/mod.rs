@@ -106,6 +106,8 @@ fn run(layout: &Layout, way: &Way, quick: bool) -> Result<Report, Failure> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("bench-opencl-body").args(quick.then_some("--quick"));
     if let Some(server) = &way.server {
+        // The vendors' file names our library as the linker's search finds it.
+        command.env(layout::SEARCH, layout.program_search());
         command.env(layout::VENDORS, layout.vendors()).env_remove(layout::ICD_LIBRARIES);
         command.env(address::VARIABLE, server.to_string());
     }
