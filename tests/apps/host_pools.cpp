@@ -67,6 +67,9 @@ static void pool_on(CUmemLocationType kind, const char *name) {
     CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     OK(cuMemPoolGetAccess(&flags, pool, &device));
     CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "access %d", flags);
+    CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0};
+    OK(cuMemPoolGetAccess(&flags, pool, &host));
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "the host has %d", flags);
     CUdeviceptr memory, second;
     OK(cuMemAllocFromPoolAsync(&memory, BYTES, pool, stream));
     OK(cuMemAllocFromPoolAsync(&second, 100, pool, stream));
@@ -79,7 +82,7 @@ static void pool_on(CUmemLocationType kind, const char *name) {
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
     CHECK(used >= BYTES + 100, "%llu bytes in use", (unsigned long long)used);
     OK(cuMemFreeAsync(memory, stream));
-    OK(cuMemFree(second));
+    OK(cuMemFreeAsync(second, stream));
     OK(cuStreamSynchronize(stream));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(memory, stream));
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));

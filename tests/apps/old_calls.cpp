@@ -79,6 +79,18 @@ static void narrow() {
     OK(cuModuleLoadData(&module, MODULE_PTX));
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, global(&address, &size, module, "counter"));
     OK(cuModuleUnload(module));
+    auto first_total = reinterpret_cast<CUresult (*)(unsigned *, CUdevice)>(dlsym(library, "cuDeviceTotalMem"));
+    size_t whole = 0;
+    unsigned held = 0;
+    OK(cuDeviceTotalMem(&whole, 0));
+    OK(first_total(&held, 0));
+    CHECK(held == (whole > UINT32_MAX ? UINT32_MAX : whole), "%u of %zu bytes", held, whole);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, first_total(nullptr, 0));
+    for (const char *name : {"cuMemGetAttribute", "cuMemGetAttribute_v2"}) {
+        auto undeclared = reinterpret_cast<CUresult (*)()>(dlsym(library, name));
+        CHECK(undeclared != nullptr, "no %s", name);
+        EXPECT(CUDA_ERROR_NOT_SUPPORTED, undeclared());
+    }
     auto profiler = reinterpret_cast<CUresult (*)(const char *, const char *, int)>(dlsym(library, "cuProfilerInitialize"));
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, profiler("", "", 1));
     printf("32-bit forms\n");

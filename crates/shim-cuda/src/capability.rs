@@ -7,7 +7,7 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 28] = [
+const REFUSED: [usize; 26] = [
     88,  // pageable memory from the device
     92,  // operations on memory in streams, first form
     93,  //   with 64 bits
@@ -33,8 +33,6 @@ const REFUSED: [usize; 28] = [
     136, // decompression
     137, //   its largest piece
     138, // sharing with Vulkan
-    141, // virtual memory on host nodes
-    145, // virtual memory on the host
     146, // host memory shared as dma-buf
 ];
 

@@ -14,7 +14,7 @@ use crate::graph::capture;
 use crate::handle::object;
 use crate::session::{Shim, shim};
 use crate::transfer::{Way, copy_in, copy_out};
-use crate::{current, pinned, stream};
+use crate::{pinned, stream};
 
 /// What the program says of a side.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -150,7 +150,7 @@ unsafe fn copy(
     stream: CUstream,
     wait: Wait,
 ) -> Result<(), CUresult> {
-    let context = current::wire()?;
+    let context = stream::asked_in(stream)?;
     if size == 0 || (wait == Wait::No && capture::copy(stream, target, source, size)?) {
         return Ok(());
     }

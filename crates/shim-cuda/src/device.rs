@@ -267,6 +267,18 @@ pub(crate) unsafe fn total_memory(target: *mut usize, ordinal: CUdevice) -> Resu
     Ok(())
 }
 
+/// The same in the 32 bits of CUDA 2: what is more than they hold is all they hold.
+///
+/// # Safety
+///
+/// As [`driver_version`].
+pub(crate) unsafe fn total_memory_first(target: *mut u32, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(u32::try_from(device(ordinal)?.facts.total_memory).unwrap_or(u32::MAX));
+    Ok(())
+}
+
 /// # Safety
 ///
 /// As [`driver_version`].

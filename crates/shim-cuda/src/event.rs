@@ -154,9 +154,16 @@ pub(crate) unsafe fn elapsed_time_v2(target: *mut f32, start: CUevent, end: CUev
 ///
 /// As for [`elapsed_time`].
 unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) -> Result<(), CUresult> {
+    let (start, end) = (object(start)?, object(end)?);
+    let is_recorded = |event: &Event| event.was_recorded.load(Ordering::Relaxed);
+    // Looked at before the place for the answer is, as the driver does; of others' events the worker's driver knows more.
+    let is_wrong =
+        start.context.slot != end.context.slot || (target.is_null() && !(is_recorded(&start) && is_recorded(&end)));
+    if is_wrong {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let (start, end) = (object(start)?, object(end)?);
     let message = kdElapsedTime { start: start.wire(), end: end.wire(), version };
     target.write(shim()?.session.call(current::wire_or_of(&start.context)?, &message)?.milliseconds);
     Ok(())

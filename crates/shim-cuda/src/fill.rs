@@ -7,7 +7,7 @@ use katydid_wire::message::kdFill;
 use crate::copy::{Claim, Side, locate};
 use crate::graph::capture;
 use crate::session::shim;
-use crate::{current, stream};
+use crate::stream;
 
 /// What is written where: elements of a size, in rows at a pitch. All but counts are bytes.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl Fill {
     }
 
     fn run(self, stream: CUstream) -> Result<(), CUresult> {
-        let context = current::wire()?;
+        let context = stream::asked_in(stream)?;
         if self.width == 0 || self.height == 0 || capture::fill(stream, &self.node())? {
             return Ok(());
         }

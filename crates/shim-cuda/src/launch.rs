@@ -17,6 +17,7 @@ use katydid_wire::message::kdLaunch;
 
 use crate::border::refuse;
 use crate::code::Code;
+use crate::context::Context;
 use crate::device::Device;
 use crate::function::Function;
 use crate::graph::capture;
@@ -57,6 +58,16 @@ impl Target {
         match self {
             Self::Function(function) => (function.wire(), 0),
             Self::Kernel(kernel) => (0, kernel.wire()),
+        }
+    }
+
+    /// Refuses a function in a stream of another context; kernels are at home in all of them.
+    fn check_context(&self, of_stream: Arc<Context>) -> Result<(), CUresult> {
+        match self {
+            Self::Function(function) if function.context.slot != of_stream.owner().slot => {
+                Err(CUresult::ERROR_INVALID_HANDLE)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -296,8 +307,13 @@ unsafe fn launch(
         return Ok(());
     }
     let target = Target::of(function)?;
-    let context = current::active()?;
-    let stream = stream::wire(stream)?;
+    let (stream, of_stream) = stream::wire_and_context(stream)?;
+    // On a thread without a context the stream says which one is meant.
+    let context = match (&of_stream, current::get()) {
+        (Some(of_stream), None) => Arc::clone(of_stream),
+        _ => current::active()?,
+    };
+    target.check_context(of_stream.unwrap_or_else(|| Arc::clone(&context)))?;
     let device = &shim()?.devices[context.device as usize];
     let code = target.code()?;
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
@@ -313,7 +329,7 @@ unsafe fn launch(
     let start = block.len();
     // SAFETY: handed on.
     unsafe { code.layout.pack(params.array, params.extra, &mut block) }.map_err(code_of)?;
-    let named = pinned::push_named(&block[start..], stream)?;
+    let named = pinned::push_named(&block[start..], context.wire(), stream)?;
     let (function, kernel) = target.wire();
     let sent = shim()?.session.enqueue(
         context.wire(),

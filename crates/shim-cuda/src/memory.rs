@@ -88,8 +88,8 @@ pub(crate) unsafe fn allocate_pitch(
     graph::forbid()?;
     let device = &shim()?.devices[current::active()?.device as usize];
     let step = u64::from(device.value(device_attribute::TEXTURE_ALIGNMENT).unsigned_abs()).max(LEAST_PITCH);
-    let row = (width as u64).checked_next_multiple_of(step).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let size = row.checked_mul(height as u64).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let row = (width as u64).checked_next_multiple_of(step).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let size = row.checked_mul(height as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     target.write(block(size)?);
     pitch.write(row as usize);
     Ok(())

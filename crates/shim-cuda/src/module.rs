@@ -194,8 +194,9 @@ fn function_named(module: &Arc<Module>, name: &[u8]) -> Result<Arc<Function>, CU
 pub(crate) unsafe fn function(target: *mut CUfunction, module: CUmodule, name: *const c_char) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let (target, name) = unsafe { (out(target)?, text(name)?) };
-    current::active()?;
-    target.write(function_named(&object(module)?, name)?.handle());
+    let module = object(module)?;
+    current::wire_or_of(&module.context)?;
+    target.write(function_named(&module, name)?.handle());
     Ok(())
 }
 

@@ -132,7 +132,7 @@ impl Pinned {
                 continue;
             }
             copies.remove(&start);
-            if matches!(region.place, Place::Shared { .. }) {
+            if is_of_worker(region) {
                 continue;
             }
             shim.session.call(any_context(), &kdHostUnregister { address: start, size })?;
@@ -234,9 +234,14 @@ pub(crate) fn register_again() -> Result<(), CUresult> {
     Ok(())
 }
 
+/// Whether the worker's driver gave it its memory there, which no message of ours gives back.
+fn is_of_worker(region: &Region) -> bool {
+    matches!(region.place, Place::Shared { .. } | Place::HostMapped)
+}
+
 /// What the worker has its own of for a block: the whole pages that it lies in; of a variable, the variable alone.
 fn pages(region: &Region) -> Range<u64> {
-    if matches!(region.place, Place::Shared { .. }) {
+    if is_of_worker(region) {
         return region.start..region.start + region.size;
     }
     region.start / PAGE * PAGE..(region.start + region.size).next_multiple_of(PAGE)
@@ -274,24 +279,24 @@ fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
     Ok(pinned.map(|pinned| (shim, pinned)))
 }
 
-/// Before a launch in a stream: pushes every pinned block that a parameter points into, and all managed ones.
-pub(crate) fn push_named(params: &[u8], stream: u32) -> Result<Named, CUresult> {
+/// Before a launch in a stream of a context: pushes every pinned block that a parameter points into, and all managed ones.
+pub(crate) fn push_named(params: &[u8], context: u32, stream: u32) -> Result<Named, CUresult> {
     let mut named = Named(Vec::new());
     let Some((shim, pinned)) = unshared()? else { return Ok(named) };
     // The id of a thread's own stream means another one in each thread.
-    let user = (!stream::is_of_thread(stream)).then(|| current::wire().map(|context| (context, stream))).transpose()?;
+    let user = (!stream::is_of_thread(stream)).then_some((context, stream));
     let follows_blocks = managed::is_used() && !pinned.is_shared;
     if follows_blocks || variable::is_used() {
         let is_followed = |region: &Region| region.is_managed() && (follows_blocks || region.place != Place::Managed);
         for region in shim.regions.all(is_followed) {
-            push(shim, pinned, &region, user, &mut named)?;
+            push(shim, pinned, &region, (context, user), &mut named)?;
         }
     }
     // Pointers are aligned within parameters, which are aligned within the block.
     for word in params.as_chunks::<8>().0 {
         let found = shim.regions.find(u64::from_le_bytes(*word)).filter(|it| it.is_host() && !it.is_managed());
         if let Some(region) = found.filter(|region| !pinned.is_shared || region.is_registered()) {
-            push(shim, pinned, &region, user, &mut named)?;
+            push(shim, pinned, &region, (context, user), &mut named)?;
         }
     }
     Ok(named)
@@ -301,10 +306,9 @@ fn push(
     shim: &Shim,
     pinned: &Pinned,
     region: &Region,
-    user: Option<(u32, u32)>,
+    (context, user): (u32, Option<(u32, u32)>),
     named: &mut Named,
 ) -> Result<(), CUresult> {
-    let context = current::wire()?;
     let pages = pages(region);
     if region.is_registered() {
         registered::check(&pages)?;

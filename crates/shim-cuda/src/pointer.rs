@@ -33,7 +33,7 @@ enum Value {
 /// The value for memory that is known.
 fn known(attribute: u32, address: u64, region: &Region) -> Option<Value> {
     let host = region.is_host();
-    let managed = region.is_managed();
+    let managed = region.is_managed() && region.place != Place::HostMapped;
     let first_mapped = region.start / MAPPING * MAPPING;
     Some(match attribute {
         id::CONTEXT => Value::Eight(region.context as u64),

@@ -607,7 +607,7 @@ pub(crate) unsafe fn set_access(
         // SAFETY: below `count`, by the contract.
         let grant = unsafe { grants.add(index).read_unaligned() };
         check_grant(&grant, pool.device)?;
-        if pool.device == HOST {
+        if pool.device == HOST && grant.location.type_ == location_type::DEVICE {
             let (bit, mut state) = (1_u32.checked_shl(grant.location.id.unsigned_abs()).unwrap_or(0), pool.state());
             let allowed = grant.flags == access_flags::READ_WRITE;
             state.granted = if allowed { state.granted | bit } else { state.granted & !bit };
@@ -617,6 +617,10 @@ pub(crate) unsafe fn set_access(
 }
 
 fn check_grant(grant: &CUmemAccessDesc, own: u32) -> Result<(), CUresult> {
+    let is_own = own == HOST && matches!(grant.location.type_, location_type::HOST | location_type::HOST_NUMA);
+    if is_own && grant.flags == access_flags::READ_WRITE {
+        return Ok(());
+    }
     if grant.location.type_ != location_type::DEVICE {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
@@ -651,7 +655,7 @@ pub(crate) unsafe fn access(
             let bit = 1_u32.checked_shl(location.id.unsigned_abs()).unwrap_or(0);
             location.id.unsigned_abs() == pool.device || (pool.device == HOST && pool.state().granted & bit != 0)
         }
-        location_type::HOST => pool.device == HOST,
+        location_type::HOST | location_type::HOST_NUMA => pool.device == HOST,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
     target.write(if granted { access_flags::READ_WRITE } else { access_flags::NONE });
@@ -755,6 +759,9 @@ mod tests {
         let grant =
             |type_, id, flags| check_grant(&CUmemAccessDesc { location: CUmemLocation { type_, id }, flags }, 0);
         assert_eq!(grant(location_type::HOST, 0, 3), Err(CUresult::ERROR_NOT_SUPPORTED));
+        let host = CUmemLocation { type_: location_type::HOST, id: 0 };
+        let of_host = |flags| check_grant(&CUmemAccessDesc { location: host, flags }, HOST);
+        assert_eq!((of_host(3), of_host(0)), (Ok(()), Err(CUresult::ERROR_NOT_SUPPORTED)));
         // Without a session no device is known.
         assert!(grant(location_type::DEVICE, 0, 3).is_err());
     }

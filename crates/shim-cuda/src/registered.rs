@@ -69,6 +69,9 @@ pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
     graph::forbid()?;
     let shim = shim()?;
     let address = pointer.addr() as u64;
+    if address == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let found = shim.regions.find(address).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     if !found.is_registered() || found.start != address {

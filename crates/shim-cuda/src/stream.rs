@@ -88,6 +88,20 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
     }
 }
 
+/// The same, and the context of a stream of the program's own: it need not be the current one.
+///
+/// # Errors
+///
+/// As [`wire`].
+pub(crate) fn wire_and_context(stream: CUstream) -> Result<(u32, Option<Arc<Context>>), CUresult> {
+    graph::capture::refuse(stream)?;
+    match stream.0.addr() {
+        0 => Ok((default_wire(), None)),
+        default @ (LEGACY | PER_THREAD) => Ok((default as u32, None)),
+        _ => object(stream).map(|stream| (stream.wire(), Some(Arc::clone(&stream.context)))),
+    }
+}
+
 /// A stream of either sort.
 enum Which {
     /// A default stream of a context: 0 the legacy one, 1 the thread's own.
@@ -111,7 +125,7 @@ fn which(stream: CUstream) -> Result<Which, CUresult> {
 }
 
 /// The context in which to send what is about a stream.
-fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
+pub(crate) fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
     match which(stream)? {
         Which::Default(..) => current::wire(),
         Which::Made(stream) => current::wire_or_of(&stream.context),

@@ -33,6 +33,15 @@ pub(crate) fn is_used() -> bool {
     VARIABLES.load(Ordering::Relaxed) > 0
 }
 
+/// Memory that is kept equal in the same way begins or ends.
+pub(crate) fn count(is_more: bool) {
+    if is_more {
+        VARIABLES.fetch_add(1, Ordering::Relaxed)
+    } else {
+        VARIABLES.fetch_sub(1, Ordering::Relaxed)
+    };
+}
+
 /// A variable as the worker tells of it.
 pub(crate) struct Variable {
     pub(crate) address: u64,

@@ -13,7 +13,7 @@ use katydid_client::regions::Place;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult,
-    allocation_type, location_type,
+    access_flags, allocation_type, location_type,
 };
 use katydid_wire::message::{
     kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,
@@ -21,8 +21,8 @@ use katydid_wire::message::{
 };
 
 use crate::border::out;
-use crate::current;
 use crate::session::{Shim, shim};
+use crate::{current, pinned, variable};
 
 /// Sizes and addresses are multiples of this on every GPU so far.
 const GRANULARITY: u64 = 2 << 20;
@@ -37,13 +37,13 @@ const FILE_DESCRIPTOR: u32 = 1;
 /// Bytes of the records that travel.
 const PROPERTIES: usize = size_of::<CUmemAllocationProp>();
 
-/// A block of device memory without an address.
+/// A block of memory of a device, or of the host, without an address.
 pub(crate) struct Allocation {
     slot: Slot,
-    /// The program's ordinal of the device.
-    device: i32,
+    /// Where its memory is; devices by the program's ordinal.
+    location: CUmemLocation,
     /// What the program wished for in sharing and use, word by word.
-    wishes: (u32, u8, u8, u16),
+    wishes: (u32, u8, u8),
     size: u64,
     uses: Mutex<Uses>,
 }
@@ -58,17 +58,23 @@ struct Uses {
 impl Allocation {
     /// What it was created with.
     fn properties(&self) -> CUmemAllocationProp {
-        let (sharing, compression, rdma, usage) = self.wishes;
+        let (sharing, compression, rdma) = self.wishes;
         CUmemAllocationProp {
             type_: allocation_type::PINNED,
             requestedHandleTypes: sharing,
-            location: CUmemLocation { type_: location_type::DEVICE, id: self.device },
+            location: self.location,
             win32HandleMetaData: std::ptr::null_mut(),
             compressionType: compression,
             gpuDirectRDMACapable: rdma,
-            usage,
+            // Not told back, as with the driver.
+            usage: 0,
             reserved: [0; 4],
         }
+    }
+
+    /// The program's ordinal of its device; the first one for memory of the host.
+    fn device(&self) -> u32 {
+        if is_host(self.location) { 0 } else { self.location.id.unsigned_abs() }
     }
 
     /// The number that messages carry.
@@ -155,6 +161,44 @@ impl State {
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
+    /// Gives the program pages of its own where memory of the host is mapped, which are kept equal to the worker's as
+    /// managed variables are. Memory of a device stays out of its reach.
+    fn open(&self, shim: &Shim, start: u64, size: u64) -> Result<(), CUresult> {
+        let found = self.mapped.find(start).map(|(.., allocation)| allocation);
+        let allocation = found.filter(|allocation| is_host(allocation.location));
+        let is_closed = shim.regions.find(start).is_some_and(|region| region.place == Place::Mapped);
+        let (Some(allocation), Some(pinned), true) = (allocation, &shim.pinned, is_closed) else { return Ok(()) };
+        let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        reservation.map_private(start - first, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        let mut known = Vec::with_capacity(size as usize);
+        pinned::each_piece(shim, start, size as usize, |_, data| known.extend(data))?;
+        if known.len() as u64 != size {
+            return Err(shim.session.broken("kdHostPull"));
+        }
+        // SAFETY: the pages were mapped just now, as many as there are bytes, and the program does not use them yet.
+        unsafe {
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);
+            target.copy_from_nonoverlapping(known.as_ptr(), known.len());
+        }
+        shim.regions.remove(start, |region| region.place == Place::Mapped);
+        shim.regions.insert(start, size, Place::HostMapped, allocation.device(), 0);
+        pinned.adopt(start, 0, known);
+        variable::count(true);
+        Ok(())
+    }
+
+    /// Takes such pages away; the mapping stays, for devices.
+    fn close(&self, shim: &Shim, start: u64) -> Result<(), CUresult> {
+        let region = shim.regions.remove(start, |region| region.place == Place::HostMapped);
+        let (Some(region), Some(pinned)) = (region, &shim.pinned) else { return Ok(()) };
+        pinned.forget(&region)?;
+        variable::count(false);
+        let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        reservation.unmap(start - first, region.size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        shim.regions.insert(start, region.size, Place::Mapped, region.device, 0);
+        Ok(())
+    }
+
     /// The mappings that fill `address..address + size` exactly.
     fn tiles(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, CUresult> {
         let end = address.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -222,7 +266,8 @@ pub(crate) fn adopt(
         let device = shim.devices.iter().position(|device| device.position as i32 == position);
         let device = device.map_or(0, |ordinal| ordinal as i32);
         let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
-        Ok(Allocation { slot, device, wishes: (sharing, 0, 0, 0), size, uses })
+        let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+        Ok(Allocation { slot, location, wishes: (sharing, 0, 0), size, uses })
     })?;
     Ok(allocation.slot.handle as u64)
 }
@@ -245,8 +290,16 @@ pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresul
     Ok(())
 }
 
-/// A device location with the worker's ordinal.
+/// Whether a location is the host, whichever of its nodes.
+fn is_host(location: CUmemLocation) -> bool {
+    (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
+}
+
+/// A location as the worker counts devices; the host is the host.
 fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
+    if is_host(location) {
+        return Ok(location);
+    }
     let ordinal = usize::try_from(location.id).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
     let device = shim()?.devices.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     if location.type_ != location_type::DEVICE {
@@ -294,9 +347,13 @@ pub(crate) unsafe fn create(
     let allocation = shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &wish })?;
         let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
-        let wishes = (sharing, compression, properties.gpuDirectRDMACapable, properties.usage);
+        let wishes = (sharing, compression, properties.gpuDirectRDMACapable);
         let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
-        Ok(Allocation { slot, device: properties.location.id, wishes, size, uses })
+        // The host is told as the first of its nodes, as with the driver.
+        let first_node = CUmemLocation { type_: location_type::HOST_NUMA, id: 0 };
+        let is_any = properties.location.type_ == location_type::HOST;
+        let location = if is_any { first_node } else { properties.location };
+        Ok(Allocation { slot, location, wishes, size, uses })
     })?;
     target.write(allocation.slot.handle as u64);
     Ok(())
@@ -333,7 +390,7 @@ pub(crate) fn map(
     }
     shim.session.call(0, &kdMemoryMap { address, size, offset, memory: allocation.wire() })?;
     allocation.map(shim)?;
-    let device = allocation.device.unsigned_abs();
+    let device = allocation.device();
     shim.regions.insert(address, size, Place::Mapped, device, 0);
     // The worker has checked that nothing is mapped there.
     let _ = state.mapped.insert(address, size, allocation);
@@ -347,6 +404,7 @@ pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let tiles = state.tiles(address, size)?;
     shim.session.call(current::wire().unwrap_or(0), &kdMemoryUnmap { address, size })?;
     for (start, _) in tiles {
+        state.close(shim, start)?;
         shim.regions.remove(start, |region| region.place == Place::Mapped);
         let Some((_, allocation)) = state.mapped.remove(start) else { continue };
         allocation.unmap(shim)?;
@@ -369,16 +427,28 @@ pub(crate) unsafe fn set_access(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let mut bytes = Vec::with_capacity(count * size_of::<CUmemAccessDesc>());
+    let mut opening = None;
     for at in 0..count {
         // SAFETY: below `count`, by the contract.
         let CUmemAccessDesc { location, flags } = unsafe { grants.add(at).read_unaligned() };
         let location = located(location)?;
         bytes.extend([location.type_.to_le_bytes(), location.id.to_le_bytes(), flags.to_le_bytes()].as_flattened());
+        if is_host(location) {
+            opening = Some(flags == access_flags::READ_WRITE);
+        }
     }
     let (shim, size) = (shim()?, size as u64);
     let state = shim.virtual_memory.lock();
-    state.tiles(address, size)?;
-    shim.session.call(0, &kdMemorySetAccess { address, size, grants: &bytes }).map(drop)
+    let tiles = state.tiles(address, size)?;
+    shim.session.call(0, &kdMemorySetAccess { address, size, grants: &bytes })?;
+    for (start, length) in tiles {
+        match opening {
+            Some(true) => state.open(shim, start, length)?,
+            Some(false) => state.close(shim, start)?,
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 /// # Safety
@@ -391,9 +461,14 @@ pub(crate) unsafe fn access(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, and null or readable, by the contract.
     let (flags, location) = unsafe { (out(flags)?, location.as_ref()) };
-    let device = located(*location.ok_or(CUresult::ERROR_INVALID_VALUE)?)?.id;
-    let shim = shim()?;
+    let location = located(*location.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+    let (shim, device) = (shim()?, location.id);
     shim.virtual_memory.lock().mapped.find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if is_host(location) {
+        let is_open = shim.regions.find(address).is_some_and(|region| region.place == Place::HostMapped);
+        flags.write(u64::from(if is_open { access_flags::READ_WRITE } else { access_flags::NONE }));
+        return Ok(());
+    }
     flags.write(shim.session.call(0, &kdMemoryAccess { address, device })?.flags);
     Ok(())
 }

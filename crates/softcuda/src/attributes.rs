@@ -85,7 +85,7 @@ static ROWS: &[(u32, &[i32])] = &[
     // 122 64-bit stream memory operations, NOR waits, DMA buffers, IPC events, sync domains, tensor maps, fabric.
     (122, &[1, 1, 0, 1, SYNC_DOMAINS as i32, 0, 0]),
     // 129 unified function pointers, NUMA (two), multicast, MPS, host NUMA id, and the rest of 13.0's ids.
-    (129, &[0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0]),
+    (129, &[0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 0, 0]),
 ];
 
 #[cfg(test)]

@@ -171,6 +171,9 @@ impl Event {
 
 /// `cuEventElapsedTime`, in milliseconds; negative if `end` came first.
 pub(crate) fn elapsed(start: &Event, end: &Event) -> Outcome<f32> {
+    if start.context != end.context {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
     // An unusable event is reported before one that is only not ready.
     let (from, to) = match (start.time(), end.time()) {
         (Err(code), other) if code != CUresult::ERROR_NOT_READY || other.is_ok() => return Err(code),

@@ -21,8 +21,12 @@ fn allocated() -> MutexGuard<'static, BTreeMap<u64, Range>> {
 /// `cuMemHostAlloc`.
 pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
     const KNOWN: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
-    if size == 0 || flags & !KNOWN != 0 {
+    if flags & !KNOWN != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // Nothing is nowhere.
+    if size == 0 {
+        return Ok(0);
     }
     let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let mut allocated = allocated();
@@ -84,6 +88,9 @@ pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> 
 
 /// `cuMemHostUnregister`: waits for the work of the memory's context.
 pub(crate) fn unregister(start: u64) -> Outcome {
+    if start == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let found = space::find(start).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
     let whole = matches!(found.kind, Kind::Registered(_)) && found.start == start;
     if whole { take_away(&found) } else { Err(CUresult::ERROR_INVALID_VALUE) }

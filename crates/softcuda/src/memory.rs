@@ -165,8 +165,8 @@ pub(crate) fn allocate_pitch(context: &Context, width: u64, height: u64, element
     if width == 0 || height == 0 || ![4, 8, 16].contains(&element) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let pitch = width.checked_next_multiple_of(PITCH).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let size = pitch.checked_mul(height).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pitch = width.checked_next_multiple_of(PITCH).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let size = pitch.checked_mul(height).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     Ok((allocate(context, size)?, pitch))
 }
 

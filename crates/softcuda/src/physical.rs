@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use katydid_cuda_sys::{CUmemAllocationProp, CUresult, allocation_type, location_type};
+use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
 
 use crate::border::Outcome;
 use crate::device::{self, Device};
@@ -24,7 +24,7 @@ pub(crate) const GRANULARITY: u64 = 2 << 20;
 pub(crate) const FILE_DESCRIPTOR: u32 = 1;
 
 /// `CU_MEM_CREATE_USAGE_TILE_POOL`: arrays may be mapped to the block.
-pub(crate) const TILE_POOL: u16 = 1;
+const TILE_POOL: u16 = 1;
 
 /// What stands behind the bytes of a block's own file, before the UUID of its device.
 const MARK: [u8; 16] = *b"katydid softblk\0";
@@ -65,6 +65,8 @@ pub(crate) struct Block {
     offset: u64,
     /// A file of its own, for a block that other processes may have.
     own: Option<OwnedFd>,
+    /// Where its memory is said to be; the host's is not charged to a device.
+    pub(crate) location: CUmemLocation,
     /// Whether arrays may be mapped to it.
     pub(crate) is_tiles: bool,
     /// Bytes that the device is charged with: none for another process's block.
@@ -107,26 +109,54 @@ impl Drop for Block {
     }
 }
 
+/// Whether a location is the host, which is one node here.
+pub(crate) fn is_host(location: CUmemLocation) -> bool {
+    (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
+}
+
+/// What a location means, and the device in whose file a block there lies.
+pub(crate) fn located(location: CUmemLocation) -> Outcome<(CUmemLocation, &'static Device)> {
+    match location.type_ {
+        location_type::DEVICE => Ok((location, device::get(location.id)?)),
+        location_type::HOST_NUMA if location.id != 0 => Err(CUresult::ERROR_INVALID_VALUE),
+        _ if is_host(location) => Ok((location, device::get(0)?)),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
 /// `cuMemCreate`.
 pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc<Block>> {
-    if properties.type_ != allocation_type::PINNED || properties.location.type_ != location_type::DEVICE {
+    if properties.type_ != allocation_type::PINNED {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    let (location, device) = located(properties.location)?;
+    let is_shared = properties.requestedHandleTypes != 0;
+    let is_possible = match location.type_ {
+        location_type::HOST_NUMA_CURRENT => false,
+        location_type::HOST => !is_shared,
+        _ => true,
+    };
+    if !is_possible {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // The host is told as its only node.
+    let node = CUmemLocation { type_: location_type::HOST_NUMA, id: 0 };
+    let location = if is_host(location) { node } else { location };
     if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-    let device = device::get(properties.location.id)?;
     if size == 0 || !size.is_multiple_of(GRANULARITY) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     device.memory.physical.file()?;
-    device.memory.charge(size)?;
+    let charged = if is_host(location) { 0 } else { size };
+    device.memory.charge(charged)?;
     // A process that has no descriptors left still has memory: such a block is its own alone.
-    let is_wished = properties.requestedHandleTypes != 0;
-    let own = is_wished.then(|| device_file(device, size).ok()).flatten();
+    let own = is_shared.then(|| device_file(device, size).ok()).flatten();
     let offset = if own.is_some() { 0 } else { device.memory.physical.next.fetch_add(size, Ordering::Relaxed) };
     let is_tiles = properties.usage & TILE_POOL != 0;
-    let block = Block { handle: mint(), device, size, offset, own, is_tiles, charged: size, holds: Mutex::new(1) };
+    let holds = Mutex::new(1);
+    let block = Block { handle: mint(), device, size, offset, own, location, is_tiles, charged, holds };
     let block = Arc::new(block);
     if offset.checked_add(size).is_none_or(|end| end > FILE) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -159,7 +189,8 @@ pub(crate) fn import(file: OwnedFd) -> Outcome<Arc<Block>> {
     }
     let own = Some(OwnedFd::from(file));
     let is_tiles = false;
-    let block = Block { handle: mint(), device, size, offset: 0, own, is_tiles, charged: 0, holds: Mutex::new(1) };
+    let (location, holds) = (CUmemLocation { type_: location_type::DEVICE, id: device.ordinal }, Mutex::new(1));
+    let block = Block { handle: mint(), device, size, offset: 0, own, location, is_tiles, charged: 0, holds };
     let block = Arc::new(block);
     BLOCKS.insert(block.handle, Arc::clone(&block));
     Ok(block)
@@ -191,7 +222,6 @@ pub(crate) fn retain(block: &Arc<Block>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use katydid_cuda_sys::CUmemLocation;
 
     fn on_device(id: i32) -> CUmemAllocationProp {
         let location = CUmemLocation { type_: location_type::DEVICE, id };

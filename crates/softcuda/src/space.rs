@@ -237,11 +237,13 @@ impl Space {
         self.regions.values().filter(|region| region.context == context).copied().collect()
     }
 
-    /// Whether the whole of `start..start + size`, which may span neighbouring ranges, can be accessed by a call.
+    /// Whether the whole of `start..start + size` can be accessed by a call; mappings that are neighbours are one.
     pub(crate) fn allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
+        let end = start.saturating_add(size);
         self.spans(start, size, |at| {
             let region = self.find(at).filter(|region| !region.leaving && region.access(device, peers) >= wanted)?;
-            Some(region.end())
+            let is_whole = end <= region.end() || matches!(region.kind, Kind::Mapped(_));
+            is_whole.then_some(region.end())
         })
     }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_cuda_sys::{CUmemAccessDesc, CUresult, access_flags, location_type};
+use katydid_cuda_sys::{CUmemAccessDesc, CUresult, access_flags};
 
 use crate::border::Outcome;
 use crate::device;
@@ -20,6 +20,8 @@ struct Reservation {
     range: Range,
     /// What keeps the physical memory of each mapping, and the byte of it that lies first there.
     mapped: BTreeMap<u64, (Arc<Block>, u64)>,
+    /// Mappings of the host's memory that its processors may use.
+    open: BTreeMap<u64, Access>,
 }
 
 /// By first address.
@@ -56,7 +58,7 @@ pub(crate) fn reserve(size: u64, align: u64, wanted: u64) -> Outcome<u64> {
     };
     let start = range.start();
     space::write().reserve(start, start + size);
-    reservations().insert(start, Reservation { range, mapped: BTreeMap::new() });
+    reservations().insert(start, Reservation { range, mapped: BTreeMap::new(), open: BTreeMap::new() });
     Ok(start)
 }
 
@@ -105,6 +107,7 @@ pub(crate) fn unmap(start: u64, size: u64) -> Outcome {
     reservation.range.detach(start, size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     for tile in &tiles {
         reservation.mapped.remove(&tile.start);
+        reservation.open.remove(&tile.start);
     }
     Ok(())
 }
@@ -115,13 +118,26 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
     let mut all = reservations();
     let reservation = holding(&mut all, start, size)?;
     let tiles = space::read().tiles(start, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let names_host = grants.iter().any(|(place, _)| place.is_none());
+    let is_host = |tile: &Region| {
+        let mapped = reservation.mapped.get(&tile.start);
+        mapped.is_some_and(|(block, _)| physical::is_host(block.location))
+    };
+    if names_host && !tiles.iter().all(is_host) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
     for tile in tiles {
         let Kind::Mapped(before) = tile.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
-        let mut after = before;
-        grants.iter().for_each(|(device, granted)| after[*device] = *granted);
-        let protect = || reservation.range.protect(tile.start, tile.size, protection(&after));
+        let (mut after, host_before) = (before, reservation.open.get(&tile.start).copied().unwrap_or(Access::None));
+        let mut host = host_before;
+        grants.iter().for_each(|(place, granted)| match place {
+            Some(device) => after[*device] = *granted,
+            None => host = *granted,
+        });
+        reservation.open.insert(tile.start, host);
+        let protect = || reservation.range.protect(tile.start, tile.size, protection(widest(&after).max(host)));
         // Pages open before the map says so, and close only after everybody who read the map is done.
-        if widest(&after) >= widest(&before) {
+        if widest(&after).max(host) >= widest(&before).max(host_before) {
             protect().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
             space::write().set_kind(tile.start, Kind::Mapped(after));
         } else {
@@ -138,39 +154,50 @@ fn widest(access: &[Access]) -> Access {
     access.iter().copied().max().unwrap_or(Access::None)
 }
 
-/// What the pages must allow for the most that any device may do.
-fn protection(access: &[Access]) -> Protection {
-    match widest(access) {
+/// What the pages must allow for the most that anybody may do.
+fn protection(access: Access) -> Protection {
+    match access {
         Access::None => Protection::None,
         Access::Read => Protection::Read,
         Access::ReadWrite => Protection::ReadWrite,
     }
 }
 
-/// A grant as (device, access).
-fn grant(description: &CUmemAccessDesc) -> Outcome<(usize, Access)> {
-    if description.location.type_ != location_type::DEVICE {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let device = device::get(description.location.id)?;
+/// A grant as (device, or none for the host; access).
+fn grant(description: &CUmemAccessDesc) -> Outcome<(Option<usize>, Access)> {
+    let (location, device) = physical::located(description.location)?;
     let access = match description.flags {
         access_flags::NONE => Access::None,
         access_flags::READ => Access::Read,
         access_flags::READ_WRITE => Access::ReadWrite,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    Ok((device.ordinal as usize, access))
+    Ok(((!physical::is_host(location)).then_some(device.ordinal as usize), access))
+}
+
+/// `cuMemGetAccess` of the host.
+pub(crate) fn host_access(address: u64) -> Outcome<u32> {
+    let region = space::find(address).filter(|region| matches!(region.kind, Kind::Mapped(_)));
+    let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let mut all = reservations();
+    let reservation = holding(&mut all, region.start, region.size)?;
+    Ok(flags_of(reservation.open.get(&region.start).copied().unwrap_or(Access::None)))
+}
+
+/// As `cuMemGetAccess` says it.
+fn flags_of(access: Access) -> u32 {
+    match access {
+        Access::None => access_flags::NONE,
+        Access::Read => access_flags::READ,
+        Access::ReadWrite => access_flags::READ_WRITE,
+    }
 }
 
 /// `cuMemGetAccess`: the flags that `device` has at `address`.
 pub(crate) fn access(address: u64, device: i32) -> Outcome<u32> {
     let device = device::get(device)?;
     match space::find(address).map(|region| region.kind) {
-        Some(Kind::Mapped(access)) => Ok(match access[device.ordinal as usize] {
-            Access::None => access_flags::NONE,
-            Access::Read => access_flags::READ,
-            Access::ReadWrite => access_flags::READ_WRITE,
-        }),
+        Some(Kind::Mapped(access)) => Ok(flags_of(access[device.ordinal as usize])),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -200,7 +227,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt as _;
 
-    use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, allocation_type};
+    use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, allocation_type, location_type};
 
     fn here() -> CUmemLocation {
         CUmemLocation { type_: location_type::DEVICE, id: 0 }

@@ -19,7 +19,7 @@ const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 7] = [
+const REFUSALS: [(&str, &[&str]); 9] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -28,6 +28,10 @@ const REFUSALS: [(&str, &[&str]); 7] = [
     ("context_events", &["waits for a value that nobody writes"]),
     // Two processes of this have memory and events of each other.
     ("shared_memory", &["what programs share cannot be saved"]),
+    // Memory of its arrays is mapped by itself.
+    ("sparse_arrays", &["its memory is mapped piece by piece"]),
+    // It maps memory of the host by itself.
+    ("host_blocks", &["its memory is the host's"]),
     // Queues of these wait for events that the program sets later.
     ("user_events", &["waits for an event that the program sets later"]),
     ("out_of_order", &["waits for an event that the program sets later"]),

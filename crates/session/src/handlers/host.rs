@@ -66,15 +66,19 @@ pub(crate) fn kdHostPull(session: &mut Session, _head: &FrameHead, message: kdHo
     }))
 }
 
-/// Passes a range that is registered, or lies in a variable that is managed memory: the driver is asked, because a
-/// variable goes with its module.
+/// Passes a range that is registered, lies in a block of the host's memory that the program mapped, or in a variable that
+/// is managed memory: the driver is asked, because a variable goes with its module.
 fn check(session: &Session, address: u64, size: u64) -> Result<(), Fault> {
     let is_variable = || {
         let ends = [address, address.saturating_add(size.saturating_sub(1))];
         session.reach.is_variable(address, size) && ends.iter().all(|end| is_managed(session.driver(), *end))
     };
     let is_registered = session.host.as_ref().is_some_and(|host| host.holds(address, size));
-    if is_registered || is_variable() { Ok(()) } else { Err(out_of_range(address, size)) }
+    if is_registered || session.virtual_memory.is_open(address, size) || is_variable() {
+        Ok(())
+    } else {
+        Err(out_of_range(address, size))
+    }
 }
 
 /// The arena; sessions without one have no pinned memory, and their programs know.

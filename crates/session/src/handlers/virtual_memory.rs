@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use katydid_arena::RESERVATION_UNIT;
-use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
+use katydid_cuda_sys::{
+    CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, access_flags, allocation_type, location_type,
+};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdAddressFree, kdAddressFreeReply, kdAddressReserve, kdAddressReserveReply, kdMemoryAccess, kdMemoryAccessReply,
@@ -65,7 +67,8 @@ pub(crate) fn kdMemoryCreate(
     session.virtual_memory.check_new(message.memory)?;
     let wish = properties(session, message.properties, "kdMemoryCreate")?;
     let (driver, size) = (Arc::clone(&session.shared.driver), message.size as usize);
-    if message.size > session.device.left() {
+    let is_on_host = is_host(wish.location);
+    if !is_on_host && message.size > session.device.left() {
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
     }
     // SAFETY: `wish` and the output outlive the call.
@@ -75,6 +78,10 @@ pub(crate) fn kdMemoryCreate(
         Err(CUresult::ERROR_OUT_OF_MEMORY) if session.snapshots.make_way() => make(),
         made => made,
     }?;
+    if is_on_host {
+        session.virtual_memory.add_on_host(message.memory, handle, message.size);
+        return done(kdMemoryCreateReply {});
+    }
     session.virtual_memory.add(message.memory, handle, message.size);
     session.device.charge(message.size);
     session.shared.usage.set_device_memory(session.device.held());
@@ -130,6 +137,9 @@ pub(crate) fn kdMemorySetAccess(
     let size = message.size as usize;
     // SAFETY: the range is mapped for the program; the array has as many entries as said and outlives the call.
     unsafe { session.driver().cuMemSetAccess(message.address, size, grants.as_ptr(), grants.len()) }.ok()?;
+    for grant in grants.iter().filter(|grant| is_host(grant.location)) {
+        session.virtual_memory.set_open(message.address, message.size, grant.flags == access_flags::READ_WRITE);
+    }
     done(kdMemorySetAccessReply {})
 }
 
@@ -168,7 +178,12 @@ fn refund(session: &mut Session, bytes: u64) {
     session.shared.usage.set_device_memory(session.device.held());
 }
 
-/// The properties of a block: memory of a device of the session, lent to other workers as a file descriptor or not at all.
+/// Whether a location is the host, whichever of its nodes.
+fn is_host(location: CUmemLocation) -> bool {
+    (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
+}
+
+/// The properties of a block: memory of a device of the session or of the host, lent to other workers as a file descriptor or not at all.
 fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<CUmemAllocationProp, Fault> {
     let damaged = || SessionError::DamagedPart { message, part: "properties", reason: "not 32 bytes".to_owned() };
     let bytes: &[u8; size_of::<CUmemAllocationProp>()] = bytes.try_into().map_err(|_| damaged())?;
@@ -176,14 +191,14 @@ fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<
     // replaced below and never followed.
     let told: CUmemAllocationProp = unsafe { bytes.as_ptr().cast::<CUmemAllocationProp>().read_unaligned() };
     let device = told.location.type_ == location_type::DEVICE && is_device(session, told.location.id);
-    if told.type_ != allocation_type::PINNED || !device {
+    if told.type_ != allocation_type::PINNED || !(device || is_host(told.location)) {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
     let sharing = told.requestedHandleTypes & FILE_DESCRIPTOR;
     Ok(CUmemAllocationProp { requestedHandleTypes: sharing, win32HandleMetaData: std::ptr::null_mut(), ..told })
 }
 
-/// The grants of a message; each names a device of the session.
+/// The grants of a message; each names a device of the session, or the host.
 fn grants(session: &Session, bytes: &[u8]) -> Result<Vec<CUmemAccessDesc>, Fault> {
     let (records, rest) = bytes.as_chunks::<{ size_of::<CUmemAccessDesc>() }>();
     if !rest.is_empty() || records.is_empty() {
@@ -193,8 +208,8 @@ fn grants(session: &Session, bytes: &[u8]) -> Result<Vec<CUmemAccessDesc>, Fault
     let word = |record: &[u8], at: usize| record.as_chunks().0.get(at).copied().map_or(0, u32::from_le_bytes);
     let read = |record: &[u8; 12]| {
         let location = CUmemLocation { type_: word(record, 0), id: word(record, 1).cast_signed() };
-        let known = location.type_ == location_type::DEVICE && is_device(session, location.id);
-        known.then(|| CUmemAccessDesc { location, flags: word(record, 2) })
+        let device = location.type_ == location_type::DEVICE && is_device(session, location.id);
+        (device || is_host(location)).then(|| CUmemAccessDesc { location, flags: word(record, 2) })
     };
     let grants = records.iter().map(read).collect::<Option<Vec<_>>>();
     grants.ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())

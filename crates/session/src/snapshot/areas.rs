@@ -150,6 +150,9 @@ impl Finder<'_> {
 
     /// Blocks are read where they are mapped as a whole, else through a mapping of our own.
     fn blocks(&mut self, session: &Session) -> Result<(), SnapshotError> {
+        if let Some(block) = session.virtual_memory.on_host() {
+            return Err(SnapshotError::HostBlock { block });
+        }
         let driver = Arc::clone(&self.driver);
         let mappings: Vec<_> = session.virtual_memory.mappings().collect();
         for (id, handle, size) in session.virtual_memory.blocks() {

@@ -75,6 +75,12 @@ pub enum SnapshotError {
         /// Why.
         reason: &'static str,
     },
+    /// A block whose memory is the host's.
+    #[error("block {block} of `cuMemCreate` cannot be kept: its memory is the host's")]
+    HostBlock {
+        /// The program's number of it.
+        block: u32,
+    },
     /// Somebody gave the snapshot up.
     #[error("given up on request")]
     Cancelled,

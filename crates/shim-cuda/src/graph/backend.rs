@@ -165,10 +165,10 @@ impl Backend for Remote {
 
     fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
         let stream = wire(stream)?;
-        let mut named = Vec::new();
+        let (mut named, context) = (Vec::new(), current::wire()?);
         for step in plan.flat() {
             if let Params::Kernel(kernel) = &step.params {
-                named.push(pinned::push_named(kernel.arguments.bytes(), stream)?);
+                named.push(pinned::push_named(kernel.arguments.bytes(), context, stream)?);
             }
         }
         let sent = enqueue(&kdGraphLaunch { exec, stream });

@@ -44,6 +44,9 @@ fn create(flags: u32, ordinal: i32) -> Outcome<CUcontext> {
 fn destroy(argument: CUcontext) -> Outcome {
     process::ready()?;
     let handle = number(argument);
+    if handle == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let context = context::living(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     if context.handle != handle || context.device.primary.handle == handle {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
@@ -71,6 +74,15 @@ fn pop(context: &MaybeOut<CUcontext>) -> Outcome {
     process::ready()?;
     context.set(as_handle(current::pop()?));
     Ok(())
+}
+
+/// Puts a context on the stack; null is none.
+fn push(context: CUcontext) -> Outcome {
+    process::ready()?;
+    if context.address() == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    current::push(number(context))
 }
 
 api! {
@@ -125,14 +137,12 @@ api! {
 
     /// An inactive primary context may be pushed, a destroyed one not.
     fn cuCtxPushCurrent(context: CUcontext) {
-        process::ready()?;
-        current::push(number(context))?;
+        push(context)?;
     }
 
     /// An inactive primary context may be pushed, a destroyed one not.
     fn cuCtxPushCurrent_v2(context: CUcontext) {
-        process::ready()?;
-        current::push(number(context))?;
+        push(context)?;
     }
 
     /// An empty stack gives 201.

@@ -105,6 +105,11 @@ api! {
         uuid.set(CUuuid { bytes: ready(device)?.uuid() });
     }
 
+    /// In 32 bits: what is more than they hold is all they hold.
+    fn cuDeviceTotalMem(bytes: Out<u32>, device: i32) {
+        bytes.set(u32::try_from(ready(device)?.memory.capacity()).unwrap_or(u32::MAX));
+    }
+
     /// The device's share of the machine's memory, in bytes.
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
         bytes.set(ready(device)?.memory.capacity() as usize);

@@ -8,7 +8,7 @@ use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUresult, CUstream};
 
 use katydid_graph::Taken;
 
-use crate::border::{Out, Outcome, api};
+use crate::border::{MaybeOut, Out, Outcome, api};
 use crate::stream::resolve;
 use crate::{current, event, graphs, process};
 
@@ -32,12 +32,14 @@ fn destroy(handle: CUevent) -> Outcome {
 }
 
 /// Milliseconds from one event to another.
-fn elapsed(milliseconds: &Out<f32>, start: CUevent, end: CUevent) -> Outcome {
+fn elapsed(milliseconds: &MaybeOut<f32>, start: CUevent, end: CUevent) -> Outcome {
     let (first, last) = (event::resolve(start)?, event::resolve(end)?);
     graphs::of_process().check_event(start)?;
     graphs::of_process().check_event(end)?;
-    milliseconds.set(event::elapsed(&first, &last)?);
-    Ok(())
+    let found = event::elapsed(&first, &last)?;
+    milliseconds.set(found);
+    // What is wrong with the events comes first.
+    if milliseconds.is_wanted() { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 api! {
@@ -87,12 +89,12 @@ api! {
     }
 
     /// 400 for events without a time, 600 for those not reached.
-    fn cuEventElapsedTime(milliseconds: Out<f32>, start: CUevent, end: CUevent) {
+    fn cuEventElapsedTime(milliseconds: MaybeOut<f32>, start: CUevent, end: CUevent) {
         elapsed(&milliseconds, start, end)?;
     }
 
     /// 400 for events without a time, 600 for those not reached.
-    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: CUevent, end: CUevent) {
+    fn cuEventElapsedTime_v2(milliseconds: MaybeOut<f32>, start: CUevent, end: CUevent) {
         elapsed(&milliseconds, start, end)?;
     }
 

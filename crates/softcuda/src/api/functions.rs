@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 use std::ffi::c_char;
+use std::sync::Arc;
 
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
 use katydid_ptx_exec::Kernel;
@@ -25,7 +26,11 @@ pub(super) fn param_info(kernel: &Kernel, index: usize, offset: &MaybeOut<usize>
 api! {
     /// A library's kernel, cast to a function, is taken as well.
     fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, of: CUfunction) {
-        let (kernel, settings) = callable(of, &current::usable()?)?;
+        let (kernel, settings) = match function::resolve(of) {
+            // A function is of one context, whether or not that is current.
+            Ok(known) if current::handle() == 0 => (Arc::clone(&known.kernel), Arc::clone(&known.settings)),
+            _ => callable(of, &current::usable()?)?,
+        };
         value.set(function::attribute(&kernel, &settings, attribute)?);
     }
 

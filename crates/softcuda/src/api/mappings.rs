@@ -8,11 +8,11 @@
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
-use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
+use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type};
 
 use crate::border::{In, Out, address, api};
-use crate::physical::{self, FILE_DESCRIPTOR, GRANULARITY, TILE_POOL};
-use crate::{device, process, vmm};
+use crate::physical::{self, FILE_DESCRIPTOR, GRANULARITY};
+use crate::{process, vmm};
 
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
@@ -63,7 +63,7 @@ api! {
         vmm::unmap(start, size as u64)?;
     }
 
-    /// Whole mappings; each grant names a device.
+    /// Whole mappings; each grant names a device, or the host for its own memory.
     fn cuMemSetAccess(start: u64, size: usize, grants: *const CUmemAccessDesc, count: usize) {
         process::ready()?;
         if grants.is_null() || count == 0 || count > MOST_GRANTS {
@@ -74,34 +74,35 @@ api! {
         vmm::set_access(start, size as u64, &grants)?;
     }
 
-    /// Of one device, at one address.
+    /// Of one device, or of the host, at one address.
     fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, start: u64) {
         process::ready()?;
-        if location.0.type_ != location_type::DEVICE {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        flags.set(u64::from(vmm::access(start, location.0.id)?));
+        let (location, device) = physical::located(location.0)?;
+        let granted = match physical::is_host(location) {
+            true => vmm::host_access(start)?,
+            false => vmm::access(start, device.ordinal)?,
+        };
+        flags.set(u64::from(granted));
     }
 
     /// The least is also the best: 2 MiB.
     fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<CUmemAllocationProp>, option: u32) {
         process::ready()?;
-        let location = properties.0.location;
-        if option > 1 || location.type_ != location_type::DEVICE {
+        if option > 1 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        device::get(location.id)?;
+        physical::located(properties.0.location)?;
         granularity.set(GRANULARITY as usize);
     }
 
-    /// There is one kind of block: pinned, on a device.
+    /// There is one kind of block: pinned, on a device or the host.
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<CUmemAllocationProp>, handle: u64) {
         process::ready()?;
         let block = physical::get(handle)?;
-        let location = CUmemLocation { type_: location_type::DEVICE, id: block.device.ordinal };
+        let location = block.location;
         let requestedHandleTypes = if block.is_shareable() { FILE_DESCRIPTOR } else { 0 };
-        let usage = if block.is_tiles { TILE_POOL } else { 0 };
-        let base = CUmemAllocationProp { type_: allocation_type::PINNED, usage, ..CUmemAllocationProp::default() };
+        // What it is used for is not told back, as on an H200.
+        let base = CUmemAllocationProp { type_: allocation_type::PINNED, ..CUmemAllocationProp::default() };
         properties.set(CUmemAllocationProp { requestedHandleTypes, location, ..base });
     }
 

@@ -33,7 +33,11 @@ api! {
 
     /// Waits for the context's work; null is nothing to free, anything unknown gives 1.
     fn cuMemFree_v2(address: u64) {
-        current::usable()?;
+        // The address says whose memory it is.
+        if current::handle() != 0 {
+            current::usable()?;
+        }
+        process::ready()?;
         graphs::forbid()?;
         if graphs::of_process().free(address)? {
             return Ok(());
@@ -43,7 +47,7 @@ api! {
 
     /// An address that is in no range gives 500.
     fn cuMemGetAddressRange_v2(start: MaybeOut<u64>, size: MaybeOut<usize>, address: u64) {
-        process::ready()?;
+        current::active()?;
         let (first, bytes) = memory::address_range(address)?;
         start.set(first);
         size.set(bytes as usize);

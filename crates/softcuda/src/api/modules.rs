@@ -99,6 +99,9 @@ api! {
 
     /// Both answers are optional; an unknown name gives 500.
     fn cuModuleGetGlobal_v2(address: MaybeOut<u64>, size: MaybeOut<usize>, module: CUmodule, name: Text<'_>) {
+        if !address.is_wanted() && !size.is_wanted() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
         let (start, bytes) = module::resolve(module)?.global(name.name()?)?;
         address.set(start);
         size.set(bytes as usize);

@@ -1,0 +1,89 @@
+// Blocks of memory on the host, mapped by the program: its processor and kernels use one address.
+#include <cuda.h>
+
+#include <vector>
+
+#include "check.h"
+#include "embedded_ptx.h"
+
+static CUfunction add;
+
+static CUmemAccessDesc all_access(CUmemLocationType kind) {
+    CUmemAccessDesc grant = {};
+    grant.location.type = kind;
+    grant.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return grant;
+}
+
+// What the program writes a kernel reads, and the other way round, over the border of two mappings.
+static void both_sides(CUdeviceptr memory, int count) {
+    unsigned *words = reinterpret_cast<unsigned *>(memory);
+    int term = 9;
+    for (int round = 0; round < 3; round++) {
+        for (int at = 0; at < count; at++) words[at] = at + round;
+        void *parameters[] = {&memory, &count, &memory, &term};
+        OK(cuLaunchKernel(add, (count + 127) / 128, 1, 1, 128, 1, 1, 0, nullptr, parameters, nullptr));
+        OK(cuCtxSynchronize());
+        int wrong = 0;
+        for (int at = 0; at < count; at++) wrong += words[at] != unsigned(at + round) * 3 + 9;
+        CHECK(wrong == 0, "%d words are wrong in round %d, the second is %u", wrong, round, words[1]);
+    }
+}
+
+static void copies(CUdeviceptr memory) {
+    std::vector<unsigned> sent(1000), got(1000);
+    Numbers numbers(6);
+    for (unsigned &number : sent) number = numbers.next();
+    OK(cuMemcpyHtoD(memory + 64, sent.data(), 4000));
+    OK(cuMemcpyDtoH(got.data(), memory + 64, 4000));
+    CHECK(sent == got, "came back as %u", got[0]);
+    CHECK(reinterpret_cast<unsigned *>(memory)[16 + 999] == sent[999], "the program sees another word");
+}
+
+static void blocks_on(CUmemLocationType kind, const char *name) {
+    CUmemAllocationProp wish = {}, told;
+    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wish.location.type = kind;
+    size_t piece = 0;
+    OK(cuMemGetAllocationGranularity(&piece, &wish, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    piece = (piece + (2 << 20) - 1) / (2 << 20) * (2 << 20);
+    CUdeviceptr start;
+    CUmemGenericAllocationHandle block;
+    OK(cuMemAddressReserve(&start, 2 * piece, 0, 0, 0));
+    CUmemAccessDesc grants[] = {all_access(CU_MEM_LOCATION_TYPE_DEVICE), all_access(CU_MEM_LOCATION_TYPE_HOST)};
+    for (int at = 0; at < 2; at++) {
+        OK(cuMemCreate(&block, piece, &wish, 0));
+        OK(cuMemGetAllocationPropertiesFromHandle(&told, block));
+        CHECK(told.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA, "at a location of kind %d", told.location.type);
+        OK(cuMemMap(start + at * piece, piece, 0, block, 0));
+        OK(cuMemRelease(block));
+    }
+    OK(cuMemSetAccess(start, 2 * piece, grants, 2));
+    unsigned long long flags = 0;
+    OK(cuMemGetAccess(&flags, &grants[0].location, start + piece));
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "the device has %llu", flags);
+    both_sides(start + piece - 4096, 2048);
+    copies(start + piece - 4096);
+    OK(cuMemUnmap(start, 2 * piece));
+    OK(cuMemAddressFree(start, 2 * piece));
+    printf("blocks on %s\n", name);
+}
+
+int main() {
+    OK(cuInit(0));
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    int node = 0, host = 0;
+    OK(cuDeviceGet(&device, 0));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    OK(cuModuleLoadData(&module, MODULE_PTX));
+    OK(cuModuleGetFunction(&add, module, "add"));
+    OK(cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
+    OK(cuDeviceGetAttribute(&host, CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
+    CHECK(node == 1 && host == 1, "supported: %d, %d", node, host);
+    blocks_on(CU_MEM_LOCATION_TYPE_HOST, "the host");
+    blocks_on(CU_MEM_LOCATION_TYPE_HOST_NUMA, "a node of the host");
+    return finish("host_blocks");
+}
