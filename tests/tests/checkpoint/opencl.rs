@@ -1,20 +1,13 @@
 //! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA; sessions that move to other
 //! servers and devices while their programs run, those of CUDA too; ranks of MPI. The driver is PoCL, in a pack the machine's.
 
-use std::fs;
-use std::io;
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::Path;
-use std::thread::{self, sleep};
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
-use katydid_tests::job::{Job, Plan, holds_itself};
+use katydid_tests::job::{Job, Plan};
 use katydid_tests::opencl::{has_driver, is_pocl, programs};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
-use katydid_tests::watch::{PATIENCE, kill, runs, tree, until};
+use katydid_tests::watch::PATIENCE;
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -42,9 +35,8 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 6] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 5] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
-    ("a_program_that_ends_while_its_job_moves_keeps_nobody", ends_on_the_way, &["tcp"], Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
@@ -137,66 +129,6 @@ fn cuda_moves(places: &Places, way: &str) -> Result<()> {
     let other = Server::start(places, &driver_under_test(), &[])?;
     let job = stage.start("mover", LOOP, &[], &[60, 80, 100])?;
     to_and_fro(&stage, &other, job, &kept_loop(places)?, way)
-}
-
-/// Two programs. One is killed when their sessions begin to be rebuilt, which is when both stand still and are written. The
-/// move is given up, with the reason told, and the other program goes on where it was.
-fn ends_on_the_way(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let (other, program) = (Server::start(places, &driver_under_test(), &[])?, places.program(LOOP.0, LOOP.1));
-    let text = format!("'{0}' 100000 > {1} & '{0}'", program.display(), stage.image("lost").display());
-    let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
-    let job = Job::start(places, &stage.home, &stage.way, "two", Path::new("/bin/sh"), &plan)?;
-    until("both programs hold themselves", || {
-        let view = job.view().unwrap_or_default();
-        view["members"].as_array().is_some_and(|members| members.len() == 2 && members.iter().all(holds_itself))
-    })?;
-    let has_more_steps = |pid: &u32| {
-        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        arguments.starts_with(program.as_os_str().as_encoded_bytes()) && arguments.ends_with(b"\x00100000\0")
-    };
-    let victim = tree(job.pid()).into_iter().find(has_more_steps).context("there is no second program")?;
-    let gate = gate(other.tcp().to_owned(), move || {
-        kill(victim);
-        while runs(victim) {
-            sleep(Duration::from_millis(1));
-        }
-    })?;
-    let outcome = migrate(&job, &gate, &[])?;
-    ensure!(!outcome.status.success() && !outcome.errors().is_empty(), "it moved: {}", said(&outcome));
-    ended_well(job, &kept_loop(places)?)?;
-    other.workers_of(0)?;
-    stage.is_clean()
-}
-
-/// The address of a way to the server at `to`. The command's own look whether there is one passes; before whatever comes then
-/// is let through, `strike` runs.
-fn gate(to: String, strike: impl FnOnce() + Send + 'static) -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = format!("tcp://{}", listener.local_addr()?);
-    thread::spawn(move || {
-        let mut strike = Some(strike);
-        for (number, near) in listener.incoming().flatten().enumerate() {
-            if let Some(strike) = strike.take_if(|_| number > 0) {
-                strike();
-            }
-            // What cannot be brought there ends, as it would with a server that is gone.
-            if let Ok(far) = TcpStream::connect(to.trim_start_matches("tcp://")) {
-                both_ways(near, far);
-            }
-        }
-    });
-    Ok(address)
-}
-
-fn both_ways(near: TcpStream, far: TcpStream) {
-    let (Ok(near_too), Ok(far_too)) = (near.try_clone(), far.try_clone()) else { return };
-    for (mut from, mut to) in [(near, far), (far_too, near_too)] {
-        thread::spawn(move || {
-            let _ = io::copy(&mut from, &mut to);
-            let _ = to.shutdown(Shutdown::Write);
-        });
-    }
 }
 
 fn opencl_moves(places: &Places, way: &str) -> Result<()> {
