@@ -67,7 +67,7 @@ pub fn put_each(
 ///
 /// # Errors
 ///
-/// As [`put_all`].
+/// What the image says of a chunk, or that it was given up.
 pub fn read_all(chunks: Vec<(ChunkId, &mut [u8])>, source: &dyn Source, progress: &Progress) -> Result<(), ChunkError> {
     let count = chunks.len();
     let chunks: Vec<Mutex<(ChunkId, &mut [u8])>> = chunks.into_iter().map(Mutex::new).collect();

@@ -134,6 +134,14 @@ impl Control {
         answered.recv().ok()?
     }
 
+    /// What [`Kept::tidy`] of a session that runs says; true if it has ended.
+    #[must_use]
+    pub fn tidy(&self) -> bool {
+        let Some(answered) = self.order(|session| session.tidy()) else { return true };
+        self.switch.interrupt(0);
+        answered.recv().unwrap_or(true)
+    }
+
     /// Has a session at rest go on.
     pub fn go(&self) {
         // A session that has ended needs no order.

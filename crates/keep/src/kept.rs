@@ -50,6 +50,12 @@ pub trait Kept {
         None
     }
 
+    /// Gives back what [`Ahead::run`] has left for a snapshot that is not taken, if that can be done at this moment; else
+    /// false.
+    fn tidy(&mut self) -> bool {
+        true
+    }
+
     /// Copies state and contents aside; `name` is the session's in the image.
     ///
     /// # Errors
@@ -74,8 +80,8 @@ pub trait Kept {
     fn serve(self: Box<Self>, link: Box<dyn WorkerLink>) -> Result<(), Failure>;
 }
 
-/// What is done for a snapshot while the program runs, by a thread of the worker's own. What it holds for that snapshot goes
-/// with the value.
+/// What is done for a snapshot while the program runs, by a thread of the worker's own. What it holds then the next snapshot
+/// uses up, or [`Kept::tidy`] gives back.
 pub trait Ahead: Send {
     /// Does it, once. Returns how many bytes the snapshot will bring to the image while the program stands still all the
     /// same, as far as that can be told.

@@ -64,6 +64,15 @@ impl Kept for Session {
         Self::prepare_snapshot(self);
     }
 
+    fn tidy(&mut self) -> bool {
+        let is_at_rest = Kept::look(self).is_ok();
+        if is_at_rest {
+            self.snapshots.tidy();
+        }
+        self.reenter();
+        is_at_rest
+    }
+
     fn look_ahead(&mut self, full: bool) -> Option<Box<dyn Ahead>> {
         let ahead = Self::look_ahead(self, full);
         self.reenter();

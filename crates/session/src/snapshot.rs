@@ -124,10 +124,16 @@ impl Snapshots {
         was_busy
     }
 
+    /// Gives back what lies ready for a snapshot that is not taken; only while the GPU is at rest.
+    pub(crate) fn tidy(&self) {
+        self.aside.clear();
+    }
+
     /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.
     pub(crate) fn leave(&mut self, context: CUcontext) {
         if self.carrier.as_ref().is_some_and(|carrier| carrier.context == context) {
             self.settle();
+            self.aside.clear();
             self.carrier = None;
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_keep::{Ahead, CaptureOptions, Control, Failure};
+use katydid_keep::{CaptureOptions, Control, Failure};
 use katydid_transport::{Pending, Talk, TalkError};
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
@@ -110,14 +110,26 @@ pub(crate) struct Companion {
 impl Companion {
     /// Serves it in a thread of its own.
     fn start(self) -> Result<(), String> {
-        let serving = Serving { companion: self, is_paused: false, output: None, at_hand: AtHand::default() };
+        let serving = Serving {
+            companion: self,
+            is_paused: false,
+            output: None,
+            has_leftovers: false,
+            at_hand: AtHand::default(),
+        };
         let thread = thread::Builder::new().name("companion".into());
         thread.spawn(move || serving.serve()).map(drop).map_err(|error| error.to_string())
     }
 
     /// Serves it in this thread, which has heard a word already, or the end.
     pub(crate) fn serve_from(self, heard: Option<(ToWorker, Option<OwnedFd>)>) {
-        let mut serving = Serving { companion: self, is_paused: false, output: None, at_hand: AtHand::default() };
+        let mut serving = Serving {
+            companion: self,
+            is_paused: false,
+            output: None,
+            has_leftovers: false,
+            at_hand: AtHand::default(),
+        };
         if heard.is_some_and(|(order, folder)| serving.answer(order, folder)) {
             serving.serve();
         } else {
@@ -131,12 +143,17 @@ impl Companion {
     }
 }
 
+/// How often it is tried to give back what no snapshot has used.
+const PERIOD: Duration = Duration::from_millis(50);
+
 /// A companion that is being served.
 struct Serving {
     companion: Companion,
     is_paused: bool,
-    /// The image for the next snapshot, and what was done ahead of that.
-    output: Option<(Output, Option<Box<dyn Ahead>>)>,
+    /// The image for the next snapshot.
+    output: Option<Output>,
+    /// Something was done ahead of a snapshot that has not begun.
+    has_leftovers: bool,
     at_hand: AtHand,
 }
 
@@ -213,23 +230,38 @@ impl Serving {
 
     /// Takes an image at hand, and does what can be done before the session stands still.
     fn prepare(&mut self, control: &Control, output: Output, full: bool) -> Result<(), Failure> {
-        // What an earlier order holds would be in the way.
-        self.output = None;
         // Nobody looks ahead in a session that stands still already.
-        let mut ahead = if self.is_paused { None } else { control.look_ahead(full) };
-        if let Some(ahead) = &mut ahead {
+        let ahead = if self.is_paused { None } else { control.look_ahead(full) };
+        if let Some(mut ahead) = ahead {
+            self.has_leftovers = true;
             output.make_room(ahead.run(output.sink())?)?;
         }
-        self.output = Some((output, ahead));
+        self.output = Some(output);
         Ok(())
+    }
+
+    /// Has a thread see to it that what no snapshot has used is given back.
+    fn tidy(&mut self, control: &Control) {
+        if std::mem::take(&mut self.has_leftovers) {
+            let control = control.clone();
+            let tidy = move || {
+                while !control.tidy() {
+                    thread::sleep(PERIOD);
+                }
+            };
+            // Without a thread the next snapshot has it.
+            let _ = thread::Builder::new().name("tidy".into()).spawn(tidy);
+        }
     }
 
     /// Begins a snapshot into the image at hand.
     fn begin(&mut self, control: &Control, session: String, options: CaptureOptions) -> Result<(), String> {
-        let (output, ahead) = self.output.take().ok_or("no image is at hand: `Prepare` comes first")?;
+        let output = self.output.take().ok_or("no image is at hand: `Prepare` comes first")?;
         let driver = self.companion.driver.clone();
-        let order = Order { session, options, output, ahead, driver };
-        snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.seat.under_way, order)
+        let order = Order { session, options, output, driver };
+        snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.seat.under_way, order)?;
+        self.has_leftovers = false;
+        Ok(())
     }
 
     fn go_on(&mut self, control: &Control) {
@@ -257,6 +289,7 @@ impl Serving {
             leave(0);
         }
         self.go_on(&control);
+        self.tidy(&control);
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_image::Session as Part;
-use katydid_keep::{Ahead, CaptureOptions, Control, Failure, Progress, Taken};
+use katydid_keep::{CaptureOptions, Control, Failure, Progress, Taken};
 use katydid_wire::companion::FromWorker;
 
 use crate::companion::Voice;
@@ -98,8 +98,6 @@ pub(crate) struct Order {
     pub(crate) session: String,
     pub(crate) options: CaptureOptions,
     pub(crate) output: Output,
-    /// What was done before, which the snapshot uses up.
-    pub(crate) ahead: Option<Box<dyn Ahead>>,
     /// What the driver calls itself.
     pub(crate) driver: String,
 }
@@ -136,10 +134,9 @@ struct Work {
 
 impl Work {
     fn run(self, order: Order, ordered: &Receiver<()>) {
-        let Order { session, options, output, ahead, driver } = order;
+        let Order { session, options, output, driver } = order;
         let output = Arc::new(output);
         let taken = self.take(session, options, &output);
-        drop(ahead);
         let (taken, words) = match taken {
             Ok(taken) => {
                 let (bytes, changed) = (taken.bytes(), taken.changed());

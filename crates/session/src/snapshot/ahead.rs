@@ -5,6 +5,9 @@
 //! the hash of the copy itself: if at the snapshot the device has a chunk of that hash, the image has it, else it is
 //! copied once more. What changes all the time would be copied for nothing, so only that is brought ahead which stays the
 //! same for a while.
+//!
+//! What is mapped here is unmapped only while the GPU is at rest: a driver that unmaps waits for every stream, and lets nobody
+//! in meanwhile who could open what a stream waits for.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +45,8 @@ pub(super) struct Aside(Arc<Mutex<Ready>>);
 pub(super) struct Ready {
     pub(super) spare: Option<Scratch>,
     pub(super) names: Names,
+    /// What was used to bring it there: the program's memory at addresses of ours, and where hashes were computed.
+    used: Vec<Scratch>,
 }
 
 impl Aside {
@@ -54,13 +59,19 @@ impl Aside {
         self.lock().spare.as_ref().map_or(0, Scratch::size)
     }
 
-    /// Gives memory back; false when it holds none.
+    /// Gives memory back; false when it holds none. The GPU had better be at rest.
     pub(super) fn clear(&self) -> bool {
-        let spare = self.lock().spare.take();
-        spare.is_some()
+        let ready = self.take();
+        ready.spare.is_some() || !ready.used.is_empty()
     }
 
-    /// Hands everything to a snapshot.
+    /// Whether there is nothing to give back.
+    pub(super) fn is_empty(&self) -> bool {
+        let ready = self.lock();
+        ready.spare.is_none() && ready.used.is_empty()
+    }
+
+    /// Hands everything to a snapshot, which is taken while the GPU is at rest.
     pub(super) fn take(&self) -> Ready {
         std::mem::take(&mut *self.lock())
     }
@@ -79,24 +90,18 @@ pub(crate) struct Ahead {
     /// What the image has already; nothing where all of it is wanted anew.
     known: Known,
     aside: Aside,
-    inside: Option<Inside>,
-}
-
-/// What is used while that is done. A driver may wait for the program before it takes memory back, so a thread of its own
-/// gives that back, and nobody waits for it but the next snapshot.
-struct Inside {
-    /// The program's memory, at addresses of ours: the program may give it back meanwhile.
-    views: Vec<Scratch>,
-    /// Where hashes are computed.
-    room: Option<Scratch>,
-    /// Ends of contexts wait for it; dropped last.
-    _behind: Behind,
+    /// Ends of contexts wait for it.
+    behind: Option<Behind>,
 }
 
 impl Session {
     /// What can be done ahead of a snapshot; the program runs.
     pub(crate) fn look_ahead_to(&self, full: bool, free: u64) -> Option<Ahead> {
         let carrier = self.snapshots.carrier()?.clone();
+        // What an earlier look has left will do, if the GPU is not at rest by now.
+        if !self.snapshots.aside.is_empty() {
+            return None;
+        }
         let mut ahead = Ahead {
             driver: Arc::clone(&self.shared.driver),
             held: self.device.held(),
@@ -104,7 +109,7 @@ impl Session {
             views: Vec::new(),
             known: if full { Known::default() } else { self.snapshots.known.clone() },
             aside: self.snapshots.aside.clone(),
-            inside: Some(Inside { views: Vec::new(), room: None, _behind: self.snapshots.begin(0) }),
+            behind: Some(self.snapshots.begin(0)),
             carrier,
         };
         if ahead.held > free && ahead.carrier.kernel.is_some() {
@@ -139,10 +144,10 @@ impl Ahead {
         let device = self.carrier.device;
         let ours = memory.ok().filter(|memory| memory.device().is_ok_and(|it| it == device));
         let view = ours.and_then(|memory| Scratch::view(&self.driver, device, memory.handle(), size).ok());
-        let (Some(view), Some(inside)) = (view, &mut self.inside) else { return };
+        let Some(view) = view else { return };
         let region = Region { bytes: size, chunk_bytes: CHUNK as u32, ..Region::default() };
         self.views.push(Area { region, context: self.carrier.context, place: Place::Linear(view.start()) });
-        inside.views.push(view);
+        self.aside.lock().used.push(view);
     }
 
     /// Takes as much memory as a snapshot may want.
@@ -157,12 +162,13 @@ impl Ahead {
     }
 
     /// Takes memory to hash what can be seen; its address.
-    fn take_room(&mut self) -> Option<u64> {
-        let pieces = self.views.iter().map(Area::chunks).sum();
-        let room = Scratch::up_to(&self.driver, self.carrier.device, room_to_hash(pieces)).ok();
-        let inside = self.inside.as_mut().filter(|_| pieces > 0)?;
-        inside.room = room.filter(|room| room.size() >= room_to_hash(pieces));
-        inside.room.as_ref().map(Scratch::start)
+    fn take_room(&self) -> Option<u64> {
+        let pieces: usize = self.views.iter().map(Area::chunks).sum();
+        let wanted = Some(room_to_hash(pieces)).filter(|bytes| *bytes > 0)?;
+        let room = Scratch::up_to(&self.driver, self.carrier.device, wanted).ok()?;
+        let at = Some(room.start()).filter(|_| room.size() >= wanted);
+        self.aside.lock().used.push(room);
+        at
     }
 
     /// Every chunk that can be seen, with its hash.
@@ -221,25 +227,7 @@ impl katydid_keep::Ahead for Ahead {
             brought => brought.unwrap_or(0),
         };
         self.views.clear();
-        self.let_go();
+        self.behind = None;
         Ok(self.held.saturating_sub(spare).saturating_sub(brought))
-    }
-}
-
-impl Ahead {
-    /// Gives back what was used.
-    fn let_go(&mut self) {
-        if let Some(inside) = self.inside.take() {
-            // Without a thread it is given back at once.
-            let _ = thread::Builder::new().name("give back".into()).spawn(move || drop(inside));
-        }
-    }
-}
-
-impl Drop for Ahead {
-    /// What the snapshot has not used is nobody's.
-    fn drop(&mut self) {
-        self.let_go();
-        drop(self.aside.take());
     }
 }

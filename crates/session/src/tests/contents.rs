@@ -307,6 +307,9 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
     assert!(!stage.session.snapshots.make_way());
     assert_eq!(ahead.run(&writer).unwrap(), 0);
     drop(ahead);
+    assert!(stage.session.snapshots.held() > 0);
+    assert!(stage.session.look_ahead_to(false, u64::MAX).is_none());
+    assert!(katydid_keep::Kept::tidy(&mut stage.session));
     assert_eq!(stage.session.snapshots.held(), 0);
     stage.clear();
 }
