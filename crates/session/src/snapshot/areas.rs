@@ -93,8 +93,9 @@ pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: Wanted) 
         areas: Areas { all: Vec::new(), records: Records::default(), _views: Vec::new() },
     };
     finder.arenas(session)?;
-    finder.blocks(session)?;
+    // Before blocks: where some are mapped piece by piece, their memory cannot be mapped elsewhere, which says less.
     finder.arrays(session)?;
+    finder.blocks(session)?;
     finder.variables(session)?;
     finder.heaps()?;
     finder.pinned(session, wanted)?;
