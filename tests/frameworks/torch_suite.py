@@ -15,6 +15,9 @@ from said import absent, need, same
 torch = need("torch")
 if not torch.cuda.is_available():
     absent("PyTorch sees no device")
+# Before the tests' helpers lock these flags.
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
 # The tests' helpers want a package that only compares texts in sources; nothing here does.
 sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase, assert_expected_inline=None))
 try:
@@ -68,8 +71,6 @@ def outcome(op, sample):
 def main():
     first, last = sys.argv[1].split("-")
     torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     count = {}
     for op in op_db:
         name = f"{op.name}.{op.variant_test_name}".rstrip(".")
