@@ -6,8 +6,8 @@
 //! copied once more. What changes all the time would be copied for nothing, so only that is brought ahead which stays the
 //! same for a while.
 //!
-//! What is mapped here is unmapped only while the GPU is at rest: a driver that unmaps waits for every stream, and lets nobody
-//! in meanwhile who could open what a stream waits for.
+//! What is mapped here is unmapped only while the GPU is at rest: a driver that unmaps waits for every stream, and (to judge
+//! by a program that stood still on an H200) lets nobody in meanwhile who could write what a stream waits for.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
