@@ -11,6 +11,7 @@ mod cuda;
 mod figures;
 mod network;
 mod opencl;
+mod opencl_calls;
 mod parts;
 mod report;
 mod sessions;

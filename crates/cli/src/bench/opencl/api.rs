@@ -7,6 +7,7 @@ use std::ptr;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+use crate::bench::opencl_calls::{call, functions, make};
 use crate::layout::LOADER;
 
 /// A pointer to an object of the library's.
@@ -35,23 +36,6 @@ __kernel void compute(__global float *v) {
 __kernel void move(__global const float4 *from, __global float4 *to) { size_t i = get_global_id(0); to[i] = from[i]; }
 ";
 
-macro_rules! functions {
-    ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
-        #[expect(non_snake_case, reason = "names are OpenCL's")]
-        struct Functions { $($name: unsafe extern "C" fn($($argument),*) -> $result,)* }
-
-        impl Functions {
-            fn load(library: &Library) -> Result<Self, String> {
-                Ok(Self { $(
-                    // SAFETY: every OpenCL library exports these symbols with these signatures (cl.h).
-                    $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
-                        .map_err(|error| error.to_string())?,
-                )* })
-            }
-        }
-    };
-}
-
 type Events = *const Handle;
 
 functions! {
@@ -72,28 +56,6 @@ functions! {
     clEnqueueUnmapMemObject(Handle, Handle, Handle, u32, Events, *mut Handle) -> i32;
     clEnqueueNDRangeKernel(Handle, Handle, u32, *const usize, *const usize, *const usize, u32, Events, *mut Handle) -> i32;
     clFinish(Handle) -> i32;
-}
-
-/// Calls a function that returns a code.
-macro_rules! call {
-    ($functions:expr, $name:ident($($argument:expr),*)) => {{
-        // SAFETY: handles came from this very library; pointers are to memory that the enclosing method owns or borrows
-        // for the call, of the size that it passes.
-        match unsafe { ($functions.$name)($($argument),*) } {
-            0 => Ok(()),
-            code => Err(format!("{}: error {code}", stringify!($name))),
-        }
-    }};
-}
-
-/// Calls a function that returns an object, and puts the code last.
-macro_rules! make {
-    ($functions:expr, $name:ident($($argument:expr),*)) => {{
-        let mut code = 0;
-        // SAFETY: as in `call`.
-        let made = unsafe { ($functions.$name)($($argument,)* &raw mut code) };
-        if code == 0 { Ok(made) } else { Err(format!("{}: error {code}", stringify!($name))) }
-    }};
 }
 
 /// The first device of the first platform.

@@ -9,6 +9,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::body::Device;
 use super::work::{Argument, Work};
+use crate::bench::opencl_calls::{call, functions, make};
 
 type Handle = *mut c_void;
 
@@ -22,23 +23,6 @@ const PLATFORM_NAME: u32 = 0x0902;
 const READ_WRITE: u64 = 1;
 /// `CL_TRUE`: the call returns when the copy is done.
 const BLOCKING: u32 = 1;
-
-macro_rules! functions {
-    ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
-        #[expect(non_snake_case, reason = "names are OpenCL's")]
-        struct Functions { $($name: unsafe extern "C" fn($($argument),*) -> $result,)* }
-
-        impl Functions {
-            fn load(library: &Library) -> Result<Self, String> {
-                Ok(Self { $(
-                    // SAFETY: every OpenCL library exports these symbols with these signatures (cl.h).
-                    $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
-                        .map_err(|error| error.to_string())?,
-                )* })
-            }
-        }
-    };
-}
 
 functions! {
     clGetPlatformIDs(u32, *mut Handle, *mut u32) -> i32;
@@ -69,28 +53,6 @@ pub(super) struct OpenCl {
     buffers: Vec<Handle>,
     /// The functions are addresses inside it.
     _library: Library,
-}
-
-/// Calls a function that returns a code.
-macro_rules! call {
-    ($functions:expr, $name:ident($($argument:expr),*)) => {{
-        // SAFETY: handles came from this very library; pointers are to memory that the enclosing method owns or borrows
-        // for the call, of the size that it passes.
-        match unsafe { ($functions.$name)($($argument),*) } {
-            0 => Ok(()),
-            code => Err(format!("{}: error {code}", stringify!($name))),
-        }
-    }};
-}
-
-/// Calls a function that returns an object, and puts the code last.
-macro_rules! make {
-    ($functions:expr, $name:ident($($argument:expr),*)) => {{
-        let mut code = 0;
-        // SAFETY: as in `call`.
-        let made = unsafe { ($functions.$name)($($argument,)* &raw mut code) };
-        if code == 0 { Ok(made) } else { Err(format!("{}: error {code}", stringify!($name))) }
-    }};
 }
 
 impl OpenCl {
