@@ -7,7 +7,16 @@
 pub mod said;
 pub mod trial;
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
+
+use crate::places::Places;
+
+/// The status by which an item says that what it needs is not there.
+pub const ABSENT: i32 = 77;
+/// The Python of a machine.
+const PYTHON: &str = "python3";
 
 /// Tells an item which driver is below it: `soft`, or anything else. What cannot run on softcuda is avoided by that.
 pub const DRIVER_VARIABLE: &str = "ITEM_DRIVER";
@@ -87,7 +96,36 @@ fn parse_line(text: &str) -> Option<Item> {
     Some(Item { name, framework, script, argument, seconds: seconds.parse().ok()?, is_soft })
 }
 
+/// The Python that has the frameworks: in a checkout the one of `cargo xtask setup`, in a pack the machine's.
+pub fn python(places: &Places) -> PathBuf {
+    let own = places.apps.with_file_name("python/bin/python");
+    if own.exists() { own } else { PYTHON.into() }
+}
+
+/// What items are to find in their environment in a checkout: numba and CuPy find headers and libdevice by these.
+pub fn toolkit(places: &Places) -> Vec<(String, String)> {
+    let home = places.apps.with_file_name("cuda-toolkit/nvidia/cu13");
+    let names = if home.exists() { &["CUDA_HOME", "CUDA_PATH"][..] } else { &[] };
+    names.iter().map(|&name| (name.to_owned(), home.display().to_string())).collect()
+}
+
 impl Item {
+    /// What Python is given to run it: no files of compiled modules are left behind.
+    pub fn arguments(&self, places: &Places) -> [String; 3] {
+        let script = places.frameworks.join(&self.script).display().to_string();
+        ["-B".to_owned(), script, self.argument.clone()]
+    }
+
+    /// The variables of every run of it; `driver` is what it is told of the driver.
+    pub fn variables(driver: &str) -> [(&'static str, &str); 2] {
+        [(DRIVER_VARIABLE, driver), ("PYTHONUNBUFFERED", "1")]
+    }
+
+    /// Whether it runs a part of a framework's own tests.
+    pub fn is_suite(&self) -> bool {
+        self.script.ends_with("_suite.py")
+    }
+
     /// Whether its times are what it is about: nothing else is to run beside it.
     pub fn is_timed(&self) -> bool {
         self.name.split_once('.').is_some_and(|(_, what)| what.starts_with("speed"))
@@ -198,8 +236,7 @@ mod tests {
         assert!(items.len() > 50);
         for item in items {
             let text = fs::read_to_string(folder.join(&item.script)).unwrap();
-            let is_suite = item.script.ends_with("_suite.py");
-            assert!(is_suite || text.contains(&format!("@item\ndef {}():", item.argument)), "{}", item.name);
+            assert!(item.is_suite() || text.contains(&format!("@item\ndef {}():", item.argument)), "{}", item.name);
         }
     }
 

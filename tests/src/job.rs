@@ -204,7 +204,16 @@ impl<'a> Job<'a> {
     ///
     /// [`ProgramError::TooLong`] after a minute without either.
     pub fn holds_itself(&mut self) -> Result<bool, ProgramError> {
-        let deadline = Instant::now() + PATIENCE;
+        self.holds_itself_within(PATIENCE)
+    }
+
+    /// The same of a program that may compute for longer between two points.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::TooLong`] after `limit` without either.
+    pub fn holds_itself_within(&mut self, limit: Duration) -> Result<bool, ProgramError> {
+        let deadline = Instant::now() + limit;
         loop {
             if self.view().is_some_and(|view| somebody_holds(&view)) {
                 return Ok(true);
@@ -213,7 +222,7 @@ impl<'a> Job<'a> {
                 return Ok(false);
             }
             if Instant::now() > deadline {
-                return Err(self.running.too_long(PATIENCE));
+                return Err(self.running.too_long(limit));
             }
             sleep(LOOK);
         }

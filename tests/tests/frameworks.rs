@@ -4,9 +4,9 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use katydid_tests::frameworks::trial::Stage;
-use katydid_tests::frameworks::{Verdict, items};
+use katydid_tests::frameworks::{Verdict, items, python, toolkit};
 use katydid_tests::places::Places;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -19,15 +19,13 @@ const LIMIT: Duration = Duration::from_secs(240);
 #[test]
 fn items_say_the_same_on_every_way() -> Result<()> {
     let places = Places::of_this_test()?;
-    let target = places.apps.parent().context("the programs lie nowhere")?;
-    let python = target.join("python/bin/python");
-    ensure!(python.exists(), "{} is missing; run `cargo xtask setup` first", python.display());
-    let home = target.join("cuda-toolkit/nvidia/cu13").display().to_string();
+    let python = python(&places);
+    ensure!(python.exists(), "there is no Python with frameworks; run `cargo xtask setup` first");
     let server = Server::start(&places, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
     let ways = vec![shm, Way::as_stream(&server), tcp];
     let native = Way::Direct { name: "soft", folder: Some(places.soft()) };
-    let variables = vec![("CUDA_HOME".to_owned(), home)];
+    let variables = toolkit(&places);
     let driver = "soft".to_owned();
     for mut item in items()?.into_iter().filter(|item| item.is_among(&[FAMILY.to_owned()])) {
         item.seconds = LIMIT.as_secs();

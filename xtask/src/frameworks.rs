@@ -83,17 +83,17 @@ pub(crate) fn run_here(tree: &Tree, options: &Options) -> Result<ExitCode> {
     dist::run(tree, false)?;
     let report = env::var_os("OUT").map_or_else(|| tree.target.join("frameworks"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
-    let python = options.python.clone().unwrap_or_else(|| tree.target.join("python/bin/python"));
-    // numba and CuPy find headers and libdevice by these.
-    let home = tree.cuda().display().to_string();
-    let variables = ["CUDA_HOME", "CUDA_PATH"].map(|name| (name.to_owned(), home.clone())).to_vec();
-    run(tree.places(), &report, python, variables, options)
+    let places = tree.places();
+    let python = options.python.clone().unwrap_or_else(|| frameworks::python(&places));
+    let variables = frameworks::toolkit(&places);
+    run(places, &report, python, variables, options)
 }
 
 /// Runs the items out of a pack.
 pub(crate) fn run_packed(folder: &Path, report: &Path, options: &Options) -> Result<ExitCode> {
-    let python = options.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
-    run(Places::of_pack(folder), report, python, Vec::new(), options)
+    let places = Places::of_pack(folder);
+    let python = options.python.clone().unwrap_or_else(|| frameworks::python(&places));
+    run(places, report, python, Vec::new(), options)
 }
 
 fn run(

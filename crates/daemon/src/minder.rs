@@ -232,6 +232,7 @@ impl Minder<'_> {
             None if outcome == "exit status: 0" || self.shared.pool.is_stopping() => String::new(),
             None => format!(": its worker {} ended with {outcome}", session.worker_pid),
         };
-        self.shared.reporter.note(format_args!("session {id} ({}) ended{reason}", session.name));
+        let calls = session.calls.map_or(String::new(), |calls| format!(" after {calls} calls"));
+        self.shared.reporter.note(format_args!("session {id} ({}) ended{calls}{reason}", session.name));
     }
 }

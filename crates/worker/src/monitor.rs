@@ -13,6 +13,7 @@ use katydid_transport::Switch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control;
+use crate::serve::UsageOf;
 
 /// How often usage is told, when it changed.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -25,39 +26,57 @@ pub(crate) fn leave(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Watches the program and the daemon in a thread of its own until the process ends. `usage` is asked for bytes of device
-/// memory and for calls; `settle` waits for what may outlive the program, but not the daemon.
+/// Tells the daemon what the session uses.
+pub(crate) struct Meter {
+    control: OwnedFd,
+    usage: UsageOf,
+}
+
+impl Meter {
+    pub(crate) fn new(control: OwnedFd, usage: UsageOf) -> Self {
+        Self { control, usage }
+    }
+
+    /// Tells it as it is now, unless that is what was `told` last; what is told now.
+    fn tell_anew(&self, told: (u64, u64)) -> (u64, u64) {
+        let now = (self.usage)();
+        if now != told {
+            control::usage(self.control.as_fd(), now.0, now.1);
+        }
+        now
+    }
+
+    /// Tells it for the last time: the daemon's line about the end has the calls of the whole session.
+    pub(crate) fn tell(&self) {
+        self.tell_anew((0, 0));
+    }
+}
+
+/// Watches the program and the daemon in a thread of its own until the process ends. `settle` waits for what may outlive the
+/// program, but not the daemon.
 ///
 /// # Errors
 ///
 /// When the system gives no thread.
-pub(crate) fn start(
-    program: Switch,
-    control: OwnedFd,
-    usage: impl Fn() -> (u64, u64) + Send + 'static,
-    settle: impl FnOnce() + Send + 'static,
-) -> std::io::Result<()> {
+pub(crate) fn start(program: Switch, meter: Meter, settle: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     thread::Builder::new()
         .name("monitor".into())
         .stack_size(64 << 10)
-        .spawn(move || watch(&program, &control, &usage, settle))?;
+        .spawn(move || watch(&program, &meter, settle))?;
     Ok(())
 }
 
-fn watch(program: &Switch, control: &OwnedFd, usage: &dyn Fn() -> (u64, u64), settle: impl FnOnce()) {
+fn watch(program: &Switch, meter: &Meter, settle: impl FnOnce()) {
     let mut told = (0, 0);
     let end = loop {
-        if let Some(end) = look(program, control) {
+        if let Some(end) = look(program, &meter.control) {
             break end;
         }
-        let now = usage();
-        if now != told {
-            told = now;
-            control::usage(control.as_fd(), now.0, now.1);
-        }
+        told = meter.tell_anew(told);
     };
     if end == Gone::Program {
         settle();
+        meter.tell();
     }
     leave(0);
 }

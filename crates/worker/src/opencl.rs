@@ -101,7 +101,7 @@ fn name(platforms: &[Platform]) -> String {
 }
 
 fn usage_of(usage: Arc<Usage>) -> UsageOf {
-    Box::new(move || (usage.memory(), usage.calls()))
+    Arc::new(move || (usage.memory(), usage.calls()))
 }
 
 /// Opens the link and starts what accompanies a session.

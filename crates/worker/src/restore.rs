@@ -193,7 +193,7 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input) -> Result<Blank, S
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
     let session = Box::new(Session::without_program(setup));
-    let usage = Box::new(move || (usage.device_memory(), usage.calls()));
+    let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
     Ok(Blank { session, ranges, driver: name, log: Log::kept(real), usage })
 }
 

@@ -16,7 +16,7 @@ use crate::control;
 use crate::door::Door;
 use crate::log::Log;
 use crate::memory::{self, Arenas};
-use crate::monitor::{self, leave};
+use crate::monitor::{self, Meter, leave};
 use crate::opencl;
 use crate::snapshot::UnderWay;
 use crate::warm::Warm;
@@ -86,12 +86,12 @@ fn begin(
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver: warm.name, arenas: ranges };
     let link = program.open(build, &ready, 0)?;
     session.connect(&*link);
-    let usage = Box::new(move || (usage.device_memory(), usage.calls()));
+    let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
     accompany(Box::new(session), link, ready, build, control, Seat::default(), Log::kept(real), usage)
 }
 
 /// Tells bytes of device memory that a session holds, and its calls so far.
-pub(crate) type UsageOf = Box<dyn Fn() -> (u64, u64) + Send>;
+pub(crate) type UsageOf = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 
 /// A session with its program, and what accompanies it.
 pub(crate) struct Begun {
@@ -99,6 +99,7 @@ pub(crate) struct Begun {
     link: Box<dyn WorkerLink>,
     log: Arc<Log>,
     under_way: UnderWay,
+    meter: Meter,
     /// For companions; none where there can be none.
     pub(crate) session_control: Option<Control>,
 }
@@ -126,19 +127,22 @@ pub(crate) fn accompany(
     if let Some(switch) = link.switch() {
         let again = || control.try_clone().map_err(failed("watch the server"));
         let settle = under_way.clone();
-        monitor::start(switch.clone(), again()?, usage, move || settle.settle()).map_err(failed("start a thread"))?;
+        let meter = Meter::new(again()?, Arc::clone(&usage));
+        monitor::start(switch.clone(), meter, move || settle.settle()).map_err(failed("start a thread"))?;
         let (control, build, controlled) = (again()?, build.clone(), session.control(switch));
         session_control = Some(controlled.clone());
         let door = Door { control, build, ready, session: controlled, seat, log: Arc::clone(&log) };
         door.open().map_err(failed("start a thread"))?;
     }
-    Ok(Begun { session, link, log, under_way, session_control })
+    let meter = Meter::new(control.try_clone().map_err(failed("watch the server"))?, usage);
+    Ok(Begun { session, link, log, under_way, meter, session_control })
 }
 
 /// Serves to the end, and leaves the process with it; snapshots that are being written are finished first.
 pub(crate) fn run(begun: Begun, name: &str) -> ! {
     let outcome = begun.session.serve(begun.link);
     begun.under_way.settle();
+    begun.meter.tell();
     end(&begun.log, name, outcome)
 }
 

@@ -4,13 +4,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::said::Words;
-use super::{DRIVER_VARIABLE, Item, Told, Verdict};
+use super::{ABSENT, Item, Told, Verdict};
 use crate::places::Places;
 use crate::program::{self, Outcome};
 use crate::way::Way;
 
-/// The status by which an item says that what it needs is not there.
-const ABSENT: i32 = 77;
 /// With less time than this left, nothing more is begun.
 const LEAST: Duration = Duration::from_secs(3);
 /// Characters of a program's last words that a report keeps.
@@ -111,8 +109,7 @@ impl Stage {
             return (Ending::Late, 0.0);
         }
         let mut command = way.command(&self.places, &self.python);
-        command.arg("-B").arg(self.places.frameworks.join(&item.script)).arg(&item.argument);
-        command.env(DRIVER_VARIABLE, &self.driver).env("PYTHONUNBUFFERED", "1");
+        command.args(item.arguments(&self.places)).envs(Item::variables(&self.driver));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let own = Duration::from_secs(item.seconds);
         match program::run(&mut command, own.min(left)) {

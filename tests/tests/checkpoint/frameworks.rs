@@ -1,25 +1,180 @@
-//! Programs of frameworks, on a real GPU whose machine has them: what they print after a restore must be what an
-//! undisturbed run prints there, to the last bit.
+//! Programs of frameworks. Each item of `tests/frameworks/items.txt` is run undisturbed, then with checkpoints at random
+//! ones of the frames that it sends, then restored from each of these: every time it must say what it said undisturbed. And a
+//! training with PyTorch, with checkpoints at steps of its own.
+//!
+//! The items are about many things; what makes them long is not of their programs but of their libraries. Frameworks' own
+//! tests, in the list as suites, are left out: a thousand small cases in one program, few of which a checkpoint would meet.
+//! So are items that are about time alone.
 
+use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use katydid_tests::frameworks::said::Words;
+use katydid_tests::frameworks::{ABSENT, Item, items, python, toolkit};
 use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::places::{Places, driver_under_test};
-use katydid_tests::program;
+use katydid_tests::program::{self, Outcome};
+use katydid_tests::watch::until;
 use katydid_tests::way::Way;
-use libtest_mimic::Trial;
+use libtest_mimic::{Completion, Failed, Trial};
 
+use crate::programs::{Run, Start, Taken, Wanted, choice, shown};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
+
+/// What stands for the variant in the names of items' tests.
+pub(crate) const VARIANT: &str = "framework";
+/// The family of items that every run of the tests includes: NVIDIA's own Python is the lightest of the frameworks.
+const LIGHT: &str = "core.";
+/// What a program may take at least, on a busy machine too.
+const LEAST: Duration = Duration::from_secs(240);
+/// Variables that name folders in which frameworks keep what they have compiled. They are a test's own: a restored program
+/// finds its files, and no other program has changed them.
+const CACHES: [&str; 5] =
+    ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"];
 
 /// Steps of the training, and those after which a checkpoint is asked for; it happens a little later.
 const STEPS: &str = "150";
 const POINTS: [&str; 2] = ["step 40 ", "step 90 "];
 const PYTHON: &str = "python3";
 
-/// A test a way; none on softcuda, where PyTorch's kernels, which are machine code, cannot run.
+/// All of them; the list that cannot be read is a test that fails.
 pub(crate) fn trials(places: &Places) -> Vec<Trial> {
+    let mut trials = trainings(places);
+    match items() {
+        Ok(items) => trials.extend(of_items(places, &items)),
+        Err(error) => trials.push(Trial::test("items", move || Err(error.to_string().into()))),
+    }
+    trials
+}
+
+/// Whether every run of the tests includes an item.
+pub(crate) fn is_light(item: &str) -> bool {
+    item.starts_with(LIGHT)
+}
+
+/// A test an item, on one way or on all; on softcuda of those that mean something there.
+fn of_items(places: &Places, items: &[Item]) -> Vec<Trial> {
+    let is_soft = driver_under_test() == "soft";
+    let all = env::var("KATYDID_CHECKPOINT_WAYS").is_ok_and(|ways| ways == "all");
+    let has_sense = |item: &&Item| (item.is_soft || !is_soft) && !item.is_suite() && !item.is_timed();
+    let mut trials = Vec::new();
+    for (index, item) in items.iter().filter(has_sense).enumerate() {
+        let ways = if all { &WAYS[..] } else { &WAYS[index % WAYS.len()..][..1] };
+        trials.extend(ways.iter().map(|&way| {
+            let (places, item) = (places.clone(), item.clone());
+            Trial::ignorable_test(format!("{way}::{VARIANT}::{}", item.name), move || one(&places, &item, way))
+        }));
+    }
+    trials
+}
+
+/// What an item said in a run that nobody disturbed.
+pub(crate) struct Undisturbed<'a> {
+    start: Start<'a, 'a>,
+    words: Words,
+    limit: Duration,
+}
+
+/// How that run came out.
+enum First<'a> {
+    Said(Undisturbed<'a>),
+    /// What it needs is not there; the item's reason.
+    Absent(String),
+}
+
+impl<'a> Undisturbed<'a> {
+    fn run(start: Start<'a, 'a>, limit: Duration) -> Result<First<'a>> {
+        let outcome = start(&Plan::default())?.finish(limit)?;
+        if outcome.status.code() == Some(ABSENT) {
+            return Ok(First::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()));
+        }
+        ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+        let words = Words::of(&outcome.text());
+        ensure!(words.count() > 0, "it showed no result: {}", said(&outcome));
+        Ok(First::Said(Self { start, words, limit }))
+    }
+
+    /// Another run said the same, but for what two undisturbed runs say differently.
+    pub(crate) fn agrees(&self, text: &str) -> Result<()> {
+        let words = Words::of(text);
+        let mut differing = self.words.differences(&words);
+        if differing.is_empty() {
+            return Ok(());
+        }
+        let again = (self.start)(&Plan::default())?.finish(self.limit)?;
+        let unsteady = self.words.differences(&Words::of(&again.text()));
+        differing.retain(|name| !unsteady.contains(name));
+        println!("differs from one undisturbed run to the next: {unsteady:?}");
+        let told =
+            |name: &String| format!("{name}: {} undisturbed, {} here", self.words.shown(name), words.shown(name));
+        ensure!(differing.is_empty(), "{}\n{text}", differing.iter().map(told).collect::<Vec<_>>().join("; "));
+        Ok(())
+    }
+
+    /// A restored program said the rest. How much it had said when it was dumped is known but for what its other threads
+    /// and processes wrote meanwhile: it must fit in one place.
+    pub(crate) fn is_continued(&self, taken: &Taken, restored: &Outcome) -> Result<()> {
+        ensure!(restored.status.success(), "the restored program: {}", said(restored));
+        let (before, after) = taken.written;
+        let ends = taken.printed.match_indices('\n').map(|(at, _)| at + 1);
+        let places = [before, after].into_iter().chain(ends.filter(|end| (before..after).contains(end)));
+        let wholes: Vec<String> =
+            places.map(|at| format!("{}{}", taken.printed.get(..at).unwrap_or_default(), restored.text())).collect();
+        if wholes.iter().any(|whole| self.words.differences(&Words::of(whole)).is_empty()) {
+            return Ok(());
+        }
+        self.agrees(&wholes[0]).with_context(|| format!("the restored program: {}", said(restored)))
+    }
+}
+
+fn one(places: &Places, item: &Item, way: &str) -> Result<Completion, Failed> {
+    checked(places, item, way).map_err(shown)
+}
+
+fn checked(places: &Places, item: &Item, way: &str) -> Result<Completion> {
+    let stage = Stage::new(places, way)?;
+    let arguments = item.arguments(places);
+    let arguments = arguments.each_ref().map(String::as_str);
+    let (caches, driver) = (stage.image("caches"), driver_under_test());
+    fs::create_dir(&caches)?;
+    let further = CACHES.map(|name| (name.to_owned(), caches.join(name).display().to_string()));
+    let own: Vec<(String, String)> = toolkit(places).into_iter().chain(further).collect();
+    let own = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let variables: Vec<(&str, &str)> = Item::variables(&driver).into_iter().chain(own).collect();
+    let python = python(places);
+    let start = |plan: &Plan<'_>| {
+        let plan = Plan { arguments: &arguments, variables: &variables, ..*plan };
+        Ok(Job::start(places, &stage.home, &stage.way, "job", &python, &plan)?)
+    };
+    let limit = LEAST.max(Duration::from_secs(item.seconds));
+    let undisturbed = match Undisturbed::run(&start, limit)? {
+        First::Said(undisturbed) => undisturbed,
+        First::Absent(reason) => return Ok(Completion::ignored_with(reason)),
+    };
+    let frames = most_calls(&stage)?;
+    let choice = choice(&format!("{way}{}", item.name))?;
+    let wanted = Wanted::Words(&undisturbed);
+    let run = Run::of_known(&item.name, wanted, choice, frames, limit);
+    run.through(&stage, &start).with_context(|| format!("of {frames} frames"))?;
+    Ok(Completion::Completed)
+}
+
+/// The calls of the session that had most, of those that have ended.
+fn most_calls(stage: &Stage) -> Result<u64> {
+    let is_told = |log: &str| log.matches(" began: ").count() == log.matches(") ended").count();
+    until("the server tells of the end of each session", || is_told(&stage.server.log()))?;
+    let log = stage.server.log();
+    let ends = log.lines().filter_map(|line| line.split_once(") ended after ")?.1.split_once(" calls"));
+    let most = ends.filter_map(|(calls, _)| calls.parse().ok()).max();
+    most.with_context(|| format!("it made no calls; the server says:\n{log}"))
+}
+
+/// A test a way; none on softcuda, where PyTorch's kernels, which are machine code, cannot run.
+fn trainings(places: &Places) -> Vec<Trial> {
     if driver_under_test() == "soft" {
         return Vec::new();
     }

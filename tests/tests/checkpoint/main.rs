@@ -3,7 +3,7 @@
 //! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `stores.rs` about images, `failover.rs` about
 //! workers that die, `restores.rs` about kills during a restore; `opencl.rs` about programs of OpenCL, and sessions that move;
-//! `frameworks.rs` trains with PyTorch on a real GPU. Where no CRIU works, the tests are shown as ignored, with a line why.
+//! `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored, with a line why.
 //!
 //! By itself the binary runs what takes two cores a few minutes: all scenarios, and the programs made for checkpoints.
 //! `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another
@@ -33,6 +33,7 @@ use libtest_mimic::{Arguments, Trial};
 /// little for long, but come to calls that these do not.
 fn is_steady(name: &str) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
+        [_way, frameworks::VARIANT, item] => frameworks::is_light(item),
         [_way, _variant, program] => programs::is_long_lived(program),
         _ => true,
     }

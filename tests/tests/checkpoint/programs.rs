@@ -2,32 +2,37 @@
 //! undisturbed run, both where the program just went on and where it was killed and restored.
 
 use std::env;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::{App, Variant};
 use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::opencl::is_pocl;
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
+use katydid_tests::program::Outcome;
 use libtest_mimic::{Failed, Trial};
 
+use crate::frameworks::Undisturbed;
 use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, kept, said};
 
 /// Checkpoints of one run, unless the environment says otherwise.
-const COUNT: usize = 3;
+const COUNT: u64 = 3;
 /// Programs made for this: on every way, in every run.
 const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 9] = [
+const REFUSALS: [(&str, &[&str]); 11] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
+    ("torch.device_assertion", &["is ruined by error 710"]),
     // Streams of these wait for values that the program writes later, which it cannot while it is held.
     ("stream_values", &["waits for a value that nobody writes"]),
     ("context_events", &["waits for a value that nobody writes"]),
     // Two processes of this have memory and events of each other.
     ("shared_memory", &["what programs share cannot be saved"]),
+    ("torch.processes", &["what programs share cannot be saved"]),
     // Memory of its arrays is mapped by itself.
     ("sparse_arrays", &["its memory is mapped piece by piece"]),
     // It maps memory of the host by itself.
@@ -75,11 +80,11 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
 }
 
 fn one(places: &Places, app: &App, variant: Variant, way: &str) -> Result<(), Failed> {
-    let seed = number("KATYDID_CHECKPOINT_SEED", 1)? ^ hash(&format!("{way}{variant}{}", app.name));
-    let count = number("KATYDID_CHECKPOINT_COUNT", COUNT as u64)? as usize;
+    let (random, count) = choice(&format!("{way}{variant}{}", app.name))?;
     let stage = Stage::new(places, way)?;
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), plan);
-    Run::of(&app.name, kept(places, app)?, (seed, count)).through(&stage, &start).map_err(shown)
+    let wanted = Wanted::Text(kept(places, app)?);
+    Run::of(&app.name, wanted, random, count).through(&stage, &start).map_err(shown)
 }
 
 /// The same of a program of OpenCL; `further` are variables of the server.
@@ -89,51 +94,114 @@ pub(crate) fn one_of_opencl(
     way: &str,
     further: &[(&'static str, &str)],
 ) -> Result<(), Failed> {
-    let seed = number("KATYDID_CHECKPOINT_SEED", 1)? ^ hash(&format!("{way}opencl{name}"));
-    let count = number("KATYDID_CHECKPOINT_COUNT", COUNT as u64)? as usize;
+    let (random, count) = choice(&format!("{way}opencl{name}"))?;
     let stage = Stage::with_opencl(places, way, further)?;
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
-    let kept = stage.kept_of_opencl(name).map_err(shown)?;
+    let wanted = Wanted::Text(stage.kept_of_opencl(name).map_err(shown)?);
     let may_move = name.ends_with("svm") && !is_pocl(places);
-    let run = Run::of(name, kept, (seed, count));
+    let run = Run::of(name, wanted, random, count);
     Run { may_move, ..run }.through(&stage, &start).map_err(shown)
 }
 
 /// Starts the program under test.
-type Start<'a, 's> = &'a dyn Fn(&Plan<'_>) -> Result<Job<'s>>;
+pub(crate) type Start<'a, 's> = &'a dyn Fn(&Plan<'_>) -> Result<Job<'s>>;
 
-fn shown(error: anyhow::Error) -> Failed {
+/// What makes a run's choices, and how many checkpoints it has; the same for the same `title`, unless the environment says
+/// otherwise.
+pub(crate) fn choice(title: &str) -> Result<(Random, usize)> {
+    let seed = number("KATYDID_CHECKPOINT_SEED", 1)? ^ hash(title);
+    Ok((Random(seed), number("KATYDID_CHECKPOINT_COUNT", COUNT)? as usize))
+}
+
+pub(crate) fn shown(error: anyhow::Error) -> Failed {
     format!("{error:#}").into()
 }
 
 /// A checkpoint that was taken, and how much was written when.
-struct Taken {
-    checkpoint: Checkpoint,
-    written: (usize, usize),
+pub(crate) struct Taken {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) written: (usize, usize),
+    /// What was written until then.
+    pub(crate) printed: String,
 }
 
-struct Run<'a> {
+/// What a program is to print.
+pub(crate) enum Wanted<'a> {
+    /// This very text, whenever it is run.
+    Text(String),
+    /// What an undisturbed run of an item said.
+    Words(&'a Undisturbed<'a>),
+}
+
+impl Wanted<'_> {
+    /// Of a program that was not cut in two.
+    fn whole(&self, outcome: &Outcome) -> Result<()> {
+        ensure!(outcome.status.success(), "the program that went on: {}", said(outcome));
+        match self {
+            Self::Text(kept) => {
+                ensure!(outcome.text() == *kept, "the program that went on: {}", said(outcome));
+                Ok(())
+            }
+            Self::Words(undisturbed) => undisturbed.agrees(&outcome.text()).context("the program that went on"),
+        }
+    }
+
+    /// Of a restored one.
+    fn rest(&self, taken: &Taken, outcome: &Outcome) -> Result<()> {
+        match self {
+            Self::Text(kept) => continues(kept, taken.written, outcome),
+            Self::Words(undisturbed) => undisturbed.is_continued(taken, outcome),
+        }
+    }
+}
+
+pub(crate) struct Run<'a> {
     name: &'a str,
-    kept: String,
+    wanted: Wanted<'a>,
     random: Random,
     points: Vec<u64>,
     taken: Vec<Taken>,
+    refusals: usize,
+    /// Whether its points are among the frames that it is known to send.
+    is_known: bool,
+    /// How long the program may take, from its start or from one point to the next.
+    limit: Duration,
     /// A driver that chooses addresses by itself may give others at a restore, which then has to be refused by name.
     may_move: bool,
 }
 
 impl<'a> Run<'a> {
-    /// Of a program that prints `kept`; the seed of its points, and how many there are.
-    fn of(name: &'a str, kept: String, (seed, count): (u64, usize)) -> Self {
-        let mut random = Random(seed);
+    fn new(name: &'a str, wanted: Wanted<'a>, random: Random, points: Vec<u64>) -> Self {
+        let taken = Vec::new();
+        Self { name, wanted, random, points, taken, refusals: 0, is_known: false, limit: LIMIT, may_move: false }
+    }
+
+    /// Of a program of which nobody knows how many frames it sends.
+    fn of(name: &'a str, wanted: Wanted<'a>, mut random: Random, count: usize) -> Self {
         let points = random.points(count);
-        Self { name, kept, random, points, taken: Vec::new(), may_move: false }
+        Self::new(name, wanted, random, points)
+    }
+
+    /// Of a program that sends about so many `frames`: a point in each of `count` equal parts of them.
+    pub(crate) fn of_known(
+        name: &'a str,
+        wanted: Wanted<'a>,
+        (mut random, count): (Random, usize),
+        frames: u64,
+        limit: Duration,
+    ) -> Self {
+        let points = random.points_among(count, frames);
+        Self { limit, is_known: true, ..Self::new(name, wanted, random, points) }
     }
 
     /// Checkpoints and restores on a stage.
-    fn through(mut self, stage: &Stage, start: Start<'_, '_>) -> Result<()> {
+    pub(crate) fn through(mut self, stage: &Stage, start: Start<'_, '_>) -> Result<()> {
         let points = format!("frames {:?}", self.points);
-        let all = self.checkpoints(stage, start).and_then(|()| self.restores(stage)).and_then(|()| stage.is_clean());
+        let all = self
+            .checkpoints(stage, start)
+            .and_then(|()| self.has_shown_something())
+            .and_then(|()| self.restores(stage))
+            .and_then(|()| stage.is_clean());
         all.context(points)
     }
 
@@ -141,7 +209,7 @@ impl<'a> Run<'a> {
     fn checkpoints(&mut self, stage: &Stage, start: Start<'_, '_>) -> Result<()> {
         let mut job = start(&Plan { points: &self.points.clone(), ..Plan::default() })?;
         let (stops, mut left) = (self.random.below(2) == 0, self.points.len());
-        while job.holds_itself()? {
+        while job.holds_itself_within(self.limit)? {
             left = left.saturating_sub(1);
             let is_last = left == 0;
             let taken = self.checkpoint(stage, &job, is_last && stops)?;
@@ -163,24 +231,32 @@ impl<'a> Run<'a> {
         }
         let checkpoint = Checkpoint::read(&outcome)?;
         // Threads that had not come to a call of the GPU may have written until the process was dumped.
-        self.taken.push(Taken { checkpoint, written: (before, job.output_so_far()?.len()) });
+        let printed = job.output_so_far()?;
+        self.taken.push(Taken { checkpoint, written: (before, printed.len()), printed });
         Ok(true)
     }
 
-    fn refused(&self, said: &str) -> Result<bool> {
+    fn refused(&mut self, said: &str) -> Result<bool> {
         let of_gpus = if driver_under_test() == "soft" { &[][..] } else { &REFUSALS_OF_GPUS };
         let known = REFUSALS.iter().chain(of_gpus).find(|(name, _)| *name == self.name);
         ensure!(
             known.is_some_and(|(_, words)| words.iter().any(|word| said.contains(word))),
             "the checkpoint failed: {said}"
         );
+        self.refusals += 1;
         Ok(false)
+    }
+
+    /// A program whose frames were counted came to one of its points.
+    fn has_shown_something(&self) -> Result<()> {
+        ensure!(!self.is_known || self.taken.len() + self.refusals > 0, "it ended before its first point");
+        Ok(())
     }
 
     /// After the last checkpoint: the job was stopped with it, or everything is killed.
     fn last(&self, stage: &Stage, job: Job<'_>, stopped: bool) -> Result<()> {
         if stopped {
-            let outcome = job.finish(LIMIT)?;
+            let outcome = job.finish(self.limit * 2)?;
             ensure!(outcome.status.code() == Some(STOPPED), "a job that was stopped: {}", said(&outcome));
             return Ok(());
         }
@@ -190,31 +266,25 @@ impl<'a> Run<'a> {
 
     /// The program came to its end through all checkpoints.
     fn ended(&self, job: Job<'_>) -> Result<()> {
-        let outcome = job.finish(LIMIT)?;
-        ensure!(
-            outcome.status.success() && outcome.text() == self.kept,
-            "the program that went on: {}",
-            said(&outcome)
-        );
-        Ok(())
+        self.wanted.whole(&job.finish(self.limit * 2)?)
     }
 
     fn restores(&self, stage: &Stage) -> Result<()> {
         for taken in &self.taken {
             let number = taken.checkpoint.number.to_string();
-            let outcome = stage.restore("job", "image", &["--at", &number])?.finish(LIMIT)?;
+            let outcome = stage.restore("job", "image", &["--at", &number])?.finish(self.limit)?;
             if self.may_move && outcome.errors().contains(MOVED) {
                 println!("{}: checkpoint {number} was refused: the driver gives other addresses", self.name);
                 continue;
             }
-            continues(&self.kept, taken.written, &outcome).with_context(|| format!("checkpoint {number}"))?;
+            self.wanted.rest(taken, &outcome).with_context(|| format!("checkpoint {number}"))?;
         }
         Ok(())
     }
 }
 
 /// A small generator with a fixed seed (splitmix64).
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -240,16 +310,24 @@ impl Random {
         }
         points
     }
+
+    /// One in each of `count` parts of `frames`; less of fewer frames.
+    fn points_among(&mut self, count: usize, frames: u64) -> Vec<u64> {
+        let count = (count as u64).min(frames);
+        (0..count)
+            .map(|part| {
+                let (from, to) = (part * frames / count, (part + 1) * frames / count);
+                1 + from + self.below(to - from)
+            })
+            .collect()
+    }
 }
 
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn number(variable: &str, otherwise: u64) -> Result<u64, Failed> {
+fn number(variable: &str, otherwise: u64) -> Result<u64> {
     let Ok(text) = env::var(variable) else { return Ok(otherwise) };
-    match text.parse() {
-        Ok(number) => Ok(number),
-        Err(_) => Err(format!("{variable}={text} is no number").into()),
-    }
+    text.parse().with_context(|| format!("{variable}={text} is no number"))
 }
