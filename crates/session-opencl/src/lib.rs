@@ -29,6 +29,7 @@ mod rest;
 mod session;
 mod shared;
 mod snapshot;
+mod staged;
 mod svm;
 #[cfg(test)]
 mod tests;

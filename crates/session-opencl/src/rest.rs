@@ -17,6 +17,7 @@ use crate::data::HeldEvent;
 use crate::handlers::driver;
 use crate::objects::Object;
 use crate::session::Session;
+use crate::staged::StagingArea;
 
 /// A marker behind everything that a queue had.
 #[derive(Debug)]
@@ -81,8 +82,10 @@ impl Kept for Session {
                 Err(code) => return Err(RestError::Ruined { what: what(), error: code.to_string() }),
             }
         }
+        // A command that has ended gives its piece back in a moment.
+        let held = self.staging.as_ref().map_or(0, StagingArea::held) as u64;
         let waiting = u64::from(self.shared.upcalls.waiting().is_some());
-        let calls = self.shared.calls.in_flight().saturating_sub(waiting);
+        let calls = self.shared.calls.in_flight().saturating_sub(waiting) + held;
         if calls > 0 {
             return Err(RestError::Calls { calls });
         }
@@ -134,6 +137,7 @@ impl Restored for Session {
 
     fn connect(&mut self, link: &dyn WorkerLink) {
         self.shared.connect(link.replier());
+        self.attach(link);
     }
 
     fn frames(&self) -> u64 {

@@ -24,6 +24,7 @@ use crate::journal::{self, Journal, Replay};
 use crate::objects::Object;
 use crate::rest::Marker;
 use crate::shared::Shared;
+use crate::staged::StagingArea;
 use crate::svm::Svm;
 use crate::usage::Usage;
 
@@ -65,6 +66,8 @@ pub struct Session {
     pub(crate) markers: Option<Vec<Marker>>,
     /// Devices to use in place of those that the session had, if it is rebuilt.
     pub(crate) wishes: String,
+    /// None on a stream.
+    pub(crate) staging: Option<StagingArea>,
     executors: Executors,
 }
 
@@ -115,8 +118,14 @@ impl Session {
             orders: None,
             markers: None,
             wishes,
+            staging: None,
             executors: Executors::default(),
         }
+    }
+
+    /// The memory that the program's link shares with it.
+    pub fn attach(&mut self, link: &dyn WorkerLink) {
+        self.staging = link.staging().map(StagingArea::new);
     }
 
     /// Executes frames until the program closes its end.

@@ -1,6 +1,7 @@
 //! A session under fire: frames of every opcode with bytes that no honest program sends, without a driver and with one that
 //! has no function.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use katydid_keep::Capture;
@@ -10,13 +11,14 @@ use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{self, message_name};
-use katydid_wire::opencl::{id, kind};
+use katydid_wire::opencl::{IN_PIECE, id, kind};
 
 use crate::driver::Platform;
 use crate::fault::SessionError;
 use crate::journal::State;
 use crate::session::Session;
 use crate::snapshot::examine;
+use crate::staged::StagingArea;
 use crate::usage::Usage;
 
 /// Notes the codes of replies.
@@ -109,6 +111,27 @@ fn a_failure_that_nobody_waits_for_is_told_with_the_next_reply() {
     message::kdclTimers { device: 5, host: 0 }.encode(&mut payload);
     session.execute(&head(message::kdclTimers::OPCODE, 1, false), &payload).unwrap();
     assert_eq!(session.shared.take_deferred(), Code::INVALID_DEVICE);
+}
+
+#[test]
+fn a_piece_that_comes_with_a_refused_write_is_given_back() {
+    let (mut session, notes) = session();
+    let busy = AtomicU32::new(1);
+    session.staging = Some(StagingArea::of_one(&busy));
+    let write = |staged| {
+        let mut payload = Vec::new();
+        let memory = id(kind::MEMORY, 0);
+        message::kdclWrite { queue: 5, event: 0, memory, form: 0, staged, waits: &[0; 4] }.encode(&mut payload);
+        payload
+    };
+    let opcode = message::kdclWrite::OPCODE;
+    session.execute(&head(opcode, 3, true), &write(IN_PIECE)).unwrap();
+    assert_eq!(notes.0.lock().unwrap()[..], [(3, Code::INVALID_COMMAND_QUEUE.0)]);
+    assert_eq!(busy.load(Ordering::Acquire), 0);
+    assert!(matches!(
+        session.execute(&head(opcode, 4, true), &write(IN_PIECE + 1)),
+        Err(SessionError::DamagedPart { part: "piece", .. })
+    ));
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod link;
 mod map;
 mod memory;
 mod order;
+mod pieces;
 mod platform;
 mod program;
 mod queue;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use katydid_client::job::Kept;
 use katydid_client::{life, output};
 use katydid_opencl_sys::Code;
-use katydid_transport::{Holding, LinkError, ProgramLink};
+use katydid_transport::{Holding, LinkError, ProgramLink, Staging};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
 use katydid_wire::handshake::SessionKind;
@@ -104,6 +104,11 @@ impl Link {
         Code(self.deferred.swap(0, Ordering::Relaxed)).ok()
     }
 
+    /// The memory that is shared with the worker; none on a stream.
+    pub(crate) fn staging(&self) -> Option<&Staging> {
+        self.link.staging()
+    }
+
     /// In the child of a fork: lets go of the connection without a word to the worker.
     pub(crate) fn abandon(&self) {
         self.link.abandon();
@@ -120,7 +125,7 @@ impl Link {
     }
 
     #[cold]
-    fn fail(&self, what: &str, error: &LinkError) -> Code {
+    pub(crate) fn fail(&self, what: &str, error: &LinkError) -> Code {
         match error {
             LinkError::TooManyThreads { .. } => {
                 output::say(format_args!("{what}: {error}"));

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use katydid_opencl_sys::constant::{
-    QUEUE_CONTEXT, QUEUE_DEVICE, QUEUE_DEVICE_DEFAULT, QUEUE_PROPERTIES_ARRAY, QUEUE_REFERENCE_COUNT,
+    QUEUE_CONTEXT, QUEUE_DEVICE, QUEUE_DEVICE_DEFAULT, QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, QUEUE_PROFILING_ENABLE,
+    QUEUE_PROPERTIES, QUEUE_PROPERTIES_ARRAY, QUEUE_REFERENCE_COUNT,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, void};
 use katydid_wire::opencl::message::{kdclFinish, kdclFlush, kdclQueue};
@@ -25,6 +26,29 @@ pub(crate) struct Queue {
     device: Held<Device>,
     /// As given, with the 0 that ends them.
     properties: Vec<u64>,
+    /// `CL_QUEUE_…_ENABLE`.
+    flags: u64,
+}
+
+impl Queue {
+    /// Whether one command is done after the other.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.flags & QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
+    }
+
+    /// Whether it keeps the times of its commands.
+    pub(crate) fn is_profiled(&self) -> bool {
+        self.flags & QUEUE_PROFILING_ENABLE != 0
+    }
+}
+
+/// The flags in a list of properties.
+fn flags_of(form: u32, properties: &[u64]) -> u64 {
+    if form == FLAGS {
+        return properties.first().copied().unwrap_or(0);
+    }
+    let pair = properties.chunks_exact(2).find(|pair| pair[0] == u64::from(QUEUE_PROPERTIES));
+    pair.map_or(0, |pair| pair[1])
 }
 
 /// What is given to the worker: flags of the old function, a list, or no list.
@@ -50,7 +74,7 @@ fn create(
         let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
         shim()?.link.call(&message)?;
         let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
-        Ok(Queue { base, context, device, properties: given })
+        Ok(Queue { base, context, device, properties: given, flags: flags_of(form, properties) })
     })?;
     Ok(queue.handle())
 }

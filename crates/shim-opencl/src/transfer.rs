@@ -17,6 +17,7 @@ use crate::handle::object;
 use crate::landing;
 use crate::memory::Memory;
 use crate::order::Order;
+use crate::pieces;
 use crate::rows::Rows;
 use crate::shim::shim;
 use crate::{bulk, event};
@@ -49,19 +50,38 @@ impl Transfer {
         let waits = blocking && (order.has_waits() || shim.landings.any());
         let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order };
         // SAFETY: by the contract.
-        let data = unsafe { self.rows.gather() };
+        let done = unsafe { pieces::write(self, &order, blocking)? };
+        if done == self.rows.len() {
+            return written(order, waits, blocking);
+        }
+        let rest = self.from(done);
+        // SAFETY: by the contract.
+        let data = unsafe { rest.rows.gather() };
         let sent = bulk::send(link, &data)?;
-        let mut arguments = self.arguments(&order);
+        let mut arguments = if done == 0 { self.arguments(&order) } else { rest.alone() };
         arguments.extend_from_slice(sent.inline);
         let (queue, event, memory) = (order.queue(), order.event(), self.memory.base.id);
         link.call(&kdclWrite { queue, event, memory, form: self.form, staged: sent.staged, waits: &arguments })?;
-        if waits {
-            event::wait_for(&[event])?;
-        } else if blocking {
-            link.enqueue(&kdclFlush { queue })?;
+        written(order, waits, blocking)
+    }
+
+    /// What is left of a run when so many bytes are done.
+    pub(crate) fn from(&self, done: usize) -> Self {
+        let memory = Arc::clone(&self.memory);
+        if done == 0 {
+            return Self { memory, ..*self };
         }
-        order.done();
-        Ok(())
+        let (start, length) = (self.rows.start + done, self.rows.len() - done);
+        let extent = Extent::run(self.extent.origin[0] + done as u64, length as u64);
+        Self { memory, form: self.form, extent, rows: Rows::run(start, length) }
+    }
+
+    /// The bytes of a message that waits for no events.
+    pub(crate) fn alone(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(128);
+        katydid_wire::opencl::list::put::<u32>(&mut bytes, &[]);
+        self.extent.put(&mut bytes);
+        bytes
     }
 
     /// Enqueues a read and, if the program waits, waits.
@@ -71,6 +91,13 @@ impl Transfer {
     /// The rows are writable, and stay so until the command has ended.
     pub(crate) unsafe fn read(&self, order: Order, blocking: bool) -> Result<(), Code> {
         let shim = shim()?;
+        // SAFETY: by the contract.
+        if blocking && unsafe { pieces::read(self, &order)? } {
+            landing::settle()?;
+            shim.link.earlier()?;
+            order.done();
+            return Ok(());
+        }
         let arguments = self.arguments(&order);
         let (queue, event, memory, form) = (order.queue(), order.event(), self.memory.base.id, self.form);
         if blocking && self.rows.len() <= AT_ONCE {
@@ -100,6 +127,17 @@ impl Transfer {
         order.done();
         Ok(())
     }
+}
+
+/// The end of a write whose bytes are taken.
+fn written(order: Order, waits: bool, blocking: bool) -> Result<(), Code> {
+    if waits {
+        event::wait_for(&[order.event()])?;
+    } else if blocking {
+        shim()?.link.enqueue(&kdclFlush { queue: order.queue() })?;
+    }
+    order.done();
+    Ok(())
 }
 
 /// A run of a buffer, and as many bytes of the program's.

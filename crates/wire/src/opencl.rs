@@ -115,3 +115,5 @@ pub mod program {
 
 /// Longest value that a reply carries at once, in bytes; the rest is fetched by `kdclBlob`.
 pub const AT_ONCE: usize = 1 << 20;
+/// What `staged` says of a write whose data is in a piece of the staging area: the piece's number is added to this.
+pub const IN_PIECE: u32 = 2;

@@ -119,7 +119,8 @@ fn begin(
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver, arenas: Vec::new() };
     let link = program.open(build, &ready, 0)?;
     let usage = Arc::new(Usage::new(quota));
-    let session = Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?;
+    let mut session = Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?;
+    session.attach(&*link);
     let (log, usage) = (Log::kept(real), usage_of(usage));
     Ok(serve::accompany(Box::new(session), link, ready, build, control, Seat::default(), log, usage)?)
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::{AT_ONCE, message};
+use katydid_wire::opencl::{AT_ONCE, IN_PIECE, message};
 
 use super::command::Command;
 use crate::arguments::Arguments;
 use crate::data::{HeldEvent, keep_until};
-use crate::fault::Fault;
+use crate::fault::{Fault, SessionError};
 use crate::handlers::driver;
 use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
@@ -107,6 +107,9 @@ pub(crate) fn kdclWrite(
     let mut arguments = Arguments::new("kdclWrite", message.waits);
     let read = Command::read(session, message.queue, message.event, &mut arguments)
         .and_then(|command| Ok((command, Transfer::read(session, message.memory, message.form, &mut arguments)?)));
+    if message.staged >= IN_PIECE {
+        return write_piece(session, message.staged - IN_PIECE, read);
+    }
     // What collected for a message is used up by it, however it ends.
     let bytes = session.bytes(head, message.staged, arguments.rest())?;
     let (command, transfer) = read?;
@@ -121,7 +124,33 @@ pub(crate) fn kdclWrite(
     Ok(message::kdclWriteReply {})
 }
 
-/// An object's bytes, to be fetched later; landing 0: only the command is wanted, not its bytes.
+/// A write whose bytes are in a piece of the staging area, which the program has back however it ends.
+fn write_piece(
+    session: &Session,
+    piece: u32,
+    read: Result<(Command, Transfer), Fault>,
+) -> Result<message::kdclWriteReply, Fault> {
+    let bad = || SessionError::DamagedPart { message: "kdclWrite", part: "piece" };
+    let area = session.staging.as_ref().ok_or_else(bad)?;
+    let held = area.hold(piece).ok_or_else(bad)?;
+    let (command, transfer) = read?;
+    let place = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
+    let event = command
+        .run_held(session, |count, list, event| transfer.enqueue(&command, place, false, (count, list, event)))?;
+    keep_until(&event, Box::new(held));
+    Ok(message::kdclWriteReply {})
+}
+
+/// The piece of the staging area that a read goes to, if its message names one: a number that counts from 1.
+fn piece_of(session: &Session, arguments: Arguments<'_>, size: u64) -> Result<Option<*mut void>, Fault> {
+    let Some(number) = arguments.rest().first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else { return Ok(None) };
+    let bad = || SessionError::DamagedPart { message: "kdclRead", part: "piece" };
+    let place = session.staging.as_ref().and_then(|area| area.pointer(number.checked_sub(1)?, size));
+    Ok(Some(place.ok_or_else(bad)?))
+}
+
+/// An object's bytes, to be fetched later; landing 0: only the command is wanted, not its bytes. With a piece of the staging
+/// area behind the extent, they are there when the landing is, which has no bytes then.
 pub(crate) fn kdclRead(
     session: &mut Session,
     _: &FrameHead,
@@ -130,7 +159,14 @@ pub(crate) fn kdclRead(
     let mut arguments = Arguments::new("kdclRead", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let transfer = Transfer::read(session, message.memory, message.form, &mut arguments)?;
-    let (target, event) = transfer.enqueue_read(session, &command)?;
+    let (target, event) = match piece_of(session, arguments, transfer.bytes)? {
+        // Nothing is left to be fetched but the news that it has ended.
+        Some(place) => {
+            let waits = |count, list, event| transfer.enqueue(&command, place, true, (count, list, event));
+            (Arc::new(Target::new(0)?), command.run_held(session, waits)?)
+        }
+        None => transfer.enqueue_read(session, &command)?,
+    };
     if message.landing == 0 {
         keep_until(&event, Box::new(target));
     } else {

@@ -1,0 +1,99 @@
+//! The staging area as the worker uses it: drivers copy from its pieces and to them, so data of a program on this machine
+//! passes through one memory instead of three.
+//!
+//! A piece that comes with a write is the worker's until the command has ended, then the program has it back. A piece for a
+//! read stays the program's: it waits for the command. Nothing in the area is ever read by Rust code.
+
+#![expect(unsafe_code, reason = "gives pieces of shared memory back")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use katydid_opencl_sys::void;
+use katydid_transport::{PIECE, PIECES, Piece, Staging};
+
+/// One piece: the addresses of its bytes and of its busy word.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    start: usize,
+    busy: usize,
+}
+
+/// Addresses of the area; valid as long as the link, which outlives the session.
+#[derive(Debug)]
+pub(crate) struct StagingArea {
+    places: Vec<Place>,
+    /// Pieces that commands are still reading.
+    held: Arc<AtomicUsize>,
+}
+
+/// A piece that a command reads; the program has it back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldPiece {
+    place: Place,
+    held: Arc<AtomicUsize>,
+}
+
+impl StagingArea {
+    /// Takes down the addresses.
+    pub(crate) fn new(staging: &Staging) -> Self {
+        let place = |piece| Place {
+            start: staging.pointer(piece).expose_provenance(),
+            busy: staging.busy_word(piece).expose_provenance(),
+        };
+        let places = (0..PIECES as u32).filter_map(Piece::new).map(place).collect();
+        Self { places, held: Arc::default() }
+    }
+
+    /// An area of one piece without bytes.
+    #[cfg(test)]
+    pub(crate) fn of_one(busy: &AtomicU32) -> Self {
+        let place = Place { start: 4096, busy: busy.as_ptr().expose_provenance() };
+        Self { places: vec![place], held: Arc::default() }
+    }
+
+    /// Where the first `size` bytes of a piece are; none if there is no such piece, or it has fewer.
+    pub(crate) fn pointer(&self, piece: u32, size: u64) -> Option<*mut void> {
+        let place = self.places.get(piece as usize).filter(|_| size <= PIECE as u64)?;
+        Some(std::ptr::with_exposed_provenance_mut(place.start))
+    }
+
+    /// Takes over a piece that came with a message, until the result is dropped.
+    pub(crate) fn hold(&self, piece: u32) -> Option<HeldPiece> {
+        let place = *self.places.get(piece as usize)?;
+        self.held.fetch_add(1, Ordering::AcqRel);
+        Some(HeldPiece { place, held: Arc::clone(&self.held) })
+    }
+
+    /// How many pieces commands are still reading.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for HeldPiece {
+    fn drop(&mut self) {
+        let word = std::ptr::with_exposed_provenance_mut::<u32>(self.place.busy);
+        // SAFETY: the address of a busy word: aligned, mapped as long as the link, and touched by atomics alone on both
+        // sides.
+        unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
+        self.held.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_given_back_when_it_is_dropped() {
+        let word = AtomicU32::new(1);
+        let area = StagingArea::of_one(&word);
+        let held = area.hold(0).unwrap();
+        assert_eq!((word.load(Ordering::Acquire), area.held()), (1, 1));
+        drop(held);
+        assert_eq!((word.load(Ordering::Acquire), area.held()), (0, 0));
+        assert!(area.hold(1).is_none() && area.pointer(1, 1).is_none());
+        assert!(area.pointer(0, PIECE as u64 + 1).is_none() && area.pointer(0, PIECE as u64).is_some());
+    }
+}
