@@ -88,7 +88,8 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
     match (&to, &from) {
         (End::Array(array, first), End::Memory(rows)) if matches!(rows.side, Side::Own(_)) => {
             // SAFETY: handed on.
-            unsafe { write(way, array, *first, *rows, extent) }
+            unsafe { write(way, array, *first, *rows, extent) }?;
+            if wait == Wait::Yes { stream::settle_copy(stream) } else { Ok(()) }
         }
         (End::Memory(rows), End::Array(array, first)) if matches!(rows.side, Side::Own(_)) => {
             // SAFETY: handed on.

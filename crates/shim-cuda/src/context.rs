@@ -4,7 +4,7 @@
 //! the GPU then answer 709, as NVIDIA's driver does. What a context held is forgotten with it.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use katydid_client::regions::Place;
@@ -34,6 +34,8 @@ const SCHEDULING: u32 = 7;
 const MAP_HOST: u32 = 8;
 /// The state of a context that was not begun, or has ended.
 const ENDED: u32 = CUresult::ERROR_CONTEXT_IS_DESTROYED.0;
+/// Contexts that were begun and have not ended.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 /// The version that every context of today's drivers answers.
 const API_VERSION: u32 = 3020;
 
@@ -146,15 +148,23 @@ impl Context {
         for id in &self.default_streams {
             id.store(stream::next_id(), Ordering::Relaxed);
         }
-        self.state.store(CUresult::SUCCESS.0, Ordering::Release);
+        if self.state.swap(CUresult::SUCCESS.0, Ordering::Release) == ENDED {
+            ACTIVE.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    fn set_ended(&self) {
+        if self.state.swap(ENDED, Ordering::Release) != ENDED {
+            ACTIVE.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Ends the context: destructors of what libraries keep with it run first, then everything that was made in it is
     /// forgotten, then the worker is told with `message`.
     pub(crate) fn end<M: Message>(&self, message: &M) -> Result<(), CUresult> {
         katydid_export_table::context_gone(self.slot.handle);
-        self.state.store(ENDED, Ordering::Release);
+        self.set_ended();
         *self.facts.write().unwrap_or_else(PoisonError::into_inner) = None;
         let shim = shim()?;
         self.end_greens(shim);
@@ -168,7 +178,7 @@ impl Context {
     fn end_greens(&self, shim: &Shim) {
         let of_this = |green: &Green| green.primary.slot == self.slot;
         for green in shim.contexts.live().iter().filter(|context| context.green().is_some_and(of_this)) {
-            green.state.store(ENDED, Ordering::Release);
+            green.set_ended();
             green.forget_objects(shim);
         }
     }
@@ -258,6 +268,11 @@ impl Context {
         self.settled.fetch_max(sent, Ordering::AcqRel);
         Ok(())
     }
+}
+
+/// Whether there is work of more than one context, which nothing puts in order.
+pub(crate) fn are_several() -> bool {
+    ACTIVE.load(Ordering::Relaxed) > 1
 }
 
 /// An error has ruined a context: from now on its calls return that error.

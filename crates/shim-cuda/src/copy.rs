@@ -114,8 +114,11 @@ pub(crate) unsafe fn run(way: Way, target: Side, source: Side, size: u64, wait: 
         pinned::prepare_read(&region, way.stream)?;
     }
     match (target, source) {
-        // SAFETY: the source is readable, by the contract.
-        (Side::Gpu(target), Side::Own(source)) => unsafe { copy_in(way, target, Side::as_ptr(source), size) },
+        (Side::Gpu(target), Side::Own(source)) => {
+            // SAFETY: the source is readable, by the contract.
+            unsafe { copy_in(way, target, Side::as_ptr(source), size) }?;
+            if wait == Wait::Yes { stream::settle_copy(way.stream) } else { Ok(()) }
+        }
         // SAFETY: the target is writable, by the contract.
         (Side::Own(target), Side::Gpu(source)) => unsafe { copy_out(way, Side::as_ptr(target), source, size) },
         (Side::Gpu(target), Side::Gpu(source)) => between(way, target, source, size),

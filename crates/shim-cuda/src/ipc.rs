@@ -18,6 +18,7 @@ use crate::device::handle;
 use crate::event::Event;
 use crate::handle::wire;
 use crate::session::shim;
+use crate::stream::Apart;
 use crate::{context, current, virtual_memory};
 
 /// First bytes of a handle of memory.
@@ -117,6 +118,7 @@ pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
         return Err(wrong);
     }
     let size_and_device = region.size | (device.position as u64) << SIZE_BITS;
+    Apart::begin_for_good();
     Ok(Lent { name, whole: reply.size, offset: reply.offset, size_and_device }.encode())
 }
 
@@ -146,6 +148,7 @@ pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUre
         return Ok(*address);
     }
     let start = map(&lent)?;
+    Apart::begin_for_good();
     let address = start + lent.offset;
     all.insert(address, Open { lent, start, count: 1, is_pooled });
     Ok(address)

@@ -18,6 +18,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use crate::border::out;
 use crate::ipc::NAME;
 use crate::session::shim;
+use crate::stream::Apart;
 use crate::{device, pool, virtual_memory};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
@@ -67,6 +68,7 @@ pub(crate) unsafe fn export(
     let memory = virtual_memory::wire_of(handle, FILE_DESCRIPTOR)?;
     let reply = shim()?.session.call(0, &kdMemoryLend { memory, address: 0, length: 0 })?;
     let file = token(BLOCK, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    Apart::begin_for_good();
     target.write(file.into_raw_fd());
     Ok(())
 }
@@ -89,6 +91,7 @@ pub(crate) unsafe fn import(
     }
     // The descriptor is the pointer's value, of which the upper half means nothing.
     let name = name_in(descriptor.addr() as c_int, BLOCK).ok_or(wrong)?;
+    Apart::begin_for_good();
     target.write(virtual_memory::adopt(FILE_DESCRIPTOR, |memory| {
         let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;
         Ok((reply.size, reply.device))

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUcontext, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream, stream_flags};
@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::device::handle;
 use crate::handle::object;
 use crate::session::shim;
-use crate::{current, graph, green, pinned};
+use crate::{context, current, graph, green, pinned};
 
 /// Handles and wire ids of the default streams.
 const LEGACY: usize = 1;
@@ -38,6 +38,30 @@ thread_local! {
     static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
 }
 
+/// What there is now whose work does not come after that of a context's default stream by itself.
+static APART: AtomicUsize = AtomicUsize::new(0);
+
+/// One such thing, as long as it lives.
+pub(crate) struct Apart(());
+
+impl Apart {
+    fn begin() -> Self {
+        APART.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+
+    /// Other programs have memory of this one, or it has theirs: from now on, since it is not told when that ends.
+    pub(crate) fn begin_for_good() {
+        std::mem::forget(Self::begin());
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        APART.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A stream of the program's own.
 pub(crate) struct Stream {
     pub(crate) slot: Slot,
@@ -45,6 +69,8 @@ pub(crate) struct Stream {
     flags: u32,
     priority: i32,
     id: u64,
+    /// Of a stream that does not wait for the default stream.
+    _apart: Option<Apart>,
 }
 
 impl Stream {
@@ -195,7 +221,10 @@ pub(crate) fn mint(context: Arc<Context>, flags: u32, priority: i32) -> Result<(
     }
     let priority = context.with_facts(|facts| priority.min(facts.least_priority).max(facts.greatest_priority))?;
     let id = next_id();
-    let make = |slot| Stream { slot, context, flags, priority, id };
+    let make = |slot| {
+        let _apart = (flags & stream_flags::NON_BLOCKING != 0).then(Apart::begin);
+        Stream { slot, context, flags, priority, id, _apart }
+    };
     let stream = shim()?.streams.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     Ok((stream, priority))
 }
@@ -297,6 +326,13 @@ pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
 /// Waits for everything in the stream of a wire id.
 pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
     call(&cuStreamSynchronize { hStream: stream }).map(drop)
+}
+
+/// Ends a copy from the program's memory for which the program waits. Its bytes were read, so the program may go on as soon
+/// as nothing can overtake the copy: work of the same stream, and of streams that wait for it, comes after it anyway.
+pub(crate) fn settle_copy(stream: u32) -> Result<(), CUresult> {
+    let can_be_overtaken = is_of_thread(stream) || APART.load(Ordering::Relaxed) > 0 || context::are_several();
+    if can_be_overtaken { synchronize_wire(stream) } else { Ok(()) }
 }
 
 /// Whether everything in the stream is done; `ERROR_NOT_READY` when it is not.

@@ -133,7 +133,8 @@ impl State {
         let Ok(reservation) = Reservation::at(address, size) else { return Ok(false) };
         match shim.session.call(0, &kdAddressReserve { address, size }) {
             Ok(_) => {}
-            Err(CUresult::ERROR_ALREADY_MAPPED) => return Ok(false),
+            // The worker's driver may have taken the place for itself, or have no room just there.
+            Err(CUresult::ERROR_ALREADY_MAPPED | CUresult::ERROR_OUT_OF_MEMORY) => return Ok(false),
             Err(other) => return Err(other),
         }
         // Taken from the system just now, so nothing of ours can be there.
@@ -141,22 +142,26 @@ impl State {
         Ok(true)
     }
 
-    /// Reserves wherever both sides have room.
+    /// Reserves wherever both sides have room. Steps grow, because what is in the way may be large: on an H200, 64 places
+    /// side by side were not enough for a program of NCCL's.
     fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
         let room = ANYWHERE.end - ANYWHERE.start;
+        let mut step = size;
         for _ in 0..ATTEMPTS {
             let wanted = (ANYWHERE.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
             let Some(end) = wanted.checked_add(size).filter(|end| *end <= ANYWHERE.end) else {
                 if self.next == 0 || size > room {
                     break;
                 }
-                self.next = 0;
+                (self.next, step) = (0, size);
                 continue;
             };
-            self.next = end - ANYWHERE.start;
             if self.reserve_at(shim, wanted, size)? {
+                self.next = end - ANYWHERE.start;
                 return Ok(wanted);
             }
+            self.next = wanted - ANYWHERE.start + step;
+            step = step.saturating_mul(2);
         }
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     }
