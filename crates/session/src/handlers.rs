@@ -43,7 +43,8 @@ pub(crate) use array::{
     kdMipmapCreate, kdMipmapLevel, refund,
 };
 pub(crate) use context::{
-    kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
+    kdContextCreate, kdContextLimit, kdContextRecord, kdContextRelease, kdContextReset, kdContextRetain,
+    kdContextSetLimit, kdContextWait,
 };
 pub(crate) use copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 pub(crate) use device::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdPeerAtomics};
