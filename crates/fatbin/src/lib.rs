@@ -31,4 +31,4 @@ pub use image::{Image, ImageKind, Ptx};
 pub use linked::linked_image;
 pub use object::{containers_of_object, members_of_library};
 pub use rebuild::OwnedImage;
-pub use variables::{Place, Variable, Variables};
+pub use variables::{MachineCode, Place, Variable, Variables};

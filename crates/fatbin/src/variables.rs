@@ -24,6 +24,9 @@ const LONGEST: usize = 1 << 16;
 /// Functions of the driver's that device code allocates memory with.
 const HEAP: [&str; 2] = ["malloc", "free"];
 
+/// Words of calls through registers, one of which goes with each such call.
+const INDIRECT: [&str; 2] = [".callprototype", ".calltargets"];
+
 /// One variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable<'a> {
@@ -51,7 +54,24 @@ pub struct Variables<'a> {
     pub all: Vec<Variable<'a>>,
     /// It allocates memory on the device.
     pub uses_heap: bool,
+    /// The machine code that the device runs.
+    pub code: MachineCode,
 }
+
+/// Which machine code a device runs: functions lie elsewhere in another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MachineCode {
+    /// What the driver makes of the text.
+    #[default]
+    OfText,
+    /// The image itself.
+    Image,
+    /// That for this architecture, such as 90.
+    For(u32),
+}
+
+/// Machine code, and which it is.
+type Code<'a> = (Cow<'a, [u8]>, MachineCode);
 
 impl Variable<'_> {
     /// Whether a compiler made it of a literal: nothing ever writes such a variable.
@@ -64,7 +84,7 @@ impl Variable<'_> {
 impl Variables<'_> {
     fn into_owned(self) -> Variables<'static> {
         let own = |it: Variable<'_>| Variable { name: Cow::Owned(it.name.into_owned()), place: it.place };
-        Variables { all: self.all.into_iter().map(own).collect(), uses_heap: self.uses_heap }
+        Variables { all: self.all.into_iter().map(own).collect(), uses_heap: self.uses_heap, code: self.code }
     }
 
     fn extend(&mut self, other: Variables<'static>) {
@@ -79,8 +99,8 @@ impl Image<'_> {
     /// # Errors
     /// The image is damaged, or has no code for the device.
     pub fn variables(&self, sm: u32, is_soft: bool) -> Result<Variables<'static>, ImageError> {
-        if !is_soft && let Some(code) = self.machine_code(sm)? {
-            return Ok(of_code(&code)?.into_owned());
+        if !is_soft && let Some((file, code)) = self.machine_code(sm)? {
+            return Ok(Variables { code, ..of_code(&file)?.into_owned() });
         }
         let mut found = Variables::default();
         for ptx in self.ptx(Some(sm))? {
@@ -89,10 +109,23 @@ impl Image<'_> {
         Ok(found)
     }
 
+    /// Whether its functions can be called by pointers, which memory may hold. So it is taken to be where there is no text
+    /// to tell by.
+    ///
+    /// # Errors
+    /// The image is damaged.
+    pub fn calls_by_pointer(&self) -> Result<bool, ImageError> {
+        match self.ptx(None) {
+            Ok(texts) => Ok(texts.iter().any(|ptx| INDIRECT.iter().any(|word| ptx.text.contains(word)))),
+            Err(ImageError::NoPtx { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The machine code that a driver prefers for a device: of the nearest architecture of its family.
-    fn machine_code(&self, sm: u32) -> Result<Option<Cow<'_, [u8]>>, ImageError> {
+    fn machine_code(&self, sm: u32) -> Result<Option<Code<'_>>, ImageError> {
         if let (ImageKind::Elf, [file, ..]) = (self.kind(), self.parts()) {
-            return Ok(Some(Cow::Borrowed(*file)));
+            return Ok(Some((Cow::Borrowed(*file), MachineCode::Image)));
         }
         // The first container of a linked program is all of it, linked.
         let Some(container) = self.containers()?.into_iter().next() else { return Ok(None) };
@@ -100,17 +133,19 @@ impl Image<'_> {
     }
 }
 
-fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Cow<'a, [u8]>>, ImageError> {
+fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Code<'a>>, ImageError> {
     let entries = container.entries().collect::<Result<Vec<_>, _>>()?;
     let usable = entries.into_iter().filter(|entry| entry.kind == EntryKind::CUBIN && entry.suits(sm));
-    usable.max_by_key(|entry| entry.sm).map(|entry| entry.contents()).transpose()
+    let best = usable.max_by_key(|entry| entry.sm);
+    best.map(|entry| Ok((entry.contents()?, MachineCode::For(entry.sm)))).transpose()
 }
 
 /// The variables of a text.
 fn of_text(text: &str) -> Variables<'_> {
     let found = declarations(text);
     let all = found.variables.into_iter().map(|name| Variable { name: Cow::Borrowed(name), place: None }).collect();
-    Variables { all, uses_heap: found.functions.iter().any(|name| HEAP.contains(name)) }
+    let uses_heap = found.functions.iter().any(|name| HEAP.contains(name));
+    Variables { all, uses_heap, ..Variables::default() }
 }
 
 /// The variables of machine code.
@@ -205,6 +240,24 @@ mod tests {
         assert_eq!((table.offset, table.size, calls.offset, counter.size), (12, 400, 8, 4));
         assert!(table.section == calls.section && table.section != counter.section);
         assert_eq!(code.all.iter().filter(|variable| variable.is_literal()).count(), 5);
+    }
+
+    #[test]
+    fn pointers_to_functions_are_told_by_the_text_or_supposed() {
+        let of = |bytes: &[u8]| Image::from_bytes(bytes).unwrap().calls_by_pointer().unwrap();
+        let (direct, indirect) = ("call f;", "P: .callprototype _ (.param .b32 _); call %rd1, (a), P;");
+        assert!(of(CUBIN) && of(TEXT.as_bytes()));
+        assert!(!of(&linked_image(&[direct, direct])) && of(&linked_image(&[direct, indirect])));
+    }
+
+    #[test]
+    fn the_code_of_a_device_is_told() {
+        let code = |bytes: &[u8], is_soft| Image::from_bytes(bytes).unwrap().variables(90, is_soft).unwrap().code;
+        assert_eq!(code(CUBIN, false), MachineCode::Image);
+        assert_eq!(
+            (code(TEXT.as_bytes(), false), code(TEXT.as_bytes(), true)),
+            (MachineCode::OfText, MachineCode::OfText)
+        );
     }
 
     #[test]

@@ -3,16 +3,18 @@
 //! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `stores.rs` about images, `failover.rs` about
 //! workers that die, `restores.rs` about kills during a restore; `opencl.rs` about programs of OpenCL, and sessions that move;
-//! `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored, with a line why.
+//! `moved.rs` about images that go to another driver, `elsewhere.rs` to another host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored, with a line why.
 //!
 //! By itself the binary runs what takes two cores a few minutes: all scenarios, and the programs made for checkpoints.
 //! `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another
 //! choice of calls, `KATYDID_CHECKPOINT_COUNT` more of them a run, and `KATYDID_CHECKPOINT_WAYS=all` every program on every
 //! way.
 
+mod elsewhere;
 mod failover;
 mod frameworks;
 mod jobs;
+mod moved;
 mod opencl;
 mod programs;
 mod restores;
@@ -33,6 +35,7 @@ use libtest_mimic::{Arguments, Trial};
 /// little for long, but come to calls that these do not.
 fn is_steady(name: &str) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
+        [_way, moved::VARIANT, program] => programs::is_long_lived(program),
         [_way, frameworks::VARIANT, item] => frameworks::is_light(item),
         [_way, _variant, program] => programs::is_long_lived(program),
         _ => true,
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
     trials.extend(programs::trials(&places, &apps));
     trials.extend(opencl::trials(&places));
     trials.extend(frameworks::trials(&places));
+    trials.extend(moved::trials(&places, &apps));
+    trials.extend(elsewhere::trials(&places));
     if !is_sweep() {
         trials.retain(|trial| is_steady(trial.name()));
     }

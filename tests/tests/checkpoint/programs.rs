@@ -10,6 +10,7 @@ use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::opencl::is_pocl;
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
 use katydid_tests::program::Outcome;
+use katydid_tests::way::Way;
 use libtest_mimic::{Failed, Trial};
 
 use crate::frameworks::Undisturbed;
@@ -49,7 +50,7 @@ const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
 ];
 
 /// What a restore says that cannot have shared virtual memory where it was.
-const MOVED: &str = "the driver here does not give that address";
+const MOVED: &[&str] = &["the driver here does not give that address"];
 
 /// Whether a program was made to hold state across checkpoints.
 pub(crate) fn is_long_lived(program: &str) -> bool {
@@ -99,8 +100,8 @@ pub(crate) fn one_of_opencl(
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
     let wanted = Wanted::Text(stage.kept_of_opencl(name).map_err(shown)?);
     let may_move = name.ends_with("svm") && !is_pocl(places);
-    let run = Run::of(name, wanted, random, count);
-    Run { may_move, ..run }.through(&stage, &start).map_err(shown)
+    let run = Run::of(name, wanted, random, count).accepting(if may_move { MOVED } else { &[] });
+    run.through(&stage, &start).map_err(shown)
 }
 
 /// Starts the program under test.
@@ -166,18 +167,36 @@ pub(crate) struct Run<'a> {
     is_known: bool,
     /// How long the program may take, from its start or from one point to the next.
     limit: Duration,
-    /// A driver that chooses addresses by itself may give others at a restore, which then has to be refused by name.
-    may_move: bool,
+    /// Words of restores that may be refused: a driver that chooses addresses by itself may give others.
+    accepted: &'a [&'a str],
+    /// Restores that were.
+    refused: Vec<String>,
 }
 
 impl<'a> Run<'a> {
     fn new(name: &'a str, wanted: Wanted<'a>, random: Random, points: Vec<u64>) -> Self {
         let taken = Vec::new();
-        Self { name, wanted, random, points, taken, refusals: 0, is_known: false, limit: LIMIT, may_move: false }
+        Self {
+            name,
+            wanted,
+            random,
+            points,
+            taken,
+            refusals: 0,
+            is_known: false,
+            limit: LIMIT,
+            accepted: &[],
+            refused: Vec::new(),
+        }
+    }
+
+    /// Which restores may be refused, by words of the refusal.
+    pub(crate) fn accepting(self, accepted: &'a [&'a str]) -> Self {
+        Self { accepted, ..self }
     }
 
     /// Of a program of which nobody knows how many frames it sends.
-    fn of(name: &'a str, wanted: Wanted<'a>, mut random: Random, count: usize) -> Self {
+    pub(crate) fn of(name: &'a str, wanted: Wanted<'a>, mut random: Random, count: usize) -> Self {
         let points = random.points(count);
         Self::new(name, wanted, random, points)
     }
@@ -200,9 +219,23 @@ impl<'a> Run<'a> {
         let all = self
             .checkpoints(stage, start)
             .and_then(|()| self.has_shown_something())
-            .and_then(|()| self.restores(stage))
+            .and_then(|()| self.restores(&Elsewhere::here(stage)))
             .and_then(|()| stage.is_clean());
         all.context(points)
+    }
+
+    /// Checkpoints on one stage, restores with the server of another, and with the first one's if the other refuses.
+    pub(crate) fn and_restored_by(mut self, stage: &Stage, other: &Stage, start: Start<'_, '_>) -> Result<()> {
+        let points = format!("frames {:?}", self.points);
+        self.checkpoints(stage, start).context(points)?;
+        self.restores(&Elsewhere { stage, way: &other.way }).context("elsewhere")?;
+        if !self.refused.is_empty() {
+            let refused = std::mem::take(&mut self.refused);
+            println!("{}: {}", self.name, refused.join("; "));
+            self.accepting(&[]).restores(&Elsewhere::here(stage)).context("where it was")?;
+        }
+        stage.is_clean()?;
+        other.is_clean()
     }
 
     /// The run in which checkpoints are taken. It ends by itself, or with the last checkpoint: stopped, or killed.
@@ -269,17 +302,37 @@ impl<'a> Run<'a> {
         self.wanted.whole(&job.finish(self.limit * 2)?)
     }
 
-    fn restores(&self, stage: &Stage) -> Result<()> {
+    fn restores(&mut self, place: &Elsewhere<'_>) -> Result<()> {
         for taken in &self.taken {
             let number = taken.checkpoint.number.to_string();
-            let outcome = stage.restore("job", "image", &["--at", &number])?.finish(self.limit)?;
-            if self.may_move && outcome.errors().contains(MOVED) {
-                println!("{}: checkpoint {number} was refused: the driver gives other addresses", self.name);
+            let outcome = place.restore("job", &["--at", &number])?.finish(self.limit)?;
+            let errors = outcome.errors();
+            let reason = self.accepted.iter().find_map(|word| errors.lines().find(|line| line.contains(word)));
+            if let Some(reason) = reason.filter(|_| !outcome.status.success() && outcome.stdout.is_empty()) {
+                self.refused.push(format!("checkpoint {number}: {reason}"));
                 continue;
             }
             self.wanted.rest(taken, &outcome).with_context(|| format!("checkpoint {number}"))?;
         }
         Ok(())
+    }
+}
+
+/// Where a checkpoint of a stage is restored: with which server.
+struct Elsewhere<'a> {
+    stage: &'a Stage,
+    way: &'a Way,
+}
+
+impl<'a> Elsewhere<'a> {
+    fn here(stage: &'a Stage) -> Self {
+        Self { stage, way: &stage.way }
+    }
+
+    fn restore(&self, name: &str, options: &[&str]) -> Result<Job<'a>> {
+        let Stage { places, home, .. } = self.stage;
+        let plan = Plan { arguments: options, ..Plan::default() };
+        Ok(Job::restore(places, home, self.way, name, &self.stage.image("image"), &plan)?)
     }
 }
 

@@ -12,6 +12,7 @@ use katydid_tests::verdict::kept_path;
 use katydid_tests::watch::until;
 use katydid_tests::way::Way;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,6 +33,16 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new(places: &Places, way: &str) -> Result<Self> {
         Self::with(places, way, Server::start(places, &driver_under_test(), &[])?)
+    }
+
+    /// With a server of another driver, whose workers get these variables.
+    pub(crate) fn of_driver(
+        places: &Places,
+        way: &str,
+        driver: &str,
+        variables: &[(&'static str, OsString)],
+    ) -> Result<Self> {
+        Self::with(places, way, Server::start_with(places, driver, &[], variables)?)
     }
 
     /// With a server for programs of OpenCL too, whose driver gets these variables as well.

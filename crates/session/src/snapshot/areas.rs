@@ -65,6 +65,10 @@ pub(super) struct CodeRecord {
     pub(super) code: String,
     pub(super) object: u64,
     pub(super) variables: Vec<Found>,
+    /// Which code the device runs: only with the same have its functions the same addresses. Images of earlier builds do
+    /// not tell.
+    #[serde(default)]
+    pub(super) runs: Option<String>,
 }
 
 /// A heap of device code, by the program's id of its context.
@@ -237,8 +241,9 @@ impl Finder<'_> {
                 let places = variables.iter().map(|found| (found.address, found.size)).collect();
                 let (title, place) = (format!("variables of {name}"), Place::Variables(places));
                 self.add("variables", title, it.object, (device, context.0), bytes, place);
-                self.areas.records.code.push(CodeRecord { code: name, object: it.object, variables });
             }
+            let runs = Some(code::runs(&self.driver, declared.code, sm));
+            self.areas.records.code.push(CodeRecord { code: name, object: it.object, variables, runs });
         }
         Ok(())
     }
@@ -292,16 +297,16 @@ impl Entered {
 }
 
 /// Code that is loaded in a context.
-struct Code {
-    named: Named,
-    object: u64,
+pub(super) struct Code {
+    pub(super) named: Named,
+    pub(super) object: u64,
     context: u32,
     loaded: Loaded,
 }
 
 /// All of it: modules, and libraries in the contexts where they are in use. Asking for a variable of a library
 /// elsewhere would load it there.
-fn code_of(session: &Session) -> Vec<Code> {
+pub(super) fn code_of(session: &Session) -> Vec<Code> {
     let mut all = Vec::new();
     for (id, module, context) in session.tables.modules.all() {
         if let Some(image) = session.journal.image(Kind::Module, id) {

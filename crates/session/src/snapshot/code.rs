@@ -11,10 +11,11 @@ use std::ffi::CString;
 
 use katydid_cuda_sys::{CUdeviceptr, CUlibrary, CUmodule, CUresult};
 use katydid_driver::Driver;
-use katydid_fatbin::{Variable, Variables};
+use katydid_fatbin::{MachineCode, Variable, Variables};
 use serde::{Deserialize, Serialize};
 
 use super::error::SnapshotError;
+use crate::ask::ask;
 
 /// Code in a context.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +48,7 @@ pub(super) fn find(
     // For each section, an address that its first byte would have.
     let mut sections = HashMap::new();
     for variable in &declared.all {
-        match ask(driver, loaded, &variable.name) {
+        match address_of(driver, loaded, &variable.name) {
             Ok((address, size)) => {
                 if let Some(place) = variable.place {
                     sections.insert(place.section, address.wrapping_sub(place.offset));
@@ -80,7 +81,7 @@ fn entry(variable: &Variable<'_>, address: u64, size: u64) -> Found {
 }
 
 /// Address and size of the variable called `name`.
-fn ask(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
+fn address_of(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
     let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
     let (mut address, mut size) = (0, 0_usize);
     let (to_address, to_size) = (&raw mut address, &raw mut size);
@@ -92,6 +93,39 @@ fn ask(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64)
         }
     };
     status.ok().map(|()| (address, size as u64))
+}
+
+/// In words, which code a device of architecture `sm` runs.
+pub(super) fn runs(driver: &Driver, code: MachineCode, sm: u32) -> String {
+    match code {
+        _ if driver.is_soft() => "softcuda's".to_owned(),
+        MachineCode::Image => "its machine code".to_owned(),
+        MachineCode::For(sm) => format!("machine code for sm_{sm}"),
+        MachineCode::OfText => {
+            // SAFETY: the output is a local.
+            let version = ask(|out| unsafe { driver.cuDriverGetVersion(out) }).unwrap_or(0);
+            format!("what driver {}.{} makes of its text for sm_{sm}", version / 1000, version % 1000 / 10)
+        }
+    }
+}
+
+/// Refuses code whose functions lie elsewhere now, if memory may hold pointers to them, which `by_pointer` tells.
+///
+/// # Errors
+///
+/// [`SnapshotError::Pointers`].
+pub(super) fn same_functions(
+    code: &str,
+    (before, now): (Option<&str>, Option<&str>),
+    by_pointer: impl FnOnce() -> bool,
+) -> Result<(), SnapshotError> {
+    match (before, now) {
+        (Some(before), Some(now)) if before != now && by_pointer() => {
+            let (code, before, now) = (code.to_owned(), before.to_owned(), now.to_owned());
+            Err(SnapshotError::Pointers { code, before, now })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Compares where variables lie now with where they lay: device memory may hold their addresses, those of literals too.
@@ -118,6 +152,19 @@ mod tests {
 
     fn found(name: &str, address: u64, size: u64) -> Found {
         Found { name: name.to_owned(), address, size }
+    }
+
+    #[test]
+    fn pointers_to_functions_hold_for_one_code_only() {
+        let (soft, h200) = (Some("softcuda's"), Some("machine code for sm_90"));
+        assert!(same_functions("module 1", (soft, soft), || true).is_ok());
+        assert!(same_functions("module 1", (soft, h200), || false).is_ok());
+        assert!(same_functions("module 1", (None, h200), || true).is_ok());
+        let refused = same_functions("module 1", (soft, h200), || true).unwrap_err().to_string();
+        assert!(
+            refused.contains("module 1") && refused.contains("softcuda's") && refused.contains("sm_90"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -119,6 +119,19 @@ pub enum SnapshotError {
         /// Its address now; 0: nowhere.
         now: u64,
     },
+    /// Functions have other addresses, which memory may hold.
+    #[error(
+        "{code} calls functions by pointers, and memory may hold such: those of {before}, which are others in {now}: \
+         restore with the driver and GPU that the image was made with"
+    )]
+    Pointers {
+        /// The module or library.
+        code: String,
+        /// The code that ran when the image was made.
+        before: String,
+        /// That which would run now.
+        now: String,
+    },
     /// A part of the image does not say what it must.
     #[error("the image's record of {what} is damaged: {reason}")]
     Damaged {

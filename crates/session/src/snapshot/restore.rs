@@ -14,9 +14,9 @@ use katydid_image::{ChunkId, FileEntry, Region, Source};
 use katydid_keep::Progress;
 
 use super::area::Area;
-use super::areas::{Areas, Entered, PINNED, Records, Wanted, areas};
+use super::areas::{Areas, Entered, PINNED, Records, Wanted, areas, code_of};
 use super::capture::{RECORDS, hash_pieces};
-use super::code::compare;
+use super::code::{compare, same_functions};
 use super::contexts::Contexts;
 use super::error::{SnapshotError, refused};
 use super::lift::{Lift, Load};
@@ -72,7 +72,7 @@ impl Session {
         }
         let areas = areas(self, &contexts, Wanted { shared_pages: false })?;
         if share == Share::Device {
-            compare_code(&records, &areas)?;
+            compare_code(self, &records, &areas)?;
         }
         let host = self.host.as_ref();
         let is_ours = |region: &&Region| {
@@ -142,11 +142,17 @@ fn make_heaps(session: &Session, contexts: &Contexts, records: &Records) -> Resu
     Ok(())
 }
 
-fn compare_code(records: &Records, areas: &Areas) -> Result<(), SnapshotError> {
+fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<(), SnapshotError> {
     let now: HashMap<u64, _> = areas.records.code.iter().map(|record| (record.object, record)).collect();
+    let images: HashMap<u64, _> = code_of(session).into_iter().map(|it| (it.object, it.named.image)).collect();
     for before in &records.code {
-        let variables = now.get(&before.object).map_or(&[][..], |record| &record.variables);
+        let record = now.get(&before.object);
+        let variables = record.map_or(&[][..], |record| &record.variables);
         compare(&before.code, &before.variables, variables)?;
+        // What cannot be read is taken to.
+        let by_pointer = || images.get(&before.object).is_none_or(|it| it.image().calls_by_pointer().unwrap_or(true));
+        let runs = (before.runs.as_deref(), record.and_then(|record| record.runs.as_deref()));
+        same_functions(&before.code, runs, by_pointer)?;
     }
     Ok(())
 }

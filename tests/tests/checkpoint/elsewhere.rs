@@ -1,0 +1,112 @@
+//! A restore on another host, as far as one machine can be two: nothing is the same but files. Mounts, the host's name, the
+//! network and the ids of processes are those of new namespaces; `/dev/shm`, `/run` and the folder of the job are not there;
+//! the image is a copy in another place, and the first one is gone; the server is one that was started there.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::{Job, Plan};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program;
+use katydid_tests::watch::PATIENCE;
+use katydid_tests::way::Way;
+use libtest_mimic::{Completion, Trial};
+
+use crate::scenarios::{LOOP, was_stopped};
+use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said};
+
+/// Programs that are restored there: one of one process, and one of several.
+const PROGRAMS: [(&str, Variant); 2] = [LOOP, ("kept_processes", Variant::Static)];
+/// A frame to which each of them comes.
+const POINT: u64 = 30;
+/// The command before the command of a restore.
+const NEW: [&str; 9] = ["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--mount-proc", "sh", "-c"];
+/// Makes the host out of namespaces that are new, then starts a server of its own.
+const PREPARE: &str = "
+set -e
+echo elsewhere > /proc/sys/kernel/hostname
+ip link set lo up
+for folder in /dev/shm /run $HIDDEN; do mount -t tmpfs none $folder; done
+mkdir /run/own
+export XDG_RUNTIME_DIR=/run/own
+";
+/// Whether this machine lets us, tried out with nothing behind it.
+const TRY: &str = "exit 0";
+/// Restores with that server. What is left ends with this shell, which has number 1 there.
+const RESTORE: &str = "
+\"$1\" serve --driver \"$DRIVER\" --admin /run/admin --listen unix:/run/server --listen tcp://127.0.0.1:7070 &
+until \"$1\" ps --admin /run/admin > /dev/null 2>&1; do kill -0 $!; sleep 0.05; done
+\"$@\"
+";
+/// Where that server listens.
+const ADDRESSES: [(&str, &str); 2] = [("tcp", "tcp://127.0.0.1:7070"), ("unix", "unix:/run/server")];
+
+/// The trials, for each of the ways.
+pub(crate) fn trials(places: &Places) -> Vec<Trial> {
+    let every = WAYS.iter().flat_map(|way| PROGRAMS.map(|program| (*way, program)));
+    let trial = |(way, program): (&'static str, (&'static str, Variant))| {
+        let places = places.clone();
+        Trial::ignorable_test(format!("{way}::{}_is_restored_on_another_host", program.0), move || {
+            Ok(one(&places, way, program)?)
+        })
+    };
+    every.map(trial).collect()
+}
+
+fn one(places: &Places, way: &str, program: (&str, Variant)) -> Result<Completion> {
+    let hidden = hidden(places);
+    if let Some(why) = why_not(&hidden)? {
+        return Ok(Completion::ignored_with(why));
+    }
+    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, program.0)?);
+    let mut job = stage.start("guest", program, &[], &[POINT])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    let written = (before, job.output_so_far()?.len());
+    was_stopped(job)?;
+    let there = tempfile::Builder::new().prefix("katydid-elsewhere-").tempdir_in("/var/tmp")?;
+    let image = there.path().join("image");
+    copy(&stage.image("image"), &image)?;
+    fs::remove_dir_all(stage.image("image")).context("cannot remove the first image")?;
+    let address = ADDRESSES.iter().find(|(name, _)| *name == way).unwrap_or(&ADDRESSES[1]).1;
+    let server = Way::Served { name: "elsewhere", address: address.to_owned(), as_stream: way == "unix" };
+    let script = format!("{PREPARE}{RESTORE}");
+    let through = [&NEW[..], &[&script, "sh"]].concat();
+    let driver = driver_under_test();
+    let variables = [("HIDDEN", hidden.as_str()), ("DRIVER", &driver)];
+    let plan = Plan { through: &through, variables: &variables, ..Plan::default() };
+    let outcome = Job::restore(places, &stage.home, &server, "guest", &image, &plan)?.finish(LIMIT)?;
+    continues(&kept, written, &outcome)?;
+    stage.is_clean()?;
+    Ok(Completion::Completed)
+}
+
+/// Folders that are not there on the other host: that for temporary files, unless what is tested lies in it.
+fn hidden(places: &Places) -> String {
+    let needed = [&places.dist, &places.apps, &places.frameworks];
+    let is_needed = needed.iter().any(|path| path.starts_with("/tmp"));
+    if is_needed { String::new() } else { "/tmp".to_owned() }
+}
+
+/// Why there can be no other host on this machine.
+fn why_not(hidden: &str) -> Result<Option<String>> {
+    let script = format!("{PREPARE}{TRY}");
+    let mut command = Command::new(NEW[0]);
+    command.args(&NEW[1..]).arg(&script).env("HIDDEN", hidden);
+    let outcome = match program::run(&mut command, PATIENCE) {
+        Ok(outcome) => outcome,
+        Err(error) => return Ok(Some(error.to_string())),
+    };
+    Ok((!outcome.status.success()).then(|| format!("no namespaces like another host: {}", outcome.errors().trim())))
+}
+
+/// Copies a folder as it is.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let outcome = program::run(Command::new("cp").arg("--archive").arg(from).arg(to), PATIENCE)?;
+    ensure!(outcome.status.success(), "{}", said(&outcome));
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Images that go to another driver: taken with one, restored with another, both ways. Programs that come with PTX are not
+//! bound to a kind of GPU, nor to a GPU at all: they go on there as if nothing had been, or are refused by name, before a
+//! byte of them is restored, and go on where they came from.
+//!
+//! On a GPU the other driver is softcuda. Where softcuda itself is under test, the other one is a softcuda with more and larger
+//! devices, and nothing is refused.
+
+use std::ffi::OsString;
+
+use katydid_tests::catalog::{App, Kind};
+use katydid_tests::job::Plan;
+use katydid_tests::places::{Places, driver_under_test};
+use libtest_mimic::{Failed, Trial};
+
+use crate::programs::{Run, Wanted, choice, shown};
+use crate::stage::{Stage, WAYS, kept};
+
+/// What stands for the variant in the names of these tests.
+pub(crate) const VARIANT: &str = "moved";
+/// The driver that is everywhere.
+const SOFT: &str = "soft";
+/// A softcuda with other devices.
+const OTHER: [(&str, &str); 2] = [("KATYDID_SOFT_DEVICES", "3"), ("KATYDID_SOFT_MEMORY", "48G")];
+
+/// Programs that do not go elsewhere, and why.
+const BOUND: [(&str, &str); 2] = [
+    ("device_query", "compares what it was told of the device with what is free there now"),
+    ("nvml_queries", "asks about the GPU itself, again and again"),
+];
+
+/// What a restore by another driver may be refused for: what the driver chose, and memory may hold. Each names it.
+const REFUSALS: [&str; 4] = [
+    // A variable, by its module: NVIDIA's driver puts them where it likes.
+    "so pointers to it would be wrong",
+    // The address of a variable, a texture object, a surface object, a conditional handle, by its name or number.
+    "memory of the program may point there",
+    // Functions, by the module whose code calls them by pointers.
+    "calls functions by pointers",
+    // What kernels allocated, of which NVIDIA's driver shows nothing.
+    "cannot make a heap of device code again",
+];
+
+/// A driver, and the settings of it.
+type Driver = (String, &'static [(&'static str, &'static str)]);
+
+/// A test a program, and with a GPU two.
+pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
+    let (soft, here): (Driver, Driver) = ((SOFT.to_owned(), &[]), (driver_under_test(), &[]));
+    let directions = if here.0 == SOFT {
+        vec![("to_another", soft, (SOFT.to_owned(), &OTHER[..]))]
+    } else {
+        vec![("to_soft", here.clone(), soft.clone()), ("from_soft", soft, here)]
+    };
+    let is_bound = |app: &App| BOUND.iter().any(|(name, _)| *name == app.name);
+    let with_text = |app: &&App| matches!(app.kind, Kind::Runtime | Kind::Driver | Kind::Plain) && !is_bound(app);
+    let mut trials = Vec::new();
+    for (index, app) in apps.iter().filter(with_text).enumerate() {
+        for (direction, from, to) in &directions {
+            let (places, app, way) = (places.clone(), app.clone(), WAYS[index % WAYS.len()]);
+            let (from, to) = (from.clone(), to.clone());
+            let title = format!("{way}_{direction}::{VARIANT}::{}", app.name);
+            trials.push(Trial::test(title, move || one(&places, &app, way, &from, &to)));
+        }
+    }
+    trials
+}
+
+fn one(places: &Places, app: &App, way: &str, from: &Driver, to: &Driver) -> Result<(), Failed> {
+    let (random, count) = choice(&format!("{way}moved{}", app.name))?;
+    let stage = stage(places, way, from)?;
+    let other = self::stage(places, way, to)?;
+    let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, app.variants()[0]), plan);
+    let accepted = if from.0 == to.0 { &[][..] } else { &REFUSALS };
+    let run = Run::of(&app.name, Wanted::Text(kept(places, app)?), random, count).accepting(accepted);
+    run.and_restored_by(&stage, &other, &start).map_err(shown)
+}
+
+fn stage(places: &Places, way: &str, (driver, settings): &Driver) -> anyhow::Result<Stage> {
+    let variables: Vec<_> = settings.iter().map(|&(name, value)| (name, OsString::from(value))).collect();
+    Stage::of_driver(places, way, driver, &variables)
+}
