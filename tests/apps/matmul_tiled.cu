@@ -1,8 +1,7 @@
 // Multiplies matrices through tiles in shared memory; no side is a multiple of the tile, so edges are padded with 0.
-#include "check.h"
+#include "measured.h"
 
 #include <cmath>
-#include <vector>
 
 constexpr int TILE = 16;
 
@@ -24,22 +23,23 @@ __global__ void multiply(const float *a, const float *b, float *c, int rows, int
     if (row < rows && column < columns) c[row * columns + column] = sum;
 }
 
-int main() {
-    const int rows = 90, inner = 75, columns = 101;
+int main(int argument_count, char **arguments) {
+    Measured run(argument_count, arguments);
+    // Large, it is one product of middling matrices over and over: as many calls, none of which is waited for.
+    const int rows = run.pick(90, 320), inner = run.pick(75, 320), columns = run.pick(101, 640);
+    const int launches = run.pick(1, 10000);
     Numbers numbers(11);
-    std::vector<float> a(rows * inner), b(inner * columns), c(rows * columns);
+    std::vector<float> a(rows * inner), b(inner * columns);
     for (float &x : a) x = numbers.unit();
     for (float &x : b) x = numbers.unit();
-    float *da, *db, *dc;
-    OK(cudaMalloc(&da, a.size() * sizeof(float)));
-    OK(cudaMalloc(&db, b.size() * sizeof(float)));
-    OK(cudaMalloc(&dc, c.size() * sizeof(float)));
-    OK(cudaMemcpy(da, a.data(), a.size() * sizeof(float), cudaMemcpyHostToDevice));
-    OK(cudaMemcpy(db, b.data(), b.size() * sizeof(float), cudaMemcpyHostToDevice));
+    Buffer<float> da(a.size()), db(b.size()), dc(rows * columns);
+    run.write(da, a);
+    run.write(db, b);
     dim3 grid((columns + TILE - 1) / TILE, (rows + TILE - 1) / TILE);
-    multiply<<<grid, dim3(TILE, TILE)>>>(da, db, dc, rows, inner, columns);
+    for (int i = 0; i < launches; i++) multiply<<<grid, dim3(TILE, TILE)>>>(da, db, dc, rows, inner, columns);
     OK(cudaGetLastError());
-    OK(cudaMemcpy(c.data(), dc, c.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    std::vector<float> c = run.read(dc);
+    run.done();
     // The host fuses in the same order, so every bit must agree.
     for (int row = 0; row < rows; row++) {
         for (int column = 0; column < columns; column++) {
@@ -48,9 +48,6 @@ int main() {
             CHECK_QUIETLY(c[row * columns + column] == sum, "row %d, column %d", row, column);
         }
     }
-    OK(cudaFree(da));
-    OK(cudaFree(db));
-    OK(cudaFree(dc));
     printf("%d x %d by %d x %d: every element equal, bit for bit\n", rows, inner, inner, columns);
-    return finish("matmul_tiled");
+    return run.finish("matmul_tiled");
 }

@@ -7,6 +7,7 @@
 pub mod catalog;
 pub mod frameworks;
 pub mod job;
+pub mod measured;
 pub mod opencl;
 pub mod places;
 pub mod program;

@@ -1,11 +1,15 @@
-//! `katydid bench` in its shortest form: every figure that it promises is there, on every way, whatever the times are.
+//! `katydid bench` in its shortest form: every figure that it promises is there, on every way, whatever the times are; and
+//! the same of programs that are measured.
 
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use katydid_tests::measured::{Ground, PROGRAMS, Size};
 use katydid_tests::places::Places;
 use katydid_tests::program;
+use katydid_tests::server::Server;
+use katydid_tests::way::Way;
 use serde_json::Value;
 
 /// It takes ten seconds on two cores that have nothing else to do.
@@ -38,5 +42,27 @@ fn a_quick_run_measures_everything_on_every_way() -> Result<()> {
     }
     let plain = figures.iter().filter(|figure| figure["ways"]["tcp"].is_object() && figure["key"] == "plain_64m_4");
     ensure!(plain.count() == 1, "no plain copy beside those over TCP");
+    Ok(())
+}
+
+/// Of every program the calls are counted, and what it copies is the same on every way.
+#[test]
+fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, "soft", &[])?;
+    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let ground = Ground { places, size: Size::Small, libraries: Vec::new(), limit: PATIENCE };
+    for program in PROGRAMS.into_iter().filter(|program| !program.needs_gpu) {
+        let natively = ground.run(&direct, program)?;
+        ensure!(natively.work > 0.0 && natively.bytes_in > 0 && natively.bytes_out > 0, "{natively:?}");
+        for way in Way::through(&server) {
+            let told = ground.run(&way, program)?;
+            let same = (told.bytes_in, told.bytes_out) == (natively.bytes_in, natively.bytes_out);
+            ensure!(same && told.rates.len() == natively.rates.len(), "{}: {told:?}", program.name);
+        }
+        // The context, memory, copies there and back at the least.
+        let calls = ground.calls(&server.unix(), program)?;
+        ensure!(calls > 5, "{}: {calls} calls", program.name);
+    }
     Ok(())
 }

@@ -34,7 +34,7 @@ const SOFT: &str = "soft";
 
 /// What to run, and where.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Options of `frameworks`")]
+#[command(next_help_heading = "Options of `frameworks` and, but for the first two and --jobs, of `programs`")]
 pub(crate) struct Options {
     /// Items or whole families of them, such as torch.training,cupy; all unless given.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -44,16 +44,23 @@ pub(crate) struct Options {
     ways: Vec<WayName>,
     /// Everything ends after so many seconds; what was not begun is told.
     #[arg(long, value_name = "SECONDS", default_value_t = 560)]
-    within: u64,
+    pub(crate) within: u64,
     /// Items at a time; with one, times can be compared.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
     /// The Python that has the frameworks: `python3`, or in a checkout the one of `cargo xtask setup`.
     #[arg(long, value_name = "PATH")]
-    python: Option<PathBuf>,
+    pub(crate) python: Option<PathBuf>,
     /// Driver library of all ways: auto or soft.
     #[arg(long, value_name = "DRIVER", default_value = "auto", value_parser = ["auto", SOFT])]
-    driver: String,
+    pub(crate) driver: String,
+}
+
+impl Options {
+    /// The device is the CPU.
+    pub(crate) fn is_soft(&self) -> bool {
+        self.driver == SOFT
+    }
 }
 
 /// A way beside the native one.
@@ -104,7 +111,7 @@ fn run(
     options: &Options,
 ) -> Result<ExitCode> {
     let deadline = Instant::now() + Duration::from_secs(options.within);
-    let is_soft = options.driver == SOFT;
+    let is_soft = options.is_soft();
     let wanted = |item: &Item| item.is_among(&options.only) && (item.is_soft || !is_soft);
     let items: VecDeque<Item> = frameworks::items()?.into_iter().filter(wanted).collect();
     if items.is_empty() {

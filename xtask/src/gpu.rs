@@ -3,7 +3,7 @@
 //! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
 //! program; the machine needs no more than a driver, bash, tar and xz. Four ways are tried, one after the other, since some
 //! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
-//! and over TCP. The parts `checkpoint`, `frameworks`, `figures` and `opencl` are by themselves: `run.sh
+//! and over TCP. The parts `checkpoint`, `frameworks`, `figures`, `programs` and `opencl` are by themselves: `run.sh
 //! checkpoint`.
 
 use std::env;
@@ -69,7 +69,8 @@ const SCRIPT: &str = r#"#!/usr/bin/env bash
 # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.
 # `run.sh checkpoint` runs the tests and measurements of checkpoints instead, `run.sh frameworks` programs of PyTorch,
 # JAX, CuPy and others that the machine has (`--help` tells the options), `run.sh figures` takes the promised figures in
-# eight minutes, the most wanted first, `run.sh opencl` answers all about OpenCL in five. What is packed goes to unpacked/.
+# eight minutes, the most wanted first, `run.sh programs` those of programs in four, `run.sh opencl` answers all about
+# OpenCL in five. What is packed goes to unpacked/.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 pack=$here/unpacked
@@ -253,6 +254,8 @@ pub(crate) enum Part {
     Frameworks,
     /// The figures that are promised, the most wanted first, in eight minutes.
     Figures,
+    /// Programs of the kinds in Figures 4 to 7 of the Cricket paper, in less than four minutes.
+    Programs,
     /// OpenCL: tests, checkpoints, moves between PoCL and the GPU, calls and copies, in five minutes.
     Opencl,
 }
@@ -266,6 +269,7 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
         Some(Part::Checkpoint) => run_checkpoint(&folder, &report),
         Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
         Some(Part::Figures) => figures::run(&folder, &report),
+        Some(Part::Programs) => crate::programs::run_packed(&folder, &report, options),
         Some(Part::Opencl) => opencl_gpu::run(&folder, &report),
         None => run_all(&folder, &report),
     }

@@ -6,6 +6,7 @@
 mod apps;
 mod bless;
 mod check;
+mod coverage;
 mod criu;
 mod demo;
 mod demo_checkpoint;
@@ -18,6 +19,7 @@ mod layers;
 mod opencl;
 mod opencl_gpu;
 mod output;
+mod programs;
 mod setup;
 mod shell;
 mod style;
@@ -58,6 +60,8 @@ enum Command {
     },
     /// Builds the programs under test into target/apps; only what changed.
     Apps,
+    /// Checks that every function of the driver API is called by a program under test.
+    Coverage,
     /// Checks that crates depend on each other in the allowed directions only.
     Layers,
     /// Measures the sources against the targets of style; fails at the hard limits.
@@ -72,7 +76,7 @@ enum Command {
         /// Runs everything in the folder DIR and writes the report to $OUT, or to DIR/report.
         #[arg(long, value_name = "DIR", required_unless_present_any = ["pack", "part"])]
         run: Option<PathBuf>,
-        /// Only this part of the run; `frameworks` runs out of a checkout too.
+        /// Only this part of the run; `frameworks` and `programs` run out of a checkout too.
         #[arg(conflicts_with = "pack")]
         part: Option<gpu::Part>,
         #[command(flatten)]
@@ -104,11 +108,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Setup => setup::run(&tree)?,
         Command::Dist { release } => dist::run(&tree, release)?,
         Command::Apps => apps::run(&tree).and_then(|()| opencl::apps(&tree))?,
+        Command::Coverage => coverage::run(&tree)?,
         Command::Layers => layers::run(&tree)?,
         Command::Style => style::run(&tree)?,
         Command::Bless => bless::run(&tree)?,
         Command::GpuTest { part: Some(gpu::Part::Frameworks), options, .. } => {
             return frameworks::run_here(&tree, &options);
+        }
+        Command::GpuTest { part: Some(gpu::Part::Programs), options, .. } => {
+            return programs::run_here(&tree, &options);
         }
         Command::GpuTest { pack: Some(folder), .. } => gpu::pack(&tree, &folder)?,
         Command::GpuTest { .. } => anyhow::bail!("this part runs out of a pack: `gpu-test --pack DIR` makes one"),

@@ -1,0 +1,236 @@
+//! Programs that are measured as well as tested: of the kinds in Figures 4 to 7 of the Cricket paper.
+//!
+//! Each says of itself, in a line of JSON on standard error, how long it worked and what it copied (`tests/apps/measured.h`).
+//! How many calls it made of the driver is what `katydid trace` counts.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::catalog::Variant;
+use crate::places::Places;
+use crate::program::{self, Outcome, ProgramError};
+use crate::way::Way;
+
+/// What a program ends with that needs a library which the machine lacks.
+const ABSENT: i32 = 77;
+/// Both versions of the call that finds a function by its name.
+const LOOKING_UP: &str = "cuGetProcAddress";
+/// The loader's search path.
+const SEARCH: &str = "LD_LIBRARY_PATH";
+
+/// One program, and of what kind it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Program {
+    /// Its name in the catalogue.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// It brings libraries of NVIDIA's to the device, which hold nothing that softcuda could run.
+    pub needs_gpu: bool,
+}
+
+/// All of them, in the order of the table.
+pub const PROGRAMS: [Program; 7] = [
+    Program { name: "matmul_tiled", title: "matrix product, tiles", needs_gpu: false },
+    Program { name: "nbody", title: "n-body", needs_gpu: false },
+    Program { name: "eigenvalues", title: "eigenvalues, tridiagonal", needs_gpu: false },
+    Program { name: "hot_spots", title: "heat of a chip, stencil", needs_gpu: false },
+    Program { name: "euler_flow", title: "Euler equations, unstructured", needs_gpu: false },
+    Program { name: "sparse_steps", title: "power grid, cuSOLVER", needs_gpu: true },
+    Program { name: "bandwidth", title: "copies", needs_gpu: false },
+];
+
+/// How much a program has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// As in the tests: for a device that is the CPU.
+    Small,
+    /// Seconds of a GPU's time at most.
+    Large,
+}
+
+impl Size {
+    /// The program's argument.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Large => "large",
+        }
+    }
+}
+
+/// What a program told of one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Told {
+    /// Seconds of its first call, which makes the context.
+    pub start: f64,
+    /// Seconds from there to the end of its work.
+    pub work: f64,
+    /// Bytes that it copied to the device.
+    pub bytes_in: u64,
+    /// Bytes that it copied back.
+    pub bytes_out: u64,
+    /// Bytes a second of each kind of copies; of the program of copies alone.
+    pub rates: Vec<(String, f64)>,
+}
+
+/// Why a run has no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum NotMeasured {
+    /// The machine lacks a library.
+    #[error("absent: {0}")]
+    Absent(String),
+    /// It failed a check of its own, or ended otherwise than it should.
+    #[error("{0}")]
+    Failed(String),
+    /// It did not run at all, or not to its end.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// It ended well, and told nothing that is understood.
+    #[error("it told nothing that is understood: {0}")]
+    Unclear(String),
+}
+
+/// Where programs are run.
+#[derive(Debug, Clone)]
+pub struct Ground {
+    /// The installed binaries and the programs.
+    pub places: Places,
+    /// What they have to do.
+    pub size: Size,
+    /// Folders of NVIDIA's libraries, for programs that need them.
+    pub libraries: Vec<PathBuf>,
+    /// Time for one run.
+    pub limit: Duration,
+}
+
+impl Ground {
+    /// Runs a program on a way.
+    ///
+    /// # Errors
+    ///
+    /// See [`NotMeasured`].
+    pub fn run(&self, way: &Way, program: Program) -> Result<Told, NotMeasured> {
+        let mut command = way.command(&self.places, &self.binary(program));
+        let outcome = self.outcome(&mut command, program)?;
+        let errors = outcome.errors();
+        told(&errors).ok_or(NotMeasured::Unclear(errors))
+    }
+
+    /// Calls of the driver that a program makes on a way through Katydid, but for those by which its runtime looks up some 560
+    /// functions before the first one.
+    ///
+    /// # Errors
+    ///
+    /// See [`NotMeasured`].
+    pub fn calls(&self, server: &str, program: Program) -> Result<u64, NotMeasured> {
+        let mut command = crate::way::katydid(&self.places, &["trace", "--json", "--server", server, "--"]);
+        let outcome = self.outcome(command.arg(self.binary(program)), program)?;
+        let errors = outcome.errors();
+        // The program's own line comes first.
+        let trace = errors.split_once('\n').and_then(|(_, rest)| serde_json::from_str::<Value>(rest).ok());
+        trace.as_ref().and_then(made).ok_or(NotMeasured::Unclear(errors))
+    }
+
+    fn binary(&self, program: Program) -> PathBuf {
+        self.places.program(program.name, Variant::Static)
+    }
+
+    fn outcome(&self, command: &mut Command, program: Program) -> Result<Outcome, NotMeasured> {
+        command.arg(self.size.word());
+        if program.needs_gpu {
+            search_too(command, &self.libraries);
+        }
+        let outcome = program::run(command, self.limit)?;
+        match outcome.status.code() {
+            Some(0) => Ok(outcome),
+            Some(ABSENT) => Err(NotMeasured::Absent(outcome.errors().trim().to_owned())),
+            _ => Err(NotMeasured::Failed(format!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors()))),
+        }
+    }
+}
+
+/// Lets the loader look into further folders, behind those that the command has already.
+fn search_too(command: &mut Command, folders: &[PathBuf]) {
+    let set = command.get_envs().find(|(name, _)| *name == SEARCH).and_then(|(_, value)| value);
+    let known: Vec<PathBuf> = set.map(|value| env::split_paths(value).collect()).unwrap_or_default();
+    let all = known.iter().map(PathBuf::as_path).chain(folders.iter().map(PathBuf::as_path));
+    // A folder with a colon in its name cannot be joined; the program then says what it misses.
+    if let Ok(joined) = env::join_paths(all.filter(|folder| *folder != Path::new(""))) {
+        command.env(SEARCH, joined);
+    }
+}
+
+/// The calls of a trace, without those that look functions up.
+fn made(trace: &Value) -> Option<u64> {
+    let others = trace["functions"].as_array()?.iter().filter(|line| {
+        let name = line["function"].as_str().unwrap_or_default();
+        !name.starts_with(LOOKING_UP)
+    });
+    others.map(|line| line["calls"].as_u64()).sum()
+}
+
+/// The first line that a program wrote to standard error.
+fn told(errors: &str) -> Option<Told> {
+    let json: Value = serde_json::from_str(errors.lines().next()?).ok()?;
+    let number = |key: &str| json[key].as_f64();
+    let rates = json.as_object()?.iter().filter(|(key, _)| key.starts_with("htod_") || key.starts_with("dtoh_"));
+    Some(Told {
+        start: number("start")?,
+        work: number("work")?,
+        bytes_in: json["bytes_in"].as_u64()?,
+        bytes_out: json["bytes_out"].as_u64()?,
+        rates: rates.filter_map(|(key, value)| Some((key.clone(), value.as_f64()?))).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+
+    #[test]
+    fn every_program_is_built() {
+        let apps = catalog::apps().unwrap();
+        for program in PROGRAMS {
+            let app = apps.iter().find(|app| app.name == program.name).unwrap();
+            assert!(app.travels() && app.variants().contains(&Variant::Static), "{}", program.name);
+            // What runs on softcuda is a test by itself too.
+            assert_eq!(app.is_test(), !program.needs_gpu, "{}", program.name);
+        }
+    }
+
+    #[test]
+    fn what_a_program_tells_is_understood_whatever_follows() {
+        let line = r#"{"start":0.5,"work":2,"bytes_in":3,"bytes_out":4,"htod_pinned":5e10}"#;
+        let wanted =
+            Told { start: 0.5, work: 2.0, bytes_in: 3, bytes_out: 4, rates: vec![("htod_pinned".to_owned(), 5e10)] };
+        assert_eq!(told(&format!("{line}\n{{\n  \"calls\": 3\n}}\n")), Some(wanted));
+        for bad in ["", "no JSON", "{}", r#"{"start":1,"work":1,"bytes_in":-1,"bytes_out":0}"#] {
+            assert_eq!(told(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn looking_functions_up_is_no_call() {
+        let trace = serde_json::json!({ "calls": 7, "functions": [
+            { "function": "cuGetProcAddress_v2", "calls": 4 },
+            { "function": "cuLaunchKernel", "calls": 2 },
+            { "function": "cuInit", "calls": 1 },
+        ]});
+        assert_eq!(made(&trace), Some(3));
+        assert_eq!(made(&serde_json::json!({ "functions": [{ "function": "cuInit" }] })), None);
+    }
+
+    #[test]
+    fn further_folders_are_looked_into_last() {
+        let mut command = Command::new("true");
+        search_too(command.env(SEARCH, "/a:/b"), &[PathBuf::from("/c")]);
+        let value = command.get_envs().find(|(name, _)| *name == SEARCH).and_then(|(_, value)| value).unwrap();
+        assert_eq!(value, "/a:/b:/c");
+    }
+}
