@@ -484,7 +484,8 @@ pub(crate) struct BenchFlags {
     /// minutes, and wider scatter.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Rounds in which the ways take turns; the figures are medians over them.
+    /// Rounds in which the ways take turns; the figures are medians over them. As many as there is time for, 4 at most
+    /// (quick: 2), unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: Option<u32>,
     /// What to compare with; none leaves the native runs out.
@@ -499,9 +500,10 @@ pub(crate) struct BenchFlags {
     /// Of `checkpoint`: which of its two tables.
     #[arg(long, value_enum, default_value_t = Tables::Both)]
     pub(crate) tables: Tables,
-    /// Of `checkpoint`: begin nothing more after so long, such as 90s or 8m; what is missing is named.
-    #[arg(long, value_name = "TIME", default_value = "15m")]
-    pub(crate) within: Period,
+    /// Begin nothing more after so long, such as 90s or 8m; what is missing is named. 70s unless given, and no limit with
+    /// --rounds; of `checkpoint` 15m.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) within: Option<Period>,
     /// Of `checkpoint`: where the images go; /dev/shm unless given, which is memory.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) folder: Option<PathBuf>,

@@ -20,6 +20,12 @@ use crate::flags::BenchBodyFlags;
 
 /// Calls timed together where one is too short for the clock.
 pub(super) const BATCH: u32 = 64;
+/// No figure takes longer than this, unless it takes so long to have as few samples as this.
+const LONGEST: Duration = Duration::from_millis(400);
+const FEWEST: usize = 2;
+
+/// What takes seconds is not begun later than this in a run.
+const LATEST: Duration = Duration::from_secs(12);
 
 /// What one run prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,7 +76,7 @@ pub(super) fn main(flags: &BenchBodyFlags) -> Outcome {
     let fail = |error: CudaError| Failure::work(format!("cannot measure: {error}"));
     let cuda = Cuda::open().map_err(fail)?;
     let started = now().saturating_sub(flags.started);
-    let mut body = Body { cuda, plan: Plan::new(flags), figures: BTreeMap::new(), lost: None };
+    let mut body = Body { cuda, plan: Plan::new(flags), begun: Instant::now(), figures: BTreeMap::new(), lost: None };
     if flags.started != 0 {
         let key = if flags.only_start { "first_call_cold" } else { "first_call" };
         body.note(key, Ok(vec![started as f64]));
@@ -79,11 +85,12 @@ pub(super) fn main(flags: &BenchBodyFlags) -> Outcome {
     if let Some(window) = flags.session {
         return sessions::body(&mut body.cuda, Duration::from_millis(window));
     }
-    let idle = if flags.only_start { None } else { body.idle() };
+    let wants_idle = !flags.only_start && (flags.quick || flags.heavy);
+    let idle = if wants_idle { body.idle() } else { None };
     if !flags.only_start {
         parts::measure(&mut body);
     }
-    let report = Report { idle, resident_after: idle.and_then(|_| resident()), figures: body.figures };
+    let report = Report { idle, resident_after: (!flags.only_start).then(resident).flatten(), figures: body.figures };
     writeln!(io::stdout(), "{}", serde_json::to_string(&report).map_err(Failure::work)?)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -102,6 +109,7 @@ fn nanoseconds(time: Timespec) -> u64 {
 pub(super) struct Body {
     pub(super) cuda: Cuda,
     pub(super) plan: Plan,
+    begun: Instant,
     figures: BTreeMap<String, Outcomes>,
     /// Why there is no kernel.
     lost: Option<CudaError>,
@@ -119,6 +127,11 @@ impl Body {
             Err(error) => Outcomes::Failed(error.to_string()),
         };
         self.figures.insert(key.to_owned(), outcome);
+    }
+
+    /// Whether what takes seconds may begin.
+    pub(super) fn has_time(&self) -> bool {
+        self.begun.elapsed() < LATEST
     }
 
     /// The kernel could not be loaded.
@@ -146,7 +159,13 @@ impl Body {
 }
 
 /// Times each call. The first tenth is thrown away: it pays for caches and page faults.
-pub(super) fn each(repetitions: u32, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
+pub(super) fn each(repetitions: u32, call: impl FnMut() -> Result<(), CudaError>) -> Samples {
+    each_within(LONGEST, repetitions, call)
+}
+
+/// The same; with what is slow, as many times as there is time for.
+fn each_within(limit: Duration, repetitions: u32, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
+    let begun = Instant::now();
     let mut samples = Vec::with_capacity(repetitions as usize);
     for index in 0..repetitions + repetitions / 10 {
         let start = Instant::now();
@@ -155,14 +174,21 @@ pub(super) fn each(repetitions: u32, mut call: impl FnMut() -> Result<(), CudaEr
         if index >= repetitions / 10 {
             samples.push(taken.as_nanos() as f64);
         }
+        if samples.len() >= FEWEST && begun.elapsed() > limit {
+            break;
+        }
     }
     Ok(samples)
 }
 
 /// Times calls that return before the work is done, many at a time; the work is waited for outside the clock.
 pub(super) fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
+    let begun = Instant::now();
     let mut samples = Vec::with_capacity(number as usize);
     for index in 0..number.max(3) + 1 {
+        if samples.len() >= FEWEST && begun.elapsed() > LONGEST {
+            break;
+        }
         let start = Instant::now();
         for _ in 0..BATCH {
             call()?;
@@ -195,7 +221,13 @@ mod tests {
     fn a_failing_call_ends_its_own_figure_only() {
         let error = CudaError::Missing("no cuda".into());
         assert_eq!(each(5, || Err(error.clone())), Err(error));
-        assert_eq!(each(20, || Ok(())).unwrap().len(), 20);
+        // However long the machine keeps this waiting.
+        assert_eq!(each_within(Duration::MAX, 20, || Ok(())).unwrap().len(), 20);
+    }
+
+    #[test]
+    fn what_is_slow_is_done_less_often_but_not_too_seldom() {
+        assert_eq!(each_within(Duration::ZERO, 5, || Ok(())).unwrap().len(), FEWEST);
     }
 
     #[test]

@@ -29,6 +29,11 @@ impl CudaError {
     pub(super) fn died() -> Self {
         Self::Missing("a measuring thread has died".to_owned())
     }
+
+    /// For what was not begun.
+    pub(super) fn no_time() -> Self {
+        Self::Missing("there was no time left for it".to_owned())
+    }
 }
 
 /// A handle of the driver; meaningful only to the library it came from.
@@ -145,9 +150,10 @@ impl Cuda {
         Ok(Self { functions, device, context, stream: none, event: none, kernel: none, _library: library })
     }
 
-    /// Makes the stream and the event.
+    /// Makes the stream and the event. The stream waits for the default one, as those of most programs do: beside one that
+    /// does not, copies of the default stream have to be waited for.
     pub(super) fn prepare(&mut self) -> Result<(), CudaError> {
-        call!(self.functions, cuStreamCreate(&raw mut self.stream, 1))?;
+        call!(self.functions, cuStreamCreate(&raw mut self.stream, 0))?;
         call!(self.functions, cuEventCreate(&raw mut self.event, 0))
     }
 

@@ -29,7 +29,7 @@ const MIB256: u64 = 256 << 20;
 const GIB: u64 = 1 << 30;
 
 /// All figures, in the order of the table. The parts of the measuring program note each by its key.
-pub(super) const FIGURES: [Figure; 61] = [
+pub(super) const FIGURES: [Figure; 62] = [
     figure("first_call", "process start to context, warm server"),
     figure("first_call_cold", "process start to context, no worker ready"),
     figure("stream_query", "round trip: cuStreamQuery, idle"),
@@ -65,6 +65,7 @@ pub(super) const FIGURES: [Figure; 61] = [
     figure("memset_4k", "enqueue a memset of 4 KiB"),
     copy("memset_64m", "memset of 64 MiB + synchronise", MIB64),
     copy("htod_4_pageable", "HtoD 4 B pageable", 4),
+    copy("htod_4_pageable_beside", "the same beside a non-blocking stream", 4),
     copy("htod_64k_pageable", "HtoD 64 KiB pageable", KIB64),
     copy("htod_64m_pageable", "HtoD 64 MiB pageable", MIB64),
     copy("htod_256m_pageable", "HtoD 256 MiB pageable", MIB256),

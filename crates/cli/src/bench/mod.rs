@@ -2,8 +2,9 @@
 //!
 //! Each run is a fresh process ([`mod@body`]), so that the first call is measured as programs meet it; the ways take turns
 //! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run. What takes
-//! seconds (large copies, very many objects) is measured in the first rounds alone; starts without a warm worker, many
-//! sessions at once and plain copies over TCP are measured after the rounds.
+//! seconds (large copies, very many objects) is measured in the first round alone, and not over the unix socket, which has
+//! no such budgets. What is measured beside the rounds comes between them: every figure is taken once before any is taken
+//! again and again, and further rounds are begun while there is time.
 
 mod body;
 mod checkpoint;
@@ -38,17 +39,19 @@ use crate::terminal::Progress;
 use body::Report;
 use report::{Comparison, Way};
 
-/// Rounds; each figure is the median over them.
+/// Rounds, if time allows; each figure is the median over them.
 const ROUNDS: u32 = 4;
 const QUICK_ROUNDS: u32 = 2;
-/// Rounds with what takes seconds.
-const HEAVY_ROUNDS: u32 = 1;
+/// So many come before the many sessions.
+const FIRST_ROUNDS: u32 = 2;
+/// Nothing more is begun after so long, unless the flags say otherwise: all of it ends within a minute and a half.
+const WITHIN: Duration = Duration::from_secs(70);
 /// Starts without a warm worker.
 const COLD_STARTS: u32 = 3;
 /// Programs at once, and the key.
 const SESSIONS: [(usize, &str); 3] = [(1, "sessions_1"), (8, "sessions_8"), (64, "sessions_64")];
-/// More of them are left out of quick runs.
-const QUICK_SESSIONS: usize = 8;
+/// More of them are many: left out of quick runs, and measured last, since making 64 contexts can take half a minute.
+const FEW_SESSIONS: usize = 8;
 /// Connections of a plain copy, and the key.
 const PLAIN: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
 /// The variable that chooses between shared memory and the socket.
@@ -93,11 +96,19 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
     let loopback = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
     let server = PrivateServer::start_with(&flags.driver, &[loopback], None)?;
     let ways = ways(flags, &layout, &driver, &server);
-    let mut comparison = measure(flags, &ways, &driver, &server)?;
+    let deadline = deadline(flags);
+    let rounds = flags.rounds.unwrap_or(if flags.quick { QUICK_ROUNDS } else { ROUNDS });
+    let mut comparison = Comparison::new(driver.clone(), ways.iter().map(|setup| setup.way));
+    measure_round(flags, &ways, &server, &mut comparison)?;
     measure_plain(flags.quick, &mut comparison);
-    measure_sessions(flags.quick, &ways, &mut comparison);
-    server.stop();
+    measure_sessions(|number| number <= FEW_SESSIONS, &ways, deadline, &mut comparison);
     measure_cold(flags, &ways, &mut comparison)?;
+    measure_rounds(rounds.min(FIRST_ROUNDS), deadline, flags, &ways, &server, &mut comparison)?;
+    if !flags.quick {
+        measure_sessions(|number| number > FEW_SESSIONS, &ways, deadline, &mut comparison);
+    }
+    measure_rounds(rounds, deadline, flags, &ways, &server, &mut comparison)?;
+    server.stop();
     let mut out = io::stdout().lock();
     if flags.json {
         comparison.write_json(&mut out)?
@@ -140,27 +151,52 @@ fn native_search(layout: &Layout, driver: &Path) -> Option<OsString> {
     }
 }
 
-/// All rounds. One run that fails ends the measurement: its figures could not be compared.
-fn measure(
+/// When nothing more is begun; never, where a number of rounds is asked for and no time.
+fn deadline(flags: &BenchFlags) -> Option<Instant> {
+    let within = match (&flags.within, flags.rounds) {
+        (Some(within), _) => within.0,
+        (None, Some(_)) => return None,
+        (None, None) => WITHIN,
+    };
+    Instant::now().checked_add(within)
+}
+
+/// Further rounds until there are so many, or no time is left for one as long as the last.
+fn measure_rounds(
+    most: u32,
+    deadline: Option<Instant>,
     flags: &BenchFlags,
     ways: &[Setup],
-    driver: &DriverFacts,
     server: &PrivateServer,
-) -> Result<Comparison, Failure> {
-    let (progress, quick) = (Progress::new(), flags.quick);
-    let rounds = flags.rounds.unwrap_or(if quick { QUICK_ROUNDS } else { ROUNDS });
-    let mut comparison = Comparison::new(driver.clone(), rounds, ways.iter().map(|setup| setup.way));
-    for round in 1..=rounds {
-        for setup in ways {
-            progress.show(&format!("round {round} of {rounds}: {}", setup.way.title()));
-            wait_until_warm(server)?;
-            let mut command = prepared(setup);
-            command.args(quick.then_some("--quick"));
-            command.args((!quick && round <= HEAVY_ROUNDS).then_some("--heavy"));
-            comparison.add(setup.way, run(setup.way, command)?);
-        }
+    comparison: &mut Comparison,
+) -> Result<(), Failure> {
+    let mut last = Duration::ZERO;
+    while comparison.rounds() < most && deadline.is_none_or(|deadline| Instant::now() + last < deadline) {
+        let begun = Instant::now();
+        measure_round(flags, ways, server, comparison)?;
+        last = begun.elapsed();
     }
-    Ok(comparison)
+    Ok(())
+}
+
+/// One run on each way. One that fails ends the measurement: its figures could not be compared.
+fn measure_round(
+    flags: &BenchFlags,
+    ways: &[Setup],
+    server: &PrivateServer,
+    comparison: &mut Comparison,
+) -> Result<(), Failure> {
+    let (progress, quick, round) = (Progress::new(), flags.quick, comparison.rounds() + 1);
+    for setup in ways {
+        progress.show(&format!("round {round}: {}", setup.way.title()));
+        wait_until_warm(server)?;
+        let mut command = prepared(setup);
+        command.args(quick.then_some("--quick"));
+        command.args((!quick && round == 1 && setup.way != Way::Unix).then_some("--heavy"));
+        comparison.add(setup.way, run(setup.way, command)?);
+    }
+    comparison.end_round();
+    Ok(())
 }
 
 /// A program that meets no ready worker would measure the driver's start.
@@ -187,14 +223,22 @@ fn measure_plain(quick: bool, comparison: &mut Comparison) {
     }
 }
 
-/// Many programs at once: natively and over shared memory, which is what a machine's own programs use.
-fn measure_sessions(quick: bool, ways: &[Setup], comparison: &mut Comparison) {
+/// Several programs at once: natively and over shared memory, which is what a machine's own programs use.
+fn measure_sessions(
+    wanted: impl Fn(usize) -> bool,
+    ways: &[Setup],
+    deadline: Option<Instant>,
+    comparison: &mut Comparison,
+) {
     let progress = Progress::new();
-    let most = if quick { QUICK_SESSIONS } else { usize::MAX };
-    for (number, key) in SESSIONS.into_iter().filter(|(number, _)| *number <= most) {
+    for (number, key) in SESSIONS.into_iter().filter(|(number, _)| wanted(*number)) {
         for setup in ways.iter().filter(|setup| matches!(setup.way, Way::Native | Way::Shm)) {
             progress.show(&format!("{number} at once: {}", setup.way.title()));
-            comparison.note(setup.way, key, sessions::together(setup, number).map(|each| vec![each]));
+            let each = match deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                true => Err(cuda::CudaError::no_time().to_string()),
+                false => sessions::together(setup, number).map(|each| vec![each]),
+            };
+            comparison.note(setup.way, key, each);
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) const PTX: &CStr =
 /// Its name.
 pub(super) const KERNEL: &CStr = c"nothing";
 
-/// Every part, in the order of the table.
+/// Every part; what takes seconds comes last.
 pub(super) fn measure(body: &mut Body) {
     if let Err(error) = body.cuda.load(PTX, KERNEL) {
         body.lose(error);
@@ -32,5 +32,6 @@ pub(super) fn measure(body: &mut Body) {
     threads::measure(body);
     if body.plan.heavy {
         objects::measure(body);
+        copies::measure_large(body);
     }
 }

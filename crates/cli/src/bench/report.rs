@@ -72,8 +72,18 @@ struct JsonFigure {
 
 impl Comparison {
     /// Without runs yet.
-    pub(super) fn new(driver: DriverFacts, rounds: u32, ways: impl Iterator<Item = Way>) -> Self {
-        Self { driver, rounds, runs: ways.map(|way| (way, Vec::new())).collect() }
+    pub(super) fn new(driver: DriverFacts, ways: impl Iterator<Item = Way>) -> Self {
+        Self { driver, rounds: 0, runs: ways.map(|way| (way, Vec::new())).collect() }
+    }
+
+    /// Rounds that came to their end.
+    pub(super) fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// One more did.
+    pub(super) fn end_round(&mut self) {
+        self.rounds += 1;
     }
 
     /// Adds a figure that was measured beside the rounds: nanoseconds, or why there are none.
@@ -262,7 +272,8 @@ mod tests {
             version: 13000,
             devices: vec![("softcuda".into(), 1 << 30)],
         };
-        let mut comparison = Comparison::new(driver, 1, [Way::Native, Way::Shm].into_iter());
+        let mut comparison = Comparison::new(driver, [Way::Native, Way::Shm].into_iter());
+        comparison.end_round();
         comparison.add(Way::Native, report("launch", 4000.0));
         comparison.add(Way::Shm, report("launch", 1000.0));
         comparison

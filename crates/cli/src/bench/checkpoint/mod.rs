@@ -20,7 +20,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -38,6 +38,8 @@ use subject::{Limits, Subject};
 const MEMORY: &str = "/dev/shm";
 /// Begin of the names of folders; the process's id follows.
 const PREFIX: &str = "katydid-bench-";
+/// Nothing more is begun after so long, unless the flags say otherwise.
+const WITHIN: Duration = Duration::from_secs(15 * 60);
 
 /// The program under checkpoint.
 pub(super) fn holder(flags: &BenchHolderFlags) -> Outcome {
@@ -54,7 +56,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     };
     let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY));
     clear_left_behind(&place);
-    let limits = Limits::within(flags.within.0)?;
+    let limits = Limits::within(flags.within.as_ref().map_or(WITHIN, |within| within.0))?;
     let progress = Progress::new();
     let server = PrivateServer::start(&flags.driver)?;
     let (layout, place, against) = (&layout, &*place, flags.against);

@@ -11,26 +11,41 @@ static FOUR: [u8; 4] = [1, 2, 3, 4];
 /// The sizes of copies, with their names in the keys.
 const SIZES: [(usize, &str); 5] =
     [(4, "4"), (64 << 10, "64k"), (64 * MIB, "64m"), (256 * MIB, "256m"), (1024 * MIB, "1g")];
-/// Larger ones are left out of quick runs, and of all rounds but the first ones.
+/// Larger ones are left out of quick runs, and of all rounds but the first one.
 const LIGHT: usize = 64 * MIB;
 /// Threads that copy at once, and what each of them copies.
 const THREADS: usize = 4;
 const SHARE: usize = 16 * MIB;
 
 pub(super) fn measure(body: &mut Body) {
-    for (bytes, size) in SIZES {
-        if bytes <= LIGHT || body.plan.heavy {
-            alone(body, bytes, size);
-        }
+    for (bytes, size) in SIZES.into_iter().filter(|(bytes, _)| *bytes <= LIGHT) {
+        alone(body, bytes, size);
     }
     let (often, rarely) = (body.plan.repetitions, body.plan.large);
     let small = small_async(often / BATCH, &body.cuda);
+    let beside = small_beside(often, &body.cuda);
     let at_once = at_once(&body.cuda, rarely, 64 * MIB);
     let [into, out] = by_threads(&body.cuda, rarely);
     body.note("htod_4_async", small);
+    body.note("htod_4_pageable_beside", beside);
     body.note("both_64m_pinned", at_once);
     body.note("htod_4x16m_pageable", into);
     body.note("dtoh_4x16m_pageable", out);
+}
+
+/// Those that take seconds on a slow way.
+pub(super) fn measure_large(body: &mut Body) {
+    for (bytes, size) in SIZES.into_iter().filter(|(bytes, _)| *bytes > LIGHT) {
+        if body.has_time() {
+            alone(body, bytes, size);
+            continue;
+        }
+        for direction in ["htod", "dtoh"] {
+            for kind in ["pageable", "pinned"] {
+                body.note(&format!("{direction}_{size}_{kind}"), Err(CudaError::no_time()));
+            }
+        }
+    }
 }
 
 /// A size, from and to both kinds of host memory.
@@ -55,6 +70,16 @@ fn alone(body: &mut Body, bytes: usize, size: &str) {
 fn small_async(number: u32, cuda: &Cuda) -> Samples {
     let device = cuda.allocate(FOUR.len())?;
     let samples = batches(number, cuda, || cuda.copy_in_async(device, &FOUR));
+    cuda.free(device)?;
+    samples
+}
+
+/// A copy that the work of another stream could overtake.
+fn small_beside(repetitions: u32, cuda: &Cuda) -> Samples {
+    let device = cuda.allocate(FOUR.len())?;
+    let other = cuda.new_stream()?;
+    let samples = each(repetitions, || cuda.copy_in(device, &FOUR));
+    drop(other);
     cuda.free(device)?;
     samples
 }

@@ -7,6 +7,12 @@ use crate::bench::cuda::objects::Event;
 use crate::bench::cuda::{Cuda, CudaError};
 
 pub(super) fn measure(body: &mut Body) {
+    if !body.has_time() {
+        for key in ["objects_make", "objects_use", "objects_end"] {
+            body.note(key, Err(CudaError::no_time()));
+        }
+        return;
+    }
     let [made, recorded, ended] = match among(&body.cuda, body.plan.objects, body.plan.repetitions) {
         Ok(samples) => samples.map(Ok),
         Err(error) => [Err(error.clone()), Err(error.clone()), Err(error)],
