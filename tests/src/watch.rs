@@ -94,6 +94,22 @@ pub fn tree(pid: u32) -> Vec<u32> {
     found
 }
 
+/// What each thread of a process and of everything below it does, a line each: for the message of a test that waited in vain.
+pub fn doings(pid: u32) -> String {
+    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+    let mut lines = String::new();
+    for pid in tree(pid) {
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let task = task.path().display().to_string();
+            let stat = read(format!("{task}/stat"));
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?');
+            let (name, place) = (read(format!("{task}/comm")), read(format!("{task}/wchan")));
+            lines += &format!("{task} {} {state} {place}\n", name.trim());
+        }
+    }
+    lines
+}
+
 /// Kills a process at once; one that is gone needs no killing.
 pub fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {

@@ -37,11 +37,15 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     for (built, installed) in FILES {
         install(&tree.target.join(profile).join(built), &tree.target.join(folder).join(installed))?;
     }
-    for library in ["shim", "soft"] {
-        link("libcuda.so.1", &tree.target.join(folder).join("lib/katydid").join(library).join("libcuda.so"))?;
-    }
+    second_names(&tree.target.join(folder).join("lib/katydid"))?;
     opencl(&tree.target.join(folder).join("lib/katydid"))?;
     place_criu(tree, &tree.target.join(folder).join("lib/katydid/criu"))
+}
+
+/// The name of our libraries for CUDA that numba asks for, and gets the system's where there is none of ours; below
+/// `lib/katydid`.
+pub(crate) fn second_names(folder: &Path) -> Result<()> {
+    ["shim", "soft"].iter().try_for_each(|library| link("libcuda.so.1", &folder.join(library).join("libcuda.so")))
 }
 
 /// By what else than itself the library for programs of OpenCL is found, below `lib/katydid`.

@@ -124,6 +124,7 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     for file in DIST {
         stripped(&tree.target.join("dist-release").join(file), &to.dist.join(file))?;
     }
+    dist::second_names(&to.dist.join("lib/katydid"))?;
     for app in catalog::apps()?.iter().filter(|app| app.travels()) {
         for &variant in app.variants() {
             stripped(&from.program(&app.name, variant), &to.program(&app.name, variant))?;

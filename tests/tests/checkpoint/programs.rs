@@ -10,6 +10,7 @@ use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::opencl::is_pocl;
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
 use katydid_tests::program::Outcome;
+use katydid_tests::watch::doings;
 use katydid_tests::way::Way;
 use libtest_mimic::{Failed, Trial};
 
@@ -257,7 +258,7 @@ impl<'a> Run<'a> {
     fn checkpoint(&mut self, stage: &Stage, job: &Job<'_>, stops: bool) -> Result<bool> {
         let before = job.output_so_far()?.len();
         let options: &[&str] = if stops { &[] } else { &["--leave-running"] };
-        let outcome = job.checkpoint(&stage.image("image"), options)?;
+        let outcome = job.checkpoint(&stage.image("image"), options).with_context(|| whereabouts(stage, job))?;
         if !outcome.status.success() {
             let (printed, errors) = (job.output_so_far()?, job.errors_so_far()?);
             return self.refused(&format!("{}--- the job\n{printed}{errors}", said(&outcome)));
@@ -316,6 +317,13 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
+}
+
+/// What is known of a checkpoint that does not end.
+fn whereabouts(stage: &Stage, job: &Job<'_>) -> String {
+    let (view, errors) = (job.view().unwrap_or_default(), job.errors_so_far().unwrap_or_default());
+    let (ours, theirs) = (doings(job.pid()), doings(stage.server.pid()));
+    format!("a checkpoint: {view}\n--- the job\n{errors}{ours}--- the server\n{}{theirs}", stage.server.log())
 }
 
 /// Where a checkpoint of a stage is restored: with which server.
