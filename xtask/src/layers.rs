@@ -37,7 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("driver", &["cuda-sys"]),
     ("ptx-forms", &["ptx-exec", "driver", "cuda-sys"]),
     ("keep", &["wire", "transport", "image"]),
-    ("session-opencl", &["opencl-sys", "keep"]),
+    ("session-opencl", &["opencl-sys", "keep", "arena"]),
     ("session", &["driver", "keep", "arena", "fatbin"]),
     ("worker", &["session", "session-opencl", "keep"]),
     ("daemon", &["transport"]),

@@ -58,13 +58,23 @@ impl Offers {
     /// # Errors
     /// [`ArenaError::NoRange`] if no candidate for device memory is.
     pub fn reserve() -> Result<Self, ArenaError> {
-        let reserve = |arena: &ArenaRange| Some((*arena, Reservation::at(arena.base, arena.length).ok()?));
-        let held: Vec<_> = CANDIDATES.iter().filter_map(reserve).collect();
-        if held.iter().any(|(arena, _)| arena.kind == ArenaKind::DEVICE) {
-            Ok(Self { held })
+        let offers = Self::reserve_each(|_| true);
+        if offers.held.iter().any(|(arena, _)| arena.kind == ArenaKind::DEVICE) {
+            Ok(offers)
         } else {
             Err(no_range(&CANDIDATES))
         }
+    }
+
+    /// Reserves the candidates for pinned memory that are free, for a session whose devices have addresses of their own.
+    #[must_use]
+    pub fn reserve_pinned() -> Self {
+        Self::reserve_each(|arena| arena.kind == ArenaKind::PINNED)
+    }
+
+    fn reserve_each(is_meant: impl Fn(&ArenaRange) -> bool) -> Self {
+        let reserve = |arena: &ArenaRange| Some((*arena, Reservation::at(arena.base, arena.length).ok()?));
+        Self { held: CANDIDATES.iter().filter(|arena| is_meant(arena)).filter_map(reserve).collect() }
     }
 
     /// What goes into the hello.
@@ -80,9 +90,7 @@ impl Offers {
     pub fn settle(mut self, chosen: &[ArenaRange]) -> Result<Settled, ArenaError> {
         let (mut device, mut pinned) = (None, None);
         for arena in chosen {
-            let offered = self.held.iter().position(|(held, _)| held == arena);
-            let at = offered.ok_or(ArenaError::NotOffered { base: arena.base })?;
-            let reservation = self.held.swap_remove(at).1;
+            let reservation = self.take(arena)?;
             match arena.kind {
                 ArenaKind::DEVICE => device = Some(reservation),
                 _ => pinned = Some(reservation),
@@ -91,6 +99,25 @@ impl Offers {
         let nothing = || no_range(&CANDIDATES);
         let map = AddressMap::from_arenas(chosen).ok_or_else(nothing)?;
         Ok(Settled { map, device: device.ok_or_else(nothing)?, pinned })
+    }
+
+    /// The same after [`Offers::reserve_pinned`]; none if the worker chose none.
+    ///
+    /// # Errors
+    /// [`ArenaError::NotOffered`].
+    pub fn settle_pinned(mut self, chosen: &[ArenaRange]) -> Result<Option<Reservation>, ArenaError> {
+        match chosen {
+            [] => Ok(None),
+            [arena] => self.take(arena).map(Some),
+            [_, further, ..] => Err(ArenaError::NotOffered { base: further.base }),
+        }
+    }
+
+    /// The reservation of a range that the worker chose.
+    fn take(&mut self, chosen: &ArenaRange) -> Result<Reservation, ArenaError> {
+        let offered = self.held.iter().position(|(held, _)| held == chosen);
+        let at = offered.ok_or(ArenaError::NotOffered { base: chosen.base })?;
+        Ok(self.held.swap_remove(at).1)
     }
 }
 
@@ -120,6 +147,18 @@ pub fn choose(offers: &[ArenaRange], mut fits: impl FnMut(&ArenaRange) -> bool) 
     if chosen.iter().any(|arena| arena.kind == ArenaKind::DEVICE) { Ok(chosen) } else { Err(no_range(offers)) }
 }
 
+/// Worker: the first offer for pinned memory that `fits` here; none if none does.
+pub fn choose_pinned(offers: &[ArenaRange], mut fits: impl FnMut(&ArenaRange) -> bool) -> Option<ArenaRange> {
+    let is_meant = |offer: &&ArenaRange| offer.kind == ArenaKind::PINNED && is_known(offer);
+    offers.iter().filter(is_meant).find(|offer| fits(offer)).copied()
+}
+
+/// The candidate for pinned memory at an address, for a worker whose program has it already; none if it is no candidate's.
+#[must_use]
+pub fn pinned_at(base: u64) -> Option<ArenaRange> {
+    CANDIDATES.into_iter().find(|arena| arena.kind == ArenaKind::PINNED && arena.base == base)
+}
+
 /// The worker maps only what a program of this build offers: a hostile one could name the worker's own memory.
 fn is_known(offer: &ArenaRange) -> bool {
     CANDIDATES.contains(offer)
@@ -147,6 +186,20 @@ mod tests {
         assert_eq!(settled.pinned.unwrap().range().start, chosen[1].base);
         assert_ne!(chosen[0].base, first);
         assert!(Reservation::at(first, DEVICE_LENGTH).is_ok());
+    }
+
+    #[test]
+    fn pinned_memory_alone_is_settled_on_too() {
+        let offers = Offers::reserve_pinned();
+        let offered = offers.arenas();
+        assert!(offered.iter().all(|arena| arena.kind == ArenaKind::PINNED));
+        let device = ArenaRange { kind: ArenaKind::DEVICE, ..CANDIDATES[0] };
+        let chosen = choose_pinned(&[&[device], &offered[..]].concat(), |_| true).unwrap();
+        assert_eq!(offers.settle_pinned(&[chosen]).unwrap().unwrap().range().start, chosen.base);
+        assert!(choose_pinned(&offered, |_| false).is_none());
+        let nothing = || Offers { held: Vec::new() };
+        assert!(nothing().settle_pinned(&[]).unwrap().is_none());
+        assert_eq!(nothing().settle_pinned(&[chosen]).unwrap_err(), ArenaError::NotOffered { base: chosen.base });
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use katydid_arena::{ArenaError, Offers, Settled};
+use katydid_arena::{ArenaError, Offers, Reservation, Settled};
 use katydid_cuda_sys::CUresult;
 use katydid_transport::{Address, AddressError, ConnectError, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
@@ -110,7 +110,10 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
     Ok(Opened { session, arenas, pinned: connection.pinned, address, link: hello.link })
 }
 
-/// A session that has begun without agreed addresses.
+/// Memory that the worker has at the same addresses: the range, and the file of which it is to be a view.
+pub type PinnedMemory = (Reservation, OwnedFd);
+
+/// A session that has begun without agreed addresses of devices.
 pub struct Plain {
     /// For calls.
     pub link: Box<dyn ProgramLink>,
@@ -118,9 +121,11 @@ pub struct Plain {
     pub address: Address,
     /// How frames travel.
     pub kind: LinkKind,
+    /// None on stream links, or where both sides have no range in common.
+    pub pinned: Option<PinnedMemory>,
 }
 
-/// Connects for a session without agreed addresses.
+/// Connects for a session without agreed addresses of devices.
 ///
 /// # Errors
 ///
@@ -128,18 +133,23 @@ pub struct Plain {
 pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
     let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
     let address: Address = server_now(server).parse()?;
+    let kind = link_kind(&address)?;
+    // Without shared memory there is nothing that would lie at such addresses.
+    let offers = (kind == LinkKind::SHM).then(Offers::reserve_pinned);
     let hello = Hello {
         session,
         claim: Claim::NEW,
-        link: link_kind(&address)?,
+        link: kind,
         pid: std::process::id(),
         memory_quota: memory_quota()?,
         program: program_name(),
         name: variable("KATYDID_NAME").unwrap_or_default(),
-        arenas: Vec::new(),
+        arenas: offers.as_ref().map(Offers::arenas).unwrap_or_default(),
     };
-    let link = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link;
-    Ok(Plain { link, address, kind: hello.link })
+    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
+    let chosen = &connection.ready.arenas;
+    let range = offers.map_or(Ok(None), |offers| offers.settle_pinned(chosen))?;
+    Ok(Plain { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
 }
 
 /// Whether the environment names a server.

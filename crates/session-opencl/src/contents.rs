@@ -117,7 +117,10 @@ impl Session {
         let mut areas = Vec::new();
         for (id, entry) in self.journal.of(kind::MEMORY) {
             let Ok(object) = self.shared.objects.get::<cl_mem>(id) else { continue };
-            areas.extend(area_of(id, entry, &object)?);
+            // What lies in memory of the program's is kept with the program.
+            if !self.lies_in_host.contains(&id) {
+                areas.extend(self.area_of(id, entry, &object)?);
+            }
         }
         for (address, frame) in self.journal.svm() {
             let Ok(message) = kdclSvmAlloc::decode(frame.payload()) else { continue };
@@ -133,6 +136,29 @@ impl Session {
         Ok(areas)
     }
 
+    /// The area of a memory object; none of one that lies in another.
+    fn area_of(&self, id: u32, entry: &journal::Entry, object: &Object<cl_mem>) -> Result<Option<Area>, ContentsError> {
+        let payload = entry.made.frame.payload();
+        if let Some(message) = kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>()) {
+            let place = Place::Buffer(object.handle, message.flags);
+            let area = Area { kind: "buffer", object: id.into(), bytes: message.size, context: message.context, place };
+            return Ok((message.place == 0 || self.is_in_host(message.place)).then_some(area));
+        }
+        let Some(message) = kdclImage::decode(payload).ok().filter(|_| entry.is_made_by::<kdclImage<'_>>()) else {
+            return Ok(None);
+        };
+        if message.parent != 0 {
+            return Ok(None);
+        }
+        let (region, levels) = shape(message.arguments).unwrap_or(([0; 3], 0));
+        if levels > 1 {
+            return Err(ContentsError::Levels { object: id.into() });
+        }
+        let bytes = region.iter().map(|size| *size as u64).product::<u64>() * object.size;
+        let place = Place::Image(object.handle, region, message.flags);
+        Ok(Some(Area { kind: "image", object: id.into(), bytes, context: message.context, place }))
+    }
+
     /// A queue in every context that areas need.
     fn copiers(&self, areas: &[Area]) -> Result<HashMap<u32, Arc<Copier>>, ContentsError> {
         let mut copiers = HashMap::new();
@@ -146,12 +172,21 @@ impl Session {
 
     fn copier(&self, id: u32) -> Result<Copier, Code> {
         let context: Object<cl_context> = self.shared.objects.get(id)?;
-        let devices = self.journal.get(id).map(journal::devices_of).unwrap_or_default();
-        let devices: Vec<cl_device_id> = self.shared.objects.all(&devices)?;
-        let device = *devices.first().ok_or(Code::INVALID_CONTEXT)?;
+        let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
         let queue = make!(context.api, clCreateCommandQueue(context.handle, device, 0))?;
-        let is_host = devices.iter().all(|device| self.is_processor(*device));
-        Ok(Copier { queue, context: context.handle, device, api: context.api, is_host })
+        Ok(Copier { queue, context: context.handle, device, api: context.api, is_host: self.is_of_processors(id) })
+    }
+
+    /// The driver's devices of a context; none if it has one that is gone.
+    fn devices_of(&self, context: u32) -> Vec<cl_device_id> {
+        let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
+        self.shared.objects.all(&devices).unwrap_or_default()
+    }
+
+    /// Whether a context has processors of the machine's own alone.
+    pub(crate) fn is_of_processors(&self, context: u32) -> bool {
+        let devices = self.devices_of(context);
+        !devices.is_empty() && devices.iter().all(|device| self.is_processor(*device))
     }
 
     /// Whether a device is one of the machine's own processors; parts of these are not asked for.
@@ -182,11 +217,12 @@ impl Session {
                     && region.chunk_bytes == CHUNK as u32
                     && region.chunks.len() as u64 == area.bytes.div_ceil(CHUNK)
             };
-            let region = regions.iter().find(is_its).ok_or(ContentsError::Absent {
-                kind: area.kind,
-                object: area.object,
-                bytes: area.bytes,
-            })?;
+            let Some(region) = regions.iter().find(is_its) else {
+                if self.is_kept_by_program(area) {
+                    continue;
+                }
+                return Err(ContentsError::Absent { kind: area.kind, object: area.object, bytes: area.bytes });
+            };
             let copier = copiers.get(&area.context).map(Arc::as_ref);
             let fill = |bytes: &mut [u8]| {
                 let places = bytes.chunks_mut(CHUNK as usize);
@@ -200,7 +236,35 @@ impl Session {
             }
             let mut spare = Spare::new(area.bytes)?;
             fill(spare.bytes_mut())?;
-            area.write(copier, &spare)?;
+            area.write(copier, spare.start)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the contents of an area come with the program: it lay in its memory, and there is another device now.
+    fn is_kept_by_program(&self, area: &Area) -> bool {
+        area.kind == "buffer" && self.place_in_host(area.object as u32).is_some() && !self.replay.has(area.object)
+    }
+
+    /// Where a buffer is mapped in the memory of both.
+    fn place_in_host(&self, id: u32) -> Option<u64> {
+        let entry = self.journal.get(id).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>())?;
+        let place = kdclBuffer::decode(entry.made.frame.payload()).ok()?.place;
+        self.is_in_host(place).then_some(place)
+    }
+
+    /// Fills buffers with what the program, which is there now, has kept of them.
+    ///
+    /// # Errors
+    ///
+    /// The driver's answer.
+    pub(crate) fn take_from_program(&self) -> Result<(), ContentsError> {
+        let areas: Vec<Area> = self.areas()?.into_iter().filter(|area| self.is_kept_by_program(area)).collect();
+        let copiers = self.copiers(&areas)?;
+        for area in &areas {
+            let Some(place) = self.place_in_host(area.object as u32) else { continue };
+            let place = self.host.as_ref().map_or(Err(Code::INVALID_VALUE), |host| host.place(place, area.bytes));
+            area.write(copiers.get(&area.context).map(Arc::as_ref), place.map_err(area.failed())?)?;
         }
         Ok(())
     }
@@ -240,29 +304,6 @@ impl Session {
         }
         Ok(())
     }
-}
-
-/// The area of a memory object; none of one that lies in another.
-fn area_of(id: u32, entry: &journal::Entry, object: &Object<cl_mem>) -> Result<Option<Area>, ContentsError> {
-    let payload = entry.made.frame.payload();
-    if let Some(message) = kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>()) {
-        let place = Place::Buffer(object.handle, message.flags);
-        let area = Area { kind: "buffer", object: id.into(), bytes: message.size, context: message.context, place };
-        return Ok((message.svm == 0).then_some(area));
-    }
-    let Some(message) = kdclImage::decode(payload).ok().filter(|_| entry.is_made_by::<kdclImage<'_>>()) else {
-        return Ok(None);
-    };
-    if message.parent != 0 {
-        return Ok(None);
-    }
-    let (region, levels) = shape(message.arguments).unwrap_or(([0; 3], 0));
-    if levels > 1 {
-        return Err(ContentsError::Levels { object: id.into() });
-    }
-    let bytes = region.iter().map(|size| *size as u64).product::<u64>() * object.size;
-    let place = Place::Image(object.handle, region, message.flags);
-    Ok(Some(Area { kind: "image", object: id.into(), bytes, context: message.context, place }))
 }
 
 /// Elements, rows and slices of an image, and its levels, out of its description.
@@ -362,16 +403,15 @@ impl Area {
         code.map_err(self.failed())
     }
 
-    /// Writes all of it.
-    fn write(&self, copier: Option<&Copier>, spare: &Spare) -> Result<(), ContentsError> {
+    /// Writes all of it, from memory of its size.
+    fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
         if let Place::Landing(landing) = &self.place {
             let Landed::Own(target) = &landing.place else { return Ok(()) };
             // SAFETY: both have so many bytes, and nobody knows the landing yet.
-            unsafe { ptr::copy_nonoverlapping(spare.bytes().as_ptr(), target.pointer().cast(), spare.length) };
+            unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), target.pointer().cast(), self.bytes as usize) };
             return Ok(());
         }
         let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
-        let from = spare.start;
         let code = match &self.place {
             Place::Buffer(memory, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 copier.write(*memory, self.bytes, from)

@@ -43,6 +43,11 @@ impl HeldEvent {
         Ok(status)
     }
 
+    /// The functions of its driver.
+    pub(crate) fn api(&self) -> &'static Dispatch {
+        self.api
+    }
+
     /// The handle, for as long as this value lives.
     pub(crate) fn handle(&self) -> cl_event {
         self.event

@@ -328,7 +328,7 @@ mod tests {
         let short = data.len();
         data.extend([9; 1000]);
         let buffer =
-            kdclBuffer { memory: 1, context: 2, flags: 3, size: 1000, svm: 0, staged: 0, properties: 1, data: &data };
+            kdclBuffer { memory: 1, context: 2, flags: 3, size: 1000, place: 0, staged: 0, properties: 1, data: &data };
         let kept = without_contents(kdclBuffer::OPCODE, &encoded(&buffer));
         assert_eq!(kdclBuffer::decode(&kept).unwrap(), kdclBuffer { data: &data[..short], ..buffer });
         let arguments = vec![7; SHAPE + 64];

@@ -58,8 +58,9 @@ impl Session {
     }
 }
 
+/// A marker behind everything that a queue has, on its way.
 #[expect(unsafe_code, reason = "calls the driver")]
-fn mark(queue: &Object<cl_command_queue>) -> Result<HeldEvent, Code> {
+pub(crate) fn mark(queue: &Object<cl_command_queue>) -> Result<HeldEvent, Code> {
     let mut event = cl_event::NULL;
     driver!(queue.api, clEnqueueMarkerWithWaitList(queue.handle, 0, ptr::null(), &raw mut event)).ok()?;
     driver!(queue.api, clFlush(queue.handle)).ok()?;
@@ -130,8 +131,11 @@ impl Restored for Session {
         self.restore_snapshot(part, source, progress)
     }
 
-    fn restore_host(&mut self, _: Option<BorrowedFd<'_>>, _: &SessionPart, _: &dyn Source) -> Result<(), Failure> {
-        // Nothing of the program's memory is the worker's.
+    fn restore_host(&mut self, pinned: Option<BorrowedFd<'_>>, _: &SessionPart, _: &dyn Source) -> Result<(), Failure> {
+        if let (Some(host), Some(pinned)) = (&mut self.host, pinned) {
+            host.join(pinned)?;
+            self.take_from_program()?;
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! Frames are executed in order by one thread, which never waits for a device. What goes wrong with a message is either
 //! a code for the program or the end of the session ([`Fault`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use katydid_keep::{Capture, Orders, Pumped, Uploads};
@@ -20,7 +20,9 @@ use crate::driver::Platform;
 use crate::executor::{Executors, Task};
 use crate::fault::{Fault, SessionError};
 use crate::handlers::next_upcall;
+use crate::host::HostMemory;
 use crate::journal::{self, Journal, Replay};
+use crate::looking::Looking;
 use crate::objects::Object;
 use crate::rest::Marker;
 use crate::shared::Shared;
@@ -68,7 +70,14 @@ pub struct Session {
     pub(crate) wishes: String,
     /// None on a stream.
     pub(crate) staging: Option<StagingArea>,
-    executors: Executors,
+    /// Memory that the program has too; none on a stream.
+    pub(crate) host: Option<HostMemory>,
+    /// Memory objects that lie in it.
+    pub(crate) lies_in_host: HashSet<u32>,
+    /// Their regions that are mapped in the driver, by object and address: how often.
+    pub(crate) host_maps: HashMap<(u32, u64), u32>,
+    pub(crate) looking: Looking,
+    pub(crate) executors: Executors,
 }
 
 impl Session {
@@ -119,6 +128,10 @@ impl Session {
             markers: None,
             wishes,
             staging: None,
+            host: None,
+            lies_in_host: HashSet::new(),
+            host_maps: HashMap::new(),
+            looking: Looking::default(),
             executors: Executors::default(),
         }
     }
@@ -126,6 +139,11 @@ impl Session {
     /// The memory that the program's link shares with it.
     pub fn attach(&mut self, link: &dyn WorkerLink) {
         self.staging = link.staging().map(StagingArea::new);
+    }
+
+    /// Memory at addresses that the program was told, which is its own, or is to be when it comes.
+    pub fn share(&mut self, host: Option<HostMemory>) {
+        self.host = host;
     }
 
     /// Executes frames until the program closes its end.
@@ -139,7 +157,11 @@ impl Session {
         }
         loop {
             match link.next()? {
-                Event::Frame(frame) => self.execute(&frame.head, frame.payload)?,
+                Event::Frame(frame) => {
+                    self.looking.is_on = true;
+                    self.execute(&frame.head, frame.payload)?;
+                    self.look(|| link.has_news())?;
+                }
                 Event::Interrupted => self.obey()?,
                 Event::Closed => return Ok(()),
             }
@@ -189,7 +211,10 @@ impl Session {
             self.replay.outcome = job(&self.shared).err().unwrap_or(Code::SUCCESS);
             return Ok(());
         }
-        Ok(self.executors.run(&self.shared, head.thread, task(*head, job))?)
+        match self.put_off(head, task(*head, job)) {
+            Some(task) => Ok(self.executors.run(&self.shared, head.thread, task)?),
+            None => Ok(()),
+        }
     }
 }
 

@@ -25,6 +25,8 @@ const OPENCL: &str = "opencl";
 const FRAMES: &str = "frames";
 /// Note of the memory that the session may hold, in bytes; 0: no limit.
 pub const QUOTA: &str = "quota";
+/// Note of the address at which the session has memory that its program has too; absent where it has none.
+const HOST: &str = "host";
 /// Key of the file with the journal.
 const JOURNAL: &str = "journal";
 
@@ -32,6 +34,12 @@ const JOURNAL: &str = "journal";
 #[must_use]
 pub fn is_kept_in(part: &SessionPart) -> bool {
     part.notes.get(API).and_then(serde_json::Value::as_str) == Some(OPENCL)
+}
+
+/// Where the session of an image had memory that its program has too; none if it had none.
+#[must_use]
+pub fn host_base(part: &SessionPart) -> Option<u64> {
+    part.notes.get(HOST).and_then(serde_json::Value::as_u64)
 }
 
 /// Reads bytes as the saved state of a session, and tells how many frames would be executed again; what fuzzing drives.
@@ -64,11 +72,12 @@ impl Session {
     ) -> Result<impl katydid_keep::Taken + use<>, Failure> {
         let state = self.state()?;
         let captured = self.capture(sink, progress)?;
-        let notes = BTreeMap::from([
+        let mut notes = BTreeMap::from([
             (API.to_owned(), OPENCL.into()),
             (FRAMES.to_owned(), self.frames.into()),
             (QUOTA.to_owned(), self.shared.usage.quota().into()),
         ]);
+        notes.extend(self.host.as_ref().map(|host| (HOST.to_owned(), host.range().base.into())));
         let names = state.platforms.iter().flat_map(|platform| &platform.devices);
         let devices =
             (0..).zip(names).map(|(index, device)| Device { index, name: device.name.clone(), ..Device::default() });
@@ -91,6 +100,8 @@ impl Session {
         let entry = part.states.get(JOURNAL).ok_or(StateError::Damaged { what: "a session without a journal" })?;
         let mut state = State::decode(&source.state(entry)?)?;
         let wishes = std::mem::take(&mut self.wishes);
+        let buffers = part.regions.iter().filter(|region| region.kind == "buffer");
+        self.replay.filled = buffers.filter_map(|region| u32::try_from(region.object?).ok()).collect();
         self.rebuild(&mut state, &wishes)?;
         self.put_back(&state, &part.regions, source, progress)?;
         self.map_again(&state.mapped)?;

@@ -23,7 +23,7 @@ use crate::usage::Usage;
 
 /// Notes the codes of replies.
 #[derive(Default)]
-struct Notes(Mutex<Vec<(u64, i32)>>);
+pub(crate) struct Notes(Mutex<Vec<(u64, i32)>>);
 
 impl Replier for Notes {
     fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
@@ -46,7 +46,7 @@ fn mute() -> Platform {
     }
 }
 
-fn session() -> (Session, Arc<Notes>) {
+pub(crate) fn session() -> (Session, Arc<Notes>) {
     let notes = Arc::new(Notes::default());
     let usage = Arc::new(Usage::new(0));
     let session = Session::new(vec![mute()], Arc::clone(&notes) as Arc<dyn Replier>, usage, Capture::default());

@@ -17,6 +17,7 @@ mod device;
 mod entry;
 mod event;
 mod handle;
+mod host;
 mod icd;
 mod image;
 mod info;

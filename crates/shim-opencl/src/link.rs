@@ -109,6 +109,11 @@ impl Link {
         self.link.staging()
     }
 
+    /// Has at least so many bytes of memory behind the addresses that both sides have.
+    pub(crate) fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
+        self.link.lengthen_pinned(length)
+    }
+
     /// In the child of a fork: lets go of the connection without a word to the worker.
     pub(crate) fn abandon(&self) {
         self.link.abandon();

@@ -1,5 +1,6 @@
 //! Mapped memory. The program gets memory of its own, filled as the map asks; what it may have written goes back when it
-//! unmaps. Objects that use the program's memory are mapped right there.
+//! unmaps. Objects that use the program's memory are mapped right there, and buffers in memory that the worker has too in
+//! that ([`crate::host`]): the worker brings such a region up to date itself, if there is anything to be brought.
 #![expect(unsafe_code, reason = "lends memory to the program")]
 
 use std::collections::HashMap;
@@ -11,11 +12,13 @@ use katydid_opencl_sys::constant::{
     MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
-use katydid_wire::opencl::extent::IMAGE;
-use katydid_wire::opencl::message::kdclRead;
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::extent::{Extent, IMAGE, RUN};
+use katydid_wire::opencl::message::{kdclMap, kdclRead, kdclUnmap};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::border::write_if_given;
+use crate::event;
 use crate::handle::object;
 use crate::memory::Memory;
 use crate::order::Order;
@@ -47,11 +50,21 @@ impl Drop for Lent {
     }
 }
 
+/// What an unmap does.
+#[derive(Debug)]
+enum Back {
+    /// Nothing, of a map for reading.
+    Nothing,
+    /// The form and the extent are written from the rows.
+    Written(u32, Extent, Rows),
+    /// The worker does what there is to be done for a region of memory that it has too, which may have been written.
+    Shared(Extent, bool),
+}
+
 /// One region that is mapped.
 #[derive(Debug)]
 struct Map {
-    /// What is written back; none of a map for reading.
-    back: Option<(u32, katydid_wire::opencl::extent::Extent, Rows)>,
+    back: Back,
     /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
     _lent: Option<Lent>,
 }
@@ -113,7 +126,7 @@ fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
 unsafe fn map(order: Order, transfer: Transfer, blocking: bool, flags: u64, lent: Option<Lent>) -> Result<usize, Code> {
     let (address, memory) = (transfer.rows.start, Arc::clone(&transfer.memory));
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
-    let back = writes.then_some((transfer.form, transfer.extent, transfer.rows));
+    let back = if writes { Back::Written(transfer.form, transfer.extent, transfer.rows) } else { Back::Nothing };
     if flags & MAP_WRITE_INVALIDATE_REGION == 0 {
         // SAFETY: by the contract.
         unsafe { transfer.read(order, blocking)? };
@@ -122,6 +135,32 @@ unsafe fn map(order: Order, transfer: Transfer, blocking: bool, flags: u64, lent
     }
     memory.maps().add(address, Map { back, _lent: lent });
     Ok(address)
+}
+
+/// Maps a run of a buffer that lies in memory which the worker has too.
+fn map_shared(order: Order, transfer: Transfer, blocking: bool, flags: u64) -> Result<usize, Code> {
+    let order = if blocking { order.with_event(COMMAND_MAP_BUFFER)? } else { order };
+    let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
+    let (address, waits) = (transfer.rows.start, transfer.arguments(&order));
+    shim()?.link.call(&kdclMap { queue, event, memory, flags, address: address as u64, waits: &waits })?;
+    if blocking {
+        event::wait_for(&[event])?;
+    }
+    order.done();
+    let back = Back::Shared(transfer.extent, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
+    transfer.memory.maps().add(address, Map { back, _lent: None });
+    Ok(address)
+}
+
+/// The end of such a map.
+fn unmap_shared(order: Order, memory: &Memory, address: usize, extent: Extent, writes: bool) -> Result<(), Code> {
+    let mut waits = order.arguments();
+    extent.put(&mut waits);
+    let (queue, event, address) = (order.queue(), order.event(), address as u64);
+    let message = kdclUnmap { queue, event, memory: memory.base.id, address, writes: writes.into(), waits: &waits };
+    shim()?.link.call(&message)?;
+    order.done();
+    Ok(())
 }
 
 /// A command that is in its place among the others and moves nothing to the program.
@@ -135,8 +174,8 @@ fn only_command(order: Order, transfer: &Transfer) -> Result<(), Code> {
 }
 
 /// The first byte, or element, of an extent.
-fn first_of(transfer: &Transfer) -> katydid_wire::opencl::extent::Extent {
-    katydid_wire::opencl::extent::Extent { region: [1, 1, 1], ..transfer.extent }
+fn first_of(transfer: &Transfer) -> Extent {
+    Extent { region: [1, 1, 1], ..transfer.extent }
 }
 
 /// # Safety
@@ -158,11 +197,19 @@ pub(crate) unsafe fn enqueue_map_buffer(
     let order = unsafe { Order::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
     let memory = object::<Memory>(buffer)?;
     check(&memory, flags)?;
-    let start = if memory.host == 0 { memory.maps().whole(memory.size)? } else { memory.host };
+    let start = match (memory.host, memory.shared) {
+        (0, 0) => memory.maps().whole(memory.size)?,
+        (0, shared) => shared,
+        (host, _) => host,
+    };
     let place = ptr::with_exposed_provenance_mut::<void>(start.wrapping_add(offset));
     let transfer = run(buffer, offset, size, place)?;
-    // SAFETY: the whole buffer's memory, or the program's, holds the region: `run` has checked it.
-    let address = unsafe { map(order, transfer, blocking != 0, flags, None)? };
+    let address = if memory.shared != 0 {
+        map_shared(order, transfer, blocking != 0, flags)?
+    } else {
+        // SAFETY: the whole buffer's memory, or the program's, holds the region: `run` has checked it.
+        unsafe { map(order, transfer, blocking != 0, flags, None)? }
+    };
     Ok(ptr::with_exposed_provenance_mut(address))
 }
 
@@ -233,18 +280,19 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     let memory = object::<Memory>(memobj)?;
     let map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
     match map.back {
-        Some((form, extent, rows)) => {
+        Back::Written(form, extent, rows) => {
             // SAFETY: the region is still the program's, and lent until `map` is dropped.
             unsafe { Transfer { memory, form, extent, rows }.write(order, false) }
         }
-        None => unmapped(order, memory),
+        Back::Shared(extent, writes) => unmap_shared(order, &memory, mapped_ptr.addr(), extent, writes),
+        Back::Nothing => unmapped(order, memory),
     }
 }
 
 /// The command of an unmap that brings nothing back.
 fn unmapped(order: Order, memory: Arc<Memory>) -> Result<(), Code> {
-    let form = if memory.image.is_some() { IMAGE } else { katydid_wire::opencl::extent::RUN };
-    let extent = katydid_wire::opencl::extent::Extent { region: [1, 1, 1], ..Default::default() };
+    let form = if memory.image.is_some() { IMAGE } else { RUN };
+    let extent = Extent { region: [1, 1, 1], ..Default::default() };
     only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) })
 }
 
@@ -258,7 +306,7 @@ mod tests {
         let whole = maps.whole(100).unwrap();
         assert_eq!(maps.whole(100), Ok(whole));
         for _ in 0..2 {
-            maps.add(whole, Map { back: None, _lent: None });
+            maps.add(whole, Map { back: Back::Nothing, _lent: None });
         }
         assert_eq!(maps.count(), 2);
         assert!(maps.take(whole).is_some() && maps.take(whole).is_some() && maps.take(whole).is_none());

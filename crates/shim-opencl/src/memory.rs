@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
-    BUFFER_CREATE_TYPE_REGION, MEM_ASSOCIATED_MEMOBJECT, MEM_CONTEXT, MEM_COPY_HOST_PTR, MEM_FLAGS, MEM_HOST_PTR,
-    MEM_MAP_COUNT, MEM_OBJECT_BUFFER, MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_TYPE, MEM_USE_HOST_PTR,
-    MEM_USES_SVM_POINTER, PIPE_PROPERTIES,
+    BUFFER_CREATE_TYPE_REGION, MEM_ALLOC_HOST_PTR, MEM_ASSOCIATED_MEMOBJECT, MEM_CONTEXT, MEM_COPY_HOST_PTR, MEM_FLAGS,
+    MEM_HOST_PTR, MEM_MAP_COUNT, MEM_OBJECT_BUFFER, MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_TYPE,
+    MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER, PIPE_PROPERTIES,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
 use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
@@ -16,6 +16,7 @@ use katydid_wire::opencl::{list, query};
 use crate::bulk;
 use crate::context::Context;
 use crate::handle::{self, Base, Held, Object, make, object};
+use crate::host::Block;
 use crate::image::Shape;
 use crate::info::{Known, Room, handles};
 use crate::map::Maps;
@@ -44,6 +45,8 @@ pub(crate) struct Memory {
     offset: u64,
     /// The program's memory that it uses; 0: none.
     pub(crate) host: usize,
+    /// Its first byte in memory that the worker has too, where it is mapped; 0: it has none.
+    pub(crate) shared: usize,
     /// As given, with the 0 that ends them.
     properties: Vec<u64>,
     /// What an image is.
@@ -64,6 +67,7 @@ impl Memory {
             size: 0,
             offset: 0,
             host: 0,
+            shared: 0,
             properties: Vec::new(),
             image: None,
             maps: Mutex::default(),
@@ -128,28 +132,54 @@ unsafe fn create(
     let rows = Rows::run(host, if svm == 0 { size } else { 0 });
     // SAFETY: by the contract.
     let data = unsafe { contents(flags, rows)? };
-    let sent = bulk::send(link, &data)?;
+    let block = if is_for_host(flags) { shim.host.as_ref().and_then(|host| host.allocate(shim, size)) } else { None };
+    let shared = block.as_ref().map_or(0, |block| block.address);
+    if shared != 0 && !data.is_empty() {
+        // SAFETY: the block has room for the buffer, and nobody else has it yet.
+        unsafe { Rows::run(shared, size).scatter(0, &data) };
+    }
+    let sent = bulk::send(link, if shared == 0 { &data } else { &[] })?;
     let mut bytes = Vec::new();
     if let Some(list) = &properties {
         list::put(&mut bytes, &list[..list.len() - 1]);
     }
     bytes.extend_from_slice(sent.inline);
-    let memory = make(|base| {
+    let made = make(|base| {
         link.call(&kdclBuffer {
             memory: base.id,
             context: context.base.id,
             flags,
             size: size as u64,
-            svm,
+            place: if shared == 0 { svm } else { shared as u64 },
             staged: sent.staged,
             properties: properties.is_some().into(),
             data: &bytes,
         })?;
         let memory = Memory::new(base, Held::new(Arc::clone(&context)), MEM_OBJECT_BUFFER, flags)
             .with(host, properties.unwrap_or_default());
-        Ok(Memory { size: size as u64, ..memory })
-    })?;
-    Ok(memory.handle())
+        Ok(Memory { size: size as u64, shared, ..memory })
+    });
+    match (made, block) {
+        (Ok(memory), block) => {
+            block.map_or(Ok(()), |block| lend(&memory, block))?;
+            Ok(memory.handle())
+        }
+        (Err(code), block) => {
+            block.into_iter().for_each(Block::free);
+            Err(code)
+        }
+    }
+}
+
+/// Whether the program asks for memory that the host reaches well. What it has itself it goes on using.
+fn is_for_host(flags: u64) -> bool {
+    flags & MEM_ALLOC_HOST_PTR != 0 && flags & MEM_USE_HOST_PTR == 0
+}
+
+/// Has the block freed when the driver is done with the buffer.
+fn lend(memory: &Memory, block: Block) -> Result<(), Code> {
+    let token = upcall::register(Call::Block(block))?;
+    shim()?.link.enqueue(&kdclMemoryCallback { memory: memory.base.id, token })
 }
 
 /// # Safety
@@ -202,10 +232,11 @@ pub(crate) unsafe fn create_sub_buffer(
     let memory = make(|base| {
         shim()?.link.call(&kdclSubBuffer { memory: base.id, parent: parent.base.id, flags, origin, size })?;
         let context = Held::clone(&parent.context);
-        let host = if parent.host == 0 { 0 } else { parent.host + region.origin };
+        let within = |start: usize| if start == 0 { 0 } else { start + region.origin };
+        let (host, shared) = (within(parent.host), within(parent.shared));
         let parent = Some(Held::new(Arc::clone(&parent)));
         let memory = Memory::new(base, context, MEM_OBJECT_BUFFER, inherited);
-        Ok(Memory { parent, size, offset: origin, host, ..memory })
+        Ok(Memory { parent, size, offset: origin, host, shared, ..memory })
     })?;
     Ok(memory.handle())
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use katydid_client::connect::{OpenError, Plain, has_server, open_plain};
+use katydid_client::connect::{OpenError, PinnedMemory, Plain, has_server, open_plain};
 use katydid_client::job::{self, Job};
 use katydid_client::life;
 use katydid_client::output::say;
@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::event::Event;
 use crate::handle::Held;
+use crate::host::HostMemory;
 use crate::icd;
 use crate::kernel::Kernel;
 use crate::landing::Landings;
@@ -50,6 +51,8 @@ pub(crate) struct Shim {
     pub(crate) landings: Landings,
     pub(crate) ranges: Ranges,
     pub(crate) upcalls: Registry,
+    /// Memory that the worker has too; none on streams.
+    pub(crate) host: Option<HostMemory>,
 }
 
 static SHIM: OnceLock<Shim> = OnceLock::new();
@@ -112,16 +115,18 @@ fn open() -> Result<(Shim, Option<Kept>), Option<String>> {
     if let (Some(job), true) = (&mut job, has_server()) {
         job.announce();
     }
-    let Plain { link, address, kind } = open_plain(SessionKind::OPENCL).map_err(|error| match error {
+    let Plain { link, address, kind, pinned } = open_plain(SessionKind::OPENCL).map_err(|error| match error {
         OpenError::NoServer => None,
         error => Some(error.to_string()),
     })?;
-    let shim = build(Link::new(link)).map_err(|error| Some(format!("no address space for handles: {error}")))?;
+    let shim =
+        build(Link::new(link), pinned).map_err(|error| Some(format!("no address space for handles: {error}")))?;
     Ok((shim, job.map(|job| (job, address, kind))))
 }
 
-fn build(link: Link) -> std::io::Result<Shim> {
+fn build(link: Link, pinned: Option<PinnedMemory>) -> std::io::Result<Shim> {
     let head = icd::head();
+    let host = pinned.map(HostMemory::new).transpose().map_err(std::io::Error::other)?;
     Ok(Shim {
         link,
         platforms: Slab::reserve_with(DEVICES, head)?,
@@ -136,6 +141,7 @@ fn build(link: Link) -> std::io::Result<Shim> {
         landings: Landings::default(),
         ranges: Ranges::default(),
         upcalls: Registry::default(),
+        host,
     })
 }
 

@@ -16,6 +16,7 @@ use katydid_wire::opencl::message::kdclUpcallNext;
 
 use crate::event::Event;
 use crate::handle::{Held, Object};
+use crate::host::Block;
 use crate::landing;
 use crate::program::Program;
 use crate::queue::Queue;
@@ -43,6 +44,8 @@ pub(crate) enum Call {
     Program(ProgramNotify, Held<Program>, usize),
     /// Frees shared virtual memory when its turn has come: by the program's function, or by itself.
     SvmFree(Option<SvmFree>, Held<Queue>, Vec<usize>, usize),
+    /// Memory of a buffer that the driver has destroyed.
+    Block(Block),
 }
 
 /// What was registered and has not run yet, by token.
@@ -117,6 +120,7 @@ unsafe fn run(call: Call, status: i32, text: Vec<u8>) {
             // SAFETY: by the contract; the list lives as long as the call.
             unsafe { function(queue.handle(), list.len() as u32, list.as_mut_ptr(), data(user)) }
         }
+        Call::Block(block) => block.free(),
         Call::SvmFree(None, _, addresses, _) => addresses.into_iter().for_each(|address| {
             let _ = svm::free(address);
         }),

@@ -5,17 +5,18 @@
 
 #![expect(unsafe_code, reason = "gives back a context of the CUDA driver")]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use katydid_arena::{choose_pinned, pinned_at};
 use katydid_image::Session as Part;
 use katydid_keep::Capture;
 use katydid_session_opencl::driver::{self, DriverError, Platform};
 pub(crate) use katydid_session_opencl::is_kept_in;
-use katydid_session_opencl::{QUOTA, Session, SessionError, Usage};
+use katydid_session_opencl::{HostMemory, QUOTA, Session, SessionError, Usage, host_base};
 use katydid_transport::{AcceptError, Pending};
-use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
+use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused};
 use katydid_wire::note::Note;
 
 use crate::companion::Seat;
@@ -104,6 +105,29 @@ fn usage_of(usage: Arc<Usage>) -> UsageOf {
     Arc::new(move || (usage.memory(), usage.calls()))
 }
 
+/// Memory that the program has too, at the first address that suits both; none where there is none.
+fn agree(offers: &[ArenaRange], shared: Option<BorrowedFd<'_>>) -> Option<HostMemory> {
+    let mut host = None;
+    shared?;
+    choose_pinned(offers, |offer| {
+        host = HostMemory::new(offer, shared).ok();
+        host.is_some()
+    });
+    host
+}
+
+fn ranges(host: Option<&HostMemory>) -> Vec<ArenaRange> {
+    host.map(HostMemory::range).into_iter().collect()
+}
+
+/// The range that a session of an image had, which its program has kept.
+fn host_again(part: &Part) -> Result<Option<HostMemory>, String> {
+    let Some(base) = host_base(part) else { return Ok(None) };
+    let offer = pinned_at(base).ok_or("its memory is at addresses that this build does not use")?;
+    let host = HostMemory::new(&offer, None);
+    host.map(Some).map_err(|error| format!("its addresses are not to be had here: {error}"))
+}
+
 /// Opens the link and starts what accompanies a session.
 fn begin(
     platforms: Vec<Platform>,
@@ -116,11 +140,13 @@ fn begin(
     let quota = lower(program.hello().memory_quota, note.memory);
     let (capture, real) = Capture::start().map_err(failed("take its output"))?;
     let driver = name(&platforms);
-    let ready = Ready { worker_pid: std::process::id(), key: note.key, driver, arenas: Vec::new() };
+    let host = agree(&program.hello().arenas, program.pinned());
+    let ready = Ready { worker_pid: std::process::id(), key: note.key, driver, arenas: ranges(host.as_ref()) };
     let link = program.open(build, &ready, 0)?;
     let usage = Arc::new(Usage::new(quota));
     let mut session = Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?;
     session.attach(&*link);
+    session.share(host);
     let (log, usage) = (Log::kept(real), usage_of(usage));
     Ok(serve::accompany(Box::new(session), link, ready, build, control, Seat::default(), log, usage)?)
 }
@@ -131,7 +157,10 @@ pub(crate) fn blank(warm: &Warm, note: &Note, part: &Part, devices: &str) -> Res
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
     let quota = part.notes.get(QUOTA).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let (driver, usage) = (name(&platforms), Arc::new(Usage::new(lower(quota, note.memory))));
-    let session = Session::without_program(platforms, Arc::clone(&usage), capture, devices.to_owned());
+    let mut session = Session::without_program(platforms, Arc::clone(&usage), capture, devices.to_owned());
+    let host = host_again(part)?;
+    let ranges = ranges(host.as_ref());
+    session.share(host);
     let (session, log, usage) = (Box::new(session), Log::kept(real), usage_of(usage));
-    Ok(Blank { session, ranges: Vec::new(), driver, log, usage })
+    Ok(Blank { session, ranges, driver, log, usage })
 }

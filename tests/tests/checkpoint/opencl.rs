@@ -21,9 +21,14 @@ const KEPT: &str = "kept_objects";
 /// Two kinds of PoCL's CPU devices.
 const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
 
-/// Where a worker is told to make its copies while a program stands still, and programs with all kinds of contents. Left to
-/// itself, it has a child keep those of PoCL.
-const ASIDE: [(&str, &str); 3] = [("device", "kept_objects"), ("host", "kept_objects"), ("host", "kept_svm")];
+/// What a worker is told to do otherwise than it would, and programs for it: to make its copies elsewhere while a program stands
+/// still (left to itself, it has a child keep those of PoCL), and to copy at maps as with a device that is no processor.
+const OTHERWISE: [(&str, &str, &str); 4] = [
+    ("aside_in_device", "KATYDID_OPENCL_ASIDE=device", "kept_objects"),
+    ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_objects"),
+    ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_svm"),
+    ("maps_copy", "KATYDID_OPENCL_MAPS=copy", "kept_copies"),
+];
 
 /// What a scenario takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +40,10 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 5] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 6] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
+    ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
     ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], Takes::Opencl),
@@ -53,10 +59,10 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
             trials.push(trial.with_ignored_flag(!has_driver));
         }
     }
-    for (aside, name) in ASIDE {
+    for (title, variable, name) in OTHERWISE {
         let places = places.clone();
-        let trial = Trial::test(format!("shm::opencl::{name}::aside_in_{aside}"), move || {
-            one_of_opencl(&places, name, "shm", &[("KATYDID_OPENCL_ASIDE", aside)])
+        let trial = Trial::test(format!("shm::opencl::{name}::{title}"), move || {
+            one_of_opencl(&places, name, "shm", variable.split_once('=').as_slice())
         });
         trials.push(trial.with_ignored_flag(!has_driver));
     }
@@ -135,6 +141,16 @@ fn opencl_moves(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[])?;
     let (other, kept) = (opencl_server(places, &[])?, stage.kept_of_opencl(KEPT)?);
     let job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
+    to_and_fro(&stage, &other, job, &kept, way)
+}
+
+/// What lies in memory of the program's goes to a device with memory of its own, as between processors and others, and stays in
+/// that when the session comes back.
+fn buffers_move(places: &Places, way: &str) -> Result<()> {
+    const COPIES: &str = "kept_copies";
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
+    let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way)
 }
 

@@ -3,16 +3,18 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
+use katydid_opencl_sys::constant::EVENT_COMMAND_QUEUE;
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
 use crate::arguments::Arguments;
-use crate::data::{HeldEvent, wait};
+use crate::data::{HeldEvent, ask, wait};
 use crate::fault::Fault;
 use crate::handlers::{driver, make};
 use crate::notify::{self, Notify};
 use crate::objects::Object;
+use crate::rest::mark;
 use crate::session::{Job, Session};
 
 /// An event that the program sets.
@@ -68,10 +70,28 @@ pub(crate) fn kdclWait(
     let events: Vec<cl_event> = session.shared.objects.all(&ids)?;
     let held: Vec<HeldEvent> =
         events.iter().map(|event| HeldEvent::retain(*event, first.api)).collect::<Result<_, _>>()?;
+    if session.may_look() {
+        let looked = events.iter().map(|event| HeldEvent::retain(*event, first.api)).collect::<Result<Vec<_>, _>>()?;
+        looked.iter().for_each(begin);
+        session.look_at(looked);
+    }
     Ok(Box::new(move |_| {
         let events: Vec<cl_event> = held.iter().map(HeldEvent::handle).collect();
         wait(&events, first.api).map(|()| message::kdclWaitReply {})
     }))
+}
+
+/// Has the command of an event begun, which whoever waits for it has the driver do. One that the program sets has no queue.
+fn begin(event: &HeldEvent) {
+    let api = event.api();
+    let queue = ask::<usize>(|size, place| {
+        driver!(api, clGetEventInfo(event.handle(), EVENT_COMMAND_QUEUE, size, place, std::ptr::null_mut()))
+    });
+    if let Ok(queue) = queue
+        && queue != 0
+    {
+        driver!(api, clFlush(cl_command_queue(std::ptr::with_exposed_provenance_mut(queue))));
+    }
 }
 
 /// Has the queue's commands begun.
@@ -87,6 +107,11 @@ pub(crate) fn kdclFinish(
     message: message::kdclFinish,
 ) -> Result<Job<message::kdclFinishReply>, Fault> {
     let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
+    if session.may_look()
+        && let Ok(marker) = mark(&queue)
+    {
+        session.look_at(vec![marker]);
+    }
     driver!(queue.api, clRetainCommandQueue(queue.handle)).ok()?;
     Ok(Box::new(move |_| {
         let code = driver!(queue.api, clFinish(queue.handle));

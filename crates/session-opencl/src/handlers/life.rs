@@ -41,6 +41,8 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
         of::CONTEXT => driver!(api, clReleaseContext(cl_context(pointer))),
         of::QUEUE => driver!(api, clReleaseCommandQueue(cl_command_queue(pointer))),
         of::MEMORY => {
+            session.lies_in_host.remove(&message.object);
+            session.host_maps.retain(|(memory, _), _| *memory != message.object);
             session.shared.usage.sub_memory(session.counted.remove(&message.object).unwrap_or(0));
             driver!(api, clReleaseMemObject(cl_mem(pointer)))
         }

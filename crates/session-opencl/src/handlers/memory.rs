@@ -1,5 +1,6 @@
-//! Buffers, images and pipes. Host memory of the program never reaches a driver: what an object begins with comes as
-//! data, and the flags say to copy it.
+//! Buffers, images and pipes. What an object begins with comes as data, and the flags say to copy it. No host memory of the
+//! program's reaches a driver but that which both sides have ([`crate::host`]): buffers of processors lie there, and those of
+//! other devices begin with what is there.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -8,7 +9,7 @@ use std::borrow::Cow;
 use std::ptr;
 
 use katydid_opencl_sys::constant::{
-    BUFFER_CREATE_TYPE_REGION, IMAGE_ELEMENT_SIZE, MEM_COPY_HOST_PTR, MEM_SIZE, MEM_USE_HOST_PTR,
+    BUFFER_CREATE_TYPE_REGION, IMAGE_ELEMENT_SIZE, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_SIZE, MEM_USE_HOST_PTR,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::frame::FrameHead;
@@ -17,6 +18,7 @@ use katydid_wire::opencl::message;
 use crate::arguments::Arguments;
 use crate::fault::{Fault, SessionError};
 use crate::handlers::{driver, make};
+use crate::host::may_hold_buffers;
 use crate::notify::{self, Notify};
 use crate::objects::Object;
 use crate::session::Session;
@@ -25,6 +27,34 @@ impl Session {
     /// The bytes of a message: those that collected before it, or what is left of its own.
     pub(crate) fn bytes<'a>(&mut self, head: &FrameHead, staged: u32, own: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
         if staged == 0 { Ok(Cow::Borrowed(own)) } else { Ok(Cow::Owned(self.uploads.finish(head.thread)?)) }
+    }
+
+    /// Flags and memory for the driver: a buffer uses memory, begins with it, or with data.
+    fn beginning(&self, message: &message::kdclBuffer<'_>, data: &[u8]) -> Result<(u64, *mut void), Fault> {
+        if message.place == 0 {
+            return Ok(filled(message.flags, data));
+        }
+        let place = ptr::with_exposed_provenance_mut(message.place as usize);
+        if !self.is_in_host(message.place) {
+            self.svm.check(message.place, message.size)?;
+            return Ok((message.flags | MEM_USE_HOST_PTR, place));
+        }
+        let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
+        host.place(message.place, message.size)?;
+        // One whose contents an image has was none of processors', and stays as it was.
+        let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
+        if self.is_of_processors(message.context) && !had_own && may_hold_buffers() {
+            return Ok((message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR) | MEM_USE_HOST_PTR, place));
+        }
+        if self.replay.is_on {
+            return Ok(filled(message.flags, &[]));
+        }
+        Ok((message.flags, if message.flags & MEM_COPY_HOST_PTR == 0 { ptr::null_mut() } else { place }))
+    }
+
+    /// Whether an address lies in the memory that the program has too.
+    pub(crate) fn is_in_host(&self, address: u64) -> bool {
+        self.host.as_ref().is_some_and(|host| host.has(address))
     }
 
     /// Notes a memory object that was made.
@@ -63,12 +93,7 @@ pub(crate) fn kdclBuffer(
     if !session.shared.usage.allows(message.size) {
         return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
     }
-    let (flags, place) = if message.svm == 0 {
-        filled(message.flags, &data)
-    } else {
-        session.svm.check(message.svm, message.size)?;
-        (message.flags | MEM_USE_HOST_PTR, ptr::with_exposed_provenance_mut(message.svm as usize))
-    };
+    let (flags, place) = session.beginning(&message, &data)?;
     let (api, size) = (context.api, message.size as usize);
     let handle = if message.properties == 0 {
         make!(api, clCreateBuffer(context.handle, flags, size, place))
@@ -76,6 +101,9 @@ pub(crate) fn kdclBuffer(
         let properties: Vec<u64> = properties.into_iter().chain([0]).collect();
         make!(api, clCreateBufferWithProperties(context.handle, properties.as_ptr(), flags, size, place))
     }?;
+    if flags & MEM_USE_HOST_PTR != 0 && session.is_in_host(message.place) {
+        session.lies_in_host.insert(message.memory);
+    }
     session.bind_memory(message.memory, Object { handle, api, size: message.size }, message.size)?;
     Ok(message::kdclBufferReply {})
 }
@@ -91,6 +119,9 @@ pub(crate) fn kdclSubBuffer(
     let flags = message.flags & !(MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR);
     let place = (&raw const region).cast();
     let handle = make!(parent.api, clCreateSubBuffer(parent.handle, flags, BUFFER_CREATE_TYPE_REGION, place))?;
+    if session.lies_in_host.contains(&message.parent) {
+        session.lies_in_host.insert(message.memory);
+    }
     session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, 0)?;
     Ok(message::kdclSubBufferReply {})
 }

@@ -188,6 +188,10 @@ pub(crate) fn kdclReadNow(
         return Err(Code::INVALID_VALUE.into());
     }
     let (target, event) = transfer.enqueue_read(session, &command)?;
+    if session.may_look() {
+        driver!(command.api(), clFlush(command.queue.handle));
+        session.look_at(vec![HeldEvent::retain(event.handle(), command.api())?]);
+    }
     Ok(Box::new(move |_| {
         event.wait()?;
         let data = target.copy(0, target.len() as u32).unwrap_or_default();

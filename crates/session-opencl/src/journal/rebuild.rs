@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::collections::HashSet;
 use std::ptr;
 
 use katydid_keep::{Frame, Record, StateError};
@@ -130,11 +131,20 @@ pub(crate) struct Replay {
     pub(crate) is_on: bool,
     /// How the frame at hand came out.
     pub(crate) outcome: Code,
+    /// Buffers whose contents the image has.
+    pub(crate) filled: HashSet<u32>,
+}
+
+impl Replay {
+    /// Whether the image has contents of this buffer.
+    pub(crate) fn has(&self, buffer: u64) -> bool {
+        u32::try_from(buffer).is_ok_and(|buffer| self.filled.contains(&buffer))
+    }
 }
 
 impl Default for Replay {
     fn default() -> Self {
-        Self { is_on: false, outcome: Code::SUCCESS }
+        Self { is_on: false, outcome: Code::SUCCESS, filled: HashSet::new() }
     }
 }
 

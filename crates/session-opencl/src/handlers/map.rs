@@ -1,0 +1,135 @@
+//! Maps of buffers in memory that the program has too ([`crate::host`]).
+//!
+//! Of a buffer that lies there the driver is told, and copies nothing. Of another one the driver copies the region.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+#![allow(non_snake_case, reason = "handlers carry the names of their messages")]
+
+use std::ptr;
+
+use katydid_opencl_sys::constant::MAP_WRITE_INVALIDATE_REGION;
+use katydid_opencl_sys::{Code, cl_mem, void};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::extent::Extent;
+use katydid_wire::opencl::message;
+
+use super::command::Command;
+use crate::arguments::Arguments;
+use crate::fault::Fault;
+use crate::handlers::driver;
+use crate::objects::Object;
+use crate::session::Session;
+
+/// A region of a buffer, and its place in the memory of both.
+struct Region {
+    command: Command,
+    memory: Object<cl_mem>,
+    place: *mut void,
+    offset: usize,
+    size: usize,
+}
+
+impl Region {
+    fn read(
+        session: &Session,
+        (queue, event, memory): (u32, u32, u32),
+        address: u64,
+        mut arguments: Arguments<'_>,
+    ) -> Result<Self, Fault> {
+        let command = Command::read(session, queue, event, &mut arguments)?;
+        let extent: Extent = arguments.take("extent")?;
+        let memory = session.shared.objects.get(memory)?;
+        let host = session.host.as_ref().ok_or(Code::INVALID_VALUE)?;
+        let place = host.place(address, extent.region[0])?;
+        Ok(Self { command, memory, place, offset: extent.origin[0] as usize, size: extent.region[0] as usize })
+    }
+
+    /// A command that moves nothing, in its place among the others.
+    fn mark(&self, session: &Session) -> Result<(), Fault> {
+        let (api, queue) = (self.command.api(), self.command.queue.handle);
+        self.command
+            .run(session, |count, list, event| driver!(api, clEnqueueMarkerWithWaitList(queue, count, list, event)))
+    }
+
+    /// The driver's own map. One that leads elsewhere is taken back: such a driver copies.
+    fn map(&self, session: &Session, flags: u64) -> Result<(), Fault> {
+        let (api, queue, memory) = (self.command.api(), self.command.queue.handle, self.memory.handle);
+        let map = api.clEnqueueMapBuffer.ok_or(Code::INVALID_OPERATION)?;
+        let mut found = ptr::null_mut();
+        self.command.run(session, |count, list, event| {
+            let mut code = 0;
+            // SAFETY: handles are the driver's, the list is as long as said, the code is a local.
+            found = unsafe { map(queue, memory, 0, flags, self.offset, self.size, count, list, event, &raw mut code) };
+            Code(code)
+        })?;
+        if found == self.place {
+            return Ok(());
+        }
+        driver!(api, clEnqueueUnmapMemObject(queue, memory, found, 0, ptr::null(), ptr::null_mut())).ok()?;
+        Err(Code::MAP_FAILURE.into())
+    }
+}
+
+/// What the region holds is in the memory of both when the command has ended.
+pub(crate) fn kdclMap(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclMap<'_>,
+) -> Result<message::kdclMapReply, Fault> {
+    let (names, arguments) = ((message.queue, message.event, message.memory), Arguments::new("kdclMap", message.waits));
+    let region = Region::read(session, names, message.address, arguments)?;
+    if session.lies_in_host.contains(&message.memory) {
+        region.map(session, message.flags)?;
+        *session.host_maps.entry((message.memory, message.address)).or_default() += 1;
+    } else if message.flags & MAP_WRITE_INVALIDATE_REGION != 0 {
+        region.mark(session)?;
+    } else {
+        let Region { command, memory, place, offset, size } = &region;
+        let (api, queue) = (command.api(), command.queue.handle);
+        command.run(session, |count, list, event| {
+            driver!(api, clEnqueueReadBuffer(queue, memory.handle, 0, *offset, *size, *place, count, list, event))
+        })?;
+    }
+    Ok(message::kdclMapReply {})
+}
+
+/// The region is the device's again, with what the program may have written there.
+pub(crate) fn kdclUnmap(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclUnmap<'_>,
+) -> Result<message::kdclUnmapReply, Fault> {
+    let names = (message.queue, message.event, message.memory);
+    let region = Region::read(session, names, message.address, Arguments::new("kdclUnmap", message.waits))?;
+    let Region { command, memory, place, offset, size } = &region;
+    let (api, queue) = (command.api(), command.queue.handle);
+    if session.lies_in_host.contains(&message.memory) {
+        // What was mapped in the worker before this one is mapped in no driver.
+        if !session.forget_map(message.memory, message.address) {
+            region.mark(session)?;
+            return Ok(message::kdclUnmapReply {});
+        }
+        command.run(session, |count, list, event| {
+            driver!(api, clEnqueueUnmapMemObject(queue, memory.handle, *place, count, list, event))
+        })?;
+    } else if message.writes != 0 {
+        command.run(session, |count, list, event| {
+            driver!(api, clEnqueueWriteBuffer(queue, memory.handle, 0, *offset, *size, *place, count, list, event))
+        })?;
+    } else {
+        region.mark(session)?;
+    }
+    Ok(message::kdclUnmapReply {})
+}
+
+impl Session {
+    /// One map fewer of this region; false if the driver has none.
+    fn forget_map(&mut self, memory: u32, address: u64) -> bool {
+        let Some(count) = self.host_maps.get_mut(&(memory, address)) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.host_maps.remove(&(memory, address));
+        }
+        true
+    }
+}

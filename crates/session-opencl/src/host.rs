@@ -1,0 +1,109 @@
+//! Memory that the program has too, at the same addresses: where its buffers of `CL_MEM_ALLOC_HOST_PTR` are mapped.
+//!
+//! On processors a buffer lies there, and its contents are memory of the program's, not of the session's. On other devices
+//! the driver copies between them and this memory. A session that is rebuilt has pages of its own there until its program
+//! comes, whose memory takes their place.
+
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use katydid_arena::{Reservation, ReserveError};
+use katydid_opencl_sys::{Code, void};
+use katydid_wire::handshake::{ArenaKind, ArenaRange};
+use rustix::fs::fstat;
+
+/// Set to `copy`, has buffers of processors mapped as those of other devices are, to compare the ways.
+const MAPS_VARIABLE: &str = "KATYDID_OPENCL_MAPS";
+
+/// Whether buffers of processors may lie in this memory.
+pub(crate) fn may_hold_buffers() -> bool {
+    std::env::var_os(MAPS_VARIABLE).is_none_or(|wanted| wanted != "copy")
+}
+
+/// The memory; there is none on a stream.
+#[derive(Debug)]
+pub struct HostMemory {
+    arena: Reservation,
+    /// The program's memory, once it is there. It never becomes shorter.
+    shared: Option<OwnedFd>,
+}
+
+impl HostMemory {
+    /// Takes an offered range for the program's memory, or for memory that is to be the program's.
+    ///
+    /// # Errors
+    ///
+    /// Something else lies there, or what the system refuses.
+    pub fn new(offer: &ArenaRange, shared: Option<BorrowedFd<'_>>) -> Result<Self, ReserveError> {
+        let arena = Reservation::at(offer.base, offer.length)?;
+        let mut memory = Self { arena, shared: None };
+        match shared {
+            Some(shared) => memory.join(shared)?,
+            None => memory.arena.map_private(0, offer.length)?,
+        }
+        Ok(memory)
+    }
+
+    /// The program is there: its memory takes the place of what was mapped.
+    pub(crate) fn join(&mut self, shared: BorrowedFd<'_>) -> Result<(), ReserveError> {
+        let Range { start, end } = self.arena.range();
+        let length = end - start;
+        self.arena.map_shared(0, length, shared, 0)?;
+        let kept = shared.try_clone_to_owned();
+        self.shared = Some(kept.map_err(|source| ReserveError::System { start, length, source })?);
+        Ok(())
+    }
+
+    /// As the handshake names it.
+    #[must_use]
+    pub fn range(&self) -> ArenaRange {
+        let Range { start, end } = self.arena.range();
+        ArenaRange { kind: ArenaKind::PINNED, base: start, length: end - start }
+    }
+
+    /// Whether an address lies in the range, whatever is there.
+    pub(crate) fn has(&self, address: u64) -> bool {
+        self.arena.range().contains(&address)
+    }
+
+    /// Where the bytes at an address are.
+    ///
+    /// # Errors
+    ///
+    /// `CL_INVALID_VALUE` if not all of them are memory of the program's.
+    pub(crate) fn place(&self, address: u64, size: u64) -> Result<*mut void, Code> {
+        let Range { start, end } = self.arena.range();
+        // Beyond the file's end there would be a signal.
+        let length =
+            self.shared.as_ref().map_or(u64::MAX, |file| fstat(file).map_or(0, |stat| stat.st_size.cast_unsigned()));
+        let end = end.min(start.saturating_add(length));
+        let fits = start <= address && address.checked_add(size).is_some_and(|last| last <= end);
+        if fits { Ok(std::ptr::with_exposed_provenance_mut(address as usize)) } else { Err(Code::INVALID_VALUE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn places_end_with_the_file_of_the_program() {
+        let offer = ArenaRange { kind: ArenaKind::PINNED, base: 0x3f00_0000_0000, length: 1 << 20 };
+        let mut memory = HostMemory::new(&offer, None).unwrap();
+        assert_eq!(memory.range(), offer);
+        assert!(memory.place(offer.base + 4096, offer.length - 4096).is_ok());
+        let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        memory.join(file.as_fd()).unwrap();
+        assert_eq!(memory.place(offer.base + 4096, 4096).map(<*mut void>::addr), Ok(offer.base as usize + 4096));
+        for (address, size) in [(offer.base + 4096, 4097), (offer.base - 1, 2), (offer.base, u64::MAX)] {
+            assert_eq!(memory.place(address, size), Err(Code::INVALID_VALUE), "{address:x} {size}");
+        }
+        assert!(memory.has(offer.base) && !memory.has(offer.base + offer.length));
+        assert!(HostMemory::new(&offer, None).is_err());
+    }
+}
