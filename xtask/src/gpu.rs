@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{apps, dist, figures, frameworks, opencl, opencl_gpu};
+use crate::{apps, dist, figures, frameworks, opencl, opencl_gpu, opencl_programs, opencl_rates};
 
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -70,7 +70,7 @@ const SCRIPT: &str = r#"#!/usr/bin/env bash
 # `run.sh checkpoint` runs the tests and measurements of checkpoints instead, `run.sh frameworks` programs of PyTorch,
 # JAX, CuPy and others that the machine has (`--help` tells the options), `run.sh figures` takes the promised figures in
 # eight minutes, the most wanted first, `run.sh programs` those of programs in four, `run.sh opencl` answers all about
-# OpenCL in five. What is packed goes to unpacked/.
+# OpenCL in eight. What is packed goes to unpacked/.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 pack=$here/unpacked
@@ -145,6 +145,8 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     }
     pack_criu(tree, &to)?;
     pack_opencl(&from, &to)?;
+    opencl_programs::fetch(tree)?;
+    stripped(&opencl_rates::fetched(&tree.target), &opencl_rates::program(&to))?;
     for test in TESTS.into_iter().chain([CHECKPOINT_TESTS]) {
         stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
     }

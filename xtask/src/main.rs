@@ -18,6 +18,8 @@ mod gpu;
 mod layers;
 mod opencl;
 mod opencl_gpu;
+mod opencl_programs;
+mod opencl_rates;
 mod output;
 mod programs;
 mod setup;

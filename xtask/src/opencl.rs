@@ -20,7 +20,7 @@ use crate::{setup, shell};
 /// The pins: packages, each with its version.
 const PINS: &str = include_str!("../opencl.txt");
 /// Where they are sought, in this order.
-const SOURCES: [&str; 2] = [
+pub(crate) const SOURCES: [&str; 2] = [
     "http://deb.debian.org/debian bookworm main",
     "http://snapshot.debian.org/archive/debian/20261120T000000Z bookworm main",
 ];
@@ -67,8 +67,21 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
 
 /// Makes `work/root`, which will be `root`, out of what `source` has.
 fn from(source: &str, work: &Path, root: &Path) -> Result<()> {
+    unpack(source, work, PINS)?;
+    let driver = Path::new(LIBRARIES).join("libpocl.so.2");
+    if !work.join("root").join(&driver).exists() {
+        bail!("the packages hold no {}", driver.display());
+    }
+    let named = format!("{}\n", root.join(&driver).display());
+    fs::create_dir_all(work.join("root/vendors")).context("cannot name the driver")?;
+    fs::write(work.join("root/vendors/pocl.icd"), named).context("cannot name the driver")?;
+    fs::write(work.join("root/pins.txt"), PINS).context("cannot write the stamp")
+}
+
+/// Unpacks the packages of `pins` below `work/root`, as `source` has them.
+pub(crate) fn unpack(source: &str, work: &Path, pins: &str) -> Result<()> {
     clear(work)?;
-    for folder in ["state/lists/partial", "cache/archives/partial", "packages", "root/vendors"] {
+    for folder in ["state/lists/partial", "cache/archives/partial", "packages", "root"] {
         fs::create_dir_all(work.join(folder)).with_context(|| format!("cannot make {}", work.display()))?;
     }
     let config = configure(source, work)?;
@@ -78,20 +91,13 @@ fn from(source: &str, work: &Path, root: &Path) -> Result<()> {
         shell::read(command.current_dir(work.join("packages")))
     };
     apt(&["update", "-qq"])?;
-    let pins: Vec<&str> = PINS.lines().filter(|line| !line.starts_with('#')).collect();
+    let pins: Vec<&str> = pins.lines().filter(|line| !line.starts_with('#')).collect();
     apt(&[&["download", "-qq"], &pins[..]].concat())?;
     for entry in fs::read_dir(work.join("packages")).context("cannot read the packages")? {
         let path = entry.context("cannot read the packages")?.path();
         shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(work.join("root")))?;
     }
-    SUPERFLUOUS.iter().try_for_each(|path| clear(&work.join("root").join(path)))?;
-    let driver = Path::new(LIBRARIES).join("libpocl.so.2");
-    if !work.join("root").join(&driver).exists() {
-        bail!("the packages hold no {}", driver.display());
-    }
-    let named = format!("{}\n", root.join(&driver).display());
-    fs::write(work.join("root/vendors/pocl.icd"), named).context("cannot name the driver")?;
-    fs::write(work.join("root/pins.txt"), PINS).context("cannot write the stamp")
+    SUPERFLUOUS.iter().try_for_each(|path| clear(&work.join("root").join(path)))
 }
 
 /// Builds the programs that changed.

@@ -1,10 +1,11 @@
-//! `gpu-test opencl`: all that is asked of a GPU machine about OpenCL, in less than five minutes.
+//! `gpu-test opencl`: all that is asked of a GPU machine about OpenCL, in less than eight minutes.
 //!
 //! | step | what | in the report |
 //! |---|---|---|
 //! | tests | every program on every way, NVIDIA's OpenCL natively beside Katydid | `opencl.txt` |
 //! | figures | how long a program with 1 GiB stands still for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
 //! | bench | calls and copies, natively beside Katydid | `bench.json` |
+//! | rates | clpeak natively beside Katydid | `clpeak.json` |
 //! | checkpoints | every program, checkpointed, killed and restored | `checkpoint.txt` |
 
 use std::ffi::OsString;
@@ -22,8 +23,8 @@ use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
-use crate::gpu;
 use crate::output::{line, step};
+use crate::{gpu, opencl_rates};
 
 /// Limits of the steps. What works takes half of them.
 const TESTS_LIMIT: Duration = Duration::from_secs(90);
@@ -42,14 +43,15 @@ const DRIVERS: &str = "KATYDID_OPENCL_DRIVERS";
 pub(crate) fn run(folder: &Path, report: &Path) -> Result<ExitCode> {
     let places = programs::places(&Places::of_pack(folder));
     fs::write(report.join("machine.json"), gpu::machine().to_string()).context("cannot write to the report")?;
-    let steps: [(&str, &dyn Fn() -> Result<()>); 4] = [
+    let steps: [(&str, &dyn Fn() -> Result<()>); 5] = [
         ("tests", &|| tests(folder, report, "opencl", &["--test-threads=4"], TESTS_LIMIT)),
         ("figures", &|| figures(&places, report)),
         ("bench", &|| bench(&places, report)),
+        ("rates", &|| rates(&places, report)),
         ("checkpoints", &|| tests(folder, report, "checkpoint", &["opencl", "--test-threads=8"], CHECKPOINTS_LIMIT)),
     ];
     let mut failed = 0;
-    for (name, work) in steps {
+    for (name, work) in &steps {
         step(name);
         let begun = Instant::now();
         let outcome = work();
@@ -57,7 +59,7 @@ pub(crate) fn run(folder: &Path, report: &Path) -> Result<ExitCode> {
         line(&format!("{name} ... {told} ({:.0} s)", begun.elapsed().as_secs_f64()));
         failed += u32::from(outcome.is_err());
     }
-    line(&format!("{} steps, {failed} failed", 4));
+    line(&format!("{} steps, {failed} failed", steps.len()));
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -87,6 +89,13 @@ fn bench(places: &Places, report: &Path) -> Result<()> {
     line(outcome.text().trim_end());
     ensure!(outcome.status.success(), "{}\n{}", outcome.ending(), outcome.errors());
     Ok(())
+}
+
+/// What programs reach, natively and through Katydid.
+fn rates(places: &Places, report: &Path) -> Result<()> {
+    let server = server(places, &[])?;
+    let rates = opencl_rates::measure(places, &server)?;
+    fs::write(report.join("clpeak.json"), rates.to_string()).context("cannot write to the report")
 }
 
 /// Checkpoints on the machine's driver, and moves to PoCL and back where there is one.

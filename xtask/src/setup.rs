@@ -77,14 +77,19 @@ fn python(tree: &Tree) -> Result<()> {
         return Ok(());
     }
     step("fetching numba and NVRTC (9 wheels of PyPI, 190 MB)");
-    remove(&python)?;
-    shell::run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&python))?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "--python"]).arg(python.join("bin/python"));
-    pip.args(PIP_INSTALL).arg("-r").arg(tree.root.join("xtask/python.txt"));
-    shell::run(&mut pip).context("the pins are for CPython 3.11 to 3.13 on x86-64; is `python3` one of those?")?;
+    environment(&python, &tree.root.join("xtask/python.txt"))?;
     lend(tree, &python.join("bin/python"))?;
     fs::write(&stamp, PYTHON_PINS).context("cannot write the stamp")
+}
+
+/// Makes a virtual environment with what a file of pins says.
+pub(crate) fn environment(python: &Path, pins: &Path) -> Result<()> {
+    remove(python)?;
+    shell::run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(python))?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "--python"]).arg(python.join("bin/python"));
+    pip.args(PIP_INSTALL).arg("-r").arg(pins);
+    shell::run(&mut pip).context("the pins are for CPython 3.11 to 3.13 on x86-64; is `python3` one of those?")
 }
 
 /// What numba also needs is part of the toolkit already: links to it where numba looks, beside NVRTC.

@@ -22,6 +22,8 @@ const BLOCKING: u32 = 1;
 /// `CL_MEM_READ_WRITE`, and with `CL_MEM_ALLOC_HOST_PTR`.
 pub(super) const READ_WRITE: u64 = 1;
 pub(super) const FOR_HOST: u64 = 1 | 16;
+/// `CL_EVENT_COMMAND_EXECUTION_STATUS`.
+const STATUS: u32 = 0x11d3;
 /// `CL_MAP_READ`.
 const MAP_READ: u64 = 1;
 
@@ -55,6 +57,8 @@ functions! {
     clEnqueueMapBuffer(Handle, Handle, u32, u64, usize, usize, u32, Events, *mut Handle, *mut i32) -> Handle;
     clEnqueueUnmapMemObject(Handle, Handle, Handle, u32, Events, *mut Handle) -> i32;
     clEnqueueNDRangeKernel(Handle, Handle, u32, *const usize, *const usize, *const usize, u32, Events, *mut Handle) -> i32;
+    clCreateUserEvent(Handle, *mut i32) -> Handle;
+    clGetEventInfo(Handle, u32, usize, *mut c_void, *mut usize) -> i32;
     clFinish(Handle) -> i32;
 }
 
@@ -116,6 +120,18 @@ impl Device {
         let (none, no_event) = (ptr::null(), ptr::null_mut());
         let (queue, size) = (self.queue, &raw const items);
         call!(self.functions, clEnqueueNDRangeKernel(queue, kernel, 1, none, size, none, 0, ptr::null(), no_event))
+    }
+
+    /// An event that nobody sets.
+    pub(super) fn event(&self) -> Result<Handle, String> {
+        make!(self.functions, clCreateUserEvent(self.context))
+    }
+
+    /// Asks for the state of an event.
+    pub(super) fn state(&self, event: Handle) -> Result<i32, String> {
+        let mut state = 0_i32;
+        let place = (&raw mut state).cast();
+        call!(self.functions, clGetEventInfo(event, STATUS, size_of::<i32>(), place, ptr::null_mut())).map(|()| state)
     }
 
     /// Waits for everything.

@@ -45,6 +45,8 @@ fn measure(quick: bool) -> Result<Report, String> {
     let [enqueue, launch] = launches(&device)?;
     note("enqueue", enqueue);
     note("launch", launch);
+    let event = device.event()?;
+    note("query", median(CALLS, || device.state(event).map(drop))?);
     let nothing = device.kernel(c"nothing")?;
     device.set(nothing, 0, &0_i32)?;
     note("round_trip", median(CALLS, || device.launch(nothing, 1).and_then(|()| device.finish()))?);

@@ -28,9 +28,10 @@ const QUICK_ROUNDS: u32 = 2;
 const LARGE: f64 = (64 << 20) as f64;
 
 /// One figure: its key, what it is, and how it is shown.
-const FIGURES: [(&str, &str, Unit); 11] = [
+const FIGURES: [(&str, &str, Unit); 12] = [
     ("enqueue", "an argument set, a launch enqueued", Unit::Microseconds),
     ("launch", "the same until it is done, many at a time", Unit::Microseconds),
+    ("query", "the state of an event asked for", Unit::Microseconds),
     ("round_trip", "one launch and clFinish", Unit::Microseconds),
     ("write_small", "4 KiB written", Unit::Microseconds),
     ("read_small", "4 KiB read", Unit::Microseconds),

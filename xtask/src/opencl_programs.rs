@@ -1,0 +1,96 @@
+//! Programs of other people that use OpenCL, natively on PoCL and through Katydid: what they print has to be equal.
+//!
+//! `tests/opencl-programs/run.sh` runs them; here is what it takes: Debian's packages, PyOpenCL in a Python of its own, and
+//! PyOpenCL's own tests. As with PoCL itself (`opencl.rs`), what cannot be fetched is said, and is not tested.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::criu::clear;
+use crate::output::{line, step};
+use crate::tree::Tree;
+use crate::{opencl, setup, shell};
+
+/// The pins: packages, each with its version.
+const PINS: &str = include_str!("../opencl-programs.txt");
+/// The pins of what the Python has.
+const PYTHON_PINS: &str = include_str!("../opencl-python.txt");
+/// Where PyOpenCL's sources are, whose tests are in no wheel, and their content.
+const SOURCES: [&str; 2] = [
+    "https://files.pythonhosted.org/packages/0a/a9/b6133777fc20be05faa88c4dbae9cc0d26d6dc1395c45770ec49b56edc4b/pyopencl-2026.1.4.tar.gz",
+    "6cb9544a004609061e86873fe36500da6c2101042e9c7b9c3b804a29a12b98bf",
+];
+/// Reads an address, a hash and a folder, and puts the tests of PyOpenCL there.
+const FETCH: &str = "
+import hashlib, io, sys, tarfile, time, urllib.request
+address, wanted, folder = sys.argv[1:]
+for attempt in range(4):
+    try:
+        data = urllib.request.urlopen(address, timeout=60).read()
+        break
+    except OSError:
+        if attempt == 3: raise
+        time.sleep(5 << attempt)
+assert hashlib.sha256(data).hexdigest() == wanted, 'not what was pinned'
+with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+    for member in archive.getmembers():
+        parts = member.name.split('/')
+        if len(parts) == 3 and parts[1] == 'test' and member.isfile():
+            open(folder + '/' + parts[2], 'wb').write(archive.extractfile(member).read())
+";
+/// What is run in every test run, in a minute or two; the others that the script knows take minutes.
+const BRIEF: [&str; 8] =
+    ["clinfo", "blas", "vienna", "pyopencl", "openmm", "test_wrapper", "test_enqueue_copy", "test_arrays_in_structs"];
+
+/// Fetches what is missing, and runs those that take seconds.
+pub(crate) fn test(tree: &Tree) -> Result<()> {
+    let folder = folder(tree);
+    if !opencl::root(tree).exists() {
+        return Ok(());
+    }
+    if let Err(error) = fetch(tree) {
+        line(&format!("programs of other people that use OpenCL are not tested: {error:#}"));
+        return Ok(());
+    }
+    step("programs of other people on PoCL, natively and through Katydid");
+    let mut script = Command::new(tree.root.join("tests/opencl-programs/run.sh"));
+    shell::run(script.arg(&folder).args(BRIEF).env("KATYDID", tree.target.join("dist/bin/katydid")))
+}
+
+fn folder(tree: &Tree) -> PathBuf {
+    tree.target.join("opencl-programs")
+}
+
+/// Fetches what is missing.
+pub(crate) fn fetch(tree: &Tree) -> Result<()> {
+    let folder = &folder(tree);
+    let stamp = folder.join("pins.txt");
+    let pins = format!("{PINS}{PYTHON_PINS}{}", SOURCES.concat());
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == pins) {
+        return Ok(());
+    }
+    if !shell::works("apt-get", &["--version"]) || !shell::works("dpkg-deb", &["--version"]) {
+        bail!("this takes apt-get and dpkg-deb");
+    }
+    step("fetching programs that use OpenCL (5 packages of Debian, 14 wheels and sources of PyPI, 50 MB)");
+    clear(folder)?;
+    let work = folder.join("new");
+    let mut said = Vec::new();
+    let found = opencl::SOURCES.iter().any(|source| {
+        let outcome = opencl::unpack(source, &work, PINS);
+        outcome.map_err(|error| said.push(format!("{source}: {error:#}"))).is_ok()
+    });
+    if !found {
+        bail!("{}", said.join("\n"));
+    }
+    fs::rename(work.join("root"), folder.join("root")).context("cannot place the packages")?;
+    clear(&work)?;
+    setup::environment(&folder.join("python"), &tree.root.join("xtask/opencl-python.txt"))?;
+    let tests = folder.join("pyopencl-tests");
+    fs::create_dir_all(&tests).with_context(|| format!("cannot make {}", tests.display()))?;
+    shell::run(Command::new("python3").args(["-c", FETCH]).args(SOURCES).arg(&tests))?;
+    fs::write(&stamp, pins).context("cannot write the stamp")
+}
