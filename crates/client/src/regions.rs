@@ -33,6 +33,11 @@ pub enum Place {
     },
     /// Memory that the program and the GPU share, out of the pinned arena.
     Managed,
+    /// The same out of a pool.
+    ManagedPooled {
+        /// The pool's handle.
+        pool: usize,
+    },
     /// A variable of a module in memory that the program and the GPU share, where the worker's driver put it.
     Shared {
         /// The module's or library's handle.
@@ -83,14 +88,19 @@ impl Region {
     /// Handle of the pool that it came from.
     pub fn pool(&self) -> Option<usize> {
         match self.place {
-            Place::Pooled { pool } | Place::HostPooled { pool } => Some(pool),
+            Place::Pooled { pool } | Place::HostPooled { pool } | Place::ManagedPooled { pool } => Some(pool),
             _ => None,
         }
     }
 
     /// Whether it is memory that program and GPU use at one address without copies.
     pub fn is_managed(&self) -> bool {
-        matches!(self.place, Place::Managed | Place::Shared { .. } | Place::HostMapped)
+        self.is_managed_block() || matches!(self.place, Place::Shared { .. } | Place::HostMapped)
+    }
+
+    /// Whether it is such memory out of the pinned arena.
+    pub fn is_managed_block(&self) -> bool {
+        matches!(self.place, Place::Managed | Place::ManagedPooled { .. })
     }
 
     /// Whether it is a variable of this module or library.

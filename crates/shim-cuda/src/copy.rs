@@ -88,7 +88,7 @@ fn place(
     match region {
         Some(region) if !region.holds(address, size) => Err(CUresult::ERROR_INVALID_VALUE),
         Some(region) if !region.is_host() => Ok(Side::Gpu(address)),
-        Some(region) if shared && (region.is_pinned() || region.place == Place::Managed) => Ok(Side::Shared(address)),
+        Some(region) if shared && (region.is_pinned() || region.is_managed_block()) => Ok(Side::Shared(address)),
         Some(_) => Ok(Side::Own(address)),
         None if claim == Claim::Device || arena || address == 0 => Err(CUresult::ERROR_INVALID_VALUE),
         None => Ok(Side::Own(address)),

@@ -84,7 +84,7 @@ pub(crate) unsafe fn flags(target: *mut u32, pointer: *mut c_void) -> Result<(),
     let region = shim()?.regions.find(pointer.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     target.write(match region.place {
         Place::Host { flags } | Place::Registered { flags } => flags,
-        Place::Managed | Place::Shared { .. } => host_alloc_flags::DEVICEMAP,
+        Place::Managed | Place::ManagedPooled { .. } | Place::Shared { .. } => host_alloc_flags::DEVICEMAP,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     });
     Ok(())

@@ -53,7 +53,7 @@ pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32)
     let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
     shim.regions.insert(address, size as u64, Place::Managed, context.device, context.slot.handle);
-    BLOCKS.fetch_add(1, Ordering::Relaxed);
+    count();
     target.write(address);
     Ok(())
 }
@@ -67,6 +67,11 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(&region)?;
     pinned.arena.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// One block more.
+pub(crate) fn count() {
+    BLOCKS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// What is known of a block goes with it.

@@ -108,7 +108,9 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
     match shim.regions.find(address).map(|region| region.place) {
-        Some(Place::Pooled { .. } | Place::HostPooled { .. }) => return pool::free(address, stream::default_wire()),
+        Some(Place::Pooled { .. } | Place::HostPooled { .. } | Place::ManagedPooled { .. }) => {
+            return pool::free(address, stream::default_wire());
+        }
         Some(Place::Managed) => return managed::free(address),
         Some(Place::Mapped) if ipc::is_pooled(address) => return ipc::close(address),
         _ => {}

@@ -111,7 +111,7 @@ impl Pinned {
         // Pages made in another context stay until that one ends, when the worker cannot be asked any more.
         let _ = self.forget(region);
         // Its addresses are free at once: the worker ends the context before it sees any later message.
-        if region.is_pinned() || region.place == Place::Managed {
+        if region.is_pinned() || region.is_managed_block() {
             let _ = self.arena.free(region.start, 0);
         }
     }
@@ -287,7 +287,7 @@ pub(crate) fn push_named(params: &[u8], context: u32, stream: u32) -> Result<Nam
     let user = (!stream::is_of_thread(stream)).then_some((context, stream));
     let follows_blocks = managed::is_used() && !pinned.is_shared;
     if follows_blocks || variable::is_used() {
-        let is_followed = |region: &Region| region.is_managed() && (follows_blocks || region.place != Place::Managed);
+        let is_followed = |region: &Region| region.is_managed() && (follows_blocks || !region.is_managed_block());
         for region in shim.regions.all(is_followed) {
             push(shim, pinned, &region, (context, user), &mut named)?;
         }

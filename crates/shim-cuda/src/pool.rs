@@ -4,7 +4,8 @@
 //! that a stream freed serves that stream again at once, because its old work comes before the new; everybody else gets
 //! it as any freed memory, once a synchronisation has passed. What a pool has reserved is counted as the driver counts
 //! it, in blocks of 32 MiB, of which a synchronisation leaves what is in use, or the release threshold.
-//! Pools of the host are the same books over the pinned arena, whose memory every device and the program reach.
+//! Pools of the host, and of managed memory, are the same books over the pinned arena, whose memory every device and the
+//! program reach.
 #![expect(unsafe_code, reason = "reads and writes values of C callers")]
 
 use std::ffi::c_void;
@@ -14,17 +15,17 @@ use katydid_client::regions::{Place, Region};
 use katydid_client::slab::{Slab, Slot};
 use katydid_cuda_sys::{
     CUdevice, CUdeviceptr, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData,
-    CUmemoryPool, CUresult, CUstream, Function, access_flags, allocation_type, location_type, pool_attribute as id,
+    CUmemoryPool, CUresult, CUstream, access_flags, allocation_type, location_type, pool_attribute as id,
 };
 
-use crate::border::{out, refuse};
+use crate::border::out;
 use crate::device::{device, handle};
 use crate::graph::capture;
 use crate::handle::object;
 use crate::memory::DeviceBacking;
 use crate::pinned::{HostBacking, PAGE};
 use crate::session::{Shim, shim};
-use crate::{current, ipc, stream};
+use crate::{current, ipc, managed, stream};
 
 /// The driver takes memory for pools in pieces of this many bytes.
 const BLOCK: u64 = 32 << 20;
@@ -38,14 +39,45 @@ const HANDLE_TYPES: u32 = 119;
 const MOST_GRANTS: usize = 64;
 /// Numbers of nodes of the host that are taken for one.
 const MOST_NODES: i32 = 64;
-/// Stands for the host where pools are told apart by their devices.
-const HOST: u32 = u32::MAX;
 
-/// One pool of memory of a device, or of the host.
+/// Where memory of a pool lies; devices by the program's ordinals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Home {
+    /// On a device.
+    Device(u32),
+    /// On the host, pinned.
+    Host,
+    /// Where it is used last; here it is wanted first, on the host without a device.
+    Managed(Option<u32>),
+}
+
+impl Home {
+    fn device(self) -> Option<u32> {
+        match self {
+            Self::Device(ordinal) => Some(ordinal),
+            Self::Host | Self::Managed(_) => None,
+        }
+    }
+
+    /// Whether the program's processor reaches the memory: pages of the pinned arena.
+    fn is_shared(self) -> bool {
+        self.device().is_none()
+    }
+
+    /// Of a place out of a pool with this handle.
+    fn place(self, pool: usize) -> Place {
+        match self {
+            Self::Device(_) => Place::Pooled { pool },
+            Self::Host => Place::HostPooled { pool },
+            Self::Managed(_) => Place::ManagedPooled { pool },
+        }
+    }
+}
+
+/// One pool of memory of a device, of the host, or of both.
 pub(crate) struct Pool {
     pub(crate) slot: Slot,
-    /// The program's ordinal, or [`HOST`].
-    device: u32,
+    home: Home,
     /// Most bytes, whole blocks; 0 for no limit.
     limit: u64,
     sharing: Sharing,
@@ -93,9 +125,9 @@ struct State {
 #[derive(Default)]
 pub(crate) struct Chosen(Mutex<Vec<Choice>>);
 
-/// Of one device.
+/// Of one home.
 struct Choice {
-    device: u32,
+    home: Home,
     default: Arc<Pool>,
     current: Arc<Pool>,
 }
@@ -123,7 +155,7 @@ impl State {
 }
 
 impl Pool {
-    fn new(slot: Slot, device: u32, limit: u64) -> Self {
+    fn new(slot: Slot, home: Home, limit: u64) -> Self {
         let state = State {
             freed: Vec::new(),
             reuse: [true; 3],
@@ -134,7 +166,7 @@ impl Pool {
             used_high: 0,
             granted: 0,
         };
-        Self { slot, device, limit: limit.next_multiple_of(BLOCK), sharing: Sharing::Own, state: Mutex::new(state) }
+        Self { slot, home, limit: limit.next_multiple_of(BLOCK), sharing: Sharing::Own, state: Mutex::new(state) }
     }
 
     pub(crate) fn handle(&self) -> CUmemoryPool {
@@ -157,36 +189,21 @@ impl Pool {
         let shim = shim()?;
         let mut state = self.state();
         state.take(size, self.limit)?;
-        if self.device == HOST {
-            return allocate_on_host(shim, self.slot.handle, size).inspect_err(|_| state.used -= size);
-        }
+        let Home::Device(device) = self.home else {
+            return allocate_pages(shim, self.home, self.slot.handle, size).inspect_err(|_| state.used -= size);
+        };
         let own = state.freed.iter().position(|freed| freed.stream == stream && freed.extent == extent);
         let found = match own {
             Some(index) => Ok(state.freed.swap_remove(index).address),
-            None => self.allocate_new(shim, &mut state, extent),
+            None => allocate_new(shim, device, &mut state, extent),
         };
         let address = found.inspect_err(|_| {
             state.used -= size;
             let used = state.used;
             state.trim(used);
         })?;
-        shim.regions.insert(address, size, Place::Pooled { pool: self.slot.handle }, self.device, 0);
+        shim.regions.insert(address, size, self.home.place(self.slot.handle), device, 0);
         Ok(address)
-    }
-
-    /// A place out of the device's arena; what streams have freed here is given up for it before memory runs out.
-    fn allocate_new(&self, shim: &Shim, state: &mut State, extent: u64) -> Result<u64, CUresult> {
-        let memory = &shim.devices[self.device as usize].memory;
-        let backing = DeviceBacking { ordinal: self.device };
-        match memory.allocate(extent, GRANULE, &backing) {
-            Err(CUresult::ERROR_OUT_OF_MEMORY) if !state.freed.is_empty() => {
-                for freed in state.freed.drain(..) {
-                    let _ = memory.free(freed.address, freed.epoch);
-                }
-                memory.allocate(extent, GRANULE, &backing)
-            }
-            other => other,
-        }
     }
 
     /// Takes back a place of a region that has left the map.
@@ -194,8 +211,8 @@ impl Pool {
         let epoch = shim()?.session.enqueued();
         let mut state = self.state();
         state.used = state.used.saturating_sub(region.size);
-        if self.device == HOST {
-            return free_on_host(region);
+        if self.home.is_shared() {
+            return free_pages(region);
         }
         let extent = region.size.next_multiple_of(GRANULE);
         state.freed.push(Freed { address: region.start, extent, stream, epoch });
@@ -206,7 +223,7 @@ impl Pool {
     fn settle(&self, epoch: u64) {
         let Ok(shim) = shim() else { return };
         let mut state = self.state();
-        if let Some(device) = shim.devices.get(self.device as usize) {
+        if let Some(device) = self.home.device().and_then(|device| shim.devices.get(device as usize)) {
             for freed in state.freed.extract_if(.., |freed| freed.epoch <= epoch) {
                 let _ = device.memory.free(freed.address, freed.epoch);
             }
@@ -245,18 +262,43 @@ impl Pool {
     }
 }
 
+/// A place out of a device's arena; what streams have freed in the pool is given up for it before memory runs out.
+fn allocate_new(shim: &Shim, device: u32, state: &mut State, extent: u64) -> Result<u64, CUresult> {
+    let memory = &shim.devices[device as usize].memory;
+    let backing = DeviceBacking { ordinal: device };
+    match memory.allocate(extent, GRANULE, &backing) {
+        Err(CUresult::ERROR_OUT_OF_MEMORY) if !state.freed.is_empty() => {
+            for freed in state.freed.drain(..) {
+                let _ = memory.free(freed.address, freed.epoch);
+            }
+            memory.allocate(extent, GRANULE, &backing)
+        }
+        other => other,
+    }
+}
+
 /// Whole pages of the pinned arena; they belong to no context.
-fn allocate_on_host(shim: &Shim, pool: usize, size: u64) -> Result<u64, CUresult> {
+fn allocate_pages(shim: &Shim, home: Home, pool: usize, size: u64) -> Result<u64, CUresult> {
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
-    shim.regions.insert(address, size, Place::HostPooled { pool }, 0, 0);
+    let device = match home {
+        Home::Managed(device) => {
+            managed::count();
+            device.unwrap_or(0)
+        }
+        Home::Device(_) | Home::Host => 0,
+    };
+    shim.regions.insert(address, size, home.place(pool), device, 0);
     Ok(address)
 }
 
 /// A place that has left the map of addresses is used again once the GPU is done with it.
-fn free_on_host(region: &Region) -> Result<(), CUresult> {
+fn free_pages(region: &Region) -> Result<(), CUresult> {
     let shim = shim()?;
+    if region.is_managed() {
+        managed::forget(region);
+    }
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(region)?;
     pinned.arena.free(region.start, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
@@ -268,23 +310,23 @@ impl Chosen {
     }
 }
 
-/// Runs `body` on what was chosen for a device; its default pool is made when it is first needed.
-fn with_choice<T>(device: u32, body: impl FnOnce(&mut Choice) -> T) -> Result<T, CUresult> {
+/// Runs `body` on what was chosen for a home; its default pool is made when it is first needed.
+fn with_choice<T>(home: Home, body: impl FnOnce(&mut Choice) -> T) -> Result<T, CUresult> {
     let shim = shim()?;
     let mut all = shim.chosen_pools.lock();
-    let index = match all.iter().position(|choice| choice.device == device) {
+    let index = match all.iter().position(|choice| choice.home == home) {
         Some(index) => index,
         None => {
-            let pool = make(&shim.pools, device, 0, Sharing::Own)?;
-            all.push(Choice { device, default: Arc::clone(&pool), current: pool });
+            let pool = make(&shim.pools, home, 0, Sharing::Own)?;
+            all.push(Choice { home, default: Arc::clone(&pool), current: pool });
             all.len() - 1
         }
     };
     Ok(body(&mut all[index]))
 }
 
-fn make(pools: &Slab<Pool>, device: u32, limit: u64, sharing: Sharing) -> Result<Arc<Pool>, CUresult> {
-    pools.insert(|slot| Pool { sharing, ..Pool::new(slot, device, limit) }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+fn make(pools: &Slab<Pool>, home: Home, limit: u64, sharing: Sharing) -> Result<Arc<Pool>, CUresult> {
+    pools.insert(|slot| Pool { sharing, ..Pool::new(slot, home, limit) }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// The pool behind a handle; no handle gives 1.
@@ -295,7 +337,7 @@ fn resolve(pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
 /// A synchronisation has passed `epoch` on a device.
 pub(crate) fn settled(device: u32, epoch: u64) -> Result<(), CUresult> {
     let shim = shim()?;
-    for pool in shim.pools.live().iter().filter(|pool| [device, HOST].contains(&pool.device)) {
+    for pool in shim.pools.live().iter().filter(|pool| pool.home.device().is_none_or(|own| own == device)) {
         pool.settle(epoch);
     }
     Ok(())
@@ -318,7 +360,7 @@ pub(crate) unsafe fn allocate_async(target: *mut CUdeviceptr, size: usize, strea
         return Ok(());
     }
     let (device, wire) = (device_of(stream)?, stream::wire(stream)?);
-    let pool = with_choice(device, |choice| Arc::clone(&choice.current))?;
+    let pool = with_choice(Home::Device(device), |choice| Arc::clone(&choice.current))?;
     target.write(pool.allocate(size as u64, wire)?);
     Ok(())
 }
@@ -353,7 +395,7 @@ pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), C
     }
     let wire = stream::wire(stream)?;
     match shim()?.regions.find(address).map(|region| region.place) {
-        Some(Place::Pooled { .. } | Place::HostPooled { .. }) => free(address, wire),
+        Some(Place::Pooled { .. } | Place::HostPooled { .. } | Place::ManagedPooled { .. }) => free(address, wire),
         Some(Place::Device) => crate::memory::free_block(address),
         Some(Place::Mapped) if ipc::is_pooled(address) => ipc::close(address),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -368,7 +410,7 @@ pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
     let pool = region.pool().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     match shim.pools.get(pool) {
         Some(pool) => pool.free(&region, stream),
-        None if region.is_pinned() => free_on_host(&region),
+        None if region.is_host() => free_pages(&region),
         // The pool was destroyed: its memory goes back as any other.
         None => {
             let memory = &shim.devices[region.device as usize].memory;
@@ -384,7 +426,7 @@ pub(crate) unsafe fn default_of_device(target: *mut CUmemoryPool, ordinal: CUdev
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     device(ordinal)?;
-    target.write(with_choice(ordinal.unsigned_abs(), |choice| choice.default.handle())?);
+    target.write(with_choice(Home::Device(ordinal.unsigned_abs()), |choice| choice.default.handle())?);
     Ok(())
 }
 
@@ -395,7 +437,7 @@ pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> 
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     device(ordinal)?;
-    target.write(with_choice(ordinal.unsigned_abs(), |choice| choice.current.handle())?);
+    target.write(with_choice(Home::Device(ordinal.unsigned_abs()), |choice| choice.current.handle())?);
     Ok(())
 }
 
@@ -403,36 +445,41 @@ pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> 
 pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
     device(ordinal).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    select(ordinal.unsigned_abs(), &pool)
+    select(Home::Device(ordinal.unsigned_abs()), &pool)
 }
 
-/// Makes a pool the current one of a device, or of the host, if it is of there.
-fn select(device: u32, pool: &Arc<Pool>) -> Result<(), CUresult> {
-    if pool.device != device || pool.sharing == Sharing::Foreign {
+/// Makes a pool the current one of a home, if it is of there; any pool of managed memory can be that of every such home.
+fn select(home: Home, pool: &Arc<Pool>) -> Result<(), CUresult> {
+    let suits = match (pool.home, home) {
+        (Home::Managed(_), Home::Managed(_)) => true,
+        (own, wanted) => own == wanted,
+    };
+    if !suits || pool.sharing == Sharing::Foreign {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    with_choice(device, |choice| choice.current = Arc::clone(pool))
+    with_choice(home, |choice| choice.current = Arc::clone(pool))
 }
 
-/// The ordinal that a location and an allocation type name, or [`HOST`]; managed pools are refused by name. The host's
-/// nodes are one: where pages of the pinned arena lie, the system chooses.
-fn named(location: &CUmemLocation, kind: u32, function: Function) -> Result<u32, CUresult> {
-    if !(allocation_type::PINNED..=allocation_type::MANAGED).contains(&kind) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let named = match location.type_ {
-        location_type::DEVICE => {
-            device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-            location.id.unsigned_abs()
-        }
-        location_type::HOST => HOST,
-        location_type::HOST_NUMA if (0..MOST_NODES).contains(&location.id) => HOST,
+/// What a location and an allocation type name. The host's nodes are one: where pages of the pinned arena lie, the system
+/// chooses.
+fn named(location: &CUmemLocation, kind: u32) -> Result<Home, CUresult> {
+    let is_managed = match kind {
+        allocation_type::PINNED => false,
+        allocation_type::MANAGED => true,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    if kind == allocation_type::MANAGED {
-        return Err(refuse(function, "with a pool of managed memory is not supported yet"));
+    match location.type_ {
+        location_type::DEVICE => {
+            device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+            let ordinal = location.id.unsigned_abs();
+            Ok(if is_managed { Home::Managed(Some(ordinal)) } else { Home::Device(ordinal) })
+        }
+        // Managed memory may be wanted nowhere in particular.
+        location_type::NONE if is_managed => Ok(Home::Managed(None)),
+        location_type::HOST_NUMA if !(0..MOST_NODES).contains(&location.id) => Err(CUresult::ERROR_INVALID_VALUE),
+        location_type::HOST | location_type::HOST_NUMA => Ok(if is_managed { Home::Managed(None) } else { Home::Host }),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
-    Ok(named)
 }
 
 /// # Safety
@@ -457,7 +504,7 @@ pub(crate) unsafe fn default_of(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     // SAFETY: handed on.
-    let place = named(&unsafe { read(location) }?, kind, Function::cuMemGetDefaultMemPool)?;
+    let place = named(&unsafe { read(location) }?, kind)?;
     target.write(with_choice(place, |choice| choice.default.handle())?);
     Ok(())
 }
@@ -473,7 +520,7 @@ pub(crate) unsafe fn of_location(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     // SAFETY: handed on.
-    let place = named(&unsafe { read(location) }?, kind, Function::cuMemGetMemPool)?;
+    let place = named(&unsafe { read(location) }?, kind)?;
     target.write(with_choice(place, |choice| choice.current.handle())?);
     Ok(())
 }
@@ -488,7 +535,7 @@ pub(crate) unsafe fn set_of_location(
 ) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
     // SAFETY: handed on.
-    select(named(&unsafe { read(location) }?, kind, Function::cuMemSetMemPool)?, &pool)
+    select(named(&unsafe { read(location) }?, kind)?, &pool)
 }
 
 /// # Safety
@@ -503,18 +550,17 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
     // SAFETY: not null, so readable by the contract.
     let properties = unsafe { properties.read_unaligned() };
     crate::graph::forbid()?;
-    let function = Function::cuMemPoolCreate;
-    let place = named(&properties.location, properties.allocType, function)?;
+    let home = named(&properties.location, properties.allocType)?;
     if properties.reserved.iter().any(|byte| *byte != 0) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let sharing = match properties.handleTypes {
         0 => Sharing::Own,
-        FILE_DESCRIPTOR if place != HOST && lends_pools(place)? => Sharing::Lent,
+        FILE_DESCRIPTOR if home.device().map(lends_pools).transpose()? == Some(true) => Sharing::Lent,
         // As attribute 119 says.
         _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
     };
-    target.write(make(&shim()?.pools, place, properties.maxSize as u64, sharing)?.handle());
+    target.write(make(&shim()?.pools, home, properties.maxSize as u64, sharing)?.handle());
     Ok(())
 }
 
@@ -527,17 +573,16 @@ fn lends_pools(ordinal: u32) -> Result<bool, CUresult> {
 pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
     let shim = shim()?;
-    with_choice(pool.device, |choice| {
-        if Arc::ptr_eq(&choice.default, &pool) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if Arc::ptr_eq(&choice.current, &pool) {
-            choice.current = Arc::clone(&choice.default);
-        }
-        Ok(())
-    })??;
+    let mut all = shim.chosen_pools.lock();
+    if all.iter().any(|choice| Arc::ptr_eq(&choice.default, &pool)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for choice in all.iter_mut().filter(|choice| Arc::ptr_eq(&choice.current, &pool)) {
+        choice.current = Arc::clone(&choice.default);
+    }
+    drop(all);
     shim.pools.remove(pool.slot.handle);
-    if let Some(device) = shim.devices.get(pool.device as usize) {
+    if let Some(device) = pool.home.device().and_then(|device| shim.devices.get(device as usize)) {
         for freed in pool.state().freed.drain(..) {
             let _ = device.memory.free(freed.address, freed.epoch);
         }
@@ -606,8 +651,8 @@ pub(crate) unsafe fn set_access(
     for index in 0..count {
         // SAFETY: below `count`, by the contract.
         let grant = unsafe { grants.add(index).read_unaligned() };
-        check_grant(&grant, pool.device)?;
-        if pool.device == HOST && grant.location.type_ == location_type::DEVICE {
+        check_grant(&grant, pool.home)?;
+        if pool.home == Home::Host && grant.location.type_ == location_type::DEVICE {
             let (bit, mut state) = (1_u32.checked_shl(grant.location.id.unsigned_abs()).unwrap_or(0), pool.state());
             let allowed = grant.flags == access_flags::READ_WRITE;
             state.granted = if allowed { state.granted | bit } else { state.granted & !bit };
@@ -616,8 +661,8 @@ pub(crate) unsafe fn set_access(
     Ok(())
 }
 
-fn check_grant(grant: &CUmemAccessDesc, own: u32) -> Result<(), CUresult> {
-    let is_own = own == HOST && matches!(grant.location.type_, location_type::HOST | location_type::HOST_NUMA);
+fn check_grant(grant: &CUmemAccessDesc, home: Home) -> Result<(), CUresult> {
+    let is_own = home.is_shared() && matches!(grant.location.type_, location_type::HOST | location_type::HOST_NUMA);
     if is_own && grant.flags == access_flags::READ_WRITE {
         return Ok(());
     }
@@ -628,13 +673,15 @@ fn check_grant(grant: &CUmemAccessDesc, own: u32) -> Result<(), CUresult> {
     match grant.flags {
         access_flags::READ_WRITE => Ok(()),
         access_flags::READ => Err(CUresult::ERROR_NOT_SUPPORTED),
-        access_flags::NONE if grant.location.id.unsigned_abs() == own => Err(CUresult::ERROR_INVALID_DEVICE),
+        access_flags::NONE if home.device() == Some(grant.location.id.unsigned_abs()) => {
+            Err(CUresult::ERROR_INVALID_DEVICE)
+        }
         access_flags::NONE => Ok(()),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
 
-/// The pool's own device has access, or the host; other devices where that was granted.
+/// The pool's own device has access, or the host; other devices where that was granted. To managed memory everybody has.
 ///
 /// # Safety
 ///
@@ -653,9 +700,13 @@ pub(crate) unsafe fn access(
         location_type::DEVICE => {
             device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
             let bit = 1_u32.checked_shl(location.id.unsigned_abs()).unwrap_or(0);
-            location.id.unsigned_abs() == pool.device || (pool.device == HOST && pool.state().granted & bit != 0)
+            match pool.home {
+                Home::Device(own) => location.id.unsigned_abs() == own,
+                Home::Host => pool.state().granted & bit != 0,
+                Home::Managed(_) => true,
+            }
         }
-        location_type::HOST | location_type::HOST_NUMA => pool.device == HOST,
+        location_type::HOST | location_type::HOST_NUMA => pool.home.is_shared(),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
     target.write(if granted { access_flags::READ_WRITE } else { access_flags::NONE });
@@ -665,12 +716,12 @@ pub(crate) unsafe fn access(
 /// The device of a pool whose allocations other programs may be handed.
 pub(crate) fn exported(pool: CUmemoryPool) -> Result<u32, CUresult> {
     let pool = resolve(pool)?;
-    if pool.sharing == Sharing::Lent { Ok(pool.device) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    pool.home.device().filter(|_| pool.sharing == Sharing::Lent).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// A pool of another program.
 pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
-    Ok(make(&shim()?.pools, device, 0, Sharing::Foreign)?.handle())
+    Ok(make(&shim()?.pools, Home::Device(device), 0, Sharing::Foreign)?.handle())
 }
 
 /// Of an allocation in such a pool.
@@ -718,7 +769,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Pool {
-        Pool::new(Slot { handle: 0x1000, index: 0 }, 0, 0)
+        Pool::new(Slot { handle: 0x1000, index: 0 }, Home::Device(0), 0)
     }
 
     #[test]
@@ -738,7 +789,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_kept_in_blocks() {
-        let pool = Pool::new(Slot { handle: 0x1000, index: 0 }, 0, 1);
+        let pool = Pool::new(Slot { handle: 0x1000, index: 0 }, Home::Device(0), 1);
         assert!(pool.state().take(BLOCK, pool.limit).is_ok());
         assert_eq!(pool.state().take(1, pool.limit), Err(CUresult::ERROR_OUT_OF_MEMORY));
     }
@@ -756,11 +807,12 @@ mod tests {
 
     #[test]
     fn grants_are_for_devices_and_whole() {
-        let grant =
-            |type_, id, flags| check_grant(&CUmemAccessDesc { location: CUmemLocation { type_, id }, flags }, 0);
+        let grant = |type_, id, flags| {
+            check_grant(&CUmemAccessDesc { location: CUmemLocation { type_, id }, flags }, Home::Device(0))
+        };
         assert_eq!(grant(location_type::HOST, 0, 3), Err(CUresult::ERROR_NOT_SUPPORTED));
         let host = CUmemLocation { type_: location_type::HOST, id: 0 };
-        let of_host = |flags| check_grant(&CUmemAccessDesc { location: host, flags }, HOST);
+        let of_host = |flags| check_grant(&CUmemAccessDesc { location: host, flags }, Home::Host);
         assert_eq!((of_host(3), of_host(0)), (Ok(()), Err(CUresult::ERROR_NOT_SUPPORTED)));
         // Without a session no device is known.
         assert!(grant(location_type::DEVICE, 0, 3).is_err());

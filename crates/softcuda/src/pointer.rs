@@ -21,7 +21,7 @@ pub(crate) enum Value {
 
 /// The value of `attribute` for an address in `region`. A device address has no host pointer: `INVALID_VALUE`.
 pub(crate) fn known(region: &Region, address: u64, attribute: u32) -> Outcome<Value> {
-    let (host, managed) = (region.is_host(), region.kind == Kind::Managed);
+    let (host, managed) = (region.is_host(), region.is_managed());
     Ok(match attribute {
         id::CONTEXT => Value::Eight(region.context as u64),
         id::MEMORY_TYPE => Value::Four(if host { memory_type::HOST } else { memory_type::DEVICE }),
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(known(&managed, 0x1010, id::HOST_POINTER), Ok(Value::Eight(0x1010)));
         let told = [id::MEMORY_TYPE, id::IS_MANAGED, id::SYNC_MEMOPS].map(|attribute| known(&managed, 0, attribute));
         assert_eq!(told, [2, 1, 1].map(|value| Ok(Value::Four(value))));
-        let pooled = Region::new(0x1000, 0x100, Kind::Pooled { pool: 0x55, devices: 1 }, 0, 0);
+        let pooled = Region::new(0x1000, 0x100, Kind::Pooled { pool: 0x55, devices: 1, managed: false }, 0, 0);
         assert_eq!(known(&pooled, 0x1010, id::MEMPOOL_HANDLE), Ok(Value::Eight(0x55)));
         assert_eq!(known(&pooled, 0x1010, id::CONTEXT), Ok(Value::Eight(0)));
         assert_eq!(known(&pooled, 0x1010, id::HOST_POINTER), Err(CUresult::ERROR_INVALID_VALUE));

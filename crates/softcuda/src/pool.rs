@@ -108,7 +108,8 @@ impl Pool {
     fn find_place(&self, size: u64, stream: u64) -> Outcome<u64> {
         let mut state = self.state();
         let at = state.take(size, stream)?;
-        let kind = Kind::Pooled { pool: self.handle, devices: state.granted };
+        let managed = matches!(self.place, Place::Managed(_));
+        let kind = Kind::Pooled { pool: self.handle, devices: state.granted, managed };
         space::write().replace(Region::new(at, size, kind, self.place.ordinal(), 0));
         Ok(at)
     }
@@ -116,6 +117,9 @@ impl Pool {
     /// Frees a place when `stream` gets there.
     fn free_in(self: &Arc<Self>, region: &Region, stream: &Arc<Stream>) -> Outcome {
         let (at, id, pool) = (region.start, region.id, Arc::clone(self));
+        if region.is_managed() {
+            managed::forget(at, region.size);
+        }
         space::write().leave(at);
         self.state().leave(Freed { at, size: region.size, id, stream: Arc::clone(stream), reached: false });
         // In a failed context too: the memory outlives it.

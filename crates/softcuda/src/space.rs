@@ -51,6 +51,8 @@ pub(crate) enum Kind {
         pool: usize,
         /// A bit for each device that may use it.
         devices: u32,
+        /// Host and devices share it.
+        managed: bool,
     },
 }
 
@@ -92,7 +94,12 @@ impl Region {
 
     /// Whether the program's processor may use it.
     pub(crate) fn is_for_host(&self) -> bool {
-        self.is_host() || self.kind == Kind::Managed
+        self.is_host() || self.is_managed()
+    }
+
+    /// Whether host and devices share it.
+    pub(crate) fn is_managed(&self) -> bool {
+        matches!(self.kind, Kind::Managed | Kind::Pooled { managed: true, .. })
     }
 
     /// What `device` may do with it, if it reaches the memory of those devices whose bit is set in `peers`.
@@ -217,7 +224,7 @@ impl Space {
     /// Sets which devices may use the memory of a pool.
     pub(crate) fn set_pool_access(&mut self, wanted: usize, granted: u32) {
         for region in self.regions.values_mut() {
-            if let Kind::Pooled { pool, devices } = &mut region.kind
+            if let Kind::Pooled { pool, devices, .. } = &mut region.kind
                 && *pool == wanted
             {
                 *devices = granted;

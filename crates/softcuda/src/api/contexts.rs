@@ -167,6 +167,11 @@ api! {
         device.set(current::device_of(number(context))?.ordinal);
     }
 
+    /// As the second version: programs of 64 bits never knew contexts of 32.
+    fn cuCtxCreate(context: Out<CUcontext>, flags: u32, device: i32) {
+        context.set(create(flags, device)?);
+    }
+
     /// The new context becomes current.
     fn cuCtxCreate_v2(context: Out<CUcontext>, flags: u32, device: i32) {
         context.set(create(flags, device)?);

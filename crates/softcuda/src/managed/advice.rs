@@ -5,13 +5,13 @@ pub(crate) use katydid_advice::{Advice, Target};
 use katydid_cuda_sys::CUresult;
 
 use crate::border::Outcome;
-use crate::space::{self, Kind};
+use crate::space::{self, Region};
 
 static BOOK: Book = Book::new();
 
 /// Refuses ranges that are not wholly in one managed allocation.
 pub(crate) fn check(start: u64, size: u64) -> Outcome {
-    let region = space::find(start).filter(|region| region.kind == Kind::Managed);
+    let region = space::find(start).filter(Region::is_managed);
     let inside = region.is_some_and(|region| size > 0 && size <= region.end() - start);
     if inside { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }

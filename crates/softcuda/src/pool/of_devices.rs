@@ -29,6 +29,8 @@ impl Wanted {
         let device = match location.type_ {
             location_type::DEVICE => Some(device::get(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?.ordinal),
             location_type::HOST => None,
+            // Managed memory may be wanted nowhere in particular.
+            location_type::NONE if kind == allocation_type::MANAGED => None,
             // The machine is shown as one node.
             location_type::HOST_NUMA if location.id == 0 => None,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
