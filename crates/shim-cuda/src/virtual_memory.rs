@@ -142,8 +142,7 @@ impl State {
         Ok(true)
     }
 
-    /// Reserves wherever both sides have room. Steps grow, because what is in the way may be large: on an H200, 64 places
-    /// side by side were not enough for a program of NCCL's.
+    /// Reserves wherever both sides have room. Steps grow, because what is in the way may be large.
     fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
         let room = ANYWHERE.end - ANYWHERE.start;
         let mut step = size;

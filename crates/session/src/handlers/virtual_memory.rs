@@ -8,6 +8,7 @@ use katydid_arena::RESERVATION_UNIT;
 use katydid_cuda_sys::{
     CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, access_flags, allocation_type, location_type,
 };
+use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdAddressFree, kdAddressFreeReply, kdAddressReserve, kdAddressReserveReply, kdMemoryAccess, kdMemoryAccessReply,
@@ -20,6 +21,9 @@ use crate::ask::ask;
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
 use crate::shares::{FILE_DESCRIPTOR, key_of_block};
+
+/// Pieces that a driver may have in stock: at 32 MiB each, a gibibyte, which is more than was seen.
+const MOST_ELSEWHERE: usize = 32;
 
 /// Bytes that the driver is asked for, so that `size` bytes lie where the program wants them.
 fn driver_size(size: u64) -> Result<usize, CUresult> {
@@ -34,15 +38,38 @@ pub(crate) fn kdAddressReserve(
 ) -> Called<kdAddressReserveReply> {
     let (wanted, size) = (message.address, driver_size(message.size)?);
     let driver = Arc::clone(&session.shared.driver);
-    // SAFETY: asks for addresses only; the output is a local.
-    let got = ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, wanted, 0) })?;
-    if got == wanted && session.virtual_memory.reserve(wanted, message.size) {
+    reserve_at(&driver, wanted, size)?;
+    if session.virtual_memory.reserve(wanted, message.size) {
         session.reach.add_reservation(wanted, message.size);
         return done(kdAddressReserveReply {});
     }
-    // SAFETY: gives back what was just reserved; nothing was mapped there.
-    let _ = unsafe { driver.cuMemAddressFree(got, size) };
+    give_back(&driver, wanted, size);
     Err(CUresult::ERROR_ALREADY_MAPPED.into())
+}
+
+/// Reserves at exactly `wanted`. NVIDIA's driver takes addresses from a piece that it has in stock, whatever was asked for, as
+/// long as that has room (seen in programs of PyTorch's); so what it gives elsewhere is kept until the stock is used up.
+fn reserve_at(driver: &Driver, wanted: u64, size: usize) -> Result<(), CUresult> {
+    let mut elsewhere = Vec::new();
+    let found = loop {
+        // SAFETY: asks for addresses only; the output is a local.
+        match ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, wanted, 0) }) {
+            Ok(got) if got == wanted => break Ok(()),
+            Ok(other) => elsewhere.push(other),
+            Err(code) => break Err(code),
+        }
+        if elsewhere.len() > MOST_ELSEWHERE {
+            break Err(CUresult::ERROR_ALREADY_MAPPED);
+        }
+    };
+    elsewhere.into_iter().for_each(|address| give_back(driver, address, size));
+    found
+}
+
+/// Gives back what was just reserved.
+fn give_back(driver: &Driver, address: u64, size: usize) {
+    // SAFETY: reserved by the caller; nothing was mapped there.
+    let _ = unsafe { driver.cuMemAddressFree(address, size) };
 }
 
 /// Gives a reservation back in which nothing is mapped.
