@@ -17,7 +17,7 @@ use katydid_tests::way::{Way, katydid};
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{failover, jobs, restores, stores};
+use crate::{departures, failover, jobs, restores, stores};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -61,6 +61,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     };
     every
         .chain(one)
+        .chain(departures::all())
         .chain(failover::all())
         .chain(jobs::all())
         .chain(restores::all())

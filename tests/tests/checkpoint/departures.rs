@@ -1,0 +1,110 @@
+//! Programs that end while their sessions move to another server: killed after everything stands still and is written, as
+//! the first session begins to be rebuilt there. The move is given up in words. Whoever lives goes on where it was; a job of
+//! which nobody lives ends as its program did, and nothing of it stays on either server.
+
+use std::fs;
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::job::{Job, Plan, holds_itself};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program;
+use katydid_tests::server::Server;
+use katydid_tests::watch::{PATIENCE, kill, runs, tree, until};
+
+use crate::scenarios::{LOOP, Scenario, went_on};
+use crate::stage::{LIMIT, Stage, said};
+
+/// Steps by which a program is known from another that makes fewer.
+const MANY: &str = "100000";
+/// How shells and `katydid run` tell of a program that was killed.
+const KILLED: i32 = 128 + 9;
+
+/// The trials' names and ways: over TCP, since what passes there can be held up.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    let all: [(&str, Scenario); 2] = [
+        ("a_program_that_ends_while_its_job_moves_keeps_nobody", one_of_two),
+        ("a_job_that_ends_while_it_moves_leaves_nothing", the_only_one),
+    ];
+    all.into_iter().map(|(name, scenario)| (name, scenario, "tcp"))
+}
+
+fn one_of_two(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let program = places.program(LOOP.0, LOOP.1);
+    let text = format!("'{0}' {MANY} > '{1}' & '{0}'", program.display(), stage.image("lost").display());
+    let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
+    let job = Job::start(places, &stage.home, &stage.way, "two", Path::new("/bin/sh"), &plan)?;
+    until("both programs hold themselves", || {
+        let view = job.view().unwrap_or_default();
+        view["members"].as_array().is_some_and(|members| members.len() == 2 && members.iter().all(holds_itself))
+    })?;
+    moves_without(&stage, &job, &program)?;
+    went_on(places, job)?;
+    stage.is_clean()
+}
+
+fn the_only_one(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("one", LOOP, &[MANY], &[60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    moves_without(&stage, &job, &places.program(LOOP.0, LOOP.1))?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.code() == Some(KILLED), "not as its program ended: {}", said(&outcome));
+    stage.is_clean()
+}
+
+/// Has a job move to another server, and kills the program of many steps on the way.
+fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
+    let other = Server::start(&stage.places, &driver_under_test(), &[])?;
+    let has_many_steps = |pid: &u32| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let wanted = format!("{}\0{MANY}\0", program.display());
+        command == wanted.as_bytes()
+    };
+    let victim = tree(job.pid()).into_iter().find(has_many_steps).context("the program is not there")?;
+    let gate = gate(other.tcp().to_owned(), move || {
+        kill(victim);
+        while runs(victim) {
+            sleep(Duration::from_millis(1));
+        }
+    })?;
+    let outcome = program::run(&mut job.migrate_command(&gate, &[]), PATIENCE)?;
+    ensure!(!outcome.status.success() && !outcome.errors().is_empty(), "it moved: {}", said(&outcome));
+    other.workers_of(0)?;
+    Ok(())
+}
+
+/// The address of a way to the server at `to`. The command's own look whether there is one passes; before whatever comes then
+/// is let through, `strike` runs.
+fn gate(to: String, strike: impl FnOnce() + Send + 'static) -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = format!("tcp://{}", listener.local_addr()?);
+    thread::spawn(move || {
+        let mut strike = Some(strike);
+        for (number, near) in listener.incoming().flatten().enumerate() {
+            if let Some(strike) = strike.take_if(|_| number > 0) {
+                strike();
+            }
+            // What cannot be brought there ends, as it would with a server that is gone.
+            if let Ok(far) = TcpStream::connect(to.trim_start_matches("tcp://")) {
+                both_ways(near, far);
+            }
+        }
+    });
+    Ok(address)
+}
+
+fn both_ways(near: TcpStream, far: TcpStream) {
+    let (Ok(near_too), Ok(far_too)) = (near.try_clone(), far.try_clone()) else { return };
+    for (mut from, mut to) in [(near, far), (far_too, near_too)] {
+        thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    }
+}
