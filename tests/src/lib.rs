@@ -5,6 +5,7 @@
 //! program must have printed. It uses the installed binaries only, as a user would; no crate of Katydid is linked.
 
 pub mod catalog;
+pub mod certs;
 pub mod frameworks;
 pub mod job;
 pub mod measured;

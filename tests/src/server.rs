@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::certs::Certs;
 use crate::places::Places;
 use crate::watch::{self, NeverCame, PATIENCE};
 
@@ -53,6 +54,8 @@ pub struct Server {
     child: Child,
     folder: TempDir,
     tcp: String,
+    /// Of a server that is behind TLS too: its address, with the certificates of a program that it lets in.
+    tls: Option<String>,
 }
 
 impl Server {
@@ -63,6 +66,23 @@ impl Server {
     /// See [`ServerError`].
     pub fn start(places: &Places, driver: &str, further: &[&str]) -> Result<Self, ServerError> {
         Self::start_with(places, driver, further, &[])
+    }
+
+    /// The same with a third address, behind TLS, and certificates of an authority of its own.
+    ///
+    /// # Errors
+    ///
+    /// See [`ServerError`].
+    pub fn start_sealed(places: &Places, driver: &str) -> Result<Self, ServerError> {
+        let folder = tempfile::Builder::new().prefix("katydid-test-").tempdir().map_err(system("make a folder"))?;
+        let certs = Certs::make(places, folder.path())?;
+        let listen = ["--listen", "tls://127.0.0.1:0", "--certs", &certs.server().display().to_string()];
+        let mut server = Self::start_in(folder, places, driver, &listen, &[])?;
+        let view = server.admin("/v1/server")?;
+        let nonsense = || ServerError::Nonsense { request: "/v1/server".to_owned(), answer: view.to_string() };
+        let tls = address_of(&view, "tls://").ok_or_else(nonsense)?;
+        server.tls = Some(format!("{tls}?certs={}", certs.client().display()));
+        Ok(server)
     }
 
     /// The same with variables of its environment, which its workers inherit.
@@ -77,13 +97,23 @@ impl Server {
         variables: &[(&str, OsString)],
     ) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("katydid-test-").tempdir().map_err(system("make a folder"))?;
+        Self::start_in(folder, places, driver, further, variables)
+    }
+
+    fn start_in(
+        folder: TempDir,
+        places: &Places,
+        driver: &str,
+        further: &[&str],
+        variables: &[(&str, OsString)],
+    ) -> Result<Self, ServerError> {
         let log = fs::File::create(folder.path().join("log")).map_err(system("make a log"))?;
         let mut command = Command::new(places.katydid());
         command.args(["serve", "--listen", &unix_address(folder.path()), "--listen", "tcp://127.0.0.1:0"]);
         command.arg("--admin").arg(admin_socket(folder.path())).args(["--driver", driver]).args(further);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
-        let mut server = Self { child, folder, tcp: String::new() };
+        let mut server = Self { child, folder, tcp: String::new(), tls: None };
         server.tcp = server.wait_until_it_answers()?;
         Ok(server)
     }
@@ -92,7 +122,7 @@ impl Server {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Ok(view) = self.admin("/v1/server")
-                && let Some(tcp) = tcp_address(&view)
+                && let Some(tcp) = address_of(&view, "tcp://")
             {
                 return Ok(tcp);
             }
@@ -111,6 +141,11 @@ impl Server {
     /// The address on loopback.
     pub fn tcp(&self) -> &str {
         &self.tcp
+    }
+
+    /// The address behind TLS, with certificates that are let in there, if it has one.
+    pub fn tls(&self) -> Option<&str> {
+        self.tls.as_deref()
     }
 
     /// Its process.
@@ -225,7 +260,7 @@ fn worker_pid(session: &Value) -> Option<u32> {
     u32::try_from(session.get("worker_pid")?.as_u64()?).ok()
 }
 
-fn tcp_address(view: &Value) -> Option<String> {
+fn address_of(view: &Value, form: &str) -> Option<String> {
     let listen = view.get("listen")?.as_array()?;
-    listen.iter().filter_map(Value::as_str).find(|address| address.starts_with("tcp://")).map(str::to_owned)
+    listen.iter().filter_map(Value::as_str).find(|address| address.starts_with(form)).map(str::to_owned)
 }

@@ -58,6 +58,12 @@ impl Way {
         Self::Served { name: "unix", address: server.unix(), as_stream: true }
     }
 
+    /// TLS to the same server, if it was started for that.
+    pub fn sealed(server: &Server) -> Option<Self> {
+        let address = server.tls()?.to_owned();
+        Some(Self::Served { name: "tls", address, as_stream: false })
+    }
+
     /// The command that runs `program` on this way; arguments can be added to it.
     pub fn command(&self, places: &Places, program: &Path) -> Command {
         match self {

@@ -19,6 +19,8 @@ use crate::config::{self, ConfigError};
 
 /// The variable programs and commands read the server from.
 pub(crate) const VARIABLE: &str = "KATYDID_SERVER";
+/// The variable that names the folder of certificates.
+const CERTS_VARIABLE: &str = "KATYDID_CERTS";
 /// The variable of Cricket, whose users need not relearn it.
 const CRICKET_VARIABLE: &str = "REMOTE_GPU_ADDRESS";
 /// Our TCP port where none is given.
@@ -81,9 +83,40 @@ pub(crate) struct ReachError {
     source: io::Error,
 }
 
-/// The server this process is told to use, if any.
-pub(crate) fn resolve(flag: Option<&str>) -> Result<Option<Known>, AddressError> {
-    resolve_with(flag, |name| std::env::var_os(name))
+/// The server this process is told to use, if any, with the certificates for it if those are needed.
+pub(crate) fn resolve(flag: Option<&str>, certs: Option<&Path>) -> Result<Option<Known>, AddressError> {
+    let known = resolve_with(flag, |name| std::env::var_os(name))?;
+    let certified = |known: Known| Ok(Known { address: certified(known.address, certs)?, ..known });
+    known.map(certified).transpose()
+}
+
+/// The address with the folder of certificates, if it needs one and names none.
+pub(crate) fn certified(address: Address, flag: Option<&Path>) -> Result<Address, AddressError> {
+    match &address {
+        Address::Tls { certs: None, .. } => {
+            let folder = certs_with(flag, |name| std::env::var_os(name))?;
+            // Programs change their folder.
+            let folder = folder.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
+            Ok(address.with_certs(folder.as_deref()))
+        }
+        _ => Ok(address),
+    }
+}
+
+/// The folder of certificates that this process is told to use, or the one where they would be looked for.
+fn certs_with(
+    flag: Option<&Path>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<PathBuf>, AddressError> {
+    let named = flag.map(Path::to_owned);
+    let named = named.or_else(|| variable(CERTS_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from));
+    let Some(config) = config::path(&variable) else { return Ok(named) };
+    if let Some(folder) =
+        named.map_or_else(|| Ok(config::read(&config)?.certs), |named| Ok::<_, ConfigError>(Some(named)))?
+    {
+        return Ok(Some(folder));
+    }
+    Ok(config.parent().map(|folder| folder.join("certs")).filter(|folder| folder.is_dir()))
 }
 
 /// [`resolve`] in an environment of the caller's, so that tests need not change that of the process.
@@ -119,7 +152,7 @@ fn cricket(text: &str) -> String {
     let has_port =
         text.rsplit_once(':').is_some_and(|(host, port)| !host.ends_with(':') && port.parse::<u16>().is_ok());
     match text {
-        ours if ours.starts_with("unix:") || ours.starts_with("tcp:") => ours.to_owned(),
+        ours if ["unix:", "tcp:", "tls:", "vsock:"].iter().any(|form| ours.starts_with(form)) => ours.to_owned(),
         with_port if has_port => format!("tcp://{with_port}"),
         host => format!("tcp://{host}:{DEFAULT_PORT}"),
     }
@@ -129,7 +162,7 @@ impl Known {
     /// Checks that something accepts connections there, so that a wrong address costs one line and no hang.
     pub(crate) fn reach(&self) -> Result<(), ReachError> {
         connect(&self.address).map_err(|source| ReachError {
-            address: self.address.clone(),
+            address: self.address.place(),
             origin: self.origin.clone(),
             source,
         })
@@ -141,7 +174,9 @@ impl Known {
 fn connect(address: &Address) -> io::Result<()> {
     match address {
         Address::Unix(path) => UnixStream::connect(path).map(drop),
-        Address::Tcp { host, port } => {
+        // Connecting to another machine's number is bounded by the system.
+        Address::Vsock { .. } => Ok(()),
+        Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
             let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
             for resolved in (host.as_str(), *port).to_socket_addrs()? {
                 match TcpStream::connect_timeout(&resolved, REACH_LIMIT) {
@@ -189,7 +224,8 @@ pub(crate) fn prepare_runtime_folder() -> Result<(), AddressError> {
 pub(crate) fn admin_path(listen: &Address) -> PathBuf {
     match listen {
         Address::Unix(path) => with_suffix(path, ".admin"),
-        Address::Tcp { port, .. } => runtime_folder().join(format!("katydid-{port}.admin")),
+        Address::Tcp { port, .. } | Address::Tls { port, .. } => runtime_folder().join(format!("katydid-{port}.admin")),
+        Address::Vsock { port, .. } => runtime_folder().join(format!("katydid-vsock-{port}.admin")),
     }
 }
 
@@ -229,6 +265,27 @@ mod tests {
         assert!(address == "unix:/file" && matches!(origin, Origin::File(_)));
         assert_eq!(resolved(None, false, &all[1..]).unwrap().0, "tcp://gpu-host:9923");
         assert_eq!(resolved(None, false, &[]), None);
+    }
+
+    #[test]
+    fn certificates_are_where_the_first_source_says_that_knows() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("katydid");
+        fs::create_dir_all(folder.join("certs")).unwrap();
+        let found = |flag: Option<&str>, variable: Option<&str>| {
+            let variable = variable.map(OsString::from);
+            let variables = |name: &str| match name {
+                "XDG_CONFIG_HOME" => Some(home.path().as_os_str().to_owned()),
+                CERTS_VARIABLE => variable.clone(),
+                _ => None,
+            };
+            certs_with(flag.map(Path::new), variables).unwrap().unwrap()
+        };
+        assert_eq!(found(None, None), folder.join("certs"));
+        fs::write(folder.join("config.toml"), "certs = \"/file\"").unwrap();
+        assert_eq!(found(None, None), Path::new("/file"));
+        assert_eq!(found(None, Some("/variable")), Path::new("/variable"));
+        assert_eq!(found(Some("/flag"), Some("/variable")), Path::new("/flag"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! server = "tcp://gpu-host:9923"   # where programs run, unless --server or KATYDID_SERVER says otherwise
+//! certs = "/home/me/certs"          # the folder of certificates for tls://, unless --certs or KATYDID_CERTS says otherwise
 //! ```
 //!
 //! A key that is not known is an error that names it: a misspelt setting must not be passed over in silence.
@@ -19,6 +20,8 @@ use serde::Deserialize;
 pub(crate) struct Config {
     /// Address of the server.
     pub(crate) server: Option<String>,
+    /// The folder of certificates.
+    pub(crate) certs: Option<PathBuf>,
 }
 
 /// Why the file was refused.
@@ -71,6 +74,11 @@ mod tests {
     fn the_server_is_read() {
         assert_eq!(parsed("server = \"unix:/a\"").unwrap().server.as_deref(), Some("unix:/a"));
         assert_eq!(parsed("# nothing\n"), Ok(Config::default()));
+    }
+
+    #[test]
+    fn the_certificates_are_read() {
+        assert_eq!(parsed("certs = \"/c\"").unwrap().certs.as_deref(), Some(Path::new("/c")));
     }
 
     #[test]

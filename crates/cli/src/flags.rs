@@ -19,7 +19,7 @@ Server address (run, restore, trace, ps, doctor), the first that is set:
   3. server = \"ADDR\" in ~/.config/katydid/config.toml
   4. REMOTE_GPU_ADDRESS (a host, or host:port; port 9923 unless given)
   5. none: run, restore and trace start a private server and end it with the program
-ADDR is unix:PATH or tcp://HOST:PORT.
+ADDR is unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT.
 
 Exit status:
   0    success; a reader that closes our output early is success too
@@ -60,6 +60,7 @@ pub(crate) enum Command {
     Images(ImagesFlags),
     Trace(TraceFlags),
     Bench(BenchFlags),
+    Certs(CertsFlags),
     Doctor(DoctorFlags),
     Worker(WorkerFlags),
     JobGuard(GuardFlags),
@@ -107,9 +108,14 @@ pub(crate) struct RunFlags {
 /// What `run` and `trace` can say about the session to come.
 #[derive(Debug, Args)]
 pub(crate) struct SessionFlags {
-    /// Where the GPU is: unix:PATH or tcp://HOST:PORT.
+    /// Where the GPU is: unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT.
     #[arg(long, value_name = "ADDR")]
     pub(crate) server: Option<String>,
+    /// Folder of our certificates, for a server behind tls://; made by `katydid certs`.
+    ///
+    /// Unless given: KATYDID_CERTS, `certs = "DIR"` in the config file, ~/.config/katydid/certs.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) certs: Option<PathBuf>,
     /// Name of the session, shown by `katydid ps`; the program's name unless given.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -188,9 +194,14 @@ pub(crate) struct RestoreFlags {
     /// Number of the checkpoint; the newest unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) at: Option<u32>,
-    /// Where the GPU is: unix:PATH or tcp://HOST:PORT.
+    /// Where the GPU is: unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT.
     #[arg(long, value_name = "ADDR")]
     pub(crate) server: Option<String>,
+    /// Folder of our certificates, for a server behind tls://; made by `katydid certs`.
+    ///
+    /// Unless given: KATYDID_CERTS, `certs = "DIR"` in the config file, ~/.config/katydid/certs.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) certs: Option<PathBuf>,
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,
@@ -213,9 +224,14 @@ pub(crate) struct RestoreFlags {
 pub(crate) struct MigrateFlags {
     /// Name of a job, or id of one of its processes.
     pub(crate) job: String,
-    /// The server to go to: unix:PATH or tcp://HOST:PORT; the job's own one to change devices only.
+    /// The server to go to, such as tls://HOST:PORT; the job's own one to change devices only.
     #[arg(long, value_name = "ADDR")]
     pub(crate) to: String,
+    /// Folder of our certificates, for a server behind tls://; made by `katydid certs`.
+    ///
+    /// Unless given: KATYDID_CERTS, `certs = "DIR"` in the config file, ~/.config/katydid/certs.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) certs: Option<PathBuf>,
     /// Use this device in place of those that sessions of OpenCL have, or in place of one of them: a number, cpu, gpu,
     /// accelerator, or a part of a name.
     #[arg(long, value_name = "[OLD=]NEW")]
@@ -309,17 +325,23 @@ impl Link {
 ///
 /// Accepts programs, gives each a worker process of its own, and keeps warm ones ready so that a program need not wait
 /// for the driver to start. On a unix socket only the same user and root are let in. A TCP address beyond loopback is
-/// refused without --insecure, because anyone who reaches it could run code on the GPU.
+/// refused without --insecure, because anyone who reaches it could run code on the GPU; behind tls:// only programs with a
+/// certificate are let in.
 ///
 /// The first SIGTERM or SIGINT ends the sessions and removes the sockets; a second one ends at once.
 #[derive(Debug, Args)]
 pub(crate) struct ServeFlags {
-    /// Address to listen on: unix:PATH or tcp://HOST:PORT; may be given more than once.
+    /// Address to listen on: unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock:PORT; may be given more than once.
     ///
     /// Unless given: unix:$XDG_RUNTIME_DIR/katydid.sock, else unix:/run/katydid.sock (root), else
     /// unix:/tmp/katydid-UID/katydid.sock. TCP port 0 takes a free port and says which.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Vec<String>,
+    /// Folder of the server's certificates, for tls://; made by `katydid certs`.
+    ///
+    /// Unless given: KATYDID_CERTS, `certs = "DIR"` in the config file, ~/.config/katydid/certs.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) certs: Option<PathBuf>,
     /// Driver library of the workers: auto, soft, or the path of a libcuda.so.1.
     ///
     /// auto takes NVIDIA's library when it initialises and shows a device, else softcuda.
@@ -340,12 +362,71 @@ pub(crate) struct ServeFlags {
     /// socket would lie.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) admin: Option<PathBuf>,
-    /// Allow TCP beyond loopback without encryption or authentication.
+    /// Allow TCP beyond loopback, and vsock, without encryption or authentication.
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Say nothing but errors.
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// Makes certificates for links by TLS.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true, subcommand_required = true, disable_help_subcommand = true)]
+#[command(after_help = "\
+Example:
+  katydid certs init ~/authority
+  katydid certs server ~/authority -o gpu7 --name gpu7.example.org --name 10.0.0.7
+  katydid certs client ~/authority -o ~/.config/katydid/certs --name alice
+  gpu7$ katydid serve --listen tls://0.0.0.0:9923 --certs gpu7
+  laptop$ katydid run --server tls://gpu7.example.org:9923 -- ./program")]
+pub(crate) struct CertsFlags {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: CertsCommand,
+}
+
+/// The commands of `certs`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertsCommand {
+    Init(AuthorityFlags),
+    /// Issues a certificate to a server, into a folder for `serve --certs`.
+    Server(IssueFlags),
+    /// Issues a certificate to whoever runs programs, into a folder for `run --certs`.
+    Client(IssueFlags),
+}
+
+/// Makes an authority: whoever has a certificate of it is let in, and believed.
+#[derive(Debug, Args)]
+pub(crate) struct AuthorityFlags {
+    /// Its folder, which stays where certificates are issued.
+    #[arg(value_name = "AUTHORITY", value_hint = ValueHint::DirPath)]
+    pub(crate) authority: PathBuf,
+    /// How long its certificate is valid.
+    #[arg(long, value_name = "N", default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) days: u32,
+}
+
+/// What is issued to whom.
+#[derive(Debug, Args)]
+pub(crate) struct IssueFlags {
+    /// The authority's folder.
+    #[arg(value_name = "AUTHORITY", value_hint = ValueHint::DirPath)]
+    pub(crate) authority: PathBuf,
+    /// Where the certificate, its key and the authority's certificate go.
+    #[arg(short = 'o', long = "output", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
+    /// Name or number that the certificate is for; may be given more than once.
+    ///
+    /// Of a server: the hosts of the addresses that programs connect to.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Vec<String>,
+    /// How long it is valid.
+    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) days: u32,
+    /// Issue another certificate for the key that is there. A server that runs shows it from its next connection on.
+    #[arg(long)]
+    pub(crate) renew: bool,
 }
 
 /// Lists the sessions of a server on this machine.
@@ -491,6 +572,9 @@ pub(crate) struct BenchFlags {
     /// What to compare with; none leaves the native runs out.
     #[arg(long, value_enum, default_value_t = Against::Native)]
     pub(crate) against: Against,
+    /// Measure a fifth way: TCP behind TLS, with certificates made for this.
+    #[arg(long)]
+    pub(crate) tls: bool,
     /// Driver library of all ways: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,

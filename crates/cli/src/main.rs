@@ -12,6 +12,7 @@
 //! | `images`     | `images.rs`     | images: listed, verified, cleared up              |
 //! | `trace`      | `trace/`        | what CUDA calls a program makes                   |
 //! | `bench`      | `bench/`        | what a call costs, beside native                  |
+//! | `certs`      | `certs.rs`      | certificates for links by TLS                     |
 //! | `doctor`     | `doctor/`       | what works here, and the remedy for what does not |
 //!
 //! Flags are declared in `flags.rs` and nowhere else. Nothing here is written to standard output but what was asked for.
@@ -19,6 +20,7 @@
 mod address;
 mod admin;
 mod bench;
+mod certs;
 mod checkpoint;
 mod config;
 mod date;
@@ -73,6 +75,7 @@ fn dispatch(command: Command) -> Outcome {
     match command {
         Command::Run(flags) => run::main(&flags),
         Command::Serve(flags) => serve::main(flags),
+        Command::Certs(flags) => certs::main(&flags.command),
         Command::Ps(flags) => ps::main(&flags),
         Command::Checkpoint(flags) => checkpoint::main(&flags),
         Command::Restore(flags) => restore::main(&flags),

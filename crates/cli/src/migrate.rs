@@ -15,7 +15,7 @@ use crate::size::Size;
 
 /// Runs the command.
 pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
-    let known = address::resolve(Some(&flags.to)).map_err(Failure::usage)?;
+    let known = address::resolve(Some(&flags.to), flags.certs.as_deref()).map_err(Failure::usage)?;
     let known = known.ok_or_else(|| Failure::usage("--to names no server"))?;
     known.reach().map_err(Failure::server)?;
     let image = flags.image.as_deref().map(katydid_image::absolute).transpose().map_err(Failure::usage)?;

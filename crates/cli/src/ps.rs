@@ -35,7 +35,7 @@ fn admin_socket(flags: &PsFlags) -> Result<PathBuf, Failure> {
     if let Some(path) = &flags.admin {
         return Ok(path.clone());
     }
-    let known = resolve(flags.server.as_deref()).map_err(Failure::usage)?;
+    let known = resolve(flags.server.as_deref(), None).map_err(Failure::usage)?;
     let address = known.map_or_else(default_listen, |known| known.address);
     if is_elsewhere(&address) {
         let text = format!(
@@ -51,7 +51,8 @@ fn admin_socket(flags: &PsFlags) -> Result<PathBuf, Failure> {
 fn is_elsewhere(address: &Address) -> bool {
     match address {
         Address::Unix(_) => false,
-        Address::Tcp { host, .. } => {
+        Address::Vsock { cid, .. } => ![1, u32::MAX].contains(cid),
+        Address::Tcp { host, .. } | Address::Tls { host, .. } => {
             host != "localhost"
                 && !host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified())
         }

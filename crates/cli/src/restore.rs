@@ -27,7 +27,7 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     let opened = Opened::open(&image, which).map_err(Failure::work)?;
     let known = match flags.driver {
         Some(_) => None,
-        None => address::resolve(flags.server.as_deref()).map_err(Failure::usage)?,
+        None => address::resolve(flags.server.as_deref(), flags.certs.as_deref()).map_err(Failure::usage)?,
     };
     match known {
         Some(known) => {

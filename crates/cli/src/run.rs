@@ -78,7 +78,7 @@ impl Launch {
         layout.check_shim().map_err(Failure::server)?;
         let known = match session.driver {
             Some(_) => None,
-            None => address::resolve(session.server.as_deref()).map_err(Failure::usage)?,
+            None => address::resolve(session.server.as_deref(), session.certs.as_deref()).map_err(Failure::usage)?,
         };
         check_link(session.link, known.as_ref())?;
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
@@ -235,9 +235,12 @@ fn describe(command: &mut Command, session: &SessionFlags) {
 /// Shared memory does not cross a network.
 fn check_link(link: Option<Link>, known: Option<&Known>) -> Result<(), Failure> {
     match known {
-        Some(Known { address: address @ Address::Tcp { .. }, .. }) if link == Some(Link::Shm) => Err(Failure::usage(
-            format!("--link shm does not work with {address}: use --link stream, or a unix: address on one machine"),
-        )),
+        Some(Known { address, .. }) if link == Some(Link::Shm) && !matches!(address, Address::Unix(_)) => {
+            let address = address.place();
+            Err(Failure::usage(format!(
+                "--link shm does not work with {address}: use --link stream, or a unix: address on one machine"
+            )))
+        }
         _ => Ok(()),
     }
 }

@@ -13,7 +13,7 @@ use katydid_wire::handshake::Build;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::address::{admin_path, default_listen, prepare_runtime_folder};
+use crate::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::ServeFlags;
 use crate::layout::{self, Layout};
@@ -62,7 +62,8 @@ fn announce(server: &Server) {
 
 /// What the flags ask for.
 fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
-    let listen = addresses(&flags.listen)?;
+    let listen = addresses(&flags.listen)?.into_iter().map(|address| certified(address, flags.certs.as_deref()));
+    let listen: Vec<Address> = listen.collect::<Result<_, _>>().map_err(Failure::usage)?;
     let admin = match (flags.admin, listen.first()) {
         (Some(path), _) => path,
         (None, Some(first)) => admin_path(first),

@@ -4,7 +4,7 @@
 //! than "no CUDA-capable device is detected".
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use katydid_arena::{ArenaError, Offers, Reservation, Settled};
@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub enum OpenError {
     /// Nobody said where the server is.
     #[error(
-        "no server is known: start the program with `katydid run`, or set KATYDID_SERVER to unix:/path or tcp://host:port"
+        "no server is known: start the program with `katydid run`, or set KATYDID_SERVER to unix:/path, tcp://host:port or \
+         tls://host:port"
     )]
     NoServer,
     /// What was said is no address.
@@ -85,14 +86,20 @@ fn server_now(named: String) -> String {
     now.map_or(named.clone(), str::to_owned)
 }
 
+/// The server to use, with the certificates for it if those are needed.
+fn server() -> Result<Address, OpenError> {
+    let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
+    let address: Address = server_now(server).parse()?;
+    Ok(address.with_certs(variable("KATYDID_CERTS").map(PathBuf::from).as_deref()))
+}
+
 /// Connects to the server that the environment names.
 ///
 /// # Errors
 ///
 /// [`OpenError`], whose text says what to do.
 pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
-    let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
-    let address: Address = server_now(server).parse()?;
+    let address = server()?;
     let offers = Offers::reserve()?;
     let hello = Hello {
         session: SessionKind::CUDA,
@@ -131,8 +138,7 @@ pub struct Plain {
 ///
 /// [`OpenError`], whose text says what to do.
 pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
-    let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
-    let address: Address = server_now(server).parse()?;
+    let address = server()?;
     let kind = link_kind(&address)?;
     // Without shared memory there is nothing that would lie at such addresses.
     let offers = (kind == LinkKind::SHM).then(Offers::reserve_pinned);
@@ -163,8 +169,7 @@ pub fn has_server() -> bool {
 ///
 /// [`OpenError`].
 pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
-    let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
-    let address: Address = server_now(server).parse()?;
+    let address = server()?;
     let hello = Hello {
         session: SessionKind::NVML,
         claim: Claim::NEW,

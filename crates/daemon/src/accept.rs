@@ -6,12 +6,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use katydid_transport::{AcceptError, Pending};
+use katydid_transport::{AcceptError, Identity, Pending};
 use katydid_wire::handshake::{Hello, LinkKind, RefusalCode, Refused, Role, SessionKind};
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -111,9 +112,9 @@ fn accept(listener: &Listener, shared: &Arc<Shared>, greetings: &Arc<AtomicUsize
         refuse_unheard(&socket, shared, RefusalCode::BUSY, text);
         return Ok(());
     };
-    let shared = Arc::clone(shared);
+    let (shared, certs) = (Arc::clone(shared), listener.certs().map(PathBuf::from));
     let builder = thread::Builder::new().name("greeting".to_owned());
-    builder.spawn(move || greet(socket, &peer, place, &shared)).map(drop)
+    builder.spawn(move || greet(socket, &peer, certs.as_deref(), place, &shared)).map(drop)
 }
 
 /// Refuses before the hello was read, as well as that can be done without waiting.
@@ -142,8 +143,15 @@ impl Drop for Place {
 }
 
 /// Reads the hello and finds the program a worker.
-fn greet(socket: OwnedFd, peer: &Peer, place: Place, shared: &Shared) {
-    let pending = match Pending::accept(socket, &shared.build, shared.hello_patience) {
+fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: Place, shared: &Shared) {
+    let accepted = match certs {
+        None => Pending::accept(socket, &shared.build, shared.hello_patience),
+        // Read each time, so that a certificate can be renewed while the server runs.
+        Some(folder) => Identity::read(folder)
+            .map_err(AcceptError::from)
+            .and_then(|identity| Pending::accept_sealed(socket, &shared.build, identity, shared.hello_patience)),
+    };
+    let pending = match accepted {
         Ok(pending) => pending,
         // Somebody only looked whether a server is here.
         Err(AcceptError::Closed) => return,

@@ -1,7 +1,8 @@
 //! Binds the sockets of a server.
 //!
 //! A unix socket is mode 0600 before anybody can connect to it. A socket file whose server is gone is replaced, one
-//! with a live server behind it is not. TCP reaches beyond this machine only when the operator insists.
+//! with a live server behind it is not. TCP and vsock reach beyond this machine only when the operator insists; behind TLS
+//! TCP may, since nobody is let in there without a certificate.
 
 use std::fs;
 use std::io;
@@ -11,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use katydid_transport::Address;
+use katydid_transport::{Address, TlsError, bind_vsock, vsock_peer, vsock_port};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::geteuid;
@@ -46,6 +47,23 @@ pub enum ListenError {
         /// What it stands for.
         ip: IpAddr,
     },
+    /// The same of a socket between virtual machines.
+    #[error(
+        "{address}: refused, because any program of the other machines could run code on the GPU; say --insecure if those \
+         are trusted"
+    )]
+    BeyondMachine {
+        /// As given.
+        address: Address,
+    },
+    /// The certificates cannot be used.
+    #[error("{address}: {source}")]
+    Certificates {
+        /// As given.
+        address: Address,
+        /// Why not.
+        source: TlsError,
+    },
     /// The host name stands for nothing.
     #[error("{address}: cannot find the host ({source}); give an address of this machine")]
     Resolve {
@@ -71,7 +89,14 @@ pub enum ListenError {
 pub(crate) enum Listener {
     Unix(UnixListener, SocketFile),
     Tcp(TcpListener),
+    /// With the folder of certificates.
+    Tls(TcpListener, PathBuf),
+    /// With the number of this machine that it was asked for.
+    Vsock(OwnedFd, u32),
 }
+
+/// The machine number of vsock that is this machine alone.
+const THIS_MACHINE: u32 = 1;
 
 impl Listener {
     /// Binds `address`.
@@ -79,6 +104,22 @@ impl Listener {
         let listener = match address {
             Address::Unix(path) => bind_unix(path).map(|(listener, file)| Self::Unix(listener, file))?,
             Address::Tcp { host, port } => bind_tcp(address, host, *port, insecure).map(Self::Tcp)?,
+            Address::Tls { host, port, certs } => {
+                let folder = check_certificates(address, certs.as_deref())?;
+                bind_tcp(address, host, *port, true).map(|listener| Self::Tls(listener, folder))?
+            }
+            Address::Vsock { cid, port } => {
+                if *cid != THIS_MACHINE && !insecure {
+                    return Err(ListenError::BeyondMachine { address: address.clone() });
+                }
+                let bound = bind_vsock(*cid, *port, BACKLOG);
+                let bound = bound.map_err(|source| ListenError::Bind {
+                    address: address.to_string(),
+                    source,
+                    remedy: "this machine may have no vsock, or not that number",
+                })?;
+                Self::Vsock(bound, *cid)
+            }
         };
         listener.set_nonblocking().map_err(|source| ListenError::Bind {
             address: address.to_string(),
@@ -92,7 +133,8 @@ impl Listener {
     fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Unix(listener, _) => listener.set_nonblocking(true),
-            Self::Tcp(listener) => listener.set_nonblocking(true),
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener.set_nonblocking(true),
+            Self::Vsock(socket, _) => Ok(rustix::io::ioctl_fionbio(socket, true)?),
         }
     }
 
@@ -104,8 +146,29 @@ impl Listener {
                 let bound = listener.local_addr()?;
                 Ok(Address::Tcp { host: bound.ip().to_string(), port: bound.port() })
             }
+            Self::Tls(listener, _) => {
+                let bound = listener.local_addr()?;
+                Ok(Address::Tls { host: bound.ip().to_string(), port: bound.port(), certs: None })
+            }
+            Self::Vsock(socket, cid) => {
+                let port = vsock_port(socket).ok_or(io::ErrorKind::AddrNotAvailable)?;
+                Ok(Address::Vsock { cid: *cid, port })
+            }
         }
     }
+
+    /// The folder of certificates, if TLS is to be spoken with whoever connects.
+    pub(crate) fn certs(&self) -> Option<&Path> {
+        if let Self::Tls(_, folder) = self { Some(folder) } else { None }
+    }
+}
+
+/// A server that cannot show its certificates would refuse everybody.
+fn check_certificates(address: &Address, folder: Option<&Path>) -> Result<PathBuf, ListenError> {
+    let failed = |source| ListenError::Certificates { address: address.place(), source };
+    let folder = folder.ok_or(TlsError::NoFolder).map_err(failed)?;
+    katydid_transport::Identity::read(folder).and_then(|identity| identity.check()).map_err(failed)?;
+    Ok(folder.to_owned())
 }
 
 /// Who connected.
@@ -127,9 +190,10 @@ impl Listener {
                 let peer = unix_peer(&socket)?;
                 Ok((socket.into(), peer))
             }),
-            Self::Tcp(listener) => listener
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener
                 .accept()
                 .map(|(socket, address)| (socket.into(), Peer { name: address.to_string(), pid: None, allowed: true })),
+            Self::Vsock(socket, _) => accept_vsock(socket),
         };
         match accepted {
             Ok(accepted) => Ok(Some(accepted)),
@@ -137,6 +201,12 @@ impl Listener {
             Err(error) => Err(error),
         }
     }
+}
+
+fn accept_vsock(listener: &OwnedFd) -> io::Result<(OwnedFd, Peer)> {
+    let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?;
+    let name = vsock_peer(&socket).map_or_else(|| "vsock".to_owned(), |(cid, port)| format!("vsock {cid}:{port}"));
+    Ok((socket, Peer { name, pid: None, allowed: true }))
 }
 
 /// The kernel's word on who is at the other end: root and the server's own user are let in.
@@ -157,7 +227,8 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(listener, _) => listener.as_fd(),
-            Self::Tcp(listener) => listener.as_fd(),
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener.as_fd(),
+            Self::Vsock(socket, _) => socket.as_fd(),
         }
     }
 }

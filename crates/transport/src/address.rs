@@ -1,9 +1,12 @@
-//! Server addresses as people write them: `unix:/path`, `tcp://host:port`, `host:port`.
+//! Server addresses as people write them: `unix:/path`, `tcp://host:port`, `host:port`, `tls://host:port`,
+//! `vsock://machine:port`.
 //!
-//! Forms of links to come (`vsock:`, `rdma://`) are recognised, so that the answer is "not built yet" and not a riddle.
+//! An address says all that is needed to connect: that of a server behind TLS names the folder of certificates too
+//! (`tls://host:port?certs=/path`), so that it can be passed on to whoever is to connect, in a job and its images as well.
+//! A form of links to come (`rdma://`) is recognised, so that the answer is "not built yet" and not a riddle.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use katydid_wire::handshake::LinkKind;
@@ -21,6 +24,22 @@ pub enum Address {
         /// The port.
         port: u16,
     },
+    /// A TCP port behind which TLS is spoken, with certificates on both sides.
+    Tls {
+        /// As for TCP; what the server's certificate has to be for.
+        host: String,
+        /// The port.
+        port: u16,
+        /// The folder of our certificates ([`crate::Identity`]).
+        certs: Option<PathBuf>,
+    },
+    /// A port of a virtual machine, or of its host.
+    Vsock {
+        /// The machine's number: 2 the host, 1 this machine; `u32::MAX`: every number of this machine, for servers.
+        cid: u32,
+        /// The port.
+        port: u32,
+    },
 }
 
 /// Why a text is no address. The text itself stands in each message.
@@ -28,7 +47,7 @@ pub enum Address {
 #[non_exhaustive]
 pub enum AddressError {
     /// None of the forms.
-    #[error("{text:?} is no server address; write unix:/path or tcp://host:port")]
+    #[error("{text:?} is no server address; write unix:/path, tcp://host:port or tls://host:port")]
     Form {
         /// As given.
         text: String,
@@ -51,6 +70,18 @@ pub enum AddressError {
         /// As given.
         text: String,
     },
+    /// The folder of certificates has to start at the root, since programs change theirs.
+    #[error("{text:?}: what may follow is ?certs= and an absolute path, as in tls://host:9923?certs=/etc/katydid")]
+    Certs {
+        /// As given.
+        text: String,
+    },
+    /// A machine of vsock is a number, and so is its port.
+    #[error("{text:?}: write vsock://MACHINE:PORT with two numbers; servers may write vsock:PORT")]
+    Vsock {
+        /// As given.
+        text: String,
+    },
     /// A form that a later release will have.
     #[error("{text:?}: {scheme} links are not built yet; use unix:/path or tcp://host:port")]
     NotBuiltYet {
@@ -67,7 +98,25 @@ impl Address {
     pub fn best_link(&self) -> LinkKind {
         match self {
             Self::Unix(_) => LinkKind::SHM,
-            Self::Tcp { .. } => LinkKind::STREAM,
+            Self::Tcp { .. } | Self::Tls { .. } | Self::Vsock { .. } => LinkKind::STREAM,
+        }
+    }
+
+    /// Names the folder of certificates, if this address needs one and names none.
+    #[must_use]
+    pub fn with_certs(self, folder: Option<&Path>) -> Self {
+        match self {
+            Self::Tls { host, port, certs: None } => Self::Tls { host, port, certs: folder.map(Path::to_owned) },
+            other => other,
+        }
+    }
+
+    /// The address for people: where, and not with which certificates.
+    #[must_use]
+    pub fn place(&self) -> Self {
+        match self {
+            Self::Tls { host, port, .. } => Self::Tls { host: host.clone(), port: *port, certs: None },
+            other => other.clone(),
         }
     }
 }
@@ -80,8 +129,11 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix(text, path);
         }
-        if text.starts_with("vsock:") {
-            return Err(not_built("vsock"));
+        if let Some(rest) = text.strip_prefix("vsock:") {
+            return vsock(rest).ok_or_else(|| AddressError::Vsock { text: text.to_owned() });
+        }
+        if let Some(rest) = text.strip_prefix("tls://") {
+            return tls(text, rest);
         }
         if text.starts_with("rdma:") {
             return Err(not_built("RDMA"));
@@ -94,8 +146,51 @@ impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
-            Self::Tcp { host, port } if host.contains(':') => write!(out, "tcp://[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(out, "tcp://{host}:{port}"),
+            Self::Tcp { host, port } => write!(out, "tcp://{}:{port}", Host(host)),
+            Self::Tls { host, port, certs: None } => write!(out, "tls://{}:{port}", Host(host)),
+            Self::Tls { host, port, certs: Some(certs) } => {
+                write!(out, "tls://{}:{port}{CERTS}{}", Host(host), certs.display())
+            }
+            Self::Vsock { cid: u32::MAX, port } => write!(out, "vsock:{port}"),
+            Self::Vsock { cid, port } => write!(out, "vsock://{cid}:{port}"),
+        }
+    }
+}
+
+/// What stands between an address and the folder of certificates.
+const CERTS: &str = "?certs=";
+
+/// A host as it stands in an address.
+struct Host<'a>(&'a str);
+
+impl fmt::Display for Host<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.contains(':') { write!(out, "[{}]", self.0) } else { out.write_str(self.0) }
+    }
+}
+
+/// What follows `tls://`; a folder is taken as it stands, to the end.
+fn tls(text: &str, rest: &str) -> Result<Address, AddressError> {
+    let (rest, certs) = match rest.split_once('?') {
+        None => (rest, None),
+        Some((rest, option)) => match option.strip_prefix("certs=").filter(|path| path.starts_with('/')) {
+            Some(path) => (rest, Some(PathBuf::from(path))),
+            None => return Err(AddressError::Certs { text: text.to_owned() }),
+        },
+    };
+    match tcp(text, rest)? {
+        Address::Tcp { host, port } => Ok(Address::Tls { host, port, certs }),
+        other => Ok(other),
+    }
+}
+
+/// What follows `vsock:`.
+fn vsock(rest: &str) -> Option<Address> {
+    match rest.strip_prefix("//") {
+        None => Some(Address::Vsock { cid: u32::MAX, port: rest.parse().ok()? }),
+        Some(rest) => {
+            let (cid, port) = rest.split_once(':')?;
+            Some(Address::Vsock { cid: cid.parse().ok()?, port: port.parse().ok()? })
         }
     }
 }
@@ -152,7 +247,15 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for text in ["unix:/a b", "tcp://host:1", "tcp://[fe80::1]:65535"] {
+        for text in [
+            "unix:/a b",
+            "tcp://host:1",
+            "tcp://[fe80::1]:65535",
+            "tls://host:1",
+            "tls://[::1]:1?certs=/a b?c",
+            "vsock://2:9923",
+            "vsock:9923",
+        ] {
             assert_eq!(parse(text).unwrap().to_string(), text);
         }
     }
@@ -167,12 +270,25 @@ mod tests {
         for text in ["host:", "host:port", "host:65536", "host:-1"] {
             assert!(matches!(parse(text), Err(AddressError::Port { .. })), "{text}");
         }
+        for text in ["tls://h:1?certs=relative", "tls://h:1?timeout=1", "tls://h:1?"] {
+            assert!(matches!(parse(text), Err(AddressError::Certs { .. })), "{text}");
+        }
+        for text in ["vsock:", "vsock:x", "vsock://2", "vsock://host:1", "vsock://-1:1"] {
+            assert!(matches!(parse(text), Err(AddressError::Vsock { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn certificates_are_named_where_they_are_needed_and_not_named_yet() {
+        let with = |text: &str| parse(text).unwrap().with_certs(Some(Path::new("/c"))).to_string();
+        assert_eq!(with("tls://h:1"), "tls://h:1?certs=/c");
+        assert_eq!(with("tls://h:1?certs=/d"), "tls://h:1?certs=/d");
+        assert_eq!(with("tcp://h:1"), "tcp://h:1");
+        assert_eq!(parse("tls://h:1?certs=/d").unwrap().place().to_string(), "tls://h:1");
     }
 
     #[test]
     fn links_of_later_releases_are_named() {
-        let text = parse("vsock:9923").unwrap_err().to_string();
-        assert!(text.contains("vsock links are not built yet"), "{text}");
         assert!(parse("rdma://host:1").unwrap_err().to_string().contains("RDMA"));
     }
 }

@@ -1,6 +1,6 @@
 //! The program's way to a session.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,17 +13,17 @@ use katydid_wire::handshake::{
 };
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
 use crate::area;
 use crate::channel;
-use crate::fdpass;
 use crate::home::Home;
 use crate::shm::ShmProgram;
-use crate::socket::{Deadline, receive_by, send_all, tune, wait_readable};
+use crate::socket::{Deadline, tune};
 use crate::stream::StreamProgram;
-use crate::{Address, LinkError, ProgramLink, Talk};
+use crate::tls::{self, Alert};
+use crate::{Address, Identity, Line, LinkError, ProgramLink, Talk, TlsError, vsock};
 
 /// A session that has begun.
 pub struct Connection {
@@ -64,6 +64,14 @@ pub enum ConnectError {
         /// The reason.
         source: HandshakeError,
     },
+    /// The two sides did not come to speak TLS.
+    #[error("{address}: {source}")]
+    Tls {
+        /// Where.
+        address: Address,
+        /// Why not.
+        source: TlsError,
+    },
     /// Shared memory was asked for beyond this machine.
     #[error("{address}: shared memory reaches this machine only; use a stream link")]
     NoSharedMemory {
@@ -99,7 +107,7 @@ pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duratio
 
 /// What a worker answers.
 pub(crate) struct Consent {
-    pub(crate) socket: OwnedFd,
+    pub(crate) line: Line,
     pub(crate) ready: Ready,
     /// The memory of the staging pieces, on links that have one.
     pub(crate) pieces: Option<OwnedFd>,
@@ -121,18 +129,28 @@ pub(crate) fn greet(
     let socket = open(address, deadline)
         .and_then(|socket| tune(&socket).map(|()| socket))
         .map_err(|source| ConnectError::Unreachable { address: at.clone(), source })?;
+    let sealing = |source| match source {
+        TlsError::System(error) if error.kind() == io::ErrorKind::TimedOut => {
+            ConnectError::Deadline { address: at.clone(), seconds: timeout.as_secs() }
+        }
+        source => ConnectError::Tls { address: at.clone(), source },
+    };
+    let line = seal(address, socket, deadline).map_err(sealing)?;
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::TimedOut => ConnectError::Deadline { address: at.clone(), seconds: timeout.as_secs() },
         io::ErrorKind::UnexpectedEof => link(LinkError::Closed),
-        _ => link(LinkError::System { doing: "exchange greetings with the server", source }),
+        _ => match source.get_ref().and_then(|inner| inner.downcast_ref::<Alert>()) {
+            Some(alert) => sealing(TlsError::Refused { reason: alert.reason() }),
+            None => link(LinkError::System { doing: "exchange greetings with the server", source }),
+        },
     };
     // A server that refuses early has answered before it has read all, so the answer counts, not a failed sending.
-    let sent = send_with(socket.as_fd(), &message, fds);
-    let answered = receive_message(socket.as_fd(), deadline);
+    let sent = line.send_with(&message, fds);
+    let answered = receive_message(&line, deadline);
     let (answer, fds) = answered.map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
     let ready = Ready::decode(&answer, build).map_err(handshake)?;
     let pieces = check_pieces(hello.link, fds).map_err(|what| link(LinkError::Protocol { what }))?;
-    Ok(Consent { socket, ready, pieces })
+    Ok(Consent { line, ready, pieces })
 }
 
 /// The descriptor that comes with the consent to a link by shared memory, and with no other.
@@ -145,10 +163,12 @@ fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>
     Ok(pieces)
 }
 
-/// Sends a message, the descriptors with its first byte.
-pub(crate) fn send_with(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let sent = fdpass::send(socket, &[IoSlice::new(message)], fds)?;
-    send_all(socket, &mut [IoSlice::new(&message[sent..])])
+/// Makes the connection one that speaks TLS, if its address says so.
+fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Line, TlsError> {
+    let Address::Tls { host, certs, .. } = address else { return Ok(socket.into()) };
+    let identity = Identity::read(certs.as_ref().ok_or(TlsError::NoFolder)?)?;
+    identity.check()?;
+    tls::connect(socket, host, identity, deadline)
 }
 
 /// Bytes that the pinned memory has at first. CRIU looks at every page of a memory file, holes too: a quarter of a
@@ -187,9 +207,9 @@ impl Memory {
         let home = Home::new(hello, build, &consent.ready);
         Ok(match (self.channel, consent.pieces) {
             (Some(channel), Some(pieces)) => {
-                Box::new(ShmProgram::new(consent.socket, channel, self.pinned, &pieces, home)?)
+                Box::new(ShmProgram::new(consent.line.into_parts().0, channel, self.pinned, &pieces, home)?)
             }
-            _ => Box::new(StreamProgram::new(consent.socket, home)?),
+            _ => Box::new(StreamProgram::new(consent.line, home)?),
         })
     }
 }
@@ -200,23 +220,17 @@ pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
 }
 
 /// Receives one handshake message of any kind, and the descriptors that came with its first byte.
-pub(crate) fn receive_message(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+pub(crate) fn receive_message(line: &Line, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut message = vec![0; PREFIX];
-    let (begun, fds) = loop {
-        wait_readable(socket, deadline)?;
-        match fdpass::receive(socket, &mut message, RecvFlags::DONTWAIT) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            other => break other?,
-        }
-    };
+    let (begun, fds) = line.receive_first(&mut message, deadline)?;
     if begun == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    receive_by(socket, &mut message[begun..], deadline)?;
+    line.receive_by(&mut message[begun..], deadline)?;
     // A message whose prefix is no good is refused with that prefix by whoever decodes it.
     if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
         message.resize(prefix.length, 0);
-        receive_by(socket, &mut message[PREFIX..], deadline)?;
+        line.receive_by(&mut message[PREFIX..], deadline)?;
     }
     Ok((message, fds))
 }
@@ -224,7 +238,8 @@ pub(crate) fn receive_message(socket: BorrowedFd<'_>, deadline: Deadline) -> io:
 fn open(address: &Address, deadline: Deadline) -> io::Result<OwnedFd> {
     match address {
         Address::Unix(path) => open_unix(path, deadline),
-        Address::Tcp { host, port } => open_tcp(host, *port, deadline),
+        Address::Tcp { host, port } | Address::Tls { host, port, .. } => open_tcp(host, *port, deadline),
+        Address::Vsock { cid, port } => vsock::open(*cid, *port),
     }
 }
 
@@ -265,8 +280,8 @@ pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Resul
         name: String::new(),
         arenas: Vec::new(),
     };
-    let Consent { socket, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    let talk = Talk::new(socket, MAX_MESSAGE).map_err(|source| {
+    let Consent { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    let talk = Talk::over(line, MAX_MESSAGE).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };
         ConnectError::Link { address: address.clone(), source }
     })?;

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
+use crate::tls::Opener;
 use crate::wait::Spin;
 use crate::{Landing, LinkError};
 
@@ -29,22 +30,33 @@ pub(crate) enum Found {
 }
 
 /// The reading half of a stream link.
-#[derive(Debug)]
 pub(crate) struct Inlet {
     buffer: Vec<u8>,
     start: usize,
     spin: Spin,
+    /// Of a connection that is sealed.
+    opener: Option<Opener>,
 }
 
 impl Inlet {
     pub(crate) fn new() -> Self {
-        Self { buffer: Vec::with_capacity(AHEAD), start: 0, spin: Spin::new() }
+        Self { buffer: Vec::with_capacity(AHEAD), start: 0, spin: Spin::new(), opener: None }
+    }
+
+    /// Reads another connection from here on, which is sealed if it has an opener.
+    pub(crate) fn turn_to(&mut self, opener: Option<Opener>) {
+        (self.start, self.opener) = (0, opener);
+        self.buffer.clear();
+        if let Some(opener) = &mut self.opener {
+            opener.read_ahead();
+        }
     }
 
     /// Whether something has come and was not handed out: bytes, the end, or a failure.
     pub(crate) fn has_bytes(&self, socket: BorrowedFd<'_>) -> bool {
         let mut socket = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
-        self.start < self.buffer.len() || poll(&mut socket, Some(&Timespec::default())) != Ok(0)
+        let is_here = self.start < self.buffer.len() || self.opener.as_ref().is_some_and(Opener::has_some);
+        is_here || poll(&mut socket, Some(&Timespec::default())) != Ok(0)
     }
 
     /// Waits for the next head; none if the stream ends before it.
@@ -91,7 +103,7 @@ impl Inlet {
         let mut missing = length - ready;
         while missing > 0 {
             // Waking up for each packet would cost more than copying it.
-            let received = receive_some(socket, bytes, missing, RecvFlags::WAITALL);
+            let received = receive(socket, self.opener.as_mut(), bytes, missing, RecvFlags::WAITALL);
             match received.map_err(LinkError::system("receive a frame"))? {
                 0 => return Err(CUT_OFF),
                 received => missing -= received,
@@ -114,8 +126,11 @@ impl Inlet {
         landing.write(0, &self.buffer[self.start..self.start + done]);
         self.start += done;
         while done < landing.size() {
-            done +=
-                receive_landing(socket, landing, done).map_err(LinkError::system("receive a frame"))?.ok_or(CUT_OFF)?;
+            let received = match &mut self.opener {
+                Some(opener) => land_opened(socket, opener, landing, done),
+                None => receive_landing(socket, landing, done),
+            };
+            done += received.map_err(LinkError::system("receive a frame"))?.ok_or(CUT_OFF)?;
         }
         self.append_to(socket, length - landing.skip() - landing.size(), bytes)
     }
@@ -127,8 +142,8 @@ impl Inlet {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<Option<usize>, LinkError> {
         let room = AHEAD - self.buffer.len();
-        let buffer = &mut self.buffer;
-        let quick = self.spin.until(|| match receive_some(socket, buffer, room, RecvFlags::DONTWAIT) {
+        let (buffer, opener) = (&mut self.buffer, &mut self.opener);
+        let quick = self.spin.until(|| match receive(socket, opener.as_mut(), buffer, room, RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             other => Some(other),
         });
@@ -137,9 +152,42 @@ impl Inlet {
         {
             return Ok(None);
         }
-        let received = quick.unwrap_or_else(|| receive_some(socket, buffer, room, RecvFlags::empty()));
+        let received = quick.unwrap_or_else(|| receive(socket, opener.as_mut(), buffer, room, RecvFlags::empty()));
         received.map(Some).map_err(LinkError::system("receive a frame"))
     }
+}
+
+/// Receives up to `most` bytes behind the end of `bytes`, out of their seals if there are any; 0 is the end of the stream.
+fn receive(
+    socket: BorrowedFd<'_>,
+    opener: Option<&mut Opener>,
+    bytes: &mut Vec<u8>,
+    most: usize,
+    flags: RecvFlags,
+) -> io::Result<usize> {
+    let Some(opener) = opener else { return receive_some(socket, bytes, most, flags) };
+    // A part of a record is of no use, so that there is nothing to be gained by waiting for all.
+    let some = opener.fill(socket, flags.difference(RecvFlags::WAITALL))?;
+    let some = &some[..some.len().min(most)];
+    bytes.extend_from_slice(some);
+    let received = some.len();
+    opener.take(received);
+    Ok(received)
+}
+
+/// Receives some of what a landing misses, out of its seals; none is the end of the stream.
+fn land_opened(
+    socket: BorrowedFd<'_>,
+    opener: &mut Opener,
+    landing: &Landing,
+    done: usize,
+) -> io::Result<Option<usize>> {
+    let some = opener.fill(socket, RecvFlags::empty())?;
+    let some = &some[..some.len().min(landing.size() - done)];
+    landing.write(done, some);
+    let received = some.len();
+    opener.take(received);
+    Ok((received > 0).then_some(received))
 }
 
 /// Receives some of what a landing misses when its first part has `done` bytes; none is the end of the stream.
@@ -175,7 +223,12 @@ fn is_woken(socket: BorrowedFd<'_>, wake: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// Receives up to `most` bytes behind the end of `bytes`; 0 is the end of the stream. A peer that reset the
 /// connection, or did not answer TCP's questions, has ended it as well.
-fn receive_some(socket: BorrowedFd<'_>, bytes: &mut Vec<u8>, most: usize, flags: RecvFlags) -> io::Result<usize> {
+pub(crate) fn receive_some(
+    socket: BorrowedFd<'_>,
+    bytes: &mut Vec<u8>,
+    most: usize,
+    flags: RecvFlags,
+) -> io::Result<usize> {
     bytes.reserve(most);
     let length = bytes.len();
     let received = loop {

@@ -32,6 +32,7 @@ mod hold;
 mod home;
 mod inlet;
 mod landing;
+mod line;
 mod mapped;
 mod pending;
 mod ring;
@@ -44,6 +45,8 @@ mod staging;
 mod stream;
 mod switch;
 mod talk;
+mod tls;
+mod vsock;
 mod wait;
 
 use std::sync::Arc;
@@ -55,10 +58,13 @@ pub use connect::{ConnectError, Connection, companion, connect};
 pub use error::LinkError;
 pub use hold::{Holding, pass_holds};
 pub use landing::Landing;
+pub use line::Line;
 pub use pending::{AcceptError, Hangup, Pending};
 pub use staging::{PIECE, PIECES, Piece, Staging};
 pub use switch::{AttachError, Switch};
 pub use talk::{Talk, TalkError, Word};
+pub use tls::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};
+pub use vsock::{bind_vsock, vsock_peer, vsock_port};
 
 /// The program's end of a link, shared by all its threads.
 pub trait ProgramLink: Send + Sync {

@@ -12,13 +12,14 @@ use rustix::net::{RecvFlags, SendFlags};
 use thiserror::Error;
 
 use crate::channel;
-use crate::connect::{pinned_length, receive_message, send_with};
+use crate::connect::{pinned_length, receive_message};
 use crate::descriptor::is_hung_up;
 use crate::fdpass;
 use crate::shm::ShmWorker;
 use crate::socket::{Deadline, tune};
 use crate::stream::StreamWorker;
-use crate::{LinkError, Switch, WorkerLink};
+use crate::tls::{self, SEALS, Seals};
+use crate::{Identity, Line, LinkError, Switch, TlsError, WorkerLink};
 
 /// Longest note that the daemon gives a program on its way, in bytes.
 const MAX_NOTE: usize = 64 * 1024;
@@ -56,12 +57,21 @@ pub enum AcceptError {
     /// The link could not be opened.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// It did not come to speak TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// It speaks TLS where that is not spoken, or does not where it is.
+    #[error("it was told: {text}")]
+    OtherSpeech {
+        /// What it was told.
+        text: &'static str,
+    },
 }
 
 /// A program that said hello and waits for its answer. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Pending {
-    socket: OwnedFd,
+    socket: Line,
     hello: Hello,
     fds: Vec<OwnedFd>,
 }
@@ -72,17 +82,41 @@ impl Pending {
     /// # Errors
     /// Why there is nothing to hand over.
     pub fn accept(socket: OwnedFd, build: &Build, timeout: Duration) -> Result<Self, AcceptError> {
-        let (message, fds) =
-            receive_message(socket.as_fd(), Deadline::after(timeout)).map_err(|source| match source.kind() {
-                io::ErrorKind::TimedOut => AcceptError::Deadline { seconds: timeout.as_secs() },
-                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => AcceptError::Closed,
-                _ => AcceptError::System { doing: "read a hello", source },
-            })?;
+        let deadline = Deadline::after(timeout);
+        match tls::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
+            Some(tls::HANDSHAKE) => Err(turn_away(&socket, build, SPEAKS_PLAINLY)),
+            _ => Self::read(socket.into(), build, deadline, timeout),
+        }
+    }
+
+    /// The same of a program that has to speak TLS, with a certificate of the authority that `identity` names.
+    ///
+    /// # Errors
+    /// As [`Pending::accept`]; [`AcceptError::Tls`].
+    pub fn accept_sealed(
+        socket: OwnedFd,
+        build: &Build,
+        identity: Identity,
+        timeout: Duration,
+    ) -> Result<Self, AcceptError> {
+        let deadline = Deadline::after(timeout);
+        match tls::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
+            Some(tls::HANDSHAKE) => {}
+            None => return Err(AcceptError::Closed),
+            Some(_) => return Err(turn_away(&socket, build, SPEAKS_TLS)),
+        }
+        let seals = tls::accept(socket.as_fd(), identity, deadline)?;
+        Self::read(Line::new(socket, Some(seals)), build, deadline, timeout)
+    }
+
+    /// Reads the hello.
+    fn read(socket: Line, build: &Build, deadline: Deadline, timeout: Duration) -> Result<Self, AcceptError> {
+        let (message, fds) = receive_message(&socket, deadline).map_err(|source| unread(source, timeout))?;
         let decoded = Hello::decode(&message, build).map_err(AcceptError::from);
         match decoded.and_then(|hello| check_link(&hello, &fds).map(|()| hello)) {
             Ok(hello) => Ok(Self { socket, hello, fds }),
             Err(error) => {
-                refuse(socket.as_fd(), build, &refusal(&error));
+                refuse(&socket, build, &refusal(&error));
                 Err(error)
             }
         }
@@ -108,7 +142,7 @@ impl Pending {
 
     /// Tells the program that there will be no session, as well as that can be done without waiting.
     pub fn refuse(self, build: &Build, refused: &Refused) {
-        refuse(self.socket.as_fd(), build, refused);
+        refuse(&self.socket, build, refused);
     }
 
     /// Daemon: passes program and `note` (the daemon's own words, at most 64 KiB) to a worker, over a socket pair of
@@ -122,8 +156,10 @@ impl Pending {
             return Err(HandshakeError::TooLarge { what: "the daemon's note", limit: MAX_NOTE }.into());
         }
         let hello = self.hello.encode(build)?;
-        let fds: Vec<BorrowedFd<'_>> = [&self.socket].into_iter().chain(&self.fds).map(AsFd::as_fd).collect();
-        let parts = [IoSlice::new(&hello), IoSlice::new(note)];
+        let fds: Vec<BorrowedFd<'_>> =
+            [self.socket.as_fd()].into_iter().chain(self.fds.iter().map(AsFd::as_fd)).collect();
+        let secrets = self.socket.secrets().unwrap_or_else(|| vec![0; SEALS]);
+        let parts = [IoSlice::new(&hello), IoSlice::new(&secrets), IoSlice::new(note)];
         let sent = fdpass::send(worker.as_fd(), &parts, &fds);
         sent.map(|_| ()).map_err(|source| AcceptError::System { doing: "hand a program over to its worker", source })
     }
@@ -133,7 +169,7 @@ impl Pending {
     /// # Errors
     /// The daemon is of another build, or the system refused.
     pub fn receive(daemon: impl AsFd, build: &Build) -> Result<Option<(Self, Vec<u8>)>, AcceptError> {
-        let mut packet = vec![0; MAX_MESSAGE + MAX_NOTE];
+        let mut packet = vec![0; MAX_MESSAGE + SEALS + MAX_NOTE];
         let (length, mut fds) = fdpass::receive(daemon.as_fd(), &mut packet, RecvFlags::empty())
             .map_err(|source| AcceptError::System { doing: "wait for a program", source })?;
         if length == 0 {
@@ -143,9 +179,11 @@ impl Pending {
         let damaged = HandshakeError::Damaged { what: "the hand-over is not whole" };
         let prefix = packet.first_chunk().map(Prefix::decode).transpose()?;
         let hello_length = prefix.map(|prefix| prefix.length).filter(|hello| *hello <= length && !fds.is_empty());
-        let note = packet.split_off(hello_length.ok_or(damaged)?);
+        let rest = packet.split_off(hello_length.ok_or(damaged.clone())?);
         let hello = Hello::decode(&packet, build)?;
-        let socket = fds.remove(0);
+        let (secrets, note) = rest.split_first_chunk::<SEALS>().ok_or(damaged.clone())?;
+        let seals = (secrets[0] != 0).then(|| Seals::decode(secrets).ok_or(damaged)).transpose()?;
+        let (socket, note) = (Line::new(fds.remove(0), seals), note.to_vec());
         Ok(Some((Self { socket, hello, fds }, note)))
     }
 
@@ -162,13 +200,16 @@ impl Pending {
         }
         tune(&self.socket).map_err(failed)?;
         // The link is open before the program hears of it: its first frame finds a reader.
-        let socket = self.socket.try_clone().map_err(failed)?;
         let link: Box<dyn WorkerLink> = if self.fds.is_empty() {
-            Box::new(StreamWorker::new(socket, sequence)?)
+            Box::new(StreamWorker::new(self.socket, sequence)?)
         } else {
-            Box::new(ShmWorker::new(socket, &self.fds, sequence)?)
+            Box::new(ShmWorker::new(self.socket, &self.fds, sequence)?)
         };
-        self.consent_with(build, ready, link.switch().as_ref().and_then(Switch::pieces))?;
+        let switch = link.switch();
+        let pieces = switch.as_ref().and_then(Switch::pieces);
+        if let Some(line) = switch.as_ref().and_then(Switch::socket) {
+            line.send_with(&ready.encode(build)?, pieces.as_slice()).map_err(failed)?;
+        }
         Ok(link)
     }
 
@@ -176,7 +217,7 @@ impl Pending {
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn consent(self, build: &Build, ready: &Ready) -> Result<OwnedFd, AcceptError> {
+    pub fn consent(self, build: &Build, ready: &Ready) -> Result<Line, AcceptError> {
         self.consent_with(build, ready, None)
     }
 
@@ -186,11 +227,11 @@ impl Pending {
         build: &Build,
         ready: &Ready,
         pieces: Option<BorrowedFd<'_>>,
-    ) -> Result<OwnedFd, AcceptError> {
+    ) -> Result<Line, AcceptError> {
         let failed = |source| AcceptError::System { doing: "answer the program", source };
         let message = ready.encode(build)?;
         tune(&self.socket).map_err(failed)?;
-        send_with(self.socket.as_fd(), &message, pieces.as_slice()).map_err(failed)?;
+        self.socket.send_with(&message, pieces.as_slice()).map_err(failed)?;
         Ok(self.socket)
     }
 
@@ -203,11 +244,11 @@ impl Pending {
 /// Tells when the program is gone.
 #[derive(Debug)]
 pub struct Hangup {
-    socket: Arc<OwnedFd>,
+    socket: Arc<Line>,
 }
 
 impl Hangup {
-    pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(socket: Arc<Line>) -> Self {
         Self { socket }
     }
 
@@ -240,8 +281,31 @@ fn refusal(error: &AcceptError) -> Refused {
 }
 
 /// A program that is gone, or does not read, is not waited for.
-fn refuse(socket: BorrowedFd<'_>, build: &Build, refused: &Refused) {
+fn refuse(socket: &Line, build: &Build, refused: &Refused) {
     if let Ok(message) = refused.encode(build) {
-        let _ = rustix::net::send(socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        socket.send_at_once(&message);
+    }
+}
+
+const SPEAKS_TLS: &str = "this address takes TLS only: use tls://HOST:PORT and --certs DIR";
+const SPEAKS_PLAINLY: &str = "this address does not speak TLS: use tcp://HOST:PORT, or a server that listens on tls://";
+
+/// Tells a program that speaks TLS where that is not spoken, or the other way round, in a plain answer.
+fn turn_away(socket: &OwnedFd, build: &Build, text: &'static str) -> AcceptError {
+    if let Ok(message) = Refused::new(RefusalCode::NOT_ALLOWED, text).encode(build) {
+        let sent = rustix::net::send(socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        if sent.is_ok() {
+            tls::part(socket.as_fd());
+        }
+    }
+    AcceptError::OtherSpeech { text }
+}
+
+/// Why a hello could not be read.
+fn unread(source: io::Error, timeout: Duration) -> AcceptError {
+    match source.kind() {
+        io::ErrorKind::TimedOut => AcceptError::Deadline { seconds: timeout.as_secs() },
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => AcceptError::Closed,
+        _ => AcceptError::System { doing: "read a hello", source },
     }
 }

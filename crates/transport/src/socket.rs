@@ -44,6 +44,10 @@ pub(crate) fn tune(fd: impl AsFd) -> io::Result<()> {
         let _ = sockopt::set_socket_send_buffer_size(fd, BUFFER);
         return Ok(());
     }
+    if sockopt::socket_domain(fd)? == rustix::net::AddressFamily::VSOCK {
+        // Nothing is held back there, and the system knows when the other machine is gone.
+        return Ok(());
+    }
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;
     sockopt::set_tcp_keepidle(fd, Duration::from_secs(KEEPALIVE.0))?;

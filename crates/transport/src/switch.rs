@@ -16,7 +16,7 @@ use rustix::fs::fstat;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::descriptor::is_hung_up;
-use crate::{AcceptError, LinkError, Pending};
+use crate::{AcceptError, Line, LinkError, Pending};
 
 /// No frame has this number.
 const NEVER: u64 = u64::MAX;
@@ -62,7 +62,7 @@ struct State {
 
 /// The program's connection.
 struct Visit {
-    socket: Option<Arc<OwnedFd>>,
+    socket: Option<Arc<Line>>,
     /// The end of the connection is not the end of the link.
     may_leave: bool,
 }
@@ -78,7 +78,7 @@ impl Switch {
     /// Of a link whose program is there. `fds` are the memory that it came with, `pieces` that of the staging pieces.
     pub(crate) fn new(
         kind: LinkKind,
-        socket: OwnedFd,
+        socket: Line,
         fds: &[OwnedFd],
         pieces: Option<OwnedFd>,
         nudge: Box<dyn Fn() + Send + Sync>,
@@ -125,7 +125,7 @@ impl Switch {
 
     /// The connection; none while the program is away.
     #[must_use]
-    pub fn socket(&self) -> Option<Arc<OwnedFd>> {
+    pub fn socket(&self) -> Option<Arc<Line>> {
         self.visit().socket.clone()
     }
 
@@ -161,7 +161,7 @@ impl Switch {
     }
 
     /// The program has closed `socket`. True if it may come back: then our end is closed as well, after what was sent.
-    pub fn ended(&self, socket: &Arc<OwnedFd>) -> bool {
+    pub fn ended(&self, socket: &Arc<Line>) -> bool {
         let mut visit = self.visit();
         let is_current = visit.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket));
         if is_current && visit.may_leave {
@@ -175,7 +175,7 @@ impl Switch {
 
     /// Waits until the program is there; none if the reading thread, which has handed out `frames` frames, is to be
     /// interrupted first.
-    pub(crate) fn wait_for_program(&self, frames: u64) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn wait_for_program(&self, frames: u64) -> Option<Arc<Line>> {
         let mut visit = self.visit();
         loop {
             if let Some(socket) = &visit.socket {
@@ -189,7 +189,7 @@ impl Switch {
     }
 
     /// The connection, waiting for the program if it is away.
-    pub(crate) fn wait_for_socket(&self) -> Arc<OwnedFd> {
+    pub(crate) fn wait_for_socket(&self) -> Arc<Line> {
         let mut visit = self.visit();
         loop {
             if let Some(socket) = &visit.socket {

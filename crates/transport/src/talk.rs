@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use katydid_wire::envelope::{self, EnvelopeError, HEAD};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, Shutdown};
+use rustix::net::Shutdown;
 
-use crate::connect::send_with;
-use crate::fdpass;
-use crate::socket::{Deadline, receive_by, tune};
+use crate::Line;
+use crate::socket::{Deadline, tune};
 
 /// How long a peer may take to send the rest of a message that it has begun.
 const REST: Duration = Duration::from_secs(60);
@@ -61,7 +60,7 @@ pub struct Word {
 /// thread does it at a time.
 #[derive(Debug)]
 pub struct Talk {
-    socket: OwnedFd,
+    line: Line,
     /// Bytes of the largest message.
     most: usize,
 }
@@ -72,8 +71,16 @@ impl Talk {
     /// # Errors
     /// The system refused to prepare it.
     pub fn new(socket: OwnedFd, most: usize) -> io::Result<Self> {
-        tune(&socket)?;
-        Ok(Self { socket, most })
+        Self::over(socket.into(), most)
+    }
+
+    /// The same over a connection that may be sealed.
+    ///
+    /// # Errors
+    /// As [`Talk::new`].
+    pub fn over(line: Line, most: usize) -> io::Result<Self> {
+        tune(&line)?;
+        Ok(Self { line, most })
     }
 
     /// Sends a whole message, `fds` with its first byte.
@@ -81,7 +88,7 @@ impl Talk {
     /// # Errors
     /// What the system said; [`TalkError::Closed`] without a signal.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), TalkError> {
-        Ok(send_with(self.socket.as_fd(), message, fds)?)
+        Ok(self.line.send_with(message, fds)?)
     }
 
     /// Waits for a message, at most `patience` until it begins.
@@ -109,49 +116,50 @@ impl Talk {
     pub fn part(&self, patience: Duration) {
         let end = Instant::now() + patience;
         // A connection that is broken has ended on both sides.
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+        let _ = rustix::net::shutdown(&self.line, Shutdown::Write);
         while self.receive(end.saturating_duration_since(Instant::now())).is_ok() {}
     }
 
     /// Closes the connection, whoever else may still have it.
     pub fn close(&self) {
         // One that has ended is closed.
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.line, Shutdown::Both);
     }
 
     /// Whether something can be received, or the end was reached, within `patience`.
     fn wait(&self, patience: Option<Duration>) -> Result<bool, TalkError> {
         let end = patience.map(|patience| Instant::now() + patience);
-        loop {
+        while !self.line.has_some() {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref()) {
+            match poll(&mut [PollFd::new(&self.line, PollFlags::IN)], timeout.as_ref()) {
                 Ok(0) => return Ok(false),
                 Ok(_) => return Ok(true),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(TalkError::System(error.into())),
             }
         }
+        Ok(true)
     }
 
     fn receive_now(&self) -> Result<Word, TalkError> {
         let deadline = Deadline::after(REST);
         let mut head = [0; HEAD];
-        let (begun, fds) = fdpass::receive(self.socket.as_fd(), &mut head, RecvFlags::empty())?;
+        let (begun, fds) = self.line.receive_first(&mut head, deadline)?;
         if begun == 0 {
             return Err(TalkError::Closed);
         }
-        receive_by(self.socket.as_fd(), &mut head[begun..], deadline)?;
+        self.line.receive_by(&mut head[begun..], deadline)?;
         let mut bytes = head.to_vec();
         bytes.resize(envelope::length(&head, self.most)?, 0);
-        receive_by(self.socket.as_fd(), &mut bytes[HEAD..], deadline)?;
+        self.line.receive_by(&mut bytes[HEAD..], deadline)?;
         Ok(Word { bytes, fds })
     }
 }
 
 impl AsFd for Talk {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.line.as_fd()
     }
 }
 

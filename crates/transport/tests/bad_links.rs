@@ -149,6 +149,47 @@ fn bytes_lost_within_a_request_are_noticed_by_the_next_one() {
     });
 }
 
+/// What a forger, or a broken network, takes out of a sealed stream is noticed at once, in both directions.
+#[test]
+fn a_sealed_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
+    let server = Server::new(Path::Tls);
+    let sent: Vec<u8> = (0..BULK).map(|at| (at % 253) as u8).collect();
+    for bytes in [0, 4, 21, 70_000, 600_000] {
+        for is_cut in [false, true] {
+            let (proxy, link, worker) = link_over(&server);
+            thread::scope(|scope| {
+                scope.spawn(move || echo(worker));
+                assert_eq!(bulk(&*link, &sent).unwrap(), sent[4..]);
+                if is_cut {
+                    proxy.back.cut_after(bytes)
+                } else {
+                    proxy.back.lose_after(bytes, 40)
+                }
+                assert!(bulk(&*link, &sent).is_err(), "{bytes} bytes, cut: {is_cut}");
+                drop(link);
+            });
+            let (proxy, link, mut worker) = link_over(&server);
+            if is_cut {
+                proxy.there.cut_after(bytes)
+            } else {
+                proxy.there.lose_after(bytes, 40)
+            }
+            thread::scope(|scope| {
+                let ended = scope.spawn(move || worker.next().map(|event| event.frame().is_some()));
+                let _ = link.enqueue(ADD, 0, &[&[1; 700_000]]);
+                // A cut before the first byte is an end like any.
+                let ended = ended.join().unwrap();
+                assert!(
+                    ended.is_err() || (is_cut && bytes < 40 && matches!(ended, Ok(false))),
+                    "{bytes}, cut: {is_cut}"
+                );
+                assert!(link.call(SUM, 0, &[], &mut Vec::new()).is_err());
+            });
+        }
+    }
+    goes_on(&server);
+}
+
 /// A network that holds everything back makes nobody wait who did not ask for an answer.
 #[test]
 fn enqueues_do_not_wait_for_the_network() {

@@ -24,7 +24,7 @@ fn child(link: &dyn katydid_transport::ProgramLink) -> i32 {
 
 #[test]
 fn a_child_lets_go_and_the_parent_goes_on() {
-    for path in [Path::Shm, Path::Unix, Path::Tcp] {
+    for path in [Path::Shm, Path::Unix, Path::Tcp, Path::Tls] {
         let (connection, worker) = link(path);
         let hangup = worker.hangup();
         let worker = std::thread::spawn(|| work(worker));

@@ -17,7 +17,7 @@ use katydid_wire::key::SessionKey;
 use rustix::event::{PollFd, PollFlags, poll};
 
 const KEY: SessionKey = SessionKey([9; 16]);
-const PATHS: [Path; 3] = [Path::Shm, Path::Unix, Path::Tcp];
+const PATHS: [Path; 4] = [Path::Shm, Path::Unix, Path::Tcp, Path::Tls];
 
 /// A server that stays for programs that come back.
 struct Host {
@@ -37,7 +37,7 @@ impl Host {
     }
 
     fn accept(&self) -> (Pending, Ready) {
-        let pending = Pending::accept(self.server.accept(), &build(), PATIENCE).unwrap();
+        let pending = self.server.greet().unwrap();
         let arenas = pending.hello().arenas.clone();
         (pending, Ready { worker_pid: 1, key: KEY, driver: "none".into(), arenas })
     }

@@ -22,6 +22,8 @@ macro_rules! on_every_path {
             fn unix() { with_worker(Path::Unix, body); }
             #[test]
             fn tcp() { with_worker(Path::Tcp, body); }
+            #[test]
+            fn tls() { with_worker(Path::Tls, body); }
         })*
     };
 }
@@ -226,7 +228,7 @@ extern "C" fn open_guarded(_signal: i32) {
 
 #[test]
 fn the_worker_reads_everything_before_the_end() {
-    for path in [Path::Shm, Path::Unix, Path::Tcp] {
+    for path in [Path::Shm, Path::Unix, Path::Tcp, Path::Tls] {
         let (connection, worker) = link(path);
         (0..100).for_each(|_| connection.link.enqueue(ADD, 0, &[&[2]]).unwrap());
         let hangup = worker.hangup();

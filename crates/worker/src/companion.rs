@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_keep::{CaptureOptions, Control, Failure};
-use katydid_transport::{Pending, Talk, TalkError};
+use katydid_transport::{Line, Pending, Talk, TalkError};
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 
@@ -56,8 +56,8 @@ pub(crate) struct Voice {
 
 impl Voice {
     /// Over a connection that was let in.
-    pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
-        Ok(Self { talk: Talk::new(socket, MAX_MESSAGE)?, speaking: Mutex::new(()) })
+    pub(crate) fn new(line: Line) -> std::io::Result<Self> {
+        Ok(Self { talk: Talk::over(line, MAX_MESSAGE)?, speaking: Mutex::new(()) })
     }
 
     /// Says one thing.

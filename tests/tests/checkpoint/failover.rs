@@ -27,7 +27,7 @@ fn kill_workers(stage: &Stage, count: usize) -> Result<()> {
     Ok(until("the workers are gone", || !workers.iter().any(|pid| runs(*pid)))?)
 }
 
-fn replaced(places: &Places, way: &str) -> Result<()> {
+pub(crate) fn replaced(places: &Places, way: &str) -> Result<()> {
     goes_on_in_another_worker(places, way, &["--leave-running"])
 }
 

@@ -2,8 +2,10 @@
 //!
 //! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `stores.rs` about images, `failover.rs` about
-//! workers that die, `restores.rs` about kills during a restore; `opencl.rs` about programs of OpenCL, and sessions that move;
-//! `moved.rs` about images that go to another driver, `elsewhere.rs` to another host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored, with a line why.
+//! workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS; `opencl.rs` about
+//! programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
+//! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
+//! with a line why.
 //!
 //! By itself the binary runs what takes two cores a few minutes: all scenarios, and the programs made for checkpoints.
 //! `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another
@@ -20,6 +22,7 @@ mod opencl;
 mod programs;
 mod restores;
 mod scenarios;
+mod sealed;
 mod stage;
 mod stores;
 

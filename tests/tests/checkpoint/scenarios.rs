@@ -17,7 +17,7 @@ use katydid_tests::way::{Way, katydid};
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{departures, failover, jobs, restores, stores};
+use crate::{departures, failover, jobs, restores, sealed, stores};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -65,6 +65,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(failover::all())
         .chain(jobs::all())
         .chain(restores::all())
+        .chain(sealed::all())
         .chain(stores::all())
         .map(trial)
         .collect()
@@ -118,7 +119,7 @@ fn a_chain_of_ten(places: &Places, way: &str) -> Result<()> {
 }
 
 /// The points are frames in a row: a restored program comes to the next one with the first thing that it does.
-fn a_chain_of_restores(places: &Places, way: &str) -> Result<()> {
+pub(crate) fn a_chain_of_restores(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let points = [40, 41, 42, 43];
     let mut job = stage.start("relay", LOOP, &[], &points)?;

@@ -32,7 +32,10 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(places: &Places, way: &str) -> Result<Self> {
-        Self::with(places, way, Server::start(places, &driver_under_test(), &[])?)
+        let driver = driver_under_test();
+        let server =
+            if way == "tls" { Server::start_sealed(places, &driver) } else { Server::start(places, &driver, &[]) };
+        Self::with(places, way, server?)
     }
 
     /// With a server of another driver, whose workers get these variables.
@@ -133,6 +136,7 @@ pub(crate) fn way_to(name: &str, server: &Server) -> Result<Way> {
         "shm" => shm,
         "tcp" => tcp,
         "unix" => Way::as_stream(server),
+        "tls" => Way::sealed(server).context("the server is not behind TLS")?,
         other => bail!("no such way: {other}"),
     })
 }

@@ -1,4 +1,5 @@
-//! `katydid bench`: the same measurements on the driver directly, through shared memory, a unix socket and TCP, in turns.
+//! `katydid bench`: the same measurements on the driver directly, through shared memory, a unix socket and TCP, in turns;
+//! behind TLS too, if that is asked for.
 //!
 //! Each run is a fresh process ([`mod@body`]), so that the first call is measured as programs meet it; the ways take turns
 //! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run. What takes
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 use katydid_transport::Address;
 
 use crate::address;
+use crate::certs::{self, Loopback};
 use crate::failure::{Failure, Outcome};
 use crate::flags::{
     Against, BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags, Subject,
@@ -93,9 +95,10 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Works(facts) => facts,
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
-    let loopback = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
-    let server = PrivateServer::start_with(&flags.driver, &[loopback], None)?;
-    let ways = ways(flags, &layout, &driver, &server);
+    let certs = flags.tls.then(certs::for_loopback).transpose()?;
+    let server = PrivateServer::start_with(&flags.driver, &on_loopback(certs.as_ref()), None)?;
+    let mut ways = ways(flags, &layout, &driver, &server);
+    ways.extend(certs.as_ref().and_then(|certs| sealed(&layout, &server, certs)));
     let deadline = deadline(flags);
     let rounds = flags.rounds.unwrap_or(if flags.quick { QUICK_ROUNDS } else { ROUNDS });
     let mut comparison = Comparison::new(driver.clone(), ways.iter().map(|setup| setup.way));
@@ -140,6 +143,19 @@ fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &Priv
     let mut ways = Vec::from_iter((flags.against == Against::Native).then_some(native));
     ways.extend([through(Way::Shm, 0, false), through(Way::Unix, 0, true), through(Way::Tcp, 1, true)]);
     ways
+}
+
+/// The server's addresses beside its unix socket: TCP, and TLS if there are certificates.
+fn on_loopback(certs: Option<&Loopback>) -> Vec<Address> {
+    let host = || "127.0.0.1".to_owned();
+    let sealed = certs.map(|certs| Address::Tls { host: host(), port: 0, certs: Some(certs.server()) });
+    [Address::Tcp { host: host(), port: 0 }].into_iter().chain(sealed).collect()
+}
+
+/// The way behind TLS.
+fn sealed(layout: &Layout, server: &PrivateServer, certs: &Loopback) -> Option<Setup> {
+    let address = server.addresses().get(2)?.clone().with_certs(Some(&certs.client()));
+    Some(Setup { way: Way::Tls, search: Some(layout.program_search()), server: Some(address), stream: true })
 }
 
 /// Where the loader finds the very driver that the workers opened.

@@ -23,6 +23,8 @@ pub(super) enum Way {
     Unix,
     /// Katydid over TCP on loopback.
     Tcp,
+    /// The same behind TLS.
+    Tls,
 }
 
 impl Way {
@@ -33,6 +35,7 @@ impl Way {
             Self::Shm => "katydid shm",
             Self::Unix => "katydid unix",
             Self::Tcp => "katydid tcp",
+            Self::Tls => "katydid tls",
         }
     }
 }

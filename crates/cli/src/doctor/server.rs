@@ -11,7 +11,7 @@ const CHECK: &str = "server";
 
 /// Whether a named server answers, and is of this release where that can be asked.
 pub(super) fn check(flag: Option<&str>) -> Finding {
-    match resolve(flag) {
+    match resolve(flag, None) {
         Err(error) => Finding::fail(CHECK, error.to_string(), "correct the address"),
         Ok(None) => Finding::ok(CHECK, "none named: `katydid run` starts a private one"),
         Ok(Some(known)) => reach(&known),

@@ -294,7 +294,10 @@ impl Holding for ShmProgram {
         let consent = self.home.return_to(address, key, self.frames(), &borrowed(memory), timeout)?;
         let back = consent.pieces.map_or(Ok(()), |pieces| self.staging.bring_back(pieces));
         back.map_err(LinkError::system("map the memory of copies")).map_err(failed)?;
-        self.socket.replace(&consent.socket).map_err(LinkError::system("keep the connection")).map_err(failed)?;
+        self.socket
+            .replace(&consent.line.into_parts().0)
+            .map_err(LinkError::system("keep the connection"))
+            .map_err(failed)?;
         self.lock().limit.hold();
         Ok(())
     }

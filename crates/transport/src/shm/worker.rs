@@ -9,6 +9,7 @@ use katydid_wire::frame::{FrameError, FrameHead, HEAD, MAX_FRAME, Output, ReplyH
 use katydid_wire::handshake::LinkKind;
 use rustix::event::Timespec;
 
+use crate::Line;
 use crate::area::{self, Area};
 use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RING_LENGTH, RingMemory, create, reply_place};
 use crate::descriptor::is_hung_up;
@@ -49,7 +50,7 @@ enum Found {
 
 impl ShmWorker {
     /// Maps a channel that has been checked, the first of `fds`. The next frame in it is number `sequence`.
-    pub(crate) fn new(socket: OwnedFd, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
+    pub(crate) fn new(socket: Line, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
         let channel = fds.first().ok_or(LinkError::Protocol { what: "shared memory without a channel" })?;
         let failed = LinkError::system("map the program's shared memory");
         let shared = Shared::map(channel, LENGTH, CHANNEL_PLACE).map_err(failed)?;

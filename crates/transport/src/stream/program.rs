@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ use crate::home::Home;
 use crate::inlet::Inlet;
 use crate::seats::Seats;
 use crate::socket::send_all;
-use crate::{Address, ConnectError, Holding, Landing, LinkError, ProgramLink, Staging};
+use crate::tls::Sealer;
+use crate::{Address, ConnectError, Holding, Landing, Line, LinkError, ProgramLink, Staging};
 
 const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that nobody waits for" };
 /// How long a worker may take to close its end, when it was told that the program leaves.
@@ -43,6 +44,8 @@ struct Outlet {
     /// Number of the next frame.
     sequence: u64,
     limit: Limit,
+    /// Of a connection that is sealed.
+    sealer: Option<Sealer>,
 }
 
 /// Where replies are handed out.
@@ -105,13 +108,16 @@ fn read_body(
 }
 
 impl StreamProgram {
-    pub(crate) fn new(socket: OwnedFd, home: Home) -> Result<Self, LinkError> {
+    pub(crate) fn new(line: Line, home: Home) -> Result<Self, LinkError> {
+        let (socket, sealer, opener) = line.into_parts();
+        let mut inlet = Inlet::new();
+        inlet.turn_to(opener);
         Ok(Self {
             socket: Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?,
-            outlet: Mutex::default(),
+            outlet: Mutex::new(Outlet { sealer, ..Outlet::default() }),
             opened: Condvar::new(),
             bell: Bell::default(),
-            desk: Mutex::new(Desk { inlet: Some(Inlet::new()), waiting: HashMap::new() }),
+            desk: Mutex::new(Desk { inlet: Some(inlet), waiting: HashMap::new() }),
             unread: Condvar::new(),
             seats: Seats::new(),
             home,
@@ -153,7 +159,12 @@ impl StreamProgram {
             slices.push(IoSlice::new(&bytes));
             slices.extend(parts.iter().map(|part| IoSlice::new(part)));
             let look = self.socket.look();
-            if send_all(self.socket.get()?, &mut slices).is_ok() {
+            let socket = self.socket.get()?;
+            let sent = match &mut outlet.sealer {
+                Some(sealer) => sealer.send(socket, &slices),
+                None => send_all(socket, &mut slices),
+            };
+            if sent.is_ok() {
                 outlet.sequence += 1;
                 return Ok(head.sequence);
             }
@@ -385,10 +396,16 @@ impl Holding for StreamProgram {
 
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
-        let socket = self.home.return_to(address, key, self.frames(), &[], timeout)?.socket;
-        self.desk().inlet = Some(Inlet::new());
+        let line = self.home.return_to(address, key, self.frames(), &[], timeout)?.line;
+        let (socket, sealer, opener) = line.into_parts();
+        let mut inlet = Inlet::new();
+        inlet.turn_to(opener);
+        self.desk().inlet = Some(inlet);
+        let mut outlet = self.outlet();
         self.socket.replace(&socket).map_err(LinkError::system("keep the connection")).map_err(failed)?;
-        self.outlet().limit.hold();
+        outlet.sealer = sealer;
+        outlet.limit.hold();
+        drop(outlet);
         self.ring_all();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The worker's end of a stream link.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_wire::frame::FrameHead;
@@ -9,8 +9,7 @@ use katydid_wire::handshake::LinkKind;
 
 use crate::inlet::{Found, Inlet};
 use crate::shm::answer_head;
-use crate::socket::send_all;
-use crate::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, Switch, WorkerLink};
+use crate::{Answer, Event, Frame, Hangup, Line, LinkError, Replier, Staging, Switch, WorkerLink};
 
 const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
 
@@ -25,7 +24,7 @@ pub(crate) struct StreamWorker {
 
 impl StreamWorker {
     /// The next frame is number `sequence`.
-    pub(crate) fn new(socket: OwnedFd, sequence: u64) -> Result<Self, LinkError> {
+    pub(crate) fn new(socket: Line, sequence: u64) -> Result<Self, LinkError> {
         let switch = Switch::new(LinkKind::STREAM, socket, &[], None, Box::new(|| ()))?;
         switch.count(sequence);
         let replier = Arc::new(StreamReplier { switch: switch.clone(), outlet: Mutex::new(()) });
@@ -40,6 +39,9 @@ impl WorkerLink for StreamWorker {
                 return Ok(Event::Interrupted);
             }
             let Some(socket) = self.switch.wait_for_program(self.sequence) else { continue };
+            if let Some(opener) = socket.take_opener() {
+                self.inlet.turn_to(Some(opener));
+            }
             let bytes = match self.inlet.head_or_wake(socket.as_fd(), Some(self.switch.wake()))? {
                 Found::Head(bytes) => bytes,
                 Found::Woken => {
@@ -99,6 +101,6 @@ impl Replier for StreamReplier {
         let parts = [&head, answer.payload, answer.tail, prefix, answer.output.stdout, answer.output.stderr];
         let _whole = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = self.switch.wait_for_socket();
-        send_all(socket.as_fd(), &mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)
+        socket.send(&mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)
     }
 }

@@ -3,20 +3,26 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+pub(crate) mod certs;
 pub(crate) mod proxy;
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use katydid_transport::{Address, Answer, Connection, LinkError, Pending, Replier, WorkerLink, connect};
+use katydid_transport::{
+    AcceptError, Address, Answer, Connection, Identity, LinkError, Pending, Replier, WorkerLink, connect,
+};
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, Ready, SessionKind};
 use katydid_wire::key::SessionKey;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tempfile::TempDir;
+
+use certs::Authority;
 
 /// Long enough for any machine; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -51,12 +57,16 @@ pub(crate) enum Path {
     Shm,
     Unix,
     Tcp,
+    Tls,
 }
 
 /// A listening socket of either kind.
 pub(crate) struct Server {
     pub(crate) address: Address,
     listener: Listener,
+    /// The server's certificates, where it speaks TLS.
+    certs: Option<PathBuf>,
+    _authority: Option<Authority>,
     _folder: TempDir,
 }
 
@@ -67,6 +77,12 @@ enum Listener {
 
 impl Server {
     pub(crate) fn new(path: Path) -> Self {
+        if matches!(path, Path::Tls) {
+            let authority = Authority::new("of tests");
+            let server = authority.issue("127.0.0.1", certs::SERVER, certs::VALID);
+            let client = authority.issue("program", certs::CLIENT, certs::VALID);
+            return Self { _authority: Some(authority), ..Self::sealed(server, client) };
+        }
         let folder = tempfile::tempdir().unwrap();
         let (address, listener) = match path {
             Path::Shm | Path::Unix => {
@@ -74,13 +90,28 @@ impl Server {
                 let listener = UnixListener::bind(&file).unwrap();
                 (Address::Unix(file), Listener::Unix(listener))
             }
-            Path::Tcp => {
+            Path::Tcp | Path::Tls => {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let port = listener.local_addr().unwrap().port();
                 (Address::Tcp { host: "127.0.0.1".into(), port }, Listener::Tcp(listener))
             }
         };
-        Self { address, listener, _folder: folder }
+        Self { address, listener, certs: None, _authority: None, _folder: folder }
+    }
+
+    /// A server and an address for its programs, with these folders of certificates.
+    pub(crate) fn sealed(server: PathBuf, client: PathBuf) -> Self {
+        let plain = Self::new(Path::Tcp);
+        let Address::Tcp { host, port } = plain.address else { panic!("TCP is TCP") };
+        Self { address: Address::Tls { host, port, certs: Some(client) }, certs: Some(server), ..plain }
+    }
+
+    /// The next program that says hello.
+    pub(crate) fn greet(&self) -> Result<Pending, AcceptError> {
+        match &self.certs {
+            None => Pending::accept(self.accept(), &build(), PATIENCE),
+            Some(folder) => Pending::accept_sealed(self.accept(), &build(), Identity::read(folder)?, PATIENCE),
+        }
     }
 
     pub(crate) fn accept(&self) -> OwnedFd {
@@ -92,7 +123,7 @@ impl Server {
 
     /// The whole way: daemon, hand-over, worker.
     pub(crate) fn serve(&self) -> Box<dyn WorkerLink> {
-        let pending = Pending::accept(self.accept(), &build(), PATIENCE).unwrap();
+        let pending = self.greet().unwrap();
         let (daemon, worker) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         pending.hand_over(&daemon, &build(), b"note").unwrap();

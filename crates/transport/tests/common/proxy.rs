@@ -24,11 +24,13 @@ struct State {
     /// Bytes at this place, counted from the start, are lost.
     lost: std::ops::Range<u64>,
     passed: u64,
+    /// What has passed, if somebody wants to know.
+    record: Option<Vec<u8>>,
 }
 
 impl Direction {
     fn new() -> Arc<Self> {
-        let state = State { allowance: u64::MAX, cut_after: u64::MAX, lost: 0..0, passed: 0 };
+        let state = State { allowance: u64::MAX, cut_after: u64::MAX, lost: 0..0, passed: 0, record: None };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -54,6 +56,16 @@ impl Direction {
         let mut state = self.state.lock().unwrap();
         let start = state.passed + bytes;
         state.lost = start..start + length;
+    }
+
+    /// From now on what passes is kept.
+    pub(crate) fn record(&self) {
+        self.state.lock().unwrap().record = Some(Vec::new());
+    }
+
+    /// What has passed since [`Direction::record`].
+    pub(crate) fn recorded(&self) -> Vec<u8> {
+        self.state.lock().unwrap().record.clone().unwrap_or_default()
     }
 
     /// How many bytes of `length` pass now, and whether they arrive; none when the connection is to end.
@@ -85,6 +97,9 @@ impl Direction {
                     return;
                 };
                 let part = &bytes[at..at + admitted as usize];
+                if let Some(record) = &mut self.state.lock().unwrap().record {
+                    record.extend_from_slice(part);
+                }
                 if arrives && to.write_all(part).is_err() {
                     return;
                 }
@@ -108,9 +123,13 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// For one connection.
     pub(crate) fn to(server: &Address) -> Self {
-        let Address::Tcp { host, port } = server.clone() else { panic!("{server} is not TCP") };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
+        let (ours, own) = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
+        let (address, host, port) = match server.clone() {
+            Address::Tcp { host, port } => (Address::Tcp { host: ours, port: own }, host, port),
+            Address::Tls { host, port, certs } => (Address::Tls { host: ours, port: own, certs }, host, port),
+            other => panic!("{other} is not TCP"),
+        };
         let (there, back) = (Direction::new(), Direction::new());
         let (inward, outward) = (Arc::clone(&there), Arc::clone(&back));
         std::thread::spawn(move || {

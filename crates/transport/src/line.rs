@@ -1,0 +1,169 @@
+//! A connection that carries bytes, as they are or sealed by TLS, and its two directions.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv};
+
+use crate::fdpass;
+use crate::socket::{Deadline, send_all, wait_readable};
+use crate::tls::{Opener, Sealer, Seals};
+
+/// A connection. Sending and receiving do not disturb each other.
+#[derive(Debug)]
+pub struct Line {
+    fd: OwnedFd,
+    /// The directions of a sealed one; the receiving one is whoever's takes it.
+    sealed: Option<Sealed>,
+}
+
+struct Sealed {
+    sealer: Mutex<Sealer>,
+    opener: Mutex<Option<Opener>>,
+}
+
+impl std::fmt::Debug for Sealed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Sealed")
+    }
+}
+
+impl Sealed {
+    fn sealer(&self) -> MutexGuard<'_, Sealer> {
+        // No code under this lock panics.
+        self.sealer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opener(&self) -> MutexGuard<'_, Option<Opener>> {
+        self.opener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<OwnedFd> for Line {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd, sealed: None }
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Line {
+    pub(crate) fn new(fd: OwnedFd, seals: Option<Seals>) -> Self {
+        let sealed =
+            seals.map(|seals| Sealed { sealer: Mutex::new(seals.sealer), opener: Mutex::new(Some(seals.opener)) });
+        Self { fd, sealed }
+    }
+
+    /// Socket and directions apart.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Option<Sealer>, Option<Opener>) {
+        let Some(sealed) = self.sealed else { return (self.fd, None, None) };
+        let sealer = sealed.sealer.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (self.fd, Some(sealer), sealed.opener.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The receiving direction of a sealed connection, once.
+    pub(crate) fn take_opener(&self) -> Option<Opener> {
+        self.sealed.as_ref().and_then(|sealed| sealed.opener().take())
+    }
+
+    /// What another process needs to go on with a sealed connection. None if this is not one, or there is more to be read
+    /// than was.
+    pub(crate) fn secrets(&self) -> Option<Vec<u8>> {
+        let sealed = self.sealed.as_ref()?;
+        let (sealer, opener) = (sealed.sealer(), sealed.opener());
+        Some(Seals::encode(&sealer, opener.as_ref()?))
+    }
+
+    /// Whether something was received already that nobody has asked for.
+    pub(crate) fn has_some(&self) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| sealed.opener().as_ref().is_some_and(Opener::has_some))
+    }
+
+    /// Sends all parts, whole, whoever else sends.
+    pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        match &self.sealed {
+            Some(sealed) => sealed.sealer().send(self.as_fd(), parts),
+            None => send_all(self.as_fd(), parts),
+        }
+    }
+
+    /// Sends a message, the descriptors with its first byte.
+    pub(crate) fn send_with(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if self.sealed.is_some() {
+            let message = &mut [IoSlice::new(message)];
+            return if fds.is_empty() { self.send(message) } else { Err(io::ErrorKind::InvalidInput.into()) };
+        }
+        let sent = fdpass::send(self.as_fd(), &[IoSlice::new(message)], fds)?;
+        send_all(self.as_fd(), &mut [IoSlice::new(&message[sent..])])
+    }
+
+    /// Sends what can be sent of a message without waiting.
+    pub(crate) fn send_at_once(&self, message: &[u8]) {
+        let message = match &self.sealed {
+            Some(sealed) => sealed.sealer().seal(message).unwrap_or_default(),
+            None => message.to_vec(),
+        };
+        let _ = rustix::net::send(&self.fd, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+
+    /// Waits for the first bytes of a message, and the descriptors that came with them; none at the end.
+    pub(crate) fn receive_first(&self, bytes: &mut [u8], deadline: Deadline) -> io::Result<(usize, Vec<OwnedFd>)> {
+        if self.sealed.is_some() {
+            return Ok((self.receive_some(bytes, deadline)?, Vec::new()));
+        }
+        loop {
+            wait_readable(self.as_fd(), deadline)?;
+            match fdpass::receive(self.as_fd(), bytes, RecvFlags::DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Receives exactly these bytes before the deadline. An end before the last byte is [`io::ErrorKind::UnexpectedEof`].
+    pub(crate) fn receive_by(&self, bytes: &mut [u8], deadline: Deadline) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.receive_some(&mut bytes[done..], deadline)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                received => done += received,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for some bytes; 0 at the end.
+    fn receive_some(&self, bytes: &mut [u8], deadline: Deadline) -> io::Result<usize> {
+        loop {
+            if !self.has_some() {
+                wait_readable(self.as_fd(), deadline)?;
+            }
+            match self.receive_now(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn receive_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let Some(sealed) = &self.sealed else {
+            return match recv(&self.fd, bytes, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
+                other => Ok(other?.1),
+            };
+        };
+        let mut opener = sealed.opener();
+        let Some(opener) = opener.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let some = opener.fill(self.as_fd(), RecvFlags::DONTWAIT)?;
+        let length = some.len().min(bytes.len());
+        bytes[..length].copy_from_slice(&some[..length]);
+        opener.take(length);
+        Ok(length)
+    }
+}

@@ -1,0 +1,17 @@
+//! TLS 1.3 with certificates on both sides, for links that leave the machine.
+//!
+//! rustls makes the handshake: who the other side is, and the secrets of the two directions. From then on the records are
+//! sealed and opened here (`record`), with those secrets, each direction by itself: a thread that writes and one that
+//! reads share nothing and wait for nothing of each other, data is opened where it was received, and a daemon can hand a
+//! connection over to a worker as the secrets that are in use.
+//!
+//! The rules: TLS 1.3 and nothing older, no resumption and no early data; a side without a certificate of the authority
+//! gets no further than the handshake; whatever is refused is refused with the reason, on both sides.
+
+mod identity;
+mod record;
+mod shake;
+
+pub use identity::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};
+pub(crate) use record::{Alert, Opener, SEALS, Sealer, Seals};
+pub(crate) use shake::{HANDSHAKE, accept, connect, first_byte, part};

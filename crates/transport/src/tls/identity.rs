@@ -1,0 +1,227 @@
+//! A folder of certificates: who we are to the other side of a link, and whom we believe.
+//!
+//! | file              | what                                                              |
+//! |-------------------|-------------------------------------------------------------------|
+//! | `authority.pem`   | the certificate of the authority whose certificates are believed  |
+//! | `certificate.pem` | our own one, issued by that authority                             |
+//! | `key.pem`         | its key; nobody but its owner may read it                         |
+//!
+//! `katydid certs` makes such folders. They are read for each connection, so that a certificate can be renewed while a
+//! server runs.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{AlertDescription, CertificateError, RootCertStore};
+
+use super::record::Alert;
+
+/// The authority's certificate, in a folder of certificates.
+pub const AUTHORITY: &str = "authority.pem";
+/// Our own certificate there.
+pub const CERTIFICATE: &str = "certificate.pem";
+/// Its key.
+pub const KEY: &str = "key.pem";
+
+/// Why a connection did not come to speak TLS.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// The address does not say where the certificates are.
+    #[error("no certificates are known for TLS: say --certs DIR, or set KATYDID_CERTS (see `katydid certs --help`)")]
+    NoFolder,
+    /// A file of ours cannot be used.
+    #[error("{path}: {problem}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The other side's certificate is refused.
+    #[error("the certificate of the other side is refused: {reason}")]
+    Peer {
+        /// Why.
+        reason: String,
+    },
+    /// The other side refuses us.
+    #[error("the other side refuses us: {reason}")]
+    Refused {
+        /// Why, as far as TLS can tell.
+        reason: String,
+    },
+    /// The host of an address is nothing that a certificate could be for.
+    #[error("{host:?} is no name or number that a certificate could be for")]
+    Host {
+        /// As in the address.
+        host: String,
+    },
+    /// The other side speaks, but not TLS.
+    #[error("the other side does not speak TLS")]
+    Plain,
+    /// Anything else.
+    #[error("the TLS handshake failed: {0}")]
+    Failed(String),
+    /// The connection failed.
+    #[error("the connection failed during the TLS handshake: {0}")]
+    System(io::Error),
+}
+
+impl From<io::Error> for TlsError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<rustls::Error> for TlsError {
+    fn from(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(error) => Self::Peer { reason: reason(&error) },
+            rustls::Error::NoCertificatesPresented => Self::Peer { reason: "it has none".to_owned() },
+            rustls::Error::AlertReceived(alert) => Self::Refused { reason: Alert(number(alert)).reason() },
+            rustls::Error::InvalidMessage(_) => Self::Plain,
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+fn number(alert: AlertDescription) -> u8 {
+    alert.into()
+}
+
+/// Why a certificate is no good, in words that say what to do.
+fn reason(error: &CertificateError) -> String {
+    match error {
+        CertificateError::ExpiredContext { time, not_after } => {
+            format!("it expired {} ago", span(time.as_secs().saturating_sub(not_after.as_secs())))
+        }
+        CertificateError::NotValidYetContext { time, not_before } => {
+            let wait = span(not_before.as_secs().saturating_sub(time.as_secs()));
+            format!("it is not valid before {wait} from now; are the clocks right?")
+        }
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            format!("it is of another authority than our {AUTHORITY}")
+        }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names: Vec<_> = presented.iter().map(|name| bare(name)).collect();
+            format!("it is for {} and not for {}", names.join(", "), expected.to_str())
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is for another purpose: servers and programs have certificates of different kinds".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// A name without the kind of name around it, which webpki puts there: `DnsName("gpu7")`, `IpAddress(10.0.0.7)`.
+fn bare(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
+}
+
+/// Seconds for people.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// rustls with the two suites whose records [`super::record`] knows.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    use ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
+    let cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
+    Arc::new(CryptoProvider { cipher_suites, ..ring::default_provider() })
+}
+
+/// What a folder of certificates holds.
+#[derive(Debug)]
+pub struct Identity {
+    pub(super) roots: Arc<RootCertStore>,
+    /// Our own certificate, which is there, and what it needs to be believed.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: PrivateKeyDer<'static>,
+    folder: PathBuf,
+}
+
+impl Identity {
+    /// Reads a folder.
+    ///
+    /// # Errors
+    /// [`TlsError::File`].
+    pub fn read(folder: &Path) -> Result<Self, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&folder.join(AUTHORITY))? {
+            roots.add(certificate).map_err(|error| file(&folder.join(AUTHORITY), error))?;
+        }
+        let chain = certificates(&folder.join(CERTIFICATE))?;
+        let key = read_key(&folder.join(KEY))?;
+        Ok(Self { roots: Arc::new(roots), chain, key, folder: folder.to_owned() })
+    }
+
+    /// Whether the authority's clients or servers would believe our own certificate at this moment.
+    ///
+    /// # Errors
+    /// [`TlsError::File`], which says why not.
+    pub fn check(&self) -> Result<(), TlsError> {
+        let path = self.folder.join(CERTIFICATE);
+        let checked = match self.verify_as_program() {
+            // What is not for programs may be for servers.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. },
+            )) => self.verify_as_server(),
+            other => other,
+        };
+        checked.map_err(|error| match error {
+            rustls::Error::InvalidCertificate(error) => file(&path, reason(&error)),
+            error => file(&path, error),
+        })
+    }
+
+    fn verify_as_program(&self) -> Result<(), rustls::Error> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build();
+        let verifier = verifier.map_err(|error| rustls::Error::General(error.to_string()))?;
+        verifier.verify_client_cert(&self.chain[0], &self.chain[1..], UnixTime::now()).map(drop)
+    }
+
+    fn verify_as_server(&self) -> Result<(), rustls::Error> {
+        let own = ParsedCertificate::try_from(&self.chain[0])?;
+        let algorithms = provider().signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&own, &self.roots, &self.chain[1..], UnixTime::now(), algorithms)
+    }
+}
+
+fn file(path: &Path, problem: impl ToString) -> TlsError {
+    TlsError::File { path: path.to_owned(), problem: problem.to_string() }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let opened = File::open(path).map_err(|error| file(path, error))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(opened).collect();
+    let found = found.map_err(|error| file(path, error))?;
+    if found.is_empty() {
+        return Err(file(path, "it holds no certificate"));
+    }
+    Ok(found)
+}
+
+/// A key that others can read is no secret any more.
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let opened = File::open(path).map_err(|error| file(path, error))?;
+    let mode = opened.metadata().map_err(|error| file(path, error))?.mode();
+    if mode & 0o077 != 0 {
+        return Err(file(path, "others can read this key: chmod 600 it, or make a new one"));
+    }
+    let bytes = fs::read(path).map_err(|error| file(path, error))?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| file(path, error))
+}

@@ -1,0 +1,512 @@
+//! TLS 1.3 records (RFC 8446, section 5) in the two directions of a connection whose handshake is over.
+//!
+//! | offset | bytes | field                                                                          |
+//! |-------:|------:|--------------------------------------------------------------------------------|
+//! |      0 |     1 | 23                                                                             |
+//! |      1 |     2 | 3, 3                                                                           |
+//! |      3 |     2 | bytes that follow, big-endian, at most 16,640                                  |
+//! |      5 |   `n` | sealed: at most 16 KiB of data, a byte that says what they are, zeros, the tag |
+//!
+//! Each record's nonce is its number in its direction. Before a key has sealed more than is good for it, its direction
+//! goes on with the next one (section 4.6.3 there), which both sides know how to make.
+//!
+//! The rule: nothing of a record is used before its tag was found right.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
+use rustix::net::RecvFlags;
+
+use crate::inlet::receive_some;
+use crate::socket::send_all;
+
+/// Bytes in front of what is sealed.
+const HEAD: usize = 5;
+/// Most bytes of data in a record.
+const MOST: usize = 16 * 1024;
+/// Most bytes behind the head that a peer may announce.
+const MOST_SEALED: usize = MOST + 256;
+/// Bytes of the tag.
+const TAG: usize = 16;
+/// Bytes sealed before they are sent together.
+const TOGETHER: usize = 8 * (HEAD + MOST + 1 + TAG);
+/// Bytes read ahead.
+const AHEAD: usize = 16 * (HEAD + MOST_SEALED);
+/// Records that one key seals: half of what AES-GCM bears.
+const WORN_AFTER: u64 = 1 << 23;
+/// Bytes of a traffic secret.
+pub(crate) const SECRET: usize = 32;
+/// Bytes of [`Seals::encode`].
+pub(crate) const SEALS: usize = 1 + 2 * (SECRET + 8);
+
+const DATA: u8 = 23;
+const HANDSHAKE: u8 = 22;
+const ALERT: u8 = 21;
+/// A handshake message of one byte, 0, that says: what follows is sealed with the next key.
+const NEXT_KEY: [u8; 5] = [24, 0, 0, 1, 0];
+
+/// How records are sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Suite {
+    Aes128Gcm,
+    ChaCha20Poly1305,
+}
+
+impl Suite {
+    fn algorithm(self) -> &'static Algorithm {
+        match self {
+            Self::Aes128Gcm => &AES_128_GCM,
+            Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        }
+    }
+}
+
+/// What the other side said instead of going on: the number of an alert of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the other side ended TLS: {}", self.reason())]
+pub(crate) struct Alert(pub(crate) u8);
+
+impl Alert {
+    /// In words; what it does not like is ours.
+    pub(crate) fn reason(self) -> String {
+        let words = match self.0 {
+            42 => "our certificate is not good there: is it for the name or number in the address?",
+            43 => "our certificate is for another purpose",
+            45 => "our certificate has expired or is not valid yet, by the clock there",
+            46 => "our certificate was not accepted",
+            48 => "our certificate is of another authority than the one known there",
+            51 => "a signature of ours was not accepted",
+            70 => "it does not speak TLS 1.3",
+            116 => "a certificate of ours is wanted",
+            number => return format!("alert {number}"),
+        };
+        words.to_owned()
+    }
+}
+
+/// One direction's state.
+struct Half {
+    suite: Suite,
+    secret: [u8; SECRET],
+    key: LessSafeKey,
+    iv: [u8; NONCE_LEN],
+    /// Number of the next record under this key.
+    sequence: u64,
+}
+
+/// A length for key derivation.
+#[derive(Clone, Copy)]
+struct Bytes(usize);
+
+impl KeyType for Bytes {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+/// Expands a secret into another one (RFC 8446, section 7.1: HKDF-Expand-Label without a context).
+fn expand<const N: usize>(secret: &[u8; SECRET], label: &[u8]) -> io::Result<[u8; N]> {
+    let prk = Prk::new_less_safe(HKDF_SHA256, secret);
+    let (length, label_length) = ((N as u16).to_be_bytes(), [6 + label.len() as u8]);
+    let info = [&length[..], &label_length, b"tls13 ", label, &[0]];
+    let mut out = [0; N];
+    let filled = prk.expand(&info, Bytes(N)).and_then(|okm| okm.fill(&mut out));
+    filled.map(|()| out).map_err(|_| io::Error::other("a key could not be derived"))
+}
+
+impl Half {
+    fn new(suite: Suite, secret: [u8; SECRET], sequence: u64) -> io::Result<Self> {
+        let unbound = match suite {
+            Suite::Aes128Gcm => UnboundKey::new(suite.algorithm(), &expand::<16>(&secret, b"key")?),
+            Suite::ChaCha20Poly1305 => UnboundKey::new(suite.algorithm(), &expand::<32>(&secret, b"key")?),
+        };
+        let key = LessSafeKey::new(unbound.map_err(|_| io::Error::other("a key could not be made"))?);
+        let iv = expand(&secret, b"iv")?;
+        Ok(Self { suite, secret, key, iv, sequence })
+    }
+
+    /// Goes on with the next key.
+    fn renew(&mut self) -> io::Result<()> {
+        *self = Self::new(self.suite, expand(&self.secret, b"traffic upd")?, 0)?;
+        Ok(())
+    }
+
+    /// That of the next record; each is used once.
+    fn nonce(&mut self) -> Nonce {
+        let mut bytes = self.iv;
+        bytes[4..].iter_mut().zip(self.sequence.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
+        self.sequence += 1;
+        Nonce::assume_unique_for_key(bytes)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.secret);
+        out.extend_from_slice(&self.sequence.to_le_bytes());
+    }
+
+    fn decode(suite: Suite, bytes: &[u8]) -> Option<Self> {
+        let (secret, sequence) = bytes.split_first_chunk()?;
+        Self::new(suite, *secret, u64::from_le_bytes(sequence.try_into().ok()?)).ok()
+    }
+}
+
+/// The sending direction.
+pub(crate) struct Sealer {
+    half: Half,
+    worn_after: u64,
+    out: Vec<u8>,
+}
+
+impl Sealer {
+    fn new(half: Half) -> Self {
+        Self { half, worn_after: WORN_AFTER, out: Vec::new() }
+    }
+
+    /// Sends the parts, one after the other, as records of this message alone.
+    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut rest = parts.iter().map(|part| &**part).filter(|part| !part.is_empty());
+        let mut part = rest.next();
+        self.out.clear();
+        while part.is_some() {
+            let begun = self.begin()?;
+            let mut room = MOST;
+            while let Some(bytes) = part.filter(|_| room > 0) {
+                let (now, later) = bytes.split_at(bytes.len().min(room));
+                self.out.extend_from_slice(now);
+                room -= now.len();
+                part = if later.is_empty() { rest.next() } else { Some(later) };
+            }
+            self.end(begun, DATA)?;
+            if part.is_none() || self.out.len() + HEAD + MOST_SEALED > TOGETHER {
+                send_all(fd, &mut [IoSlice::new(&self.out)])?;
+                self.out.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// The records of a short message, for whoever sends them in a way of its own.
+    pub(crate) fn seal(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
+        self.out.clear();
+        for part in message.chunks(MOST) {
+            let begun = self.begin()?;
+            self.out.extend_from_slice(part);
+            self.end(begun, DATA)?;
+        }
+        Ok(std::mem::take(&mut self.out))
+    }
+
+    /// Begins a record behind those that wait to be sent; with a new key if the old one has done enough.
+    fn begin(&mut self) -> io::Result<usize> {
+        if self.half.sequence >= self.worn_after {
+            let begun = self.out.len();
+            self.out.extend_from_slice(&[0; HEAD]);
+            self.out.extend_from_slice(&NEXT_KEY);
+            self.end(begun, HANDSHAKE)?;
+            self.half.renew()?;
+        }
+        let begun = self.out.len();
+        self.out.extend_from_slice(&[0; HEAD]);
+        Ok(begun)
+    }
+
+    /// Seals what was appended since the record was begun.
+    fn end(&mut self, begun: usize, kind: u8) -> io::Result<()> {
+        self.out.push(kind);
+        let length = self.out.len() - begun - HEAD + TAG;
+        let head = head(length);
+        self.out[begun..begun + HEAD].copy_from_slice(&head);
+        let (nonce, inner) = (self.half.nonce(), &mut self.out[begun + HEAD..]);
+        let tag = self.half.key.seal_in_place_separate_tag(nonce, Aad::from(head), inner);
+        self.out.extend_from_slice(tag.map_err(|_| io::Error::other("a record could not be sealed"))?.as_ref());
+        Ok(())
+    }
+}
+
+fn head(length: usize) -> [u8; HEAD] {
+    let [high, low] = (length as u16).to_be_bytes();
+    [DATA, 3, 3, high, low]
+}
+
+/// Bytes behind the head of a record.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn length(head: [u8; HEAD]) -> io::Result<usize> {
+    let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+    let is_record = (20..=23).contains(&head[0]) && head[1] == 3 && length <= MOST_SEALED;
+    is_record.then_some(length).ok_or_else(|| broken("what came is no TLS record"))
+}
+
+fn broken(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// The receiving direction.
+pub(crate) struct Opener {
+    half: Half,
+    /// Records as they came; opened in place.
+    raw: Vec<u8>,
+    /// Where the next record begins.
+    start: usize,
+    /// Data that was opened and not handed out.
+    open: Range<usize>,
+    /// Whether more than the record at hand is received.
+    reads_ahead: bool,
+}
+
+impl Opener {
+    fn new(half: Half) -> Self {
+        Self { half, raw: Vec::new(), start: 0, open: 0..0, reads_ahead: false }
+    }
+
+    /// From now on as much is received as there is. Before that a whole message leaves nothing behind, and whoever waits
+    /// for the next one may wait for the socket.
+    pub(crate) fn read_ahead(&mut self) {
+        self.reads_ahead = true;
+    }
+
+    /// Whether there is something to be had without the socket.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.open.is_empty() || !matches!(self.missing(), Ok(1..))
+    }
+
+    /// Received data, none at the end of the stream. [`Opener::take`] says how much of it was used.
+    pub(crate) fn fill(&mut self, fd: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<&[u8]> {
+        while self.open.is_empty() {
+            let missing = self.missing()?;
+            if missing == 0 {
+                if !self.open_next()? {
+                    return Ok(&[]);
+                }
+                continue;
+            }
+            self.raw.drain(..self.start);
+            self.start = 0;
+            let room = if self.reads_ahead { AHEAD - self.raw.len() } else { missing };
+            if receive_some(fd, &mut self.raw, room, flags)? == 0 {
+                // Whoever wants more will find that it is not there.
+                return Ok(&[]);
+            }
+        }
+        Ok(&self.raw[self.open.clone()])
+    }
+
+    /// So many of the bytes were used.
+    pub(crate) fn take(&mut self, bytes: usize) {
+        self.open.start += bytes.min(self.open.len());
+    }
+
+    /// Bytes that the next record still misses, as far as is known.
+    fn missing(&self) -> io::Result<usize> {
+        let raw = &self.raw[self.start..];
+        let Some(head) = raw.first_chunk() else { return Ok(HEAD - raw.len()) };
+        Ok((HEAD + length(*head)?).saturating_sub(raw.len()))
+    }
+
+    /// Opens the next record, which is there. False if it is the peer's last word.
+    fn open_next(&mut self) -> io::Result<bool> {
+        let raw = &mut self.raw[self.start..];
+        let Some((head, rest)) = raw.split_first_chunk_mut::<HEAD>() else {
+            return Err(broken("a record has no head"));
+        };
+        if head[0] != DATA {
+            return Err(broken("a TLS record came that is not sealed"));
+        }
+        let sealed = &mut rest[..length(*head)?];
+        let (nonce, whole) = (self.half.nonce(), HEAD + sealed.len());
+        let inner = self.half.key.open_in_place(nonce, Aad::from(*head), sealed);
+        let inner = inner.map_err(|_| broken("a TLS record was changed on its way"))?;
+        let Some(last) = inner.iter().rposition(|byte| *byte != 0) else {
+            return Err(broken("a TLS record does not say what it is"));
+        };
+        let (kind, begun) = (inner[last], self.start + HEAD);
+        self.start += whole;
+        match (kind, &inner[..last]) {
+            (DATA, _) => self.open = begun..begun + last,
+            (HANDSHAKE, message) if message == NEXT_KEY => self.half.renew()?,
+            // "No more will come."
+            (ALERT, [_, 0]) => return Ok(false),
+            (ALERT, [_, number]) => return Err(io::Error::new(io::ErrorKind::ConnectionAborted, Alert(*number))),
+            _ => return Err(broken("a TLS record came that has no place here")),
+        }
+        Ok(true)
+    }
+}
+
+/// Both directions.
+pub(crate) struct Seals {
+    pub(crate) sealer: Sealer,
+    pub(crate) opener: Opener,
+}
+
+impl Seals {
+    /// Of a handshake that is over.
+    pub(crate) fn new(suite: Suite, sending: [u8; SECRET], receiving: [u8; SECRET]) -> io::Result<Self> {
+        let (sending, receiving) = (Half::new(suite, sending, 0)?, Half::new(suite, receiving, 0)?);
+        Ok(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
+    }
+
+    /// For another process, which goes on where this one stops: to be sent over a socket that nobody else can read.
+    pub(crate) fn encode(sealer: &Sealer, opener: &Opener) -> Vec<u8> {
+        let mut out = Vec::with_capacity(SEALS);
+        out.push(match sealer.half.suite {
+            Suite::Aes128Gcm => 1,
+            Suite::ChaCha20Poly1305 => 2,
+        });
+        sealer.half.encode(&mut out);
+        opener.half.encode(&mut out);
+        out
+    }
+
+    /// What [`Seals::encode`] wrote.
+    pub(crate) fn decode(bytes: &[u8; SEALS]) -> Option<Self> {
+        let suite = match bytes[0] {
+            1 => Suite::Aes128Gcm,
+            2 => Suite::ChaCha20Poly1305,
+            _ => return None,
+        };
+        let (sending, receiving) = bytes[1..].split_at(SECRET + 8);
+        let (sending, receiving) = (Half::decode(suite, sending)?, Half::decode(suite, receiving)?);
+        Some(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
+    }
+}
+
+impl std::fmt::Debug for Seals {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Seals")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn pair(suite: Suite) -> (Sealer, Opener) {
+        let [there, back] = [Seals::new(suite, [1; SECRET], [2; SECRET]), Seals::new(suite, [2; SECRET], [1; SECRET])];
+        (there.unwrap().sealer, back.unwrap().opener)
+    }
+
+    fn read(opener: &mut Opener, from: &UnixStream, length: usize) -> io::Result<Vec<u8>> {
+        let mut got = Vec::new();
+        while got.len() < length {
+            let some = opener.fill(from.as_fd(), RecvFlags::empty())?;
+            if some.is_empty() {
+                break;
+            }
+            let some = some[..some.len().min(length - got.len())].to_vec();
+            opener.take(some.len());
+            got.extend(some);
+        }
+        Ok(got)
+    }
+
+    /// The key schedule of RFC 8448, section 3: the server's application traffic.
+    #[test]
+    fn keys_are_those_of_the_published_example() {
+        let secret = "a11af9f05531f856ad47116b45a950328204b4f44bfb6b3a4b4f1f3fcb631643";
+        let bytes: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&secret[2 * at..2 * at + 2], 16).unwrap()).collect();
+        let secret: [u8; SECRET] = bytes.try_into().unwrap();
+        let key: [u8; 16] = expand(&secret, b"key").unwrap();
+        let iv: [u8; 12] = expand(&secret, b"iv").unwrap();
+        assert_eq!(key, *b"\x9f\x02\x28\x3b\x6c\x9c\x07\xef\xc2\x6b\xb9\xf2\xac\x92\xe3\x56");
+        assert_eq!(iv, *b"\xcf\x78\x2b\x88\xdd\x83\x54\x9a\xad\xf1\xe9\x84");
+    }
+
+    #[test]
+    fn messages_of_any_length_arrive_in_any_division_and_across_keys() {
+        for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305] {
+            for reads_ahead in [false, true] {
+                let ((mut sealer, mut opener), (ours, theirs)) = (pair(suite), UnixStream::pair().unwrap());
+                sealer.worn_after = 5;
+                opener.reads_ahead = reads_ahead;
+                let bytes: Vec<u8> = (0..300_000).map(|at| (at % 251) as u8).collect();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        for length in [1, 31, MOST - 1, MOST, MOST + 1, 300_000] {
+                            let (first, second) = bytes[..length].split_at(length / 3);
+                            sealer.send(ours.as_fd(), &[first, &[], second].map(IoSlice::new)).unwrap();
+                        }
+                    });
+                    for length in [1, 31, MOST - 1, MOST, MOST + 1, 300_000] {
+                        assert!(read(&mut opener, &theirs, length).unwrap() == bytes[..length], "{suite:?} {length}");
+                    }
+                });
+                assert!(sealer.half.sequence <= 5 && opener.half.sequence == sealer.half.sequence);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_changed_on_the_way_is_refused() {
+        let (mut sealer, _) = pair(Suite::Aes128Gcm);
+        let sealed = sealer.seal(b"a message").unwrap();
+        for at in 0..sealed.len() {
+            let ((_, mut opener), (mut ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+            let mut changed = sealed.clone();
+            changed[at] ^= 1;
+            ours.write_all(&changed).unwrap();
+            drop(ours);
+            let got = read(&mut opener, &theirs, 9);
+            // A longer length makes the record one that is not all there.
+            assert!(got.as_ref().map_or(true, Vec::is_empty), "byte {at}: {got:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_comes_twice_or_out_of_order_is_refused() {
+        let (mut sealer, _) = pair(Suite::Aes128Gcm);
+        let (first, second) = (sealer.seal(b"one").unwrap(), sealer.seal(b"two").unwrap());
+        for order in [[&first, &first], [&second, &first]] {
+            let ((_, mut opener), (mut ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+            order.iter().for_each(|record| ours.write_all(record).unwrap());
+            assert!(read(&mut opener, &theirs, 6).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_before_it_is_waited_for() {
+        for start in [b"KATYDID\0", b"GET / HT", b"\x17\x03\x03\xff\xff\0\0\0"] {
+            let ((_, mut opener), (mut ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+            ours.write_all(start).unwrap();
+            assert!(read(&mut opener, &theirs, 1).is_err());
+        }
+    }
+
+    #[test]
+    fn another_process_goes_on_where_the_first_one_stopped() {
+        let ((mut sealer, mut opener), (ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+        sealer.send(ours.as_fd(), &[IoSlice::new(b"first")]).unwrap();
+        assert_eq!(read(&mut opener, &theirs, 5).unwrap(), b"first");
+        let bytes: [u8; SEALS] = Seals::encode(&sealer, &opener).try_into().unwrap();
+        let mut next = Seals::decode(&bytes).unwrap();
+        next.sealer.send(ours.as_fd(), &[IoSlice::new(b"second")]).unwrap();
+        assert_eq!(read(&mut next.opener, &theirs, 6).unwrap(), b"second");
+        assert!(Seals::decode(&[9; SEALS]).is_none());
+    }
+
+    #[test]
+    fn an_alert_is_told_in_words_and_the_end_is_an_end() {
+        for (alert, is_end) in [([1, 0], true), ([2, 45], false)] {
+            let ((mut sealer, mut opener), (mut ours, mut theirs)) =
+                (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+            let begun = sealer.begin().unwrap();
+            sealer.out.extend_from_slice(&alert);
+            sealer.end(begun, ALERT).unwrap();
+            ours.write_all(&sealer.out).unwrap();
+            match read(&mut opener, &theirs, 1) {
+                Ok(got) => assert!(is_end && got.is_empty()),
+                Err(error) => assert!(!is_end && error.to_string().contains("expired"), "{error}"),
+            }
+            drop(ours);
+            assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+        }
+    }
+}

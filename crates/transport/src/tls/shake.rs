@@ -1,0 +1,182 @@
+//! The handshake, by rustls, over a socket that is read a record at a time: nothing is received that belongs to what
+//! follows.
+
+use std::io::{self, IoSlice};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{
+    CipherSuite, ClientConfig, ClientConnection, ConnectionCommon, KeyLog, ServerConfig, ServerConnection, SideData,
+};
+
+use super::identity::{Identity, TlsError, provider};
+use super::record::{SECRET, Seals, Suite, length};
+use crate::Line;
+use crate::socket::{Deadline, receive_by, send_all, wait_readable};
+
+/// How long a peer that was refused has to read why.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// What the first record of a handshake begins with.
+pub(crate) const HANDSHAKE: u8 = 22;
+
+/// Takes the secrets of application data out of a handshake.
+#[derive(Debug, Default)]
+struct Secrets(Mutex<Found>);
+
+#[derive(Debug, Default, Clone)]
+struct Found {
+    client: Option<[u8; SECRET]>,
+    server: Option<[u8; SECRET]>,
+}
+
+impl Secrets {
+    fn found(&self) -> Found {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl KeyLog for Secrets {
+    fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match label {
+            "CLIENT_TRAFFIC_SECRET_0" => found.client = secret.try_into().ok(),
+            "SERVER_TRAFFIC_SECRET_0" => found.server = secret.try_into().ok(),
+            _ => {}
+        }
+    }
+}
+
+/// The program's side: the server must be `host`. What a server says that refuses to speak TLS can be read in the plain.
+///
+/// # Errors
+/// Why not; a server that is not believed has been told.
+pub(crate) fn connect(socket: OwnedFd, host: &str, identity: Identity, deadline: Deadline) -> Result<Line, TlsError> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Host { host: host.to_owned() })?;
+    let secrets = Arc::new(Secrets::default());
+    let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
+    let config = config.with_root_certificates(identity.roots);
+    let mut config = config.with_client_auth_cert(identity.chain, identity.key)?;
+    config.resumption = Resumption::disabled();
+    config.key_log = Arc::clone(&secrets) as Arc<dyn KeyLog>;
+    let mut connection = ClientConnection::new(Arc::new(config), name)?;
+    speak(&mut connection, socket.as_fd())?;
+    if first_byte(socket.as_fd(), deadline)? == Some(b'K') {
+        // Its refusal, in a message of ours.
+        return Ok(socket.into());
+    }
+    shake(&mut connection, socket.as_fd(), deadline)?;
+    let found = secrets.found();
+    let seals = seals(&connection, found.client, found.server)?;
+    Ok(Line::new(socket, Some(seals)))
+}
+
+/// The server's side: the program must have a certificate of the authority.
+///
+/// # Errors
+/// Why not; the program has been told.
+pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadline) -> Result<Seals, TlsError> {
+    let secrets = Arc::new(Secrets::default());
+    let verifier = WebPkiClientVerifier::builder_with_provider(identity.roots, provider()).build();
+    let verifier = verifier.map_err(|error| TlsError::Failed(error.to_string()))?;
+    let config = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
+    let mut config = config.with_client_cert_verifier(verifier).with_single_cert(identity.chain, identity.key)?;
+    config.send_tls13_tickets = 0;
+    config.key_log = Arc::clone(&secrets) as Arc<dyn KeyLog>;
+    let mut connection = ServerConnection::new(Arc::new(config))?;
+    let outcome = shake(&mut connection, socket, deadline);
+    if outcome.is_err() {
+        part(socket);
+    }
+    outcome?;
+    let found = secrets.found();
+    seals(&connection, found.server, found.client)
+}
+
+/// Says nothing more, and reads what the peer has still sent: closing at once would take back what it was told.
+pub(crate) fn part(socket: BorrowedFd<'_>) {
+    let (deadline, mut scrap) = (Deadline::after(FAREWELL), [0; 4096]);
+    let mut most = 64 * scrap.len();
+    if shutdown(socket, Shutdown::Write).is_err() {
+        return;
+    }
+    while most > 0 && !deadline.has_passed() && wait_readable(socket, deadline).is_ok() {
+        match recv(socket, &mut scrap[..], RecvFlags::DONTWAIT) {
+            Ok((_, received @ 1..)) => most = most.saturating_sub(received),
+            _ => return,
+        }
+    }
+}
+
+fn seals<D: SideData>(
+    connection: &ConnectionCommon<D>,
+    sending: Option<[u8; SECRET]>,
+    receiving: Option<[u8; SECRET]>,
+) -> Result<Seals, TlsError> {
+    let suite = match connection.negotiated_cipher_suite().map(|suite| suite.suite()) {
+        Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => Suite::Aes128Gcm,
+        Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => Suite::ChaCha20Poly1305,
+        other => return Err(TlsError::Failed(format!("the suite {other:?} is not one of ours"))),
+    };
+    let both = sending.zip(receiving).ok_or_else(|| TlsError::Failed("the handshake left no secrets".to_owned()))?;
+    Ok(Seals::new(suite, both.0, both.1)?)
+}
+
+/// Speaks until the handshake is over.
+fn shake<C, D>(connection: &mut C, socket: BorrowedFd<'_>, deadline: Deadline) -> Result<(), TlsError>
+where
+    C: Deref<Target = ConnectionCommon<D>> + DerefMut,
+    D: SideData,
+{
+    loop {
+        speak(connection, socket)?;
+        if !connection.is_handshaking() {
+            return Ok(());
+        }
+        let record = receive_record(socket, deadline)?;
+        connection.read_tls(&mut &record[..])?;
+        if let Err(error) = connection.process_new_packets() {
+            // The alert that says why; whether it arrives changes nothing here.
+            let _ = speak(connection, socket);
+            return Err(error.into());
+        }
+    }
+}
+
+fn speak<D: SideData>(connection: &mut ConnectionCommon<D>, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut out = Vec::new();
+    while connection.wants_write() {
+        connection.write_tls(&mut out)?;
+    }
+    send_all(socket, &mut [IoSlice::new(&out)])
+}
+
+fn receive_record(socket: BorrowedFd<'_>, deadline: Deadline) -> Result<Vec<u8>, TlsError> {
+    let mut head = [0; 5];
+    receive_by(socket, &mut head, deadline)?;
+    let length = length(head).map_err(|_| TlsError::Plain)?;
+    let mut record = head.to_vec();
+    record.resize(head.len() + length, 0);
+    receive_by(socket, &mut record[head.len()..], deadline)?;
+    Ok(record)
+}
+
+/// The first byte that the peer sends, which stays there.
+pub(crate) fn first_byte(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<Option<u8>> {
+    let mut byte = [0];
+    loop {
+        wait_readable(socket, deadline)?;
+        match recv(socket, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Ok(None),
+            Ok(_) => return Ok(Some(byte[0])),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

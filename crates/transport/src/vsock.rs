@@ -1,0 +1,79 @@
+//! Sockets between a virtual machine and its host (`AF_VSOCK`): machines are numbers, 2 is the host, 1 this machine.
+
+#![expect(unsafe_code, reason = "the system's structure for these addresses is ours to lay out")]
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, listen, socket_with};
+
+/// Stands for every machine number, or port, of this machine.
+pub(crate) const ANY: u32 = u32::MAX;
+
+/// `struct sockaddr_vm`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    family: u16,
+    reserved: u16,
+    port: u32,
+    cid: u32,
+    flags: u8,
+    zero: [u8; 3],
+}
+
+const LENGTH: SocketAddrLen = size_of::<Place>() as SocketAddrLen;
+
+// SAFETY: the pointer is to a whole structure of the family that it names, which lives as long as the call.
+unsafe impl SocketAddrArg for Place {
+    unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
+        f(std::ptr::from_ref(self).cast(), LENGTH)
+    }
+}
+
+fn place(cid: u32, port: u32) -> Place {
+    Place { family: AddressFamily::VSOCK.as_raw(), cid, port, ..Place::default() }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::VSOCK, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Connects to a port of a machine. The system bounds the wait by itself, with two seconds.
+pub(crate) fn open(cid: u32, port: u32) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &place(cid, port))?;
+    Ok(socket)
+}
+
+/// Listens on a port for whoever reaches this machine as `cid`; port 0 is one that the system chooses.
+///
+/// # Errors
+/// What the system says: most machines have no such sockets.
+pub fn bind_vsock(cid: u32, port: u32, backlog: i32) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    bind(&socket, &place(cid, if port == 0 { ANY } else { port }))?;
+    listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// The machine number at the other end of a connection, and the port there.
+#[must_use]
+pub fn vsock_peer(socket: impl AsFd) -> Option<(u32, u32)> {
+    getpeername(socket).ok().flatten().and_then(|address| read(&address))
+}
+
+/// The port that a socket listens on.
+#[must_use]
+pub fn vsock_port(socket: impl AsFd) -> Option<u32> {
+    getsockname(socket).ok().and_then(|address| read(&address)).map(|(_, port)| port)
+}
+
+fn read(address: &rustix::net::SocketAddrAny) -> Option<(u32, u32)> {
+    let is_whole = address.address_family() == AddressFamily::VSOCK && address.addr_len() >= LENGTH;
+    // SAFETY: the system has filled in a structure of this family, and of at least its length; it is read as bytes that
+    // need no alignment.
+    let place = is_whole.then(|| unsafe { address.as_ptr().cast::<Place>().read_unaligned() })?;
+    Some((place.cid, place.port))
+}

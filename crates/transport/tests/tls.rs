@@ -1,0 +1,204 @@
+//! Who is let in by TLS, and what those hear who are not: each reason by its name, on both sides.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::thread;
+
+use common::certs::{Authority, CLIENT, EXPIRED, NOT_YET, SERVER, VALID};
+use common::proxy::Proxy;
+use common::{ECHO, PATIENCE, Path, Server, build, hello, work};
+use katydid_transport::{AUTHORITY, Address, CERTIFICATE, KEY, connect};
+use katydid_wire::handshake::LinkKind;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+/// What program and server say when the program is not served.
+fn refusal(server: &Server, address: &Address) -> (String, String) {
+    thread::scope(|scope| {
+        let accepted = scope.spawn(|| server.greet().map(drop));
+        let program = connect(address, &hello(LinkKind::STREAM), &build(), PATIENCE);
+        let program = program.map(drop).unwrap_err().to_string();
+        (program, accepted.join().unwrap().unwrap_err().to_string())
+    })
+}
+
+/// Servers and programs of one authority, and who is refused with which words.
+fn refused(server: PathBuf, client: PathBuf) -> (String, String) {
+    let server = Server::sealed(server, client);
+    let words = refusal(&server, &server.address);
+    eprintln!("program: {}\nserver: {}", words.0, words.1);
+    words
+}
+
+#[test]
+fn a_servers_certificate_is_refused_with_the_reason_on_both_sides() {
+    let authority = Authority::new("good");
+    let client = || authority.issue("alice", CLIENT, VALID);
+    for (server, at_program, at_server) in [
+        (authority.issue("127.0.0.1", SERVER, EXPIRED), "it expired 2 days ago", "has expired or is not valid yet"),
+        (authority.issue("127.0.0.1", SERVER, NOT_YET), "it is not valid before", "has expired or is not valid yet"),
+        (authority.issue("gpu7", SERVER, VALID), "it is for gpu7 and not for 127.0.0.1", "is it for the name"),
+        (
+            authority.issue("127.0.0.2", SERVER, VALID),
+            "it is for 127.0.0.2 and not for 127.0.0.1",
+            "is it for the name",
+        ),
+        (authority.issue("127.0.0.1", CLIENT, VALID), "it is for another purpose", "for another purpose"),
+    ] {
+        let (program, server) = refused(server, client());
+        assert!(program.contains(at_program), "{program}");
+        assert!(server.contains(at_server) && server.contains("refuses us"), "{server}");
+    }
+}
+
+#[test]
+fn a_server_of_another_authority_is_refused() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let (server, client) = (theirs.issue("127.0.0.1", SERVER, VALID), ours.issue("alice", CLIENT, VALID));
+    // The server knows ours, so that it is the program who refuses.
+    ours.give_to(&server);
+    let (program, server) = refused(server, client);
+    assert!(program.contains("of another authority"), "{program}");
+    assert!(server.contains("of another authority"), "{server}");
+}
+
+/// The program's own look at its certificate is passed over: what counts here is the server's.
+#[test]
+fn a_programs_certificate_is_refused_with_the_reason_on_both_sides() {
+    let (good, other) = (Authority::new("good"), Authority::new("other"));
+    let server = || good.issue("127.0.0.1", SERVER, VALID);
+    let stranger = other.issue("mallory", CLIENT, VALID);
+    let (program, at_server) = refused(server(), stranger.clone());
+    assert!(program.contains("of another authority than our authority.pem"), "{program}");
+    assert!(at_server.contains("another authority"), "{at_server}");
+    let (program, at_server) = refused(server(), good.issue("alice", SERVER, VALID));
+    assert!(program.contains("for another purpose"), "{program}");
+    assert!(at_server.contains("for another purpose"), "{at_server}");
+}
+
+/// Nobody gets as far as the network with a certificate that no server would believe.
+#[test]
+fn a_program_looks_at_its_own_certificate_first() {
+    let authority = Authority::new("good");
+    let server = Server::sealed(authority.issue("127.0.0.1", SERVER, VALID), PathBuf::new());
+    let Address::Tls { host, port, .. } = server.address.clone() else { unreachable!() };
+    let told = |certs: Option<PathBuf>| {
+        let address = Address::Tls { host: host.clone(), port, certs };
+        let told = connect(&address, &hello(LinkKind::STREAM), &build(), PATIENCE);
+        told.map(drop).unwrap_err().to_string()
+    };
+    let mine = |valid| authority.issue("alice", CLIENT, valid);
+    assert!(told(Some(mine(EXPIRED))).contains("certificate.pem: it expired 2 days ago"));
+    assert!(told(Some(mine(NOT_YET))).contains("certificate.pem: it is not valid before"));
+    assert!(told(None).contains("--certs"));
+    let (open, broken, unknown) = (mine(VALID), mine(VALID), mine(VALID));
+    fs::set_permissions(open.join(KEY), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    assert!(told(Some(open)).contains("key.pem: others can read this key"));
+    fs::write(broken.join(CERTIFICATE), "no certificate").unwrap();
+    assert!(told(Some(broken)).contains("certificate.pem: it holds no certificate"));
+    Authority::new("other").give_to(&unknown);
+    assert!(told(Some(unknown)).contains("certificate.pem: it is of another authority"));
+    assert!(told(Some("/no/such/folder".into())).contains("/no/such/folder/authority.pem: No such file"));
+}
+
+#[test]
+fn who_speaks_plainly_to_tls_is_told_and_the_other_way_round() {
+    let (sealed, plain) = (Server::new(Path::Tls), Server::new(Path::Tcp));
+    let (Address::Tls { host, port, certs }, Address::Tcp { port: plain_port, .. }) =
+        (sealed.address.clone(), plain.address.clone())
+    else {
+        unreachable!()
+    };
+    let (program, server) = refusal(&sealed, &Address::Tcp { host: host.clone(), port });
+    assert!(program.contains("takes TLS only") && server.contains("takes TLS only"), "{program}; {server}");
+    let (program, server) = refusal(&plain, &Address::Tls { host, port: plain_port, certs });
+    assert!(program.contains("does not speak TLS") && server.contains("does not speak TLS"), "{program}; {server}");
+}
+
+/// A peer of some other make, which believes the authority and shows what lies in a folder, or nothing.
+fn other_make(authority: &Authority, certs: Option<PathBuf>) -> rustls::ClientConnection {
+    let folder = authority.issue("nobody", CLIENT, VALID);
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(folder.join(AUTHORITY)).unwrap()).unwrap();
+    let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into());
+    let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let config = match certs {
+        None => config.with_no_client_auth(),
+        Some(folder) => {
+            let chain = vec![CertificateDer::from_pem_file(folder.join(CERTIFICATE)).unwrap()];
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(folder.join(KEY)).unwrap()).unwrap()
+        }
+    };
+    rustls::ClientConnection::new(config.into(), ServerName::try_from("127.0.0.1").unwrap()).unwrap()
+}
+
+/// It hears TLS's own word for what is wrong, and the server says it in its own words.
+#[test]
+fn a_program_of_another_make_is_refused_by_the_same_rules() {
+    let (authority, other) = (Authority::new("good"), Authority::new("other"));
+    let server = Server::sealed(authority.issue("127.0.0.1", SERVER, VALID), PathBuf::new());
+    let Address::Tls { port, .. } = server.address else { unreachable!() };
+    for (certs, alert, at_server) in [
+        (None, "CertificateRequired", "it has none"),
+        (Some(authority.issue("alice", CLIENT, EXPIRED)), "CertificateExpired", "it expired 2 days ago"),
+        (Some(authority.issue("alice", CLIENT, NOT_YET)), "CertificateExpired", "it is not valid before"),
+        (Some(other.issue("mallory", CLIENT, VALID)), "UnknownCA", "of another authority"),
+    ] {
+        let mut client = other_make(&authority, certs);
+        thread::scope(|scope| {
+            let accepted = scope.spawn(|| server.greet().map(drop));
+            let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let mut stream = rustls::Stream::new(&mut client, &mut socket);
+            let told = stream.write_all(b"hello").and_then(|()| stream.read(&mut [0; 1])).unwrap_err().to_string();
+            assert!(told.contains(alert), "{told}");
+            let told = accepted.join().unwrap().unwrap_err().to_string();
+            assert!(told.contains(at_server), "{told}");
+        });
+    }
+}
+
+/// Nothing older than TLS 1.3 is spoken, and bytes that are no handshake end it.
+#[test]
+fn what_is_no_handshake_is_refused() {
+    let server = Server::new(Path::Tls);
+    let Address::Tls { port, .. } = server.address else { unreachable!() };
+    for bytes in [&b"\x16\x03\x01\xff\xff"[..], b"\x16\x03\x01\x00\x02\x01\x00", b"\x16\x03\x03\x00\x00", b"\x16"] {
+        thread::scope(|scope| {
+            let accepted = scope.spawn(|| server.greet().map(drop));
+            let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            socket.write_all(bytes).unwrap();
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+            // Whatever comes back, it ends.
+            let _ = socket.read_to_end(&mut Vec::new());
+            assert!(accepted.join().unwrap().is_err());
+        });
+    }
+}
+
+/// What passes over the network is not what was said.
+#[test]
+fn a_network_sees_nothing_of_what_is_said() {
+    for (path, is_seen) in [(Path::Tcp, true), (Path::Tls, false)] {
+        let server = Server::new(path);
+        let proxy = Proxy::to(&server.address);
+        proxy.there.record();
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| work(server.serve()));
+            let connection = connect(&proxy.address, &hello(LinkKind::STREAM), &build(), PATIENCE).unwrap();
+            let mut reply = Vec::new();
+            connection.link.call(ECHO, 0, &[b"in the clear?"], &mut reply).unwrap();
+            assert_eq!(reply, b"in the clear?");
+            drop(connection);
+            worker.join().unwrap();
+        });
+        let seen = proxy.there.recorded().windows(13).any(|bytes| bytes == b"in the clear?");
+        assert_eq!(seen, is_seen, "{path:?}");
+    }
+}

@@ -1,0 +1,54 @@
+//! An authority and what it has issued, made with `katydid certs` as a user would.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::places::Places;
+use crate::program::{self, Outcome};
+use crate::server::ServerError;
+use crate::way::katydid;
+
+/// Far more than it takes to make a key, on a busy machine too.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Folders of certificates.
+#[derive(Debug)]
+pub struct Certs {
+    folder: PathBuf,
+}
+
+impl Certs {
+    /// An authority of its own, a certificate for a server on loopback, and one for a program, in a new folder.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError`], with what `katydid certs` said.
+    pub fn make(places: &Places, folder: &Path) -> Result<Self, ServerError> {
+        let certs = Self { folder: folder.to_owned() };
+        let authority = folder.join("authority").display().to_string();
+        let issue = |purpose, name| {
+            let output = folder.join(purpose).display().to_string();
+            run(places, &["certs", purpose, &authority, "-o", &output, "--name", name])
+        };
+        run(places, &["certs", "init", &authority])?;
+        issue("server", "127.0.0.1")?;
+        issue("client", "tester")?;
+        Ok(certs)
+    }
+
+    /// For `serve --certs`.
+    pub fn server(&self) -> PathBuf {
+        self.folder.join("server")
+    }
+
+    /// For `run --certs`.
+    pub fn client(&self) -> PathBuf {
+        self.folder.join("client")
+    }
+}
+
+fn run(places: &Places, arguments: &[&str]) -> Result<Outcome, ServerError> {
+    let failed = |log: String| ServerError::Silent { log };
+    let outcome = program::run(&mut katydid(places, arguments), LIMIT).map_err(|error| failed(error.to_string()))?;
+    if outcome.status.success() { Ok(outcome) } else { Err(failed(outcome.errors())) }
+}

@@ -1,0 +1,67 @@
+//! Jobs whose server is behind TLS: connections are let go of and made anew, with certificates that may be others by then.
+
+use anyhow::{Result, ensure};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program;
+use katydid_tests::server::Server;
+use katydid_tests::watch::PATIENCE;
+use katydid_tests::way::Way;
+
+use crate::failover;
+use crate::scenarios::{self, LOOP, Scenario, kept_loop, went_on};
+use crate::stage::{LIMIT, Stage, continues, said};
+
+/// What of the scenarios has to do with connections, and one of its own.
+const SCENARIOS: [(&str, Scenario); 4] = [
+    ("a_restored_program_is_checkpointed_again_at_its_very_first_frame", scenarios::a_chain_of_restores),
+    ("a_worker_killed_after_a_checkpoint_is_replaced", failover::replaced),
+    ("a_server_of_another_authority_takes_a_session_over", another_authority),
+    ("a_server_of_another_authority_takes_a_running_session_over", migrated),
+];
+
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    SCENARIOS.into_iter().map(|(name, scenario)| (name, scenario, "tls"))
+}
+
+/// The address behind TLS of a server, with certificates that it lets in.
+fn address(server: &Server) -> Result<String> {
+    match Way::sealed(server) {
+        Some(Way::Served { address, .. }) => Ok(address),
+        _ => anyhow::bail!("the server is not behind TLS"),
+    }
+}
+
+/// Restored where its old certificate is worth nothing, with one that is.
+fn another_authority(places: &Places, way: &str) -> Result<()> {
+    let mut stage = Stage::new(places, way)?;
+    let mut job = stage.start("moved", LOOP, &[], &[70])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    scenarios::was_stopped(job)?;
+    let server = Server::start_sealed(places, &driver_under_test())?;
+    stage.way = Way::Served { name: "tls", address: address(&server)?, as_stream: false };
+    stage.server = server;
+    let outcome = stage.restore("moved", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+/// With the certificates of its old server it is refused, and goes on there; with those of the new one it moves.
+fn migrated(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let other = Server::start_sealed(places, &driver_under_test())?;
+    let mut job = stage.start("mover", LOOP, &[], &[60, 80])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let (there, wrong) = (address(&other)?, address(&stage.server)?);
+    let (place, _) = there.split_once('?').unwrap_or((&there, ""));
+    let (_, certs) = wrong.split_once("?certs=").unwrap_or(("", ""));
+    let refused = program::run(&mut job.migrate_command(place, &["--certs", certs]), PATIENCE)?;
+    ensure!(!refused.status.success() && refused.errors().contains("another authority"), "{}", said(&refused));
+    ensure!(job.holds_itself()?, "the job did not go on to its second point");
+    let moved = program::run(&mut job.migrate_command(&there, &[]), PATIENCE)?;
+    ensure!(moved.status.success(), "not moved: {}--- the job\n{}", said(&moved), job.errors_so_far()?);
+    stage.server.workers_of(0)?;
+    went_on(places, job)?;
+    stage.is_clean()
+}
