@@ -15,6 +15,10 @@ use std::sync::Arc;
 const MAX_THREADS: u32 = 1024;
 /// 32-bit registers of a multiprocessor.
 const REGISTERS: u32 = 65536;
+/// What calls of [`GRID_CALLS`] mean where no text says so.
+const GRID_SYNC: &str = include_str!("device_runtime/grid_sync.ptx");
+/// Functions of it.
+const GRID_CALLS: [&str; 2] = ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"];
 
 /// A linked and decoded program.
 #[derive(Debug)]
@@ -39,11 +43,18 @@ pub enum ReferenceKind {
     Surface,
 }
 
+/// The text of the device's library, if these texts name what is in it.
+fn provided(sources: &[&str]) -> Option<&'static str> {
+    let is_called = |source: &&str| GRID_CALLS.iter().any(|name| source.contains(name));
+    sources.iter().any(is_called).then_some(GRID_SYNC)
+}
+
 impl Program {
     /// Links and decodes PTX texts; variables are placed in `memory`. When this fails, what was allocated is the
     /// caller's to free.
     pub fn load(sources: &[&str], memory: &mut dyn GlobalMemory, target: Target) -> Result<Self, LoadError> {
-        let modules = sources.iter().map(|source| parse(source, target)).collect::<Result<Vec<_>, _>>()?;
+        let texts = sources.iter().copied().chain(provided(sources));
+        let modules = texts.map(|source| parse(source, target)).collect::<Result<Vec<_>, _>>()?;
         let linked = Linked::new(&modules)?;
         let globals = globals::place(&linked, memory)?;
         check_const(globals.const_bytes)?;

@@ -253,6 +253,40 @@ fn cooperative_blocks_wait_for_each_other_on_one_thread() {
     assert_eq!(device.words(output, 3), [12; 3]);
 }
 
+/// Three steps of a grid that waits for itself by the calls of the device's library, which no text of the program has: how
+/// many threads had come after the last wait, and what that wait returned.
+fn waited_by_calls(cooperative: bool) -> [u32; 2] {
+    let declarations = ".global .u32 arrived = 0;
+        .extern .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope);
+        .extern .func (.param .b32 result) cudaCGSynchronize(.param .b64 handle, .param .b32 flags);";
+    let handle = "{ .param .b32 s; .param .b64 h; st.param.b32 [s], 1;
+        call (h), cudaCGGetIntrinsicHandle, (s); ld.param.b64 %d5, [h]; }";
+    let step = "atom.global.add.u32 %r4, [arrived], 1;
+        { .param .b64 h; .param .b32 f; .param .b32 r; st.param.b64 [h], %d5; st.param.b32 [f], 0;
+        call (r), cudaCGSynchronize, (h, f); ld.param.b32 %r6, [r]; }";
+    let body = format!(
+        "{handle} {step} {step} {step} ld.global.u32 %r5, [arrived]; st.global.u32 [%d4], %r5; st.global.u32 [%d4+4], %r6;"
+    );
+    let device = Device::default();
+    let output = device.put(&[0; 8]);
+    let program = device.load(&kernel(declarations, &body)).unwrap();
+    let mut launch = launch(&program, [4, 1, 1], [3, 2, 1], &[output]);
+    launch.cooperative = cooperative;
+    run(&launch, &device, 1, &Switch::new()).unwrap();
+    let words = device.words(output, 2);
+    [words[0], words[1]]
+}
+
+#[test]
+fn a_grid_waits_by_the_calls_of_the_library() {
+    assert_eq!(waited_by_calls(true), [4 * 6 * 3, 0]);
+}
+
+#[test]
+fn a_grid_that_is_not_cooperative_cannot_wait_for_itself() {
+    assert_eq!(waited_by_calls(false)[1], 1);
+}
+
 #[test]
 fn impossible_launches_are_refused() {
     let device = Device::default();

@@ -129,14 +129,18 @@ impl State {
         containers.into_iter().try_for_each(|container| self.add_image(container, name))
     }
 
-    /// Members without device code are left alone.
+    /// Members without device code are left alone, and so are those with machine code alone: what is called of them is missed
+    /// by its name at the end. The library of the device runtime is such, and its functions are known here.
     fn add_library(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
         let members = members_of_library(data).map_err(|_| Refusal {
             code: CUresult::ERROR_UNKNOWN,
             log: format!("error: '{name}' is not a library of object files"),
         })?;
         let containers = members.into_iter().filter_map(|member| containers_of_object(member).ok()).flatten();
-        containers.into_iter().try_for_each(|container| self.add_image(container, name))
+        containers.into_iter().try_for_each(|container| match self.add_image(container, name) {
+            Err(refusal) if refusal.code == CUresult::ERROR_NO_BINARY_FOR_GPU => Ok(()),
+            added => added,
+        })
     }
 
     /// The texts of an image that suit the device, each checked for itself.
