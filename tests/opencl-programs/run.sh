@@ -50,7 +50,7 @@ export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu POCL_CACHE_DIR=$sc
 socket=$scratch/server.sock
 "$katydid" serve --driver soft --listen "unix:$socket" --listen tcp://127.0.0.1:0 2>"$out/server.log" &
 server=$!
-trap 'kill $server; rm -rf "$scratch"' EXIT
+trap 'kill $server; wait $server; rm -rf "$scratch"' EXIT
 address() { grep -o 'tcp://127.0.0.1:[0-9]*' "$out/server.log" | head -1; }
 until [ -S "$socket" ] && [ -n "$(address)" ]; do sleep 0.1; kill -0 $server || exit 1; done
 
