@@ -50,8 +50,8 @@ pub trait Kept {
         None
     }
 
-    /// Gives back what [`Ahead::run`] has left for a snapshot that is not taken, if that can be done at this moment; else
-    /// false.
+    /// Gives back what [`Ahead::run`] has left for a snapshot that is not taken, and what one that was taken has used, if that
+    /// can be done at this moment; else false.
     fn tidy(&mut self) -> bool {
         true
     }

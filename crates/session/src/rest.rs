@@ -65,12 +65,9 @@ impl Kept for Session {
     }
 
     fn tidy(&mut self) -> bool {
-        let is_at_rest = Kept::look(self).is_ok();
-        if is_at_rest {
-            self.snapshots.tidy();
-        }
+        let is_tidy = Kept::look(self).is_ok() && self.snapshots.tidy();
         self.reenter();
-        is_at_rest
+        is_tidy
     }
 
     fn look_ahead(&mut self, full: bool) -> Option<Box<dyn Ahead>> {

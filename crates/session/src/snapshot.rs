@@ -112,8 +112,9 @@ impl Snapshots {
 
     /// Gives back what snapshots hold of devices, for a program that needs it; false when that was nothing.
     pub(crate) fn make_way(&self) -> bool {
-        let had_some = self.aside.clear();
-        self.settle() || had_some
+        // A snapshot leaves its memory aside when it is written.
+        let was_busy = self.settle();
+        self.aside.clear() || was_busy
     }
 
     /// Waits until no snapshot is being written; false when none was.
@@ -124,9 +125,11 @@ impl Snapshots {
         was_busy
     }
 
-    /// Gives back what lies ready for a snapshot that is not taken; only while the GPU is at rest.
-    pub(crate) fn tidy(&self) {
+    /// Gives back what snapshots have left aside, only while the GPU is at rest; false when one that is being written will leave
+    /// more.
+    pub(crate) fn tidy(&self) -> bool {
         self.aside.clear();
+        self.busy.lock().is_empty()
     }
 
     /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.

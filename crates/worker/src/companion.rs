@@ -152,7 +152,7 @@ struct Serving {
     is_paused: bool,
     /// The image for the next snapshot.
     output: Option<Output>,
-    /// Something was done ahead of a snapshot that has not begun.
+    /// Something was done ahead of a snapshot, or one was taken: memory lies aside, or will.
     has_leftovers: bool,
     at_hand: AtHand,
 }
@@ -240,7 +240,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Has a thread see to it that what no snapshot has used is given back.
+    /// Has a thread see to it that memory aside is given back.
     fn tidy(&mut self, control: &Control) {
         if std::mem::take(&mut self.has_leftovers) {
             let control = control.clone();
@@ -260,7 +260,7 @@ impl Serving {
         let driver = self.companion.driver.clone();
         let order = Order { session, options, output, driver };
         snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.seat.under_way, order)?;
-        self.has_leftovers = false;
+        self.has_leftovers = true;
         Ok(())
     }
 

@@ -6,8 +6,9 @@
 //! copied once more. What changes all the time would be copied for nothing, so only that is brought ahead which stays the
 //! same for a while.
 //!
-//! What is mapped here is unmapped only while the GPU is at rest: a driver that unmaps waits for every stream, and (to judge
-//! by a program that stood still on an H200) lets nobody in meanwhile who could write what a stream waits for.
+//! What is mapped here, or was used by a snapshot, is unmapped only while the GPU is at rest: a driver that unmaps waits for
+//! every stream, and (to judge by programs that stood still on an H200) lets nobody in meanwhile who could write what a
+//! stream waits for.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,6 +64,15 @@ impl Aside {
     pub(super) fn clear(&self) -> bool {
         let ready = self.take();
         ready.spare.is_some() || !ready.used.is_empty()
+    }
+
+    /// Takes memory that a snapshot has used.
+    pub(super) fn keep(&self, spare: Scratch) {
+        let mut ready = self.lock();
+        match ready.spare {
+            Some(_) => ready.used.push(spare),
+            None => ready.spare = Some(spare),
+        }
     }
 
     /// Whether there is nothing to give back.

@@ -16,7 +16,7 @@ use katydid_driver::Driver;
 use katydid_image::{ChunkId, FileEntry, Region, Sink};
 use katydid_keep::{CaptureOptions, Progress};
 
-use super::ahead::Ready;
+use super::ahead::{Aside, Ready};
 use super::area::{Area, Other, Place, Way};
 use super::areas::{Areas, Wanted, areas};
 use super::carrier::Carrier;
@@ -47,8 +47,8 @@ struct Piece {
     spare: Option<u64>,
 }
 
-/// Contents that the program cannot change any more; [`Captured::write`] brings them to the image. Spare memory goes with
-/// the value, not before: a driver may wait with that for a stream of the program that runs again.
+/// Contents that the program cannot change any more; [`Captured::write`] brings them to the image. Spare memory is not given
+/// back with the value, but when the GPU is at rest: a driver waits with that for streams of the program, which runs again.
 pub(super) struct Captured {
     driver: Arc<Driver>,
     carrier: Option<Carrier>,
@@ -57,10 +57,19 @@ pub(super) struct Captured {
     records: Vec<u8>,
     pieces: Vec<Piece>,
     spare: Option<Scratch>,
+    aside: Aside,
     changed: u64,
     known: Known,
     /// Ends of contexts wait for it.
     _behind: Behind,
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if let Some(spare) = self.spare.take() {
+            self.aside.keep(spare);
+        }
+    }
 }
 
 /// What belongs into the session's part of a manifest.
@@ -118,7 +127,20 @@ impl Session {
         let regions = areas.all.into_iter().map(|area| area.region).collect();
         let behind = self.snapshots.begin(spare.as_ref().map_or(0, Scratch::size));
         let known = self.snapshots.known.clone();
-        Ok(Captured { driver, carrier, progress, regions, records, pieces, spare, changed, known, _behind: behind })
+        let aside = self.snapshots.aside.clone();
+        Ok(Captured {
+            driver,
+            carrier,
+            progress,
+            regions,
+            records,
+            pieces,
+            spare,
+            aside,
+            changed,
+            known,
+            _behind: behind,
+        })
     }
 }
 

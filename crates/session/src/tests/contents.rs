@@ -221,6 +221,15 @@ impl Stage {
         assert_eq!(self.call(&kdContextReset { context: 1, device: 0 }).status, 0);
     }
 
+    /// What a snapshot has used goes only when it is written and the GPU at rest.
+    fn give_back(&mut self, taken: impl Sized) {
+        let tidy = |stage: &mut Self| katydid_keep::Kept::tidy(&mut stage.session);
+        assert!(!tidy(self), "a snapshot is under way");
+        drop(taken);
+        assert!(tidy(self));
+        assert_eq!(self.session.snapshots.held(), 0);
+    }
+
     /// A checkpoint, with the bytes that its program might have changed.
     fn keep(&mut self, image: &Image, full: bool) -> Result<(u64, u64), SnapshotError> {
         let writer = image.begin(Options::default())?;
@@ -231,6 +240,7 @@ impl Stage {
         let part = taken.write(&writer)?;
         assert_eq!(progress.done(), progress.total());
         let committed = writer.commit(Manifest { sessions: vec![part], ..Manifest::default() })?;
+        self.give_back(taken);
         Ok((changed, committed.sizes.added))
     }
 }
@@ -248,7 +258,9 @@ fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnc
     drop(ahead);
     let part = taken.write(&writer).unwrap();
     let committed = writer.commit(Manifest { sessions: vec![part], ..Manifest::default() }).unwrap();
-    (left, taken.changed(), committed.sizes.added)
+    let changed = taken.changed();
+    stage.give_back(taken);
+    (left, changed, committed.sizes.added)
 }
 
 fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, SnapshotError> {
