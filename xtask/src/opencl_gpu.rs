@@ -29,7 +29,7 @@ use crate::{gpu, opencl_rates};
 /// Limits of the steps. What works takes half of them.
 const TESTS_LIMIT: Duration = Duration::from_secs(90);
 const BENCH_LIMIT: Duration = Duration::from_secs(80);
-const CHECKPOINTS_LIMIT: Duration = Duration::from_secs(150);
+const CHECKPOINTS_LIMIT: Duration = Duration::from_secs(240);
 /// Of one command about a job.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The program that is checkpointed and moved: MiB, steps, milliseconds between two.

@@ -1,4 +1,4 @@
-//! clpeak natively and through Katydid, in turns: what kernels reach, what transfers reach, and the latency of launches.
+//! clpeak natively and through Katydid, in turns: what kernels reach, and the latency of launches.
 //!
 //! Of each figure the best of all rounds counts, since what disturbs makes everything slower.
 
@@ -20,9 +20,8 @@ use crate::output::line;
 const ROUNDS: usize = 2;
 /// Of one run.
 const LIMIT: Duration = Duration::from_secs(40);
-/// What is measured: kernels, copies, launches.
-const ARGUMENTS: [&str; 5] =
-    ["--global-bandwidth", "--compute-sp", "--compute-integer", "--transfer-bandwidth", "--kernel-latency"];
+/// What is measured: kernels and launches. Copies are part of `katydid bench opencl`.
+const ARGUMENTS: [&str; 4] = ["--global-bandwidth", "--compute-sp", "--compute-integer", "--kernel-latency"];
 /// The section of the figure that is better when it is smaller.
 const LATENCY: &str = "latency";
 
