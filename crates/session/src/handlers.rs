@@ -43,8 +43,7 @@ pub(crate) use array::{
     kdMipmapCreate, kdMipmapLevel, refund,
 };
 pub(crate) use context::{
-    kdContextCreate, kdContextLimit, kdContextRecord, kdContextRelease, kdContextReset, kdContextRetain,
-    kdContextSetLimit, kdContextWait,
+    kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
 };
 pub(crate) use copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 pub(crate) use device::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdPeerAtomics};

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUcontext, CUevent, CUresult};
 use katydid_graph::Call;
-use katydid_wire::message::{kdContextRecord, kdContextWait};
+use katydid_wire::message::{cuCtxRecordEvent, cuCtxWaitEvent};
 
 use crate::graph;
 use crate::handle::object;
@@ -20,7 +20,7 @@ pub(crate) fn record(context: CUcontext, event: CUevent) -> Result<(), CUresult>
     }
     graph::of_process().forbid(Call::Context(context.slot.handle))?;
     event.was_recorded.store(true, Ordering::Relaxed);
-    shim()?.session.enqueue(context.wire(), &kdContextRecord { context: context.wire(), event: event.wire() })
+    shim()?.session.enqueue(context.wire(), &cuCtxRecordEvent { hCtx: context.wire(), hEvent: event.wire() })
 }
 
 /// What the context's streams get from now on waits for the event.
@@ -30,5 +30,5 @@ pub(crate) fn wait(context: CUcontext, event: CUevent) -> Result<(), CUresult> {
     context.check_active()?;
     graph::of_process().check_event(handle)?;
     graph::of_process().forbid(Call::Context(context.slot.handle))?;
-    shim()?.session.enqueue(context.wire(), &kdContextWait { context: context.wire(), event: event.wire() })
+    shim()?.session.enqueue(context.wire(), &cuCtxWaitEvent { hCtx: context.wire(), hEvent: event.wire() })
 }

@@ -4,15 +4,15 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use katydid_cuda_sys::{CUcontext, CUevent, CUresult};
+use katydid_cuda_sys::{CUcontext, CUresult};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdContextCreate, kdContextCreateReply, kdContextLimit, kdContextLimitReply, kdContextRecord, kdContextRelease,
+    kdContextCreate, kdContextCreateReply, kdContextLimit, kdContextLimitReply, kdContextRelease,
     kdContextReleaseReply, kdContextReset, kdContextResetReply, kdContextRetain, kdContextRetainReply,
-    kdContextSetLimit, kdContextSetLimitReply, kdContextWait,
+    kdContextSetLimit, kdContextSetLimitReply,
 };
 
-use super::{Called, Enqueued, done};
+use super::{Called, done};
 use crate::ask::ask;
 use crate::fault::Fault;
 use crate::gather;
@@ -41,33 +41,6 @@ fn set_flags(session: &Session, device: i32, flags: u32) -> Result<(), CUresult>
     }
     // SAFETY: takes numbers only.
     unsafe { session.driver().cuDevicePrimaryCtxSetFlags_v2(device, flags) }.ok()
-}
-
-/// Records an event of everything that the context's streams hold. What a snapshot has in them comes to its end before.
-pub(crate) fn kdContextRecord(session: &mut Session, head: &FrameHead, message: kdContextRecord) -> Enqueued {
-    let (context, event) = ends_of_context_event(session, head, message.context, message.event)?;
-    // SAFETY: takes two handles of the driver's own.
-    Ok(unsafe { session.driver().cuCtxRecordEvent(context, event) })
-}
-
-/// Has all streams of a context wait for an event. Those in which a snapshot is carried away would wait too, maybe for what
-/// the program does only when it has its snapshot; so that comes to its end before.
-pub(crate) fn kdContextWait(session: &mut Session, head: &FrameHead, message: kdContextWait) -> Enqueued {
-    let (context, event) = ends_of_context_event(session, head, message.context, message.event)?;
-    // SAFETY: as above.
-    Ok(unsafe { session.driver().cuCtxWaitEvent(context, event) })
-}
-
-/// Both handles, when no snapshot is under way any more.
-fn ends_of_context_event(
-    session: &mut Session,
-    head: &FrameHead,
-    context: u32,
-    event: u32,
-) -> Result<(CUcontext, CUevent), Fault> {
-    let handles = (session.handle(head, context)?, session.handle(head, event)?);
-    session.snapshots.settle();
-    Ok(handles)
 }
 
 /// The worker's own reference if it took one in advance, else a new one.

@@ -39,10 +39,9 @@ impl Carrier {
         // SAFETY: the caller has retained the context.
         unsafe { driver.cuCtxSetCurrent(context) }.ok()?;
         let mut streams = [CUstream::NULL; STREAMS];
-        let (flags, priority) = (stream_flags::NON_BLOCKING, priority(driver)?);
         for stream in &mut streams {
             // SAFETY: the output is a local.
-            *stream = ask(|out| unsafe { driver.cuStreamCreateWithPriority(out, flags, priority) })?;
+            *stream = ask(|out| unsafe { driver.cuStreamCreate(out, stream_flags::NON_BLOCKING) })?;
         }
         let kernel = seed.map(|seed| HashKernel::load(driver, seed)).transpose()?;
         if let Some(kernel) = &kernel {
@@ -51,14 +50,4 @@ impl Carrier {
         }
         Ok(Self { device, context, streams, kernel })
     }
-}
-
-/// A priority that programs hardly use. A GPU has few queues for the streams of one priority, and what waits for a value in one of them
-/// holds up all streams that share it: a snapshot must not wait for what the program does later.
-fn priority(driver: &Driver) -> Result<i32, CUresult> {
-    let (mut least, mut greatest) = (0, 0);
-    // SAFETY: both outputs are locals; the context is current.
-    unsafe { driver.cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest) }.ok()?;
-    // Smaller numbers are greater priorities. Libraries use the greatest one, frameworks the first few.
-    Ok(if least - greatest > 1 { greatest + 1 } else { greatest })
 }
