@@ -97,7 +97,8 @@ impl<'a> Supervisor<'a> {
 /// Copies, fills and reads back until it is over.
 fn copies(caller: Caller<'_>, address: u64, over: &AtomicBool) -> u32 {
     let mut rounds = 0_u32;
-    while !over.load(Ordering::Relaxed) {
+    // Once at least: all rounds of the supervisor may be over before this thread is first let run.
+    while rounds == 0 || !over.load(Ordering::Relaxed) {
         let data: Vec<u8> = (0..1000_u32).map(|at| (at + rounds) as u8).collect();
         caller.enqueue(&kdCopyIn { destination: address, stream: 0, data: &data });
         caller.enqueue(&kdFill {
@@ -120,7 +121,8 @@ fn copies(caller: Caller<'_>, address: u64, over: &AtomicBool) -> u32 {
 fn functions(caller: Caller<'_>, ran: &AtomicU32, sent: &Barrier, over: &AtomicBool) -> u32 {
     caller.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
     let mut rounds = 0;
-    while !over.load(Ordering::Relaxed) {
+    // Once at least: who waits for the first function would wait for ever.
+    while rounds == 0 || !over.load(Ordering::Relaxed) {
         rounds += 1;
         caller.enqueue(&kdHostFunction { stream: 3, token: rounds.into() });
         if rounds == 1 {
