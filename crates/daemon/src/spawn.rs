@@ -103,6 +103,13 @@ fn prepare(control: RawFd, parent: u32) -> io::Result<()> {
     // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` says so) the
     // worker runs with randomisation on, which only restoring from an image will mind: so the result is not checked.
     unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+    // Rust's runtime gives each thread a second stack, mapped wherever there is room just then, for a handler of these two
+    // signals, which it sets unless they are taken. That would be in the way of the driver's memory, whose addresses
+    // depend on what is mapped. The worker sets them back once the runtime has started.
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: no handler of ours is set, and the one that the server has is of no use after the exec.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
     // SAFETY: this option takes one integer.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     // The server may have died before the line above took effect.

@@ -10,5 +10,5 @@ mod table;
 
 pub use choice::DriverChoice;
 pub use error::DriverError;
-pub use open::{OpenLibrary, open};
+pub use open::{OpenLibrary, load_compilers, open};
 pub use table::Driver;

@@ -30,6 +30,9 @@ const USUAL_PLACES: [&str; 5] = [
     "/usr/lib/wsl/lib/libcuda.so.1",
 ];
 
+/// Libraries that NVIDIA's loads when it first compiles text, unless it finds the outcome in its cache.
+const COMPILERS: [&str; 2] = ["libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"];
+
 /// An initialised driver library.
 #[derive(Debug)]
 pub struct OpenLibrary {
@@ -92,6 +95,19 @@ fn open_gpu() -> Result<OpenLibrary, DriverError> {
         .filter(|path| path.exists())
         .find_map(|path| open_real(path).ok())
         .map_or(first, Ok)
+}
+
+/// Loads what NVIDIA's driver compiles with, for good; what is not there is left out. A process that does so before it opens
+/// the driver has the same addresses in use whether anything is compiled or not, and the driver the same ones to choose from.
+pub fn load_compilers() {
+    for name in COMPILERS {
+        let usual = USUAL_PLACES.iter().map(|driver| Path::new(driver).with_file_name(name));
+        let library = [PathBuf::from(name)].into_iter().chain(usual).find_map(|path| {
+            // SAFETY: a library of the driver, whose constructors run as they would later.
+            unsafe { unix::Library::open(Some(path), unix::RTLD_LAZY | unix::RTLD_LOCAL) }.ok()
+        });
+        std::mem::forget(library);
+    }
 }
 
 /// Opens `path` unless it is softcuda, which `auto` must not take for a GPU.

@@ -24,6 +24,9 @@ const SILENCE: Duration = Duration::from_secs(600);
 const PARTING: Duration = Duration::from_secs(2);
 /// Between two looks whether a program that is taken up has failed to come.
 const LOOK: Duration = Duration::from_millis(50);
+/// Workers that are asked one after the other to rebuild a session, while addresses are others than before. One of fifty
+/// was seen to have such.
+const WORKERS: u32 = 4;
 /// Largest state file that is taken from a worker.
 const MAX_STATE: usize = 1 << 30;
 
@@ -67,6 +70,19 @@ impl<'a> Catalogue<'a> {
     }
 }
 
+/// What sessions are rebuilt from, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Rebuild<'a> {
+    /// The checkpoint.
+    pub catalogue: &'a Catalogue<'a>,
+    /// The image's folder, if it has one.
+    pub directory: Option<BorrowedFd<'a>>,
+    /// Whether the program lives on, and has its host memory itself.
+    pub device_only: bool,
+    /// Devices to use in place of the session's own, a line each.
+    pub devices: &'a str,
+}
+
 /// Why a worker did not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum CompanionError {
@@ -87,6 +103,14 @@ pub enum CompanionError {
         /// Which session.
         session: String,
         /// Why.
+        text: String,
+    },
+    /// The driver chose other addresses than those of the image, in each worker that was asked.
+    #[error("{session}: {text}")]
+    Elsewhere {
+        /// Which session.
+        session: String,
+        /// What lies where.
         text: String,
     },
     /// It said something that does not belong here.
@@ -246,31 +270,41 @@ impl Companion {
         }
     }
 
-    /// Rebuilds a session from the image; it then waits for its program, as long as this connection stands. A program
-    /// that lives on (`device_only`) has its host memory itself. `devices` are those to use in place of its own, a line
-    /// each.
+    /// Rebuilds a session from the image in a worker of the server's; it then waits for its program, as long as this
+    /// connection stands. Where the driver chooses other addresses than the image holds, another worker is asked, since
+    /// they depend on what the driver's threads did when.
     ///
     /// # Errors
     ///
-    /// What the worker says.
-    pub fn restore(
-        &mut self,
-        catalogue: &Catalogue<'_>,
-        directory: Option<BorrowedFd<'_>>,
-        device_only: bool,
-        devices: &str,
+    /// What the last worker says.
+    pub fn rebuild(
+        address: &Address,
+        session: &str,
+        plan: &Rebuild<'_>,
         progress: &Progress,
-    ) -> Result<(), CompanionError> {
-        let directory = directory.filter(|_| self.is_local);
-        let CheckpointNumber(checkpoint) = catalogue.reader.number();
+    ) -> Result<Self, CompanionError> {
+        let mut left = WORKERS;
+        loop {
+            let mut companion = Self::connect(address, SessionKey::NONE, session)?;
+            left -= 1;
+            match companion.restore(plan, progress) {
+                Err(CompanionError::Elsewhere { .. }) if left > 0 => {}
+                done => return done.map(|()| companion),
+            }
+        }
+    }
+
+    fn restore(&mut self, plan: &Rebuild<'_>, progress: &Progress) -> Result<(), CompanionError> {
+        let directory = plan.directory.filter(|_| self.is_local);
+        let CheckpointNumber(checkpoint) = plan.catalogue.reader.number();
         let order = ToWorker::Restore {
             store: if directory.is_some() { Store::DIRECTORY } else { Store::STREAM },
             session: self.session.clone(),
             checkpoint,
-            device_only: u32::from(device_only),
-            devices: devices.to_owned(),
+            device_only: u32::from(plan.device_only),
+            devices: plan.devices.to_owned(),
         };
-        match self.order(&order, directory, SILENCE, Questions::Read(catalogue), Some(progress))? {
+        match self.order(&order, directory, SILENCE, Questions::Read(plan.catalogue), Some(progress))? {
             FromWorker::Restored { .. } => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -318,6 +352,9 @@ impl Companion {
                 None => {}
                 Some(FromWorker::Failed { text }) => {
                     return Err(CompanionError::Refused { session: self.session.clone(), text });
+                }
+                Some(FromWorker::Elsewhere { text }) => {
+                    return Err(CompanionError::Elsewhere { session: self.session.clone(), text });
                 }
                 Some(answer) => return Ok(answer),
             }
@@ -448,4 +485,75 @@ pub struct Plan {
     pub full: bool,
     /// zstd level.
     pub level: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use katydid_image::{Image, Manifest, Options, Which};
+    use katydid_transport::Pending;
+    use katydid_wire::SPEC_HASH;
+    use katydid_wire::companion::MAX_MESSAGE;
+    use katydid_wire::handshake::{Build, Ready};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// A server whose workers answer so, each once.
+    fn serve(listener: &UnixListener, answers: Vec<FromWorker>) {
+        let build = Build::current(SPEC_HASH);
+        for answer in answers {
+            let (socket, _) = listener.accept().unwrap();
+            let visitor = Pending::accept(socket.into(), &build, SOON).unwrap();
+            let ready =
+                Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
+            let talk = Talk::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
+            let order = ToWorker::decode(&talk.receive(SOON).unwrap().bytes).unwrap();
+            assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
+            talk.send(&answer.encode().unwrap(), &[]).unwrap();
+        }
+    }
+
+    /// What comes of a rebuild by workers that answer so; all of them must have been asked.
+    fn rebuilt_by(answers: Vec<FromWorker>) -> Result<Companion, CompanionError> {
+        let folder = tempfile::tempdir().unwrap();
+        let image = Image::create_or_open(folder.path().join("image")).unwrap();
+        image.begin(Options::default()).unwrap().commit(Manifest::default()).unwrap();
+        let reader = image.checkpoint(Which::Latest).unwrap();
+        let catalogue = Catalogue::new(&reader);
+        let plan = Rebuild { catalogue: &catalogue, directory: None, device_only: true, devices: "" };
+        let address = Address::Unix(folder.path().join("server"));
+        let listener = UnixListener::bind(folder.path().join("server")).unwrap();
+        thread::scope(|scope| {
+            let server = scope.spawn(|| serve(&listener, answers));
+            let outcome = Companion::rebuild(&address, "p1", &plan, &Progress::default());
+            server.join().unwrap();
+            outcome
+        })
+    }
+
+    fn elsewhere(number: u32) -> FromWorker {
+        FromWorker::Elsewhere { text: format!("attempt {number}") }
+    }
+
+    #[test]
+    fn another_worker_is_asked_while_addresses_are_others() {
+        let companion = rebuilt_by(vec![elsewhere(1), elsewhere(2), FromWorker::Restored { frames: 5 }]).unwrap();
+        assert_eq!(companion.session, "p1");
+    }
+
+    #[test]
+    fn the_last_worker_s_words_are_the_reason() {
+        let refused = rebuilt_by((1..=WORKERS).map(elsewhere).collect()).unwrap_err();
+        assert_eq!(refused.to_string(), format!("p1: attempt {WORKERS}"));
+    }
+
+    #[test]
+    fn any_other_refusal_is_final() {
+        let refused = rebuilt_by(vec![FromWorker::Failed { text: "no memory".to_owned() }]).unwrap_err();
+        assert_eq!(refused.to_string(), "p1: no memory");
+    }
 }

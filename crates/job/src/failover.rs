@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use katydid_image::{CheckpointNumber, Image, Which};
 use katydid_wire::job::{FromProgram, ToProgram};
-use katydid_wire::key::SessionKey;
 
-use crate::companion::{Catalogue, Companion, Progress};
+use crate::companion::{Catalogue, Companion, Progress, Rebuild};
 use crate::job::{Inner, lock};
 use crate::members::{Member, Standing};
 use crate::stop::{Stop, address, attended, session_name};
@@ -85,11 +84,11 @@ impl Inner {
         let directory = reader.directory().map_err(|error| text(&error))?;
         let server = address(&member.address).map_err(|error| text(&error))?;
         let session = session_name(member);
-        let mut companion = Companion::connect(&server, SessionKey::NONE, &session).map_err(|error| text(&error))?;
         let catalogue = Catalogue::new(&reader);
-        companion
-            .restore(&catalogue, directory.as_ref().map(AsFd::as_fd), true, "", &Progress::default())
-            .map_err(|error| text(&error))?;
+        let directory = directory.as_ref().map(AsFd::as_fd);
+        let plan = Rebuild { catalogue: &catalogue, directory, device_only: true, devices: "" };
+        let companion = Companion::rebuild(&server, &session, &plan, &Progress::default());
+        let mut companion = companion.map_err(|error| text(&error))?;
         let order = ToProgram::Resume { address: member.address.clone(), key: companion.key };
         let key = companion.key;
         let resumed = attended(&mut companion, &catalogue, || self.members.order(member.id, &order, RETURN));

@@ -20,10 +20,9 @@ use std::time::Instant;
 use katydid_image::{Image, Manifest, Reader, Times, Which, Writer};
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
-use katydid_wire::key::SessionKey;
 
 use crate::checkpoint::{ATTEMPTS, Attempt, CheckpointError, find_processes, manifest, micros, now, options, undo};
-use crate::companion::{Catalogue, Companion, Progress, Questions};
+use crate::companion::{Catalogue, Companion, Progress, Questions, Rebuild};
 use crate::failover::Recovery;
 use crate::job::{Inner, lock};
 use crate::members::Member;
@@ -216,12 +215,10 @@ impl<'a> Travel<'a> {
         let directory = reader.directory()?;
         let devices = self.wanted.devices.join("\n");
         let names = stop.sides.iter().map(|side| session_name(&side.member)).collect();
+        let directory = directory.as_ref().map(AsFd::as_fd);
+        let plan = Rebuild { catalogue, directory, device_only: true, devices: &devices };
         let companions = in_parallel(names, |name: String| {
-            let mut companion = Companion::connect(self.server, SessionKey::NONE, &name)?;
-            let directory = directory.as_ref().map(AsFd::as_fd);
-            // The programs live on, and have their memory themselves.
-            companion.restore(catalogue, directory, true, &devices, &Progress::default())?;
-            Ok::<_, CheckpointError>(companion)
+            Ok::<_, CheckpointError>(Companion::rebuild(self.server, &name, &plan, &Progress::default())?)
         });
         companions.into_iter().collect()
     }

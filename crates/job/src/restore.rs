@@ -18,11 +18,10 @@ use std::time::{Duration, Instant};
 use katydid_image::{Image, ImageError, Manifest, Reader, Which};
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
-use katydid_wire::key::SessionKey;
 use rustix::process::Signal;
 
 use crate::checkpoint::CheckpointError;
-use crate::companion::{Catalogue, Companion, CompanionError, Progress};
+use crate::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
 use crate::criu::{Criu, CriuError};
 use crate::files::{self, Written};
 use crate::folder::{self, Folder, FolderError};
@@ -252,10 +251,10 @@ impl Opened {
         let directory = self.reader.directory()?;
         let catalogue = Catalogue::new(&self.reader);
         let list = self.manifest().sessions.iter().zip(progress).collect();
+        let directory = directory.as_ref().map(AsFd::as_fd);
+        let plan = Rebuild { catalogue: &catalogue, directory, device_only: false, devices: around.devices };
         let companions = in_parallel(list, |(session, progress)| {
-            let mut companion = Companion::connect(around.server, SessionKey::NONE, &session.name)?;
-            companion.restore(&catalogue, directory.as_ref().map(AsFd::as_fd), false, around.devices, progress)?;
-            Ok(companion)
+            Ok(Companion::rebuild(around.server, &session.name, &plan, progress)?)
         });
         companions.into_iter().collect()
     }

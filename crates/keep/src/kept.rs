@@ -13,6 +13,11 @@ use crate::progress::Progress;
 /// Why a session could not do what it was asked for, in its own words.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
+/// A driver has chosen other addresses than those that an image holds. In another process it may choose these.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Elsewhere(pub String);
+
 /// What is to be kept.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CaptureOptions {
@@ -115,7 +120,7 @@ pub trait Restored: Kept {
     ///
     /// # Errors
     ///
-    /// Why it cannot be that; it is then of no use.
+    /// Why it cannot be that; it is then of no use. [`Elsewhere`]: here, but perhaps in another process.
     fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure>;
 
     /// Rebuilds the rest: the program is there, with its pinned memory if the sides share some.

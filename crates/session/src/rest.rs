@@ -11,12 +11,15 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUresult, CUstream};
 use katydid_image::{Session as SessionPart, Sink, Source};
 use katydid_keep::{
-    Ahead, CaptureOptions, Control, Failure, Kept, Orders, Progress, Pump, Pumped, RestError, Restored, Taken,
+    Ahead, CaptureOptions, Control, Elsewhere, Failure, Kept, Orders, Progress, Pump, Pumped, RestError, Restored,
+    Taken,
 };
 use katydid_transport::{Switch, WorkerLink};
 
 use crate::fault::SessionError;
+use crate::journal::RebuildError;
 use crate::session::Session;
+use crate::snapshot::SnapshotError;
 
 impl Kept for Session {
     /// Whether anything is in flight at this moment.
@@ -99,7 +102,12 @@ impl Kept for Session {
 
 impl Restored for Session {
     fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure> {
-        Ok(Self::restore(self, part, source, progress)?)
+        Self::restore(self, part, source, progress).map_err(|error| match error {
+            SnapshotError::Moved { .. } | SnapshotError::Rebuild(RebuildError::Moved { .. }) => {
+                Elsewhere(error.to_string()).into()
+            }
+            other => other.into(),
+        })
     }
 
     fn restore_host(

@@ -88,7 +88,7 @@ messages! {
         /// 1: nothing is taken to be unchanged since an earlier checkpoint.
         full: u32,
     }
-    /// Rebuild a session from an image, then wait for its program. Answer: `Restored`.
+    /// Rebuild a session from an image, then wait for its program. Answer: `Restored`, or `Elsewhere`.
     5 Restore {
         /// Where the image is.
         store: Store,
@@ -195,6 +195,12 @@ messages! {
     }
     /// The image is at hand.
     11 Prepared {}
+    /// The session cannot be rebuilt in this worker, since the driver chose other addresses than those of the image. It
+    /// may choose these in another worker. The answer to `Restore` then.
+    12 Elsewhere {
+        /// What lies where.
+        text: String,
+    }
 
     /// Which of these chunks does the image hold? Answer: `Known`.
     16 Has {

@@ -3,10 +3,11 @@
 //! Where a driver puts code and variables of a program depends on which addresses of the process are free when it asks
 //! the system for more. A restored worker starts the same way, but reads and starts other things in between, at times of
 //! its own. So nothing of ours may take addresses where the system would give some to the driver: large blocks of the
-//! heap come from its end, stacks of threads from a stock that was made before the driver, and mappings lie at places of
-//! their own (`transport/src/shared.rs`, `session/src/snapshot`).
+//! heap come from its end, stacks of threads from a stock that was made before the driver, threads have no second stack for
+//! signals (`daemon/src/spawn.rs`), and mappings lie at places of their own (`transport/src/shared.rs`,
+//! `session/src/snapshot`). The driver's compilers are loaded whether it will need them or not (`driver/src/open.rs`).
 
-#![expect(unsafe_code, reason = "settings of the C library's heap")]
+#![expect(unsafe_code, reason = "settings of the C library's heap, and of signals")]
 
 use std::sync::Mutex;
 use std::thread;
@@ -20,6 +21,10 @@ const USUAL_MAPPINGS: i32 = 65_536;
 
 /// Before the driver is opened.
 pub(crate) fn settle() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the default, as every process has it that was not started by our server.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     // SAFETY: two numbers; the heap looks at them when it next grows. One that does not know them stays as it was.
     unsafe {
         mallopt(M_ARENA_MAX, 1);

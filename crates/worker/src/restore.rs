@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_image::Session as Part;
-use katydid_keep::{Capture, Control, Progress, Restored};
+use katydid_keep::{Capture, Control, Elsewhere, Failure, Progress, Restored};
 use katydid_session::device_memory::DeviceMemory;
 use katydid_session::{Opening, Session, Setup, Usage, journal_of};
 use katydid_transport::Pending;
@@ -51,12 +51,12 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
     };
     let asker = Arc::new(Asker::new(Arc::clone(&voice)));
     let Some((order, folder)) = first_order(&voice) else { return ExitCode::FAILURE };
-    let hearing = Hearing::start(&voice, &asker);
+    let hearing = Hearing::start(&voice, &asker).map_err(failed);
     let rebuilt = hearing.and_then(|hearing| Ok((rebuild(warm, order, folder, note, &voice, &asker)?, hearing)));
     let (rebuilt, hearing) = match rebuilt {
         Ok(rebuilt) => rebuilt,
-        Err(text) => {
-            let _ = voice.say(&failed(text));
+        Err(refusal) => {
+            let _ = voice.say(&refusal);
             return ExitCode::FAILURE;
         }
     };
@@ -156,7 +156,7 @@ pub(crate) struct Blank {
     pub(crate) usage: UsageOf,
 }
 
-/// Rebuilds what lies on devices.
+/// Rebuilds what lies on devices; what the companion is told where that fails.
 fn rebuild(
     warm: Warm,
     order: ToWorker,
@@ -164,17 +164,17 @@ fn rebuild(
     note: &Note,
     voice: &Arc<Voice>,
     asker: &Arc<Asker>,
-) -> Result<Rebuilt, String> {
+) -> Result<Rebuilt, FromWorker> {
     let ToWorker::Restore { store, session: name, checkpoint, devices, .. } = order else {
-        return Err("there is no session yet".to_owned());
+        return Err(failed("there is no session yet"));
     };
-    let input = Input::open(store, folder, checkpoint, asker).map_err(|error| error.to_string())?;
-    let part = input.part(&name).map_err(|error| error.to_string())?;
+    let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
+    let part = input.part(&name).map_err(failed)?;
     let blank = match opencl::is_kept_in(&part) {
         true => opencl::blank(&warm, note, &part, &devices),
         false => blank(warm, note, &part, &input),
     };
-    let Blank { mut session, ranges, driver, log, usage } = blank?;
+    let Blank { mut session, ranges, driver, log, usage } = blank.map_err(failed)?;
     restore(&mut *session, &part, &input, voice)?;
     Ok(Rebuilt { session, part, input, name, ranges, driver, log, usage })
 }
@@ -198,7 +198,7 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input) -> Result<Blank, S
 }
 
 /// Restores, with words on how far that is.
-fn restore(session: &mut dyn Restored, part: &Part, input: &Input, voice: &Voice) -> Result<(), String> {
+fn restore(session: &mut dyn Restored, part: &Part, input: &Input, voice: &Voice) -> Result<(), FromWorker> {
     let progress = Progress::default();
     thread::scope(|scope| {
         let (done, is_done) = channel::<()>();
@@ -212,11 +212,18 @@ fn restore(session: &mut dyn Restored, part: &Part, input: &Input, voice: &Voice
                 }
             }
         });
-        teller.map_err(|error| format!("cannot start a thread: {error}"))?;
+        teller.map_err(|error| failed(format_args!("cannot start a thread: {error}")))?;
         let outcome = session.restore(part, input.source(), &progress);
         drop(done);
-        outcome.map_err(|error| error.to_string())
+        outcome.map_err(refusal)
     })
+}
+
+fn refusal(failure: Failure) -> FromWorker {
+    match failure.downcast::<Elsewhere>() {
+        Ok(elsewhere) => FromWorker::Elsewhere { text: elsewhere.0 },
+        Err(other) => failed(other),
+    }
 }
 
 /// Waits for the program and makes what needs it.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUresult};
-use katydid_driver::{Driver, DriverChoice, DriverError, open};
+use katydid_driver::{Driver, DriverChoice, DriverError, load_compilers, open};
 use katydid_session::{Carrier, WarmContext, gather};
 use katydid_wire::facts::Facts;
 
@@ -55,6 +55,9 @@ impl Warm {
     /// Why this driver is of no use.
     pub(crate) fn up(choice: &DriverChoice, soft: Option<&Path>) -> Result<Self, WarmError> {
         layout::settle();
+        if *choice != DriverChoice::Soft {
+            load_compilers();
+        }
         let driver = Driver::new(open(choice, soft)?);
         if driver.is_soft() {
             layout::unsettle();

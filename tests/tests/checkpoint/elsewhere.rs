@@ -28,7 +28,10 @@ const NEW: [&str; 9] = ["unshare", "--mount", "--uts", "--net", "--pid", "--fork
 const PREPARE: &str = "
 set -e
 echo elsewhere > /proc/sys/kernel/hostname
-ip link set lo up
+python3 -c '
+import fcntl, socket, struct
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+fcntl.ioctl(socket.socket(), SIOCSIFFLAGS, struct.pack(\"16sh22x\", b\"lo\", IFF_UP))'
 for folder in /dev/shm /run $HIDDEN; do mount -t tmpfs none $folder; done
 mkdir /run/own
 export XDG_RUNTIME_DIR=/run/own

@@ -23,19 +23,22 @@ const SOFT: &str = "soft";
 const OTHER: [(&str, &str); 2] = [("KATYDID_SOFT_DEVICES", "3"), ("KATYDID_SOFT_MEMORY", "48G")];
 
 /// Programs that do not go elsewhere, and why.
-const BOUND: [(&str, &str); 2] = [
+const BOUND: [(&str, &str); 3] = [
     ("device_query", "compares what it was told of the device with what is free there now"),
     ("nvml_queries", "asks about the GPU itself, again and again"),
+    ("private_tables", "counts the multiprocessors that its kernels run on"),
 ];
 
 /// What a restore by another driver may be refused for: what the driver chose, and memory may hold. Each names it.
-const REFUSALS: [&str; 4] = [
+const REFUSALS: [&str; 5] = [
     // A variable, by its module: NVIDIA's driver puts them where it likes.
     "so pointers to it would be wrong",
     // The address of a variable, a texture object, a surface object, a conditional handle, by its name or number.
     "memory of the program may point there",
     // Functions, by the module whose code calls them by pointers.
     "calls functions by pointers",
+    // What a linker made of text, by its number: machine code of the first driver.
+    "does not take the code of a module",
     // What kernels allocated, of which NVIDIA's driver shows nothing.
     "cannot make a heap of device code again",
 ];

@@ -62,6 +62,17 @@ pub enum RebuildError {
         /// The driver's `CUresult`.
         code: u32,
     },
+    /// The driver does not take code that another took.
+    #[error(
+        "the driver here does not take the code of a module (it answers {code} to {message}), as it takes none of another \
+         kind of GPU that comes without its text: restore with the driver and GPU that the image was made with"
+    )]
+    Code {
+        /// The message.
+        message: &'static str,
+        /// The driver's `CUresult`.
+        code: u32,
+    },
     /// A frame breaks the protocol.
     #[error("the state of the session is damaged: {0}")]
     Breach(#[from] SessionError),
@@ -208,7 +219,12 @@ impl Session {
         };
         // What is ended again may be refused as it was the first time.
         let passes = code == CUresult::SUCCESS || is_end(record.opcode);
-        if passes { Ok(()) } else { Err(RebuildError::Refused { message, code: code.0 }) }
+        let code = code.0;
+        match record.image {
+            _ if passes => Ok(()),
+            Some(_) if code != CUresult::ERROR_OUT_OF_MEMORY.0 => Err(RebuildError::Code { message, code }),
+            _ => Err(RebuildError::Refused { message, code }),
+        }
     }
 
     /// A frame that belongs to no context needs one nevertheless, in most drivers.
