@@ -14,6 +14,7 @@ what it needs is not there it ends with status 77, its reason being the last lin
 
 import hashlib
 import importlib
+import os
 import sys
 import time
 from contextlib import contextmanager
@@ -69,8 +70,20 @@ def timed(name):
     print(f"time {name} {time.perf_counter() - begun:.6f}", flush=True)
 
 
+def of_katydid():
+    """Ends a process under `katydid run` that has another driver than Katydid's: what it says would be native."""
+    if "KATYDID_SERVER" not in os.environ:
+        return
+    with open("/proc/self/maps") as maps:
+        loaded = {line.split(maxsplit=5)[5].strip() for line in maps if "/libcuda.so" in line}
+    for path in sorted(loaded):
+        if os.path.basename(os.path.dirname(path)) != "shim":
+            sys.exit(f"not through Katydid: {path} is loaded; LD_LIBRARY_PATH is {os.environ.get('LD_LIBRARY_PATH')}")
+
+
 def run():
     """Runs the item that the command line names."""
     if len(sys.argv) != 2 or sys.argv[1] not in ITEMS:
         sys.exit(f"usage: {sys.argv[0]} ITEM, one of: {' '.join(ITEMS)}")
     ITEMS[sys.argv[1]]()
+    of_katydid()

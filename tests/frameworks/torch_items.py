@@ -580,9 +580,9 @@ def _collective(ranks):
         child.start()
     for number, *sums in sorted(answers.get(timeout=100) for _ in children):
         same(f"rank_{number}", " ".join(map(str, sums)))
-    for child in children:
+    for number, child in enumerate(children):
         child.join(30)
-        same("status", child.exitcode)
+        same(f"status_{number}", child.exitcode)
 
 
 @item

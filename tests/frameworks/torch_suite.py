@@ -10,7 +10,7 @@ import sys
 import types
 import unittest
 
-from said import absent, need, same
+from said import absent, need, of_katydid, same
 
 torch = need("torch")
 if not torch.cuda.is_available():
@@ -87,6 +87,7 @@ def main():
         for word in said:
             count[word.split(":")[0]] = count.get(word.split(":")[0], 0) + 1
     torch.cuda.synchronize()
+    of_katydid()
     for word, number in sorted(count.items()):
         print(f"version {word} {number}", flush=True)
 
