@@ -1,70 +1,12 @@
 // Two programs of one server that share memory and events: one lends, the other opens what it was told of; by handles of 64 bytes, by file descriptors, and out of pools.
 #include <cuda.h>
 
-#include <cstring>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <vector>
 
 #include "check.h"
+#include "two_programs.h"
 
 constexpr size_t WORDS = 1 << 18, BYTES = 4 * WORDS;
-
-// The way to the other program.
-static int peer;
-
-static void must(bool so, const char *what) {
-    if (so) return;
-    printf("%s failed\n", what);
-    exit(1);
-}
-
-template <class T> static void tell(const T &what) { must(write(peer, &what, sizeof what) == ssize_t(sizeof what), "write"); }
-
-template <class T> static T hear() {
-    T what;
-    must(recv(peer, &what, sizeof what, MSG_WAITALL) == ssize_t(sizeof what), "read");
-    return what;
-}
-
-// Nothing but that the other program has come so far.
-static void meet() {
-    tell(char('m'));
-    hear<char>();
-}
-
-static void send_descriptor(int descriptor) {
-    char byte = 'd';
-    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof space;
-    cmsghdr *rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-    must(sendmsg(peer, &message, 0) == 1, "sendmsg");
-}
-
-static int receive_descriptor() {
-    char byte;
-    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof space;
-    must(recvmsg(peer, &message, 0) == 1, "recvmsg");
-    int descriptor = -1;
-    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
-    return descriptor;
-}
 
 static CUdevice device;
 
@@ -334,16 +276,7 @@ static int borrower() {
 }
 
 int main() {
-    int pair[2], status;
-    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
-    pid_t child = fork();
-    peer = pair[child == 0];
-    close(pair[child != 0]);
-    if (child == 0) {
-        int code = borrower();
-        fflush(stdout);
-        _exit(code);
-    }
+    pid_t child = begin_other(borrower);
     begin();
     if (has_handles()) lend_memory();
     printf("memory by handles\n");
@@ -353,6 +286,6 @@ int main() {
     printf("a block by its descriptor\n");
     if (has_shared_pools()) lend_pool();
     printf("a pool and what is in it\n");
-    CHECK(waitpid(child, &status, 0) == child && status == 0, "the other program: %d", status);
+    end_other(child);
     return finish("shared_memory");
 }

@@ -1,17 +1,21 @@
-//! Which of several devices a program sees: its own `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` choose among those of
-//! the server, a private one and one for many alike.
+//! Several devices. Which of them a program sees: its own `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` choose among those of
+//! the server, a private one and one for many alike. And that it can use two at once.
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::server::Server;
+use katydid_tests::verdict::judge;
 use katydid_tests::watch::PATIENCE;
+use katydid_tests::way::Way;
 
 /// softcuda's devices lie on buses 1, 2 and 3.
 const SERVER: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
+/// What it does does not depend on how many devices there are, as far as it tells.
+const OF_SEVERAL: &str = "several_devices";
 
 /// What the fixture says of its devices on a server, or a private one.
 fn seen(places: &Places, server: Option<&Server>, variables: &[(&str, &str)]) -> Result<String> {
@@ -57,6 +61,21 @@ fn each_program_chooses_for_itself_on_a_server_for_many() -> Result<()> {
     for (variables, wanted) in CHOICES {
         let seen = seen(&places, Some(&server), variables)?;
         ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_uses_two_devices_at_once() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start_with(&places, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
+    let [shm, tcp] = Way::through(&server);
+    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    for way in [direct, shm, Way::as_stream(&server), tcp] {
+        let mut command = way.command(&places, &places.program(OF_SEVERAL, Variant::Plain));
+        let outcome = program::run(command.env_remove("CUDA_VISIBLE_DEVICES").envs([SERVER]), PATIENCE)?;
+        ensure!(outcome.errors().contains("two devices, peers"), "{way}: {}", outcome.errors());
+        judge(&places, OF_SEVERAL, &outcome).with_context(|| way.to_string())?;
     }
     Ok(())
 }

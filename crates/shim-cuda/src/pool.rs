@@ -117,7 +117,7 @@ struct State {
     reserved_high: u64,
     used: u64,
     used_high: u64,
-    /// A bit for each device that was granted access to a pool of the host: told back, nothing more.
+    /// A bit for each other device that was granted access, to a pool of the host each device: told back, nothing more.
     granted: u32,
 }
 
@@ -634,7 +634,7 @@ pub(crate) unsafe fn set_attribute(pool: CUmemoryPool, attribute: u32, value: *m
     pool.set_attribute(attribute, value)
 }
 
-/// Every device reaches the arenas that its peers can reach: grants are only checked.
+/// Every device reaches the arenas that its peers can reach: grants are only checked and kept.
 ///
 /// # Safety
 ///
@@ -652,7 +652,7 @@ pub(crate) unsafe fn set_access(
         // SAFETY: below `count`, by the contract.
         let grant = unsafe { grants.add(index).read_unaligned() };
         check_grant(&grant, pool.home)?;
-        if pool.home == Home::Host && grant.location.type_ == location_type::DEVICE {
+        if grant.location.type_ == location_type::DEVICE {
             let (bit, mut state) = (1_u32.checked_shl(grant.location.id.unsigned_abs()).unwrap_or(0), pool.state());
             let allowed = grant.flags == access_flags::READ_WRITE;
             state.granted = if allowed { state.granted | bit } else { state.granted & !bit };
@@ -701,8 +701,8 @@ pub(crate) unsafe fn access(
             device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
             let bit = 1_u32.checked_shl(location.id.unsigned_abs()).unwrap_or(0);
             match pool.home {
-                Home::Device(own) => location.id.unsigned_abs() == own,
-                Home::Host => pool.state().granted & bit != 0,
+                Home::Device(own) if location.id.unsigned_abs() == own => true,
+                Home::Device(_) | Home::Host => pool.state().granted & bit != 0,
                 Home::Managed(_) => true,
             }
         }
