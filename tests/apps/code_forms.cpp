@@ -23,16 +23,19 @@ static bool has(CUresult result, const char *what) {
     return result == CUDA_SUCCESS;
 }
 
-// A file that holds the module's text; it goes with the value.
+// A file that holds the module's text; it goes with the value. It stays open for writing, so that a restored program finds it
+// whatever became of it since the checkpoint.
 struct TextFile {
     char path[32] = "/tmp/katydid-code-XXXXXX";
-    TextFile() {
-        int file = mkstemp(path);
+    int file;
+    TextFile() : file(mkstemp(path)) {
         bool written = write(file, MODULE_PTX, strlen(MODULE_PTX)) == ssize_t(strlen(MODULE_PTX));
         CHECK(written, "cannot write %s", path);
-        close(file);
     }
-    ~TextFile() { unlink(path); }
+    ~TextFile() {
+        close(file);
+        unlink(path);
+    }
 };
 
 // Adds 3 x 5 + 7 with a kernel of this name.
@@ -162,8 +165,13 @@ static void contexts() {
     OK(cuCtxGetSharedMemConfig(&banks));
     OK(cuCtxResetPersistingL2Cache());
     CUcontext first;
-    // What drivers make of the form of CUDA 2 differs; what is made can be ended.
-    if (cuCtxCreate(&first, 0, device) == CUDA_SUCCESS) OK(cuCtxDestroy(first));
+    unsigned version = 0;
+    OK(cuCtxGetApiVersion(made, &version));
+    CHECK(version == 3020, "version %u", version);
+    OK(cuCtxCreate(&first, 0, device));
+    OK(cuCtxGetApiVersion(first, &version));
+    CHECK(version == 3010, "version %u of the first form", version);
+    OK(cuCtxDestroy(first));
     OK(cuCtxSetCurrent(made));
     CHECK(cuCtxEnablePeerAccess(made, 0) != CUDA_SUCCESS, "a context is its own peer");
     CHECK(cuCtxDisablePeerAccess(made) != CUDA_SUCCESS, "a context was its own peer");
@@ -200,14 +208,21 @@ static void devices() {
 // The primary context, which nothing else here uses.
 static void primary() {
     CUcontext retained;
+    unsigned flags = 0;
+    int active = 0;
+    EXPECT(CUDA_SUCCESS, cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_YIELD));
     OK(cuDevicePrimaryCtxRetain(&retained, device));
-    OK(cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_YIELD));
-    OK(cuDevicePrimaryCtxSetFlags_v2(device, CU_CTX_SCHED_AUTO));
-    OK(cuDevicePrimaryCtxReset(device));
-    OK(cuDevicePrimaryCtxRetain(&retained, device));
-    OK(cuDevicePrimaryCtxReset_v2(device));
-    OK(cuDevicePrimaryCtxRetain(&retained, device));
-    OK(cuDevicePrimaryCtxRelease(device));
+    OK(cuDevicePrimaryCtxGetState(device, &flags, &active));
+    CHECK(active == 1 && (flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_YIELD, "flags %u", flags);
+    // The first form leaves a context alone that there is already, the second does not.
+    EXPECT(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE, cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_AUTO));
+    EXPECT(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE, cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_YIELD));
+    EXPECT(CUDA_SUCCESS, cuDevicePrimaryCtxSetFlags_v2(device, CU_CTX_SCHED_AUTO));
+    EXPECT(CUDA_SUCCESS, cuDevicePrimaryCtxReset(device));
+    EXPECT(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&retained, device));
+    EXPECT(CUDA_SUCCESS, cuDevicePrimaryCtxReset_v2(device));
+    EXPECT(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&retained, device));
+    EXPECT(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(device));
     printf("the primary context\n");
 }
 

@@ -86,6 +86,11 @@ static void narrow() {
     OK(first_total(&held, 0));
     CHECK(held == (whole > UINT32_MAX ? UINT32_MAX : whole), "%u of %zu bytes", held, whole);
     EXPECT(CUDA_ERROR_INVALID_VALUE, first_total(nullptr, 0));
+    // Its addresses were as wide as the program's from the start.
+    auto first_register = reinterpret_cast<CUresult (*)(void *, size_t, unsigned)>(dlsym(library, "cuMemHostRegister"));
+    static char pages[8192];
+    OK(first_register(pages, sizeof pages, 0));
+    OK(cuMemHostUnregister(pages));
     for (const char *name : {"cuMemGetAttribute", "cuMemGetAttribute_v2"}) {
         auto undeclared = reinterpret_cast<CUresult (*)()>(dlsym(library, name));
         CHECK(undeclared != nullptr, "no %s", name);

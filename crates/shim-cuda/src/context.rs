@@ -36,8 +36,10 @@ const MAP_HOST: u32 = 8;
 const ENDED: u32 = CUresult::ERROR_CONTEXT_IS_DESTROYED.0;
 /// Contexts that were begun and have not ended.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
-/// The version that every context of today's drivers answers.
+/// The version that contexts of today's drivers answer, but those of the first form of `cuCtxCreate`.
 const API_VERSION: u32 = 3020;
+/// What those answer.
+const FIRST_API_VERSION: u32 = 3010;
 
 /// A context, primary or made by the program.
 pub(crate) struct Context {
@@ -47,6 +49,8 @@ pub(crate) struct Context {
     /// The worker's ordinal.
     position: u32,
     is_primary: bool,
+    /// What `cuCtxGetApiVersion` says of it.
+    api_version: u32,
     /// There if it is a green one.
     green: OnceLock<Green>,
     /// What a call in it returns before anything else: 0, or why there is no point in trying.
@@ -73,6 +77,7 @@ impl Context {
             device,
             position,
             is_primary: true,
+            api_version: API_VERSION,
             green: OnceLock::new(),
             state: AtomicU32::new(ENDED),
             flags: AtomicU32::new(0),
@@ -411,18 +416,47 @@ pub(crate) fn primary_set_flags(ordinal: CUdevice, flags: u32) -> Result<(), CUr
     Ok(())
 }
 
+/// As before CUDA 11: an active context keeps the flags that it has.
+pub(crate) fn primary_set_first_flags(ordinal: CUdevice, flags: u32) -> Result<(), CUresult> {
+    check_flags(flags)?;
+    if device::device(ordinal)?.primary.is_active() {
+        return Err(CUresult::ERROR_PRIMARY_CONTEXT_ACTIVE);
+    }
+    primary_set_flags(ordinal, flags)
+}
+
 /// A context of the program's own, current at once.
 ///
 /// # Safety
 ///
 /// As [`primary_retain`].
 pub(crate) unsafe fn create(target: *mut CUcontext, flags: u32, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { create_as(target, flags, ordinal, API_VERSION) }
+}
+
+/// As CUDA 2 made them, but with device pointers as wide as everywhere.
+///
+/// # Safety
+///
+/// As [`primary_retain`].
+pub(crate) unsafe fn create_first(target: *mut CUcontext, flags: u32, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { create_as(target, flags, ordinal, FIRST_API_VERSION) }
+}
+
+/// Makes a context that answers `api_version`.
+///
+/// # Safety
+///
+/// As [`primary_retain`].
+unsafe fn create_as(target: *mut CUcontext, flags: u32, ordinal: CUdevice, api_version: u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let position = device::device(ordinal)?.position;
     check_flags(flags)?;
     let shim = shim()?;
-    let made = |slot| Context::made(slot, ordinal as u32, position as u32, flags);
+    let made = |slot| Context { api_version, ..Context::made(slot, ordinal as u32, position as u32, flags) };
     let context = shim.contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let message = kdContextCreate { context: context.wire(), device: position as i32, flags };
     let begun = shim.session.call(0, &message).and_then(|reply| context.begin(&reply.facts));
@@ -699,8 +733,9 @@ pub(crate) fn set_shared_mem_config(_config: u32) -> Result<(), CUresult> {
 pub(crate) unsafe fn api_version(handle: CUcontext, target: *mut u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    or_current(handle.0.addr())?.check_active().map_err(|_| CUresult::ERROR_INVALID_CONTEXT)?;
-    target.write(API_VERSION);
+    let context = or_current(handle.0.addr())?;
+    context.check_active().map_err(|_| CUresult::ERROR_INVALID_CONTEXT)?;
+    target.write(context.api_version);
     Ok(())
 }
 

@@ -242,6 +242,17 @@ pub(crate) unsafe fn enumerate_functions(target: *mut CUfunction, room: u32, mod
     Ok(())
 }
 
+/// The form whose addresses have 32 bits: a module has none in today's contexts, but must be one.
+pub(crate) fn narrow_global(
+    _address: *mut u32,
+    _size: *mut u32,
+    module: CUmodule,
+    _name: *const c_char,
+) -> Result<(), CUresult> {
+    object(module)?;
+    Err(CUresult::ERROR_INVALID_CONTEXT)
+}
+
 /// # Safety
 ///
 /// Both outputs are null or writable, `name` is null or a C string.

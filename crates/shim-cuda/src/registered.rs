@@ -22,6 +22,8 @@ use crate::{context, current, graph};
 
 /// Every flag that there is.
 const FLAGS: u32 = id::PORTABLE | id::DEVICEMAP | id::IOMEMORY | id::READ_ONLY;
+/// A program's addresses lie below.
+const ADDRESSES: u64 = 1 << 47;
 
 /// Blocks that there are: most programs have none, and their synchronisations need not look for any.
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
@@ -36,9 +38,16 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     let context = current::active()?.owner();
     graph::forbid()?;
     let (start, size) = (pointer.expose_provenance() as u64, size as u64);
-    let end = start.checked_add(size).filter(|end| *end < u64::MAX - PAGE).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let end = start.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if start == 0 || size == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // The driver counts the pages before it looks at flags, and has not enough of them for all that a program can address.
+    if end > ADDRESSES {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
     // Memory of a device on the bus is not there to be registered.
-    if start == 0 || size == 0 || flags & !FLAGS != 0 || flags & id::IOMEMORY != 0 {
+    if flags & !FLAGS != 0 || flags & id::IOMEMORY != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     check(&(start / PAGE * PAGE..end.next_multiple_of(PAGE)))?;

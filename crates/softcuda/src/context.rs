@@ -22,6 +22,11 @@ use crate::{array, event, green, hold, host_memory, library, memory, module, poo
 /// operations. None of them changes what a software device does.
 const FLAGS: u32 = 0xff;
 
+/// What `cuCtxGetApiVersion` says of every context but those of the first form of `cuCtxCreate`.
+pub(crate) const API_VERSION: u32 = 3020;
+/// What it says of those.
+pub(crate) const FIRST_API_VERSION: u32 = 3010;
+
 /// A living (or just destroyed) context.
 pub(crate) struct Context {
     /// Its handle.
@@ -30,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) id: u64,
     /// Its device.
     pub(crate) device: &'static Device,
+    /// What `cuCtxGetApiVersion` says of it.
+    pub(crate) api_version: u32,
     /// Its limits.
     pub(crate) limits: Limits,
     /// What device code allocates from.
@@ -58,7 +65,7 @@ static CONTEXTS: Registry<Context> = Registry::new();
 
 impl Context {
     /// A context under `handle`, alive until [`destroy`].
-    pub(crate) fn new(handle: usize, device: &'static Device, flags: u32) -> Outcome<Arc<Self>> {
+    pub(crate) fn new(handle: usize, device: &'static Device, flags: u32, api_version: u32) -> Outcome<Arc<Self>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if flags & !FLAGS != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -67,6 +74,7 @@ impl Context {
             handle,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device,
+            api_version,
             limits: Limits::new(),
             heaps: DeviceHeaps::default(),
             output: Output::new(),
@@ -161,8 +169,8 @@ pub(crate) fn living(handle: usize) -> Option<Arc<Context>> {
 }
 
 /// `cuCtxCreate`, without making it current.
-pub(crate) fn create(device: &'static Device, flags: u32) -> Outcome<Arc<Context>> {
-    Context::new(mint(), device, flags)
+pub(crate) fn create(device: &'static Device, flags: u32, api_version: u32) -> Outcome<Arc<Context>> {
+    Context::new(mint(), device, flags, api_version)
 }
 
 /// Ends a context and everything in it. Destructors of context-local storage run while it still lives.

@@ -66,7 +66,14 @@ pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> 
         | host_register_flags::DEVICEMAP
         | host_register_flags::IOMEMORY
         | host_register_flags::READ_ONLY;
-    if start == 0 || size == 0 || flags & !KNOWN != 0 {
+    if start == 0 || size == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // The driver counts the pages before it looks at flags, and has not enough of them for all that a program can address.
+    if start.checked_add(size).is_some_and(|end| end > 1 << 47) {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
+    if flags & !KNOWN != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // Memory of a device on the bus is not there to be registered, and what cannot be written needs the flag for that.

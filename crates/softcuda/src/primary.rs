@@ -51,7 +51,7 @@ impl Primary {
         }
         state = self.ended.wait_while(state, |state| state.ending.is_some()).unwrap_or_else(PoisonError::into_inner);
         if state.context.is_none() {
-            state.context = Some(Context::new(self.handle, device, state.flags)?);
+            state.context = Some(Context::new(self.handle, device, state.flags, context::API_VERSION)?);
         }
         state.holds += 1;
         Ok(self.handle)
@@ -88,6 +88,17 @@ impl Primary {
     pub(crate) fn flags_and_activity(&self) -> (u32, bool) {
         let state = self.state();
         (state.flags, state.context.is_some())
+    }
+
+    /// `cuDevicePrimaryCtxSetFlags` as it was before CUDA 11: of a context that is not active yet.
+    pub(crate) fn set_first_flags(&self, flags: u32) -> Outcome {
+        context::check_flags(flags)?;
+        let mut state = self.state();
+        if state.context.is_some() {
+            return Err(CUresult::ERROR_PRIMARY_CONTEXT_ACTIVE);
+        }
+        state.flags = flags;
+        Ok(())
     }
 
     /// Sets the flags of the context that is, or will be.

@@ -14,13 +14,10 @@ use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUevent, CUexecAffinityPara
 use katydid_graph::Call;
 
 use crate::border::{MaybeOut, Out, Outcome, api};
-use crate::context::Context;
+use crate::context::{API_VERSION, Context, FIRST_API_VERSION};
 use crate::event::Event;
 use crate::stream::GREATEST_PRIORITY;
 use crate::{context, current, device, event, graphs, green, process};
-
-/// What `cuCtxGetApiVersion` says of every context.
-const API_VERSION: u32 = 3020;
 
 /// A number as a context handle.
 pub(super) fn as_handle(handle: usize) -> CUcontext {
@@ -33,9 +30,9 @@ pub(super) fn number(context: CUcontext) -> usize {
 }
 
 /// A new context, current on the calling thread.
-fn create(flags: u32, ordinal: i32) -> Outcome<CUcontext> {
+fn create(flags: u32, ordinal: i32, api_version: u32) -> Outcome<CUcontext> {
     process::ready()?;
-    let context = context::create(device::get(ordinal)?, flags)?;
+    let context = context::create(device::get(ordinal)?, flags, api_version)?;
     current::push(context.handle)?;
     Ok(as_handle(context.handle))
 }
@@ -169,12 +166,12 @@ api! {
 
     /// As the second version: programs of 64 bits never knew contexts of 32.
     fn cuCtxCreate(context: Out<CUcontext>, flags: u32, device: i32) {
-        context.set(create(flags, device)?);
+        context.set(create(flags, device, FIRST_API_VERSION)?);
     }
 
     /// The new context becomes current.
     fn cuCtxCreate_v2(context: Out<CUcontext>, flags: u32, device: i32) {
-        context.set(create(flags, device)?);
+        context.set(create(flags, device, API_VERSION)?);
     }
 
     /// Execution affinity is for sharing a GPU, which this is not.
@@ -188,7 +185,7 @@ api! {
         if count != 0 && !params.is_null() {
             return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
         }
-        context.set(create(flags, device)?);
+        context.set(create(flags, device, API_VERSION)?);
     }
 
     /// As the third version; sharing with graphics is not for this device either.
@@ -199,7 +196,7 @@ api! {
         {
             return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
         }
-        context.set(create(flags, device)?);
+        context.set(create(flags, device, API_VERSION)?);
     }
 
     /// Waits for the context's work. Primary contexts are released instead.
@@ -283,10 +280,9 @@ api! {
         current::usable()?;
     }
 
-    /// The same for every context, as measured on the real driver.
+    /// Tells contexts of the first form of `cuCtxCreate` apart, as measured on the real driver.
     fn cuCtxGetApiVersion(context: CUcontext, version: Out<u32>) {
-        current::named(number(context))?;
-        version.set(API_VERSION);
+        version.set(current::named(number(context))?.api_version);
     }
 
     /// Priorities can be asked for; all are treated alike.

@@ -192,9 +192,9 @@ api! {
         active.set(i32::from(activity));
     }
 
-    /// For the context that is, or the next one.
+    /// For the next context: as before CUDA 11, the one that is keeps its own.
     fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
-        ready(device)?.primary.set_flags(flags)?;
+        ready(device)?.primary.set_first_flags(flags)?;
     }
 
     /// For the context that is, or the next one.

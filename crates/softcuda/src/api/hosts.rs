@@ -32,6 +32,12 @@ api! {
         host_memory::free(address(pointer))?;
     }
 
+    /// As its second version.
+    fn cuMemHostRegister(pointer: *mut c_void, size: usize, flags: u32) {
+        graphs::forbid()?;
+        host_memory::register(&*current::usable()?, address(pointer), size as u64, flags)?;
+    }
+
     /// Any memory that the process maps, once: a second time gives 712.
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: u32) {
         graphs::forbid()?;

@@ -97,6 +97,12 @@ api! {
         function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
     }
 
+    /// Addresses of 32 bits: a module has none in today's contexts.
+    fn cuModuleGetGlobal(_address: MaybeOut<u32>, _size: MaybeOut<u32>, module: CUmodule, _name: Text<'_>) {
+        module::resolve(module)?;
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+
     /// Both answers are optional; an unknown name gives 500.
     fn cuModuleGetGlobal_v2(address: MaybeOut<u64>, size: MaybeOut<usize>, module: CUmodule, name: Text<'_>) {
         if !address.is_wanted() && !size.is_wanted() {
