@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -100,6 +100,17 @@ impl Reservation {
         unsafe { mmap(pointer(start), length as usize, access, flags, fd, fd_offset) }
             .map_err(failed(start, length))?;
         Ok(())
+    }
+
+    /// Maps the first bytes of another process's memory over all of the range, in place of what was mapped there, and keeps
+    /// that memory open.
+    ///
+    /// # Errors
+    /// [`ReserveError::System`].
+    pub fn join(&self, memory: BorrowedFd<'_>) -> Result<OwnedFd, ReserveError> {
+        let (start, length) = (self.range.start, self.range.end - self.range.start);
+        self.map_shared(0, length, memory, 0)?;
+        memory.try_clone_to_owned().map_err(|source| ReserveError::System { start, length, source })
     }
 
     /// Maps private zeroed memory, readable and writable, at `offset` of the range.
@@ -199,6 +210,23 @@ mod tests {
         assert_eq!(byte, [42]);
         held.unmap(MEBIBYTE, MEBIBYTE).unwrap();
         assert!(Reservation::at(held.range().start + MEBIBYTE, 4096).is_err());
+    }
+
+    #[test]
+    fn memory_that_joins_takes_the_place_of_what_was_there() {
+        let held = Reservation::at(AT + (5 << 40), MEBIBYTE).unwrap();
+        held.map_private(0, MEBIBYTE).unwrap();
+        write_byte(held.range().start + 5, 1);
+        let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memory, MEBIBYTE).unwrap();
+        rustix::io::pwrite(&memory, &[7], 5).unwrap();
+        let kept = held.join(memory.as_fd()).unwrap();
+        drop(memory);
+        assert_eq!(read_byte(held.range().start + 5), 7);
+        write_byte(held.range().start + 5, 8);
+        let mut byte = [0];
+        rustix::io::pread(&kept, &mut byte, 5).unwrap();
+        assert_eq!(byte, [8]);
     }
 
     #[test]

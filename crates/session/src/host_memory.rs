@@ -63,11 +63,7 @@ impl HostMemory {
     /// What the system refuses.
     pub(crate) fn join(&mut self, shared: Option<BorrowedFd<'_>>) -> Result<(), ReserveError> {
         if let Some(shared) = shared {
-            let Range { start, end } = self.arena.range();
-            let length = end - start;
-            self.arena.map_shared(0, length, shared, 0)?;
-            let kept = shared.try_clone_to_owned();
-            self.shared = Some(kept.map_err(|source| ReserveError::System { start, length, source })?);
+            self.shared = Some(self.arena.join(shared)?);
         }
         Ok(())
     }
