@@ -3,10 +3,10 @@
 #
 #   tests/opencl-programs/run.sh FOLDER [PROGRAM…]
 #
-# FOLDER is what `cargo xtask test` makes, target/opencl-programs: Debian's packages below root/, a Python with PyOpenCL, and
-# PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak, hashcat, or a file of PyOpenCL's tests (test_array); hashcat is
-# fetched when it is named. What differs from run to run (times, rates) and what is said not to go through is taken out before
-# outputs are compared; FOLDER/out/NAME.WAY has them whole.
+# FOLDER is what `cargo xtask opencl-programs` makes, target/opencl-programs: Debian's packages below root/, hashcat beside what
+# it reads, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak, hashcat,
+# or a file of PyOpenCL's tests (test_array). What differs from run to run (times, rates) and what is said not to go through is
+# taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
@@ -23,16 +23,6 @@ mkdir -p "$out"
 flags="-O2 -w -I $pocl/usr/include -I $root/usr/include -L $loader -L $root/usr/lib/x86_64-linux-gnu"
 gcc $flags "$here/blas.c" -o "$out/blas" -l:libclblast.so.1 -l:libOpenCL.so.1 || exit 1
 g++ $flags "$here/vienna.cpp" -o "$out/vienna" -l:libOpenCL.so.1 || exit 1
-
-# Has hashcat beside all that it reads: where it is not installed it looks beside itself.
-hashcat() {
-    [ -e "$folder/hashcat/hashcat" ] && return
-    mkdir -p "$folder/debs" && (cd "$folder/debs" && apt-get download -qq hashcat hashcat-data libminizip1 libxxhash0) || exit 1
-    for package in "$folder"/debs/*.deb; do dpkg-deb -x "$package" "$root"; done
-    mkdir -p "$folder/hashcat"
-    ln -sfn "$root"/usr/share/hashcat/* "$root/usr/lib/hashcat/modules" "$folder/hashcat"
-    cp "$root/usr/bin/hashcat" "$folder/hashcat"
-}
 
 # Also what PoCL compiles, so that nothing depends on runs before.
 scratch=$(mktemp -d)
@@ -57,7 +47,6 @@ until [ -S "$socket" ] && [ -n "$(address)" ]; do sleep 0.1; kill -0 $server || 
 failed=0
 # Times are of whichever way compiles first.
 for program in ${@:-clinfo blas vienna pyopencl openmm clpeak hashcat}; do
-    [ "$program" = hashcat ] && hashcat
     line=${command[$program]:-"$python -m pytest -q -p no:cacheprovider -k not(fine_grain) $folder/pyopencl-tests/$program.py"}
     left_out=${varies[$program]:-}
     [ "${command[$program]:-}" ] || left_out=$tests

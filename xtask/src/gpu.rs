@@ -146,7 +146,7 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     pack_criu(tree, &to)?;
     pack_opencl(&from, &to)?;
     opencl_programs::fetch(tree)?;
-    stripped(&opencl_rates::fetched(&tree.target), &opencl_rates::program(&to))?;
+    pack_others(tree, &to)?;
     for test in TESTS.into_iter().chain([CHECKPOINT_TESTS]) {
         stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
     }
@@ -181,6 +181,22 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
     fs::create_dir_all(programs::vendors(to)).context("cannot make the vendors' folder")?;
     fs::write(&file, OPENCL_DRIVER).with_context(|| format!("cannot write {}", file.display()))?;
     dist::opencl(&to.dist.join("lib/katydid"))
+}
+
+/// Programs of other people that measure, with what they read.
+fn pack_others(tree: &Tree, to: &Places) -> Result<()> {
+    let (from, folder) = (opencl_programs::folder(tree), opencl_rates::packed(to));
+    for file in opencl_rates::FILES {
+        let place = folder.join(file);
+        let parent = place.parent().context("a file in no folder")?;
+        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        // What they are, not links to it.
+        let mut copy = Command::new("cp");
+        shell::run(
+            copy.args(["--recursive", "--dereference", "--no-target-directory"]).arg(from.join(file)).arg(&place),
+        )?;
+    }
+    Ok(())
 }
 
 /// PoCL in an archive of its own, which need not travel. It has its built-in functions for many kinds of processors: those of

@@ -62,6 +62,14 @@ enum Command {
     },
     /// Builds the programs under test into target/apps; only what changed.
     Apps,
+    /// Programs of other people that use OpenCL, natively on PoCL and through Katydid: all, or those that are named.
+    OpenclPrograms {
+        /// Measures what clpeak and hashcat reach on either way instead.
+        #[arg(long, conflicts_with = "names")]
+        rates: bool,
+        /// Such as `hashcat` or `test_array`.
+        names: Vec<String>,
+    },
     /// Checks that every function of the driver API is called by a program under test.
     Coverage,
     /// Checks that crates depend on each other in the allowed directions only.
@@ -110,6 +118,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Setup => setup::run(&tree)?,
         Command::Dist { release } => dist::run(&tree, release)?,
         Command::Apps => apps::run(&tree).and_then(|()| opencl::apps(&tree))?,
+        Command::OpenclPrograms { rates: true, .. } => return opencl_rates::run_here(&tree),
+        Command::OpenclPrograms { names, .. } => opencl_programs::run_here(&tree, &names)?,
         Command::Coverage => coverage::run(&tree)?,
         Command::Layers => layers::run(&tree)?,
         Command::Style => style::run(&tree)?,

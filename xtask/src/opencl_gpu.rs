@@ -1,11 +1,11 @@
-//! `gpu-test opencl`: all that is asked of a GPU machine about OpenCL, in less than eight minutes.
+//! `gpu-test opencl`: all that is asked of a GPU machine about OpenCL, in less than ten minutes.
 //!
 //! | step | what | in the report |
 //! |---|---|---|
 //! | tests | every program on every way, NVIDIA's OpenCL natively beside Katydid | `opencl.txt` |
 //! | figures | how long a program with 1 GiB stands still for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
 //! | bench | calls and copies, natively beside Katydid | `bench.json` |
-//! | rates | clpeak natively beside Katydid | `clpeak.json` |
+//! | rates | clpeak and hashcat natively beside Katydid | `rates.json` |
 //! | checkpoints | every program, checkpointed, killed and restored | `checkpoint.txt` |
 
 use std::ffi::OsString;
@@ -67,8 +67,14 @@ pub(crate) fn run(folder: &Path, report: &Path) -> Result<ExitCode> {
 fn tests(folder: &Path, report: &Path, name: &str, arguments: &[&str], limit: Duration) -> Result<()> {
     let mut command = Command::new(folder.join("tests").join(name));
     command.args(arguments).env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, driver());
-    let outcome = program::run(&mut command, limit)?;
-    fs::write(report.join(format!("{name}.txt")), outcome.text() + &outcome.errors()).context("cannot write")?;
+    let outcome = program::run(&mut command, limit);
+    // Also of a run that was cut off: what failed until then is told there.
+    let said = match &outcome {
+        Ok(outcome) => outcome.text() + &outcome.errors(),
+        Err(error) => error.to_string(),
+    };
+    fs::write(report.join(format!("{name}.txt")), said).context("cannot write")?;
+    let outcome = outcome?;
     let text = outcome.text();
     text.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
     ensure!(outcome.status.success(), "{}", outcome.ending());
@@ -94,8 +100,8 @@ fn bench(places: &Places, report: &Path) -> Result<()> {
 /// What programs reach, natively and through Katydid.
 fn rates(places: &Places, report: &Path) -> Result<()> {
     let server = server(places, &[])?;
-    let rates = opencl_rates::measure(places, &server)?;
-    fs::write(report.join("clpeak.json"), rates.to_string()).context("cannot write to the report")
+    let rates = opencl_rates::measure(places, &server, &opencl_rates::packed(places), opencl_rates::FEW)?;
+    fs::write(report.join("rates.json"), rates.to_string()).context("cannot write to the report")
 }
 
 /// Checkpoints on the machine's driver, and moves to PoCL and back where there is one.

@@ -4,7 +4,8 @@
 //! PyOpenCL's own tests. As with PoCL itself (`opencl.rs`), what cannot be fetched is said, and is not tested.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -45,9 +46,12 @@ with tarfile.open(fileobj=io.BytesIO(data)) as archive:
 const BRIEF: [&str; 7] =
     ["clinfo", "blas", "vienna", "pyopencl", "openmm", "test_enqueue_copy", "test_arrays_in_structs"];
 
+/// All of PyOpenCL's tests, and what takes minutes: run by hand, and with the long tests.
+const WHOLE: [&str; 7] =
+    ["hashcat", "clpeak", "test_wrapper", "test_clmath", "test_clrandom", "test_algorithm", "test_array"];
+
 /// Fetches what is missing, and runs those that take seconds.
 pub(crate) fn test(tree: &Tree) -> Result<()> {
-    let folder = folder(tree);
     if !opencl::root(tree).exists() {
         return Ok(());
     }
@@ -55,13 +59,45 @@ pub(crate) fn test(tree: &Tree) -> Result<()> {
         line(&format!("programs of other people that use OpenCL are not tested: {error:#}"));
         return Ok(());
     }
-    step("programs of other people on PoCL, natively and through Katydid");
-    let mut script = Command::new(tree.root.join("tests/opencl-programs/run.sh"));
-    shell::run(script.arg(&folder).args(BRIEF).env("KATYDID", tree.target.join("dist/bin/katydid")))
+    run(tree, &BRIEF)
 }
 
-fn folder(tree: &Tree) -> PathBuf {
+/// Runs all of them, or those that are named. All ways have to be equal.
+pub(crate) fn run_here(tree: &Tree, names: &[String]) -> Result<()> {
+    fetch(tree)?;
+    let all: Vec<&str> = BRIEF.into_iter().chain(WHOLE).collect();
+    let named: Vec<&str> = names.iter().map(String::as_str).collect();
+    run(tree, if named.is_empty() { &all } else { &named })
+}
+
+fn run(tree: &Tree, names: &[&str]) -> Result<()> {
+    step("programs of other people on PoCL, natively and through Katydid");
+    let mut script = Command::new(tree.root.join("tests/opencl-programs/run.sh"));
+    shell::run(script.arg(folder(tree)).args(names).env("KATYDID", tree.target.join("dist/bin/katydid")))
+}
+
+/// Where all of it lies.
+pub(crate) fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("opencl-programs")
+}
+
+/// hashcat beside all that it reads: where it is not installed it looks beside itself.
+fn arrange_hashcat(folder: &Path) -> Result<()> {
+    let (root, place) = (folder.join("root/usr"), folder.join("hashcat"));
+    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+    let data = fs::read_dir(root.join("share/hashcat")).context("there is no hashcat in its package")?;
+    let data = data.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
+    for path in data.context("cannot read hashcat's data")?.into_iter().chain([root.join("lib/hashcat/modules")]) {
+        let name = path.file_name().context("a file without a name")?;
+        let link = place.join(name);
+        // The data has an empty folder of that name.
+        if link.symlink_metadata().is_ok() {
+            fs::remove_file(&link).with_context(|| format!("cannot replace {}", link.display()))?;
+        }
+        symlink(&path, &link).with_context(|| format!("cannot make {}", link.display()))?;
+    }
+    // By its own place it finds the rest, so it is no link.
+    fs::copy(root.join("bin/hashcat"), place.join("hashcat")).context("cannot place hashcat").map(drop)
 }
 
 /// Fetches what is missing.
@@ -75,7 +111,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     if !shell::works("apt-get", &["--version"]) || !shell::works("dpkg-deb", &["--version"]) {
         bail!("this takes apt-get and dpkg-deb");
     }
-    step("fetching programs that use OpenCL (5 packages of Debian, 14 wheels and sources of PyPI, 50 MB)");
+    step("fetching programs that use OpenCL (9 packages of Debian, 14 wheels and sources of PyPI, 60 MB)");
     clear(folder)?;
     let work = folder.join("new");
     let mut said = Vec::new();
@@ -88,6 +124,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     }
     fs::rename(work.join("root"), folder.join("root")).context("cannot place the packages")?;
     clear(&work)?;
+    arrange_hashcat(folder)?;
     setup::environment(&folder.join("python"), &tree.root.join("xtask/opencl-python.txt"))?;
     let tests = folder.join("pyopencl-tests");
     fs::create_dir_all(&tests).with_context(|| format!("cannot make {}", tests.display()))?;

@@ -1,10 +1,11 @@
-//! clpeak natively and through Katydid, in turns: what kernels reach, and the latency of launches.
-//!
-//! Of each figure the best of all rounds counts, since what disturbs makes everything slower.
+//! What programs of other people that measure a device reach, natively and through Katydid over shared memory, in turns: clpeak's
+//! kernels and launches, hashcat's benchmark. Of each figure the median of all rounds counts.
 
 use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -15,57 +16,129 @@ use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
-use crate::output::line;
+use crate::opencl_programs;
+use crate::output::{line, step};
+use crate::tree::Tree;
 
-const ROUNDS: usize = 2;
-/// Of one run.
-const LIMIT: Duration = Duration::from_secs(40);
-/// What is measured: kernels and launches. Copies are part of `katydid bench opencl`.
-const ARGUMENTS: [&str; 4] = ["--global-bandwidth", "--compute-sp", "--compute-integer", "--kernel-latency"];
+/// Rounds on a GPU machine, whose time is short, and here, where other work disturbs.
+pub(crate) const FEW: usize = 3;
+const MANY: usize = 5;
+/// Of one run. PoCL compiles each program for a processor that others use too.
+const LIMIT: Duration = Duration::from_secs(240);
 /// The section of the figure that is better when it is smaller.
 const LATENCY: &str = "latency";
 
-/// The program in a pack.
-pub(crate) fn program(places: &Places) -> PathBuf {
-    places.opencl().join("others/clpeak")
+/// A program that measures, and how its figures are read.
+struct Subject {
+    name: &'static str,
+    /// Below the folder of all.
+    path: &'static str,
+    /// What is measured. Copies are part of `katydid bench opencl`.
+    arguments: &'static [&'static str],
+    /// On PoCL besides: no search for the best size of launches, in which processors spend minutes.
+    of_processors: &'static [&'static str],
+    read: fn(&str) -> BTreeMap<String, f64>,
 }
 
-/// Measures, and says each figure with its ratio to the native one.
-pub(crate) fn measure(places: &Places, server: &Server) -> Result<Value> {
-    ensure!(program(places).exists(), "there is no clpeak in this pack");
-    let native = Way::Direct { name: "native", folder: None };
-    let ways: Vec<Way> = [native].into_iter().chain(Way::through(server)).collect();
-    let mut best: Vec<BTreeMap<String, f64>> = vec![BTreeMap::new(); ways.len()];
-    for _ in 0..ROUNDS {
-        for (way, best) in ways.iter().zip(&mut best) {
-            for (key, figure) in run(places, way)? {
-                let known = best.entry(key.clone()).or_insert(figure);
-                *known = if key.contains(LATENCY) { known.min(figure) } else { known.max(figure) };
+/// What is measured. hashcat's backend is OpenCL, also where CUDA is.
+const SUBJECTS: [Subject; 2] = [
+    Subject {
+        name: "clpeak",
+        path: "root/usr/bin/clpeak",
+        arguments: &["--global-bandwidth", "--compute-sp", "--compute-integer", "--kernel-latency"],
+        of_processors: &[],
+        read: figures,
+    },
+    Subject {
+        name: "hashcat",
+        path: "hashcat/hashcat",
+        arguments: &["--benchmark", "-m", "0", "--force", "--machine-readable", "--backend-ignore-cuda"],
+        of_processors: &["-n", "64", "-u", "256", "-T", "1"],
+        read: speeds,
+    },
+];
+
+/// Where the programs of a pack lie, as they do below the folder that they were fetched to.
+pub(crate) fn packed(places: &Places) -> PathBuf {
+    places.opencl().join("others")
+}
+
+/// What travels in a pack: files and folders below the folder that they were fetched to. Of hashcat's modes that one which is
+/// measured, with what all need.
+pub(crate) const FILES: [&str; 8] = [
+    "root/usr/bin/clpeak",
+    "root/usr/lib/x86_64-linux-gnu/libminizip.so.1",
+    "root/usr/lib/x86_64-linux-gnu/libxxhash.so.0",
+    "hashcat/hashcat",
+    "hashcat/hashcat.hcstat2",
+    "hashcat/OpenCL",
+    "hashcat/tunings",
+    "hashcat/modules/module_00000.so",
+];
+
+/// Measures with the programs below `folder`, and says each figure with its ratio to the native one.
+pub(crate) fn measure(places: &Places, server: &Server, folder: &Path, rounds: usize) -> Result<Value> {
+    let [shm, _] = Way::through(server);
+    let ways = [Way::Direct { name: "native", folder: None }, shm];
+    let mut all = json!({});
+    for subject in &SUBJECTS {
+        let program = folder.join(subject.path);
+        ensure!(program.exists(), "there is no {} in {}", subject.name, folder.display());
+        let mut seen = [BTreeMap::<String, Vec<f64>>::new(), BTreeMap::new()];
+        for _ in 0..rounds {
+            for (way, seen) in ways.iter().zip(&mut seen) {
+                let figures = run(places, way, folder, subject)?;
+                figures.into_iter().for_each(|(key, figure)| seen.entry(key).or_default().push(figure));
             }
         }
+        let [native, shm] = seen.map(medians);
+        for (key, figure) in &native {
+            let of = shm.get(key).map_or(0.0, |other| ratio(key, *other, *figure));
+            line(&format!("{}: {key:<52} {figure:>16.2} native, {of:.3} of it over shm", subject.name));
+        }
+        all[subject.name] = json!({ "native": native, "shm": shm });
     }
-    let [native, shm, tcp] = &best[..] else { return Ok(Value::Null) };
-    let ratio = |key: &str, figure: f64, native: f64| {
-        if key.contains(LATENCY) { native / figure } else { figure / native }
-    };
-    for (key, figure) in native {
-        let of = |way: &BTreeMap<String, f64>| way.get(key).map_or(0.0, |other| ratio(key, *other, *figure));
-        line(&format!("{key:<60} {figure:>12.2} native, shm {:.3}, tcp {:.3}", of(shm), of(tcp)));
-    }
-    Ok(json!({ "native": native, "shm": shm, "tcp": tcp }))
+    Ok(all)
 }
 
-fn run(places: &Places, way: &Way) -> Result<BTreeMap<String, f64>> {
-    let mut command: Command = way.command(places, &program(places));
-    command.args(ARGUMENTS);
-    match way {
-        Way::Direct { .. } => drop(command.envs(programs::driver(places))),
-        _ => drop(command.env("LD_LIBRARY_PATH", programs::libraries(places))),
+/// How much of the native figure another one is; above 1: better.
+fn ratio(key: &str, figure: f64, native: f64) -> f64 {
+    if key.contains(LATENCY) { native / figure } else { figure / native }
+}
+
+fn medians(seen: BTreeMap<String, Vec<f64>>) -> BTreeMap<String, f64> {
+    let median = |mut figures: Vec<f64>| {
+        figures.sort_by(f64::total_cmp);
+        figures[figures.len() / 2]
+    };
+    seen.into_iter().map(|(key, figures)| (key, median(figures))).collect()
+}
+
+fn run(places: &Places, way: &Way, folder: &Path, subject: &Subject) -> Result<BTreeMap<String, f64>> {
+    let mut command: Command = way.command(places, &folder.join(subject.path));
+    command.args(subject.arguments);
+    if programs::is_pocl(places) {
+        command.args(subject.of_processors);
+    }
+    let own = folder.join("root/usr/lib/x86_64-linux-gnu");
+    let variables = match way {
+        Way::Direct { .. } => programs::driver(places),
+        _ => vec![("LD_LIBRARY_PATH", programs::libraries(places).into())],
+    };
+    for (name, value) in variables {
+        let value = if name == "LD_LIBRARY_PATH" { with(&value, &own)? } else { value };
+        command.env(name, value);
     }
     let outcome = program::run(&mut command, LIMIT)?;
-    ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.ending(), outcome.errors());
-    let figures = figures(&outcome.text());
+    ensure!(outcome.status.success(), "{way}: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+    let figures = (subject.read)(&outcome.text());
     (!figures.is_empty()).then_some(figures).with_context(|| format!("no figures: {}", outcome.text()))
+}
+
+/// A list of folders with one more.
+fn with(folders: &OsString, own: &Path) -> Result<OsString> {
+    let folders = env::split_paths(folders).chain([own.to_owned()]);
+    env::join_paths(folders).context("a folder with a colon in its name")
 }
 
 /// Numbers by section and name: `name : number`, below a line without a colon. Only those of the first device are read.
@@ -85,9 +158,29 @@ fn figures(text: &str) -> BTreeMap<String, f64> {
     figures
 }
 
-/// Where `cargo xtask test` has put the program.
-pub(crate) fn fetched(target: &Path) -> PathBuf {
-    target.join("opencl-programs/root/usr/bin/clpeak")
+/// Hashes a second by mode, of the first device: `device:mode:clock:clock:milliseconds:speed`.
+fn speeds(text: &str) -> BTreeMap<String, f64> {
+    let mut speeds = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let parts: Vec<&str> = line.trim().split(':').collect();
+        if let [_device, mode, _, _, _, speed] = parts[..]
+            && let Ok(speed) = speed.parse()
+        {
+            speeds.entry(format!("mode {mode}, hashes a second")).or_insert(speed);
+        }
+    }
+    speeds
+}
+
+/// Measures out of a checkout, on PoCL.
+pub(crate) fn run_here(tree: &Tree) -> Result<ExitCode> {
+    opencl_programs::fetch(tree)?;
+    let places = programs::places(&tree.places());
+    let server = Server::start_with(&places, "soft", &[], &programs::driver(&places))?;
+    step("clpeak and hashcat on PoCL, natively and over shared memory");
+    let all = measure(&places, &server, &opencl_programs::folder(tree), MANY)?;
+    line(&all.to_string());
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
@@ -104,5 +197,18 @@ mod tests {
         assert_eq!(of("Global memory bandwidth (GBPS): float"), Some(12.5));
         assert_eq!(of("Global memory bandwidth (GBPS): float2"), Some(13.0));
         assert_eq!((of(": Kernel launch latency"), read.len()), (Some(4.75), 3));
+    }
+
+    #[test]
+    fn speeds_are_read_by_mode() {
+        let text = "# version: v6.2.6\n# option: --force\n1:0:1980:2619:57.44:23511500000\n2:0:0:0:1.0:5\n";
+        assert_eq!(speeds(text), BTreeMap::from([("mode 0, hashes a second".to_owned(), 23_511_500_000.0)]));
+    }
+
+    #[test]
+    fn medians_are_of_each_figure_and_ratios_above_one_are_better() {
+        let seen = BTreeMap::from([("a".to_owned(), vec![3.0, 1.0, 2.0])]);
+        assert_eq!(medians(seen)["a"], 2.0);
+        assert_eq!((ratio("Kernel launch latency", 2.0, 4.0), ratio("float", 2.0, 4.0)), (2.0, 0.5));
     }
 }

@@ -110,7 +110,7 @@ pub(crate) fn one_of_opencl(
     let wanted = Wanted::Text(stage.kept_of_opencl(name).map_err(shown)?);
     let may_move = name.ends_with("svm") && !is_pocl(places);
     let run = Run::of(name, wanted, random, count).accepting(if may_move { MOVED } else { &[] });
-    run.through(&stage, &start).map_err(shown)
+    run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(shown)
 }
 
 /// Starts the program under test.
@@ -123,8 +123,13 @@ pub(crate) fn choice(title: &str) -> Result<(Random, usize)> {
     Ok((Random(seed), number("KATYDID_CHECKPOINT_COUNT", COUNT)? as usize))
 }
 
+/// A failure for the tests' end. In a pack, whose run may be cut off at its limit before that, it is told at once too.
 pub(crate) fn shown(error: anyhow::Error) -> Failed {
-    format!("{error:#}").into()
+    let text = format!("{error:#}");
+    if env::var_os(PACK_VARIABLE).is_some() {
+        eprintln!("failed: {text}");
+    }
+    text.into()
 }
 
 /// A checkpoint that was taken, and how much was written when.
