@@ -120,6 +120,9 @@ pub trait Kept: Sync {
     /// Whether its worker is gone for good.
     fn is_lost(&self) -> bool;
 
+    /// Its program is about to be dumped: memory that it can do without is given back.
+    fn leaving(&self) {}
+
     /// Its link broke while `what` was done.
     fn broke(&self, what: &str, error: &LinkError);
 
@@ -302,6 +305,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn leave(&mut self) -> FromProgram {
+        self.session.leaving();
         match self.link.leave() {
             Ok(frames) => {
                 self.standing = Standing::Away;

@@ -178,7 +178,7 @@ impl Session {
     }
 
     /// The driver's devices of a context; none if it has one that is gone.
-    fn devices_of(&self, context: u32) -> Vec<cl_device_id> {
+    pub(crate) fn devices_of(&self, context: u32) -> Vec<cl_device_id> {
         let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
         self.shared.objects.all(&devices).unwrap_or_default()
     }

@@ -1,23 +1,44 @@
 //! Memory that the program has too, at the same addresses: where its buffers of `CL_MEM_ALLOC_HOST_PTR` are mapped.
 //!
 //! On processors a buffer lies there, and its contents are memory of the program's, not of the session's. On other devices
-//! the driver copies between them and this memory. A session that is rebuilt has pages of its own there until its program
+//! it is made over this memory too, where the driver then maps it; its contents are the device's. Data of commands lies there too, in blocks that are the program's to give
+//! out. A session that is rebuilt has pages of its own there until its program
 //! comes, whose memory takes their place.
 
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use katydid_arena::{Reservation, ReserveError};
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use rustix::fs::fstat;
 
-/// Set to `copy`, has buffers of processors mapped as those of other devices are, to compare the ways.
+use crate::staged::Lease;
+
+/// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
+/// commands, as after a restore: to compare the ways.
 const MAPS_VARIABLE: &str = "KATYDID_OPENCL_MAPS";
 
-/// Whether buffers of processors may lie in this memory.
-pub(crate) fn may_hold_buffers() -> bool {
-    std::env::var_os(MAPS_VARIABLE).is_none_or(|wanted| wanted != "copy")
+/// How buffers are in this memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Maps {
+    /// Those of processors lie there, those of other devices are mapped there by their drivers.
+    Lie,
+    /// All are mapped by their drivers.
+    Driver,
+    /// None: commands copy.
+    Copy,
+}
+
+/// How it is to be.
+pub(crate) fn maps() -> Maps {
+    match std::env::var(MAPS_VARIABLE).as_deref() {
+        Ok("driver") => Maps::Driver,
+        Ok("copy") => Maps::Copy,
+        _ => Maps::Lie,
+    }
 }
 
 /// The memory; there is none on a stream.
@@ -26,6 +47,8 @@ pub struct HostMemory {
     arena: Reservation,
     /// The program's memory, once it is there. It never becomes shorter.
     shared: Option<OwnedFd>,
+    /// Parts of it that commands read.
+    held: Arc<AtomicUsize>,
 }
 
 impl HostMemory {
@@ -36,7 +59,7 @@ impl HostMemory {
     /// Something else lies there, or what the system refuses.
     pub fn new(offer: &ArenaRange, shared: Option<BorrowedFd<'_>>) -> Result<Self, ReserveError> {
         let arena = Reservation::at(offer.base, offer.length)?;
-        let mut memory = Self { arena, shared: None };
+        let mut memory = Self { arena, shared: None, held: Arc::default() };
         match shared {
             Some(shared) => memory.join(shared)?,
             None => memory.arena.map_private(0, offer.length)?,
@@ -46,11 +69,7 @@ impl HostMemory {
 
     /// The program is there: its memory takes the place of what was mapped.
     pub(crate) fn join(&mut self, shared: BorrowedFd<'_>) -> Result<(), ReserveError> {
-        let Range { start, end } = self.arena.range();
-        let length = end - start;
-        self.arena.map_shared(0, length, shared, 0)?;
-        let kept = shared.try_clone_to_owned();
-        self.shared = Some(kept.map_err(|source| ReserveError::System { start, length, source })?);
+        self.shared = Some(self.arena.join(shared)?);
         Ok(())
     }
 
@@ -64,6 +83,18 @@ impl HostMemory {
     /// Whether an address lies in the range, whatever is there.
     pub(crate) fn has(&self, address: u64) -> bool {
         self.arena.range().contains(&address)
+    }
+
+    /// Takes over what a command reads, until the result is dropped: the program knows it by a word at this address. None if
+    /// no word can be there.
+    pub(crate) fn hold(&self, word: u64) -> Option<Lease> {
+        let place = self.place(word, 4).ok().filter(|_| word.is_multiple_of(4))?;
+        Some(Lease::new(place.expose_provenance(), &self.held))
+    }
+
+    /// How many parts commands are still reading.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Acquire)
     }
 
     /// Where the bytes at an address are.

@@ -26,6 +26,7 @@ mod landing;
 mod looking;
 mod notify;
 mod objects;
+mod pinned;
 mod placing;
 mod rest;
 mod session;

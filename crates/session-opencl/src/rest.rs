@@ -15,6 +15,7 @@ use katydid_wire::opencl::KIND_SHIFT;
 
 use crate::data::HeldEvent;
 use crate::handlers::driver;
+use crate::host::HostMemory;
 use crate::objects::Object;
 use crate::session::Session;
 use crate::staged::StagingArea;
@@ -83,10 +84,10 @@ impl Kept for Session {
                 Err(code) => return Err(RestError::Ruined { what: what(), error: code.to_string() }),
             }
         }
-        // A command that has ended gives its piece back in a moment.
-        let held = self.staging.as_ref().map_or(0, StagingArea::held) as u64;
+        // A command that has ended gives what it read back in a moment.
+        let held = self.staging.as_ref().map_or(0, StagingArea::held) + self.host.as_ref().map_or(0, HostMemory::held);
         let waiting = u64::from(self.shared.upcalls.waiting().is_some());
-        let calls = self.shared.calls.in_flight().saturating_sub(waiting) + held;
+        let calls = self.shared.calls.in_flight().saturating_sub(waiting) + held as u64;
         if calls > 0 {
             return Err(RestError::Calls { calls });
         }

@@ -24,6 +24,7 @@ use crate::host::HostMemory;
 use crate::journal::{self, Journal, Replay};
 use crate::looking::Looking;
 use crate::objects::Object;
+use crate::pinned::Knowledge;
 use crate::rest::Marker;
 use crate::shared::Shared;
 use crate::staged::StagingArea;
@@ -70,12 +71,18 @@ pub struct Session {
     pub(crate) wishes: String,
     /// None on a stream.
     pub(crate) staging: Option<StagingArea>,
+    /// What contexts know of it.
+    pub(crate) staging_known: HashMap<u32, Knowledge>,
     /// Memory that the program has too; none on a stream.
     pub(crate) host: Option<HostMemory>,
     /// Memory objects that lie in it.
     pub(crate) lies_in_host: HashSet<u32>,
+    /// Those that the driver maps there, whether or not they lie there.
+    pub(crate) mapped_in_host: HashSet<u32>,
     /// Their regions that are mapped in the driver, by object and address: how often.
     pub(crate) host_maps: HashMap<(u32, u64), u32>,
+    /// Pipes that were arguments of kernels, and so may have something in them.
+    pub(crate) given_pipes: HashSet<u32>,
     pub(crate) looking: Looking,
     pub(crate) executors: Executors,
 }
@@ -128,9 +135,12 @@ impl Session {
             markers: None,
             wishes,
             staging: None,
+            staging_known: HashMap::new(),
             host: None,
             lies_in_host: HashSet::new(),
+            mapped_in_host: HashSet::new(),
             host_maps: HashMap::new(),
+            given_pipes: HashSet::new(),
             looking: Looking::default(),
             executors: Executors::default(),
         }
@@ -138,6 +148,7 @@ impl Session {
 
     /// The memory that the program's link shares with it.
     pub fn attach(&mut self, link: &dyn WorkerLink) {
+        self.staging_known.clear();
         self.staging = link.staging().map(StagingArea::new);
     }
 

@@ -27,11 +27,21 @@ pub(crate) struct StagingArea {
     held: Arc<AtomicUsize>,
 }
 
-/// A piece that a command reads; the program has it back when this is dropped.
+/// Memory of both sides that a command reads; the program has it back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct HeldPiece {
-    place: Place,
+pub(crate) struct Lease {
+    /// The address of the word that says so.
+    busy: usize,
     held: Arc<AtomicUsize>,
+}
+
+impl Lease {
+    /// Counted by `held`. At `busy` lies a word that stays mapped as long as the worker runs, aligned, and touched by
+    /// atomics alone.
+    pub(crate) fn new(busy: usize, held: &Arc<AtomicUsize>) -> Self {
+        held.fetch_add(1, Ordering::AcqRel);
+        Self { busy, held: Arc::clone(held) }
+    }
 }
 
 impl StagingArea {
@@ -52,6 +62,12 @@ impl StagingArea {
         Self { places: vec![place], held: Arc::default() }
     }
 
+    /// All pieces, which lie one behind the other: their start and bytes.
+    pub(crate) fn whole(&self) -> (*mut void, usize) {
+        let start = self.places.first().map_or(0, |place| place.start);
+        (std::ptr::with_exposed_provenance_mut(start), self.places.len() * PIECE)
+    }
+
     /// Where the first `size` bytes of a piece are; none if there is no such piece, or it has fewer.
     pub(crate) fn pointer(&self, piece: u32, size: u64) -> Option<*mut void> {
         let place = self.places.get(piece as usize).filter(|_| size <= PIECE as u64)?;
@@ -59,10 +75,8 @@ impl StagingArea {
     }
 
     /// Takes over a piece that came with a message, until the result is dropped.
-    pub(crate) fn hold(&self, piece: u32) -> Option<HeldPiece> {
-        let place = *self.places.get(piece as usize)?;
-        self.held.fetch_add(1, Ordering::AcqRel);
-        Some(HeldPiece { place, held: Arc::clone(&self.held) })
+    pub(crate) fn hold(&self, piece: u32) -> Option<Lease> {
+        Some(Lease::new(self.places.get(piece as usize)?.busy, &self.held))
     }
 
     /// How many pieces commands are still reading.
@@ -71,11 +85,11 @@ impl StagingArea {
     }
 }
 
-impl Drop for HeldPiece {
+impl Drop for Lease {
     fn drop(&mut self) {
-        let word = std::ptr::with_exposed_provenance_mut::<u32>(self.place.busy);
-        // SAFETY: the address of a busy word: aligned, mapped as long as the link, and touched by atomics alone on both
-        // sides.
+        let word = std::ptr::with_exposed_provenance_mut::<u32>(self.busy);
+        // SAFETY: the address of a busy word: aligned, mapped as long as the worker runs, and touched by atomics alone on
+        // both sides.
         unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
         self.held.fetch_sub(1, Ordering::AcqRel);
     }

@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex};
 
 use katydid_keep::Capture;
 use katydid_opencl_sys::constant::DEVICE_TYPE_ALL;
-use katydid_opencl_sys::{Code, Dispatch, cl_device_id, cl_platform_id};
+use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_kernel, cl_mem, cl_platform_id, void};
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{self, message_name};
-use katydid_wire::opencl::{IN_PIECE, id, kind};
+use katydid_wire::opencl::{IN_PIECE, id, kind, value};
 
 use crate::driver::Platform;
 use crate::fault::SessionError;
 use crate::journal::State;
+use crate::objects::Object;
 use crate::session::Session;
 use crate::snapshot::examine;
 use crate::staged::StagingArea;
@@ -132,6 +133,70 @@ fn a_piece_that_comes_with_a_refused_write_is_given_back() {
         session.execute(&head(opcode, 4, true), &write(IN_PIECE + 1)),
         Err(SessionError::DamagedPart { part: "piece", .. })
     ));
+}
+
+/// A pipe that the driver of [`with_pipes`] makes, and nothing else.
+const PIPE: usize = 512;
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn create_pipe(_: cl_context, _: u64, _: u32, _: u32, _: *const isize, code: *mut i32) -> cl_mem {
+    // SAFETY: the session asks for the code.
+    unsafe { code.write(0) };
+    cl_mem(std::ptr::without_provenance_mut(PIPE))
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn set_argument(_: cl_kernel, _: u32, _: usize, value: *const void) -> i32 {
+    // SAFETY: the only argument that is set is a pipe.
+    let given = unsafe { value.cast::<usize>().read_unaligned() };
+    if given == PIPE { 0 } else { Code::INVALID_ARG_VALUE.0 }
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn release(_: cl_mem) -> i32 {
+    0
+}
+
+/// A session with a context and a kernel, whose driver has pipes.
+fn with_pipes() -> (Session, Arc<Notes>) {
+    // SAFETY: every entry of a table of zeros is `None`.
+    #[expect(unsafe_code, reason = "an empty table")]
+    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    api.clCreatePipe = Some(create_pipe);
+    api.clSetKernelArg = Some(set_argument);
+    api.clReleaseMemObject = Some(release);
+    let api: &'static Dispatch = Box::leak(Box::new(api));
+    let (session, notes) = session();
+    let place = std::ptr::without_provenance_mut;
+    let objects = &session.shared.objects;
+    objects.set(id(kind::CONTEXT, 1), Object { handle: cl_context(place(256)), api, size: 0 }).unwrap();
+    objects.set(id(kind::KERNEL, 1), Object { handle: cl_kernel(place(320)), api, size: 0 }).unwrap();
+    (session, notes)
+}
+
+#[test]
+fn a_pipe_is_saved_until_a_kernel_has_it() {
+    let (mut session, notes) = with_pipes();
+    let (pipe, context, kernel) = (id(kind::MEMORY, 1), id(kind::CONTEXT, 1), id(kind::KERNEL, 1));
+    let create = message::kdclPipe { memory: pipe, context, flags: 0, packetSize: 4, packets: 16 };
+    run(&mut session, 1, &create);
+    assert_eq!(notes.0.lock().unwrap()[..], [(1, 0)]);
+    let records = session.state().unwrap().records;
+    assert_eq!(records.iter().map(|record| record.opcode).collect::<Vec<_>>(), [message::kdclPipe::OPCODE]);
+    let value = pipe.to_le_bytes();
+    let give = message::kdclSetArgument { kernel, index: 0, form: value::OBJECT, size: 8, value: &value };
+    run(&mut session, 2, &give);
+    assert!(session.state().unwrap_err().to_string().contains("have a pipe"));
+    run(&mut session, 3, &message::kdclRelease { object: pipe });
+    assert!(session.state().unwrap().records.is_empty());
+}
+
+/// Executes a message that breaks nothing.
+fn run<M: Message>(session: &mut Session, sequence: u64, message: &M) {
+    let mut payload = Vec::new();
+    message.encode(&mut payload);
+    payload.extend_from_slice(message.tail());
+    session.execute(&head(M::OPCODE, sequence, true), &payload).unwrap();
 }
 
 #[test]

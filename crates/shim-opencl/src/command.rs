@@ -26,6 +26,20 @@ fn extent(origin: [usize; 3], region: [usize; 3], (row, slice): (usize, usize)) 
     Extent { origin: numbers(origin), region: numbers(region), row: row as u64, slice: slice as u64 }
 }
 
+/// A box of an image; nothing is said of memory that is no image, which is found out later.
+///
+/// # Safety
+///
+/// The origin is null or holds three numbers, and four of an image with levels.
+unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) -> Result<Extent, Code> {
+    // SAFETY: handed on.
+    let place = unsafe { three(origin)? };
+    let shape = object::<Memory>(image)?.image;
+    // SAFETY: not null, and by the contract.
+    let level = shape.map_or(0, |shape| unsafe { shape.level(origin) });
+    Ok(extent(place, region, (level, 0)))
+}
+
 /// Enqueues a copy between two objects; each side is a form and an extent.
 fn copy(order: Order, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Extent)) -> Result<(), Code> {
     let (source, destination) = (object::<Memory>(from.0)?, object::<Memory>(to.0)?);
@@ -111,11 +125,11 @@ pub(crate) unsafe fn enqueue_copy_image(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: handed on.
-    let (order, from, to, size) = unsafe {
+    let (order, source, destination) = unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_COPY_IMAGE)?;
-        (order, three(src_origin)?, three(dst_origin)?, three(region)?)
+        let size = three(region)?;
+        (order, image_extent(src_image, src_origin, size)?, image_extent(dst_image, dst_origin, size)?)
     };
-    let (source, destination) = (extent(from, size, (0, 0)), extent(to, size, (0, 0)));
     copy(order, (src_image, IMAGE, source), (dst_image, IMAGE, destination))
 }
 
@@ -135,12 +149,12 @@ pub(crate) unsafe fn enqueue_copy_image_to_buffer(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: handed on.
-    let (order, from, size) = unsafe {
+    let (order, source) = unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_COPY_IMAGE_TO_BUFFER)?;
-        (order, three(src_origin)?, three(region)?)
+        (order, image_extent(src_image, src_origin, three(region)?)?)
     };
     let destination = Extent::run(dst_offset as u64, 0);
-    copy(order, (src_image, IMAGE, extent(from, size, (0, 0))), (dst_buffer, RUN, destination))
+    copy(order, (src_image, IMAGE, source), (dst_buffer, RUN, destination))
 }
 
 /// # Safety
@@ -159,12 +173,12 @@ pub(crate) unsafe fn enqueue_copy_buffer_to_image(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: handed on.
-    let (order, to, size) = unsafe {
+    let (order, destination) = unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_COPY_BUFFER_TO_IMAGE)?;
-        (order, three(dst_origin)?, three(region)?)
+        (order, image_extent(dst_image, dst_origin, three(region)?)?)
     };
     let source = Extent::run(src_offset as u64, 0);
-    copy(order, (src_buffer, RUN, source), (dst_image, IMAGE, extent(to, size, (0, 0))))
+    copy(order, (src_buffer, RUN, source), (dst_image, IMAGE, destination))
 }
 
 /// Enqueues a fill: waits, extent, pattern.
@@ -224,14 +238,14 @@ pub(crate) unsafe fn enqueue_fill_image(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: handed on.
-    let (order, from, size, color) = unsafe {
+    let (order, area, color) = unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_FILL_IMAGE)?;
-        (order, three(origin)?, three(region)?, list(16, fill_color.cast::<u8>()))
+        (order, image_extent(image, origin, three(region)?)?, list(16, fill_color.cast::<u8>()))
     };
     if color.is_empty() {
         return Err(Code::INVALID_VALUE);
     }
-    fill(order, image, IMAGE, extent(from, size, (0, 0)), color)
+    fill(order, image, IMAGE, area, color)
 }
 
 /// # Safety

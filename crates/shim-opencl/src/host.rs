@@ -83,6 +83,11 @@ impl HostMemory {
 }
 
 impl Block {
+    /// Bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.size as usize
+    }
+
     /// Nobody uses it any more.
     pub(crate) fn free(self) {
         let Ok(shim) = shim() else { return };

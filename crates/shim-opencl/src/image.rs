@@ -34,12 +34,28 @@ pub(crate) struct Shape {
     pub(crate) slice: usize,
     /// Whether the program gave the pitches.
     given: bool,
+    /// Levels, of which the first is the whole image; 0 or 1: it has no others.
+    levels: u32,
 }
 
 impl Shape {
     /// Whether a map has a slice pitch to tell.
     pub(crate) fn has_slices(&self) -> bool {
         matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY | MEM_OBJECT_IMAGE1D_ARRAY)
+    }
+
+    /// The level that an origin names behind the place in the image, where that takes three numbers; else it is the number
+    /// after those, and travels with them.
+    ///
+    /// # Safety
+    ///
+    /// `origin` holds four numbers if the image has levels.
+    pub(crate) unsafe fn level(&self, origin: *const usize) -> usize {
+        if self.levels < 2 || !matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY) {
+            return 0;
+        }
+        // SAFETY: by the contract; C's callers align as C does.
+        unsafe { origin.add(3).read_unaligned() }
     }
 
     /// Bytes from line to line of an array of lines: its slices.
@@ -146,6 +162,7 @@ unsafe fn create(
             row: rows.row,
             slice: rows.slice,
             given: given && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0),
+            levels: desc.num_mip_levels,
         };
         let held = parent.as_ref().map(|parent| Held::new(Arc::clone(parent)));
         let whole = held.as_ref().map_or(0, |parent| parent.flags);

@@ -11,6 +11,7 @@ use katydid_opencl_sys::Code;
 use katydid_wire::opencl::AT_ONCE;
 use katydid_wire::opencl::message::kdclLand;
 
+use crate::parcels::{self, Parcel};
 use crate::rows::Rows;
 use crate::shim::shim;
 
@@ -18,6 +19,8 @@ use crate::shim::shim;
 struct Pending {
     number: u64,
     target: Rows,
+    /// Where its bytes are when it has ended; none if the worker sends them.
+    parcel: Option<Parcel>,
 }
 
 /// All reads under way, oldest first.
@@ -45,8 +48,8 @@ impl Landings {
     /// # Safety
     ///
     /// The target stays writable until the command has ended, as OpenCL demands of the program.
-    pub(crate) unsafe fn expect(&self, number: u64, target: Rows) {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(Pending { number, target });
+    pub(crate) unsafe fn expect(&self, number: u64, target: Rows, parcel: Option<Parcel>) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(Pending { number, target, parcel });
         self.count.fetch_add(1, Ordering::Release);
     }
 }
@@ -59,9 +62,9 @@ pub(crate) fn settle() -> Result<(), Code> {
     }
     let mut list = landings.list.lock().unwrap_or_else(PoisonError::into_inner);
     let mut failure = Ok(());
-    list.retain(|pending| {
+    list.retain_mut(|pending| {
         // SAFETY: not ended for the program, so its memory is still the command's.
-        match failure.and_then(|()| unsafe { bring(pending.number, &pending.target, false) }) {
+        match failure.and_then(|()| unsafe { bring(pending.number, &pending.target, &mut pending.parcel, false) }) {
             Ok(has_ended) => !has_ended,
             Err(code) => {
                 failure = Err(code);
@@ -78,9 +81,9 @@ pub(crate) fn settle() -> Result<(), Code> {
 /// # Safety
 ///
 /// The target is writable.
-pub(crate) unsafe fn wait(number: u64, target: &Rows) -> Result<(), Code> {
+pub(crate) unsafe fn wait(number: u64, target: &Rows, mut parcel: Option<Parcel>) -> Result<(), Code> {
     // SAFETY: handed on.
-    unsafe { bring(number, target, true) }.map(drop)
+    unsafe { bring(number, target, &mut parcel, true) }.map(drop)
 }
 
 /// Brings a read over if it has ended; false if it has not. A failed one has ended too: its event says so.
@@ -88,7 +91,11 @@ pub(crate) unsafe fn wait(number: u64, target: &Rows) -> Result<(), Code> {
 /// # Safety
 ///
 /// The target is writable.
-unsafe fn bring(number: u64, target: &Rows, wait: bool) -> Result<bool, Code> {
+unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: bool) -> Result<bool, Code> {
+    if parcel.is_some() {
+        // SAFETY: handed on.
+        return unsafe { bring_parcel(number, target, parcel, wait) };
+    }
     let link = &shim()?.link;
     let mut offset = 0;
     loop {
@@ -109,4 +116,25 @@ unsafe fn bring(number: u64, target: &Rows, wait: bool) -> Result<bool, Code> {
             state => return Ok(state < 0),
         }
     }
+}
+
+/// The same of a read whose bytes are here when it has ended: only that is asked for.
+///
+/// # Safety
+///
+/// The target is writable.
+unsafe fn bring_parcel(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: bool) -> Result<bool, Code> {
+    let message = kdclLand { landing: number, offset: 0, size: 0, wait: wait.into() };
+    let state = shim()?.link.call(&message)?.state;
+    if state > 0 {
+        return Ok(false);
+    }
+    let Some(parcel) = parcel.take() else { return Ok(true) };
+    if state == 0 {
+        // SAFETY: by the contract; the command has ended.
+        unsafe { parcels::fetch(parcel, target)? };
+        return Ok(true);
+    }
+    parcels::drop_of_failed(parcel)?;
+    if wait { Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) } else { Ok(true) }
 }

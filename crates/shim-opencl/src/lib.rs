@@ -28,6 +28,7 @@ mod link;
 mod map;
 mod memory;
 mod order;
+mod parcels;
 mod pieces;
 mod platform;
 mod program;

@@ -17,6 +17,7 @@ use katydid_wire::handshake::SessionKind;
 use katydid_wire::opencl::message::kdclOutput;
 
 use crate::border::LOST;
+use crate::shim::shim;
 
 /// The way to the worker.
 pub(crate) struct Link {
@@ -161,6 +162,12 @@ impl Kept for Link {
 
     fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    fn leaving(&self) {
+        if let Ok(shim) = shim() {
+            shim.parcels.let_go();
+        }
     }
 
     fn broke(&self, what: &str, error: &LinkError) {

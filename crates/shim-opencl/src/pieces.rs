@@ -1,8 +1,8 @@
 //! Copies through the staging area, where the program and its worker share one: the driver reads from its pieces and writes
 //! to them, so bytes are copied once on either side, and both sides copy at the same time.
 //!
-//! Only runs of buffers in queues that keep their order travel so: the last part's event is then that of the whole. A command
-//! whose times are kept is not cut into parts.
+//! What travels so is cut into parts, in queues that keep their order: the last part's event is then that of the whole. A
+//! command whose times are kept is not cut ([`crate::parcels`]).
 #![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
 
 use std::collections::VecDeque;
@@ -29,14 +29,14 @@ const PARTS: usize = 8;
 const GRAIN: usize = 4096;
 /// Parts of a read that are under way.
 const UNDER_WAY: usize = 3;
-/// How long a write waits for a piece before it travels in frames, and between two looks.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a write waits for a piece before it travels otherwise, and between two looks.
+const PATIENCE: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(20);
 
 /// The staging area, if a transfer may travel through it.
 fn staging<'a>(shim: &'a Shim, transfer: &Transfer, order: &Order) -> Option<&'a Staging> {
     let queue = &order.queue;
-    let can = transfer.form == RUN && transfer.rows.len() > LEAST && queue.is_in_order();
+    let can = transfer.rows.len() > LEAST && queue.is_in_order();
     let is_whole = order.event() == 0 || !queue.is_profiled();
     shim.link.staging().filter(|_| can && is_whole)
 }
@@ -46,41 +46,89 @@ fn part(size: usize) -> usize {
     (size / PARTS).next_multiple_of(GRAIN).clamp(LEAST, PIECE)
 }
 
-/// Writes from the front, and tells how many bytes are on their way: all of them, or fewer where it finds no piece, or none at all.
+/// A transfer in parts of about `each` bytes, none larger than a piece, in their order; none if a row is larger than that.
+fn parts(transfer: &Transfer, each: usize) -> Option<Vec<Transfer>> {
+    let areas = if transfer.form == RUN {
+        stretches(&transfer.extent, &transfer.rows, each)
+    } else {
+        boxes(&transfer.extent, &transfer.rows, each)?
+    };
+    Some(areas.into_iter().map(|(extent, rows)| Transfer { extent, rows, ..transfer.clone() }).collect())
+}
+
+/// Of a run its stretches.
+fn stretches(extent: &Extent, rows: &Rows, each: usize) -> Vec<(Extent, Rows)> {
+    let stretch = |at: usize| {
+        let length = each.min(rows.len() - at);
+        (Extent::run(extent.origin[0] + at as u64, length as u64), Rows::run(rows.start + at, length))
+    };
+    (0..rows.len()).step_by(each).map(stretch).collect()
+}
+
+/// Of a box whole slices, or rows of one slice.
+fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)>> {
+    let slice = rows.width * rows.rows;
+    let (most_rows, most_slices) =
+        if slice <= PIECE { (rows.rows, (each / slice).max(1)) } else { ((each / rows.width).max(1), 1) };
+    let places =
+        (0..rows.slices).step_by(most_slices).flat_map(|z| (0..rows.rows).step_by(most_rows).map(move |y| (y, z)));
+    let part = |(y, z): (usize, usize)| {
+        let (high, deep) = (most_rows.min(rows.rows - y), most_slices.min(rows.slices - z));
+        let start = rows.start + z * rows.slice + y * rows.row;
+        let ([x, row, plane], width) = (extent.origin, extent.region[0]);
+        let origin = [x, row + y as u64, plane + z as u64];
+        let region = [width, high as u64, deep as u64];
+        (Extent { origin, region, ..*extent }, Rows { start, rows: high, slices: deep, ..*rows })
+    };
+    (rows.width <= PIECE).then(|| places.map(part).collect())
+}
+
+/// Writes from the front, and tells what is not on its way: nothing, or parts for which it found no piece, or all.
 ///
 /// # Safety
 ///
 /// The rows are readable.
-pub(crate) unsafe fn write(transfer: &Transfer, order: &Order, blocking: bool) -> Result<usize, Code> {
+pub(crate) unsafe fn write(transfer: &Transfer, order: &Order, blocking: bool) -> Result<Vec<Transfer>, Code> {
     let shim = shim()?;
-    let Some(staging) = staging(shim, transfer, order) else { return Ok(0) };
-    let size = transfer.rows.len();
-    let each = part(size);
-    for at in (0..size).step_by(each) {
-        let length = each.min(size - at);
-        let Some(piece) = take(shim, staging, order, (length, blocking))? else { return Ok(at) };
-        let from = std::ptr::with_exposed_provenance::<u8>(transfer.rows.start + at);
-        // SAFETY: inside the rows, which are readable by the contract; the piece was taken, and has room for a part.
-        let copied = staging.with(piece, |to| unsafe { to.copy_from_nonoverlapping(from, length) });
+    let whole = || Ok(vec![transfer.clone()]);
+    let Some(staging) = staging(shim, transfer, order) else { return whole() };
+    let Some(mut parts) = parts(transfer, part(transfer.rows.len())) else { return whole() };
+    for number in 0..parts.len() {
+        let (is_first, is_last) = (number == 0, number + 1 == parts.len());
+        let Some(piece) = take(shim, staging, order, (parts[number].rows.len(), blocking))? else {
+            return Ok(if is_first { vec![transfer.clone()] } else { joined(parts.split_off(number)) });
+        };
+        let one = &parts[number];
+        // SAFETY: the rows are readable by the contract; the piece was taken, and has room for a part.
+        let copied = staging.with(piece, |to| unsafe { one.rows.copy_to(to.expose_provenance()) });
         copied.map_err(|error| shim.link.fail("a copy", &error))?;
-        let (is_first, is_last) = (at == 0, at + length == size);
-        let one = cut(transfer, at, length);
         let waits = if is_first { one.arguments(order) } else { one.alone() };
         let event = if is_last { order.event() } else { 0 };
-        let (queue, memory, staged) = (order.queue(), transfer.memory.base.id, IN_PIECE + piece.number());
-        let message = kdclWrite { queue, event, memory, form: RUN, staged, waits: &waits };
+        let (queue, memory, staged) = (order.queue(), one.memory.base.id, IN_PIECE + piece.number());
+        let message = kdclWrite { queue, event, memory, form: one.form, staged, waits: &waits };
         // The first says whether there is anything wrong; of the last one the program may have an event.
         if is_first || is_last { shim.link.call(&message).map(drop)? } else { shim.link.enqueue(&message)? }
     }
-    Ok(size)
+    Ok(Vec::new())
+}
+
+/// Parts that follow each other, runs as one.
+fn joined(parts: Vec<Transfer>) -> Vec<Transfer> {
+    match &parts[..] {
+        [first, .., last] if first.form == RUN => {
+            let length = last.rows.start + last.rows.len() - first.rows.start;
+            let extent = Extent::run(first.extent.origin[0], length as u64);
+            vec![Transfer { extent, rows: Rows::run(first.rows.start, length), ..first.clone() }]
+        }
+        _ => parts,
+    }
 }
 
 /// A part of a read that is under way.
 struct Part {
     piece: Piece,
     landing: u64,
-    at: usize,
-    length: usize,
+    rows: Rows,
 }
 
 /// The pieces of one read: taken before it begins, since nobody may wait for one in the middle.
@@ -113,20 +161,21 @@ impl Drop for Pieces<'_> {
 pub(crate) unsafe fn read(transfer: &Transfer, order: &Order) -> Result<bool, Code> {
     let shim = shim()?;
     let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
-    let size = transfer.rows.len();
-    let each = part(size);
-    let mut pieces = Pieces::take(staging, each);
+    let each = part(transfer.rows.len());
+    let Some(parts) = parts(transfer, each) else { return Ok(false) };
+    let longest = parts.iter().map(|part| part.rows.len()).max().unwrap_or(each);
+    let mut pieces = Pieces::take(staging, longest);
     if pieces.all.is_empty() {
         return Ok(false);
     }
     let (mut under_way, mut outcome) = (VecDeque::new(), Ok(()));
-    for at in (0..size).step_by(each) {
+    for (number, one) in parts.iter().enumerate() {
         if pieces.free.is_empty() {
             // SAFETY: handed on.
-            outcome = unsafe { land(shim, &mut under_way, &mut pieces, transfer) };
+            outcome = unsafe { land(shim, &mut under_way, &mut pieces) };
         }
-        let begun = outcome.and_then(|()| begin(shim, &mut pieces, transfer, order, (at, each.min(size - at))));
-        match begun {
+        let ends = (number == 0, number + 1 == parts.len());
+        match outcome.and_then(|()| begin(shim, &mut pieces, one, order, ends)) {
             Ok(part) => under_way.push_back(part),
             Err(code) => {
                 outcome = Err(code);
@@ -137,28 +186,26 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order) -> Result<bool, Co
     // What is under way is waited for whatever happened: drivers write to its pieces.
     while !under_way.is_empty() {
         // SAFETY: handed on.
-        outcome = outcome.and(unsafe { land(shim, &mut under_way, &mut pieces, transfer) });
+        outcome = outcome.and(unsafe { land(shim, &mut under_way, &mut pieces) });
     }
     outcome.map(|()| true)
 }
 
-/// Begins to read a part.
+/// Begins to read a part, which may be the first or the last.
 fn begin(
     shim: &Shim,
     pieces: &mut Pieces<'_>,
-    transfer: &Transfer,
+    one: &Transfer,
     order: &Order,
-    (at, length): (usize, usize),
+    (is_first, is_last): (bool, bool),
 ) -> Result<Part, Code> {
     let piece = pieces.free.pop().ok_or(Code::OUT_OF_RESOURCES)?;
-    let part = Part { piece, landing: shim.landings.number(), at, length };
-    let (is_first, is_last) = (at == 0, at + length == transfer.rows.len());
-    let one = cut(transfer, at, length);
+    let part = Part { piece, landing: shim.landings.number(), rows: one.rows };
     let mut waits = if is_first { one.arguments(order) } else { one.alone() };
     (piece.number() + 1).put(&mut waits);
     let event = if is_last { order.event() } else { 0 };
-    let (queue, memory, landing) = (order.queue(), transfer.memory.base.id, part.landing);
-    let message = kdclRead { queue, event, memory, form: RUN, landing, waits: &waits };
+    let (queue, memory, landing) = (order.queue(), one.memory.base.id, part.landing);
+    let message = kdclRead { queue, event, memory, form: one.form, landing, waits: &waits };
     if is_first || is_last {
         shim.link.call(&message).map(drop)?
     } else {
@@ -172,28 +219,16 @@ fn begin(
 /// # Safety
 ///
 /// The rows are writable.
-unsafe fn land(
-    shim: &Shim,
-    under_way: &mut VecDeque<Part>,
-    pieces: &mut Pieces<'_>,
-    transfer: &Transfer,
-) -> Result<(), Code> {
+unsafe fn land(shim: &Shim, under_way: &mut VecDeque<Part>, pieces: &mut Pieces<'_>) -> Result<(), Code> {
     let Some(part) = under_way.pop_front() else { return Ok(()) };
     pieces.free.push(part.piece);
     let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, wait: 1 })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }
-    let to = std::ptr::with_exposed_provenance_mut::<u8>(transfer.rows.start + part.at);
-    // SAFETY: inside the rows, by the contract; the command that wrote the piece has ended.
-    let copied = pieces.staging.with(part.piece, |from| unsafe { from.copy_to_nonoverlapping(to, part.length) });
+    // SAFETY: the rows are writable by the contract; the command that wrote the piece has ended.
+    let copied = pieces.staging.with(part.piece, |from| unsafe { part.rows.copy_from(from.expose_provenance()) });
     copied.map_err(|error| shim.link.fail("a copy", &error))
-}
-
-/// A part of a run.
-fn cut(transfer: &Transfer, at: usize, length: usize) -> Transfer {
-    let extent = Extent::run(transfer.extent.origin[0] + at as u64, length as u64);
-    Transfer { rows: Rows::run(transfer.rows.start + at, length), extent, ..transfer.from(0) }
 }
 
 /// A free piece for a write; none where the program does not wait, or others keep them all. These may wait for what this
@@ -220,5 +255,37 @@ mod tests {
     fn parts_are_neither_too_small_nor_larger_than_a_piece() {
         assert_eq!([part(LEAST + 1), part(2 << 20), part(1 << 30)], [LEAST, 256 << 10, PIECE]);
         assert!(part((3 << 20) + 17).is_multiple_of(GRAIN));
+    }
+
+    /// Bytes of the program's that parts take, by address, and of the object's: each once, in the same order.
+    fn covered(parts: &[(Extent, Rows)], element: u64) -> usize {
+        parts.iter().for_each(|(extent, rows)| assert_eq!(extent.bytes(element), Some(rows.len() as u64)));
+        parts.iter().map(|(_, rows)| rows.len()).sum()
+    }
+
+    #[test]
+    fn a_run_is_cut_into_stretches() {
+        let parts = stretches(&Extent::run(100, 1000), &Rows::run(5000, 1000), 384);
+        assert_eq!(covered(&parts, 1), 1000);
+        let starts: Vec<_> = parts.iter().map(|(extent, rows)| (extent.origin[0], rows.start)).collect();
+        assert_eq!(starts, [(100, 5000), (484, 5384), (868, 5768)]);
+    }
+
+    #[test]
+    fn a_box_is_cut_between_slices_or_between_rows() {
+        let extent = Extent { origin: [1, 2, 3], region: [64, 10, 5], row: 70, slice: 700 };
+        let rows = Rows { start: 4096, width: 64, rows: 10, slices: 5, row: 100, slice: 2000 };
+        let parts = boxes(&extent, &rows, 1300).unwrap();
+        assert_eq!((covered(&parts, 1), parts.len()), (3200, 3));
+        assert_eq!((parts[1].0.origin, parts[1].0.region, parts[1].1.start), ([1, 2, 5], [64, 10, 2], 4096 + 4000));
+        assert_eq!((parts[2].0.region, parts[2].0.row, parts[2].1.slices), ([64, 10, 1], 70, 1));
+        // A slice that is larger than a piece; elements of 16 bytes.
+        let (width, high) = (1 << 20, 9);
+        let extent = Extent { origin: [0, 1, 2], region: [width as u64 / 16, high as u64, 2], row: 3, slice: 0 };
+        let rows = Rows { start: 0, width, rows: high, slices: 2, row: width, slice: width * high };
+        let parts = boxes(&extent, &rows, PIECE).unwrap();
+        assert_eq!((covered(&parts, 16), parts.len()), (2 * high * width, 6));
+        assert_eq!((parts[4].0.origin, parts[4].1.start, parts[5].1.rows), ([0, 5, 3], 13 * width, 1));
+        assert!(boxes(&extent, &Rows { width: PIECE + 1, ..rows }, PIECE).is_none());
     }
 }

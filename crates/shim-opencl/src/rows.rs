@@ -36,6 +36,44 @@ impl Rows {
         next_row || next_slice
     }
 
+    /// Addresses and lengths of the bytes: row by row, or all at once where there are no gaps.
+    fn runs(&self) -> impl Iterator<Item = (usize, usize)> + use<'_> {
+        let (count, width) = if self.has_gaps() { (self.rows * self.slices, self.width) } else { (1, self.len()) };
+        (0..count).map(move |number| (self.row_at(number), width))
+    }
+
+    /// Copies the bytes to an address, without the gaps.
+    ///
+    /// # Safety
+    ///
+    /// Every row is readable; at the address there is room for all, and no reference to it.
+    pub(crate) unsafe fn copy_to(&self, address: usize) {
+        let mut to = address;
+        for (from, length) in self.runs() {
+            let (from, place) =
+                (std::ptr::with_exposed_provenance::<u8>(from), std::ptr::with_exposed_provenance_mut(to));
+            // SAFETY: by the contract.
+            unsafe { std::ptr::copy_nonoverlapping(from, place, length) };
+            to += length;
+        }
+    }
+
+    /// Copies bytes from an address to where they belong.
+    ///
+    /// # Safety
+    ///
+    /// Every row is writable, and nobody holds a reference into one; at the address are as many bytes.
+    pub(crate) unsafe fn copy_from(&self, address: usize) {
+        let mut from = address;
+        for (to, length) in self.runs() {
+            let (place, to) =
+                (std::ptr::with_exposed_provenance::<u8>(from), std::ptr::with_exposed_provenance_mut(to));
+            // SAFETY: by the contract.
+            unsafe { std::ptr::copy_nonoverlapping(place, to, length) };
+            from += length;
+        }
+    }
+
     /// The address of a row, counted through all slices.
     fn row_at(&self, number: usize) -> usize {
         self.start + number / self.rows * self.slice + number % self.rows * self.row
@@ -104,6 +142,21 @@ mod tests {
             rows(&mut memory).scatter(3, b"DEFGHIJK");
         }
         assert_eq!(&memory, b"AB.CD...EF.GH");
+    }
+
+    #[test]
+    fn copies_close_gaps_and_open_them() {
+        let (mut memory, mut packed) = (*b"ab.cd...ef.gh", [0u8; 8]);
+        let place = packed.as_mut_ptr().expose_provenance();
+        // SAFETY: the rows lie in `memory`, the bytes in `packed`.
+        unsafe { rows(&mut memory).copy_to(place) };
+        assert_eq!(&packed, b"abcdefgh");
+        packed.make_ascii_uppercase();
+        // SAFETY: as above.
+        unsafe { rows(&mut memory).copy_from(packed.as_mut_ptr().expose_provenance()) };
+        assert_eq!(&memory, b"AB.CD...EF.GH");
+        let run = Rows::run(memory.as_ptr().expose_provenance(), 8);
+        assert_eq!(run.runs().collect::<Vec<_>>(), [(run.start, 8)]);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::kernel::Kernel;
 use crate::landing::Landings;
 use crate::link::Link;
 use crate::memory::Memory;
+use crate::parcels::Parcels;
 use crate::platform::Platform;
 use crate::program::Program;
 use crate::queue::Queue;
@@ -51,6 +52,8 @@ pub(crate) struct Shim {
     pub(crate) landings: Landings,
     pub(crate) ranges: Ranges,
     pub(crate) upcalls: Registry,
+    /// Blocks of it that commands have.
+    pub(crate) parcels: Parcels,
     /// Memory that the worker has too; none on streams.
     pub(crate) host: Option<HostMemory>,
 }
@@ -141,6 +144,7 @@ fn build(link: Link, pinned: Option<PinnedMemory>) -> std::io::Result<Shim> {
         landings: Landings::default(),
         ranges: Ranges::default(),
         upcalls: Registry::default(),
+        parcels: Parcels::default(),
         host,
     })
 }

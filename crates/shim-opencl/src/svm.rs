@@ -206,7 +206,9 @@ unsafe fn copy(order: &Order, to: usize, from: usize, size: usize, blocking: boo
             link.call(&kdclSvmRead { queue, event, source, size: length, landing, waits: &waits })?;
             let rows = Rows::run(to, size);
             // SAFETY: writable, by the contract.
-            unsafe { if blocking { landing::wait(landing, &rows)? } else { shim.landings.expect(landing, rows) } };
+            unsafe {
+                if blocking { landing::wait(landing, &rows, None)? } else { shim.landings.expect(landing, rows, None) }
+            };
         }
         // The device has no part in it, and cannot have one.
         (false, false) => return Err(Code::INVALID_VALUE),
@@ -282,7 +284,9 @@ pub(crate) unsafe fn enqueue_svm_map(
     let rows = Rows::run(address, size);
     if !fresh {
         // SAFETY: pages of the allocation, which holds the region, as was checked.
-        unsafe { if blocking != 0 { landing::wait(landing, &rows)? } else { shim.landings.expect(landing, rows) } };
+        unsafe {
+            if blocking != 0 { landing::wait(landing, &rows, None)? } else { shim.landings.expect(landing, rows, None) }
+        };
     }
     if blocking != 0 {
         event::wait_for(&[done])?;

@@ -17,12 +17,14 @@ use crate::handle::object;
 use crate::landing;
 use crate::memory::Memory;
 use crate::order::Order;
+use crate::parcels;
 use crate::pieces;
 use crate::rows::Rows;
 use crate::shim::shim;
 use crate::{bulk, event};
 
 /// A part of an object, and the program's memory for it.
+#[derive(Clone)]
 pub(crate) struct Transfer {
     pub(crate) memory: Arc<Memory>,
     pub(crate) form: u32,
@@ -46,34 +48,38 @@ impl Transfer {
     /// The rows are readable.
     pub(crate) unsafe fn write(&self, order: Order, blocking: bool) -> Result<(), Code> {
         let shim = shim()?;
-        let link = &shim.link;
         let waits = blocking && (order.has_waits() || shim.landings.any());
         let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order };
         // SAFETY: by the contract.
-        let done = unsafe { pieces::write(self, &order, blocking)? };
-        if done == self.rows.len() {
-            return written(order, waits, blocking);
+        let rest = unsafe { pieces::write(self, &order, blocking)? };
+        let is_whole = rest.first().is_some_and(|part| part.rows.len() == self.rows.len());
+        for (number, part) in rest.iter().enumerate() {
+            // SAFETY: by the contract.
+            unsafe { part.send(&order, (is_whole, number + 1 == rest.len()))? };
         }
-        let rest = self.from(done);
-        // SAFETY: by the contract.
-        let data = unsafe { rest.rows.gather() };
-        let sent = bulk::send(link, &data)?;
-        let mut arguments = if done == 0 { self.arguments(&order) } else { rest.alone() };
-        arguments.extend_from_slice(sent.inline);
-        let (queue, event, memory) = (order.queue(), order.event(), self.memory.base.id);
-        link.call(&kdclWrite { queue, event, memory, form: self.form, staged: sent.staged, waits: &arguments })?;
         written(order, waits, blocking)
     }
 
-    /// What is left of a run when so many bytes are done.
-    pub(crate) fn from(&self, done: usize) -> Self {
-        let memory = Arc::clone(&self.memory);
-        if done == 0 {
-            return Self { memory, ..*self };
+    /// Sends a write at once, which is the first of its command or not, and the last or not.
+    ///
+    /// # Safety
+    ///
+    /// The rows are readable.
+    unsafe fn send(&self, order: &Order, (is_first, is_last): (bool, bool)) -> Result<(), Code> {
+        let link = &shim()?.link;
+        let event = if is_last { order.event() } else { 0 };
+        let mut waits = if is_first { self.arguments(order) } else { self.alone() };
+        // SAFETY: by the contract.
+        if unsafe { parcels::write(self, order.queue(), event, &mut waits)? } {
+            return Ok(());
         }
-        let (start, length) = (self.rows.start + done, self.rows.len() - done);
-        let extent = Extent::run(self.extent.origin[0] + done as u64, length as u64);
-        Self { memory, form: self.form, extent, rows: Rows::run(start, length) }
+        // SAFETY: by the contract.
+        let data = unsafe { self.rows.gather() };
+        let sent = bulk::send(link, &data)?;
+        waits.extend_from_slice(sent.inline);
+        let (queue, memory) = (order.queue(), self.memory.base.id);
+        link.call(&kdclWrite { queue, event, memory, form: self.form, staged: sent.staged, waits: &waits })?;
+        Ok(())
     }
 
     /// The bytes of a message that waits for no events.
@@ -98,6 +104,15 @@ impl Transfer {
             order.done();
             return Ok(());
         }
+        // SAFETY: by the contract.
+        if unsafe { parcels::read(self, &order, blocking)? } {
+            if blocking {
+                landing::settle()?;
+                shim.link.earlier()?;
+            }
+            order.done();
+            return Ok(());
+        }
         let arguments = self.arguments(&order);
         let (queue, event, memory, form) = (order.queue(), order.event(), self.memory.base.id, self.form);
         if blocking && self.rows.len() <= AT_ONCE {
@@ -116,12 +131,12 @@ impl Transfer {
             shim.link.call(&kdclRead { queue, event, memory, form, landing, waits: &arguments })?;
             if blocking {
                 // SAFETY: by the contract.
-                unsafe { landing::wait(landing, &self.rows)? };
+                unsafe { landing::wait(landing, &self.rows, None)? };
                 landing::settle()?;
                 shim.link.earlier()?;
             } else {
                 // SAFETY: by the contract.
-                unsafe { shim.landings.expect(landing, self.rows) };
+                unsafe { shim.landings.expect(landing, self.rows, None) };
             }
         }
         order.done();
@@ -319,7 +334,7 @@ pub(crate) unsafe fn enqueue_write_buffer_rect(
 ///
 /// # Safety
 ///
-/// Origin and region are null or hold three numbers.
+/// Origin and region are null or hold three numbers; four the origin of an image with levels.
 pub(crate) unsafe fn image_box(
     image: cl_mem,
     origin: *const usize,
@@ -329,8 +344,10 @@ pub(crate) unsafe fn image_box(
 ) -> Result<Transfer, Code> {
     let memory = object::<Memory>(image)?;
     // SAFETY: handed on.
-    let (origin, region) = unsafe { (three(origin)?, three(region)?) };
+    let (place_in_image, region) = unsafe { (three(origin)?, three(region)?) };
     let shape = memory.image.as_ref().ok_or(Code::INVALID_MEM_OBJECT)?;
+    // SAFETY: not null, and an image with levels has an origin of four numbers, by the contract.
+    let level = unsafe { shape.level(origin) } as u64;
     if place.is_null() || region.contains(&0) {
         return Err(Code::INVALID_VALUE);
     }
@@ -345,7 +362,7 @@ pub(crate) unsafe fn image_box(
     }
     let rows = Rows { start: place.expose_provenance(), width, rows: region[1], slices: region[2], row, slice };
     let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
-    let extent = Extent { origin: numbers(origin), region: numbers(region), row: 0, slice: 0 };
+    let extent = Extent { origin: numbers(place_in_image), region: numbers(region), row: level, slice: 0 };
     Ok(Transfer { memory, form: IMAGE, extent, rows })
 }
 

@@ -117,3 +117,6 @@ pub mod program {
 pub const AT_ONCE: usize = 1 << 20;
 /// What `staged` says of a write whose data is in a piece of the staging area: the piece's number is added to this.
 pub const IN_PIECE: u32 = 2;
+/// The same of one whose data is in memory that both sides have: behind the extent stand its address and that of a word which
+/// the worker sets to 0 when the data may change, each a `u64`.
+pub const IN_HOST: u32 = u32::MAX;

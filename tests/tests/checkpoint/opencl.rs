@@ -12,7 +12,7 @@ use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::programs::one_of_opencl;
+use crate::programs::{one_of_opencl, shown};
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, opencl_server, said, way_to};
 
@@ -22,12 +22,15 @@ const KEPT: &str = "kept_objects";
 const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
 
 /// What a worker is told to do otherwise than it would, and programs for it: to make its copies elsewhere while a program stands
-/// still (left to itself, it has a child keep those of PoCL), and to copy at maps as with a device that is no processor.
-const OTHERWISE: [(&str, &str, &str); 4] = [
+/// still (left to itself, it has a child keep those of PoCL); to map as with a device that is no processor, or as after a
+/// restore; to have the driver know the staging area.
+const OTHERWISE: [(&str, &str, &str); 6] = [
     ("aside_in_device", "KATYDID_OPENCL_ASIDE=device", "kept_objects"),
     ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_objects"),
     ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_svm"),
     ("maps_copy", "KATYDID_OPENCL_MAPS=copy", "kept_copies"),
+    ("maps_of_the_driver", "KATYDID_OPENCL_MAPS=driver", "kept_copies"),
+    ("staging_is_known", "KATYDID_OPENCL_STAGING=pinned", "kept_copies"),
 ];
 
 /// What a scenario takes.
@@ -75,7 +78,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         for way in ways {
             let places = places.clone();
             let trial = Trial::test(format!("{way}::{name}"), move || {
-                scenario(&places, way).map_err(|error| format!("{error:#}").into())
+                scenario(&places, way).with_context(|| format!("{way}::{name}")).map_err(shown)
             });
             trials.push(trial.with_ignored_flag(!is_there));
         }

@@ -17,6 +17,8 @@ use crate::handlers::{driver, pointer};
 use crate::objects::Object;
 use crate::session::Session;
 
+use super::transfer::origin_of;
+
 /// What PoCL's platform is called.
 const POCL: &str = "Portable Computing Language";
 
@@ -108,8 +110,6 @@ pub(crate) fn kdclLaunch(
         if is_empty && !session.stands_empty_groups(command.api()) {
             return Err(Code::INVALID_WORK_GROUP_SIZE.into());
         }
-        let wanted = |at: usize| if (at as u32) < message.dimensions { numbers[6 + at] as u64 } else { 1 };
-        session.journal.launched(message.kernel, message.queue, [wanted(0), wanted(1), wanted(2)]);
     }
     command.run(session, |count, waits, event| {
         driver!(
@@ -127,6 +127,11 @@ pub(crate) fn kdclLaunch(
             )
         )
     })?;
+    // What the driver refuses must not keep the session from devices that would refuse it too.
+    if message.given & 2 != 0 {
+        let size = |at: usize| if (at as u32) < message.dimensions { numbers[6 + at] as u64 } else { 1 };
+        session.journal.launched(message.kernel, message.queue, [size(0), size(1), size(2)]);
+    }
     Ok(message::kdclLaunchReply {})
 }
 
@@ -152,7 +157,7 @@ type Waits = (u32, *const cl_event, *mut cl_event);
 fn copy(command: &Command, form: u32, from: (cl_mem, &Extent), to: (cl_mem, &Extent), waits: Waits) -> Code {
     let sizes = |numbers: [u64; 3]| numbers.map(|number| number as usize);
     let (api, queue, (count, list, event)) = (command.api(), command.queue.handle, waits);
-    let (source, target) = (sizes(from.1.origin), sizes(to.1.origin));
+    let (source, target) = (origin_of(form & 0xf, from.1), origin_of(form >> 4, to.1));
     let region = sizes(from.1.region);
     let (start, end, area) = (source.as_ptr(), target.as_ptr(), region.as_ptr());
     match (form & 0xf, form >> 4) {
@@ -201,7 +206,7 @@ pub(crate) fn kdclFill(
         return Err(Code::INVALID_VALUE.into());
     }
     let (api, queue) = (command.api(), command.queue.handle);
-    let origin = extent.origin.map(|number| number as usize);
+    let origin = origin_of(message.form, &extent);
     let region = extent.region.map(|number| number as usize);
     let bytes = pattern.as_ptr().cast();
     command.run(session, |count, waits, event| {

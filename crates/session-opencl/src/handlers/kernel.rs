@@ -95,7 +95,11 @@ pub(crate) fn kdclSetArgument(
     let code = match message.form {
         form::BYTES if message.value.len() == size => set(size, message.value.as_ptr().cast()),
         form::OBJECT => {
-            let object = session.shared.objects.any(arguments.take("object")?).ok_or(Code::INVALID_ARG_VALUE)?;
+            let id = arguments.take("object")?;
+            let object = session.shared.objects.any(id).ok_or(Code::INVALID_ARG_VALUE)?;
+            if session.journal.get(id).is_some_and(|entry| entry.is_made_by::<message::kdclPipe>()) {
+                session.given_pipes.insert(id);
+            }
             set(size, (&raw const object).cast())
         }
         form::SIZE => set(size, ptr::null()),

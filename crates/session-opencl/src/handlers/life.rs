@@ -38,10 +38,16 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             session.told.retain(|(device, _), _| *device != message.object);
             driver!(api, clReleaseDevice(cl_device_id(pointer)))
         }
-        of::CONTEXT => driver!(api, clReleaseContext(cl_context(pointer))),
+        of::CONTEXT => {
+            // Its objects keep a context, and those of ours would do so for ever.
+            session.staging_known.remove(&message.object);
+            driver!(api, clReleaseContext(cl_context(pointer)))
+        }
         of::QUEUE => driver!(api, clReleaseCommandQueue(cl_command_queue(pointer))),
         of::MEMORY => {
             session.lies_in_host.remove(&message.object);
+            session.mapped_in_host.remove(&message.object);
+            session.given_pipes.remove(&message.object);
             session.host_maps.retain(|(memory, _), _| *memory != message.object);
             session.shared.usage.sub_memory(session.counted.remove(&message.object).unwrap_or(0));
             driver!(api, clReleaseMemObject(cl_mem(pointer)))

@@ -1,6 +1,7 @@
 //! Maps of buffers in memory that the program has too ([`crate::host`]).
 //!
-//! Of a buffer that lies there the driver is told, and copies nothing. Of another one the driver copies the region.
+//! The driver maps a buffer that was made over it, and copies nothing if the buffer lies there. Of another one, such as it is
+//! after a restore, the region is copied by commands.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -78,7 +79,7 @@ pub(crate) fn kdclMap(
 ) -> Result<message::kdclMapReply, Fault> {
     let (names, arguments) = ((message.queue, message.event, message.memory), Arguments::new("kdclMap", message.waits));
     let region = Region::read(session, names, message.address, arguments)?;
-    if session.lies_in_host.contains(&message.memory) {
+    if session.mapped_in_host.contains(&message.memory) {
         region.map(session, message.flags)?;
         *session.host_maps.entry((message.memory, message.address)).or_default() += 1;
     } else if message.flags & MAP_WRITE_INVALIDATE_REGION != 0 {
@@ -103,7 +104,7 @@ pub(crate) fn kdclUnmap(
     let region = Region::read(session, names, message.address, Arguments::new("kdclUnmap", message.waits))?;
     let Region { command, memory, place, offset, size } = &region;
     let (api, queue) = (command.api(), command.queue.handle);
-    if session.lies_in_host.contains(&message.memory) {
+    if session.mapped_in_host.contains(&message.memory) {
         // What was mapped in the worker before this one is mapped in no driver.
         if !session.forget_map(message.memory, message.address) {
             region.mark(session)?;

@@ -1,6 +1,6 @@
 //! Buffers, images and pipes. What an object begins with comes as data, and the flags say to copy it. No host memory of the
-//! program's reaches a driver but that which both sides have ([`crate::host`]): buffers of processors lie there, and those of
-//! other devices begin with what is there.
+//! program's reaches a driver but that which both sides have ([`crate::host`]): buffers of processors lie there, and drivers
+//! of other devices map theirs there.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -9,19 +9,25 @@ use std::borrow::Cow;
 use std::ptr;
 
 use katydid_opencl_sys::constant::{
-    BUFFER_CREATE_TYPE_REGION, IMAGE_ELEMENT_SIZE, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_SIZE, MEM_USE_HOST_PTR,
+    BUFFER_CREATE_TYPE_REGION, DEVICE_EXTENSIONS, IMAGE_ELEMENT_SIZE, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_SIZE,
+    MEM_USE_HOST_PTR,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
 use crate::arguments::Arguments;
+use crate::driver::device_value;
 use crate::fault::{Fault, SessionError};
 use crate::handlers::{driver, make};
-use crate::host::may_hold_buffers;
+use crate::host::{Maps, maps};
 use crate::notify::{self, Notify};
 use crate::objects::Object;
 use crate::session::Session;
+
+/// The extensions that images with levels, and those with samples, come with.
+const LEVELS: &[u8] = b"cl_khr_mipmap_image";
+const SAMPLES: &[u8] = b"cl_khr_gl_msaa_sharing";
 
 impl Session {
     /// The bytes of a message: those that collected before it, or what is left of its own.
@@ -43,7 +49,8 @@ impl Session {
         host.place(message.place, message.size)?;
         // One whose contents an image has was none of processors', and stays as it was.
         let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
-        if self.is_of_processors(message.context) && !had_own && may_hold_buffers() {
+        let lies_there = self.is_of_processors(message.context) && maps() == Maps::Lie && !had_own;
+        if lies_there || (maps() != Maps::Copy && !self.replay.is_on) {
             return Ok((message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR) | MEM_USE_HOST_PTR, place));
         }
         if self.replay.is_on {
@@ -102,7 +109,10 @@ pub(crate) fn kdclBuffer(
         make!(api, clCreateBufferWithProperties(context.handle, properties.as_ptr(), flags, size, place))
     }?;
     if flags & MEM_USE_HOST_PTR != 0 && session.is_in_host(message.place) {
-        session.lies_in_host.insert(message.memory);
+        session.mapped_in_host.insert(message.memory);
+        if session.is_of_processors(message.context) && maps() == Maps::Lie {
+            session.lies_in_host.insert(message.memory);
+        }
     }
     session.bind_memory(message.memory, Object { handle, api, size: message.size }, message.size)?;
     Ok(message::kdclBufferReply {})
@@ -119,8 +129,10 @@ pub(crate) fn kdclSubBuffer(
     let flags = message.flags & !(MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR);
     let place = (&raw const region).cast();
     let handle = make!(parent.api, clCreateSubBuffer(parent.handle, flags, BUFFER_CREATE_TYPE_REGION, place))?;
-    if session.lies_in_host.contains(&message.parent) {
-        session.lies_in_host.insert(message.memory);
+    for like in [&mut session.lies_in_host, &mut session.mapped_in_host] {
+        if like.contains(&message.parent) {
+            like.insert(message.memory);
+        }
     }
     session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, 0)?;
     Ok(message::kdclSubBufferReply {})
@@ -165,6 +177,7 @@ pub(crate) fn kdclImage(
     let data = session.bytes(head, message.staged, arguments.rest())?;
     // Elements have 16 bytes at most, so this bounds what the driver reads before it is asked what it would read.
     let api = context.api;
+    session.stands(message.context, api, &shape)?;
     let (flags, place) = filled(message.flags, &data);
     if !data.is_empty() {
         check_data(api, context.handle, &format, &shape, data.len())?;
@@ -178,6 +191,21 @@ pub(crate) fn kdclImage(
     }
     session.bind_memory(message.memory, Object { handle, api, size: elementSize }, counted)?;
     Ok(message::kdclImageReply { elementSize })
+}
+
+impl Session {
+    /// Whether a driver may be asked for such an image: levels and samples come with extensions. The standard names the code
+    /// where these are not; asked all the same, PoCL ends the process.
+    fn stands(&self, context: u32, api: &katydid_opencl_sys::Dispatch, shape: &cl_image_desc) -> Result<(), Code> {
+        let needed = [(shape.num_mip_levels, LEVELS), (shape.num_samples, SAMPLES)];
+        let devices = self.devices_of(context);
+        let has = |extension: &[u8]| {
+            let all = devices.first().map(|device| device_value(*device, api, DEVICE_EXTENSIONS));
+            all.and_then(Result::ok).is_some_and(|all| all.split(|byte| *byte == b' ').any(|name| name == extension))
+        };
+        let is_known = needed.into_iter().all(|(count, extension)| count == 0 || has(extension));
+        if is_known { Ok(()) } else { Err(Code::INVALID_IMAGE_DESCRIPTOR) }
+    }
 }
 
 /// A driver reads as many bytes as the shape says, so the data must hold them. How large an element is the driver tells

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
+use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::{AT_ONCE, IN_PIECE, message};
+use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, message};
 
 use super::command::Command;
 use crate::arguments::Arguments;
@@ -44,7 +45,7 @@ impl Transfer {
     fn enqueue(&self, command: &Command, place: *mut void, is_read: bool, waits: Waits) -> Code {
         let (count, list, event) = waits;
         let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
-        let (origin, region) = (Self::sizes(self.extent.origin), Self::sizes(self.extent.region));
+        let (origin, region) = (origin_of(self.form, &self.extent), Self::sizes(self.extent.region));
         let (start, area) = (origin.as_ptr(), region.as_ptr());
         match (self.form, is_read) {
             (RUN, true) => {
@@ -96,6 +97,12 @@ impl Transfer {
     }
 }
 
+/// The origin of an extent as drivers read it: four numbers of an image that has levels.
+pub(super) fn origin_of(form: u32, extent: &Extent) -> [usize; 4] {
+    let [x, y, z] = extent.origin;
+    [x, y, z, if form == IMAGE { extent.row } else { 0 }].map(|number| number as usize)
+}
+
 type Waits = (u32, *const cl_event, *mut cl_event);
 
 /// The program's bytes into an object.
@@ -107,8 +114,11 @@ pub(crate) fn kdclWrite(
     let mut arguments = Arguments::new("kdclWrite", message.waits);
     let read = Command::read(session, message.queue, message.event, &mut arguments)
         .and_then(|command| Ok((command, Transfer::read(session, message.memory, message.form, &mut arguments)?)));
+    if message.staged == IN_HOST {
+        return write_from_host(session, arguments.rest(), read);
+    }
     if message.staged >= IN_PIECE {
-        return write_piece(session, message.staged - IN_PIECE, read);
+        return write_piece(session, (message.queue, message.staged - IN_PIECE), read);
     }
     // What collected for a message is used up by it, however it ends.
     let bytes = session.bytes(head, message.staged, arguments.rest())?;
@@ -126,8 +136,8 @@ pub(crate) fn kdclWrite(
 
 /// A write whose bytes are in a piece of the staging area, which the program has back however it ends.
 fn write_piece(
-    session: &Session,
-    piece: u32,
+    session: &mut Session,
+    (queue, piece): (u32, u32),
     read: Result<(Command, Transfer), Fault>,
 ) -> Result<message::kdclWriteReply, Fault> {
     let bad = || SessionError::DamagedPart { message: "kdclWrite", part: "piece" };
@@ -135,22 +145,50 @@ fn write_piece(
     let held = area.hold(piece).ok_or_else(bad)?;
     let (command, transfer) = read?;
     let place = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
+    session.passes(queue, transfer.bytes);
     let event = command
         .run_held(session, |count, list, event| transfer.enqueue(&command, place, false, (count, list, event)))?;
     keep_until(&event, Box::new(held));
     Ok(message::kdclWriteReply {})
 }
 
-/// The piece of the staging area that a read goes to, if its message names one: a number that counts from 1.
-fn piece_of(session: &Session, arguments: Arguments<'_>, size: u64) -> Result<Option<*mut void>, Fault> {
-    let Some(number) = arguments.rest().first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else { return Ok(None) };
-    let bad = || SessionError::DamagedPart { message: "kdclRead", part: "piece" };
-    let place = session.staging.as_ref().and_then(|area| area.pointer(number.checked_sub(1)?, size));
+/// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
+/// happens however the write ends.
+fn write_from_host(
+    session: &Session,
+    mut places: &[u8],
+    read: Result<(Command, Transfer), Fault>,
+) -> Result<message::kdclWriteReply, Fault> {
+    let bad = || SessionError::DamagedPart { message: "kdclWrite", part: "place" };
+    let host = session.host.as_ref().ok_or_else(bad)?;
+    let (address, word) = u64::take(&mut places).zip(u64::take(&mut places)).ok_or_else(bad)?;
+    let held = host.hold(word).ok_or_else(bad)?;
+    let (command, transfer) = read?;
+    let place = host.place(address, transfer.bytes)?;
+    let event = command
+        .run_held(session, |count, list, event| transfer.enqueue(&command, place, false, (count, list, event)))?;
+    keep_until(&event, Box::new(held));
+    Ok(message::kdclWriteReply {})
+}
+
+/// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, or an address
+/// in memory that the program has too.
+fn place_of(session: &Session, arguments: Arguments<'_>, size: u64) -> Result<Option<*mut void>, Fault> {
+    let bad = || SessionError::DamagedPart { message: "kdclRead", part: "place" };
+    let mut rest = arguments.rest();
+    let place = match rest.len() {
+        0 => return Ok(None),
+        4 => u32::take(&mut rest)
+            .zip(session.staging.as_ref())
+            .and_then(|(number, area)| area.pointer(number.checked_sub(1)?, size)),
+        8 => u64::take(&mut rest).zip(session.host.as_ref()).and_then(|(address, host)| host.place(address, size).ok()),
+        _ => None,
+    };
     Ok(Some(place.ok_or_else(bad)?))
 }
 
-/// An object's bytes, to be fetched later; landing 0: only the command is wanted, not its bytes. With a piece of the staging
-/// area behind the extent, they are there when the landing is, which has no bytes then.
+/// An object's bytes, to be fetched later; landing 0: only the command is wanted, not its bytes. With a place behind the
+/// extent, they are there when the landing is, which has no bytes then.
 pub(crate) fn kdclRead(
     session: &mut Session,
     _: &FrameHead,
@@ -159,9 +197,10 @@ pub(crate) fn kdclRead(
     let mut arguments = Arguments::new("kdclRead", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let transfer = Transfer::read(session, message.memory, message.form, &mut arguments)?;
-    let (target, event) = match piece_of(session, arguments, transfer.bytes)? {
+    let (target, event) = match place_of(session, arguments, transfer.bytes)? {
         // Nothing is left to be fetched but the news that it has ended.
         Some(place) => {
+            session.passes(message.queue, transfer.bytes);
             let waits = |count, list, event| transfer.enqueue(&command, place, true, (count, list, event));
             (Arc::new(Target::new(0)?), command.run_held(session, waits)?)
         }

@@ -13,8 +13,7 @@ use katydid_opencl_sys::constant::{EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT
 use katydid_opencl_sys::{Code, cl_context, cl_event};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::opencl::message::{
-    kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclPipe, kdclRelease, kdclSetArgument, kdclSetExecInfo,
-    kdclSubDevices,
+    kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclRelease, kdclSetArgument, kdclSetExecInfo, kdclSubDevices,
 };
 use katydid_wire::opencl::{id, kind, list, value};
 
@@ -35,7 +34,7 @@ pub(crate) const TIMES: std::ops::RangeInclusive<u32> = 0x1280..=0x1284;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SaveError {
     /// Nobody but a kernel can read it.
-    #[error("the program has a pipe, and nothing but a kernel can read what is in it: it cannot be saved")]
+    #[error("kernels of the program have a pipe, and nothing but a kernel can read what is in it: it cannot be saved")]
     Pipe,
     /// The driver does not answer what must be known.
     #[error("the driver answers {code} when asked about {what}")]
@@ -92,9 +91,10 @@ impl Gathered {
         id(kind, STRANGERS + self.strangers)
     }
 
-    /// A program under an id, with all that was done to it. In its frames the id is the first field. Before frame
-    /// `order` if one is given, else each in its own place.
-    fn program(&mut self, id: u32, program: &Entry, order: Option<u64>) {
+    /// A program under an id, with all that was done to it, as far as what is left of it or its `kernels` (frames that made
+    /// them) shows it. In its frames the id is the first field. Before frame `order` if one is given, else each in its own
+    /// place.
+    fn program(&mut self, id: u32, program: &Entry, kernels: &[u64], order: Option<u64>) {
         let as_this = |payload: &[u8]| {
             let mut payload = payload.to_vec();
             payload.splice(..4, id.to_le_bytes());
@@ -110,7 +110,7 @@ impl Gathered {
         for kept in program.sets.values() {
             self.add(place(kept), kept, as_this(kept.frame.payload()));
         }
-        for kept in effective(&program.builds) {
+        for kept in effective(&program.builds, kernels) {
             let at = place(kept);
             let others = self.others(kept, at);
             let payload = with_others(kept, as_this(kept.frame.payload()), &others);
@@ -128,7 +128,7 @@ impl Gathered {
         let mut others = HashMap::new();
         for (id, program) in &kept.with.needs {
             let stranger = self.stranger(kind::PROGRAM);
-            self.program(stranger, program, Some(order));
+            self.program(stranger, program, &[], Some(order));
             others.insert(*id, stranger);
         }
         others
@@ -156,22 +156,27 @@ fn with_others(kept: &Kept, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec
     }
 }
 
-/// The builds that count: the last one of each kind and list of devices, of those that had an effect.
-fn effective(builds: &[Kept]) -> Vec<&Kept> {
+/// The builds that count, of those that had an effect: the last one of each kind and list of devices, and before it those by
+/// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
+fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept> {
     let about = |kept: &Kept| {
         let own = kdclBuild::decode(kept.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
         let bytes = kept.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
         let mut left = &bytes[..];
         (u32::take(&mut left), list::take::<u32>(&mut left))
     };
-    let mut last = HashMap::new();
-    let with_effect: Vec<&Kept> = builds.iter().filter(|kept| kept.had_effect()).collect();
-    for (at, kept) in with_effect.iter().enumerate() {
-        last.insert(about(kept), at);
-    }
-    let mut places: Vec<usize> = last.into_values().collect();
-    places.sort_unstable();
-    places.into_iter().map(|at| with_effect[at]).collect()
+    // From the last to the first: until which frame a build was the one of its kind.
+    let mut until = HashMap::new();
+    let with_effect = builds.iter().rev().filter(|kept| kept.had_effect());
+    let mut found: Vec<&Kept> = with_effect
+        .filter(|kept| {
+            let order = kept.frame.order;
+            let next = until.insert(about(kept), order);
+            next.is_none_or(|next| kernels.iter().any(|made| (order..next).contains(made)))
+        })
+        .collect();
+    found.reverse();
+    found
 }
 
 impl Session {
@@ -244,8 +249,8 @@ impl Session {
                     kind::DEVICE => self.add_part(&mut all, id, entry),
                     // One whose link failed has no program.
                     kind::PROGRAM if self.shared.objects.any(id).is_none() => {}
-                    kind::PROGRAM => all.program(id, entry, None),
-                    kind::MEMORY if entry.made.frame.opcode == kdclPipe::OPCODE => return Err(SaveError::Pipe),
+                    kind::PROGRAM => all.program(id, entry, &self.kernels_of(id), None),
+                    kind::MEMORY if self.given_pipes.contains(&id) => return Err(SaveError::Pipe),
                     _ => self.add(&mut all, entry),
                 }
             }
@@ -258,6 +263,13 @@ impl Session {
         // Stable: what is made anew for another keeps its place before it.
         all.records.sort_by_key(|record| record.order);
         Ok(all.records)
+    }
+
+    /// The frames that made a program's kernels.
+    fn kernels_of(&self, program: u32) -> Vec<u64> {
+        let kernels = self.journal.of(kind::KERNEL);
+        let of_it = kernels.iter().filter(|(_, entry)| entry.made.frame.word(4) == program);
+        of_it.map(|(_, entry)| entry.made.frame.order).collect()
     }
 
     fn add(&self, all: &mut Gathered, entry: &Entry) {
@@ -372,4 +384,44 @@ pub(crate) fn devices_of(context: &Entry) -> Vec<u32> {
     let _platform = u32::take(&mut left);
     let _properties: Option<Vec<i64>> = list::take(&mut left);
     list::take(&mut left).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicI32;
+
+    use katydid_keep::Frame;
+    use katydid_wire::frame::FrameHead;
+
+    use super::*;
+    use crate::journal::Attachment;
+
+    /// A build of `devices` at a frame.
+    fn build(order: u64, devices: &[u32], code: Code) -> Kept {
+        let mut arguments = Vec::new();
+        0u32.put(&mut arguments);
+        list::put(&mut arguments, devices);
+        let payload = encoded(&kdclBuild { program: 1, token: 0, staged: 0, arguments: &arguments });
+        let head = FrameHead { opcode: kdclBuild::OPCODE, wants_reply: true, thread: 1, context: 0, sequence: order };
+        let outcome = Some(std::sync::Arc::new(AtomicI32::new(code.0)));
+        Kept { frame: Frame::new(&head, 0, &payload), with: Attachment { outcome, ..Attachment::default() } }
+    }
+
+    #[test]
+    fn a_build_counts_if_it_is_the_last_or_has_a_kernel() {
+        let builds = [
+            build(2, &[7], Code::SUCCESS),
+            build(4, &[8], Code::SUCCESS),
+            build(6, &[7], Code::SUCCESS),
+            build(8, &[7], Code::INVALID_OPERATION),
+            build(10, &[7], Code::SUCCESS),
+        ];
+        let of = |kernels: &[u64]| -> Vec<u64> {
+            effective(&builds, kernels).into_iter().map(|kept| kept.frame.order).collect()
+        };
+        assert_eq!(of(&[]), [4, 10]);
+        assert_eq!(of(&[3]), [2, 4, 10]);
+        assert_eq!(of(&[9, 11]), [4, 6, 10]);
+        assert_eq!(of(&[1, 12]), [4, 10]);
+    }
 }

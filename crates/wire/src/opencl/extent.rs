@@ -17,7 +17,8 @@ pub struct Extent {
     pub origin: [u64; 3],
     /// Bytes or elements, rows, slices.
     pub region: [u64; 3],
-    /// Bytes from row to row of a buffer; 0: no gaps.
+    /// Bytes from row to row of a buffer; 0: no gaps. Of an image the fourth number of its origin: the level, where three are
+    /// taken by the place in it.
     pub row: u64,
     /// Bytes from slice to slice of a buffer; 0: no gaps.
     pub slice: u64,

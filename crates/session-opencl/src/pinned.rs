@@ -1,0 +1,217 @@
+//! Memory of both sides as a driver with a device of its own likes it best: as that of a buffer which stays mapped.
+//!
+//! Of other memory such a driver copies through pages of its own, and slower: NVIDIA's moves 11 to 17 GB/s from and to the staging
+//! area as it is, and 55 GB/s when that is the memory of a buffer (measured on an H200). The buffer is never used for itself;
+//! while it is mapped, its memory is the host's by the standard, so that any command may copy from and to it.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::env;
+use std::ptr;
+
+use katydid_opencl_sys::constant::{MAP_READ, MAP_WRITE, MEM_USE_HOST_PTR};
+use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
+
+use crate::handlers::{driver, make};
+use crate::objects::Object;
+use crate::session::Session;
+
+/// Set to `plain`, has no staging area made known so; set to `pinned`, that of every context at once, to compare the ways and to
+/// test the second one with processors.
+const VARIABLE: &str = "KATYDID_OPENCL_STAGING";
+/// As many bytes pass through a context's pieces before the area is made known, which takes 0.2 s and as much memory of the
+/// device as the area has.
+const WORTH: u64 = 32 << 20;
+
+/// What a context knows of the staging area.
+#[derive(Debug)]
+pub(crate) enum Knowledge {
+    /// Nothing yet: so many bytes have passed.
+    Counting(u64),
+    /// Nothing, and it stays so: its driver refused, or it has processors alone.
+    Plain,
+    /// All of it, until this is dropped.
+    Pinned { _kept: Pinned },
+}
+
+/// A mapped buffer, until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    api: &'static Dispatch,
+    queue: cl_command_queue,
+    memory: cl_mem,
+    place: *mut void,
+}
+
+// SAFETY: OpenCL objects may be used from every thread; the pointer is not followed here.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Makes memory known in a context with a device.
+    fn new(
+        api: &'static Dispatch,
+        (context, device): (cl_context, cl_device_id),
+        (start, size): (*mut void, usize),
+    ) -> Result<Self, Code> {
+        /// `CL_MEM_READ_WRITE`.
+        const READ_WRITE: u64 = 1;
+        let queue = make!(api, clCreateCommandQueue(context, device, 0))?;
+        let made = make!(api, clCreateBuffer(context, READ_WRITE | MEM_USE_HOST_PTR, size, start));
+        let memory = made.inspect_err(|_| {
+            // What cannot be released goes with the process.
+            let _ = driver!(api, clReleaseCommandQueue(queue));
+        })?;
+        let mut pinned = Self { api, queue, memory, place: ptr::null_mut() };
+        let (way, null) = (MAP_READ | MAP_WRITE, ptr::null_mut());
+        pinned.place = make!(api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
+        // A driver that maps it elsewhere copies, and does not know the memory any better.
+        if pinned.place == start { Ok(pinned) } else { Err(Code::MAP_FAILURE) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let Self { api, queue, memory, place } = *self;
+        // What cannot be taken back goes with the process.
+        if !place.is_null() {
+            let _ = driver!(api, clEnqueueUnmapMemObject(queue, memory, place, 0, ptr::null(), ptr::null_mut()));
+            let _ = driver!(api, clFinish(queue));
+        }
+        let _ = driver!(api, clReleaseMemObject(memory));
+        let _ = driver!(api, clReleaseCommandQueue(queue));
+    }
+}
+
+/// What the environment wants of every context, if it wants anything.
+fn wish() -> Option<Knowledge> {
+    match env::var_os(VARIABLE)?.to_str()? {
+        "plain" => Some(Knowledge::Plain),
+        "pinned" => Some(Knowledge::Counting(WORTH)),
+        _ => None,
+    }
+}
+
+impl Session {
+    /// So many bytes are to pass through pieces of the staging area in a queue: has its context know the area when that is
+    /// worth it.
+    pub(crate) fn passes(&mut self, queue: u32, bytes: u64) {
+        let context = self.journal.get(queue).map_or(0, |entry| entry.made.frame.word(4));
+        let known = match self.staging_known.remove(&context) {
+            Some(known) => known,
+            None if self.is_of_processors(context) => wish().unwrap_or(Knowledge::Plain),
+            None => wish().unwrap_or(Knowledge::Counting(0)),
+        };
+        let known = match known {
+            Knowledge::Counting(passed) if passed + bytes > WORTH => {
+                self.pin_staging(context).map_or(Knowledge::Plain, |kept| Knowledge::Pinned { _kept: kept })
+            }
+            Knowledge::Counting(passed) => Knowledge::Counting(passed + bytes),
+            known => known,
+        };
+        self.staging_known.insert(context, known);
+    }
+
+    fn pin_staging(&self, id: u32) -> Result<Pinned, Code> {
+        let context: Object<cl_context> = self.shared.objects.get(id)?;
+        let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
+        let area = self.staging.as_ref().ok_or(Code::INVALID_VALUE)?.whole();
+        Pinned::new(context.api, (context.handle, device), area)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+    use katydid_opencl_sys::cl_event;
+
+    use super::*;
+
+    /// Objects that the driver below has made and not released; where it maps buffers, 0: at their own memory.
+    static ALIVE: AtomicI64 = AtomicI64::new(0);
+    static ELSEWHERE: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn queue(_: cl_context, _: cl_device_id, _: u64, code: *mut i32) -> cl_command_queue {
+        ALIVE.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the code is asked for.
+        unsafe { code.write(0) };
+        cl_command_queue(ptr::without_provenance_mut(64))
+    }
+
+    unsafe extern "C" fn buffer(_: cl_context, _: u64, _: usize, start: *mut void, code: *mut i32) -> cl_mem {
+        ALIVE.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { code.write(0) };
+        cl_mem(start)
+    }
+
+    unsafe extern "C" fn map(
+        _: cl_command_queue,
+        memory: cl_mem,
+        _: u32,
+        _: u64,
+        _: usize,
+        _: usize,
+        _: u32,
+        _: *const cl_event,
+        _: *mut cl_event,
+        code: *mut i32,
+    ) -> *mut void {
+        ALIVE.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { code.write(0) };
+        match ELSEWHERE.load(Ordering::Relaxed) {
+            0 => memory.0,
+            other => ptr::without_provenance_mut(other),
+        }
+    }
+
+    unsafe extern "C" fn unmap(
+        _: cl_command_queue,
+        _: cl_mem,
+        _: *mut void,
+        _: u32,
+        _: *const cl_event,
+        _: *mut cl_event,
+    ) -> i32 {
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        0
+    }
+
+    unsafe extern "C" fn finish(_: cl_command_queue) -> i32 {
+        0
+    }
+
+    unsafe extern "C" fn release_queue(_: cl_command_queue) -> i32 {
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        0
+    }
+
+    unsafe extern "C" fn release_buffer(_: cl_mem) -> i32 {
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        0
+    }
+
+    #[test]
+    fn memory_is_known_while_its_buffer_is_mapped_and_nothing_is_left() {
+        // SAFETY: every entry of a table of zeros is `None`.
+        let mut api: Dispatch = unsafe { std::mem::zeroed() };
+        api.clCreateCommandQueue = Some(queue);
+        api.clCreateBuffer = Some(buffer);
+        api.clEnqueueMapBuffer = Some(map);
+        api.clEnqueueUnmapMemObject = Some(unmap);
+        api.clFinish = Some(finish);
+        api.clReleaseCommandQueue = Some(release_queue);
+        api.clReleaseMemObject = Some(release_buffer);
+        let api: &'static Dispatch = Box::leak(Box::new(api));
+        let make =
+            || Pinned::new(api, (cl_context::NULL, cl_device_id::NULL), (ptr::without_provenance_mut(4096), 8192));
+        let pinned = make().unwrap();
+        assert_eq!(ALIVE.load(Ordering::Relaxed), 3);
+        drop(pinned);
+        assert_eq!(ALIVE.load(Ordering::Relaxed), 0);
+        ELSEWHERE.store(1 << 20, Ordering::Relaxed);
+        assert_eq!(make().unwrap_err(), Code::MAP_FAILURE);
+        assert_eq!(ALIVE.load(Ordering::Relaxed), 0);
+    }
+}
