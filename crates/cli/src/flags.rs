@@ -128,9 +128,22 @@ pub(crate) struct SessionFlags {
     /// How calls travel; chosen from the address unless given.
     #[arg(long, value_enum)]
     pub(crate) link: Option<Link>,
+    /// How long the link may give no sign of life while a call waits, before that fails; 0 for ever.
+    ///
+    /// In seconds, 3 at least; 60 unless given. A worker that is busy, with a long kernel too, gives one each second.
+    #[arg(long, value_name = "SECONDS", value_parser = silence)]
+    pub(crate) link_timeout: Option<u32>,
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,
+}
+
+/// Seconds without a sign of life.
+fn silence(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(seconds @ (0 | 3..=1_000_000)) => Ok(seconds),
+        _ => Err("write a number of seconds from 3 on, or 0 for no limit".to_owned()),
+    }
 }
 
 /// Saves a running job: its processes and what they have on the GPU.

@@ -227,6 +227,9 @@ fn describe(command: &mut Command, session: &SessionFlags) {
     if let Some(memory) = session.memory {
         command.env("KATYDID_MEMORY", memory.0.to_string());
     }
+    if let Some(seconds) = session.link_timeout {
+        command.env("KATYDID_LINK_TIMEOUT", seconds.to_string());
+    }
     if let Some(link) = session.link {
         command.env("KATYDID_LINK", link.word());
     }

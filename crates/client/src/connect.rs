@@ -112,6 +112,7 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
         arenas: offers.arenas(),
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
+    limit_silence(&*connection.link)?;
     let arenas = offers.settle(&connection.ready.arenas)?;
     let session = Session::new(connection.link, on_fault);
     Ok(Opened { session, arenas, pinned: connection.pinned, address, link: hello.link })
@@ -153,9 +154,33 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
         arenas: offers.as_ref().map(Offers::arenas).unwrap_or_default(),
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
+    limit_silence(&*connection.link)?;
     let chosen = &connection.ready.arenas;
     let range = offers.map_or(Ok(None), |offers| offers.settle_pinned(chosen))?;
     Ok(Plain { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
+}
+
+/// How long a link may give no sign of life while somebody waits, unless the environment says otherwise.
+const SILENCE: u64 = 60;
+/// The least: workers that are busy say so once a second.
+const LEAST_SILENCE: u64 = 3;
+
+/// Sets the limit that the environment names, in seconds.
+fn limit_silence(link: &dyn ProgramLink) -> Result<(), OpenError> {
+    const NAME: &str = "KATYDID_LINK_TIMEOUT";
+    let seconds = match variable(NAME) {
+        None => SILENCE,
+        Some(value) => match value.parse() {
+            Ok(seconds @ (0 | LEAST_SILENCE..=1_000_000)) => seconds,
+            _ => {
+                let expected = "a number of seconds from 3 on, or 0 for no limit";
+                return Err(OpenError::Setting { variable: NAME, value, expected });
+            }
+        },
+    };
+    // A connection that is gone again is told of by the first call.
+    let _ = link.limit_silence(Duration::from_secs(seconds));
+    Ok(())
 }
 
 /// Whether the environment names a server.

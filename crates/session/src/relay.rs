@@ -12,7 +12,7 @@ use std::thread;
 
 use katydid_cuda_sys::CUresult;
 use katydid_keep::Pumped;
-use katydid_transport::{Event, WorkerLink};
+use katydid_transport::{Event, Switch, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
@@ -67,6 +67,7 @@ impl Relay {
         let budget = Arc::new(Budget::default());
         let mut reader = Reader { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
         if let Some(head) = waiting {
+            link.switch().inspect(Switch::owe);
             let task = crate::handlers::upcall_task(&reader.shared, head, kdUpcallNext { done: 0 });
             reader.executors.run(&reader.shared, head.thread, Place::ANYWHERE, task)?;
         }

@@ -12,6 +12,15 @@ pub enum LinkError {
     /// The peer's process has ended or closed the connection; what was queued may or may not have been executed.
     #[error("the other side has ended the session; look into the server's log for the reason")]
     Closed,
+    /// Nothing has come, or nothing could be sent, for as long as the program waits for a sign of life.
+    #[error(
+        "the link has stalled: no sign of life from the other side for {seconds} s; look at the network, or wait longer \
+         with KATYDID_LINK_TIMEOUT (0: for ever)"
+    )]
+    Stalled {
+        /// The limit.
+        seconds: u64,
+    },
     /// The peer wrote what the protocol does not allow.
     #[error("the other side broke the protocol: {what}")]
     Protocol {

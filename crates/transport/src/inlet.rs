@@ -104,7 +104,7 @@ impl Inlet {
         while missing > 0 {
             // Waking up for each packet would cost more than copying it.
             let received = receive(socket, self.opener.as_mut(), bytes, missing, RecvFlags::WAITALL);
-            match received.map_err(LinkError::system("receive a frame"))? {
+            match received.map_err(failed)? {
                 0 => return Err(CUT_OFF),
                 received => missing -= received,
             }
@@ -130,7 +130,7 @@ impl Inlet {
                 Some(opener) => land_opened(socket, opener, landing, done),
                 None => receive_landing(socket, landing, done),
             };
-            done += received.map_err(LinkError::system("receive a frame"))?.ok_or(CUT_OFF)?;
+            done += received.map_err(failed)?.ok_or(CUT_OFF)?;
         }
         self.append_to(socket, length - landing.skip() - landing.size(), bytes)
     }
@@ -153,7 +153,15 @@ impl Inlet {
             return Ok(None);
         }
         let received = quick.unwrap_or_else(|| receive(socket, opener.as_mut(), buffer, room, RecvFlags::empty()));
-        received.map(Some).map_err(LinkError::system("receive a frame"))
+        received.map(Some).map_err(failed)
+    }
+}
+
+/// Why nothing was received: a socket with a time limit has reached it, or the system refused.
+fn failed(source: io::Error) -> LinkError {
+    match source.kind() {
+        io::ErrorKind::WouldBlock => LinkError::Stalled { seconds: 0 },
+        _ => LinkError::System { doing: "receive a frame", source },
     }
 }
 

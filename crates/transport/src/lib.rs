@@ -50,6 +50,7 @@ mod vsock;
 mod wait;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use katydid_wire::frame::{FrameHead, Output, ReplyHead};
 
@@ -123,6 +124,17 @@ pub trait ProgramLink: Send + Sync {
     /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
     /// is [`LinkError::Forked`]; the parent's end lives on.
     fn abandon(&self);
+
+    /// Ends the link when nothing was heard of its worker for so long by a thread that waits; nothing on links that share
+    /// memory, whose peer is on the same machine. Without a limit, or with one of nothing, threads wait for ever.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses.
+    fn limit_silence(&self, limit: Duration) -> std::io::Result<()> {
+        let _ = limit;
+        Ok(())
+    }
 
     /// For the keeper of the program's job; none where a link cannot be held.
     fn holding(&self) -> Option<&dyn Holding> {

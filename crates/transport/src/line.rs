@@ -88,7 +88,7 @@ impl Line {
     /// Sends all parts, whole, whoever else sends.
     pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         match &self.sealed {
-            Some(sealed) => sealed.sealer().send(self.as_fd(), parts),
+            Some(sealed) => sealed.sealer().send(self.as_fd(), parts, &mut || false),
             None => send_all(self.as_fd(), parts),
         }
     }

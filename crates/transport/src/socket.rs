@@ -10,9 +10,6 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sock
 
 /// Seconds without a sign of life before TCP asks the peer, between questions, and until a peer counts as gone.
 const KEEPALIVE: (u64, u64, u32) = (10, 5, 4);
-/// How long sent bytes may stay unacknowledged, in milliseconds. A peer that is there but does not read counts as well:
-/// a worker's driver may compile for minutes.
-const UNACKNOWLEDGED: u32 = 600_000;
 /// Wished size of a unix socket's buffers; the system may give less.
 const BUFFER: usize = 1 << 20;
 
@@ -53,18 +50,28 @@ pub(crate) fn tune(fd: impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_keepidle(fd, Duration::from_secs(KEEPALIVE.0))?;
     sockopt::set_tcp_keepintvl(fd, Duration::from_secs(KEEPALIVE.1))?;
     sockopt::set_tcp_keepcnt(fd, KEEPALIVE.2)?;
-    sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED)?;
     Ok(())
 }
 
 /// Sends all parts, one after the other, in as few system calls as there can be.
 pub(crate) fn send_all(fd: BorrowedFd<'_>, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    send_while(fd, parts, &mut || false)
+}
+
+/// The same over a socket with a time limit for sending: each time that passes without room for a byte, `is_alive` says
+/// whether to wait on. [`io::ErrorKind::WouldBlock`] if not.
+pub(crate) fn send_while(
+    fd: BorrowedFd<'_>,
+    parts: &mut [IoSlice<'_>],
+    is_alive: &mut dyn FnMut() -> bool,
+) -> io::Result<()> {
     let mut parts = parts;
     IoSlice::advance_slices(&mut parts, 0);
     while !parts.is_empty() {
         match sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
             Ok(sent) => IoSlice::advance_slices(&mut parts, sent),
             Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if is_alive() => {}
             Err(error) => return Err(error.into()),
         }
     }

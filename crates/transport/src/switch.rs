@@ -5,13 +5,14 @@
 //! of the connection is not the end of the link; numbers of frames, ring, replies and staging stay, and the reading
 //! thread waits until the program is back ([`Switch::attach`]) with the very memory that it left with.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use katydid_wire::frame::{Beat, ReplyHead};
 use katydid_wire::handshake::{Build, LinkKind, Ready, RefusalCode, Refused};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::fstat;
 use rustix::net::{Shutdown, shutdown};
 
@@ -56,8 +57,27 @@ struct State {
     frames: AtomicU64,
     /// Readable when the reading thread is to look up.
     wake: OwnedFd,
+    /// Frames handed out that want a reply, less the replies to them that were sent.
+    owed: AtomicI64,
+    /// What the reading thread does: a [`Reading`].
+    reading: AtomicU8,
+    /// Frames handed out when a beat last told of a frame that was on its way.
+    told: AtomicU64,
+    /// Held while something is sent on a stream link.
+    outlet: Mutex<()>,
     /// Wakes a reading thread that sleeps in shared memory.
     nudge: Box<dyn Fn() + Send + Sync>,
+}
+
+/// What the reading thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Nothing: it has handed a frame out.
+    Not,
+    /// Waits for the next frame.
+    Next,
+    /// Waits for the rest of one.
+    Rest,
 }
 
 /// The program's connection.
@@ -88,7 +108,25 @@ impl Switch {
         let memory = identities(fds).map_err(LinkError::system("look at the program's memory"))?;
         let visit = Mutex::new(Visit { socket: Some(Arc::new(socket)), may_leave: false });
         let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NEVER), AtomicU64::new(0));
-        Ok(Self { state: Arc::new(State { kind, memory, pieces, visit, changed, interrupt_at, frames, wake, nudge }) })
+        let (owed, reading) = (AtomicI64::new(0), AtomicU8::new(Reading::Not as u8));
+        let (told, outlet) = (AtomicU64::new(0), Mutex::new(()));
+        Ok(Self {
+            state: Arc::new(State {
+                kind,
+                memory,
+                pieces,
+                visit,
+                changed,
+                interrupt_at,
+                frames,
+                wake,
+                owed,
+                reading,
+                told,
+                outlet,
+                nudge,
+            }),
+        })
     }
 
     /// The reading thread gets [`Event::Interrupted`](crate::Event::Interrupted) when it has handed out `frames` frames
@@ -173,6 +211,51 @@ impl Switch {
         !is_current || visit.may_leave
     }
 
+    /// Tells the program that the worker is there, if it owes it something or is busy otherwise; to be called about once a
+    /// second. Nothing on links that share memory, and nothing while something is being sent, which tells as much.
+    /// Whether it said so.
+    pub fn beat(&self) -> bool {
+        let Some(beat) = self.sign() else { return false };
+        let (Ok(_whole), Some(line)) = (self.state.outlet.try_lock(), self.socket()) else { return false };
+        // A program that is gone is noticed by others.
+        has_room(&line)
+            && ReplyHead::from(beat).encode(0).is_ok_and(|head| line.send(&mut [IoSlice::new(&head)]).is_ok())
+    }
+
+    /// What there is to tell.
+    fn sign(&self) -> Option<Beat> {
+        if self.state.kind != LinkKind::STREAM {
+            return None;
+        }
+        let reading = self.state.reading.load(Ordering::Relaxed);
+        let frames = self.frames();
+        let is_busy = reading == Reading::Not as u8;
+        let is_due = match () {
+            () if is_busy => true,
+            () if reading == Reading::Next as u8 => self.state.owed.load(Ordering::Relaxed) > 0,
+            // A frame that is on its way for long is a stall of the network, or the network is slow.
+            () => self.state.told.swap(frames, Ordering::Relaxed) != frames,
+        };
+        is_due.then_some(Beat { is_busy, frames })
+    }
+
+    /// What the reading thread does from now on.
+    pub(crate) fn set_reading(&self, reading: Reading) {
+        self.state.reading.store(reading as u8, Ordering::Relaxed);
+    }
+
+    /// A frame was handed out that wants a reply, here or by a worker whose place this one has taken.
+    pub fn owe(&self) {
+        self.state.owed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sends a reply whole, waiting for the program if it is away.
+    pub(crate) fn reply(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let _whole = self.state.outlet.lock().unwrap_or_else(PoisonError::into_inner);
+        self.state.owed.fetch_sub(1, Ordering::Relaxed);
+        self.wait_for_socket().send(parts)
+    }
+
     /// Waits until the program is there; none if the reading thread, which has handed out `frames` frames, is to be
     /// interrupted first.
     pub(crate) fn wait_for_program(&self, frames: u64) -> Option<Arc<Line>> {
@@ -247,6 +330,12 @@ impl Switch {
         // No code under this lock panics.
         self.state.visit.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a few bytes can be sent without waiting.
+fn has_room(line: &Line) -> bool {
+    let mut room = [PollFd::new(line, PollFlags::OUT)];
+    poll(&mut room, Some(&Timespec::default())) == Ok(1) && room[0].revents() == PollFlags::OUT
 }
 
 fn identities(fds: &[OwnedFd]) -> io::Result<Vec<(u64, u64)>> {

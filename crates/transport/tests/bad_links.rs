@@ -1,16 +1,18 @@
 //! Networks that stop, lose bytes or die: a call ends with an error or with all it asked for, never with a part of it, and
 //! the server goes on with others.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![expect(unsafe_code, reason = "memory for data to land in")]
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::proxy::Proxy;
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, answer, answer_in_parts, build, hello, work};
-use katydid_transport::{Landing, LinkError, ProgramLink, WorkerLink, connect};
+use katydid_transport::{Landing, LinkError, ProgramLink, Switch, WorkerLink, connect};
 use katydid_wire::frame::HEAD;
 use katydid_wire::handshake::LinkKind;
 
@@ -188,6 +190,153 @@ fn a_sealed_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
         }
     }
     goes_on(&server);
+}
+
+/// Nobody waits for ever for a network that has stopped, whichever way and wherever in a frame: all who wait hear of it.
+#[test]
+fn a_link_that_stalls_is_an_error_for_all_who_wait() {
+    for path in [Path::Tcp, Path::Tls] {
+        let server = Server::new(path);
+        for (is_back, bytes) in [(true, 0), (true, 40), (true, 300_000), (false, 0), (false, 300_000)] {
+            let (proxy, link, worker) = link_over(&server);
+            stalls(&proxy, &*link, worker, (is_back, bytes));
+        }
+        goes_on(&server);
+    }
+}
+
+/// Three ask for bulk, and the network stops after so many bytes of one direction.
+fn stalls(proxy: &Proxy, link: &dyn ProgramLink, worker: Box<dyn WorkerLink>, (is_back, bytes): (bool, u64)) {
+    let sent = vec![7; BULK];
+    link.limit_silence(Duration::from_millis(200)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || echo(worker));
+        if is_back {
+            proxy.back.hold_after(bytes);
+        } else {
+            proxy.there.hold_after(bytes);
+        }
+        let asked: Vec<_> = (0..3).map(|_| scope.spawn(|| bulk(link, &sent))).collect();
+        let told: Vec<_> = asked.into_iter().map(|asked| asked.join().unwrap().unwrap_err()).collect();
+        assert!(told.iter().any(|error| matches!(error, LinkError::Stalled { .. })), "{told:?}");
+        // The network is there again, and nothing of what it held back is taken for an answer.
+        proxy.back.release();
+        proxy.there.release();
+        assert!(matches!(link.call(ECHO, 0, &[b"x"], &mut Vec::new()), Err(LinkError::Closed)));
+    });
+}
+
+/// Who only sends notices as well, once the system takes no more.
+#[test]
+fn a_link_that_takes_nothing_more_is_an_error_for_who_sends() {
+    let server = Server::new(Path::Tcp);
+    let (proxy, link, worker) = link_over(&server);
+    link.limit_silence(Duration::from_millis(200)).unwrap();
+    proxy.there.hold_after(0);
+    let told = (0..1000).find_map(|_| link.enqueue(ADD, 0, &[&[1; 1_000_000]]).err()).unwrap();
+    assert!(matches!(told, LinkError::Stalled { .. }), "{told}");
+    assert!(matches!(link.enqueue(ADD, 0, &[&[1]]), Err(LinkError::Closed)));
+    drop((link, worker));
+    proxy.there.release();
+    goes_on(&server);
+}
+
+/// How long a program waits for a sign of life, where a worker gives signs.
+const SILENCE: Duration = Duration::from_millis(600);
+/// More than two of them.
+const LONG: Duration = Duration::from_millis(1500);
+
+/// Gives signs of life until told to stop; the longest time between two.
+fn beat_until(switch: &Switch, done: &AtomicBool) -> Duration {
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    while !done.load(Ordering::Relaxed) {
+        if switch.beat() {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    longest
+}
+
+/// A worker that is busy for long, and reads nothing meanwhile: what who waits and who sends were told, and the longest time
+/// without a sign of life.
+fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>, Duration) {
+    let (_proxy, link, mut worker) = link_over(server);
+    link.limit_silence(SILENCE).unwrap();
+    let (replier, switch, done) = (worker.replier(), worker.switch().unwrap(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let beats = scope.spawn(|| beat_until(&switch, &done));
+        let waits = scope.spawn(|| link.call(ECHO, 0, &[b"a long kernel"], &mut Vec::new()).map(|_| ()));
+        let frame = worker.next().unwrap().frame().unwrap();
+        let (thread, sequence) = (frame.head.thread, frame.head.sequence);
+        // Far more than the system keeps for a worker that does not read.
+        let sends = scope.spawn(|| (0..40).try_for_each(|_| link.enqueue(ADD, 0, &[&[1; 1_000_000]])));
+        thread::sleep(LONG);
+        let _ = answer_in_parts(&replier, thread, sequence, (b"", b""));
+        done.store(true, Ordering::Relaxed);
+        let longest = beats.join().unwrap();
+        while worker.next().is_ok_and(|event| event.frame().is_some_and(|frame| frame.head.sequence < 40)) {}
+        (waits.join().unwrap(), sends.join().unwrap(), longest)
+    })
+}
+
+/// A kernel that runs for long, and a worker that reads nothing for long, are no stall: the worker says that it is there.
+#[test]
+fn a_worker_that_is_busy_is_no_stall() {
+    for path in [Path::Tcp, Path::Tls] {
+        let server = Server::new(path);
+        // A machine that gave this process no time says nothing about links.
+        let told = (0..50).map(|_| busy_worker(&server)).find(|(_, _, longest)| *longest < SILENCE / 3);
+        let (waited, sent, _) = told.expect("this machine is too busy for this test");
+        (waited.unwrap(), sent.unwrap());
+    }
+}
+
+/// Signs of life are no help to requests that do not get through: a worker waits for a frame whose end does not come, or
+/// for one of which it knows nothing, while it owes somebody else an answer.
+#[test]
+fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
+    for (path, bytes) in [(Path::Tcp, 0), (Path::Tcp, 20), (Path::Tcp, 300_000), (Path::Tls, 0)] {
+        let server = Server::new(path);
+        let (proxy, link, mut worker) = link_over(&server);
+        link.limit_silence(Duration::from_millis(200)).unwrap();
+        let (switch, done) = (worker.switch().unwrap(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| beat_until(&switch, &done));
+            let owed = scope.spawn(|| link.call(ECHO, 0, &[b"for ever"], &mut Vec::new()).map(|_| ()));
+            assert!(worker.next().unwrap().frame().is_some());
+            proxy.there.hold_after(bytes);
+            let reads = scope.spawn(move || worker.next().map(|event| event.frame().is_some()));
+            assert!(link.call(ECHO, 0, &[&[0; 500_000]], &mut Vec::new()).is_err());
+            assert!(owed.join().unwrap().is_err());
+            proxy.there.release();
+            // What was held back may come whole, or be followed by the end.
+            let _ = reads.join().unwrap();
+            done.store(true, Ordering::Relaxed);
+        });
+        goes_on(&server);
+    }
+}
+
+/// What is idle says nothing.
+#[test]
+fn an_idle_link_is_silent() {
+    let server = Server::new(Path::Tcp);
+    let (_proxy, link, worker) = link_over(&server);
+    let switch = worker.switch().unwrap();
+    assert!(switch.beat(), "a worker that does not wait for a frame says that it is there");
+    thread::scope(|scope| {
+        scope.spawn(move || work(worker));
+        link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
+        // It says so until it waits for the next frame.
+        while switch.beat() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!((0..50).all(|_| !switch.beat()));
+        link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
+        drop(link);
+    });
 }
 
 /// A network that holds everything back makes nobody wait who did not ask for an answer.

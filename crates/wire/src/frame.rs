@@ -130,7 +130,33 @@ pub struct ReplyHead {
     pub sequence: u64,
 }
 
+/// The thread that beats name; no program has one of this number.
+const BEAT: u32 = u32::MAX;
+
+/// A sign of life of a worker on a stream link: the head of a reply to nothing, with nothing behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beat {
+    /// The worker does something with a frame; otherwise it waits for the next one, and owes replies.
+    pub is_busy: bool,
+    /// Frames that it has received whole.
+    pub frames: u64,
+}
+
+impl From<Beat> for ReplyHead {
+    fn from(beat: Beat) -> Self {
+        let status = u32::from(beat.is_busy);
+        Self { status, deferred: 0, output: 0, thread: BEAT, sequence: beat.frames }
+    }
+}
+
 impl ReplyHead {
+    /// The beat that this head is, if it is one. What is almost one is none.
+    #[must_use]
+    pub fn beat(&self) -> Option<Beat> {
+        let beat = Beat { is_busy: self.status == 1, frames: self.sequence };
+        (*self == Self::from(beat)).then_some(beat)
+    }
+
     /// The head of a reply with `body` bytes after it: payload and output.
     ///
     /// # Errors
@@ -273,6 +299,22 @@ mod tests {
         *state ^= *state >> 7;
         *state ^= *state << 17;
         *state
+    }
+
+    #[test]
+    fn a_beat_is_told_from_replies() {
+        for beat in [Beat { is_busy: true, frames: 0 }, Beat { is_busy: false, frames: u64::MAX }] {
+            let head = ReplyHead::from(beat);
+            assert_eq!(ReplyHead::decode(&head.encode(0).unwrap()).unwrap().0.beat(), Some(beat));
+            for almost in [
+                ReplyHead { thread: 1, ..head },
+                ReplyHead { status: 2, ..head },
+                ReplyHead { deferred: 1, ..head },
+                ReplyHead { output: 1, ..head },
+            ] {
+                assert_eq!(almost.beat(), None);
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Ends the process the moment its program or its daemon is gone. A program that may leave is no reason to end.
+//! Ends the process the moment its program or its daemon is gone. A program that may leave is no reason to end. A program
+//! that waits on a stream link is told once a second that its worker is there.
 //!
 //! The main loop and the driver's threads may be anywhere then, in the middle of a kernel too, so nobody is asked:
 //! the process exits without unwinding, and the system takes back device memory, registrations and mappings.
@@ -72,6 +73,7 @@ fn watch(program: &Switch, meter: &Meter, settle: impl FnOnce()) {
         if let Some(end) = look(program, &meter.control) {
             break end;
         }
+        program.beat();
         told = meter.tell_anew(told);
     };
     if end == Gone::Program {

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use katydid_wire::frame::{FrameHead, ReplyHead};
+use katydid_wire::frame::{Beat, FrameHead, ReplyHead};
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
@@ -16,10 +17,11 @@ use crate::hold::{Bell, Limit};
 use crate::home::Home;
 use crate::inlet::Inlet;
 use crate::seats::Seats;
-use crate::socket::send_all;
+use crate::socket::send_while;
 use crate::tls::Sealer;
 use crate::{Address, ConnectError, Holding, Landing, Line, LinkError, ProgramLink, Staging};
 
+const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
 const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that nobody waits for" };
 /// How long a worker may take to close its end, when it was told that the program leaves.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -36,6 +38,12 @@ pub(crate) struct StreamProgram {
     unread: Condvar,
     seats: Arc<Seats>,
     home: Home,
+    /// How long there may be no sign of life, in milliseconds; 0: for ever.
+    silence: AtomicU64,
+    /// Signs of life so far, for a thread that sends meanwhile.
+    heard: AtomicU64,
+    /// Frames sent so far, for a thread that reads meanwhile.
+    sent: AtomicU64,
 }
 
 /// The writing half; locked while a frame is written.
@@ -46,6 +54,28 @@ struct Outlet {
     limit: Limit,
     /// Of a connection that is sealed.
     sealer: Option<Sealer>,
+}
+
+/// Whether a worker that says it is there gets what is sent to it: a network may carry one direction alone.
+struct Pulse {
+    /// The last sign that it does, and when it came.
+    frames: u64,
+    at: Instant,
+}
+
+impl Pulse {
+    fn new() -> Self {
+        Self { frames: 0, at: Instant::now() }
+    }
+
+    /// Takes a beat in, `sent` frames having been sent. How long there has been no sign; none if this is one.
+    fn feel(&mut self, beat: Beat, sent: u64) -> Option<Duration> {
+        if beat.is_busy || beat.frames >= sent || beat.frames > self.frames {
+            (self.frames, self.at) = (beat.frames, Instant::now());
+            return None;
+        }
+        Some(self.at.elapsed())
+    }
 }
 
 /// Where replies are handed out.
@@ -121,6 +151,9 @@ impl StreamProgram {
             unread: Condvar::new(),
             seats: Seats::new(),
             home,
+            silence: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
         })
     }
 
@@ -160,18 +193,53 @@ impl StreamProgram {
             slices.extend(parts.iter().map(|part| IoSlice::new(part)));
             let look = self.socket.look();
             let socket = self.socket.get()?;
+            let mut before = None;
+            let mut is_alive = || self.is_alive(socket, &mut before);
             let sent = match &mut outlet.sealer {
-                Some(sealer) => sealer.send(socket, &slices),
-                None => send_all(socket, &mut slices),
+                Some(sealer) => sealer.send(socket, &slices, &mut is_alive),
+                None => send_while(socket, &mut slices, &mut is_alive),
             };
-            if sent.is_ok() {
-                outlet.sequence += 1;
-                return Ok(head.sequence);
+            match sent {
+                Ok(()) => {
+                    outlet.sequence += 1;
+                    self.sent.store(outlet.sequence, Ordering::Relaxed);
+                    return Ok(head.sequence);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(self.stalled()),
+                Err(_) => {}
             }
             // A part of the frame may be out: nothing can follow it here. A worker that takes the place of this one
             // has not seen it.
             self.socket.ended(look)?;
         }
+    }
+
+    /// Whether something was heard of the worker since the last look, read or not. The first look finds that it was.
+    fn is_alive(&self, socket: BorrowedFd<'_>, before: &mut Option<(u64, u64)>) -> bool {
+        let unread = rustix::io::ioctl_fionread(socket).unwrap_or(0);
+        let now = (self.heard.load(Ordering::Relaxed), unread);
+        before.replace(now) != Some(now)
+    }
+
+    /// Ends a link that has stalled, on both sides as far as that can be done from here.
+    fn stalled(&self) -> LinkError {
+        if let Ok(socket) = self.socket.get() {
+            let _ = shutdown(socket, Shutdown::Both);
+        }
+        self.socket.give_up();
+        LinkError::Stalled { seconds: self.silence.load(Ordering::Relaxed).div_ceil(1000) }
+    }
+
+    /// How long there may be no sign of life.
+    fn silence(&self) -> Option<Duration> {
+        Some(self.silence.load(Ordering::Relaxed)).filter(|limit| *limit > 0).map(Duration::from_millis)
+    }
+
+    /// Sets the limit for silence, if there is one, on the connection.
+    fn limit(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let limit = self.silence();
+        set_socket_timeout(socket, Timeout::Recv, limit)?;
+        Ok(set_socket_timeout(socket, Timeout::Send, limit)?)
     }
 
     /// Waits for the reply to a request, reading for all if nobody does.
@@ -199,6 +267,7 @@ impl StreamProgram {
             match result {
                 Ok(Some(arrived)) => return Ok(arrived),
                 Ok(None) => self.socket.ended(look)?,
+                Err(LinkError::Stalled { .. }) => return Err(self.stalled()),
                 Err(error) => {
                     self.socket.give_up();
                     return Err(error);
@@ -214,10 +283,21 @@ impl StreamProgram {
         mine: Option<Wanted>,
         reply: &mut Vec<u8>,
     ) -> Result<Option<Arrived>, LinkError> {
+        let mut pulse = Pulse::new();
         loop {
             let socket = self.socket.get()?;
             let Some(bytes) = inlet.head(socket)? else { return Ok(None) };
             let (head, length) = ReplyHead::decode(&bytes)?;
+            if let Some(beat) = head.beat().filter(|_| length == 0) {
+                match pulse.feel(beat, self.sent.load(Ordering::Relaxed)) {
+                    None => _ = self.heard.fetch_add(1, Ordering::Relaxed),
+                    Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED),
+                    Some(_) => {}
+                }
+                continue;
+            }
+            pulse = Pulse::new();
+            self.heard.fetch_add(1, Ordering::Relaxed);
             if let Some(mine) = mine.filter(|mine| mine.sequence == head.sequence) {
                 reply.clear();
                 let landing = mine.landing.filter(|landing| landing.fits(&head, length));
@@ -340,6 +420,12 @@ impl ProgramLink for StreamProgram {
         None
     }
 
+    fn limit_silence(&self, limit: Duration) -> io::Result<()> {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.silence.store(millis, Ordering::Relaxed);
+        self.socket.get().map_or(Ok(()), |socket| self.limit(socket))
+    }
+
     fn abandon(&self) {
         self.socket.abandon();
     }
@@ -398,6 +484,7 @@ impl Holding for StreamProgram {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
         let line = self.home.return_to(address, key, self.frames(), &[], timeout)?.line;
         let (socket, sealer, opener) = line.into_parts();
+        self.limit(socket.as_fd()).map_err(LinkError::system("limit the connection's silence")).map_err(failed)?;
         let mut inlet = Inlet::new();
         inlet.turn_to(opener);
         self.desk().inlet = Some(inlet);

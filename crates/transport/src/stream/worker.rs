@@ -2,13 +2,14 @@
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::LinkKind;
 
 use crate::inlet::{Found, Inlet};
 use crate::shm::answer_head;
+use crate::switch::Reading;
 use crate::{Answer, Event, Frame, Hangup, Line, LinkError, Replier, Staging, Switch, WorkerLink};
 
 const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
@@ -27,15 +28,17 @@ impl StreamWorker {
     pub(crate) fn new(socket: Line, sequence: u64) -> Result<Self, LinkError> {
         let switch = Switch::new(LinkKind::STREAM, socket, &[], None, Box::new(|| ()))?;
         switch.count(sequence);
-        let replier = Arc::new(StreamReplier { switch: switch.clone(), outlet: Mutex::new(()) });
+        let replier = Arc::new(StreamReplier { switch: switch.clone() });
         Ok(Self { switch, inlet: Inlet::new(), sequence, payload: Vec::new(), replier })
     }
 }
 
 impl WorkerLink for StreamWorker {
     fn next(&mut self) -> Result<Event<'_>, LinkError> {
+        self.switch.set_reading(Reading::Next);
         loop {
             if self.switch.take_interrupt(self.sequence) {
+                self.switch.set_reading(Reading::Not);
                 return Ok(Event::Interrupted);
             }
             let Some(socket) = self.switch.wait_for_program(self.sequence) else { continue };
@@ -55,10 +58,15 @@ impl WorkerLink for StreamWorker {
             if head.sequence != self.sequence {
                 return Err(OUT_OF_ORDER);
             }
+            self.switch.set_reading(Reading::Rest);
             self.payload.clear();
             self.inlet.append_to(socket.as_fd(), length, &mut self.payload)?;
             self.sequence += 1;
             self.switch.count(self.sequence);
+            self.switch.set_reading(Reading::Not);
+            if head.wants_reply {
+                self.switch.owe();
+            }
             return Ok(Event::Frame(Frame { head, payload: &self.payload }));
         }
     }
@@ -89,7 +97,6 @@ impl WorkerLink for StreamWorker {
 /// Writes replies, each whole.
 struct StreamReplier {
     switch: Switch,
-    outlet: Mutex<()>,
 }
 
 impl Replier for StreamReplier {
@@ -99,8 +106,6 @@ impl Replier for StreamReplier {
         let prefix = answer.output.prefix()?;
         let prefix = if output == 0 { &[][..] } else { &prefix };
         let parts = [&head, answer.payload, answer.tail, prefix, answer.output.stdout, answer.output.stderr];
-        let _whole = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
-        let socket = self.switch.wait_for_socket();
-        socket.send(&mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)
+        self.switch.reply(&mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)
     }
 }

@@ -21,7 +21,7 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 use rustix::net::RecvFlags;
 
 use crate::inlet::receive_some;
-use crate::socket::send_all;
+use crate::socket::send_while;
 
 /// Bytes in front of what is sealed.
 const HEAD: usize = 5;
@@ -165,8 +165,13 @@ impl Sealer {
         Self { half, worn_after: WORN_AFTER, out: Vec::new() }
     }
 
-    /// Sends the parts, one after the other, as records of this message alone.
-    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    /// Sends the parts, one after the other, as records of this message alone; as [`send_while`].
+    pub(crate) fn send(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        parts: &[IoSlice<'_>],
+        is_alive: &mut dyn FnMut() -> bool,
+    ) -> io::Result<()> {
         let mut rest = parts.iter().map(|part| &**part).filter(|part| !part.is_empty());
         let mut part = rest.next();
         self.out.clear();
@@ -181,7 +186,7 @@ impl Sealer {
             }
             self.end(begun, DATA)?;
             if part.is_none() || self.out.len() + HEAD + MOST_SEALED > TOGETHER {
-                send_all(fd, &mut [IoSlice::new(&self.out)])?;
+                send_while(fd, &mut [IoSlice::new(&self.out)], is_alive)?;
                 self.out.clear();
             }
         }
@@ -432,7 +437,7 @@ mod tests {
                     scope.spawn(|| {
                         for length in [1, 31, MOST - 1, MOST, MOST + 1, 300_000] {
                             let (first, second) = bytes[..length].split_at(length / 3);
-                            sealer.send(ours.as_fd(), &[first, &[], second].map(IoSlice::new)).unwrap();
+                            sealer.send(ours.as_fd(), &[first, &[], second].map(IoSlice::new), &mut || false).unwrap();
                         }
                     });
                     for length in [1, 31, MOST - 1, MOST, MOST + 1, 300_000] {
@@ -483,11 +488,11 @@ mod tests {
     #[test]
     fn another_process_goes_on_where_the_first_one_stopped() {
         let ((mut sealer, mut opener), (ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
-        sealer.send(ours.as_fd(), &[IoSlice::new(b"first")]).unwrap();
+        sealer.send(ours.as_fd(), &[IoSlice::new(b"first")], &mut || false).unwrap();
         assert_eq!(read(&mut opener, &theirs, 5).unwrap(), b"first");
         let bytes: [u8; SEALS] = Seals::encode(&sealer, &opener).try_into().unwrap();
         let mut next = Seals::decode(&bytes).unwrap();
-        next.sealer.send(ours.as_fd(), &[IoSlice::new(b"second")]).unwrap();
+        next.sealer.send(ours.as_fd(), &[IoSlice::new(b"second")], &mut || false).unwrap();
         assert_eq!(read(&mut next.opener, &theirs, 6).unwrap(), b"second");
         assert!(Seals::decode(&[9; SEALS]).is_none());
     }
