@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, ReplyHead};
+use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, MOST_LANES, ReplyHead};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,8 +11,15 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(payload <= MAX_PAYLOAD);
         assert_eq!(frame.encode(payload).as_ref(), Ok(head));
     }
+    if let Ok((frame, lanes, payload)) = FrameHead::decode_over(head) {
+        assert!(payload <= MAX_PAYLOAD && lanes.payload.max(lanes.reply) <= MOST_LANES);
+        assert_eq!(frame.encode_over(payload, lanes).as_ref(), Ok(head));
+    }
     if let Ok((reply, length)) = ReplyHead::decode(head) {
         assert_eq!(reply.encode(length).as_ref(), Ok(head));
+        if let Some(beat) = reply.beat() {
+            assert_eq!(ReplyHead::from(beat), reply);
+        }
         if let Ok((payload, output)) = reply.split(body) {
             assert!(payload.len() + output.stdout.len() + output.stderr.len() <= body.len());
         }

@@ -84,7 +84,8 @@ impl Way {
         if let Self::Served { as_stream: true, .. } = self {
             command.args(["--link", "stream"]);
         }
-        command.args(options).arg("--").arg(program);
+        // However few processors there are: what copies much has several connections on its way.
+        command.args(["--lanes", "3"]).args(options).arg("--").arg(program);
         command
     }
 

@@ -133,6 +133,12 @@ pub(crate) struct SessionFlags {
     /// In seconds, 3 at least; 60 unless given. A worker that is busy, with a long kernel too, gives one each second.
     #[arg(long, value_name = "SECONDS", value_parser = silence)]
     pub(crate) link_timeout: Option<u32>,
+    /// Connections that large copies may use beside the first one, where there is no shared memory; 0 for none.
+    ///
+    /// At most 16. Half as many as this machine has processors unless given, but at most 8. They are opened when there is something to
+    /// copy.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(..=16))]
+    pub(crate) lanes: Option<u16>,
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,

@@ -230,6 +230,9 @@ fn describe(command: &mut Command, session: &SessionFlags) {
     if let Some(seconds) = session.link_timeout {
         command.env("KATYDID_LINK_TIMEOUT", seconds.to_string());
     }
+    if let Some(lanes) = session.lanes {
+        command.env("KATYDID_LANES", lanes.to_string());
+    }
     if let Some(link) = session.link {
         command.env("KATYDID_LINK", link.word());
     }

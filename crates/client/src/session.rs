@@ -188,6 +188,11 @@ impl Session {
         self.link.staging()
     }
 
+    /// How many threads a copy of `bytes` may be divided among for connections of their own; 0: it is not worth it.
+    pub fn lanes_for(&self, bytes: u64) -> usize {
+        self.link.lanes_for(bytes)
+    }
+
     /// Has at least `length` bytes of memory behind the pinned arena, if the sides share some.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many. On the
 //! way out by several threads when very many: a core reads what the GPU has written at a fifth of the link's rate. On the way
-//! in a core is as fast as the link, and more of them were no gain on an H200.
+//! in a core is as fast as the link, and more of them were no gain on an H200, but over a network: there each thread has a
+//! connection.
 //!
 //! A copy into the GPU has read the program's memory when it returns, a copy out has written it. Whoever calls has
 //! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
@@ -31,6 +32,8 @@ const FRAME: u64 = 1 << 20;
 const SHARE: u64 = 1 << 20;
 /// Most threads that help to copy at a time, in the whole process: each of them has a seat on the link and a piece.
 const MOST_HELPERS: usize = 7;
+/// As many threads as processors.
+const ALL: usize = usize::MAX;
 /// Their parts begin at pages.
 const GRAIN: u64 = 64 << 10;
 /// Their stacks, in bytes: they copy, and write frames.
@@ -63,7 +66,7 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
             let message = kdCopyInStaged { destination, stream: way.stream, offset, size, piece: piece.number() };
             shim.session.enqueue(way.context, &message)
         }),
-        _ => pieces(size, FRAME, |at, length| {
+        _ => shared_out(way, size, FRAME, shim.session.lanes_for(size), &|at, length| {
             // SAFETY: inside the source, by the contract.
             let data = unsafe { std::slice::from_raw_parts(source.at(at), length as usize) };
             shim.session.enqueue(way.context, &kdCopyIn { destination: target + at, stream: way.stream, data })
@@ -79,7 +82,7 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
 pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
     let (shim, target) = (shim()?, Own(target));
     match shim.session.staging() {
-        Some(staging) if size > INLINE_OUT => shared_out(way, size, PIECE as u64, &|at, length| {
+        Some(staging) if size > INLINE_OUT => shared_out(way, size, PIECE as u64, ALL, &|at, length| {
             let failed = |error| shim.session.fail("a copy", &error);
             let piece = staging.take(length as usize).map_err(failed)?;
             let _given_back = GivenBack { staging, piece };
@@ -91,11 +94,15 @@ pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64)
                 |start: *mut u8| unsafe { start.copy_to_nonoverlapping(target.at(at).cast_mut(), length as usize) };
             staging.with(piece, copy).map_err(failed)
         }),
-        // Several threads ask for parts while the first is on its way: a link carries many answers at a time.
-        _ => shared_out(way, size, FRAME, &|at, length| {
-            // SAFETY: inside the target, by the contract.
-            unsafe { copy_out_inline(shim, way, target.at(at).cast_mut(), source + at, length as u32) }
-        }),
+        // Several threads ask for parts while the first is on its way: a link carries many answers at a time, each over a
+        // connection of its own where there are several.
+        _ => {
+            let threads = Some(shim.session.lanes_for(size)).filter(|lanes| *lanes > 0).unwrap_or(ALL);
+            shared_out(way, size, FRAME, threads, &|at, length| {
+                // SAFETY: inside the target, by the contract.
+                unsafe { copy_out_inline(shim, way, target.at(at).cast_mut(), source + at, length as u32) }
+            })
+        }
     }
 }
 
@@ -138,12 +145,14 @@ impl Own {
 /// A step of a copy, by offset and length.
 type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
-/// Runs `step` for each part of `size` bytes, none larger than `most`: by this thread and as many others as pay. Their
-/// order does not matter to anybody, since all of them lie between the same two calls of this thread.
-fn shared_out(way: Way, size: u64, most: u64, step: Step<'_>) -> Result<(), CUresult> {
+/// Runs `step` for each part of `size` bytes, none larger than `most`: by this thread and as many others as pay, up to
+/// `threads` in all. Their order does not matter to anybody, since all of them lie between the same two calls of this thread.
+fn shared_out(way: Way, size: u64, most: u64, threads: usize, step: Step<'_>) -> Result<(), CUresult> {
     // A thread's own default stream is, on the wire too, that of whoever names it.
     let wanted = if stream::is_of_thread(way.stream) { 0 } else { (size / SHARE).saturating_sub(1) };
-    let helpers = Helpers::take(wanted.min(threads::processors() as u64 - 1) as usize);
+    // More than there are processors are no help but on a network.
+    let helpful = if threads == ALL { threads::processors() } else { threads }.saturating_sub(1);
+    let helpers = Helpers::take(wanted.min(helpful as u64) as usize);
     let each = size.div_ceil(helpers.0 as u64 + 1).next_multiple_of(GRAIN).min(most);
     let next = AtomicU64::new(0);
     let work = || {
@@ -213,7 +222,7 @@ mod tests {
     fn parts_cover_everything_once_whoever_does_them() {
         for (size, stream) in [(1, 0), (3 * SHARE + 5, 0), (3 * SHARE + 5, 2), (9 * PIECE as u64 + 1, 7)] {
             let seen = Mutex::new(Vec::new());
-            shared_out(Way { context: 1, stream }, size, PIECE as u64, &|at, length| {
+            shared_out(Way { context: 1, stream }, size, PIECE as u64, ALL, &|at, length| {
                 seen.lock().unwrap().push((at, length));
                 Ok(())
             })
@@ -231,7 +240,7 @@ mod tests {
     #[test]
     fn a_failure_of_any_part_is_that_of_the_copy() {
         let most = 4 * PIECE as u64;
-        let failed = shared_out(Way { context: 1, stream: 0 }, most, PIECE as u64, &|at, length| {
+        let failed = shared_out(Way { context: 1, stream: 0 }, most, PIECE as u64, ALL, &|at, length| {
             if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
         });
         assert_eq!(failed, Err(CUresult::ERROR_UNKNOWN));

@@ -101,7 +101,7 @@ pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duratio
     let failed = |source| ConnectError::Link { address: address.clone(), source };
     let pinned = memory.pinned.as_ref().map(|pinned| pinned.try_clone()).transpose();
     let pinned = pinned.map_err(LinkError::system("keep the shared memory")).map_err(failed)?;
-    let link = memory.into_link(consent, hello, build).map_err(failed)?;
+    let link = memory.into_link(consent, address, hello, build).map_err(failed)?;
     Ok(Connection { link, ready, pinned })
 }
 
@@ -203,8 +203,14 @@ impl Memory {
         self.channel.iter().chain(&self.pinned).map(AsFd::as_fd).collect()
     }
 
-    fn into_link(self, consent: Consent, hello: &Hello, build: &Build) -> Result<Box<dyn ProgramLink>, LinkError> {
-        let home = Home::new(hello, build, &consent.ready);
+    fn into_link(
+        self,
+        consent: Consent,
+        address: &Address,
+        hello: &Hello,
+        build: &Build,
+    ) -> Result<Box<dyn ProgramLink>, LinkError> {
+        let home = Home::new(address, hello, build, &consent.ready);
         Ok(match (self.channel, consent.pieces) {
             (Some(channel), Some(pieces)) => {
                 Box::new(ShmProgram::new(consent.line.into_parts().0, channel, self.pinned, &pieces, home)?)

@@ -12,7 +12,7 @@ use katydid_wire::handshake::{ArenaKind, Build, Claim, HandshakeError, Hello, Re
 use katydid_wire::key::SessionKey;
 
 use crate::connect::{Consent, greet};
-use crate::{Address, ConnectError};
+use crate::{Address, ConnectError, Line};
 
 /// What a link says of itself when it comes back.
 #[derive(Debug)]
@@ -20,13 +20,15 @@ pub(crate) struct Home {
     hello: Hello,
     build: Build,
     key: Mutex<SessionKey>,
+    /// Where the worker's server is.
+    address: Mutex<Address>,
 }
 
 impl Home {
     /// Notes what program and worker have agreed on.
-    pub(crate) fn new(hello: &Hello, build: &Build, ready: &Ready) -> Self {
+    pub(crate) fn new(address: &Address, hello: &Hello, build: &Build, ready: &Ready) -> Self {
         let hello = Hello { arenas: ready.arenas.clone(), ..hello.clone() };
-        Self { hello, build: build.clone(), key: Mutex::new(ready.key) }
+        Self { hello, build: build.clone(), key: Mutex::new(ready.key), address: Mutex::new(address.clone()) }
     }
 
     /// The session's name.
@@ -56,7 +58,16 @@ impl Home {
             return Err(ConnectError::Handshake { address: address.clone(), source });
         }
         *self.key.lock().unwrap_or_else(PoisonError::into_inner) = consent.ready.key;
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address.clone();
         Ok(consent)
+    }
+
+    /// Connects another connection of the link, lane `number`.
+    pub(crate) fn join(&self, number: u16, timeout: Duration) -> Result<Line, ConnectError> {
+        let claim = Claim { role: Role::LANE, key: self.key(), frames: number.into() };
+        let hello = Hello { claim, arenas: Vec::new(), ..self.hello.clone() };
+        let address = self.address.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        greet(&address, &hello, &self.build, &[], timeout).map(|consent| consent.line)
     }
 }
 

@@ -136,6 +136,19 @@ pub trait ProgramLink: Send + Sync {
         Ok(())
     }
 
+    /// Lets bulk go over as many as `most` connections beside the first, which are opened when there is bulk; nothing on
+    /// links that share memory.
+    fn allow_lanes(&self, most: usize) {
+        let _ = most;
+    }
+
+    /// How many such connections `bytes` of bulk, which are about to be sent or received, can use at a time: that many
+    /// threads do it faster than one. 0: there are none, or it is too little.
+    fn lanes_for(&self, bytes: u64) -> usize {
+        let _ = bytes;
+        0
+    }
+
     /// For the keeper of the program's job; none where a link cannot be held.
     fn holding(&self) -> Option<&dyn Holding> {
         None

@@ -78,6 +78,12 @@ pub(crate) fn send_while(
     Ok(())
 }
 
+/// Whether a few bytes can be sent without waiting.
+pub(crate) fn has_room(fd: impl AsFd) -> bool {
+    let mut room = [PollFd::new(&fd, PollFlags::OUT)];
+    poll(&mut room, Some(&Timespec::default())) == Ok(1) && room[0].revents() == PollFlags::OUT
+}
+
 /// Receives exactly these bytes before the deadline. An end before the last byte is [`io::ErrorKind::UnexpectedEof`].
 pub(crate) fn receive_by(fd: BorrowedFd<'_>, bytes: &mut [u8], deadline: Deadline) -> io::Result<()> {
     let mut done = 0;

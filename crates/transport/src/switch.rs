@@ -12,11 +12,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use katydid_wire::frame::{Beat, ReplyHead};
 use katydid_wire::handshake::{Build, LinkKind, Ready, RefusalCode, Refused};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::fstat;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::descriptor::is_hung_up;
+use crate::socket::has_room;
+use crate::stream::Joined;
 use crate::{AcceptError, Line, LinkError, Pending};
 
 /// No frame has this number.
@@ -32,6 +34,15 @@ pub enum AttachError {
     /// Somebody else, or a copy of the program.
     #[error("the program came back with another kind of link, or with other memory")]
     OtherLink,
+    /// A lane of a program that is not there.
+    #[error("the session's program has left it")]
+    Away,
+    /// A lane of another kind of link, or one that is there already.
+    #[error("the link has no place for such a lane")]
+    NoPlace,
+    /// A lane cannot be served.
+    #[error("the worker cannot read a lane: {0}")]
+    System(#[from] io::Error),
     /// The connection failed.
     #[error(transparent)]
     Accept(#[from] AcceptError),
@@ -63,8 +74,10 @@ struct State {
     reading: AtomicU8,
     /// Frames handed out when a beat last told of a frame that was on its way.
     told: AtomicU64,
-    /// Held while something is sent on a stream link.
+    /// Held while something is sent on a stream link's first connection.
     outlet: Mutex<()>,
+    /// A stream link's further connections.
+    lanes: Joined,
     /// Wakes a reading thread that sleeps in shared memory.
     nudge: Box<dyn Fn() + Send + Sync>,
 }
@@ -124,6 +137,7 @@ impl Switch {
                 reading,
                 told,
                 outlet,
+                lanes: Joined::default(),
                 nudge,
             }),
         })
@@ -176,6 +190,7 @@ impl Switch {
         let mut visit = self.visit();
         if visit.may_leave && !visit.is_here() {
             visit.socket = None;
+            self.state.lanes.clear();
         }
         let fits = || {
             let same = identities(program.fds()).is_ok_and(|memory| memory == self.state.memory);
@@ -204,6 +219,7 @@ impl Switch {
         let is_current = visit.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket));
         if is_current && visit.may_leave {
             visit.socket = None;
+            self.state.lanes.clear();
             // Others may hold the descriptor for a moment; the program need not wait for them.
             let _ = shutdown(&**socket, Shutdown::Both);
             self.state.changed.notify_all();
@@ -213,8 +229,9 @@ impl Switch {
 
     /// Tells the program that the worker is there, if it owes it something or is busy otherwise; to be called about once a
     /// second. Nothing on links that share memory, and nothing while something is being sent, which tells as much.
-    /// Whether it said so.
+    /// Whether it said so on the first connection.
     pub fn beat(&self) -> bool {
+        self.state.lanes.beat();
         let Some(beat) = self.sign() else { return false };
         let (Ok(_whole), Some(line)) = (self.state.outlet.try_lock(), self.socket()) else { return false };
         // A program that is gone is noticed by others.
@@ -249,11 +266,46 @@ impl Switch {
         self.state.owed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sends a reply whole, waiting for the program if it is away.
-    pub(crate) fn reply(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
-        let _whole = self.state.outlet.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Sends the reply to frame `sequence` whole, waiting for the program if it is away.
+    pub(crate) fn reply(&self, sequence: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         self.state.owed.fetch_sub(1, Ordering::Relaxed);
-        self.wait_for_socket().send(parts)
+        let Some(lane) = self.state.lanes.pay(sequence) else {
+            let _whole = self.state.outlet.lock().unwrap_or_else(PoisonError::into_inner);
+            return self.wait_for_socket().send(parts);
+        };
+        lane.send(parts).inspect_err(|_| {
+            // Whoever waits there for a reply has lost it, which is the end on the other connections as well.
+            let _ = self.socket().map(|line| shutdown(&*line, Shutdown::Both));
+        })
+    }
+
+    /// The lanes.
+    pub(crate) fn lanes(&self) -> &Joined {
+        &self.state.lanes
+    }
+
+    /// Takes in a lane of the program that is there, and tells it so.
+    ///
+    /// # Errors
+    ///
+    /// Why not; the program has been told.
+    pub fn join(&self, lane: Pending, build: &Build, ready: &Ready) -> Result<(), AttachError> {
+        let number = lane.hello().claim.frames;
+        let fits =
+            self.state.kind == LinkKind::STREAM && lane.hello().link == LinkKind::STREAM && lane.fds().is_empty();
+        let (mut lane, is_here) = (Some(lane), self.visit().is_here());
+        let welcome = || match lane.take() {
+            Some(lane) => Ok(lane.consent(build, ready)?),
+            None => Err(AttachError::NoPlace),
+        };
+        if fits && is_here && self.state.lanes.join(number, welcome)? {
+            return Ok(());
+        }
+        let refusal = if is_here { AttachError::NoPlace } else { AttachError::Away };
+        if let Some(lane) = lane {
+            lane.refuse(build, &Refused::new(RefusalCode::NO_SESSION, refusal.to_string()));
+        }
+        Err(refusal)
     }
 
     /// Waits until the program is there; none if the reading thread, which has handed out `frames` frames, is to be
@@ -330,12 +382,6 @@ impl Switch {
         // No code under this lock panics.
         self.state.visit.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether a few bytes can be sent without waiting.
-fn has_room(line: &Line) -> bool {
-    let mut room = [PollFd::new(line, PollFlags::OUT)];
-    poll(&mut room, Some(&Timespec::default())) == Ok(1) && room[0].revents() == PollFlags::OUT
 }
 
 fn identities(fds: &[OwnedFd]) -> io::Result<Vec<(u64, u64)>> {

@@ -238,6 +238,31 @@ fn the_worker_reads_everything_before_the_end() {
     }
 }
 
+/// No frame waits for a later one, for its thread, or for a clock: the worker has each before the program does anything else.
+/// A worker that sleeps in the meantime is woken by the frame itself.
+#[test]
+fn an_enqueued_frame_arrives_although_nothing_follows_it() {
+    for path in [Path::Shm, Path::Unix, Path::Tcp, Path::Tls] {
+        let (connection, mut worker) = link(path);
+        for size in [0, 1, 1500, 200_000] {
+            let payload = vec![7; size];
+            let (came, arrives) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    came.send(None).unwrap();
+                    let length = worker.next().unwrap().frame().map(|frame| frame.payload.len());
+                    came.send(length).unwrap();
+                });
+                assert_eq!(arrives.recv().unwrap(), None);
+                connection.link.enqueue(ADD, 0, &[&payload]).unwrap();
+                // Nothing else is sent until it is there.
+                assert_eq!(arrives.recv_timeout(PATIENCE).unwrap(), Some(size), "{path:?}");
+                reader.join().unwrap();
+            });
+        }
+    }
+}
+
 #[test]
 fn several_links_of_a_process_do_not_mix() {
     let links: Vec<_> = [Path::Shm, Path::Shm, Path::Tcp].into_iter().map(link).collect();

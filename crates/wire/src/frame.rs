@@ -10,7 +10,8 @@
 //! |      8 | `thread` u32, from 1           | `deferred` u32 (`CUresult` of an earlier enqueue) |
 //! |     12 | `context` u32, 0: none         | `output` u32, bytes of device output at the end   |
 //! |     16 | `sequence` u64                 | `thread` u32, then 4 bytes zero                   |
-//! |     24 | 8 bytes zero                   | `sequence` u64 of the request                     |
+//! |     24 | lane of the payload u16        | `sequence` u64 of the request                     |
+//! |     26 | lane of the reply u16, u32 zero |                                                  |
 //!
 //! The rule kept here: a head is checked whole before any field of it is believed, so a length that leaves
 //! this module never exceeds [`MAX_PAYLOAD`]'s bound and may size a buffer. Layouts are drawn in `docs/wire-protocol.md`.
@@ -25,6 +26,8 @@ pub const MAX_PAYLOAD: usize = MAX_FRAME - HEAD;
 pub const MAX_FRAME: usize = (1 << 20) + 4096;
 /// Largest reply, head included.
 pub const MAX_REPLY: usize = MAX_FRAME;
+/// Lanes that a stream link may have beside its first connection.
+pub const MOST_LANES: u16 = 16;
 /// Bit 0 of a request's flags: the program waits for a reply.
 const WANTS_REPLY: u16 = 1;
 
@@ -43,6 +46,12 @@ pub enum FrameError {
     Reserved {
         /// The offending bits.
         bits: u64,
+    },
+    /// A lane that no link has, or one for a reply that nobody waits for.
+    #[error("a frame names lane {lane}; lanes have numbers up to {MOST_LANES}, and carry replies that are awaited")]
+    Lane {
+        /// What the head said.
+        lane: u16,
     },
     /// Threads are numbered from 1, so a frame of thread 0 comes from a damaged peer.
     #[error("a frame claims to come from thread 0; threads count from 1")]
@@ -84,6 +93,14 @@ impl FrameHead {
     /// # Errors
     /// [`FrameError::TooLarge`].
     pub fn encode(&self, payload: usize) -> Result<[u8; HEAD], FrameError> {
+        self.encode_over(payload, Lanes::default())
+    }
+
+    /// The head of a frame whose `payload` bytes and whose reply go over these connections.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`].
+    pub fn encode_over(&self, payload: usize, lanes: Lanes) -> Result<[u8; HEAD], FrameError> {
         let mut head = [0; HEAD];
         head[0..4].copy_from_slice(&frame_length(payload)?.to_le_bytes());
         head[4..6].copy_from_slice(&self.opcode.to_le_bytes());
@@ -91,27 +108,65 @@ impl FrameHead {
         head[8..12].copy_from_slice(&self.thread.to_le_bytes());
         head[12..16].copy_from_slice(&self.context.to_le_bytes());
         head[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        head[24..26].copy_from_slice(&lanes.payload.to_le_bytes());
+        head[26..28].copy_from_slice(&lanes.reply.to_le_bytes());
         Ok(head)
     }
 
-    /// Reads a head; the second value is the number of payload bytes that follow, at most [`MAX_PAYLOAD`].
+    /// Reads a head of a link that has no lanes; the second value is the number of payload bytes that follow, at most
+    /// [`MAX_PAYLOAD`].
     ///
     /// # Errors
     /// A [`FrameError`] that says which field the peer got wrong.
     pub fn decode(head: &[u8; HEAD]) -> Result<(Self, usize), FrameError> {
+        match Self::decode_over(head)? {
+            (frame, Lanes { payload: 0, reply: 0 }, payload) => Ok((frame, payload)),
+            _ => Err(FrameError::Reserved { bits: u64_at(head, 24) }),
+        }
+    }
+
+    /// Reads a head; the last value is the number of payload bytes, at most [`MAX_PAYLOAD`].
+    ///
+    /// # Errors
+    /// A [`FrameError`] that says which field the peer got wrong.
+    pub fn decode_over(head: &[u8; HEAD]) -> Result<(Self, Lanes, usize), FrameError> {
         let payload = payload_length(u32_at(head, 0))?;
         let flags = u16_at(head, 6);
-        let unknown = u64::from(flags & !WANTS_REPLY) | u64_at(head, 24);
+        let unknown = u64::from(flags & !WANTS_REPLY) | u64::from(u32_at(head, 28));
         if unknown != 0 {
             return Err(FrameError::Reserved { bits: unknown });
         }
+        let lanes = Lanes { payload: u16_at(head, 24), reply: u16_at(head, 26) };
+        lanes.check(flags & WANTS_REPLY != 0)?;
         let thread = u32_at(head, 8);
         if thread == 0 {
             return Err(FrameError::Thread);
         }
         let opcode = u16_at(head, 4);
         let (context, sequence) = (u32_at(head, 12), u64_at(head, 16));
-        Ok((Self { opcode, wants_reply: flags & WANTS_REPLY != 0, thread, context, sequence }, payload))
+        Ok((Self { opcode, wants_reply: flags & WANTS_REPLY != 0, thread, context, sequence }, lanes, payload))
+    }
+}
+
+/// Which connections of a stream link carry a frame's payload and its reply: 0 is the first one, other numbers are lanes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lanes {
+    /// The payload's.
+    pub payload: u16,
+    /// The reply's.
+    pub reply: u16,
+}
+
+impl Lanes {
+    fn check(self, wants_reply: bool) -> Result<(), FrameError> {
+        let is_wrong = |lane: u16| lane > MOST_LANES;
+        match self {
+            Self { payload, .. } if is_wrong(payload) => Err(FrameError::Lane { lane: payload }),
+            Self { reply, .. } if is_wrong(reply) || (reply != 0 && !wants_reply) => {
+                Err(FrameError::Lane { lane: reply })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -353,6 +408,27 @@ mod tests {
         let mut reply = HEAD_OF_A_REPLY.encode(0).unwrap();
         reply[20] = 1;
         assert_eq!(ReplyHead::decode(&reply), Err(FrameError::Reserved { bits: 1 }));
+    }
+
+    #[test]
+    fn lanes_have_their_bytes_and_their_bounds() {
+        let lanes = Lanes { payload: 1, reply: MOST_LANES };
+        let bytes = HEAD_OF_A_CALL.encode_over(9, lanes).unwrap();
+        assert_eq!(bytes[24..], [1, 0, 16, 0, 0, 0, 0, 0]);
+        assert_eq!(FrameHead::decode_over(&bytes), Ok((HEAD_OF_A_CALL, lanes, 9)));
+        assert_eq!(FrameHead::decode(&bytes), Err(FrameError::Reserved { bits: 0x10_0001 }));
+        let unasked = FrameHead { wants_reply: false, ..HEAD_OF_A_CALL };
+        for (head, wrong, lane) in [
+            (HEAD_OF_A_CALL, Lanes { payload: MOST_LANES + 1, reply: 0 }, MOST_LANES + 1),
+            (HEAD_OF_A_CALL, Lanes { payload: 0, reply: u16::MAX }, u16::MAX),
+            (unasked, Lanes { payload: 0, reply: 2 }, 2),
+        ] {
+            let bytes = head.encode_over(0, wrong).unwrap();
+            assert_eq!(FrameHead::decode_over(&bytes), Err(FrameError::Lane { lane }));
+        }
+        let mut bytes = HEAD_OF_A_CALL.encode(0).unwrap();
+        bytes[31] = 1;
+        assert_eq!(FrameHead::decode_over(&bytes), Err(FrameError::Reserved { bits: 0x0100_0000 }));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The way into a session that has begun: the daemon passes on who knows its key.
 //!
-//! A program comes back to the link that it left; a supervisor becomes the session's companion. Whoever cannot be let
-//! in is told why, and the session does not notice.
+//! A program comes back to the link that it left, or adds a lane to it; a supervisor becomes the session's companion.
+//! Whoever cannot be let in is told why, and the session does not notice.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -56,6 +56,11 @@ impl Door {
                 Err(error) => self.log.line(format_args!("a program was not taken back: {error}")),
             },
             Role::COMPANION => companion::admit(visitor, &self.build, &self.ready, &self.seat, &self.session),
+            Role::LANE => {
+                if let Err(error) = self.session.switch().join(visitor, &self.build, &self.ready) {
+                    self.log.line(format_args!("a connection for bulk was not let in: {error}"));
+                }
+            }
             _ => visitor.refuse(&self.build, &Refused::new(RefusalCode::BAD_HELLO, "this build knows no such role")),
         }
     }

@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use katydid_driver::DriverChoice;
 use katydid_transport::Pending;
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, Role};
+use katydid_wire::handshake::{Build, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
 pub use crate::opencl::opencl_drivers;
@@ -74,7 +74,11 @@ pub fn run(options: WorkerOptions) -> ExitCode {
             let (note, control) = (Note::decode(&note), options.control);
             match peer.hello().claim.role {
                 Role::COMPANION => restore::serve(warm, peer, &note, &build, control),
-                _ => serve::serve(warm, peer, &note, &build, control),
+                Role::PROGRAM => serve::serve(warm, peer, &note, &build, control),
+                _ => {
+                    peer.refuse(&build, &Refused::new(RefusalCode::BAD_HELLO, "nobody begins a session in that role"));
+                    ExitCode::FAILURE
+                }
             }
         }
         Ok(None) => ExitCode::SUCCESS,

@@ -7,24 +7,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use katydid_wire::frame::{Beat, FrameHead, ReplyHead};
+use katydid_wire::frame::{self, Beat, FrameHead, ReplyHead};
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, Look};
 use crate::hold::{Bell, Limit};
 use crate::home::Home;
 use crate::inlet::Inlet;
 use crate::seats::Seats;
 use crate::socket::send_while;
+use crate::stream::lanes::{BULK, Lanes, Taken};
 use crate::tls::Sealer;
 use crate::{Address, ConnectError, Holding, Landing, Line, LinkError, ProgramLink, Staging};
 
 const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
-const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that nobody waits for" };
+pub(crate) const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that nobody waits for" };
 /// How long a worker may take to close its end, when it was told that the program leaves.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// How long opening a lane may take: things go on without one.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The program's end of a stream link.
 pub(crate) struct StreamProgram {
@@ -38,6 +41,7 @@ pub(crate) struct StreamProgram {
     unread: Condvar,
     seats: Arc<Seats>,
     home: Home,
+    lanes: Lanes,
     /// How long there may be no sign of life, in milliseconds; 0: for ever.
     silence: AtomicU64,
     /// Signs of life so far, for a thread that sends meanwhile.
@@ -96,13 +100,23 @@ struct Waiter {
 }
 
 /// The head of a reply, and whether its data went to the landing.
-type Arrived = (ReplyHead, bool);
+pub(crate) type Arrived = (ReplyHead, bool);
+
+/// What a thread that reads has come upon.
+enum Read {
+    /// What it waits for itself.
+    Mine(Arrived),
+    /// Anything else.
+    Other,
+    /// The end of the connection.
+    End,
+}
 
 /// What the thread that reads waits for itself.
 #[derive(Clone, Copy)]
-struct Wanted {
-    sequence: u64,
-    landing: Option<Landing>,
+pub(crate) struct Wanted {
+    pub(crate) sequence: u64,
+    pub(crate) landing: Option<Landing>,
 }
 
 impl Desk {
@@ -124,7 +138,7 @@ impl Waiter {
 }
 
 /// Reads what follows a head, its data to where it is to land if there is such a place.
-fn read_body(
+pub(crate) fn read_body(
     inlet: &mut Inlet,
     socket: BorrowedFd<'_>,
     length: usize,
@@ -135,6 +149,11 @@ fn read_body(
         Some(mut landing) => inlet.land(socket, length, &mut landing, rest),
         None => inlet.append_to(socket, length, rest),
     }
+}
+
+/// Whether a socket with a time limit has reached it.
+fn is_timeout(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 impl StreamProgram {
@@ -151,6 +170,7 @@ impl StreamProgram {
             unread: Condvar::new(),
             seats: Seats::new(),
             home,
+            lanes: Lanes::new(),
             silence: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -180,53 +200,114 @@ impl StreamProgram {
         Ok(outlet)
     }
 
-    /// Writes a frame. `before` runs with its number while no later frame, and no reply to this one, can come.
-    fn put(&self, mut head: FrameHead, parts: &[&[u8]], mut before: impl FnMut(u64)) -> Result<u64, LinkError> {
-        let payload = parts.iter().map(|part| part.len()).sum();
+    /// Writes a frame. `before` runs with its number while no later frame, and no reply to this one, can come. What it
+    /// returns with the number is the lane that the reply comes over.
+    fn put(
+        &self,
+        mut head: FrameHead,
+        (parts, landing): (&[&[u8]], usize),
+        mut before: impl FnMut(u64, bool),
+    ) -> Result<(u64, Option<Taken<'_>>), LinkError> {
+        let payload: usize = parts.iter().map(|part| part.len()).sum();
+        let is_bulk = payload.max(landing) >= BULK;
+        if is_bulk {
+            self.lanes.widen(payload + landing, |number| self.open_lane(number));
+        }
         loop {
             let mut outlet = self.admitted()?;
+            let lane = if is_bulk { self.lanes.take() } else { None };
+            let number = lane.as_ref().map_or(0, Taken::number);
+            let over = |bytes: usize| if bytes >= BULK { number } else { 0 };
+            let lanes = frame::Lanes { payload: over(payload), reply: over(landing) };
             head.sequence = outlet.sequence;
-            let bytes = head.encode(payload)?;
-            before(head.sequence);
+            let bytes = head.encode_over(payload, lanes)?;
+            before(head.sequence, lanes.reply != 0);
             let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(1 + parts.len());
             slices.push(IoSlice::new(&bytes));
             slices.extend(parts.iter().map(|part| IoSlice::new(part)));
             let look = self.socket.look();
             let socket = self.socket.get()?;
-            let mut before = None;
-            let mut is_alive = || self.is_alive(socket, &mut before);
-            let sent = match &mut outlet.sealer {
-                Some(sealer) => sealer.send(socket, &slices, &mut is_alive),
-                None => send_while(socket, &mut slices, &mut is_alive),
-            };
-            match sent {
-                Ok(()) => {
-                    outlet.sequence += 1;
-                    self.sent.store(outlet.sequence, Ordering::Relaxed);
-                    return Ok(head.sequence);
+            // With a lane, the head alone goes here: it says when the frame is due.
+            let here = if lanes.payload == 0 { &mut slices[..] } else { &mut [IoSlice::new(&bytes)][..] };
+            let sent = self.send(socket, outlet.sealer.as_mut(), here);
+            if sent.is_ok() {
+                outlet.sequence += 1;
+                self.sent.store(outlet.sequence, Ordering::Relaxed);
+                drop(outlet);
+                let by_lane = lane.as_ref().filter(|_| lanes.payload != 0);
+                let sent = by_lane.map_or(Ok(()), |lane| lane.send(&mut slices));
+                if sent.is_ok() {
+                    return Ok((head.sequence, lane.filter(|_| lanes.reply != 0)));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(self.stalled()),
-                Err(_) => {}
+                self.lane_failed(look, sent)?;
+                continue;
+            }
+            if sent.as_ref().is_err_and(is_timeout) {
+                return Err(self.stalled());
             }
             // A part of the frame may be out: nothing can follow it here. A worker that takes the place of this one
             // has not seen it.
-            self.socket.ended(look)?;
+            drop(outlet);
+            self.ended(look)?;
         }
     }
 
-    /// Whether something was heard of the worker since the last look, read or not. The first look finds that it was.
-    fn is_alive(&self, socket: BorrowedFd<'_>, before: &mut Option<(u64, u64)>) -> bool {
-        let unread = rustix::io::ioctl_fionread(socket).unwrap_or(0);
-        let now = (self.heard.load(Ordering::Relaxed), unread);
-        before.replace(now) != Some(now)
+    /// Sends all of `slices` on the first connection, for as long as there are signs of life.
+    fn send(&self, socket: BorrowedFd<'_>, sealer: Option<&mut Sealer>, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let mut before = None;
+        let mut is_alive = || {
+            self.hear(socket);
+            let now = self.heard.load(Ordering::Relaxed);
+            // The first look finds that there was something.
+            before.replace(now) != Some(now)
+        };
+        match sealer {
+            Some(sealer) => sealer.send(socket, slices, &mut is_alive),
+            None => send_while(socket, slices, &mut is_alive),
+        }
+    }
+
+    /// A lane has not taken what it was to carry: the link is at its end. Where another worker may come, a frame of
+    /// which a part is out was not executed, and is sent again to whoever has its place.
+    fn lane_failed(&self, look: Look, sent: io::Result<()>) -> Result<(), LinkError> {
+        if sent.as_ref().is_err_and(is_timeout) {
+            return Err(self.stalled());
+        }
+        self.hang_up();
+        self.ended(look)
+    }
+
+    /// Connects lane `number`.
+    fn open_lane(&self, number: u16) -> Result<Line, LinkError> {
+        let line = self.home.join(number, PATIENCE).map_err(|_| LinkError::Closed)?;
+        self.limit(line.as_fd()).map_err(LinkError::system("limit a lane's silence"))?;
+        Ok(line)
+    }
+
+    /// The peer of the connection that was looked at is gone. An error means that this was the end of the link.
+    fn ended(&self, look: Look) -> Result<(), LinkError> {
+        let ended = self.socket.ended(look);
+        self.lanes.end();
+        ended
+    }
+
+    /// Ends the first connection, so that its worker hears of it.
+    fn hang_up(&self) {
+        if let Ok(socket) = self.socket.get() {
+            let _ = shutdown(socket, Shutdown::Both);
+        }
+    }
+
+    /// The link is useless: whoever waits on any connection looks up.
+    fn break_off(&self) {
+        self.socket.give_up();
+        self.lanes.end();
     }
 
     /// Ends a link that has stalled, on both sides as far as that can be done from here.
     fn stalled(&self) -> LinkError {
-        if let Ok(socket) = self.socket.get() {
-            let _ = shutdown(socket, Shutdown::Both);
-        }
-        self.socket.give_up();
+        self.hang_up();
+        self.break_off();
         LinkError::Stalled { seconds: self.silence.load(Ordering::Relaxed).div_ceil(1000) }
     }
 
@@ -266,10 +347,10 @@ impl StreamProgram {
             self.unread.notify_all();
             match result {
                 Ok(Some(arrived)) => return Ok(arrived),
-                Ok(None) => self.socket.ended(look)?,
+                Ok(None) => self.ended(look)?,
                 Err(LinkError::Stalled { .. }) => return Err(self.stalled()),
                 Err(error) => {
-                    self.socket.give_up();
+                    self.break_off();
                     return Err(error);
                 }
             }
@@ -285,27 +366,56 @@ impl StreamProgram {
     ) -> Result<Option<Arrived>, LinkError> {
         let mut pulse = Pulse::new();
         loop {
-            let socket = self.socket.get()?;
-            let Some(bytes) = inlet.head(socket)? else { return Ok(None) };
-            let (head, length) = ReplyHead::decode(&bytes)?;
-            if let Some(beat) = head.beat().filter(|_| length == 0) {
-                match pulse.feel(beat, self.sent.load(Ordering::Relaxed)) {
-                    None => _ = self.heard.fetch_add(1, Ordering::Relaxed),
-                    Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED),
-                    Some(_) => {}
-                }
-                continue;
+            match self.read_one(inlet, mine, &mut pulse, reply)? {
+                Read::Mine(arrived) => return Ok(Some(arrived)),
+                Read::Other => {}
+                Read::End => return Ok(None),
             }
-            pulse = Pulse::new();
-            self.heard.fetch_add(1, Ordering::Relaxed);
-            if let Some(mine) = mine.filter(|mine| mine.sequence == head.sequence) {
-                reply.clear();
-                let landing = mine.landing.filter(|landing| landing.fits(&head, length));
-                read_body(inlet, socket, length, landing, reply)?;
-                return Ok(Some((head, landing.is_some())));
-            }
-            self.read_for_another(inlet, socket, (head, length))?;
         }
+    }
+
+    /// Reads what comes next: a reply, for whomever it is, or a sign of life.
+    fn read_one(
+        &self,
+        inlet: &mut Inlet,
+        mine: Option<Wanted>,
+        pulse: &mut Pulse,
+        reply: &mut Vec<u8>,
+    ) -> Result<Read, LinkError> {
+        let socket = self.socket.get()?;
+        let Some(bytes) = inlet.head(socket)? else { return Ok(Read::End) };
+        let (head, length) = ReplyHead::decode(&bytes)?;
+        if let Some(beat) = head.beat().filter(|_| length == 0) {
+            match pulse.feel(beat, self.sent.load(Ordering::Relaxed)) {
+                None => _ = self.heard.fetch_add(1, Ordering::Relaxed),
+                Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED),
+                Some(_) => {}
+            }
+            return Ok(Read::Other);
+        }
+        *pulse = Pulse::new();
+        self.heard.fetch_add(1, Ordering::Relaxed);
+        if let Some(mine) = mine.filter(|mine| mine.sequence == head.sequence) {
+            reply.clear();
+            let landing = mine.landing.filter(|landing| landing.fits(&head, length));
+            read_body(inlet, socket, length, landing, reply)?;
+            return Ok(Read::Mine((head, landing.is_some())));
+        }
+        self.read_for_another(inlet, socket, (head, length))?;
+        Ok(Read::Other)
+    }
+
+    /// Reads what has come meanwhile, if nobody else reads: for a thread that sends and is not heard.
+    fn hear(&self, socket: BorrowedFd<'_>) {
+        let Some(mut inlet) = self.desk().inlet.take() else { return };
+        let mut pulse = Pulse::new();
+        while inlet.has_bytes(socket)
+            && matches!(self.read_one(&mut inlet, None, &mut pulse, &mut Vec::new()), Ok(Read::Other))
+        {}
+        let mut desk = self.desk();
+        desk.inlet = Some(inlet);
+        desk.ring_next();
+        self.unread.notify_all();
     }
 
     /// Reads what follows a head for the thread that waits for it, and wakes that.
@@ -342,12 +452,28 @@ impl StreamProgram {
     ) -> Result<Arrived, LinkError> {
         let bell = Arc::new(Condvar::new());
         let mut registered = None;
-        let result = self.put(head, parts, |sequence| {
+        let mut register = |sequence| {
             registered = Some(sequence);
             let waiter = Waiter { reply: None, landing, is_landing: false, bell: Arc::clone(&bell) };
             self.desk().waiting.insert(sequence, waiter);
+        };
+        let size = landing.as_ref().map_or(0, Landing::size);
+        let result = self.put(head, (parts, size), |sequence, has_lane| {
+            if !has_lane {
+                register(sequence);
+            }
         });
-        let result = result.and_then(|sequence| self.wait(Wanted { sequence, landing }, &bell, reply));
+        let result = result.and_then(|(sequence, lane)| {
+            let wanted = Wanted { sequence, landing };
+            if let Some(lane) = lane {
+                if let Some(arrived) = self.wait_there(&lane, wanted, reply)? {
+                    return Ok(arrived);
+                }
+                // If a worker takes this one's place, the reply comes as it would have come without a lane.
+                register(sequence);
+            }
+            self.wait(wanted, &bell, reply)
+        });
         if let Some(sequence) = registered {
             let mut desk = self.desk();
             while desk.waiting.get(&sequence).is_some_and(|waiter| waiter.is_landing) {
@@ -357,6 +483,24 @@ impl StreamProgram {
             desk.ring_next();
         }
         result
+    }
+
+    /// Waits for the reply to a request on the lane that the thread has; none if the worker is gone and another may come.
+    fn wait_there(&self, lane: &Taken<'_>, wanted: Wanted, reply: &mut Vec<u8>) -> Result<Option<Arrived>, LinkError> {
+        let look = self.socket.look();
+        match lane.read(wanted, reply) {
+            Ok(Some(arrived)) => Ok(Some(arrived)),
+            Ok(None) => {
+                self.hang_up();
+                self.ended(look).map(|()| None)
+            }
+            Err(LinkError::Stalled { .. }) => Err(self.stalled()),
+            Err(error) => {
+                self.hang_up();
+                self.break_off();
+                Err(error)
+            }
+        }
     }
 
     /// Reads the replies that are under way when the connection is being closed, up to its end.
@@ -390,7 +534,7 @@ impl ProgramLink for StreamProgram {
         self.socket.get()?;
         let thread = self.seats.number()?;
         let head = FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 };
-        self.put(head, parts, |_| {}).map(|_| ())
+        self.put(head, (parts, 0), |_, _| {}).map(|_| ())
     }
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
@@ -428,6 +572,15 @@ impl ProgramLink for StreamProgram {
 
     fn abandon(&self) {
         self.socket.abandon();
+        self.lanes.abandon();
+    }
+
+    fn allow_lanes(&self, most: usize) {
+        self.lanes.allow(most);
+    }
+
+    fn lanes_for(&self, bytes: u64) -> usize {
+        self.lanes.expect(bytes)
     }
 
     fn holding(&self) -> Option<&dyn Holding> {
@@ -464,6 +617,10 @@ impl Holding for StreamProgram {
             outlet.limit.close();
             outlet.sequence
         };
+        // At rest nobody waits for anything on a lane for long.
+        if !self.lanes.close(Instant::now() + FAREWELL).unwrap_or(false) {
+            self.give_up();
+        }
         if !self.socket.expect_end() {
             return Err(LinkError::Closed);
         }
@@ -482,6 +639,13 @@ impl Holding for StreamProgram {
 
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
+        // Those of a worker that has ended by itself are not closed yet.
+        self.lanes.end();
+        self.lanes
+            .close(Instant::now() + FAREWELL)
+            .and_then(|closed| closed.then_some(()).ok_or_else(|| io::ErrorKind::TimedOut.into()))
+            .map_err(LinkError::system("close a lane"))
+            .map_err(failed)?;
         let line = self.home.return_to(address, key, self.frames(), &[], timeout)?.line;
         let (socket, sealer, opener) = line.into_parts();
         self.limit(socket.as_fd()).map_err(LinkError::system("limit the connection's silence")).map_err(failed)?;
@@ -493,6 +657,7 @@ impl Holding for StreamProgram {
         outlet.sealer = sealer;
         outlet.limit.hold();
         drop(outlet);
+        self.lanes.reopen();
         self.ring_all();
         Ok(())
     }
@@ -509,7 +674,7 @@ impl Holding for StreamProgram {
     }
 
     fn give_up(&self) {
-        self.socket.give_up();
+        self.break_off();
         self.release();
         self.ring_all();
     }

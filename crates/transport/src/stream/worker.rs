@@ -1,6 +1,7 @@
 //! The worker's end of a stream link.
 
 use std::io::IoSlice;
+use std::mem;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -33,6 +34,13 @@ impl StreamWorker {
     }
 }
 
+impl Drop for StreamWorker {
+    /// Nobody asks for what comes any more: whoever sends it, or waits for an answer, is to hear of that.
+    fn drop(&mut self) {
+        self.switch.lanes().clear();
+    }
+}
+
 impl WorkerLink for StreamWorker {
     fn next(&mut self) -> Result<Event<'_>, LinkError> {
         self.switch.set_reading(Reading::Next);
@@ -54,18 +62,26 @@ impl WorkerLink for StreamWorker {
                 Found::End if self.switch.ended(&socket) => continue,
                 Found::End => return Ok(Event::Closed),
             };
-            let (head, length) = FrameHead::decode(&bytes)?;
+            let (head, lanes, length) = FrameHead::decode_over(&bytes)?;
             if head.sequence != self.sequence {
                 return Err(OUT_OF_ORDER);
             }
             self.switch.set_reading(Reading::Rest);
-            self.payload.clear();
-            self.inlet.append_to(socket.as_fd(), length, &mut self.payload)?;
+            if lanes.payload == 0 {
+                self.payload.clear();
+                self.inlet.append_to(socket.as_fd(), length, &mut self.payload)?;
+            } else {
+                let used = mem::take(&mut self.payload);
+                self.payload = self.switch.lanes().take(lanes.payload, &bytes, used)?;
+            }
             self.sequence += 1;
             self.switch.count(self.sequence);
             self.switch.set_reading(Reading::Not);
             if head.wants_reply {
                 self.switch.owe();
+            }
+            if lanes.reply != 0 {
+                self.switch.lanes().owe(head.sequence, lanes.reply)?;
             }
             return Ok(Event::Frame(Frame { head, payload: &self.payload }));
         }
@@ -94,7 +110,7 @@ impl WorkerLink for StreamWorker {
     }
 }
 
-/// Writes replies, each whole.
+/// Writes replies, each whole, on the connections that their requests have named.
 struct StreamReplier {
     switch: Switch,
 }
@@ -106,6 +122,6 @@ impl Replier for StreamReplier {
         let prefix = answer.output.prefix()?;
         let prefix = if output == 0 { &[][..] } else { &prefix };
         let parts = [&head, answer.payload, answer.tail, prefix, answer.output.stdout, answer.output.stderr];
-        self.switch.reply(&mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)
+        self.switch.reply(answer.sequence, &mut parts.map(IoSlice::new)).map_err(|_| LinkError::Closed)
     }
 }

@@ -58,6 +58,11 @@ impl Direction {
         state.lost = start..start + length;
     }
 
+    /// Bytes that have passed.
+    pub(crate) fn passed(&self) -> u64 {
+        self.state.lock().unwrap().passed
+    }
+
     /// From now on what passes is kept.
     pub(crate) fn record(&self) {
         self.state.lock().unwrap().record = Some(Vec::new());
@@ -110,6 +115,59 @@ impl Direction {
     }
 }
 
+/// The two directions of a connection: from the program to its worker, and back.
+pub(crate) type Ways = (Arc<Direction>, Arc<Direction>);
+
+/// The network between programs and `server`, for any number of connections.
+pub(crate) struct Network {
+    /// Where programs connect to.
+    pub(crate) address: Address,
+    ways: Arc<Mutex<Vec<Ways>>>,
+}
+
+impl Network {
+    /// `prepare` is told the number of each connection, from 0, before a byte passes.
+    pub(crate) fn to(server: &Address, prepare: impl Fn(usize, &Ways) + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, host, port) = through(server, &listener);
+        let ways: Arc<Mutex<Vec<Ways>>> = Arc::default();
+        let kept = Arc::clone(&ways);
+        std::thread::spawn(move || {
+            while let Ok((program, _)) = listener.accept() {
+                let new = (Direction::new(), Direction::new());
+                let mut ways = kept.lock().unwrap();
+                prepare(ways.len(), &new);
+                ways.push((Arc::clone(&new.0), Arc::clone(&new.1)));
+                drop(ways);
+                carry(program, TcpStream::connect((host.as_str(), port)).unwrap(), new);
+            }
+        });
+        Self { address, ways }
+    }
+
+    /// Connections so far, in the order in which they were made.
+    pub(crate) fn ways(&self) -> Vec<Ways> {
+        self.ways.lock().unwrap().clone()
+    }
+}
+
+/// An address like the server's for whoever listens, and where the server is.
+fn through(server: &Address, listener: &TcpListener) -> (Address, String, u16) {
+    let (ours, own) = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
+    match server.clone() {
+        Address::Tcp { host, port } => (Address::Tcp { host: ours, port: own }, host, port),
+        Address::Tls { host, port, certs } => (Address::Tls { host: ours, port: own, certs }, host, port),
+        other => panic!("{other} is not TCP"),
+    }
+}
+
+/// Carries the bytes of one connection.
+fn carry(program: TcpStream, worker: TcpStream, (there, back): Ways) {
+    let (their_program, their_worker) = (program.try_clone().unwrap(), worker.try_clone().unwrap());
+    std::thread::spawn(move || there.pump(program, worker));
+    std::thread::spawn(move || back.pump(their_worker, their_program));
+}
+
 /// The network between one program and `server`.
 pub(crate) struct Proxy {
     /// Where the program connects to.
@@ -124,20 +182,12 @@ impl Proxy {
     /// For one connection.
     pub(crate) fn to(server: &Address) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (ours, own) = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
-        let (address, host, port) = match server.clone() {
-            Address::Tcp { host, port } => (Address::Tcp { host: ours, port: own }, host, port),
-            Address::Tls { host, port, certs } => (Address::Tls { host: ours, port: own, certs }, host, port),
-            other => panic!("{other} is not TCP"),
-        };
+        let (address, host, port) = through(server, &listener);
         let (there, back) = (Direction::new(), Direction::new());
-        let (inward, outward) = (Arc::clone(&there), Arc::clone(&back));
+        let ways = (Arc::clone(&there), Arc::clone(&back));
         std::thread::spawn(move || {
             let program = listener.accept().unwrap().0;
-            let worker = TcpStream::connect((host, port)).unwrap();
-            let (their_program, their_worker) = (program.try_clone().unwrap(), worker.try_clone().unwrap());
-            std::thread::spawn(move || inward.pump(program, worker));
-            outward.pump(their_worker, their_program);
+            carry(program, TcpStream::connect((host, port)).unwrap(), ways);
         });
         Self { address, there, back }
     }

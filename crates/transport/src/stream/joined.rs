@@ -1,0 +1,224 @@
+//! The worker's ends of a program's lanes. A thread for each reads payloads ahead, up to a bound; the thread that reads
+//! the link takes them when the heads of their frames are due, so that frames are handed out whole and in their order.
+//!
+//! A lane that ends is no harm until a frame names it: then what the frame should have brought is lost, and so is the
+//! session.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::mem;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use katydid_wire::frame::{Beat, FrameHead, HEAD, MOST_LANES, ReplyHead};
+use rustix::net::{Shutdown, shutdown};
+
+use crate::inlet::Inlet;
+use crate::socket::has_room;
+use crate::{Line, LinkError};
+
+const ABSENT: LinkError = LinkError::Protocol { what: "a frame names a lane that is not there" };
+const ENDED: LinkError = LinkError::Protocol { what: "a lane ended before the payload of a frame" };
+const OTHER: LinkError = LinkError::Protocol { what: "a lane carries another frame than the one that is due" };
+const STRAY: LinkError = LinkError::Protocol { what: "a lane carries a frame that is not for it" };
+
+/// Payloads that a lane reads ahead.
+const AHEAD: usize = 2;
+/// Lanes that a link may have.
+const MOST: usize = MOST_LANES as usize;
+
+/// The lanes of a link, by number.
+#[derive(Default)]
+pub(crate) struct Joined {
+    lanes: Mutex<[Option<Arc<Lane>>; MOST]>,
+    /// Replies that lanes owe, by the numbers of their requests.
+    due: Mutex<HashMap<u64, Arc<Lane>>>,
+    /// How many those are.
+    owed: AtomicUsize,
+}
+
+impl Joined {
+    /// Takes lane `number` in, which counts from 1, once `welcome` has told its program. False if it is no number for a
+    /// lane, or of one that is there.
+    pub(crate) fn join<E: From<io::Error>>(
+        &self,
+        number: u64,
+        welcome: impl FnOnce() -> Result<Line, E>,
+    ) -> Result<bool, E> {
+        // Held until the lane is in its place: a frame that names it may come with the welcome's arrival.
+        let mut lanes = lock(&self.lanes);
+        let place = number.checked_sub(1).and_then(|place| lanes.get_mut(usize::try_from(place).ok()?));
+        let Some(place) = place.filter(|place| place.as_ref().is_none_or(|lane| lane.is_over())) else {
+            return Ok(false);
+        };
+        let lane = Arc::new(Lane::new(number as u16, welcome()?));
+        let reader = Arc::clone(&lane);
+        thread::Builder::new().name(format!("lane {number}")).spawn(move || reader.read())?;
+        *place = Some(lane);
+        Ok(true)
+    }
+
+    /// Lets go of all lanes: the program has left.
+    pub(crate) fn clear(&self) {
+        for lane in lock(&self.lanes).iter_mut().filter_map(Option::take) {
+            lane.finish(None);
+        }
+    }
+
+    /// The payload of the frame with this head, out of lane `number`; `used` is a buffer that is needed no more.
+    pub(crate) fn take(&self, number: u16, head: &[u8; HEAD], used: Vec<u8>) -> Result<Vec<u8>, LinkError> {
+        self.lane(number)?.take(head, used)
+    }
+
+    /// The reply to frame `sequence` will go over lane `number`.
+    pub(crate) fn owe(&self, sequence: u64, number: u16) -> Result<(), LinkError> {
+        let lane = self.lane(number)?;
+        lock(&self.due).insert(sequence, lane);
+        self.owed.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// The lane that the reply to frame `sequence` goes over, asked for once.
+    pub(crate) fn pay(&self, sequence: u64) -> Option<Arc<Lane>> {
+        if self.owed.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let lane = lock(&self.due).remove(&sequence)?;
+        self.owed.fetch_sub(1, Ordering::Release);
+        Some(lane)
+    }
+
+    /// Says on each lane that is held up here, or owes something, that its worker is there.
+    pub(crate) fn beat(&self) {
+        let lanes: Vec<Arc<Lane>> = lock(&self.lanes).iter().flatten().cloned().collect();
+        let is_owing = |lane: &Arc<Lane>| lock(&self.due).values().any(|due| Arc::ptr_eq(due, lane));
+        lanes.iter().filter(|lane| lane.is_held_up() || is_owing(lane)).for_each(|lane| lane.beat());
+    }
+
+    fn lane(&self, number: u16) -> Result<Arc<Lane>, LinkError> {
+        let place = usize::from(number).checked_sub(1).ok_or(ABSENT)?;
+        lock(&self.lanes).get(place).and_then(Clone::clone).ok_or(ABSENT)
+    }
+}
+
+/// One lane.
+pub(crate) struct Lane {
+    number: u16,
+    line: Line,
+    /// Held while something is sent.
+    outlet: Mutex<()>,
+    inbox: Mutex<Inbox>,
+    /// A payload came, or was taken, or there will be none.
+    changed: Condvar,
+}
+
+/// What was read ahead.
+#[derive(Default)]
+struct Inbox {
+    full: VecDeque<([u8; HEAD], Vec<u8>)>,
+    /// Memory for payloads to come.
+    spare: Vec<Vec<u8>>,
+    /// Nothing more will come, for this reason if there is one that nobody was told.
+    is_over: bool,
+    reason: Option<LinkError>,
+}
+
+impl Lane {
+    fn new(number: u16, line: Line) -> Self {
+        Self { number, line, outlet: Mutex::default(), inbox: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Reads payloads until the lane ends.
+    fn read(&self) {
+        let mut inlet = Inlet::new();
+        inlet.turn_to(self.line.take_opener());
+        while let Some(mut buffer) = self.room() {
+            buffer.clear();
+            match self.receive(&mut inlet, &mut buffer) {
+                Ok(Some(head)) => lock(&self.inbox).full.push_back((head, buffer)),
+                Ok(None) => self.finish(None),
+                Err(error) => self.finish(Some(error)),
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until another payload may be read ahead; none at the end.
+    fn room(&self) -> Option<Vec<u8>> {
+        let mut inbox = lock(&self.inbox);
+        while inbox.full.len() >= AHEAD && !inbox.is_over {
+            inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        }
+        if inbox.is_over { None } else { Some(inbox.spare.pop().unwrap_or_default()) }
+    }
+
+    /// Receives a head, and what follows it, into `buffer`; none at the end of the stream.
+    fn receive(&self, inlet: &mut Inlet, buffer: &mut Vec<u8>) -> Result<Option<[u8; HEAD]>, LinkError> {
+        let Some(bytes) = inlet.head(self.line.as_fd())? else { return Ok(None) };
+        let (_, lanes, length) = FrameHead::decode_over(&bytes)?;
+        if lanes.payload != self.number {
+            return Err(STRAY);
+        }
+        inlet.append_to(self.line.as_fd(), length, buffer)?;
+        Ok(Some(bytes))
+    }
+
+    fn take(&self, head: &[u8; HEAD], used: Vec<u8>) -> Result<Vec<u8>, LinkError> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.spare.len() < AHEAD {
+            inbox.spare.push(used);
+        }
+        loop {
+            if let Some((came, payload)) = inbox.full.pop_front() {
+                self.changed.notify_all();
+                return if came == *head { Ok(payload) } else { Err(OTHER) };
+            }
+            if inbox.is_over {
+                return Err(inbox.reason.take().unwrap_or(ENDED));
+            }
+            inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Nothing more will come.
+    fn finish(&self, reason: Option<LinkError>) {
+        let mut inbox = lock(&self.inbox);
+        if !mem::replace(&mut inbox.is_over, true) {
+            inbox.reason = reason;
+        }
+        drop(inbox);
+        // So that nobody waits for anything on either side.
+        let _ = shutdown(&self.line, Shutdown::Both);
+        self.changed.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        lock(&self.inbox).is_over
+    }
+
+    /// Whether its program has to wait because of this side.
+    fn is_held_up(&self) -> bool {
+        lock(&self.inbox).full.len() >= AHEAD
+    }
+
+    /// Sends a reply whole.
+    pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let _whole = lock(&self.outlet);
+        self.line.send(parts)
+    }
+
+    fn beat(&self) {
+        let Ok(_whole) = self.outlet.try_lock() else { return };
+        if let (true, Ok(head)) = (has_room(&self.line), ReplyHead::from(Beat { is_busy: true, frames: 0 }).encode(0)) {
+            // A program that is gone is noticed by others.
+            let _ = self.line.send(&mut [IoSlice::new(&head)]);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code under these locks panics.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
