@@ -102,7 +102,7 @@ int main(int count, char **arguments) {
         return ABSENT;
     }
     Measured run(count, arguments);
-    const int side = run.pick(8, 30), steps = run.pick(20, 4000), every = run.pick(5, 50), n = side * side;
+    const int side = run.pick(8, 30), steps = run.pick(20, 300), every = run.pick(5, 50), n = side * side;
     Rows states[2] = {network(side, false), network(side, true)}, lower, upper;
     factor(states[0], side, lower, upper);
     std::vector<int> order(n);
