@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "embedded_ptx.h"
+#include "first_device.h"
 
 // A line of the table: the call as it stands here, and its code.
 #define ROW(call) printf("%3d  %s\n", int(call), #call)
@@ -21,10 +22,7 @@ static CUdevice device;
 static CUcontext primary;
 
 static void start() {
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&primary, device));
-    OK(cuCtxSetCurrent(primary));
+    begin_on_first(&device, &primary);
 }
 
 // What one context has of everything.

@@ -2,6 +2,7 @@
 #include <cuda.h>
 
 #include "check.h"
+#include "first_device.h"
 
 static CUcontext context;
 static CUstream first, second;
@@ -130,10 +131,7 @@ static void prefetches() {
 
 int main() {
     CUdevice device;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     OK(cuMemAlloc(&words, 64));
     OK(cuMemAlloc(&data, 64));
     OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "check.h"
+#include "first_device.h"
 
 #ifdef PER_THREAD
 // The same calls with each thread's own default stream, under their plain names. Headers declare few of them.
@@ -300,10 +301,7 @@ static void streams() {
 
 static void all() {
     CUdevice device;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     // In order with the calls that name no stream.
 #ifdef PER_THREAD
     stream = CU_STREAM_PER_THREAD;

@@ -12,16 +12,14 @@
 #include <vector>
 
 #include "check.h"
+#include "first_device.h"
 
 static CUcontext context;
 static CUdeviceptr memory;
 
 static void start() {
     CUdevice device;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     OK(cuMemAlloc(&memory, 4096));
 }
 

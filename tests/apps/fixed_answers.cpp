@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "check.h"
+#include "first_device.h"
 
 // As CUDA 2 had them.
 static const char *const NARROW[] = {
@@ -36,10 +37,7 @@ int main() {
     CUdevice device;
     CUcontext context;
     static char room[4096];
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     int narrow = 0, others = 0;
     for (const char *name : NARROW) {

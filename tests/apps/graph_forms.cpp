@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "embedded_ptx.h"
+#include "first_device.h"
 
 static CUcontext context;
 static CUstream stream;
@@ -308,10 +309,7 @@ static void user_objects() {
 
 int main() {
     CUdevice device;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     OK(cuModuleLoadData(&module, MODULE_PTX));
     OK(cuModuleGetFunction(&add, module, "add"));
     OK(cuModuleGetFunction(&bump, module, "bump"));

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "embedded_ptx.h"
+#include "first_device.h"
 
 static CUfunction add;
 
@@ -70,16 +70,11 @@ static void blocks_on(CUmemLocationType kind, const char *name) {
 }
 
 int main() {
-    OK(cuInit(0));
     CUdevice device;
     CUcontext context;
-    CUmodule module;
     int node = 0, host = 0;
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
-    OK(cuModuleLoadData(&module, MODULE_PTX));
-    OK(cuModuleGetFunction(&add, module, "add"));
+    begin_on_first(&device, &context);
+    add = load_add();
     OK(cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
     OK(cuDeviceGetAttribute(&host, CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
     CHECK(node == 1 && host == 1, "supported: %d, %d", node, host);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "embedded_ptx.h"
+#include "first_device.h"
 
 constexpr unsigned COUNT = 5000;
 constexpr size_t BYTES = COUNT * 4;
@@ -93,16 +93,11 @@ static void pool_on(CUmemLocationType kind, const char *name) {
 }
 
 int main() {
-    OK(cuInit(0));
     CUdevice device;
     CUcontext context;
-    CUmodule module;
     int node = 0, host = 0;
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
-    OK(cuModuleLoadData(&module, MODULE_PTX));
-    OK(cuModuleGetFunction(&add, module, "add"));
+    begin_on_first(&device, &context);
+    add = load_add();
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED, device));
     OK(cuDeviceGetAttribute(&host, CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED, device));

@@ -1,6 +1,7 @@
 // The just-in-time compiler and the linker of the driver API: options, logs that name the place, the codes of wrong code,
 // several inputs that become one module.
 #include "check.h"
+#include "first_device.h"
 
 #include <cstring>
 #include <cuda.h>
@@ -144,10 +145,7 @@ static void wrong_links() {
 int main() {
     CUdevice device;
     CUcontext context;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     wrong_code();
     linking();
     wrong_links();

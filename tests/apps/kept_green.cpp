@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "embedded_ptx.h"
+#include "first_device.h"
 #include "steps.h"
 
 constexpr unsigned WORDS = 4096;
@@ -130,10 +131,7 @@ static void work(Part &part, CUfunction add, int step, bool in_default, Checksum
 
 int main(int argc, char **argv) {
     const int steps = steps_wanted(argc, argv, 10);
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&primary, device));
-    OK(cuCtxSetCurrent(primary));
+    begin_on_first(&device, &primary);
     CUmodule module;
     CUfunction add;
     OK(cuModuleLoadData(&module, MODULE_PTX));

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "first_device.h"
 #include "steps.h"
 
 static CUmemAllocationProp properties() {
@@ -52,12 +53,9 @@ static void use(CUdeviceptr piece, size_t size, unsigned salt, Checksum &sum) {
 
 int main(int argc, char **argv) {
     const int steps = steps_wanted(argc, argv, 12);
-    OK(cuInit(0));
     CUdevice device;
     CUcontext context;
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     Range range;
     CUmemAllocationProp wish = properties();
     OK(cuMemGetAllocationGranularity(&range.piece, &wish, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));

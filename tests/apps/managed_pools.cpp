@@ -2,7 +2,7 @@
 #include <cuda.h>
 
 #include "check.h"
-#include "embedded_ptx.h"
+#include "first_device.h"
 
 constexpr unsigned COUNT = 5000;
 constexpr size_t BYTES = COUNT * 4;
@@ -90,15 +90,10 @@ static void chosen() {
 }
 
 int main() {
-    OK(cuInit(0));
     CUdevice device;
     CUcontext context;
-    CUmodule module;
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
-    OK(cuModuleLoadData(&module, MODULE_PTX));
-    OK(cuModuleGetFunction(&add, module, "add"));
+    begin_on_first(&device, &context);
+    add = load_add();
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     pool_at(CU_MEM_LOCATION_TYPE_DEVICE, "on the device");
     pool_at(CU_MEM_LOCATION_TYPE_HOST, "on the host");

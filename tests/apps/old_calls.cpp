@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "embedded_ptx.h"
+#include "first_device.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
@@ -186,10 +187,7 @@ static void logs() {
 
 int main() {
     CUdevice device;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     launches();
     attach();
     narrow();

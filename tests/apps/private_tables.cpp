@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "embedded_ptx.h"
+#include "first_device.h"
 
 using Words = const void *const *;
 
@@ -79,10 +80,7 @@ static void contexts(CUcontext context) {
 int main() {
     CUdevice device;
     CUcontext context;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     kernels(context);
     places(device);
     contexts(context);

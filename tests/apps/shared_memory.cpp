@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check.h"
+#include "first_device.h"
 #include "two_programs.h"
 
 constexpr size_t WORDS = 1 << 18, BYTES = 4 * WORDS;
@@ -12,10 +13,7 @@ static CUdevice device;
 
 static void begin() {
     CUcontext context;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
 }
 
 // Whether every word from `first` on is `value`.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "check.h"
+#include "first_device.h"
 
 static CUdevice device;
 static CUstream stream;
@@ -97,10 +98,7 @@ static void affinity() {
 int main() {
     CUcontext context;
     CUdeviceptr memory;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuMemAlloc(&memory, 1 << 20));
     first_values();

@@ -2,6 +2,7 @@
 #include <cuda.h>
 
 #include "check.h"
+#include "first_device.h"
 
 static CUdeviceptr words, data;
 static CUstream waiter, writer;
@@ -48,13 +49,9 @@ static void wrong() {
 }
 
 int main() {
-    OK(cuInit(0));
     CUdevice device;
-    CUcontext context, of_stream;
-    CUgreenCtx green = reinterpret_cast<CUgreenCtx>(1);
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    CUcontext context;
+    begin_on_first(&device, &context);
     OK(cuMemAlloc(&words, 64));
     OK(cuMemAlloc(&data, 64));
     OK(cuMemsetD8(words, 0, 64));

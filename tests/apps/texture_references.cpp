@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "first_device.h"
 
 static const char *const PTX = R"(
 .version 6.0
@@ -328,10 +329,7 @@ static void boxes() {
 int main() {
     CUdevice device;
     CUcontext context;
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
+    begin_on_first(&device, &context);
     OK(cuModuleLoadData(&module, PTX));
     OK(cuMemAlloc(&out, 4096));
     planes();
