@@ -476,6 +476,168 @@ mod tests {
         }
     }
 
+    /// Opens what came, up to the end or an error.
+    fn open_all(opener: &mut Opener, came: &[u8]) -> (Vec<u8>, Option<io::Error>) {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            // A reader that has had enough closes its end, in which nobody is interested here.
+            scope.spawn(move || drop(ours.write_all(came)));
+            let mut got = Vec::new();
+            loop {
+                match opener.fill(theirs.as_fd(), RecvFlags::empty()) {
+                    Ok([]) => return (got, None),
+                    Ok(some) => {
+                        let length = some.len();
+                        got.extend_from_slice(some);
+                        opener.take(length);
+                    }
+                    Err(error) => {
+                        drop(theirs);
+                        return (got, Some(error));
+                    }
+                }
+            }
+        })
+    }
+
+    #[test]
+    fn records_that_are_cut_short_give_nothing() {
+        for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305] {
+            let (mut sealer, _) = pair(suite);
+            let (first, second) = (sealer.seal(b"first").unwrap(), sealer.seal(b"second").unwrap());
+            for length in 0..second.len() {
+                let (_, mut opener) = pair(suite);
+                let (got, _) = open_all(&mut opener, &[&first, &second[..length]].concat());
+                assert_eq!(got, b"first", "{suite:?}: {length} bytes");
+                // The rest alone is no record either.
+                let (_, mut opener) = pair(suite);
+                let (got, error) = open_all(&mut opener, &[&first, &second[length + 1..]].concat());
+                assert!(
+                    got == b"first" && (error.is_some() || length + 1 + HEAD > second.len()),
+                    "{suite:?}: {length}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn records_under_another_key_or_suite_are_refused() {
+        let suites = [Suite::Aes128Gcm, Suite::ChaCha20Poly1305];
+        let sealed = |suite, secret| Seals::new(suite, secret, [9; SECRET]).unwrap().sealer.seal(b"a message").unwrap();
+        for suite in suites {
+            for other in suites {
+                for secret in [[1; SECRET], [2; SECRET], [0; SECRET]] {
+                    let (_, mut opener) = pair(suite);
+                    let (got, error) = open_all(&mut opener, &sealed(other, secret));
+                    let is_ours = other == suite && secret == [1; SECRET];
+                    assert_eq!((got.is_empty(), error.is_some()), (!is_ours, !is_ours), "{suite:?} {other:?}");
+                }
+            }
+        }
+    }
+
+    /// A record is of one direction: what a side has sent is nothing to itself.
+    #[test]
+    fn records_that_come_back_to_their_sender_are_refused() {
+        let mut both = Seals::new(Suite::Aes128Gcm, [1; SECRET], [2; SECRET]).unwrap();
+        let sealed = both.sealer.seal(b"a message").unwrap();
+        let (got, error) = open_all(&mut both.opener, &sealed);
+        assert!(got.is_empty() && error.is_some());
+    }
+
+    #[test]
+    fn records_beyond_the_limits_are_refused_by_their_heads() {
+        for length in [MOST_SEALED + 1, MOST_SEALED + 256, 0xffff] {
+            let (_, mut opener) = pair(Suite::Aes128Gcm);
+            let (got, error) = open_all(&mut opener, &head(length));
+            assert!(got.is_empty() && error.is_some(), "{length}");
+        }
+        // Too short to hold the seal, and one that holds nothing but padding.
+        for length in 0..=TAG {
+            let (_, mut opener) = pair(Suite::Aes128Gcm);
+            let (got, error) = open_all(&mut opener, &[&head(length)[..], &vec![0; length]].concat());
+            assert!(got.is_empty() && error.is_some(), "{length}");
+        }
+        let ((mut sealer, mut opener), begun) = (pair(Suite::Aes128Gcm), 0);
+        assert_eq!(sealer.begin().unwrap(), begun);
+        sealer.out.extend_from_slice(&[0; 100]);
+        sealer.end(begun, 0).unwrap();
+        let (got, error) = open_all(&mut opener, &sealer.out);
+        assert!(got.is_empty() && error.is_some());
+    }
+
+    /// How often the streams below are changed: more for a long run.
+    fn mutations() -> u64 {
+        std::env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(3000)
+    }
+
+    /// A small generator, so that a failure repeats.
+    fn random(state: &mut u64, below: usize) -> usize {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        (*state % below as u64) as usize
+    }
+
+    /// Changes records as a network or a forger could; true if they are what they were.
+    fn change(records: &mut Vec<Vec<u8>>, state: &mut u64) -> bool {
+        let before = records.clone();
+        for _ in 0..=random(state, 3) {
+            let (at, other) = (random(state, records.len()), random(state, records.len()));
+            match random(state, 9) {
+                0 => records.swap(at, other),
+                1 => records.insert(other, records[at].clone()),
+                2 if records.len() > 1 => drop(records.remove(at)),
+                3 => {
+                    let length = random(state, records[at].len() + 1);
+                    records[at].truncate(length);
+                }
+                4 => {
+                    let bytes = (0..random(state, 40)).map(|_| random(state, 256) as u8).collect::<Vec<u8>>();
+                    let place = random(state, records[at].len() + 1);
+                    records[at].splice(place..place, bytes);
+                }
+                5 => {
+                    let (_, tail) = records[other].split_at(records[other].len() / 2);
+                    let tail = tail.to_vec();
+                    records[at].extend(tail);
+                }
+                _ if records[at].is_empty() => {}
+                _ => {
+                    // Heads, where the lengths are, more often than not.
+                    let most = records[at].len();
+                    let within = if random(state, 2) == 0 { most.min(HEAD) } else { most };
+                    let place = random(state, within);
+                    records[at][place] ^= 1 << random(state, 8);
+                }
+            }
+        }
+        before.concat() == records.concat()
+    }
+
+    /// Whatever becomes of a stream on its way, what is handed out is what was sent, from its beginning up to some place; and
+    /// all of it only if nothing was changed, or something was put behind its end.
+    #[test]
+    fn of_changed_streams_nothing_is_handed_out_but_their_beginning() {
+        let state = &mut 0x9e37_79b9_7f4a_7c15_u64;
+        for round in 0..mutations() {
+            let suite = if round % 2 == 0 { Suite::Aes128Gcm } else { Suite::ChaCha20Poly1305 };
+            let (mut sealer, mut opener) = pair(suite);
+            // New keys on the way.
+            sealer.worn_after = 2 + random(state, 4) as u64;
+            opener.reads_ahead = random(state, 2) == 0;
+            let sent: Vec<Vec<u8>> = (0..=random(state, 6))
+                .map(|number| vec![number as u8 + 1; 1 + random(state, if round % 50 == 0 { 2 * MOST } else { 100 })])
+                .collect();
+            let mut records: Vec<Vec<u8>> = sent.iter().map(|message| sealer.seal(message).unwrap()).collect();
+            let is_same = change(&mut records, state);
+            let (got, error) = open_all(&mut opener, &records.concat());
+            let sent = sent.concat();
+            assert!(sent.starts_with(&got), "round {round}");
+            assert!(!is_same || (got == sent && error.is_none()), "round {round}: {error:?}");
+        }
+    }
+
     #[test]
     fn what_is_no_record_is_refused_before_it_is_waited_for() {
         for start in [b"KATYDID\0", b"GET / HT", b"\x17\x03\x03\xff\xff\0\0\0"] {
