@@ -120,6 +120,10 @@ fn trace_counts_the_calls_of_a_program_and_writes_a_timeline() -> Result<()> {
     let outcome = katydid(&["trace", "--driver", "soft", "-o", &file, "--", &fixture, "count", "25"])?;
     ensure!(outcome.status.success() && outcome.text() == "25\n", "{outcome:?}");
     let row = outcome.errors().lines().find(|line| line.contains("cuLaunchKernel")).map(str::to_owned);
+    // Function, calls, errors, round trips: no launch waits for the worker.
+    let words: Vec<&str> = row.iter().flat_map(|row| row.split_whitespace()).collect();
+    ensure!(words.get(1..4) == Some(&["25", "0", "0"]), "{}", outcome.errors());
+    ensure!(outcome.errors().contains(" round trips, "), "{}", outcome.errors());
     ensure!(row.as_ref().is_some_and(|row| row.split_whitespace().any(|word| word == "25")), "{}", outcome.errors());
     let events: serde_json::Value = serde_json::from_slice(&std::fs::read(&timeline)?)?;
     let text = events.to_string();

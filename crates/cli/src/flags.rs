@@ -135,8 +135,8 @@ pub(crate) struct SessionFlags {
     pub(crate) link_timeout: Option<u32>,
     /// Connections that large copies may use beside the first one, where there is no shared memory; 0 for none.
     ///
-    /// At most 16. Half as many as this machine has processors unless given, but at most 8. They are opened when there is something to
-    /// copy.
+    /// At most 16. Half as many as this machine has processors unless given, but 4 at least and 8 at most. They are opened
+    /// when there is something to copy.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(..=16))]
     pub(crate) lanes: Option<u16>,
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.

@@ -184,12 +184,9 @@ fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Each connection keeps a processor busy on either side; one alone is no gain over the first one.
+/// Each connection keeps a processor busy on either side; four were a gain on two busy processors, too.
 fn lanes_here() -> usize {
-    match threads::processors() / 2 {
-        0 | 1 => 0,
-        lanes => lanes.min(LANES),
-    }
+    (threads::processors() / 2).clamp(LANES / 2, LANES)
 }
 
 /// The number that a variable is set to.

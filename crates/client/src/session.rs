@@ -4,7 +4,7 @@
 //! session lost and says so in one line; every later call fails at once, without touching the link. Device output that
 //! a reply carries is written before the call returns.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use katydid_cuda_sys::CUresult;
@@ -36,8 +36,22 @@ pub struct Session {
 pub type FaultHandler = fn(u32, CUresult);
 
 thread_local! {
+    /// Replies that this thread has waited for.
+    static ROUND_TRIPS: Cell<u32> = const { Cell::new(0) };
     /// The encoded message and the reply of the call in progress, kept for their memory.
     static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// How often the calling thread has waited for a worker, modulo 2³²: what a call costs on a network is the difference
+/// that it makes, times the round trip of that.
+pub fn round_trips() -> u32 {
+    ROUND_TRIPS.try_with(Cell::get).unwrap_or(0)
+}
+
+/// The calling thread is about to wait once more.
+fn count_round_trip() {
+    // A thread whose locals are gone is not looked at any more.
+    let _ = ROUND_TRIPS.try_with(|count| count.set(count.get().wrapping_add(1)));
 }
 
 impl Session {
@@ -84,6 +98,7 @@ impl Session {
         self.check()?;
         with_buffers(|request, reply| {
             message.encode(request);
+            count_round_trip();
             let (head, landed) = self
                 .link
                 .call_landing(M::OPCODE, context, &[request, message.tail()], reply, landing)
@@ -117,6 +132,7 @@ impl Session {
         reply: &'a mut Vec<u8>,
     ) -> Result<(CUresult, &'a [u8]), CUresult> {
         message.encode(request);
+        count_round_trip();
         let head = self
             .link
             .call(M::OPCODE, context, &[request, message.tail()], reply)
@@ -150,6 +166,7 @@ impl Session {
     fn print_rest(&self, context: u32) -> Result<(), CUresult> {
         let mut reply = Vec::new();
         loop {
+            count_round_trip();
             let head = self
                 .link
                 .call(kdOutput::OPCODE, context, &[], &mut reply)
@@ -364,6 +381,7 @@ mod tests {
         let session = Session::new(Box::new(script), |_, _| ());
         session.enqueue(7, &kdCopyIn { destination: 1, stream: 2, data: b"abc" }).unwrap();
         let sent = sent.lock().unwrap();
+        assert_eq!(round_trips(), 0, "nobody waits for what is only sent");
         assert_eq!((sent[0].0, sent[0].1), (kdCopyIn::OPCODE, 7));
         assert_eq!(sent[0].2, [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, b'a', b'b', b'c']);
         assert_eq!(session.enqueued(), 1);
@@ -376,6 +394,7 @@ mod tests {
         let reply = session.call(0, &kdDeviceInfo { device: 0 }).unwrap();
         assert_eq!((reply.free, reply.total), (5, 9));
         assert_eq!(session.call(0, &kdDeviceInfo { device: 0 }), Err(BAD));
+        assert_eq!(round_trips(), 2);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! | offset | bytes | header (64 bytes)                                                    |
 //! |-------:|------:|----------------------------------------------------------------------|
-//! |      0 |     8 | magic `KDTRACE1`                                                     |
+//! |      0 |     8 | magic `KDTRACE2`                                                     |
 //! |      8 |     4 | process id                                                           |
 //! |     12 |     4 | bytes of one record, 32                                              |
 //! |     16 |     8 | start of the trace, nanoseconds since 1970                           |
@@ -21,7 +21,7 @@
 //! |      8 |     8 | start, nanoseconds of the monotonic clock                            |
 //! |     16 |     8 | duration, nanoseconds                                                |
 //! |     24 |     4 | result, a `CUresult`                                                 |
-//! |     28 |     4 | zero                                                                 |
+//! |     28 |     4 | round trips to the worker                                            |
 //!
 //! A process that finds its file taken (a child of the traced program) writes to `<file>.<pid>` beside it.
 #![expect(unsafe_code, reason = "records are stored into a shared file mapping")]
@@ -38,7 +38,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::time::{ClockId, clock_gettime};
 
-const MAGIC: [u8; 8] = *b"KDTRACE1";
+const MAGIC: [u8; 8] = *b"KDTRACE2";
 const HEADER: usize = 64;
 const RECORD: usize = 32;
 /// Bytes of one mapped piece of the file.
@@ -62,6 +62,8 @@ pub struct Call {
     pub duration: u64,
     /// The `CUresult` returned.
     pub result: u32,
+    /// Answers of the worker that the calling thread waited for meanwhile.
+    pub round_trips: u32,
 }
 
 /// Nanoseconds of the monotonic clock.
@@ -109,6 +111,7 @@ impl TraceWriter {
         bytes[8..16].copy_from_slice(&call.start.to_le_bytes());
         bytes[16..24].copy_from_slice(&call.duration.to_le_bytes());
         bytes[24..28].copy_from_slice(&call.result.to_le_bytes());
+        bytes[28..32].copy_from_slice(&call.round_trips.to_le_bytes());
         // SAFETY: `chunk` maps CHUNK bytes and the offset is that of a whole record inside it; `fetch_add` gave this
         // record to this thread alone. Records are 32-byte aligned, so the u16 at the start is aligned.
         unsafe {
@@ -252,6 +255,7 @@ fn call_of(record: &[u8]) -> Option<Call> {
         start: u64_at(record, 8)?,
         duration: u64_at(record, 16)?,
         result: u32_at(record, 24)?,
+        round_trips: u32_at(record, 28)?,
     })
 }
 
@@ -268,7 +272,8 @@ mod tests {
     use super::*;
 
     fn call(number: u64) -> Call {
-        Call { function: (number % 600) as u16, thread: 7, start: number, duration: 3, result: (number % 5) as u32 }
+        let (function, result, round_trips) = ((number % 600) as u16, (number % 5) as u32, (number % 3) as u32);
+        Call { function, thread: 7, start: number, duration: 3, result, round_trips }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use katydid_client::connect::{program_name, variable};
 use katydid_client::life::{self, Life};
 use katydid_client::output::say;
+use katydid_client::session::round_trips;
 use katydid_client::trace::{Call, TraceWriter, now};
 use katydid_cuda_sys::{CUresult, Function};
 
@@ -27,13 +28,14 @@ pub(crate) fn is_off() -> bool {
 /// Runs a call and records it.
 pub(crate) fn traced(function: Function, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(writer) = writer() else { return call() };
-    let start = now();
+    let (start, before) = (now(), round_trips());
     let result = call();
     // The file is the parent's: a forked child leaves no marks in it.
     if life::now() != Life::Forked {
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let duration = now() - start;
-        writer.record(&Call { function: function.number(), thread, start, duration, result: result.0 });
+        let round_trips = round_trips().wrapping_sub(before);
+        writer.record(&Call { function: function.number(), thread, start, duration, result: result.0, round_trips });
     }
     result
 }

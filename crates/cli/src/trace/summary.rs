@@ -17,6 +17,7 @@ pub(super) struct Summary {
     /// Over all functions.
     calls: u64,
     errors: u64,
+    round_trips: u64,
     total_ns: u64,
 }
 
@@ -27,6 +28,8 @@ struct Line {
     calls: u64,
     /// Calls that returned an error. `CUDA_ERROR_NOT_READY` is none: it is how a query says no.
     errors: u64,
+    /// Answers of the worker that were waited for: each is a round trip of the network, if there is one between.
+    round_trips: u64,
     total_ns: u64,
     mean_ns: u64,
     max_ns: u64,
@@ -37,6 +40,7 @@ impl Line {
     fn add(&mut self, call: &Call) {
         self.calls += 1;
         self.errors += u64::from(is_error(call.result));
+        self.round_trips += u64::from(call.round_trips);
         self.total_ns = self.total_ns.saturating_add(call.duration);
         self.max_ns = self.max_ns.max(call.duration);
         self.mean_ns = self.total_ns / self.calls;
@@ -66,18 +70,20 @@ impl Summary {
         let mut functions: Vec<Line> = lines.into_values().collect();
         functions.sort_by_key(|line| (std::cmp::Reverse(line.total_ns), line.function));
         let sum = |field: fn(&Line) -> u64| functions.iter().map(field).fold(0, u64::saturating_add);
-        let (calls, errors, total_ns) = (sum(|line| line.calls), sum(|line| line.errors), sum(|line| line.total_ns));
-        Self { functions, calls, errors, total_ns }
+        let [calls, errors] = [sum(|line| line.calls), sum(|line| line.errors)];
+        let [round_trips, total_ns] = [sum(|line| line.round_trips), sum(|line| line.total_ns)];
+        Self { functions, calls, errors, round_trips, total_ns }
     }
 
     /// Writes the table; times are in microseconds.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let numbers = ["CALLS", "ERRORS", "TOTAL us", "MEAN us", "MAX us", "%"].map(|title| (title, Align::Right));
+        let numbers =
+            ["CALLS", "ERRORS", "TRIPS", "TOTAL us", "MEAN us", "MAX us", "%"].map(|title| (title, Align::Right));
         let mut table = Table::new(&[[("FUNCTION", Align::Left)].as_slice(), &numbers].concat());
         self.functions.iter().for_each(|line| table.row(self.row(line)));
         table.write(out)?;
-        let (calls, errors, total) = (self.calls, self.errors, micros(self.total_ns));
-        writeln!(out, "{calls} calls, {errors} errors, {total} us inside CUDA")
+        let (calls, errors, trips, total) = (self.calls, self.errors, self.round_trips, micros(self.total_ns));
+        writeln!(out, "{calls} calls, {errors} errors, {trips} round trips, {total} us inside CUDA")
     }
 
     /// Shares are of the time inside CUDA, not of the program's.
@@ -87,6 +93,7 @@ impl Summary {
             line.function.to_owned(),
             line.calls.to_string(),
             line.errors.to_string(),
+            line.round_trips.to_string(),
             micros(line.total_ns),
             micros(line.mean_ns),
             micros(line.max_ns),
@@ -105,7 +112,7 @@ mod tests {
     use super::*;
 
     fn call(function: Function, duration: u64, result: u32) -> Call {
-        Call { function: function.number(), thread: 1, start: 0, duration, result }
+        Call { function: function.number(), thread: 1, start: 0, duration, result, round_trips: 2 }
     }
 
     fn calls() -> [Call; 4] {
@@ -122,10 +129,12 @@ mod tests {
         let summary = Summary::of(calls().iter());
         let names: Vec<_> = summary.functions.iter().map(|line| line.function).collect();
         assert_eq!(names, ["cuMemAlloc_v2", "cuInit", "cuStreamQuery"]);
-        let first =
-            Line { function: "cuMemAlloc_v2", calls: 2, errors: 1, total_ns: 7_000, mean_ns: 3_500, max_ns: 6_000 };
+        let (errors, round_trips, total_ns) = (1, 4, 7_000);
+        let (function, mean_ns, max_ns) = ("cuMemAlloc_v2", 3_500, 6_000);
+        let first = Line { function, calls: 2, errors, round_trips, total_ns, mean_ns, max_ns };
         assert_eq!(summary.functions[0], first);
-        assert_eq!((summary.calls, summary.errors, summary.total_ns), (4, 1, 10_500));
+        let sums = (summary.calls, summary.errors, summary.round_trips, summary.total_ns);
+        assert_eq!(sums, (4, 1, 8, 10_500));
     }
 
     #[test]
@@ -139,8 +148,8 @@ mod tests {
         Summary::of(calls().iter()).write(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
-        assert_eq!(line, ["cuMemAlloc_v2", "2", "1", "7.00", "3.50", "6.00", "66.7"]);
-        assert!(text.ends_with("4 calls, 1 errors, 10.50 us inside CUDA\n"), "{text}");
+        assert_eq!(line, ["cuMemAlloc_v2", "2", "1", "4", "7.00", "3.50", "6.00", "66.7"]);
+        assert!(text.ends_with("4 calls, 1 errors, 8 round trips, 10.50 us inside CUDA\n"), "{text}");
     }
 
     #[test]

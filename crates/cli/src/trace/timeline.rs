@@ -68,8 +68,14 @@ mod tests {
 
     #[test]
     fn each_call_is_a_slice_on_the_track_of_its_thread() {
-        let call =
-            |thread| Call { function: Function::cuInit.number(), thread, start: 3_500, duration: 1_234, result: 2 };
+        let call = |thread| Call {
+            function: Function::cuInit.number(),
+            thread,
+            start: 3_500,
+            duration: 1_234,
+            result: 2,
+            round_trips: 0,
+        };
         let events = events(vec![call(42), call(43)]);
         let names: Vec<_> = events.iter().map(|event| event["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["process_name", "thread_name", "thread_name", "cuInit", "cuInit"]);

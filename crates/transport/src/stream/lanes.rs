@@ -29,6 +29,8 @@ use crate::{Line, LinkError};
 pub(crate) const BULK: usize = 128 << 10;
 /// Bytes of bulk that have gone another way before lanes are opened: programs that copy little have no use for them.
 const BEGIN: u64 = 8 << 20;
+/// Least bytes that are divided among lanes.
+const MUCH: u64 = 2 << 20;
 /// Lanes that a link may have.
 const MOST: usize = MOST_LANES as usize;
 
@@ -96,6 +98,9 @@ impl Lanes {
 
     /// How many lanes `bytes` of bulk to come may use at a time.
     pub(crate) fn expect(&self, bytes: u64) -> usize {
+        if bytes < MUCH {
+            return 0;
+        }
         let before = self.carried.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) < BEGIN {
             return 0;

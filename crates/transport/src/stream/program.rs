@@ -409,9 +409,16 @@ impl StreamProgram {
     fn hear(&self, socket: BorrowedFd<'_>) {
         let Some(mut inlet) = self.desk().inlet.take() else { return };
         let mut pulse = Pulse::new();
-        while inlet.has_bytes(socket)
-            && matches!(self.read_one(&mut inlet, None, &mut pulse, &mut Vec::new()), Ok(Read::Other))
-        {}
+        while inlet.has_bytes(socket) {
+            match self.read_one(&mut inlet, None, &mut pulse, &mut Vec::new()) {
+                Ok(Read::Other) => {}
+                Ok(Read::Mine(_) | Read::End) => break,
+                Err(_) => {
+                    self.break_off();
+                    break;
+                }
+            }
+        }
         let mut desk = self.desk();
         desk.inlet = Some(inlet);
         desk.ring_next();
