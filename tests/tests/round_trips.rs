@@ -1,5 +1,5 @@
-//! How often a program waits for the network: counted replies, never times. A link of 1 ms costs a step so many milliseconds
-//! and no more, since what is not waited for is on its way beside it.
+//! How often a program waits for the network, and how much it sends: counted replies and bytes, never times. A link of 1 ms
+//! costs a step so many milliseconds and no more, since what is not waited for is on its way beside it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,6 +17,24 @@ use katydid_tests::way::Way;
 
 /// Bytes in front of a reply's length, and of all of its head.
 const HEAD: usize = 32;
+
+/// What went over a network.
+#[derive(Default)]
+struct Traffic {
+    replies: AtomicU64,
+    /// Bytes from the program.
+    sent: AtomicU64,
+}
+
+/// Passes on what a program sends.
+fn pass(mut from: TcpStream, mut to: TcpStream, sent: &AtomicU64) -> Option<()> {
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        let length = from.read(&mut bytes).ok().filter(|length| *length > 0)?;
+        sent.fetch_add(length as u64, Ordering::Relaxed);
+        to.write_all(&bytes[..length]).ok()?;
+    }
+}
 
 /// Reads what goes from a worker to its program: one message of the handshake, then replies.
 fn count(mut from: TcpStream, mut to: TcpStream, replies: &AtomicU64) -> Option<()> {
@@ -40,24 +58,25 @@ fn count(mut from: TcpStream, mut to: TcpStream, replies: &AtomicU64) -> Option<
     }
 }
 
-/// A network to `server` that counts the replies which pass; its address.
-fn counting(server: &str, replies: &Arc<AtomicU64>) -> Result<String> {
+/// A network to `server` that counts what passes; its address.
+fn counting(server: &str, traffic: &Arc<Traffic>) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("tcp://{}", listener.local_addr()?);
     let server = server.strip_prefix("tcp://").context("not TCP")?.to_owned();
-    let replies = Arc::clone(replies);
+    let traffic = Arc::clone(traffic);
     thread::spawn(move || {
         while let Ok((program, _)) = listener.accept() {
             let Ok(worker) = TcpStream::connect(&server) else { return };
-            let (Ok(mut from), Ok(mut to)) = (program.try_clone(), worker.try_clone()) else { return };
+            let (Ok(from), Ok(to)) = (program.try_clone(), worker.try_clone()) else { return };
+            let (forth, back) = (Arc::clone(&traffic), Arc::clone(&traffic));
             thread::spawn(move || {
-                let _ = std::io::copy(&mut from, &mut to);
-                let _ = to.shutdown(Shutdown::Write);
+                let ended = to.try_clone();
+                pass(from, to, &forth.sent);
+                ended.map(|worker| worker.shutdown(Shutdown::Write))
             });
-            let replies = Arc::clone(&replies);
             thread::spawn(move || {
                 let ended = program.try_clone();
-                count(worker, program, &replies);
+                count(worker, program, &back.replies);
                 ended.map(|program| program.shutdown(Shutdown::Both))
             });
         }
@@ -65,15 +84,20 @@ fn counting(server: &str, replies: &Arc<AtomicU64>) -> Result<String> {
     Ok(address)
 }
 
-/// How often a program of so many steps waits for its worker.
-fn waits(places: &Places, server: &Server, name: &str, steps: u64) -> Result<u64> {
-    let replies = Arc::new(AtomicU64::new(0));
-    let address = counting(server.tcp(), &replies)?;
+/// What goes over the network while a program runs.
+fn traffic_of(places: &Places, server: &Server, name: &str, arguments: &[String]) -> Result<Arc<Traffic>> {
+    let traffic = Arc::default();
+    let address = counting(server.tcp(), &traffic)?;
     let way = Way::Served { name: "tcp", address, as_stream: false };
     let mut command = way.command(places, &places.program(name, Variant::Static));
-    let outcome = program::run(command.arg(steps.to_string()), PATIENCE)?;
+    let outcome = program::run(command.args(arguments), PATIENCE)?;
     ensure!(outcome.status.success(), "{}", outcome.errors());
-    Ok(replies.load(Ordering::Relaxed))
+    Ok(traffic)
+}
+
+/// How often a program of so many steps waits for its worker.
+fn waits(places: &Places, server: &Server, name: &str, steps: u64) -> Result<u64> {
+    Ok(traffic_of(places, server, name, &[steps.to_string()])?.replies.load(Ordering::Relaxed))
 }
 
 /// Each step of 48 kernels, an upload, two events, two waits of streams and a result that is copied to pinned memory and
@@ -86,5 +110,21 @@ fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
         let (few, many) = (waits(&places, &server, name, 10)?, waits(&places, &server, name, 60)?);
         ensure!(many - few == 50 * per_step, "{name}: 50 steps waited {} times", many - few);
     }
+    Ok(())
+}
+
+/// The server has the images of the first.
+#[test]
+fn a_second_start_sends_no_images() -> Result<()> {
+    /// Of more than a megabyte of code, with room for what the build of the program makes of it.
+    const CODE: u64 = 512 << 10;
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, "soft", &[])?;
+    let mut sent = [0; 2];
+    for bytes in &mut sent {
+        *bytes = traffic_of(&places, &server, "thrust_algorithms", &[])?.sent.load(Ordering::Relaxed);
+    }
+    let [first, second] = sent;
+    ensure!(second + CODE < first, "{first} bytes, then {second}");
     Ok(())
 }

@@ -676,6 +676,9 @@ pub(crate) struct WorkerFlags {
     /// As in `serve`.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,
+    /// The server's file of images that programs have sent.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) images: Option<PathBuf>,
     /// Only answer questions about the devices.
     #[arg(long)]
     pub(crate) watch: bool,

@@ -1,6 +1,10 @@
 //! `katydid serve`: the server in the foreground, until a signal ends it.
 
+use std::env;
 use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -29,7 +33,13 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let quiet = flags.quiet;
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
-    let server = Server::start(requested(flags)?).map_err(Failure::server)?;
+    let mut config = requested(flags)?;
+    let images = nameless_file();
+    if let Some(file) = &images {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        config.worker.arguments.extend(["--images".into(), path.into()]);
+    }
+    let server = Server::start(config).map_err(Failure::server)?;
     if !quiet {
         announce(&server);
     }
@@ -40,6 +50,15 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     end_at_the_next(signals)?;
     server.stop();
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file for the images that programs send, which is gone with this process; none where it cannot be had, and then each
+/// program sends its own.
+fn nameless_file() -> Option<File> {
+    let path = env::temp_dir().join(format!("katydid-images-{}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).ok()?;
+    fs::remove_file(&path).ok()?;
+    Some(file)
 }
 
 /// The first signal let the server stop in order; whoever sends another does not want to wait for that.

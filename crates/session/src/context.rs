@@ -10,8 +10,8 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
-    kdDeviceShrink, kdFacts, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdImagePiece, kdLibraryLoad,
-    kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
+    kdDeviceShrink, kdFacts, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdImagePiece, kdImageRecall,
+    kdLibraryLoad, kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
 };
 
 use crate::ask::ask;
@@ -36,6 +36,7 @@ fn needs_context(opcode: u16) -> bool {
             | kdDeviceGrow::OPCODE
             | kdDeviceShrink::OPCODE
             | kdImagePiece::OPCODE
+            | kdImageRecall::OPCODE
             | kdUpcallsBegin::OPCODE
             | kdUpcallData::OPCODE
             | kdUpcallBytes::OPCODE

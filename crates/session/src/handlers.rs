@@ -60,7 +60,7 @@ pub(crate) use graph::{
 };
 pub(crate) use green::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
 pub(crate) use host::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};
-pub(crate) use image::kdImagePiece;
+pub(crate) use image::{kdImagePiece, kdImageRecall};
 pub(crate) use launch::kdLaunch;
 pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule};
 pub(crate) use link::{kdLink, kdLinked};

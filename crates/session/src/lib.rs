@@ -37,6 +37,7 @@ mod shares;
 mod snapshot;
 mod spare;
 mod staged;
+mod store;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -49,4 +50,5 @@ pub use host_memory::HostMemory;
 pub use journal::{JournalError, Opening, RebuildError, Saved, messages_of};
 pub use session::{Session, Setup, WarmContext};
 pub use snapshot::{Carrier, SnapshotError, journal_of};
+pub use store::ImageStore;
 pub use usage::Usage;

@@ -3,7 +3,7 @@
 //! Frames are executed in order by one thread, which never waits for the GPU. What goes wrong with a message is either
 //! a code for the program or the end of the session ([`Fault`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -36,6 +36,7 @@ use crate::shares::Shares;
 use crate::snapshot::{Carrier, Snapshots};
 use crate::spare;
 use crate::staged::StagingArea;
+use crate::store::ImageStore;
 use crate::tables::{Resolve, Tables};
 use crate::usage::Usage;
 use crate::virtual_memory::VirtualMemory;
@@ -87,6 +88,10 @@ pub struct Session {
     pub(crate) staging: Option<StagingArea>,
     pub(crate) uploads: Uploads,
     pub(crate) images: Images,
+    /// Images that programs of this server have sent, where it keeps them.
+    pub(crate) store: Option<ImageStore>,
+    /// Threads whose next image is to be stored.
+    pub(crate) unstored: HashSet<u32>,
     pub(crate) graphs: Graphs,
     /// What program threads linked last, until they have fetched it.
     pub(crate) linked: HashMap<u32, Vec<u8>>,
@@ -164,6 +169,8 @@ impl Session {
             staging: None,
             uploads: Uploads::of_images(),
             images: Images::default(),
+            store: None,
+            unstored: HashSet::new(),
             graphs: Graphs::default(),
             linked: HashMap::new(),
             warm: setup.warm,
@@ -185,6 +192,11 @@ impl Session {
             executors: Executors::default(),
             scratch: Vec::new(),
         }
+    }
+
+    /// Has the session look for images in `store` before they are sent.
+    pub fn use_store(&mut self, store: ImageStore) {
+        self.store = Some(store);
     }
 
     /// The program of a rebuilt session is there, with its pinned memory if that is its own.

@@ -47,6 +47,8 @@ pub struct WorkerOptions {
     pub driver: DriverChoice,
     /// Where softcuda is installed, when that is known.
     pub soft: Option<PathBuf>,
+    /// The server's file of images, if it has one.
+    pub images: Option<PathBuf>,
     /// Only to answer questions about the devices.
     pub watches: bool,
 }
@@ -60,7 +62,7 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     process::prepare(&log);
     let control = options.control.as_fd();
     let warm = match Warm::up(&options.driver, options.soft.as_deref()) {
-        Ok(warm) => warm,
+        Ok(warm) => Warm { images: options.images, ..warm },
         Err(error) => {
             // The server says it, or passes it on to the program that waits.
             control::failed(control, &error);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use katydid_keep::{Capture, Control, Failure, Kept};
 use katydid_session::device_memory::DeviceMemory;
-use katydid_session::{Session, Setup, Usage};
+use katydid_session::{ImageStore, Session, Setup, Usage};
 use katydid_transport::{AcceptError, Pending, WorkerLink};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::note::Note;
@@ -86,6 +86,10 @@ fn begin(
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver: warm.name, arenas: ranges };
     let link = program.open(build, &ready, 0)?;
     session.connect(&*link);
+    // Without it programs send their images each time.
+    if let Some(store) = warm.images.and_then(|file| ImageStore::open(&file).ok()) {
+        session.use_store(store);
+    }
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
     accompany(Box::new(session), link, ready, build, control, Seat::default(), Log::kept(real), usage)
 }

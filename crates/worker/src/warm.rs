@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUresult};
@@ -44,6 +44,8 @@ pub(crate) struct Warm {
     pub(crate) contexts: Vec<WarmContext>,
     /// What a checkpoint needs in the first of them.
     pub(crate) carrier: Option<Carrier>,
+    /// The server's file of images, if it has one.
+    pub(crate) images: Option<PathBuf>,
 }
 
 impl Warm {
@@ -66,7 +68,7 @@ impl Warm {
         let facts = gather::devices(&driver).map_err(|code| WarmError::Facts { name: name.clone(), code })?;
         let contexts: Vec<WarmContext> = retain(&driver, 0).into_iter().collect();
         let carrier = contexts.first().and_then(|context| carrier(&driver, context));
-        Ok(Self { driver: Arc::new(driver), name, facts, contexts, carrier })
+        Ok(Self { driver: Arc::new(driver), name, facts, contexts, carrier, images: None })
     }
 }
 

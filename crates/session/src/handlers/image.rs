@@ -3,9 +3,9 @@
 use katydid_cuda_sys::CUresult;
 use katydid_fatbin::{Image, ImageKind, OwnedImage};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::message::kdImagePiece;
+use katydid_wire::message::{kdImagePiece, kdImageRecall, kdImageRecallReply};
 
-use super::Enqueued;
+use super::{Called, Enqueued, done};
 use crate::fault::Fault;
 use crate::session::Session;
 
@@ -15,6 +15,31 @@ pub(crate) fn kdImagePiece(session: &mut Session, head: &FrameHead, message: kdI
     Ok(CUresult::SUCCESS)
 }
 
+/// An image that a program before has sent counts as sent. What is not there will come, and is then kept for others.
+pub(crate) fn kdImageRecall(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdImageRecall<'_>,
+) -> Called<kdImageRecallReply> {
+    let hash = message.hash.try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    let stored = session.store.as_mut().and_then(|store| store.get(hash, message.total));
+    if let Some(image) = &stored {
+        session.uploads.add(head.thread, message.total, image)?;
+    } else {
+        session.unstored.insert(head.thread);
+    }
+    done(kdImageRecallReply { known: u32::from(stored.is_some()) })
+}
+
+/// Keeps an image that a program asked for by its hash. A store that fails is used no more: it only saves time.
+fn store(session: &mut Session, thread: u32, flat: &[u8]) {
+    let is_wanted = session.unstored.remove(&thread);
+    let Some(store) = session.store.as_mut().filter(|_| is_wanted) else { return };
+    if store.put(flat).is_err() {
+        session.store = None;
+    }
+}
+
 /// The image that the calling thread has sent, in memory of its own.
 ///
 /// # Errors
@@ -22,6 +47,7 @@ pub(crate) fn kdImagePiece(session: &mut Session, head: &FrameHead, message: kdI
 /// A session error when it did not come whole, `CUDA_ERROR_INVALID_IMAGE` when it is none.
 pub(super) fn finish(session: &mut Session, head: &FrameHead) -> Result<OwnedImage, Fault> {
     let flat = session.uploads.finish(head.thread)?;
+    store(session, head.thread, &flat);
     let image = Image::decode(&flat).map_err(|_| CUresult::ERROR_INVALID_IMAGE)?;
     if !lengths_hold(&image) {
         return Err(CUresult::ERROR_INVALID_IMAGE.into());

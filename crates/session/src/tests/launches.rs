@@ -1,11 +1,12 @@
 //! Launches and module loads.
 
 use katydid_cuda_sys::{CUlaunchAttribute, CUresult, Pod as _, launch_attribute};
-use katydid_wire::message::{cuEventCreate, kdFacts, kdImagePiece, kdLaunch, kdModuleLoad};
+use katydid_wire::message::{cuEventCreate, kdFacts, kdImagePiece, kdImageRecall, kdLaunch, kdModuleLoad};
 
 use super::fake::calls;
 use super::stage::Stage;
 use crate::fault::SessionError;
+use crate::store::ImageStore;
 
 fn launch(bytes: &[u8], attributes: u32) -> kdLaunch<'_> {
     kdLaunch {
@@ -92,4 +93,29 @@ fn an_image_that_is_none_is_refused_by_the_call() {
         assert_eq!(stage.call(&load).status, CUresult::ERROR_INVALID_IMAGE.0);
     }
     assert_eq!(calls(), [""; 0]);
+}
+
+#[test]
+fn an_image_that_a_program_sent_is_there_for_the_next() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let image = katydid_fatbin::Image::from_bytes(b".version 8.0\n").unwrap().encode();
+    let (total, hash) = (image.len() as u64, blake3::hash(&image));
+    let recall = kdImageRecall { total, hash: hash.as_bytes() };
+    let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
+    for is_known in [false, true] {
+        let mut stage = Stage::new();
+        stage.session.use_store(ImageStore::open(file.path()).unwrap());
+        assert_eq!(stage.call(&recall).payload, u32::from(is_known).to_le_bytes());
+        if !is_known {
+            stage.enqueue(&kdImagePiece { total, data: &image });
+        }
+        assert_eq!(stage.call(&load).status, 0);
+    }
+    // Nothing is known where there is no store, or of another length; a name that is none is refused.
+    let mut stage = Stage::new();
+    assert_eq!(stage.call(&recall).payload, [0; 4]);
+    stage.session.use_store(ImageStore::open(file.path()).unwrap());
+    assert_eq!(stage.call(&kdImageRecall { total: total + 1, ..recall }).payload, [0; 4]);
+    let short = kdImageRecall { total, hash: &hash.as_bytes()[1..] };
+    assert_eq!(stage.call(&short).status, CUresult::ERROR_INVALID_VALUE.0);
 }

@@ -73,7 +73,7 @@ pub(crate) fn worker_process() {
     if env::var_os(ROLE).is_some() {
         let control = rustix::stdio::stdin().try_clone_to_owned().unwrap();
         let driver = soft_choice();
-        let code = katydid_worker::run(WorkerOptions { control, driver, soft: None, watches: false });
+        let code = katydid_worker::run(WorkerOptions { control, driver, soft: None, images: None, watches: false });
         std::process::exit(if code == std::process::ExitCode::SUCCESS { 0 } else { 1 });
     }
 }
