@@ -15,8 +15,9 @@
 //!
 //! The rule: whatever fails before `commit`, the programs go on from where they are, and the image is as it was.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -34,11 +35,12 @@ use crate::failover::Recovery;
 use crate::files::{self, Written};
 use crate::frozen::Frozen;
 use crate::job::{Inner, lock};
-use crate::lengths;
+use crate::links;
 use crate::members::{Member, MemberError};
+use crate::noted::{self, Noted};
 use crate::notes::Notes;
 use crate::proof;
-use crate::shared;
+use crate::shared::{self, Segment};
 use crate::stages::Stages;
 use crate::stop::{Programs, Stop, Workers, session_name};
 use crate::terminals;
@@ -408,12 +410,21 @@ impl<'j> Attempt<'j, '_> {
                 return Err(error.into());
             }
         };
-        let frozen = Frozen::new(dumper, after.clone(), keeps_stopped(self.request));
-        let shared = shared::save(&after, &self.job.stdio, &folder);
-        let shared =
-            shared.map_err(|source| CheckpointError::System { doing: "copy the job's shared memory", source })?;
-        let part = part(criu, tree::seen_by_itself(self.root), Notes { shared, ..notes }, &folder)?;
+        let mut frozen = Frozen::new(dumper, after.clone(), keeps_stopped(self.request));
+        let noted = noted::read(&folder);
+        let noted = noted.map_err(|source| CheckpointError::System { doing: "read CRIU's list of files", source })?;
+        let shared = self.shared(&after, &noted, &folder)?;
+        frozen.names_are_gone();
+        let part = part(criu, tree::seen_by_itself(self.root), Notes { shared, ..notes }, &noted)?;
         Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })
+    }
+
+    /// Copies shared memory, and takes away the names that CRIU gave for the time of the dump.
+    fn shared(&self, tree: &[Process], noted: &Noted, folder: &Path) -> Result<Vec<Segment>, CheckpointError> {
+        let given: Vec<PathBuf> = noted.links.iter().map(|link| link.name.clone()).collect();
+        let saved = shared::save(tree, &self.job.stdio, &given, folder);
+        links::remove(self.root, &given);
+        saved.map_err(|source| CheckpointError::System { doing: "copy the job's shared memory", source })
     }
 
     /// Waits for programs that are about to use the GPU.
@@ -496,18 +507,28 @@ fn notes(job: &Inner, processes: &[Process]) -> Notes {
     }
 }
 
-/// CRIU's part of the manifest, after a dump into `folder`.
-fn part(criu: &Criu, root_pid: u32, notes: Notes, folder: &Path) -> Result<CriuPart, CheckpointError> {
-    let system = |doing| move |source| CheckpointError::System { doing, source };
-    let lengths = lengths::read(folder).map_err(system("read CRIU's files.img"))?;
-    let notes = Notes { written: files::at_rest(notes.written, &lengths), ..notes };
+/// CRIU's part of the manifest, after a dump.
+fn part(criu: &Criu, root_pid: u32, notes: Notes, noted: &Noted) -> Result<CriuPart, CheckpointError> {
+    let notes = Notes { written: files::at_rest(notes.written, &lengths(noted, &notes.shared)), ..notes };
     Ok(CriuPart {
         version: criu.version.clone(),
         folder: FOLDER.to_owned(),
         root_pid,
         options: Vec::new(),
-        notes: notes.encode().map_err(io::Error::from).map_err(system("write the notes"))?,
+        notes: notes
+            .encode()
+            .map_err(|error| CheckpointError::System { doing: "write the notes", source: error.into() })?,
     })
+}
+
+/// The lengths of files as CRIU saw them; of those that have lost their names, by the names that they have.
+fn lengths(noted: &Noted, shared: &[Segment]) -> BTreeMap<String, u64> {
+    let mut lengths = noted.lengths.clone();
+    for link in &noted.links {
+        let names = Segment::names_of(shared, &link.name).filter_map(|name| name.to_str());
+        lengths.extend(names.zip(iter::repeat(link.length)).filter_map(|(name, length)| Some((name.into(), length?))));
+    }
+    lengths
 }
 
 pub(crate) fn manifest(

@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use crate::guard::Guard;
 use crate::kernel_data::{KernelData, Lent};
+use crate::links::Turn;
 use crate::patience::{STANDSTILL, in_time, patiently, signs};
 use crate::servant::{Said, Servant};
 use crate::silence;
@@ -241,10 +242,11 @@ impl Criu {
     ) -> Result<Dumper, CriuError> {
         let is_silenced = self.network_lock == NetworkLock::Nftables && tcp::is_connected(processes);
         let lock = if is_silenced { NetworkLock::Nftables } else { NetworkLock::Skip };
-        self.start_dumper(Dump { root, folder: folder.to_owned(), stdio: stdio.clone(), after }, lock)
+        let turn = Turn::of_dump(processes);
+        self.start_dumper(Dump { root, folder: folder.to_owned(), stdio: stdio.clone(), after }, lock, turn)
     }
 
-    fn start_dumper(&self, dump: Dump, lock: NetworkLock) -> Result<Dumper, CriuError> {
+    fn start_dumper(&self, dump: Dump, lock: NetworkLock, turn: Option<Turn>) -> Result<Dumper, CriuError> {
         let failed = |source| self.start(source);
         // What it says after the dump must not change the image.
         let work = tempfile::Builder::new().prefix("katydid-dump-").tempdir().map_err(failed)?;
@@ -253,7 +255,8 @@ impl Criu {
         let said = tempfile::tempfile().map_err(failed)?;
         let mut command = self.command(&[]);
         common(&mut command, "dump", &dump.folder).arg("--work-dir").arg(work.path());
-        command.args(["--network-lock", lock.name(), dump.after.option()]);
+        // A file that has lost its name is given one for the time of the dump.
+        command.args(["--link-remap", "--network-lock", lock.name(), dump.after.option()]);
         for external in dump.stdio.iter().filter_map(Standard::external) {
             command.args(["--external", &external]);
         }
@@ -263,7 +266,8 @@ impl Criu {
         let child = command.spawn().map_err(failed)?;
         // A CRIU that has ended already tells why when it is waited for.
         let _ = servant.order_dump(dump.root, &dump.folder);
-        Ok(Dumper { criu: self.clone(), dump, lock, servant, child, work, said, lent, table: None, is_over: false })
+        let (criu, table, is_over) = (self.clone(), None, false);
+        Ok(Dumper { criu, dump, lock, servant, child, work, said, lent, table, turn, is_over })
     }
 
     /// Restores the tree in `folder` below a guard, and leaves all of it stopped. `work` takes log and notes, because the
@@ -409,6 +413,8 @@ pub(crate) struct Dumper {
     lent: Option<Lent>,
     /// By which connections are kept silent.
     table: Option<String>,
+    /// It gives files names that another one might give too.
+    turn: Option<Turn>,
     /// Nothing stands still by its hand.
     is_over: bool,
 }
@@ -422,6 +428,7 @@ impl Dumper {
     pub(crate) fn dump(mut self) -> Result<Self, CriuError> {
         self.wait_for("pre-dump")?;
         self.lent = None;
+        self.turn.iter_mut().for_each(Turn::begin);
         // Whoever is gone is noticed by its silence.
         let _ = self.servant.answer(true);
         self.wait_for("post-dump")?;
@@ -435,10 +442,18 @@ impl Dumper {
             return copied.map_err(failed).map(|_| self);
         }
         // Somebody has made a connection after we looked: once more, with all that belongs to it.
-        let (criu, dump, lock) = (criu.clone(), dump.clone(), criu.network_lock);
+        let (criu, dump, lock, turn) = (criu.clone(), dump.clone(), criu.network_lock, self.turn.take());
         drop(self);
         clear(&dump.folder).map_err(|source| criu.start(source))?;
-        criu.start_dumper(dump, lock)?.dump()
+        criu.start_dumper(dump, lock, turn)?.dump()
+    }
+
+    /// The names that it gave are gone. Where the processes are to go on, CRIU takes them away once more before it lets go,
+    /// whosever they are then; so it does whenever it undoes what it did.
+    pub(crate) fn names_are_gone(&mut self) {
+        if self.dump.after == After::Stopped {
+            self.turn.iter_mut().for_each(Turn::pause);
+        }
     }
 
     /// Has CRIU let go of the processes: they go on, or stay stopped with their connections silent, as was said at first.
@@ -449,7 +464,9 @@ impl Dumper {
     pub(crate) fn let_go(&mut self) -> Result<(), CriuError> {
         self.is_over = true;
         let _ = self.servant.answer(true);
-        match self.hear()? {
+        let said = self.hear()?;
+        self.turn = None;
+        match said {
             Said::Ended { succeeded: true } => Ok(()),
             _ => Err(self.failed()),
         }
@@ -526,6 +543,7 @@ impl Dumper {
 impl Drop for Dumper {
     fn drop(&mut self) {
         if !self.is_over {
+            self.turn.iter_mut().for_each(Turn::begin);
             let _ = self.servant.answer(false);
         }
         self.reap();

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::links;
 use crate::tree::Process;
 
 /// `O_ACCMODE`, `O_APPEND` and the deleted mark, as `/proc/PID/fdinfo` writes flags: octal.
@@ -69,10 +70,10 @@ struct Open {
 fn of_descriptors(pid: u32) -> impl Iterator<Item = Open> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let entries = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
-    entries.filter_map(move |entry| of_descriptor(&folder, &entry.file_name()))
+    entries.filter_map(move |entry| of_descriptor(pid, &folder, &entry.file_name()))
 }
 
-fn of_descriptor(folder: &Path, number: &OsStr) -> Option<Open> {
+fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<Open> {
     let link = folder.join("fd").join(number);
     let path = fs::read_link(&link).ok()?;
     if !path.is_absolute() {
@@ -83,7 +84,8 @@ fn of_descriptor(folder: &Path, number: &OsStr) -> Option<Open> {
     let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
     let stat = fs::metadata(&link).ok()?;
     // An unlinked file has no name to find it by; its content is in the image.
-    (stat.nlink() > 0).then_some(Open { link, path, flags, stat })
+    let path = if stat.nlink() > 0 { links::standing_name(pid, path, &stat)? } else { return None };
+    Some(Open { link, path, flags, stat })
 }
 
 /// The same files with the lengths that CRIU saw, which stood still; those that it did not see are left out.

@@ -30,6 +30,11 @@ impl Frozen {
         Self { dumper, processes, is_stopped }
     }
 
+    /// The names that the dump gave files are gone.
+    pub(crate) fn names_are_gone(&mut self) {
+        self.dumper.names_are_gone();
+    }
+
     /// Lets them go on. CRIU, which has cleaning up to do, is waited for when the value is dropped.
     ///
     /// # Errors

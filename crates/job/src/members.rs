@@ -4,7 +4,7 @@
 //! and whoever waits for an answer waits there too, until it comes, the member is gone, or the time is up. A member that
 //! left stays in the list without a connection; one whose connection ends otherwise is no member any more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -19,6 +19,7 @@ use katydid_wire::envelope::{self, EnvelopeError, HEAD};
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{FromProgram, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram};
 use katydid_wire::key::SessionKey;
+use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 
 /// Most programs in one job.
@@ -104,6 +105,19 @@ pub enum MemberError {
         /// Its process.
         pid: u32,
     },
+    /// It is gone from its worker, and its connection is still there.
+    #[error(
+        "{program} (process {pid}) has let go of its worker, but after {} s somebody still has its connection to this job",
+        patience.as_secs()
+    )]
+    Lingers {
+        /// Who.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The time it had.
+        patience: Duration,
+    },
     /// No answer in time.
     #[error("{program} (process {pid}) did not answer within {} s", patience.as_secs())]
     Silent {
@@ -133,8 +147,8 @@ struct Shared {
 struct State {
     next: u64,
     seats: Vec<Seat>,
-    /// Connections on which nobody has said yet who it is.
-    strangers: u32,
+    /// Connections on which nobody has said yet who it is, with their processes, as we see them.
+    strangers: BTreeMap<u64, u32>,
     /// The program has ended.
     is_closed: bool,
     /// Members that ever came with a session of their own: tells whether one came between two moments.
@@ -200,8 +214,8 @@ impl Members {
         let _ = (&probe).read(&mut [0])?;
         let deadline = Instant::now() + GREETING;
         let mut state = self.lock();
-        while state.strangers > 0 && !state.is_closed {
-            let left = deadline.checked_duration_since(Instant::now()).ok_or(io::ErrorKind::TimedOut)?;
+        while !state.strangers.is_empty() && !state.is_closed {
+            let left = deadline.checked_duration_since(Instant::now()).ok_or_else(|| silent(&state.strangers))?;
             state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
@@ -213,7 +227,10 @@ impl Members {
     ///
     /// It did not in time.
     pub fn wait_silent(&self, id: u64, patience: Duration) -> Result<(), MemberError> {
-        self.wait_for(id, patience, |seat| seat.stream.is_none().then_some(()))
+        match self.wait_for(id, patience, |seat| seat.stream.is_none().then_some(())) {
+            Err(MemberError::Silent { program, pid, patience }) => Err(MemberError::Lingers { program, pid, patience }),
+            other => other,
+        }
     }
 
     /// Everybody, in the order in which they came.
@@ -388,7 +405,7 @@ impl Members {
     fn accept(&self, listener: &UnixListener) {
         for stream in listener.incoming() {
             let Ok(stream) = stream else { continue };
-            let stranger = Stranger::new(self);
+            let stranger = Stranger::new(self, &stream);
             // Without a thread the connection is dropped, and the program tries again.
             let _ = thread::Builder::new().name("member".into()).spawn(move || attend(stranger, &Arc::new(stream)));
         }
@@ -508,12 +525,28 @@ impl Members {
 }
 
 /// A connection on which nobody has said yet who it is, counted as long as this lives.
-struct Stranger(Members);
+struct Stranger(Members, u64);
+
+/// Whoever has announced itself and did not come.
+fn silent(strangers: &BTreeMap<u64, u32>) -> io::Error {
+    let named = strangers.values().map(|pid| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("process {pid} ({})", name.trim_end())
+    });
+    let named: Vec<String> = named.collect();
+    let text = format!("nothing was heard for {} s of {}", GREETING.as_secs(), named.join(", "));
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
 
 impl Stranger {
-    fn new(members: &Members) -> Self {
-        members.lock().strangers += 1;
-        Self(members.clone())
+    fn new(members: &Members, stream: &UnixStream) -> Self {
+        // One that cannot be named counts all the same.
+        let pid = socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
+        let mut state = members.lock();
+        state.next += 1;
+        let number = state.next;
+        state.strangers.insert(number, pid);
+        Self(members.clone(), number)
     }
 
     /// Listens until it is known who this is; a number for the member and one for the connection.
@@ -539,7 +572,7 @@ impl Stranger {
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        self.0.lock().strangers -= 1;
+        self.0.lock().strangers.remove(&self.1);
         self.0.0.changed.notify_all();
     }
 }
@@ -803,7 +836,7 @@ mod tests {
         let waiting = thread::spawn(move || ours.wait_introduced().map(|()| ours.arrivals()));
         let mut state = members.lock();
         // Itself, and whoever asks: the latter goes at once.
-        while state.strangers == 0 {
+        while state.strangers.is_empty() {
             state = members.0.changed.wait_timeout(state, Duration::from_millis(1)).unwrap().0;
         }
         drop(state);

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -27,6 +27,7 @@ use crate::files::{self, Written};
 use crate::folder::{self, Folder, FolderError};
 use crate::guard::Guard;
 use crate::job::{Job, JobError, Settings};
+use crate::links::Turn;
 use crate::members::MemberError;
 use crate::namespace::{self, Space};
 use crate::notes::Notes;
@@ -361,7 +362,7 @@ impl Raised {
         if apart {
             return Self::apart(opened, criu, around, folder, &inherit);
         }
-        let turn = ghosts_turn(&opened.files);
+        let turn = turn(opened);
         let made = shared::make(&opened.notes.shared, &opened.files);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
         match criu.restore(around.katydid, &opened.files, around.work, &inherit) {
@@ -389,7 +390,7 @@ impl Raised {
         folder: &Folder,
         inherit: &[OsString],
     ) -> Result<Self, RestoreError> {
-        let _turn = ghosts_turn(&opened.files);
+        let _turn = turn(opened);
         let restore = criu.restore_command(&opened.files, around.work, inherit);
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
         let space = Space {
@@ -422,6 +423,7 @@ impl Raised {
             if let Some(mut stderr) = guard.stderr() {
                 stderr.read_to_end(&mut said).map_err(system("wait for the keeper"))?;
             }
+            shared::take_away(&opened.notes.shared);
             return Err(criu.failure(around.work, &said).into());
         };
         Ok(Self { program, child, guard, is_apart: true })
@@ -434,13 +436,13 @@ impl Raised {
 }
 
 /// Where a CRIU makes files anew that had no name any more, for a moment, it calls them as every other CRIU that restores
-/// the same job does. So restores with such files take turns: held until the value is dropped. Without a place for the lock
-/// they do not.
-fn ghosts_turn(files: &Path) -> Option<File> {
-    let names = fs::read_dir(files).ok()?.flatten().map(|entry| entry.file_name());
-    names.into_iter().find(|name| name.to_string_lossy().starts_with(GHOST))?;
-    let lock = File::create(folder::cache()?.join("ghosts.lock")).ok()?;
-    lock.lock().ok().map(|()| lock)
+/// the same job does; and those that had lost one of several names come under such as each dump gives. So restores with such
+/// files take turns: held until the value is dropped.
+fn turn(opened: &Opened) -> Option<Turn> {
+    let mut names = fs::read_dir(&opened.files).ok()?.flatten().map(|entry| entry.file_name());
+    let has_ghosts = names.any(|name| name.to_string_lossy().starts_with(GHOST));
+    let given: Vec<&Path> = shared::given_names(&opened.notes.shared).collect();
+    (has_ghosts || !given.is_empty()).then(|| Turn::of_restore(&given, has_ghosts))
 }
 
 /// Begin of the names of CRIU's files about files without a name.

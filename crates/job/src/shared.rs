@@ -10,9 +10,12 @@
 //!
 //! With them go small files that the job has open for writing, and FIFOs: whoever removes such files at its end, as MPI
 //! does with those of its session, may have come to it since the checkpoint. They are made anew only where they are gone.
+//!
+//! A file that has lost the name under which it was opened comes back under its others, and for as long as CRIU restores
+//! under that by which CRIU finds it (`links.rs`).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -21,6 +24,7 @@ use rustix::fs::{CWD, FileType, Gid, Mode, SeekFrom, Uid, chown, fstatfs, mknoda
 use serde::{Deserialize, Serialize};
 
 use crate::files;
+use crate::links::{self, Key, Lost};
 use crate::stdio::Standard;
 use crate::tree::Process;
 
@@ -50,6 +54,12 @@ pub struct Segment {
     owner: (u32, u32),
     #[serde(default)]
     kind: Kind,
+    /// Its other names.
+    #[serde(default)]
+    links: Vec<PathBuf>,
+    /// Names by which CRIU finds it, which takes them away when it has restored the job.
+    #[serde(default)]
+    given: Vec<PathBuf>,
 }
 
 /// Why a file is in an image.
@@ -63,54 +73,149 @@ enum Kind {
     Open,
     /// It is a FIFO that is open: the same, and it has no copy.
     Fifo,
+    /// It is large and on a disk, where it is taken to be: only the names that CRIU needs are made.
+    Linked,
 }
 
 /// Copies what the tree has mapped or open into `folder`, but for the files behind its standard streams, which are the
-/// restoring side's. All of its processes stand still.
+/// restoring side's. `given` are the names that CRIU gave files of which the name was gone. All processes stand still.
 ///
 /// # Errors
 ///
-/// A file cannot be read, or its copy not be written.
-pub(crate) fn save(tree: &[Process], stdio: &[Standard; 3], folder: &Path) -> io::Result<Vec<Segment>> {
-    let mut segments = save_mapped(tree, folder)?;
-    let is_known = |segments: &[Segment], path: &Path| segments.iter().any(|segment| segment.path == path);
-    let is_standard = |path: &Path| stdio.iter().any(|standard| standard.path().map(Path::new) == Some(path));
-    for (path, link) in files::named(tree).into_iter().take(MOST_OPEN) {
-        let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
-        if is_elsewhere || is_standard(&path) || is_known(&segments, &path) {
-            continue;
-        }
-        // One that is closed meanwhile is the business of somebody whom we do not hold.
-        let Ok(stat) = fs::metadata(&link) else { continue };
-        let kind = if stat.is_file() { Kind::Open } else { Kind::Fifo };
-        let copy = format!("katydid-shared-{}", segments.len());
-        if kind == Kind::Open {
-            if stat.len() > SMALL {
-                continue;
-            }
-            copied(&mut File::open(&link)?, &mut File::create(folder.join(&copy))?)?;
-        }
-        segments.push(Segment { path, copy, mode: stat.mode() & 0o7777, owner: (stat.uid(), stat.gid()), kind });
-    }
-    Ok(segments)
+/// A file cannot be read, or its copy not be written; or one has names that cannot be found.
+pub(crate) fn save(
+    tree: &[Process],
+    stdio: &[Standard; 3],
+    given: &[PathBuf],
+    folder: &Path,
+) -> io::Result<Vec<Segment>> {
+    let mut saving = Saving { tree, folder, segments: Vec::new(), known: BTreeMap::new() };
+    saving.mapped()?;
+    saving.given(given)?;
+    saving.open(stdio)?;
+    Ok(saving.segments)
 }
 
-fn save_mapped(tree: &[Process], folder: &Path) -> io::Result<Vec<Segment>> {
-    let mut segments = Vec::new();
-    for (path, (pid, is_written)) in mapped(tree) {
-        // As the process sees it, which may be in a namespace of its own.
-        let Ok(mut file) = File::open(format!("/proc/{pid}/root{}", path.display())) else { continue };
-        let stat = file.metadata()?;
-        let is_memory = fstatfs(&file)?.f_type == MEMORY || (is_written && stat.len() <= LARGEST);
-        if !stat.is_file() || !is_memory {
-            continue;
+/// What is on its way into an image.
+struct Saving<'a> {
+    tree: &'a [Process],
+    folder: &'a Path,
+    segments: Vec<Segment>,
+    /// Which file each of them is.
+    known: BTreeMap<Key, usize>,
+}
+
+impl Saving<'_> {
+    fn mapped(&mut self) -> io::Result<()> {
+        for (path, (pid, is_written)) in mapped(self.tree) {
+            // As the process sees it, which may be in a namespace of its own.
+            let Ok(mut file) = File::open(links::rooted(pid, &path)) else { continue };
+            let stat = file.metadata()?;
+            if let Some(known) = self.known.get(&links::key(&stat)) {
+                self.segments[*known].links.push(path);
+            } else if stat.is_file() && comes_anew(&file, &stat, is_written)? {
+                self.add(Kind::Mapped, path, &stat, Some(&mut file))?;
+            }
         }
-        let copy = format!("katydid-shared-{}", segments.len());
-        copied(&mut file, &mut File::create(folder.join(&copy))?)?;
-        let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
-        segments.push(Segment { path, copy, mode, owner, kind: Kind::Mapped });
+        Ok(())
     }
-    Ok(segments)
+
+    /// Files with names that CRIU gave, all of each file's together.
+    fn given(&mut self, given: &[PathBuf]) -> io::Result<()> {
+        let Some(root) = self.tree.first().filter(|_| !given.is_empty()).map(|process| process.pid) else {
+            return Ok(());
+        };
+        let mut files: BTreeMap<Key, Vec<PathBuf>> = BTreeMap::new();
+        for name in given {
+            let stat = fs::symlink_metadata(links::rooted(root, name))?;
+            files.entry(links::key(&stat)).or_default().push(name.clone());
+        }
+        let lost = links::lost(self.tree);
+        files.into_iter().try_for_each(|(key, names)| self.given_to(root, key, names, &lost))
+    }
+
+    fn given_to(&mut self, root: u32, key: Key, given: Vec<PathBuf>, lost: &[Lost]) -> io::Result<()> {
+        let mut file = File::open(links::rooted(root, &given[0]))?;
+        let stat = file.metadata()?;
+        let mut names = links::names_beside(root, &given[0], key);
+        let known = match self.known.get(&key) {
+            Some(known) => *known,
+            None => {
+                let is_written = lost.iter().any(|lost| lost.key == key && lost.is_written);
+                let kind = if comes_anew(&file, &stat, is_written)? {
+                    Kind::Mapped
+                } else if stat.len() <= SMALL {
+                    Kind::Open
+                } else {
+                    Kind::Linked
+                };
+                let first = names.first().unwrap_or(&given[0]).clone();
+                self.add(kind, first, &stat, Some(&mut file))?
+            }
+        };
+        let segment = &mut self.segments[known];
+        names.retain(|name| *name != segment.path && !segment.links.contains(name));
+        segment.links.append(&mut names);
+        segment.given = given;
+        let found = segment.names().count() + segment.given.len();
+        if stat.nlink() > found as u64 {
+            let path = segment.path.display();
+            return Err(io::Error::other(format!("{path} has another name, in a folder that nobody here knows")));
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, stdio: &[Standard; 3]) -> io::Result<()> {
+        let is_standard = |path: &Path| stdio.iter().any(|standard| standard.path().map(Path::new) == Some(path));
+        for (path, link) in files::named(self.tree).into_iter().take(MOST_OPEN) {
+            let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
+            // One that is closed meanwhile is the business of somebody whom we do not hold.
+            let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
+                continue;
+            };
+            if self.known.contains_key(&links::key(&stat)) {
+                continue;
+            }
+            if !stat.is_file() {
+                self.add(Kind::Fifo, path, &stat, None)?;
+            } else if stat.len() <= SMALL {
+                self.add(Kind::Open, path, &stat, Some(&mut File::open(&link)?))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a file in, by its number in the list.
+    fn add(&mut self, kind: Kind, path: PathBuf, stat: &Metadata, file: Option<&mut File>) -> io::Result<usize> {
+        let number = self.segments.len();
+        let copy = format!("katydid-shared-{number}");
+        if let Some(file) = file.filter(|_| kind != Kind::Linked) {
+            copied(file, &mut File::create(self.folder.join(&copy))?)?;
+        }
+        let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
+        let (links, given) = (Vec::new(), Vec::new());
+        self.segments.push(Segment { path, copy, mode, owner, kind, links, given });
+        self.known.insert(links::key(stat), number);
+        Ok(number)
+    }
+}
+
+/// Whether a file that is mapped is to be there as it is now: one of memory, and one that the job writes.
+fn comes_anew(file: &File, stat: &Metadata, is_written: bool) -> io::Result<bool> {
+    Ok(fstatfs(file)?.f_type == MEMORY || (is_written && stat.len() <= LARGEST))
+}
+
+impl Segment {
+    /// Names that others may know it by.
+    fn names(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.path).chain(&self.links).filter(|name| !self.given.contains(name))
+    }
+
+    /// All names of the file to which CRIU gave this one.
+    pub(crate) fn names_of<'s>(segments: &'s [Self], given: &Path) -> impl Iterator<Item = &'s PathBuf> {
+        let segment = segments.iter().find(|segment| segment.given.iter().any(|name| name == given));
+        segment.into_iter().flat_map(Self::names)
+    }
 }
 
 /// Files with names that are mapped for others to see: a process that has each, and whether somebody can write to it.
@@ -184,11 +289,46 @@ impl Drop for Made {
 /// With the file's name.
 pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<Made, (PathBuf, io::Error)> {
     let mut made = Made::default();
-    for segment in segments.iter().filter(|segment| segment.kind == Kind::Mapped || !segment.path.exists()) {
-        make_one(segment, folder).map_err(|error| (segment.path.clone(), error))?;
-        made.0.push(segment.path.clone());
+    for segment in segments {
+        make_all(segment, folder, &mut made).map_err(|error| (segment.path.clone(), error))?;
     }
     Ok(made)
+}
+
+/// A file with all its names.
+fn make_all(segment: &Segment, folder: &Path, made: &mut Made) -> io::Result<()> {
+    let is_anew = match segment.kind {
+        Kind::Mapped => true,
+        Kind::Open | Kind::Fifo => !segment.path.exists(),
+        Kind::Linked => false,
+    };
+    if is_anew {
+        make_one(segment, folder)?;
+        made.0.push(segment.path.clone());
+    }
+    let links = segment.links.iter().filter(|link| is_anew || !link.exists());
+    for name in links.chain(&segment.given).filter(|name| **name != segment.path) {
+        match fs::remove_file(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::hard_link(&segment.path, name)?;
+        made.0.push(name.clone());
+    }
+    Ok(())
+}
+
+/// Names that CRIU needs for them, and others might need too.
+pub(crate) fn given_names(segments: &[Segment]) -> impl Iterator<Item = &Path> {
+    segments.iter().flat_map(|segment| &segment.given).map(PathBuf::as_path)
+}
+
+/// Takes away the names that CRIU needed, where it did not restore. Those in `/dev/shm` were the job's alone.
+pub(crate) fn take_away(segments: &[Segment]) {
+    for name in given_names(segments).filter(|name| !name.starts_with(PLACE)) {
+        // There may be none.
+        let _ = fs::remove_file(name);
+    }
 }
 
 fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
@@ -254,7 +394,9 @@ mod tests {
         let stat = fs::metadata(folder.path().join("copy")).unwrap();
         assert!(stat.blocks() < 1 << 12, "{} blocks", stat.blocks());
         let owner = (stat.uid(), stat.gid());
-        let segment = Segment { path: path.clone(), copy: "copy".into(), mode: 0o640, owner, kind: Kind::Mapped };
+        let (links, given) = (Vec::new(), Vec::new());
+        let (copy, kind) = ("copy".into(), Kind::Mapped);
+        let segment = Segment { path: path.clone(), copy, mode: 0o640, owner, kind, links, given };
         let made = make(&[segment], folder.path()).unwrap();
         let file = File::open(&path).unwrap();
         let (mut first, mut last) = ([0; 5], [0; 4]);
@@ -278,7 +420,7 @@ mod tests {
         let _fifo = File::options().read(true).write(true).open(path("fifo")).unwrap();
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
         let stdio = [Standard::Other, Standard::Other, Standard::Other];
-        let mut saved = save(&us, &stdio, image.path()).unwrap();
+        let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 2, "{saved:?}");
         written.write_all(b" and now").unwrap();
@@ -288,5 +430,55 @@ mod tests {
         make(&saved, image.path()).unwrap().keep();
         assert_eq!(fs::read(path("written")).unwrap(), b"then");
         assert!(!path("read").exists() && fs::metadata(path("fifo")).unwrap().mode() & 0o170_777 == 0o10_600);
+    }
+
+    #[test]
+    fn a_file_that_has_lost_its_name_comes_back_under_all_others() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join(name);
+        let mut file = File::create(path("lost")).unwrap();
+        file.write_all(b"then").unwrap();
+        for name in ["one", "other", "link_remap.9"] {
+            fs::hard_link(path("lost"), path(name)).unwrap();
+        }
+        fs::remove_file(path("lost")).unwrap();
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let mut saved = save(&us, &stdio, &[path("link_remap.9")], image.path()).unwrap();
+        saved.retain(|segment| segment.path.starts_with(folder.path()));
+        assert_eq!(saved.len(), 1, "{saved:?}");
+        let names: Vec<&PathBuf> = Segment::names_of(&saved, &path("link_remap.9")).collect();
+        assert_eq!(names, [&path("one"), &path("other")]);
+        fs::remove_file(path("link_remap.9")).unwrap();
+        // What is there stays.
+        file.write_all(b" and now").unwrap();
+        drop(make(&saved, image.path()).unwrap());
+        assert!(!path("link_remap.9").exists());
+        assert_eq!(fs::read(path("one")).unwrap(), b"then and now");
+        fs::remove_file(path("one")).unwrap();
+        fs::remove_file(path("other")).unwrap();
+        let made = make(&saved, image.path()).unwrap();
+        let inodes: Vec<u64> =
+            ["one", "other", "link_remap.9"].map(|name| fs::metadata(path(name)).unwrap().ino()).into();
+        assert!(inodes.iter().all(|inode| *inode == inodes[0]));
+        assert_eq!(fs::read(path("other")).unwrap(), b"then");
+        drop(made);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_with_a_name_that_nobody_knows_is_refused() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join(name);
+        let _file = File::create(path("lost")).unwrap();
+        fs::create_dir(path("elsewhere")).unwrap();
+        for name in ["link_remap.9", "elsewhere/one"] {
+            fs::hard_link(path("lost"), path(name)).unwrap();
+        }
+        fs::remove_file(path("lost")).unwrap();
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let error = save(&us, &stdio, &[path("link_remap.9")], image.path()).unwrap_err();
+        assert!(error.to_string().contains("another name"), "{error}");
     }
 }

@@ -18,8 +18,8 @@ use libtest_mimic::{Completion, Trial};
 use crate::scenarios::{LOOP, was_stopped};
 use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said};
 
-/// Programs that are restored there: one of one process, and one of several.
-const PROGRAMS: [(&str, Variant); 2] = [LOOP, ("kept_processes", Variant::Static)];
+/// Programs that are restored there: one of one process, one of several, and one that has things by names.
+const PROGRAMS: [(&str, Variant); 3] = [LOOP, ("kept_processes", Variant::Static), ("kept_names", Variant::Static)];
 /// A frame to which each of them comes.
 const POINT: u64 = 30;
 /// The command before the command of a restore.

@@ -294,7 +294,7 @@ fn written_again(places: &Places, way: &str) -> Result<()> {
 
 /// A CRIU that is killed as soon as it has written the file that the environment names, or has just ended; not while there is
 /// no file `armed` beside the script.
-const KILLED_CRIU: &str = r#"#!/bin/sh
+pub(crate) const KILLED_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
 folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
@@ -327,7 +327,7 @@ wait $!
 "#;
 
 /// Puts a script in place of CRIU, with `CRIU` as the name of the real one.
-fn in_place_of_criu(places: &Places, stage: &Stage, script: &str) -> Result<String> {
+pub(crate) fn in_place_of_criu(places: &Places, stage: &Stage, script: &str) -> Result<String> {
     let path = stage.image("criu.sh");
     fs::write(&path, script.replace("CRIU \"", &format!("{} \"", criu(places))))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;

@@ -1,9 +1,9 @@
 //! Checkpoint and restart of everything under test: each program at counted calls, and what can go wrong on the way.
 //!
 //! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
-//! at every stage, restores in twos; `jobs.rs` what is about processes, `stores.rs` about images, `failover.rs` about
-//! workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS; `opencl.rs` about
-//! programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
+//! at every stage, restores in twos; `jobs.rs` what is about processes, `names.rs` about files, `stores.rs` about images,
+//! `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
+//! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
 //! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
 //! with a line why.
 //!
@@ -18,6 +18,7 @@ mod failover;
 mod frameworks;
 mod jobs;
 mod moved;
+mod names;
 mod opencl;
 mod programs;
 mod restores;

@@ -1,0 +1,144 @@
+//! Files that have lost the name under which they were opened, and have others: a program's semaphores, restored twice at
+//! once; what CRIU calls such files, of which nothing stays; and one that is written on and on.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::{Job, Plan};
+use katydid_tests::places::Places;
+
+use crate::jobs::{KILLED_CRIU, in_place_of_criu};
+use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::stage::{LIMIT, Stage, continues, kept_of, said};
+
+const ON_ONE_WAY: [(&str, Scenario); 4] = [
+    ("semaphores_are_restored_twice_at_once", twins),
+    ("a_file_comes_back_under_the_name_that_it_has_left", comes_back),
+    ("a_killed_criu_leaves_no_name_that_it_gave", killed),
+    ("what_was_written_to_a_file_under_another_name_is_written_again", written_again),
+];
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"))
+}
+
+/// The second one has a `/dev/shm` of its own, because the first has the ids. Each is a job with checkpoints of its own.
+fn twins(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, "kept_names")?);
+    let points = [10, 14];
+    let mut job = stage.start("named", ("kept_names", Variant::Static), &[], &points)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    let written = (before, job.output_so_far()?.len());
+    was_stopped(job)?;
+    let plan = Plan { points: &points, ..Plan::default() };
+    let mut twins = Vec::new();
+    for name in ["named", "named-2"] {
+        let mut twin = stage.restore_by(name, "image", &plan)?;
+        ensure!(twin.holds_itself()?, "{name} ended before its point");
+        twins.push((twin, name));
+    }
+    for (mut twin, name) in twins {
+        // Its processes count their frames apart, so there may be several points.
+        while twin.holds_itself()? {
+            stage.checkpoint(&twin, name, &["--leave-running"])?;
+        }
+        continues(&kept, written, &twin.finish(LIMIT)?).with_context(|| name.to_owned())?;
+    }
+    for name in ["named", "named-2"] {
+        let outcome = stage.restore(name, name, &[])?.finish(LIMIT)?;
+        ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", said(&outcome));
+    }
+    stage.is_clean()
+}
+
+/// Opens a file, gives it another name and takes the first one away, and becomes a program that keeps it open.
+const OPENING: &str = r#"cd "$1" && exec 5<>first && echo text >&5 && ln first other && rm first && exec "$2""#;
+
+/// Starts that, with the file in the folder `files`.
+fn opening<'a>(stage: &'a Stage, points: &[u64], variables: &[(&str, &str)]) -> Result<Job<'a>> {
+    let (files, program) = (stage.image("files"), stage.places.program(LOOP.0, LOOP.1));
+    fs::create_dir(&files)?;
+    let arguments = ["-c", OPENING, "sh", &files.display().to_string(), &program.display().to_string()];
+    let plan = Plan { arguments: &arguments, points, variables, ..Plan::default() };
+    Ok(Job::start(&stage.places, &stage.home, &stage.way, "opens", Path::new("/bin/sh"), &plan)?)
+}
+
+/// What is in a folder, by name.
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = entries.collect::<Result<Vec<String>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// After a checkpoint that lets it go on, and after one that ends it; restored where the file is, and where it is gone.
+fn comes_back(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let mut job = opening(&stage, &[60, 70], &[])?;
+    let files = stage.image("files");
+    for options in [&["--leave-running"][..], &[]] {
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        stage.checkpoint(&job, "image", options)?;
+        ensure!(names(&files)? == ["other"], "{:?} after a checkpoint, {options:?}", names(&files)?);
+    }
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    for is_there in [true, false] {
+        if !is_there {
+            fs::remove_file(files.join("other"))?;
+        }
+        let outcome = stage.restore("opens", "image", &[])?.finish(LIMIT)?;
+        continues(&kept, (written, written), &outcome)?;
+        ensure!(names(&files)? == ["other"], "{:?} after a restore", names(&files)?);
+        ensure!(fs::read_to_string(files.join("other"))? == "text\n", "it holds something else");
+    }
+    stage.is_clean()
+}
+
+/// As soon as it has noted which file it gave a name.
+fn killed(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let script = in_place_of_criu(places, &stage, KILLED_CRIU)?;
+    let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", "remap-fpath")];
+    let mut job = opening(&stage, &[60], &variables)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    fs::write(stage.image("armed"), "")?;
+    let outcome = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
+    ensure!(
+        outcome.status.success() || outcome.errors().contains("CRIU was killed"),
+        "a killed CRIU is not named: {}",
+        said(&outcome)
+    );
+    ensure!(names(&stage.image("files"))? == ["other"], "{:?} are left", names(&stage.image("files"))?);
+    // What becomes of the program then is another test's.
+    job.finish(LIMIT)?;
+    stage.is_clean()
+}
+
+/// At a position of its own: what came behind it since the checkpoint goes.
+fn written_again(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (first, other) = (stage.image("first"), stage.image("other"));
+    let text = r#""$0" | (exec 3>"$1" && ln "$1" "$2" && rm "$1" && exec cat >&3) && echo over"#;
+    let program = places.program(LOOP.0, LOOP.1).display().to_string();
+    let arguments = ["-c", text, &program, &first.display().to_string(), &other.display().to_string()];
+    let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(fs::read_to_string(&other)? == kept, "the program that went on wrote something else");
+    fs::OpenOptions::new().append(true).open(&other)?.write_all(b"of another run")?;
+    let outcome = stage.restore("writes", "image", &[])?.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(fs::read_to_string(&other)? == kept, "the restored program wrote something else");
+    ensure!(!first.exists(), "the first name is back");
+    stage.is_clean()
+}
