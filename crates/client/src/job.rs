@@ -26,6 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::connect::{OpenError, program_name, variable};
+use crate::fork::{self, Own};
 use crate::output::say;
 use crate::threads;
 
@@ -47,7 +48,7 @@ pub struct Job {
     path: PathBuf,
     stops: Vec<u64>,
     /// The supervisor, while it does not know more than that there is a program.
-    announced: Option<Talk>,
+    announced: Option<Own<Talk>>,
 }
 
 impl Job {
@@ -165,7 +166,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// The supervisor, if it is there. Nothing is opened while it is not: the program may be dumped at any moment.
-    fn reach(&self) -> Option<Talk> {
+    fn reach(&self) -> Option<Own<Talk>> {
         reach(&self.job.path).ok()
     }
 
@@ -281,10 +282,12 @@ impl<'a> Keeper<'a> {
             }
             (ToProgram::Leave {}, Standing::Present) if self.is_held => Some(self.leave()),
             (ToProgram::Resume { address, key }, Standing::Away | Standing::Bereft) => {
-                let resumed = address
-                    .parse::<Address>()
-                    .map_err(|error| error.to_string())
-                    .and_then(|server| self.link.resume(&server, key, PATIENCE).map_err(|error| error.to_string()));
+                let resume = |server| {
+                    // No child is to have the new connection before it is where the old one was.
+                    let _forks = fork::hold();
+                    self.link.resume(&server, key, PATIENCE).map_err(|error| error.to_string())
+                };
+                let resumed = address.parse::<Address>().map_err(|error| error.to_string()).and_then(resume);
                 if let Err(text) = resumed {
                     return Some(FromProgram::Failed { text });
                 }
@@ -344,9 +347,9 @@ pub fn keep(session: &'static dyn Kept, job: Job, address: &Address, kind: LinkK
 }
 
 /// Connects to the supervisor whose socket is at `path`.
-fn reach(path: &Path) -> std::io::Result<Talk> {
+fn reach(path: &Path) -> std::io::Result<Own<Talk>> {
     path.symlink_metadata()?;
-    Talk::new(UnixStream::connect(path)?.into(), MAX_MESSAGE)
+    Own::open(|| Talk::new(UnixStream::connect(path)?.into(), MAX_MESSAGE))
 }
 
 /// Whether there is no such socket, not even out of sight.

@@ -1,12 +1,13 @@
 //! The program's side of a session, shared by the shims: connection, handle records, cached facts, memory books.
 //!
 //! Nothing here knows a function of CUDA's; the shim composes those from these parts. [`session`] carries messages,
-//! [`connect`] opens it, [`life`] says what fork and exit allow. [`slab`] makes handles, [`stack`] keeps a thread's
+//! [`connect`] opens it, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
 //! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches,
 //! [`trace`] records calls, and is read by `katydid trace`; [`threads`] are ours in the program, [`job`] keeps it for its
 //! supervisor.
 
 pub mod connect;
+pub mod fork;
 pub mod job;
 pub mod life;
 pub mod memory;

@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use katydid_arena::Settled;
 use katydid_client::connect::{self, OpenError, variable};
+use katydid_client::fork::{self, NoFork};
 use katydid_client::job::{self, Job};
 use katydid_client::output::say;
 use katydid_client::regions::Regions;
@@ -104,7 +105,7 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     if SHIM.get().is_some() {
         return Ok(());
     }
-    let (shim, job) = start().map_err(|failure| {
+    let (shim, job, _forks) = start().map_err(|failure| {
         if said.as_ref() != Some(&failure.text) {
             say(&failure.text);
             *said = Some(failure.text);
@@ -155,15 +156,17 @@ impl Failure {
 /// A job, and the way of its session.
 type Kept = (Job, Address, LinkKind);
 
-fn start() -> Result<(Shim, Option<Kept>), Failure> {
+/// Forks wait from here until it is known what a child of this process must not have.
+fn start() -> Result<(Shim, Option<Kept>, NoFork), Failure> {
     let mut job = Job::from_environment()?;
     if let Some(job) = &mut job {
         job.announce();
     }
+    let forks = fork::hold();
     let opened = connect::open(context::faulted)?;
     let facts = fetch_facts(&opened.session)?;
     let shim = build(opened.session, facts, opened.arenas, opened.pinned)?;
-    Ok((shim, job.map(|job| (job, opened.address, opened.link))))
+    Ok((shim, job.map(|job| (job, opened.address, opened.link)), forks))
 }
 
 fn fetch_facts(session: &Session) -> Result<Facts, Failure> {

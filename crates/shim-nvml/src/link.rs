@@ -3,12 +3,14 @@
 //! So a program that asks has nothing open for long that would keep it from being checkpointed, and what it is told is as
 //! new. While it has, it has announced itself to the supervisor of its job, which waits with a dump until it is done.
 
+use std::ops::{Deref, DerefMut};
 use std::process;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_client::connect::open_nvml;
+use katydid_client::fork::{self, NoFork};
 use katydid_client::job::Job;
 use katydid_client::output::say;
 use katydid_transport::ProgramLink;
@@ -36,10 +38,42 @@ struct State {
     said: Option<String>,
 }
 
+/// Children are told.
+static WATCHED: Once = Once::new();
 static STATE: Mutex<State> = Mutex::new(State { starts: 0, open: None, said: None });
 
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+/// The state, while nobody forks: a child finds it whole.
+struct Held {
+    state: MutexGuard<'static, State>,
+    _forks: NoFork,
+}
+
+impl Deref for Held {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+fn state() -> Held {
+    let forks = fork::hold();
+    Held { state: STATE.lock().unwrap_or_else(PoisonError::into_inner), _forks: forks }
+}
+
+/// In the child of a fork: the connection is the parent's, and ends with the parent's.
+fn after_fork() {
+    if let Ok(state) = STATE.try_lock()
+        && let Some(open) = &state.open
+    {
+        open.link.abandon();
+    }
 }
 
 /// Starts the library: there must be a server that answers.
@@ -92,6 +126,7 @@ impl State {
         }
         self.open.take_if(|open| open.since.elapsed() >= LINGER);
         if self.open.is_none() {
+            WATCHED.call_once(|| fork::in_children(after_fork));
             let mut job = Job::from_environment().ok().flatten();
             if let Some(job) = &mut job {
                 job.announce();

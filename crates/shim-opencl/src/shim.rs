@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use katydid_client::connect::{OpenError, PinnedMemory, Plain, has_server, open_plain};
+use katydid_client::fork::{self, NoFork};
 use katydid_client::job::{self, Job};
 use katydid_client::life;
 use katydid_client::output::say;
@@ -78,7 +79,7 @@ pub(crate) fn start() -> Result<&'static Shim, Code> {
     if let Some(shim) = SHIM.get() {
         return Ok(shim);
     }
-    let (shim, kept) = match open() {
+    let (shim, kept, _forks) = match open() {
         Ok(opened) => opened,
         Err(None) => return Err(Code::PLATFORM_NOT_FOUND_KHR),
         Err(Some(text)) => {
@@ -113,18 +114,20 @@ fn at_exit() {}
 type Kept = (Job, Address, LinkKind);
 
 /// What a user reads when there is no session; nothing when no server was named.
-fn open() -> Result<(Shim, Option<Kept>), Option<String>> {
+/// Forks wait from here until it is known what a child of this process must not have.
+fn open() -> Result<(Shim, Option<Kept>, NoFork), Option<String>> {
     let mut job = Job::from_environment().map_err(|error| Some(error.to_string()))?;
     if let (Some(job), true) = (&mut job, has_server()) {
         job.announce();
     }
+    let forks = fork::hold();
     let Plain { link, address, kind, pinned } = open_plain(SessionKind::OPENCL).map_err(|error| match error {
         OpenError::NoServer => None,
         error => Some(error.to_string()),
     })?;
     let shim =
         build(Link::new(link), pinned).map_err(|error| Some(format!("no address space for handles: {error}")))?;
-    Ok((shim, job.map(|job| (job, address, kind))))
+    Ok((shim, job.map(|job| (job, address, kind)), forks))
 }
 
 fn build(link: Link, pinned: Option<PinnedMemory>) -> std::io::Result<Shim> {

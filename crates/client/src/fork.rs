@@ -1,0 +1,228 @@
+//! Forks of the program: none happens while a connection of ours is half made, and no child keeps one of its parent's.
+//!
+//! A connection whose other side waits for its end does not end while a forked child has a copy of it: a supervisor would
+//! wait for somebody who has left long ago. The rule: such a connection is opened and closed while forks wait ([`hold`]),
+//! so that it is either not there or known; a child closes those that are known before anything of the program runs in it.
+//! `exec` closes them as it is.
+#![expect(unsafe_code, reason = "pthread_atfork is C's; a lock is taken before a fork and given back after it")]
+
+use std::cell::{Cell, UnsafeCell};
+use std::io;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::process;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use rustix::net::{Shutdown, shutdown};
+
+use crate::life::Handler;
+
+/// What forks wait for, and what a child does.
+static FORKS: Mutex<Known> = Mutex::new(Known { descriptors: Vec::new(), handlers: Vec::new() });
+/// The lock of whoever holds forks, or is in one.
+static HELD: Held = Held(UnsafeCell::new(None));
+
+thread_local! {
+    /// How often this thread holds forks: it may do so again within.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What a child needs to know.
+struct Known {
+    descriptors: Vec<RawFd>,
+    handlers: Vec<Handler>,
+}
+
+struct Held(UnsafeCell<Option<MutexGuard<'static, Known>>>);
+
+// SAFETY: looked at by the thread alone that has the lock: between its own `enter` and `leave`.
+unsafe impl Sync for Held {}
+
+/// Nobody forks while this value lives; who wants to waits.
+#[derive(Debug)]
+pub struct NoFork(PhantomData<*const ()>);
+
+/// Has forks wait, for as long as the value lives. The same thread may do so again within.
+#[must_use]
+pub fn hold() -> NoFork {
+    static WATCHED: Once = Once::new();
+    // SAFETY: the handlers are functions of this library, which is linked to stay loaded (-z nodelete). Failure would need
+    // the C library to be out of memory; then nothing waits, as without this.
+    WATCHED.call_once(|| unsafe {
+        libc::pthread_atfork(Some(enter), Some(leave), Some(in_child));
+    });
+    enter();
+    NoFork(PhantomData)
+}
+
+/// Has children run `handler` from now on, which may only do what is safe in a signal handler.
+pub fn in_children(handler: Handler) {
+    let forks = hold();
+    forks.change(|known| known.handlers.push(handler));
+}
+
+extern "C" fn enter() {
+    if DEPTH.get() == 0 {
+        let lock = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: this thread has the lock, and nobody looks here without it.
+        unsafe { *HELD.0.get() = Some(lock) };
+    }
+    DEPTH.set(DEPTH.get() + 1);
+}
+
+extern "C" fn leave() {
+    DEPTH.set(DEPTH.get().saturating_sub(1));
+    if DEPTH.get() == 0 {
+        // SAFETY: this thread has the lock, which it gives back after the last look.
+        drop(unsafe { (*HELD.0.get()).take() });
+    }
+}
+
+/// The one thread of the child has the lock.
+extern "C" fn in_child() {
+    with_known(|known| {
+        for descriptor in known.descriptors.drain(..) {
+            // SAFETY: a copy of a connection of the parent's, whose owner leaves the number alone in any other process.
+            unsafe { libc::close(descriptor) };
+        }
+        known.handlers.iter().for_each(|handler| handler());
+    });
+    leave();
+}
+
+/// Only between `enter` and `leave` of this thread.
+fn with_known(work: impl FnOnce(&mut Known)) {
+    // SAFETY: as said; nothing that is called here holds or forks.
+    if let Some(known) = unsafe { (*HELD.0.get()).as_mut() } {
+        work(known);
+    }
+}
+
+impl NoFork {
+    fn change(&self, change: impl FnOnce(&mut Known)) {
+        with_known(change);
+    }
+}
+
+impl Drop for NoFork {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+/// A connection of this process alone: no forked child has it, and it ends with the value whoever might.
+#[derive(Debug)]
+pub struct Own<T: AsFd> {
+    connection: ManuallyDrop<T>,
+    /// Whose it is. In a child it is closed already.
+    process: u32,
+}
+
+impl<T: AsFd> Own<T> {
+    /// Opens one; nothing else is opened by `open`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `open`.
+    pub fn open(open: impl FnOnce() -> io::Result<T>) -> io::Result<Self> {
+        let forks = hold();
+        let connection = ManuallyDrop::new(open()?);
+        let descriptor = connection.as_fd().as_raw_fd();
+        forks.change(|known| known.descriptors.push(descriptor));
+        Ok(Self { connection, process: process::id() })
+    }
+}
+
+impl<T: AsFd> Deref for Own<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.connection
+    }
+}
+
+impl<T: AsFd> Drop for Own<T> {
+    fn drop(&mut self) {
+        if self.process != process::id() {
+            return;
+        }
+        let (forks, descriptor) = (hold(), self.connection.as_fd().as_raw_fd());
+        forks.change(|known| known.descriptors.retain(|known| *known != descriptor));
+        // A process that was made by other means than fork may have a copy.
+        let _ = shutdown(&*self.connection, Shutdown::Both);
+        // SAFETY: dropped once, here, and not used after.
+        unsafe { ManuallyDrop::drop(&mut self.connection) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use super::*;
+
+    /// The status of a forked child that does `work`, which may only do what is safe in a signal handler.
+    fn child(work: impl FnOnce() -> bool) -> i32 {
+        // SAFETY: the child calls nothing but `work` and `_exit`.
+        match unsafe { libc::fork() } {
+            0 => {
+                let status = i32::from(!work());
+                // SAFETY: ends the child alone.
+                unsafe { libc::_exit(status) }
+            }
+            pid => {
+                let mut status = -1;
+                // SAFETY: the output is a local.
+                assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+                status
+            }
+        }
+    }
+
+    #[test]
+    fn a_child_has_no_connection_of_its_parent_s() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let ours = Own::open(|| Ok(ours)).unwrap();
+        let descriptor = ours.as_fd().as_raw_fd();
+        // SAFETY: asks about a number.
+        let is_open = || unsafe { libc::fcntl(descriptor, libc::F_GETFD) } != -1;
+        assert!(is_open());
+        assert_eq!(child(|| !is_open()), 0);
+        assert!(is_open());
+        drop(ours);
+    }
+
+    #[test]
+    fn a_connection_ends_though_somebody_has_a_copy() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let copy = ours.try_clone().unwrap();
+        drop(Own::open(|| Ok(ours)).unwrap());
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+        drop(copy);
+    }
+
+    #[test]
+    fn a_fork_waits_for_whoever_holds_it_but_not_for_its_own_thread() {
+        let (first, second) = (hold(), hold());
+        drop(first);
+        assert_eq!(child(|| true), 0);
+        let other = thread::spawn(|| child(|| DEPTH.get() == 0));
+        thread::yield_now();
+        assert!(!other.is_finished());
+        drop(second);
+        assert_eq!(other.join().unwrap(), 0);
+    }
+
+    #[test]
+    fn children_run_what_was_asked_for() {
+        static RUN: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        use std::sync::atomic::Ordering::Relaxed;
+        in_children(|| RUN.store(process::id(), Relaxed));
+        assert_eq!(child(|| RUN.load(Relaxed) == process::id()), 0);
+        assert_eq!(RUN.load(Relaxed), 0);
+    }
+}
