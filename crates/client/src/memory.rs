@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use katydid_arena::{FreeError, GRANULARITY, RangeMap, Suballocator};
 use katydid_cuda_sys::CUresult;
@@ -17,7 +19,8 @@ pub trait Backing {
     ///
     /// # Errors
     ///
-    /// `ERROR_OUT_OF_MEMORY` when there is none, exactly; any other ends the allocation too.
+    /// `ERROR_OUT_OF_MEMORY` when there is none, exactly, and `ERROR_NOT_READY` when there will be some; any other ends the
+    /// allocation too.
     fn grow(&self, range: &Range<u64>) -> Result<(), CUresult>;
 
     /// Takes the memory away again. The range is one that was grown.
@@ -58,6 +61,38 @@ struct Efforts {
     trimmed: bool,
 }
 
+/// What came of asking for more memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    Done,
+    /// There will be some.
+    Later,
+    /// There is none.
+    Refused,
+}
+
+/// Between two tries to have memory that will be there soon.
+const NEXT_TRY: Duration = Duration::from_millis(2);
+/// As long as this a worker may take to bring the contents of a full GPU to an image, before it has memory again.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// Tries to have memory until there is some, or none to come: the worker answers `ERROR_NOT_READY` while a snapshot has what
+/// it will give back.
+///
+/// # Errors
+///
+/// What `attempt` came to; `ERROR_OUT_OF_MEMORY` where nothing was given back for so long.
+pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let deadline = Instant::now() + LONGEST;
+    loop {
+        match attempt() {
+            Err(CUresult::ERROR_NOT_READY) if Instant::now() < deadline => thread::sleep(NEXT_TRY),
+            Err(CUresult::ERROR_NOT_READY) => return Err(CUresult::ERROR_OUT_OF_MEMORY),
+            outcome => return outcome,
+        }
+    }
+}
+
 impl Arena {
     /// Nothing of `range` is backed yet.
     pub fn new(range: Range<u64>, growth: u64) -> Self {
@@ -71,24 +106,8 @@ impl Arena {
     ///
     /// `ERROR_OUT_OF_MEMORY` after everything was tried, or what the worker answered.
     pub fn allocate(&self, size: u64, align: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
-        let mut state = self.lock();
-        let mut efforts = Efforts::default();
-        loop {
-            if let Some(address) = state.free.allocate(size, align) {
-                return Ok(address);
-            }
-            let waiting = state.free.quarantined_bytes();
-            if waiting >= size && state.settle(&mut efforts, backing)? {
-                continue;
-            }
-            if state.grow((size, align), self.growth, backing)? || state.settle(&mut efforts, backing)? {
-                continue;
-            }
-            if !std::mem::replace(&mut efforts.trimmed, true) && state.trim(backing) > 0 {
-                continue;
-            }
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
+        // Others may allocate and free while it is waited.
+        patiently(|| self.lock().allocate((size, align), self.growth, backing))
     }
 
     /// Frees a block; it is used again after a synchronisation that began with `epoch` messages sent, or more.
@@ -130,6 +149,29 @@ impl Arena {
 }
 
 impl State {
+    /// A block, however it is to be had.
+    fn allocate(&mut self, (size, align): (u64, u64), growth: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
+        let mut efforts = Efforts::default();
+        loop {
+            if let Some(address) = self.free.allocate(size, align) {
+                return Ok(address);
+            }
+            let waiting = self.free.quarantined_bytes();
+            if waiting >= size && self.settle(&mut efforts, backing)? {
+                continue;
+            }
+            let grown = self.grow((size, align), growth, backing)?;
+            if grown == Growth::Done || self.settle(&mut efforts, backing)? {
+                continue;
+            }
+            if !std::mem::replace(&mut efforts.trimmed, true) && self.trim(backing) > 0 {
+                continue;
+            }
+            let is_coming = grown == Growth::Later;
+            return Err(if is_coming { CUresult::ERROR_NOT_READY } else { CUresult::ERROR_OUT_OF_MEMORY });
+        }
+    }
+
     /// Waits for the GPU and takes freed blocks back; false when that was done before or nothing waits.
     fn settle(&mut self, efforts: &mut Efforts, backing: &dyn Backing) -> Result<bool, CUresult> {
         if std::mem::replace(&mut efforts.settled, true) || self.free.quarantined_bytes() == 0 {
@@ -139,8 +181,9 @@ impl State {
         Ok(self.free.release_until(epoch) > 0)
     }
 
-    /// Asks for more memory, generously first; false when there is none.
-    fn grow(&mut self, (size, align): (u64, u64), growth: u64, backing: &dyn Backing) -> Result<bool, CUresult> {
+    /// Asks for more memory, generously first.
+    fn grow(&mut self, (size, align): (u64, u64), growth: u64, backing: &dyn Backing) -> Result<Growth, CUresult> {
+        let mut outcome = Growth::Refused;
         for at_least in [growth, 0] {
             let Some(range) = self.free.growth_for(size, align, at_least) else { continue };
             match backing.grow(&range) {
@@ -148,13 +191,15 @@ impl State {
                     // The suballocator gives out ranges that were not grown yet, so this cannot overlap.
                     let _ = self.grown.insert(range.start, range.end - range.start, ());
                     self.free.grow(range);
-                    return Ok(true);
+                    return Ok(Growth::Done);
                 }
                 Err(CUresult::ERROR_OUT_OF_MEMORY) => {}
+                // Less may be there at once.
+                Err(CUresult::ERROR_NOT_READY) => outcome = Growth::Later,
                 Err(other) => return Err(other),
             }
         }
-        Ok(false)
+        Ok(outcome)
     }
 
     /// Gives back every grown piece of which no block is in use; returns how many bytes.
@@ -207,6 +252,9 @@ mod tests {
         used: Cell<u64>,
         epoch: Cell<u64>,
         settled: Cell<u32>,
+        /// Bytes that somebody else has, and how often that is said before they are given back.
+        lent: Cell<u64>,
+        looks: Cell<u32>,
         log: RefCell<Vec<String>>,
     }
 
@@ -223,6 +271,13 @@ mod tests {
     impl Backing for Device {
         fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
             let bytes = range.end - range.start;
+            if self.lent.get() > 0 && self.used.get() + self.lent.get() + bytes > self.limit {
+                self.looks.set(self.looks.get().saturating_sub(1));
+                if self.looks.get() > 0 {
+                    return Err(CUresult::ERROR_NOT_READY);
+                }
+                self.lent.set(0);
+            }
             if self.used.get() + bytes > self.limit {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
@@ -245,6 +300,18 @@ mod tests {
 
     fn arena() -> Arena {
         Arena::new(BASE..BASE + (1 << 40), 32 * MIB)
+    }
+
+    #[test]
+    fn memory_that_is_coming_is_waited_for_unless_less_will_do() {
+        let (arena, device) = (arena(), Device::with(100));
+        device.lent.set(60 * MIB);
+        device.looks.set(7);
+        arena.allocate(20 * MIB, 256, &device).unwrap();
+        assert_eq!((device.log(), device.looks.get()), (vec!["+32".to_owned()], 7));
+        arena.allocate(40 * MIB, 256, &device).unwrap();
+        assert_eq!((device.lent.get(), device.looks.get()), (0, 0));
+        assert_eq!(arena.allocate(50 * MIB, 256, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
     }
 
     #[test]

@@ -68,9 +68,8 @@ impl Kept for Session {
     }
 
     fn tidy(&mut self) -> bool {
-        let is_tidy = Kept::look(self).is_ok() && self.snapshots.tidy();
-        self.reenter();
-        is_tidy
+        // A snapshot that is being written will leave more.
+        self.make_way().is_ok() && !self.snapshots.hold_some()
     }
 
     fn look_ahead(&mut self, full: bool) -> Option<Box<dyn Ahead>> {
@@ -134,6 +133,22 @@ impl Restored for Session {
 }
 
 impl Session {
+    /// Gives back what snapshots hold of devices, for a program that needs it; false when that is nothing. Not while the GPU
+    /// works: a driver that unmaps waits for all streams, among them such as wait for what the program writes only later,
+    /// and whose frames would not be executed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_NOT_READY`: it will be given back, so that it is worth while to ask again.
+    pub(crate) fn make_way(&mut self) -> Result<bool, CUresult> {
+        if !self.snapshots.hold_some() {
+            return Ok(false);
+        }
+        let is_at_rest = Kept::look(self).is_ok();
+        self.reenter();
+        if is_at_rest && self.snapshots.give_back() { Ok(true) } else { Err(CUresult::ERROR_NOT_READY) }
+    }
+
     /// Obeys until the session may go on. The link was interrupted for an order, which may have been obeyed by now.
     pub(crate) fn obey(&mut self, pump: Pump<'_, Self, SessionError>) -> Result<Pumped, SessionError> {
         let Some(mut orders) = self.orders.take() else { return Ok(Pumped::Frames(0)) };

@@ -110,11 +110,9 @@ impl Snapshots {
         self.busy.lock().iter().sum::<u64>() + self.aside.size()
     }
 
-    /// Gives back what snapshots hold of devices, for a program that needs it; false when that was nothing.
-    pub(crate) fn make_way(&self) -> bool {
-        // A snapshot leaves its memory aside when it is written.
-        let was_busy = self.settle();
-        self.aside.clear() || was_busy
+    /// Whether snapshots hold memory of devices, or will in a moment.
+    pub(crate) fn hold_some(&self) -> bool {
+        !self.busy.lock().is_empty() || !self.aside.is_empty()
     }
 
     /// Waits until no snapshot is being written; false when none was.
@@ -125,11 +123,9 @@ impl Snapshots {
         was_busy
     }
 
-    /// Gives back what snapshots have left aside, only while the GPU is at rest; false when one that is being written will leave
-    /// more.
-    pub(crate) fn tidy(&self) -> bool {
-        self.aside.clear();
-        self.busy.lock().is_empty()
+    /// Gives back what snapshots have left aside, only while the GPU is at rest; false when that was nothing.
+    pub(crate) fn give_back(&self) -> bool {
+        self.aside.clear()
     }
 
     /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.

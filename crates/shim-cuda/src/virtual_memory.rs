@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{RESERVATION_UNIT, RangeMap, Reservation};
+use katydid_client::memory::patiently;
 use katydid_client::regions::Place;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{
@@ -347,17 +348,19 @@ pub(crate) unsafe fn create(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let wish = travelling(&properties)?;
-    let _order = shim.virtual_memory.lock();
-    let allocation = shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-        shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &wish })?;
-        let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
-        let wishes = (sharing, compression, properties.gpuDirectRDMACapable);
-        let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
-        // The host is told as the first of its nodes, as with the driver.
-        let first_node = CUmemLocation { type_: location_type::HOST_NUMA, id: 0 };
-        let is_any = properties.location.type_ == location_type::HOST;
-        let location = if is_any { first_node } else { properties.location };
-        Ok(Allocation { slot, location, wishes, size, uses })
+    let allocation = patiently(|| {
+        let _order = shim.virtual_memory.lock();
+        shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &wish })?;
+            let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
+            let wishes = (sharing, compression, properties.gpuDirectRDMACapable);
+            let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
+            // The host is told as the first of its nodes, as with the driver.
+            let first_node = CUmemLocation { type_: location_type::HOST_NUMA, id: 0 };
+            let is_any = properties.location.type_ == location_type::HOST;
+            let location = if is_any { first_node } else { properties.location };
+            Ok(Allocation { slot, location, wishes, size, uses })
+        })
     })?;
     target.write(allocation.slot.handle as u64);
     Ok(())

@@ -16,7 +16,7 @@ use super::{Called, Detached, done};
 use crate::fault::Fault;
 use crate::session::Session;
 
-/// Backs a range of a device arena.
+/// Backs a range of a device arena. `ERROR_NOT_READY`: there will be memory when a snapshot has given it back.
 pub(crate) fn kdDeviceGrow(
     session: &mut Session,
     _head: &FrameHead,
@@ -25,11 +25,12 @@ pub(crate) fn kdDeviceGrow(
     let driver = Arc::clone(&session.shared.driver);
     let (device, address, size) = (message.device, message.address, message.size);
     let grown = session.device.grow(&driver, device, address, size);
-    if matches!(grown, Err(Fault::Cuda(CUresult::ERROR_OUT_OF_MEMORY))) && session.snapshots.make_way() {
+    match grown {
         // A snapshot held memory: now it does not.
-        session.device.grow(&driver, device, address, size)?;
-    } else {
-        grown?;
+        Err(Fault::Cuda(CUresult::ERROR_OUT_OF_MEMORY)) if session.make_way()? => {
+            session.device.grow(&driver, device, address, size)?;
+        }
+        grown => grown?,
     }
     session.shared.usage.set_device_memory(session.device.held());
     done(kdDeviceGrowReply {})

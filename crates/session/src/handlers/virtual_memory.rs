@@ -85,7 +85,7 @@ pub(crate) fn kdAddressFree(
     done(kdAddressFreeReply {})
 }
 
-/// Makes a block; out of memory is told here, for the device or the quota.
+/// Makes a block; out of memory is told here, for the device or the quota. `ERROR_NOT_READY` as in `kdDeviceGrow`.
 pub(crate) fn kdMemoryCreate(
     session: &mut Session,
     _head: &FrameHead,
@@ -102,7 +102,7 @@ pub(crate) fn kdMemoryCreate(
     let make = || ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const wish, 0) });
     let handle = match make() {
         // A snapshot held memory: now it does not.
-        Err(CUresult::ERROR_OUT_OF_MEMORY) if session.snapshots.make_way() => make(),
+        Err(CUresult::ERROR_OUT_OF_MEMORY) if session.make_way()? => make(),
         made => made,
     }?;
     if is_on_host {

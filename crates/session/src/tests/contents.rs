@@ -3,17 +3,20 @@
 //! On softcuda, or where `KATYDID_TEST_DRIVER` says. Both sessions live in this process, one after the other.
 
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use katydid_arena::{AddressMap, Reservation};
+use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which};
 use katydid_keep::{Ahead as _, CaptureOptions, Progress, Taken as _};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
-    kdAddressFree, kdAddressReserve, kdArrayCreate, kdArrayRead, kdArrayWrite, kdContextReset, kdCopyIn, kdCopyOut,
-    kdDeviceGrow, kdDeviceShrink, kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister, kdImagePiece, kdLaunch,
-    kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdMemorySetAccess, kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel,
-    kdModuleFunction, kdModuleGlobal, kdModuleLoad,
+    cuStreamCreate, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2, kdAddressFree, kdAddressReserve, kdArrayCreate,
+    kdArrayRead, kdArrayWrite, kdContextReset, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceInfo, kdDeviceShrink,
+    kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister, kdImagePiece, kdLaunch, kdMemoryCreate, kdMemoryMap,
+    kdMemoryRelease, kdMemorySetAccess, kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel, kdModuleFunction, kdModuleGlobal,
+    kdModuleLoad,
 };
 use tempfile::TempDir;
 
@@ -314,15 +317,52 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
     assert_eq!(ahead.run(&writer).unwrap(), 0);
     let held = stage.session.snapshots.held();
     assert!(held >= 10 * GRANULE, "{held} bytes were taken");
-    assert!(stage.session.snapshots.make_way());
+    assert_eq!(stage.session.make_way(), Ok(true));
     assert_eq!(stage.session.snapshots.held(), 0);
-    assert!(!stage.session.snapshots.make_way());
+    assert_eq!(stage.session.make_way(), Ok(false));
     assert_eq!(ahead.run(&writer).unwrap(), 0);
     drop(ahead);
     assert!(stage.session.snapshots.held() > 0);
     assert!(stage.session.look_ahead_to(false, u64::MAX).is_none());
     assert!(katydid_keep::Kept::tidy(&mut stage.session));
     assert_eq!(stage.session.snapshots.held(), 0);
+    stage.clear();
+}
+
+#[test]
+fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
+    let (house, folder) = (House::new(), TempDir::new().unwrap());
+    let image = Image::create_or_open(folder.path().join("image")).unwrap();
+    let mut stage = house.stage(Some(7));
+    stage.furnish();
+    let writer = image.begin(Options::default()).unwrap();
+    let mut ahead = stage.session.look_ahead_to(false, u64::MAX).unwrap();
+    assert_eq!(ahead.run(&writer).unwrap(), 0);
+    drop(ahead);
+    let held = stage.session.snapshots.held();
+    // A stream waits for what another one writes.
+    let word = DEVICE + 6 * GRANULE;
+    stage.enqueue(&cuStreamCreate { phStream: 30, Flags: 1 });
+    stage.enqueue(&cuStreamCreate { phStream: 31, Flags: 1 });
+    stage.enqueue(&cuStreamWaitValue32_v2 { stream: 30, addr: word, value: 1, flags: 0 });
+    // What can be had counts what snapshots hold.
+    let free = stage.reply(&kdDeviceInfo { device: 0 }).free;
+    let (address, size) = (DEVICE + 8 * GRANULE, (free - held / 2) / GRANULE * GRANULE);
+    let grow = kdDeviceGrow { device: 0, address, size };
+    for _ in 0..3 {
+        assert_eq!(stage.call(&grow).status, CUresult::ERROR_NOT_READY.0);
+        assert_eq!(stage.session.snapshots.held(), held);
+    }
+    // The frame is executed: nobody stands still for the memory.
+    stage.enqueue(&cuStreamWriteValue32_v2 { stream: 31, addr: word, value: 1, flags: 0 });
+    let status = loop {
+        match stage.call(&grow).status {
+            status if status == CUresult::ERROR_NOT_READY.0 => thread::yield_now(),
+            status => break status,
+        }
+    };
+    assert_eq!((status, stage.session.snapshots.held()), (0, 0));
+    assert_eq!(stage.call(&kdDeviceShrink { device: 0, address, size }).status, 0);
     stage.clear();
 }
 
