@@ -682,6 +682,9 @@ pub(crate) struct WorkerFlags {
     /// Only answer questions about the devices.
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Keep no journal, so that what one costs can be measured: the session cannot be saved.
+    #[arg(long)]
+    pub(crate) no_journal: bool,
 }
 
 /// Measures whatever libcuda.so.1 the loader finds and prints JSON; started by `bench`.
@@ -703,6 +706,9 @@ pub(crate) struct BenchBodyFlags {
     /// Nothing but launches and waits for so long, in milliseconds, from a line on the standard input on.
     #[arg(long, value_name = "MS")]
     pub(crate) session: Option<u64>,
+    /// Nothing but what lines on the standard input ask for, each once.
+    #[arg(long)]
+    pub(crate) turns: bool,
 }
 
 /// Holds device memory and obeys orders; started by `bench checkpoint`.

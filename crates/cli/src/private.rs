@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use katydid_daemon::{Server, Verbosity, WorkersView};
+use katydid_daemon::{Server, ServerConfig, Verbosity, WorkersView};
 use katydid_transport::Address;
 use tempfile::TempDir;
 
@@ -31,6 +31,15 @@ impl PrivateServer {
 
     /// The same, listening on further addresses too, with `warm` workers ready unless that is nothing said.
     pub(crate) fn start_with(driver: &str, further: &[Address], warm: Option<usize>) -> Result<Self, Failure> {
+        Self::start_as(driver, further, |config| config.warm = warm.unwrap_or(config.warm))
+    }
+
+    /// The same with workers that keep no journal, for measurements.
+    pub(crate) fn start_without_journal(driver: &str) -> Result<Self, Failure> {
+        Self::start_as(driver, &[], |config| config.worker.arguments.push("--no-journal".into()))
+    }
+
+    fn start_as(driver: &str, further: &[Address], change: impl FnOnce(&mut ServerConfig)) -> Result<Self, Failure> {
         let folder = tempfile::Builder::new().prefix("katydid-").tempdir().map_err(|error| {
             Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
         })?;
@@ -39,9 +48,9 @@ impl PrivateServer {
         // What goes wrong is told to the program, which says it.
         config.verbosity = Verbosity::Nothing;
         config.hello_patience = HELLO_PATIENCE;
-        config.warm = warm.unwrap_or(config.warm);
         // The program's own settings: applied on its side, they must not be applied twice.
         config.worker.unset.extend(CHOICES.map(OsString::from));
+        change(&mut config);
         let server = Server::start(config).map_err(Failure::server)?;
         Ok(Self { server, _folder: folder })
     }

@@ -25,7 +25,8 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let _ = rustix::thread::set_name(c"katydid-worker");
     let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
-    Ok(katydid_worker::run(WorkerOptions { control, driver, soft, images: flags.images.clone(), watches: flags.watch }))
+    let (images, watches, has_journal) = (flags.images.clone(), flags.watch, !flags.no_journal);
+    Ok(katydid_worker::run(WorkerOptions { control, driver, soft, images, watches, has_journal }))
 }
 
 /// The socket to the server; `None` when the number is not one.

@@ -43,6 +43,8 @@ pub(crate) use state::read_state;
 pub use state::{Opening, messages_of};
 use uses::Uses;
 
+use crate::session::Session;
+
 /// Kinds of objects. The first ones have ids that the program gives densely from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -209,6 +211,8 @@ pub(crate) struct Journal {
     pub(crate) uses: Uses,
     /// For the object that is being made.
     attachment: Option<Attachment>,
+    /// Nothing is kept, and so nothing can be saved: what keeping it costs is being measured.
+    is_off: bool,
 }
 
 /// One id.
@@ -237,6 +241,13 @@ fn in_context(kind: Kind, context: u32, id: u64) -> u64 {
 /// The first object, or the second where the first one is none.
 pub(crate) fn either(first: (Kind, u64), second: (Kind, u64)) -> (Kind, u64) {
     if first.1 == 0 { second } else { first }
+}
+
+impl Session {
+    /// Keeps nothing from here on, so that what a journal costs can be measured. The session cannot be saved then.
+    pub fn keep_no_journal(&mut self) {
+        self.journal.is_off = true;
+    }
 }
 
 impl Journal {

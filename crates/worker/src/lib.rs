@@ -51,6 +51,8 @@ pub struct WorkerOptions {
     pub images: Option<PathBuf>,
     /// Only to answer questions about the devices.
     pub watches: bool,
+    /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.
+    pub has_journal: bool,
 }
 
 /// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
@@ -62,7 +64,7 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     process::prepare(&log);
     let control = options.control.as_fd();
     let warm = match Warm::up(&options.driver, options.soft.as_deref()) {
-        Ok(warm) => Warm { images: options.images, ..warm },
+        Ok(warm) => Warm { images: options.images, has_journal: options.has_journal, ..warm },
         Err(error) => {
             // The server says it, or passes it on to the program that waits.
             control::failed(control, &error);

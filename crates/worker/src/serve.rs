@@ -83,6 +83,9 @@ fn begin(
     let shared = Arc::clone(&usage);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
     let mut session = Session::without_program(setup);
+    if !warm.has_journal {
+        session.keep_no_journal();
+    }
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver: warm.name, arenas: ranges };
     let link = program.open(build, &ready, 0)?;
     session.connect(&*link);

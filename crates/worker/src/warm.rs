@@ -46,6 +46,8 @@ pub(crate) struct Warm {
     pub(crate) carrier: Option<Carrier>,
     /// The server's file of images, if it has one.
     pub(crate) images: Option<PathBuf>,
+    /// Sessions keep a journal.
+    pub(crate) has_journal: bool,
 }
 
 impl Warm {
@@ -68,7 +70,8 @@ impl Warm {
         let facts = gather::devices(&driver).map_err(|code| WarmError::Facts { name: name.clone(), code })?;
         let contexts: Vec<WarmContext> = retain(&driver, 0).into_iter().collect();
         let carrier = contexts.first().and_then(|context| carrier(&driver, context));
-        Ok(Self { driver: Arc::new(driver), name, facts, contexts, carrier, images: None })
+        let (images, has_journal) = (None, true);
+        Ok(Self { driver: Arc::new(driver), name, facts, contexts, carrier, images, has_journal })
     }
 }
 

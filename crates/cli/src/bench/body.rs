@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cuda::{Cuda, CudaError};
 use super::figures::{Idle, Timing};
-use super::{parts, sessions};
+use super::{journal, parts, sessions};
 use crate::failure::{Failure, Outcome};
 use crate::flags::BenchBodyFlags;
 
@@ -82,6 +82,9 @@ pub(super) fn main(flags: &BenchBodyFlags) -> Outcome {
         body.note(key, Ok(vec![started as f64]));
     }
     body.cuda.prepare().map_err(fail)?;
+    if flags.turns {
+        return journal::body(&mut body.cuda);
+    }
     if let Some(window) = flags.session {
         return sessions::body(&mut body.cuda, Duration::from_millis(window));
     }

@@ -11,6 +11,7 @@ mod body;
 mod checkpoint;
 mod cuda;
 mod figures;
+mod journal;
 mod network;
 mod opencl;
 mod opencl_calls;
@@ -105,6 +106,7 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
     measure_round(flags, &ways, &server, &mut comparison)?;
     measure_plain(flags.quick, &mut comparison);
     measure_sessions(|number| number <= FEW_SESSIONS, &ways, deadline, &mut comparison);
+    measure_journal(flags, &layout, &mut comparison)?;
     measure_cold(flags, &ways, &mut comparison)?;
     measure_rounds(rounds.min(FIRST_ROUNDS), deadline, flags, &ways, &server, &mut comparison)?;
     if !flags.quick {
@@ -257,6 +259,13 @@ fn measure_sessions(
             comparison.note(setup.way, key, each);
         }
     }
+}
+
+/// What keeping a journal costs.
+fn measure_journal(flags: &BenchFlags, layout: &Layout, comparison: &mut Comparison) -> Result<(), Failure> {
+    Progress::new().show("the journal");
+    comparison.journal = journal::measure(&flags.driver, layout, flags.quick)?;
+    Ok(())
 }
 
 /// First calls with a server that keeps no worker ready, and natively. A server of its own, since a pool refills itself.

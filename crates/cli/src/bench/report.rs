@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::body::{Outcomes, Report};
 use super::figures::{FIGURES, Figure, Idle, Timing, duration};
+use super::journal::{self, Costs};
 use crate::probe::DriverFacts;
 use crate::size::Size;
 use crate::table::{Align, Table};
@@ -48,6 +49,8 @@ pub(super) struct Comparison {
     rounds: u32,
     /// One report a round, and those of what is measured beside the rounds.
     runs: BTreeMap<Way, Vec<Report>>,
+    /// What keeping a journal costs.
+    pub(super) journal: Costs,
 }
 
 /// What `--json` writes; keys are only ever added.
@@ -58,6 +61,7 @@ struct Json<'a> {
     figures: Vec<JsonFigure>,
     idle: BTreeMap<Way, Idle>,
     resident_after: BTreeMap<Way, u64>,
+    journal: &'a Costs,
     /// Reasons; what was left out has none.
     not_measured: Vec<String>,
 }
@@ -76,7 +80,7 @@ struct JsonFigure {
 impl Comparison {
     /// Without runs yet.
     pub(super) fn new(driver: DriverFacts, ways: impl Iterator<Item = Way>) -> Self {
-        Self { driver, rounds: 0, runs: ways.map(|way| (way, Vec::new())).collect() }
+        Self { driver, rounds: 0, runs: ways.map(|way| (way, Vec::new())).collect(), journal: Costs::new() }
     }
 
     /// Rounds that came to their end.
@@ -166,7 +170,7 @@ impl Comparison {
                 )?;
             }
         }
-        self.bulk().iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        self.bulk().iter().chain(&journal::line(&self.journal)).try_for_each(|line| writeln!(out, "{line}"))?;
         self.failures().iter().try_for_each(|line| writeln!(out, "not measured: {line}"))
     }
 
@@ -222,6 +226,7 @@ impl Comparison {
             figures: FIGURES.iter().map(|figure| self.json_figure(figure)).collect(),
             idle: self.runs.keys().filter_map(|way| Some((*way, self.idle(*way)?))).collect(),
             resident_after: self.runs.keys().filter_map(|way| Some((*way, self.resident_after(*way)?))).collect(),
+            journal: &self.journal,
             not_measured: self.failures(),
         };
         serde_json::to_writer_pretty(&mut *out, &json)?;

@@ -2,7 +2,7 @@
 //! one launch with its wait over all of them: `window / sum of launches`.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cuda::Cuda;
@@ -36,12 +36,12 @@ pub(super) fn body(cuda: &mut Cuda, window: Duration) -> Outcome {
 ///
 /// Why one of them could not do its part.
 pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
+    let window = WINDOW.as_millis().to_string();
+    let arguments = ["--session", &window];
     let mut programs: Vec<Program> =
-        (0..number).map(|_| Program::start(setup)).collect::<io::Result<_>>().map_err(|error| error.to_string())?;
+        (0..number).map(|_| Program::start(setup, &arguments)).collect::<io::Result<_>>().map_err(shown)?;
     programs.iter_mut().try_for_each(|program| program.line().map(drop))?;
-    for program in &mut programs {
-        program.go().map_err(|error| error.to_string())?;
-    }
+    programs.iter_mut().try_for_each(|program| program.say("go"))?;
     let mut steps = 0;
     for program in &mut programs {
         steps += program.line()?.parse::<u64>().map_err(|_| "a program told no number".to_owned())?;
@@ -49,19 +49,32 @@ pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
     if steps == 0 { Err("no launch came to its end".to_owned()) } else { Ok(WINDOW.as_nanos() as f64 / steps as f64) }
 }
 
+/// For errors that are told as texts.
+fn shown(error: impl ToString) -> String {
+    error.to_string()
+}
+
 /// A measuring program under way; killed with the value.
-struct Program {
+pub(super) struct Program {
     process: Child,
-    lines: BufReader<std::process::ChildStdout>,
+    words: ChildStdin,
+    lines: BufReader<ChildStdout>,
 }
 
 impl Program {
-    fn start(setup: &Setup) -> io::Result<Self> {
+    /// Starts one with these further arguments.
+    pub(super) fn start(setup: &Setup, arguments: &[&str]) -> io::Result<Self> {
         let mut command: Command = prepared(setup);
-        command.args(["--session", &WINDOW.as_millis().to_string()]).stdin(Stdio::piped());
-        let mut process = command.spawn()?;
+        let mut process = command.args(arguments).stdin(Stdio::piped()).spawn()?;
+        let words = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let lines = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { process, lines: BufReader::new(lines) })
+        Ok(Self { process, words, lines: BufReader::new(lines) })
+    }
+
+    /// Says a word, and hears what it says to that.
+    pub(super) fn ask(&mut self, word: &str) -> Result<String, String> {
+        self.say(word)?;
+        self.line()
     }
 
     /// The next thing it says.
@@ -73,9 +86,8 @@ impl Program {
         }
     }
 
-    fn go(&mut self) -> io::Result<()> {
-        let mut input = self.process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        input.write_all(b"go\n")
+    fn say(&mut self, word: &str) -> Result<(), String> {
+        writeln!(self.words, "{word}").map_err(shown)
     }
 }
 

@@ -21,6 +21,9 @@ const LAST_DEFAULT: u32 = 2;
 impl Session {
     /// A message made an object.
     pub(crate) fn made(&mut self, head: &FrameHead, (kind, id): (Kind, u64), payload: &[u8]) {
+        if self.journal.is_off {
+            return;
+        }
         // A frame that names no context runs in the current one, and what it makes dies with that.
         let context = match kind {
             Kind::Stream => self.entered,
@@ -47,6 +50,9 @@ impl Session {
 
     /// A message set a property of an object.
     pub(crate) fn changed(&mut self, head: &FrameHead, object: (Kind, u64), property: Selector, payload: &[u8]) {
+        if self.journal.is_off {
+            return;
+        }
         if head.opcode == cuStreamCopyAttributes::OPCODE {
             return self.copied_attributes(head, payload);
         }
@@ -56,6 +62,9 @@ impl Session {
 
     /// A message told the program something about an object.
     pub(crate) fn told(&mut self, head: &FrameHead, object: (Kind, u64), property: Selector, payload: &[u8]) {
+        if self.journal.is_off {
+            return;
+        }
         let frame = Frame::new(head, self.current, payload);
         if object.0 == Kind::Library {
             self.journal.uses.note(object.1 as u32, self.current, frame.order);
@@ -120,6 +129,9 @@ impl Session {
 
     /// A message ended the objects with these ids.
     pub(crate) fn ended(&mut self, head: &FrameHead, kind: Kind, ids: Range<u64>, payload: &[u8]) {
+        if self.journal.is_off {
+            return;
+        }
         match kind {
             Kind::Context | Kind::Module | Kind::Library => self.journal.end_code(kind, ids.start, head, payload),
             Kind::Condition => self.journal.forget_conditions(head, payload),

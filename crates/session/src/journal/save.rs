@@ -30,6 +30,9 @@ use crate::session::Session;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
+    /// There is nothing to save from.
+    #[error("this worker keeps no journal, to measure what one costs: its sessions cannot be saved")]
+    Off,
     /// A kernel failed in a context, which is of no use from then on.
     #[error("context {context} of the program is in error {code}: what it held is lost, so it cannot be saved")]
     Faulted {
@@ -185,6 +188,9 @@ impl Session {
     ///
     /// [`JournalError`]; the session can go on.
     pub fn journal(&mut self) -> Result<Saved, JournalError> {
+        if self.journal.is_off {
+            return Err(JournalError::Off);
+        }
         self.check_contexts()?;
         self.check_shares()?;
         let mut all = Gathered::default();

@@ -81,7 +81,7 @@ impl Journal {
     /// A kernel is launched in a context. All but the first launch cost one look.
     pub(crate) fn launched(&mut self, kernel: u32, context: u32, order: u64) {
         let index = kernel as usize;
-        if kernel == 0 || self.uses.launched.get(index) == Some(&context) {
+        if kernel == 0 || self.is_off || self.uses.launched.get(index) == Some(&context) {
             return;
         }
         let library = self.library_of(kernel);

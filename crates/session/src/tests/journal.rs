@@ -289,3 +289,14 @@ fn no_change_of_a_state_makes_a_replay_panic() {
     }
     calls();
 }
+
+#[test]
+fn without_a_journal_a_session_works_and_is_not_saved() {
+    let mut stage = Stage::new();
+    stage.session.keep_no_journal();
+    stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
+    assert_eq!(stage.call(&cuStreamQuery { hStream: 3 }).status, 0);
+    let error = stage.session.journal().unwrap_err().to_string();
+    assert!(error.contains("keeps no journal"), "{error}");
+    calls();
+}

@@ -73,7 +73,9 @@ pub(crate) fn worker_process() {
     if env::var_os(ROLE).is_some() {
         let control = rustix::stdio::stdin().try_clone_to_owned().unwrap();
         let driver = soft_choice();
-        let code = katydid_worker::run(WorkerOptions { control, driver, soft: None, images: None, watches: false });
+        let (images, watches, has_journal) = (None, false, true);
+        let options = WorkerOptions { control, driver, soft: None, images, watches, has_journal };
+        let code = katydid_worker::run(options);
         std::process::exit(if code == std::process::ExitCode::SUCCESS { 0 } else { 1 });
     }
 }
