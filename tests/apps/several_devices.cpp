@@ -90,6 +90,8 @@ static void copies() {
     first.fill(5);
     second.fill(6);
     OK(cuMemcpyPeer(second.memory, second.context, first.memory, first.context, BYTES));
+    // No copy on devices is waited for by the host, and the next one is another context's.
+    OK(cuStreamSynchronize(nullptr));
     second.has(second.memory, 5, "a copy to a peer");
     second.fill(7);
     OK(cuMemcpyPeerAsync(first.memory, first.context, second.memory, second.context, BYTES, second.stream));
@@ -104,6 +106,7 @@ static void copies() {
     part.WidthInBytes = 1024, part.Height = BYTES / 1024 / 8, part.Depth = 8;
     second.fill(8);
     OK(cuMemcpy3DPeer(&part));
+    OK(cuStreamSynchronize(nullptr));
     first.has(first.memory, 8, "a copy of layers");
     if (are_two) {
         second.fill(9);
@@ -334,15 +337,19 @@ static void borrow() {
     meet();
 }
 
-// The other program: what is lent must be opened where it is meant for.
+// The other program, which says whether there is anything to borrow on this machine.
 static int borrower() {
     begin();
-    if (can_lend()) borrow();
+    bool borrows = can_lend();
+    tell(borrows);
+    if (borrows) borrow();
     return failures != 0;
 }
 
 int main() {
     pid_t other = begin_other(borrower);
+    bool lends = hear<bool>();
+    if (!lends) end_other(other);
     begin();
     fprintf(stderr, "%s, %s\n", are_two ? "two devices" : "one device", are_peers ? "peers" : "no peers");
     copies();
@@ -351,8 +358,10 @@ int main() {
     blocks();
     pools();
     managed();
-    if (can_lend()) lend();
-    end_other(other);
+    if (lends) {
+        lend();
+        end_other(other);
+    }
     printf("two programs\n");
     first.end();
     second.end();
