@@ -13,10 +13,9 @@ use katydid_keep::{Ahead as _, CaptureOptions, Progress, Taken as _};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     cuStreamCreate, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2, kdAddressFree, kdAddressReserve, kdArrayCreate,
-    kdArrayRead, kdArrayWrite, kdContextReset, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceInfo, kdDeviceShrink,
-    kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister, kdImagePiece, kdLaunch, kdMemoryCreate, kdMemoryMap,
-    kdMemoryRelease, kdMemorySetAccess, kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel, kdModuleFunction, kdModuleGlobal,
-    kdModuleLoad,
+    kdArrayRead, kdArrayWrite, kdContextReset, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdHostPull,
+    kdHostPush, kdHostRegister, kdHostUnregister, kdImagePiece, kdLaunch, kdMemoryCreate, kdMemoryMap, kdMemoryRelease,
+    kdMemorySetAccess, kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel, kdModuleFunction, kdModuleGlobal, kdModuleLoad,
 };
 use tempfile::TempDir;
 
@@ -345,24 +344,20 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
     stage.enqueue(&cuStreamCreate { phStream: 30, Flags: 1 });
     stage.enqueue(&cuStreamCreate { phStream: 31, Flags: 1 });
     stage.enqueue(&cuStreamWaitValue32_v2 { stream: 30, addr: word, value: 1, flags: 0 });
-    // What can be had counts what snapshots hold.
-    let free = stage.reply(&kdDeviceInfo { device: 0 }).free;
-    let (address, size) = (DEVICE + 8 * GRANULE, (free - held / 2) / GRANULE * GRANULE);
-    let grow = kdDeviceGrow { device: 0, address, size };
     for _ in 0..3 {
-        assert_eq!(stage.call(&grow).status, CUresult::ERROR_NOT_READY.0);
+        assert_eq!(stage.session.make_way(), Err(CUresult::ERROR_NOT_READY));
         assert_eq!(stage.session.snapshots.held(), held);
     }
     // The frame is executed: nobody stands still for the memory.
     stage.enqueue(&cuStreamWriteValue32_v2 { stream: 31, addr: word, value: 1, flags: 0 });
-    let status = loop {
-        match stage.call(&grow).status {
-            status if status == CUresult::ERROR_NOT_READY.0 => thread::yield_now(),
-            status => break status,
+    let given = loop {
+        match stage.session.make_way() {
+            Err(CUresult::ERROR_NOT_READY) => thread::yield_now(),
+            given => break given,
         }
     };
-    assert_eq!((status, stage.session.snapshots.held()), (0, 0));
-    assert_eq!(stage.call(&kdDeviceShrink { device: 0, address, size }).status, 0);
+    assert_eq!((given, stage.session.snapshots.held()), (Ok(true), 0));
+    assert_eq!(stage.session.make_way(), Ok(false));
     stage.clear();
 }
 
