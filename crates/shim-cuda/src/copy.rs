@@ -14,7 +14,7 @@ use crate::graph::capture;
 use crate::handle::object;
 use crate::session::{Shim, shim};
 use crate::transfer::{Way, copy_in, copy_out};
-use crate::{pinned, stream};
+use crate::{current, pinned, stream};
 
 /// What the program says of a side.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -185,7 +185,27 @@ pub(crate) unsafe fn any_async(
     unsafe { copy((Claim::Any, target), (Claim::Any, source), size, stream, Wait::No) }
 }
 
-/// Contexts say nothing that the addresses do not; wrong ones are refused all the same.
+/// Does a synchronous copy between contexts: after all that they were given before, and before all that they will be.
+/// In the current context's default stream alone it would be in order with nothing of the others.
+pub(crate) fn among(contexts: [CUcontext; 2], copy: impl FnOnce() -> Result<(), CUresult>) -> Result<(), CUresult> {
+    let Some(current) = current::get() else { return copy() };
+    let mut others = Vec::new();
+    for context in contexts.into_iter().filter(|context| !context.is_null()) {
+        let context = object(context)?;
+        if context.slot != current.slot && context.is_active() {
+            others.push(context);
+        }
+    }
+    if others.is_empty() {
+        return copy();
+    }
+    others.iter().try_for_each(|other| other.synchronize())?;
+    current.synchronize()?;
+    copy()?;
+    current.synchronize()
+}
+
+/// Contexts say nothing that the addresses do not, but what the copy is in order with; wrong ones are refused.
 ///
 /// # Safety
 ///
@@ -197,8 +217,10 @@ pub(crate) unsafe fn peer(
     source_context: CUcontext,
     size: usize,
 ) -> Result<(), CUresult> {
+    let stream = CUstream::NULL;
     // SAFETY: handed on.
-    unsafe { peer_async(target, target_context, source, source_context, size, CUstream::NULL) }
+    let copy = || unsafe { peer_async(target, target_context, source, source_context, size, stream) };
+    among([target_context, source_context], copy)
 }
 
 /// # Safety

@@ -9,7 +9,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUresul
 
 use crate::array_copy;
 use crate::border::refuse;
-use crate::copy::{Claim, Side, Wait, locate, run};
+use crate::copy::{Claim, Side, Wait, among, locate, run};
 use crate::graph::capture;
 use crate::handle::object;
 use crate::transfer::{Way, copy_out};
@@ -111,10 +111,11 @@ unsafe fn of_peers(copy: *const CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D, CUr
 /// As [`two_dimensional`].
 pub(crate) unsafe fn of_peers_now(copy: *const CUDA_MEMCPY3D_PEER) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe {
-        let plain = of_peers(copy)?;
-        copy_slices(&raw const plain, CUstream::NULL, Wait::Yes)
-    }
+    let plain = unsafe { of_peers(copy) }?;
+    // SAFETY: not null, or that was an error, so readable by the contract.
+    let peer = unsafe { copy.read_unaligned() };
+    // SAFETY: handed on.
+    among([peer.srcContext, peer.dstContext], || unsafe { copy_slices(&raw const plain, CUstream::NULL, Wait::Yes) })
 }
 
 /// # Safety
