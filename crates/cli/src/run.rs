@@ -40,6 +40,10 @@ const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV
 /// a worker, for as long as it lives.
 const TOPOLOGY: &str = "HWLOC_COMPONENTS";
 const NO_OPENCL: &str = "-opencl";
+/// Whether libuv, with which PyTorch's processes find each other, uses the kernel's rings for input and output, which CRIU
+/// cannot dump. It does without them as well.
+const RINGS: &str = "UV_USE_IO_URING";
+const NO_RINGS: &str = "0";
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
@@ -86,8 +90,10 @@ impl Launch {
         command.args(arguments).env(layout::SEARCH, layout.program_search());
         // The program's platforms are the server's, and no others.
         command.env(layout::VENDORS, layout.vendors()).env_remove(layout::ICD_LIBRARIES);
-        if std::env::var_os(TOPOLOGY).is_none() {
-            command.env(TOPOLOGY, NO_OPENCL);
+        for (name, value) in [(TOPOLOGY, NO_OPENCL), (RINGS, NO_RINGS)] {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
         }
         describe(&mut command, session);
         Ok(Self { command, known, driver: session.driver.clone().unwrap_or_else(|| "auto".to_owned()), layout })

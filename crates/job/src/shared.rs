@@ -9,7 +9,8 @@
 //! itself.
 //!
 //! With them go small files that the job has open for writing, and FIFOs: whoever removes such files at its end, as MPI
-//! does with those of its session, may have come to it since the checkpoint. They are made anew only where they are gone.
+//! does with those of its session, may have come to it since the checkpoint. They are made anew only where they are gone. So
+//! are folders in which the job has sockets, which CRIU binds again.
 //!
 //! A file that has lost the name under which it was opened comes back under its others, and for as long as CRIU restores
 //! under that by which CRIU finds it (`links.rs`).
@@ -73,6 +74,8 @@ enum Kind {
     Open,
     /// It is a FIFO that is open: the same, and it has no copy.
     Fifo,
+    /// It is a folder in which a socket is bound: the same.
+    Folder,
     /// It is large and on a disk, where it is taken to be: only the names that CRIU needs are made.
     Linked,
 }
@@ -93,6 +96,7 @@ pub(crate) fn save(
     saving.mapped()?;
     saving.given(given)?;
     saving.open(stdio)?;
+    saving.folders()?;
     Ok(saving.segments)
 }
 
@@ -180,6 +184,17 @@ impl Saving<'_> {
                 self.add(Kind::Fifo, path, &stat, None)?;
             } else if stat.len() <= SMALL {
                 self.add(Kind::Open, path, &stat, Some(&mut File::open(&link)?))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn folders(&mut self) -> io::Result<()> {
+        for (path, pid) in files::folders_of_sockets(self.tree).into_iter().take(MOST_OPEN) {
+            // One that is gone has to be gone at the restore as well.
+            let stat = fs::symlink_metadata(links::rooted(pid, &path));
+            if let Some(stat) = stat.ok().filter(Metadata::is_dir) {
+                self.add(Kind::Folder, path, &stat, None)?;
             }
         }
         Ok(())
@@ -277,7 +292,7 @@ impl Drop for Made {
     fn drop(&mut self) {
         for path in &self.0 {
             // The restore has failed for a reason that matters more.
-            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
         }
     }
 }
@@ -299,7 +314,7 @@ pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<Made, (PathBuf
 fn make_all(segment: &Segment, folder: &Path, made: &mut Made) -> io::Result<()> {
     let is_anew = match segment.kind {
         Kind::Mapped => true,
-        Kind::Open | Kind::Fifo => !segment.path.exists(),
+        Kind::Open | Kind::Fifo | Kind::Folder => !segment.path.exists(),
         Kind::Linked => false,
     };
     if is_anew {
@@ -335,8 +350,10 @@ fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
         fs::create_dir_all(above)?;
     }
-    if segment.kind == Kind::Fifo {
-        return make_fifo(segment);
+    match segment.kind {
+        Kind::Fifo => return make_fifo(segment),
+        Kind::Folder => return make_folder(segment),
+        Kind::Mapped | Kind::Open | Kind::Linked => {}
     }
     let mut name = segment.path.clone().into_os_string();
     name.push(format!(".katydid-{}", std::process::id()));
@@ -356,6 +373,17 @@ fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
 
 fn make_fifo(segment: &Segment) -> io::Result<()> {
     mknodat(CWD, &segment.path, FileType::Fifo, Mode::from_raw_mode(segment.mode), 0)?;
+    give(segment)
+}
+
+fn make_folder(segment: &Segment) -> io::Result<()> {
+    fs::create_dir(&segment.path)?;
+    fs::set_permissions(&segment.path, Permissions::from_mode(segment.mode))?;
+    give(segment)
+}
+
+/// Gives what was made to whom it belonged.
+fn give(segment: &Segment) -> io::Result<()> {
     let (owner, group) = segment.owner;
     Ok(chown(&segment.path, Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)))?)
 }
@@ -368,6 +396,7 @@ pub(crate) fn is_posix(segments: &[Segment]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -430,6 +459,26 @@ mod tests {
         make(&saved, image.path()).unwrap().keep();
         assert_eq!(fs::read(path("written")).unwrap(), b"then");
         assert!(!path("read").exists() && fs::metadata(path("fifo")).unwrap().mode() & 0o170_777 == 0o10_600);
+    }
+
+    #[test]
+    fn a_folder_of_a_socket_comes_back_where_it_is_gone() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = folder.path().join("with a space");
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o770)).unwrap();
+        let _bound = UnixListener::bind(place.join("listener")).unwrap();
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
+        saved.retain(|segment| segment.path.starts_with(folder.path()));
+        assert_eq!(saved.len(), 1, "{saved:?}");
+        assert!(make(&saved, image.path()).unwrap().0.is_empty(), "what is there stays");
+        fs::remove_dir_all(&place).unwrap();
+        let made = make(&saved, image.path()).unwrap();
+        assert_eq!(fs::metadata(&place).unwrap().mode() & 0o170_777, 0o40_770);
+        drop(made);
+        assert!(!place.exists(), "a restore that fails leaves nothing");
     }
 
     #[test]
