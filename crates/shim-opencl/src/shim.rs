@@ -79,7 +79,7 @@ pub(crate) fn start() -> Result<&'static Shim, Code> {
     if let Some(shim) = SHIM.get() {
         return Ok(shim);
     }
-    let (shim, kept, _forks) = match open() {
+    let (shim, kept, forks) = match open() {
         Ok(opened) => opened,
         Err(None) => return Err(Code::PLATFORM_NOT_FOUND_KHR),
         Err(Some(text)) => {
@@ -95,6 +95,8 @@ pub(crate) fn start() -> Result<&'static Shim, Code> {
     if let Some((kept, address, kind)) = kept {
         job::keep(&shim.link, kept, &address, kind);
     }
+    // Frames may be held from here on, by a thread that has connections to close, which wait for this.
+    drop(forks);
     list(shim).map_err(|_| Code::PLATFORM_NOT_FOUND_KHR)?;
     LISTED.store(true, Ordering::Release);
     Ok(shim)
