@@ -5,7 +5,7 @@
 //! differs. The rule: only a regular file that the job had open for writing at a position of its own is touched (with
 //! `O_APPEND` others may write there too), it is only ever cut, never filled up, and it must still be the same file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::links;
+use crate::tcp;
 use crate::tree::Process;
 
 /// `O_ACCMODE`, `O_APPEND` and the deleted mark, as `/proc/PID/fdinfo` writes flags: octal.
@@ -63,29 +64,22 @@ pub(crate) fn named(tree: &[Process]) -> BTreeMap<PathBuf, PathBuf> {
 pub(crate) fn folders_of_sockets(tree: &[Process]) -> BTreeMap<PathBuf, u32> {
     let mut folders = BTreeMap::new();
     for pid in tree.iter().map(|process| process.pid) {
-        let held = sockets(pid);
+        let held = tcp::sockets(pid);
         // Of the network that the process is in.
         let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
-        let bound = table.lines().filter_map(bound).filter(|(inode, _)| held.contains(inode));
+        let bound = table.lines().filter_map(bound).filter(|(inode, _)| held.contains(*inode));
         folders.extend(bound.filter_map(|(_, path)| Some((path.parent()?.to_owned(), pid))));
     }
     folders
 }
 
-/// The numbers of a process's sockets.
-fn sockets(pid: u32) -> BTreeSet<u64> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok());
-    names.filter_map(|name| name.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).collect()
-}
-
-/// `ffff…: 00000002 00000000 00010000 0001 01 41234 /run/name` → the socket's number and its name; nothing for one without.
-fn bound(line: &str) -> Option<(u64, &Path)> {
+/// `ffff…: 00000002 00000000 00010000 0001 01 41234 /run/name` → the socket's inode and its name; nothing for one without.
+fn bound(line: &str) -> Option<(&str, &Path)> {
     let (mut field, mut rest) = ("", line);
     for _ in 0..7 {
         (field, rest) = rest.trim_start().split_once(' ')?;
     }
-    Some((field.parse().ok()?, Path::new(rest))).filter(|(_, path)| path.is_absolute())
+    Some((field, Path::new(rest))).filter(|(_, path)| path.is_absolute())
 }
 
 /// A descriptor of something that has a name in a file system.

@@ -50,7 +50,7 @@ pub(crate) fn is_in(folder: &Path) -> bool {
 }
 
 /// Inodes of the sockets that a process has open.
-fn sockets(pid: u32) -> BTreeSet<String> {
+pub(crate) fn sockets(pid: u32) -> BTreeSet<String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
     targets
