@@ -171,10 +171,19 @@ fn no_range(offers: &[ArenaRange]) -> ArenaError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
+
+    /// Candidates belong to the whole process: a test that reserves them would leave none to another.
+    fn candidates_for_one() -> MutexGuard<'static, ()> {
+        static CANDIDATES: Mutex<()> = Mutex::new(());
+        CANDIDATES.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     #[test]
     fn both_sides_settle_on_the_first_range_that_suits_both() {
+        let _turn = candidates_for_one();
         let offers = Offers::reserve().unwrap();
         let offered = offers.arenas();
         let first = offered[0].base;
@@ -190,6 +199,7 @@ mod tests {
 
     #[test]
     fn pinned_memory_alone_is_settled_on_too() {
+        let _turn = candidates_for_one();
         let offers = Offers::reserve_pinned();
         let offered = offers.arenas();
         assert!(offered.iter().all(|arena| arena.kind == ArenaKind::PINNED));
