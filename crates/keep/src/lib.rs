@@ -17,7 +17,9 @@ mod kept;
 mod output;
 mod progress;
 mod record;
+mod streams;
 mod uploads;
+mod window;
 
 pub use calls::Calls;
 pub use chunks::{CHUNK, ChunkError, Load, put_each, read_all};

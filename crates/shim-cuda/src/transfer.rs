@@ -1,7 +1,5 @@
-//! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many. On the
-//! way out by several threads when very many: a core reads what the GPU has written at a fifth of the link's rate. On the way
-//! in a core is as fast as the link, and more of them were no gain on an H200, but over a network: there each thread has a
-//! connection.
+//! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many, by several
+//! threads when very many: a core moves them at a sixth of the link's rate. Over a network each thread has a connection.
 //!
 //! A copy into the GPU has read the program's memory when it returns, a copy out has written it. Whoever calls has
 //! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
@@ -54,7 +52,7 @@ pub(crate) struct Way {
 pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
     let (shim, source) = (shim()?, Own(source));
     match shim.session.staging() {
-        Some(staging) if size > INLINE_IN => pieces(size, PIECE as u64, |at, length| {
+        Some(staging) if size > INLINE_IN => shared_out(way, size, PIECE as u64, ALL, &|at, length| {
             let failed = |error| shim.session.fail("a copy", &error);
             let piece = staging.take(length as usize).map_err(failed)?;
             // SAFETY: inside the source, by the contract; the piece was taken, so nobody else writes it, and has room
@@ -195,28 +193,11 @@ impl Drop for Helpers {
     }
 }
 
-/// Runs `step` with offset and length of each piece of `size` bytes.
-fn pieces(size: u64, most: u64, mut step: impl FnMut(u64, u64) -> Result<(), CUresult>) -> Result<(), CUresult> {
-    (0..size).step_by(most as usize).try_for_each(|at| step(at, most.min(size - at)))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
 
     use super::*;
-
-    #[test]
-    fn pieces_cover_everything_once() {
-        let mut seen = Vec::new();
-        pieces(2500, 1000, |at, length| {
-            seen.push((at, length));
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(seen, [(0, 1000), (1000, 1000), (2000, 500)]);
-        assert_eq!(pieces(0, 1000, |_, _| Err(CUresult::ERROR_UNKNOWN)), Ok(()));
-    }
 
     #[test]
     fn parts_cover_everything_once_whoever_does_them() {
@@ -235,6 +216,7 @@ mod tests {
             });
             assert_eq!(end, size);
         }
+        assert_eq!(shared_out(Way { context: 1, stream: 0 }, 0, 1, ALL, &|_, _| Err(CUresult::ERROR_UNKNOWN)), Ok(()));
     }
 
     #[test]
@@ -251,15 +233,5 @@ mod tests {
         let some = Helpers::take(MOST_HELPERS - 1);
         let (one, none) = (Helpers::take(MOST_HELPERS), Helpers::take(1));
         assert!(some.0 + one.0 + none.0 <= MOST_HELPERS);
-    }
-
-    #[test]
-    fn the_first_failure_ends_a_copy() {
-        let mut steps = 0;
-        let result = pieces(3000, 1000, |at, _| {
-            steps += 1;
-            if at == 1000 { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
-        });
-        assert_eq!((result, steps), (Err(CUresult::ERROR_UNKNOWN), 2));
     }
 }

@@ -13,6 +13,7 @@ mod cuda;
 mod figures;
 mod journal;
 mod network;
+mod noise;
 mod opencl;
 mod opencl_calls;
 mod parts;

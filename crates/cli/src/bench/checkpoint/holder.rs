@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use super::computing::Computing;
 use crate::bench::cuda::{Cuda, CudaError};
+use crate::bench::noise::noise;
 use crate::failure::{Failure, Outcome};
 use crate::flags::BenchHolderFlags;
 
@@ -160,14 +161,7 @@ impl Holder {
 
     /// Noise, which nothing compresses, and no two chunks of which are the same.
     fn make_noise(&self) -> Result<(), CudaError> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
-        let noise: Vec<u8> = (0..PIECE / 8).flat_map(|_| next().to_le_bytes()).collect();
+        let noise = noise(PIECE);
         for from in (0..self.bytes).step_by(PIECE) {
             self.cuda.copy_in(self.start + from as u64, &noise[..PIECE.min(self.bytes - from)])?;
         }

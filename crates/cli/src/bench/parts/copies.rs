@@ -4,6 +4,7 @@ use std::thread;
 
 use crate::bench::body::{BATCH, Body, Samples, batches, each};
 use crate::bench::cuda::{Cuda, CudaError, Pinned};
+use crate::bench::noise::noise;
 
 const MIB: usize = 1 << 20;
 /// Source of the small asynchronous copy.
@@ -55,7 +56,7 @@ fn alone(body: &mut Body, bytes: usize, size: &str) {
         middle if middle <= LIGHT => body.plan.large,
         _ => 3,
     };
-    let [into, out] = copy_both(&body.cuda, repetitions, &mut vec![0; bytes]);
+    let [into, out] = copy_both(&body.cuda, repetitions, &mut noise(bytes));
     body.note(&format!("htod_{size}_pageable"), into);
     body.note(&format!("dtoh_{size}_pageable"), out);
     let [into, out] = match body.cuda.pinned(bytes) {
@@ -123,7 +124,7 @@ fn by_threads(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
         Ok(devices) => devices,
         Err(error) => return [Err(error.clone()), Err(error)],
     };
-    let mut hosts = vec![vec![0; SHARE]; THREADS];
+    let mut hosts = vec![noise(SHARE); THREADS];
     let into = each(repetitions, || together(cuda, &devices, &mut hosts, |at, host| cuda.copy_in(at, host)));
     let out = each(repetitions, || together(cuda, &devices, &mut hosts, |at, host| cuda.copy_out(host, at)));
     let freed = devices.into_iter().try_for_each(|address| cuda.free(address));
