@@ -19,8 +19,9 @@ use crate::executor::{self, Place, Task};
 use crate::fault::SessionError;
 use crate::session::Session;
 
-/// A processor is kept busy no longer than this for one call. An empty kernel takes five microseconds.
-const MOST: Duration = Duration::from_micros(30);
+/// A processor is kept busy no longer than this for one call: as long as a program stays awake for its answer. An empty kernel
+/// takes five microseconds, a small graph some fifty.
+const MOST: Duration = Duration::from_micros(200);
 /// A context with more streams than this is not looked at: each is asked about.
 const MOST_STREAMS: usize = 8;
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::tls::Opener;
-use crate::wait::Spin;
+use crate::wait::{self, Spin};
 use crate::{Landing, LinkError};
 
 /// Bytes read ahead.
@@ -40,7 +40,7 @@ pub(crate) struct Inlet {
 
 impl Inlet {
     pub(crate) fn new() -> Self {
-        Self { buffer: Vec::with_capacity(AHEAD), start: 0, spin: Spin::new(), opener: None }
+        Self { buffer: Vec::with_capacity(AHEAD), start: 0, spin: Spin::new(wait::SYSTEM), opener: None }
     }
 
     /// Reads another connection from here on, which is sealed if it has an opener.

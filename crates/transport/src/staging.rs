@@ -18,7 +18,7 @@ use crate::area::Area;
 use crate::channel::{BUSY, BUSY_STRIDE, PAGE};
 use crate::descriptor::Descriptor;
 use crate::shared::Shared;
-use crate::wait::Spin;
+use crate::wait::{self, Spin};
 
 /// Bytes of a piece.
 pub const PIECE: usize = 4 << 20;
@@ -79,7 +79,7 @@ pub struct Staging {
 impl Staging {
     /// Busy words in `channel`, pieces in `area`.
     pub(crate) fn new(channel: Arc<Shared>, area: Area, peer: Option<Arc<Descriptor>>) -> Self {
-        Self { channel, area, peer, spin: Spin::new() }
+        Self { channel, area, peer, spin: Spin::new(wait::MEMORY) }
     }
 
     /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE`]; none if all are in use.

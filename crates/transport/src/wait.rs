@@ -1,8 +1,10 @@
-//! Waiting for a word of shared memory: first awake, then asleep.
+//! Waiting for a word of shared memory, or for a socket: first awake, then asleep.
 //!
-//! Whoever is answered within some 30 µs never sleeps. How long to stay awake adapts: waits that ended asleep halve
-//! it, others double it, so a thread that waits for long kernels costs no processor time.
+//! How long to stay awake adapts: a wait that ended awake makes it twice as long as that wait was, waits that ended asleep halve
+//! it, and one in [`PROBE`] of those in vain lasts as long as any may, to find out whether waits have become shorter. So a thread
+//! that waits for long kernels costs next to no processor time.
 
+use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -10,11 +12,16 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-/// Longest time awake, in nanoseconds.
-const LONGEST: u32 = 30_000;
+/// Longest time awake for a word of memory, in nanoseconds. Waking a sleeper takes 5 to 50 µs; a driver itself stays awake as
+/// long as its GPU works.
+pub(crate) const MEMORY: u32 = 200_000;
+/// The same for what only a system call tells, and on two processors, where the awaited side may need this one.
+pub(crate) const SYSTEM: u32 = 30_000;
 /// Shortest time awake, in nanoseconds: above the 10 µs of a launch and its synchronisation. Below them a loop of the two
 /// would sleep in each round, never find out that it need not, and take twice as long (measured on an H200).
 const SHORTEST: u32 = 20_000;
+/// One wait in so many that follow waits in vain is a long one.
+const PROBE: u32 = 16;
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 16;
 /// How long a sleeper trusts that it will be woken, before it looks whether its peer is still there.
@@ -24,13 +31,25 @@ const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 #[derive(Debug)]
 pub(crate) struct Spin {
     nanoseconds: AtomicU32,
+    /// Waits in vain since the last one that was not.
+    in_vain: AtomicU32,
+    longest: u32,
 }
 
 impl Spin {
-    /// Starts with the longest time; on a single processor, where the awaited side could not run, with none.
-    pub(crate) fn new() -> Self {
-        let alone = available_parallelism().is_ok_and(|processors| processors.get() == 1);
-        Self { nanoseconds: AtomicU32::new(if alone { 0 } else { LONGEST }) }
+    /// Starts with the longest time, which is [`MEMORY`] or [`SYSTEM`]; on a single processor, where the awaited side could not
+    /// run, with none.
+    pub(crate) fn new(longest: u32) -> Self {
+        let longest = match available_parallelism().map_or(2, NonZero::get) {
+            1 => 0,
+            2 => SYSTEM.min(longest),
+            _ => longest,
+        };
+        Self::of(longest)
+    }
+
+    fn of(longest: u32) -> Self {
+        Self { nanoseconds: AtomicU32::new(longest), in_vain: AtomicU32::new(0), longest }
     }
 
     /// Looks until `found` gives something, or it is time to sleep.
@@ -38,22 +57,36 @@ impl Spin {
         if let Some(value) = found() {
             return Some(value);
         }
-        let budget = self.nanoseconds.load(Ordering::Relaxed);
-        if budget == 0 {
+        if self.longest == 0 {
             return None;
         }
-        let end = Instant::now() + Duration::from_nanos(budget.into());
-        let value = loop {
-            if let Some(value) = look_for_a_while(&mut found) {
-                break Some(value);
+        let (begun, budget) = (Instant::now(), Duration::from_nanos(self.budget().into()));
+        loop {
+            let value = look_for_a_while(&mut found);
+            let waited = begun.elapsed();
+            if value.is_some() || waited >= budget {
+                self.learn(value.is_some().then_some(waited));
+                return value;
             }
-            if Instant::now() >= end {
-                break None;
-            }
+        }
+    }
+
+    /// How long to look this time.
+    fn budget(&self) -> u32 {
+        let in_vain = self.in_vain.load(Ordering::Relaxed);
+        let is_probe = in_vain > 0 && in_vain.is_multiple_of(PROBE);
+        if is_probe { self.longest } else { self.nanoseconds.load(Ordering::Relaxed) }
+    }
+
+    /// Something was found after that time, or nothing. Threads that learn at once may undo what another one learnt.
+    fn learn(&self, found: Option<Duration>) {
+        let before = self.nanoseconds.load(Ordering::Relaxed);
+        let (next, in_vain) = match found {
+            Some(waited) => (before.max(u32::try_from(waited.as_nanos() * 2).unwrap_or(u32::MAX)), 0),
+            None => (before / 2, self.in_vain.load(Ordering::Relaxed).wrapping_add(1)),
         };
-        let next = if value.is_some() { budget.saturating_mul(2) } else { budget / 2 };
-        self.nanoseconds.store(next.clamp(SHORTEST, LONGEST), Ordering::Relaxed);
-        value
+        self.nanoseconds.store(next.clamp(SHORTEST, self.longest.max(SHORTEST)), Ordering::Relaxed);
+        self.in_vain.store(in_vain, Ordering::Relaxed);
     }
 }
 
@@ -82,16 +115,42 @@ mod tests {
 
     #[test]
     fn what_is_there_is_found_without_waiting() {
-        assert_eq!(Spin::new().until(|| Some(5)), Some(5));
+        assert_eq!(Spin::new(MEMORY).until(|| Some(5)), Some(5));
     }
 
     #[test]
     fn waits_in_vain_become_shorter_but_not_nothing() {
-        let spin = Spin { nanoseconds: AtomicU32::new(LONGEST) };
+        let spin = Spin::of(MEMORY);
         for _ in 0..10 {
             assert_eq!(spin.until(|| None::<()>), None);
         }
         assert_eq!(spin.nanoseconds.load(Ordering::Relaxed), SHORTEST);
+    }
+
+    #[test]
+    fn a_wait_that_has_become_short_is_found_out_and_learnt_from() {
+        let spin = Spin::of(MEMORY);
+        let budgets: Vec<u32> = (0..2 * PROBE)
+            .map(|_| {
+                spin.learn(None);
+                spin.budget()
+            })
+            .collect();
+        assert_eq!(budgets.iter().filter(|budget| **budget == MEMORY).count(), 2);
+        spin.learn(Some(Duration::from_micros(45)));
+        assert_eq!((spin.budget(), spin.in_vain.load(Ordering::Relaxed)), (90_000, 0));
+        spin.learn(Some(Duration::from_secs(100)));
+        assert_eq!(spin.budget(), MEMORY);
+    }
+
+    #[test]
+    fn nobody_looks_where_looking_keeps_the_other_side_from_running() {
+        let mut looks = 0;
+        let found = Spin::of(0).until(|| {
+            looks += 1;
+            None::<()>
+        });
+        assert_eq!((found, looks), (None, 1));
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl ShmWorker {
             replier: Arc::new(ShmReplier { shared: Arc::clone(&shared) }),
             staging: Staging::new(shared, area, None),
             switch,
-            spin: Spin::new(),
+            spin: Spin::new(wait::MEMORY),
         })
     }
 
