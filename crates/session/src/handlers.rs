@@ -24,8 +24,10 @@ mod module;
 mod occupancy;
 mod options;
 mod output;
+mod pieces;
 mod places;
 mod reference;
+mod rows;
 mod share;
 mod stream_attribute;
 mod tensor_map;
@@ -39,8 +41,8 @@ use crate::fault::Fault;
 use crate::session::Job;
 
 pub(crate) use array::{
-    kdArrayCopy, kdArrayCreate, kdArrayDestroy, kdArrayMap, kdArrayNeeds, kdArrayRead, kdArraySparse, kdArrayWrite,
-    kdMipmapCreate, kdMipmapLevel, refund,
+    kdArrayCopy, kdArrayCreate, kdArrayDestroy, kdArrayMap, kdArrayNeeds, kdArraySparse, kdMipmapCreate, kdMipmapLevel,
+    refund,
 };
 pub(crate) use context::{
     kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
@@ -71,6 +73,7 @@ pub(crate) use places::kdProcessorPlaces;
 pub(crate) use reference::{
     kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureReference, kdTextureReferenceSet,
 };
+pub(crate) use rows::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
 pub(crate) use share::{kdEventOpen, kdEventShare, kdForeignMap, kdForeignUnmap, kdMemoryBorrow, kdMemoryLend};
 pub(crate) use stream_attribute::{kdStreamAttribute, kdStreamSetAttribute};
 pub(crate) use tensor_map::kdTensorMap;

@@ -1,7 +1,7 @@
-//! Copies with an array on a side.
+//! Copies that are more than a range: an array on a side, or rows with gaps.
 //!
-//! Between arrays, and between an array and memory that the worker reaches, one message is one copy. The program's own
-//! memory travels in pieces of packed rows. Both sides are checked as a whole before anything moves.
+//! Between ends that the worker reaches one message is one copy. The program's own memory travels as packed rows
+//! (`packed.rs`). Both sides are checked as a whole before anything moves.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use std::ffi::c_void;
@@ -9,18 +9,16 @@ use std::sync::Arc;
 
 use katydid_client::regions::Region;
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUdeviceptr, CUresult, CUstream, memory_type};
-use katydid_wire::message::{kdArrayCopy, kdArrayRead, kdArrayWrite};
+use katydid_wire::message::kdArrayCopy;
 
 use crate::array::Array;
-use crate::copy::{Side, Wait};
+use crate::copy::{Side, Wait, run};
 use crate::copy_rows::{self, Described, Extent, Rows, described};
 use crate::handle::object;
+use crate::packed::{self, Far};
 use crate::session::shim;
 use crate::transfer::Way;
 use crate::{current, pinned, stream};
-
-/// Bytes of one piece: what travels well inside the ring.
-const PIECE: u64 = 128 << 10;
 
 /// One side, checked.
 enum End {
@@ -51,12 +49,17 @@ impl End {
         match self {
             Self::Array(array, first) => (array.wire(), 0, *first, 0, 0),
             Self::Memory(rows) => {
-                let address = match rows.side {
-                    Side::Gpu(address) | Side::Shared(address) | Side::Own(address) => address,
-                };
                 let high = if extent.depth > 1 { rows.slice / rows.pitch.max(1) } else { extent.height };
-                (0, address, [0; 3], rows.pitch, high)
+                (0, rows.address(), [0; 3], rows.pitch, high)
             }
+        }
+    }
+
+    /// As the end of a copy that only the worker reaches.
+    fn far(&self) -> Far {
+        match self {
+            Self::Array(array, first) => Far::Array(array.wire(), *first),
+            Self::Memory(rows) => Far::Memory(*rows),
         }
     }
 
@@ -72,7 +75,7 @@ pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
     End::find(it.srcMemoryType, it.srcArray, &source, extent).map(drop)
 }
 
-/// A copy of which at least one side is an array.
+/// A copy of rows and slices between arrays and memory.
 ///
 /// # Safety
 ///
@@ -85,16 +88,24 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
     }
     let to = End::find(it.dstMemoryType, it.dstArray, &target, extent)?;
     let from = End::find(it.srcMemoryType, it.srcArray, &source, extent)?;
+    if let (End::Memory(to), End::Memory(from)) = (&to, &from) {
+        if to.are_a_range(extent) && from.are_a_range(extent) {
+            // SAFETY: rows without gaps are one range, valid by the contract.
+            return unsafe { run(way, to.side, from.side, extent.bytes(), wait) };
+        }
+        if to.is_near() && from.is_near() && (to.is_own() || from.is_own()) {
+            // SAFETY: handed on; blocks of the pinned arena are the program's as well.
+            return unsafe { here(way, to, from, extent) };
+        }
+    }
     match (&to, &from) {
-        (End::Array(array, first), End::Memory(rows)) if matches!(rows.side, Side::Own(_)) => {
+        (_, End::Memory(rows)) if rows.is_own() => {
             // SAFETY: handed on.
-            unsafe { write(way, array, *first, *rows, extent) }?;
+            unsafe { packed::write(way, to.far(), rows, extent) }?;
             if wait == Wait::Yes { stream::settle_copy(stream) } else { Ok(()) }
         }
-        (End::Memory(rows), End::Array(array, first)) if matches!(rows.side, Side::Own(_)) => {
-            // SAFETY: handed on.
-            unsafe { fetch(way, array, *first, *rows, extent) }
-        }
+        // SAFETY: handed on.
+        (End::Memory(rows), _) if rows.is_own() => unsafe { packed::fetch(way, from.far(), rows, extent) },
         _ => {
             between(way, &to, &from, extent)?;
             let waits = wait == Wait::Yes && (to.is_shared() || from.is_shared());
@@ -131,81 +142,21 @@ fn between(way: Way, to: &End, from: &End, extent: Extent) -> Result<(), CUresul
     shim()?.session.enqueue(way.context, &message)
 }
 
-/// A rectangle of a slice: bytes and rows from the first of the copy, and their numbers.
-#[derive(Debug, PartialEq, Eq)]
-struct Part {
-    x: u64,
-    y: u64,
-    width: u64,
-    height: u64,
-}
-
-/// The parts that a slice is moved in: whole rows where some fit, else parts of one row.
-fn parts(width: u64, height: u64) -> impl Iterator<Item = Part> {
-    let (wide, high) = (width.min(PIECE), (PIECE / width).max(1));
-    (0..height).step_by(high as usize).flat_map(move |y| {
-        let columns = (0..width).step_by(wide as usize);
-        columns.map(move |x| Part { x, y, width: wide.min(width - x), height: high.min(height - y) })
-    })
-}
-
-/// The address of byte `x` of row `y` of slice `z` of rows in the program's memory.
-fn place(rows: &Rows, x: u64, y: u64, z: u64) -> *mut u8 {
-    let (Side::Own(start) | Side::Shared(start) | Side::Gpu(start)) = rows.side;
-    std::ptr::with_exposed_provenance_mut((start + z * rows.slice + y * rows.pitch + x) as usize)
-}
-
-/// From the program's memory into an array; the memory has been read when this returns.
+/// Both sides are memory of the program's own, or in its reach: the processor does it, in its turn.
 ///
 /// # Safety
 ///
-/// The rows are readable.
-unsafe fn write(way: Way, array: &Array, first: [u64; 3], rows: Rows, extent: Extent) -> Result<(), CUresult> {
-    let shim = shim()?;
-    let (Side::Own(start) | Side::Shared(start) | Side::Gpu(start)) = rows.side;
-    if let Some(region) = shim.regions.find(start).filter(Region::is_host) {
+/// The rows of both are readable and writable.
+unsafe fn here(way: Way, to: &Rows, from: &Rows, extent: Extent) -> Result<(), CUresult> {
+    if let Some(region) = shim()?.regions.find(from.address()).filter(Region::is_host) {
         pinned::prepare_read(&region, way.stream)?;
     }
-    let mut packed = Vec::new();
-    for slice in 0..extent.depth {
-        for Part { x, y, width, height } in parts(extent.width, extent.height) {
-            packed.clear();
-            for row in y..y + height {
-                let from = place(&rows, x, row, slice).cast_const();
-                // SAFETY: a part of a row, readable by the contract.
-                packed.extend_from_slice(unsafe { std::slice::from_raw_parts(from, width as usize) });
-            }
-            let [x, y, z] = [first[0] + x, first[1] + y, first[2] + slice];
-            let message =
-                kdArrayWrite { array: array.wire(), stream: way.stream, x, y, z, width, height, data: &packed };
-            shim.session.enqueue(way.context, &message)?;
-        }
-    }
-    Ok(())
-}
-
-/// From an array into the program's memory, and waits for it.
-///
-/// # Safety
-///
-/// The rows are writable.
-unsafe fn fetch(way: Way, array: &Array, first: [u64; 3], rows: Rows, extent: Extent) -> Result<(), CUresult> {
-    let shim = shim()?;
-    for slice in 0..extent.depth {
-        for part in parts(extent.width, extent.height) {
-            let [x, y, z] = [first[0] + part.x, first[1] + part.y, first[2] + slice];
-            let (width, height) = (part.width, part.height);
-            let message = kdArrayRead { array: array.wire(), stream: way.stream, x, y, z, width, height };
-            let data = shim.session.call(way.context, &message)?.data;
-            if data.len() as u64 != width * height {
-                return Err(CUresult::ERROR_UNKNOWN);
-            }
-            for (row, bytes) in data.chunks_exact(width as usize).enumerate() {
-                let to = place(&rows, part.x, part.y + row as u64, slice);
-                // SAFETY: a part of a row, writable by the contract.
-                unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-            }
-        }
+    stream::synchronize_wire(way.stream)?;
+    for (z, y) in (0..extent.depth).flat_map(|z| (0..extent.height).map(move |y| (z, y))) {
+        let row = |rows: &Rows| (rows.address() + z * rows.slice + y * rows.pitch) as usize;
+        let (to, from) = (std::ptr::with_exposed_provenance_mut::<u8>(row(to)), row(from));
+        // SAFETY: one row of each side, valid by the contract; they may be the same.
+        unsafe { to.copy_from(std::ptr::with_exposed_provenance(from), extent.width as usize) };
     }
     Ok(())
 }
@@ -331,19 +282,4 @@ pub(crate) fn array_to_array(
     let (to, from) = (Row::Array(target, target_offset), Row::Array(source, source_offset));
     // SAFETY: no side is the program's memory.
     unsafe { row(&to, &from, size, None) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_cover_every_byte_once() {
-        for (width, height) in [(1, 1), (PIECE, 3), (1000, 700), (PIECE * 2 + 5, 2)] {
-            let covered: u64 = parts(width, height).map(|part| part.width * part.height).sum();
-            assert_eq!(covered, width * height);
-            assert!(parts(width, height).all(|part| part.width * part.height <= PIECE && part.width > 0));
-        }
-        assert_eq!(parts(10, 4).collect::<Vec<_>>(), [Part { x: 0, y: 0, width: 10, height: 4 }]);
-    }
 }

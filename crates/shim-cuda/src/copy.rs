@@ -39,15 +39,6 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// The same side, further on.
-    pub(crate) fn plus(self, bytes: u64) -> Self {
-        match self {
-            Self::Gpu(address) => Self::Gpu(address + bytes),
-            Self::Shared(address) => Self::Shared(address + bytes),
-            Self::Own(address) => Self::Own(address + bytes),
-        }
-    }
-
     fn as_ptr(address: u64) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(address as usize)
     }

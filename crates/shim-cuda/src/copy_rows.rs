@@ -1,22 +1,15 @@
-//! Two- and three-dimensional copies: rows at a pitch on each side, in slices at a distance.
-//!
-//! Rows that follow each other without gap on both sides are one copy. Otherwise each row is one, in order; a copy
-//! into the program's memory fetches the rows with what lies between them and picks them out here, because each fetch
-//! would wait for a reply. Gaps on the program's side are never read or written: they may not be mapped.
+//! Two- and three-dimensional copies: rows at a pitch on each side, in slices at a distance. Here they are described and checked;
+//! `array_copy.rs` does them. Gaps on the program's side are never read or written: they may not be mapped.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUresult, CUstream, Function, memory_type};
 
 use crate::array_copy;
 use crate::border::refuse;
-use crate::copy::{Claim, Side, Wait, among, locate, run};
+use crate::copy::{Claim, Side, Wait, among, locate};
 use crate::graph::capture;
 use crate::handle::object;
-use crate::transfer::{Way, copy_out};
-use crate::{current, stream};
-
-/// Rows are fetched together while all of them with their gaps stay below this many bytes.
-const TOGETHER: u64 = 64 << 20;
+use crate::stream;
 
 /// How much is copied: bytes of a row, rows of a slice, slices.
 #[derive(Clone, Copy)]
@@ -27,6 +20,11 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    /// Of all rows, without gaps.
+    pub(crate) fn bytes(self) -> u64 {
+        self.width * self.height * self.depth
+    }
+
     /// Whether there is nothing to copy.
     pub(crate) fn is_empty(self) -> bool {
         self.width == 0 || self.height == 0 || self.depth == 0
@@ -193,39 +191,11 @@ unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: Wait) 
     }
     // SAFETY: not null, so readable by the contract.
     let copy = unsafe { copy.read_unaligned() };
-    let (target, source, extent) = described(&copy);
-    if !extent.is_empty() && wait == Wait::No && capture::rows(stream, &copy)? {
+    if !described(&copy).2.is_empty() && wait == Wait::No && capture::rows(stream, &copy)? {
         return Ok(());
-    }
-    if [copy.srcMemoryType, copy.dstMemoryType].contains(&memory_type::ARRAY) {
-        // SAFETY: handed on.
-        return unsafe { array_copy::copy(&copy, stream::wire(stream)?, wait) };
     }
     // SAFETY: handed on.
-    unsafe { copy_described(target, source, extent, stream::wire(stream)?, wait) }
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-unsafe fn copy_described(
-    target: Described,
-    source: Described,
-    extent: Extent,
-    stream: u32,
-    wait: Wait,
-) -> Result<(), CUresult> {
-    let way = Way { context: current::wire()?, stream };
-    if extent.is_empty() {
-        return Ok(());
-    }
-    let (target, source) = (target.find(extent)?, source.find(extent)?);
-    for slice in 0..extent.depth {
-        let wait = if slice + 1 == extent.depth { wait } else { Wait::No };
-        // SAFETY: one slice of each side, valid by the contract.
-        unsafe { run_rows(way, target.at(slice), source.at(slice), (extent.width, extent.height), wait) }?;
-    }
-    Ok(())
+    unsafe { array_copy::copy(&copy, stream::wire(stream)?, wait) }
 }
 
 impl Rows {
@@ -235,9 +205,20 @@ impl Rows {
         address
     }
 
-    /// The rows of one slice.
-    fn at(self, slice: u64) -> Self {
-        Self { side: self.side.plus(slice * self.slice), ..self }
+    /// Whether they and their slices follow each other without gaps.
+    pub(crate) fn are_a_range(&self, extent: Extent) -> bool {
+        let Extent { width, height, depth } = extent;
+        (height == 1 || self.pitch == width) && (depth == 1 || self.slice == width * height)
+    }
+
+    /// Whether only the program reaches them.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.side, Side::Own(_))
+    }
+
+    /// Whether the program reaches them.
+    pub(crate) fn is_near(&self) -> bool {
+        !matches!(self.side, Side::Gpu(_))
     }
 }
 
@@ -284,61 +265,6 @@ struct Layout {
     start: u64,
     /// Bytes from the first to the last.
     span: u64,
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-unsafe fn run_rows(
-    way: Way,
-    target: Rows,
-    source: Rows,
-    (width, height): (u64, u64),
-    wait: Wait,
-) -> Result<(), CUresult> {
-    if height == 1 || (target.pitch == width && source.pitch == width) {
-        // SAFETY: rows without gap are one range, valid by the contract.
-        return unsafe { run(way, target.side, source.side, width * height, wait) };
-    }
-    let span = (height - 1) * source.pitch + width;
-    if let (Side::Own(to), Side::Gpu(from)) = (target.side, source.side)
-        && span <= TOGETHER
-        && source.pitch <= 8 * width
-    {
-        // SAFETY: handed on.
-        return unsafe { fetch_rows(way, (to, target.pitch), (from, source.pitch), (width, height)) };
-    }
-    for row in 0..height {
-        let (to, from) = (target.side.plus(row * target.pitch), source.side.plus(row * source.pitch));
-        let wait = if row + 1 == height { wait } else { Wait::No };
-        // SAFETY: one row of each side, valid by the contract.
-        unsafe { run(way, to, from, width, wait) }?;
-    }
-    Ok(())
-}
-
-/// Fetches all rows with their gaps, and picks them out.
-///
-/// # Safety
-///
-/// The target's rows are writable.
-unsafe fn fetch_rows(
-    way: Way,
-    (target, target_pitch): (u64, u64),
-    (source, source_pitch): (u64, u64),
-    (width, height): (u64, u64),
-) -> Result<(), CUresult> {
-    let span = (height - 1) * source_pitch + width;
-    let mut fetched = vec![0u8; span as usize];
-    // SAFETY: the vector has `span` bytes.
-    unsafe { copy_out(way, fetched.as_mut_ptr(), source, span) }?;
-    for row in 0..height {
-        let from = &fetched[(row * source_pitch) as usize..][..width as usize];
-        let to = std::ptr::with_exposed_provenance_mut::<u8>((target + row * target_pitch) as usize);
-        // SAFETY: one row of the target, writable by the contract.
-        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-    }
-    Ok(())
 }
 
 #[cfg(test)]

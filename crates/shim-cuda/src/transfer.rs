@@ -5,16 +5,12 @@
 //! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread;
-
-use katydid_client::threads;
 use katydid_cuda_sys::CUresult;
 use katydid_transport::{Landing, PIECE, Piece, Staging};
 use katydid_wire::message::{kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 
+use crate::helpers::{ALL, Helpers};
 use crate::session::{Shim, shim};
-use crate::stream;
 
 /// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
 /// piece back costs what copying so much once more does.
@@ -25,23 +21,85 @@ const INLINE_OUT: u64 = 16 << 10;
 const COUNT: usize = 4;
 /// Bytes of one frame on a stream link.
 const FRAME: u64 = 1 << 20;
-
-/// Fewest bytes that are worth a thread: it takes some 30 µs to start, in which a core copies a quarter of that.
-const SHARE: u64 = 1 << 20;
-/// Most threads that help to copy at a time, in the whole process: each of them has a seat on the link and a piece.
-const MOST_HELPERS: usize = 7;
-/// As many threads as processors.
-const ALL: usize = usize::MAX;
-/// Their parts begin at pages.
+/// Parts of one range begin at pages.
 const GRAIN: u64 = 64 << 10;
-/// Their stacks, in bytes: they copy, and write frames.
-const STACK: usize = 256 << 10;
 
 /// Where a copy runs: wire ids of context and stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) context: u32,
     pub(crate) stream: u32,
+}
+
+/// How a copy travels.
+pub(crate) enum Road {
+    /// Through pieces of the staging area.
+    Staged(&'static Staging),
+    /// Inside frames.
+    Frames,
+}
+
+impl Road {
+    /// The one for `size` bytes into the GPU, and the most threads that may copy.
+    pub(crate) fn inwards(shim: &'static Shim, size: u64) -> (Self, usize) {
+        match shim.session.staging() {
+            Some(staging) if size > INLINE_IN => (Self::Staged(staging), ALL),
+            _ => (Self::Frames, shim.session.lanes_for(size)),
+        }
+    }
+
+    /// The same for a copy out. Several threads ask for parts while the first is on its way: a link carries many answers at a
+    /// time, each over a connection of its own where there are several.
+    pub(crate) fn outwards(shim: &'static Shim, size: u64) -> (Self, usize) {
+        match shim.session.staging() {
+            Some(staging) if size > INLINE_OUT => (Self::Staged(staging), ALL),
+            _ => (Self::Frames, Some(shim.session.lanes_for(size)).filter(|lanes| *lanes > 0).unwrap_or(ALL)),
+        }
+    }
+
+    /// Most bytes of a part.
+    pub(crate) fn most(&self) -> u64 {
+        match self {
+            Self::Staged(_) => PIECE as u64,
+            Self::Frames => FRAME,
+        }
+    }
+}
+
+/// Fills a piece for the worker: its number, and the offset of its first byte in the area.
+///
+/// # Errors
+///
+/// The session's end.
+pub(crate) fn fill(
+    shim: &Shim,
+    staging: &Staging,
+    size: u64,
+    copy: impl FnOnce(*mut u8),
+) -> Result<(u32, u64), CUresult> {
+    let failed = |error| shim.session.fail("a copy", &error);
+    let piece = staging.take(size as usize).map_err(failed)?;
+    staging.with(piece, copy).map_err(failed)?;
+    Ok((piece.number(), u64::from(piece.number()) * PIECE as u64))
+}
+
+/// Has the worker fill a piece from the offset that `call` is told, then reads it.
+///
+/// # Errors
+///
+/// The session's end; what `call` says.
+pub(crate) fn drain(
+    shim: &Shim,
+    staging: &Staging,
+    size: u64,
+    call: impl FnOnce(u64) -> Result<(), CUresult>,
+    copy: impl FnOnce(*mut u8),
+) -> Result<(), CUresult> {
+    let failed = |error| shim.session.fail("a copy", &error);
+    let piece = staging.take(size as usize).map_err(failed)?;
+    let _given_back = GivenBack { staging, piece };
+    call(u64::from(piece.number()) * PIECE as u64)?;
+    staging.with(piece, copy).map_err(failed)
 }
 
 /// Copies from the program's memory to the GPU.
@@ -51,25 +109,21 @@ pub(crate) struct Way {
 /// `source` is valid for reading `size` bytes.
 pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
     let (shim, source) = (shim()?, Own(source));
-    match shim.session.staging() {
-        Some(staging) if size > INLINE_IN => shared_out(way, size, PIECE as u64, ALL, &|at, length| {
-            let failed = |error| shim.session.fail("a copy", &error);
-            let piece = staging.take(length as usize).map_err(failed)?;
+    let (road, threads) = Road::inwards(shim, size);
+    shared_out(way, size, road.most(), threads, &|at, length| {
+        let (destination, stream) = (target + at, way.stream);
+        if let Road::Staged(staging) = road {
             // SAFETY: inside the source, by the contract; the piece was taken, so nobody else writes it, and has room
             // for `length` bytes, which are at most its size.
             let copy = |start: *mut u8| unsafe { start.copy_from_nonoverlapping(source.at(at), length as usize) };
-            staging.with(piece, copy).map_err(failed)?;
-            let offset = u64::from(piece.number()) * PIECE as u64;
-            let (destination, size) = (target + at, length as u32);
-            let message = kdCopyInStaged { destination, stream: way.stream, offset, size, piece: piece.number() };
-            shim.session.enqueue(way.context, &message)
-        }),
-        _ => shared_out(way, size, FRAME, shim.session.lanes_for(size), &|at, length| {
-            // SAFETY: inside the source, by the contract.
-            let data = unsafe { std::slice::from_raw_parts(source.at(at), length as usize) };
-            shim.session.enqueue(way.context, &kdCopyIn { destination: target + at, stream: way.stream, data })
-        }),
-    }
+            let (piece, offset) = fill(shim, staging, length, copy)?;
+            let message = kdCopyInStaged { destination, stream, offset, size: length as u32, piece };
+            return shim.session.enqueue(way.context, &message);
+        }
+        // SAFETY: inside the source, by the contract.
+        let data = unsafe { std::slice::from_raw_parts(source.at(at), length as usize) };
+        shim.session.enqueue(way.context, &kdCopyIn { destination, stream, data })
+    })
 }
 
 /// Copies from the GPU to the program's memory, and waits for it.
@@ -79,29 +133,20 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
 /// `target` is valid for writing `size` bytes.
 pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
     let (shim, target) = (shim()?, Own(target));
-    match shim.session.staging() {
-        Some(staging) if size > INLINE_OUT => shared_out(way, size, PIECE as u64, ALL, &|at, length| {
-            let failed = |error| shim.session.fail("a copy", &error);
-            let piece = staging.take(length as usize).map_err(failed)?;
-            let _given_back = GivenBack { staging, piece };
-            let offset = u64::from(piece.number()) * PIECE as u64;
-            let (source, size) = (source + at, length as u32);
-            shim.session.call(way.context, &kdCopyOutStaged { source, size, stream: way.stream, offset })?;
+    let (road, threads) = Road::outwards(shim, size);
+    shared_out(way, size, road.most(), threads, &|at, length| {
+        let (source, size, stream) = (source + at, length as u32, way.stream);
+        let to = target.at(at).cast_mut();
+        if let Road::Staged(staging) = road {
+            let message = |offset| kdCopyOutStaged { source, size, stream, offset };
+            let call = |offset| shim.session.call(way.context, &message(offset)).map(drop);
             // SAFETY: inside the target, by the contract; the worker has written `length` bytes of our piece.
-            let copy =
-                |start: *mut u8| unsafe { start.copy_to_nonoverlapping(target.at(at).cast_mut(), length as usize) };
-            staging.with(piece, copy).map_err(failed)
-        }),
-        // Several threads ask for parts while the first is on its way: a link carries many answers at a time, each over a
-        // connection of its own where there are several.
-        _ => {
-            let threads = Some(shim.session.lanes_for(size)).filter(|lanes| *lanes > 0).unwrap_or(ALL);
-            shared_out(way, size, FRAME, threads, &|at, length| {
-                // SAFETY: inside the target, by the contract.
-                unsafe { copy_out_inline(shim, way, target.at(at).cast_mut(), source + at, length as u32) }
-            })
+            let copy = |start: *mut u8| unsafe { start.copy_to_nonoverlapping(to, length as usize) };
+            return drain(shim, staging, length, call, copy);
         }
-    }
+        // SAFETY: inside the target, by the contract.
+        unsafe { copy_out_inline(shim, way, to, source, size) }
+    })
 }
 
 /// # Safety
@@ -128,14 +173,14 @@ impl Drop for GivenBack<'_> {
 
 /// Memory of the program, of which several threads copy different parts.
 #[derive(Clone, Copy)]
-struct Own(*const u8);
+pub(crate) struct Own(pub(crate) *const u8);
 
 // SAFETY: it is an address; whoever goes to it says why that is sound.
 unsafe impl Sync for Own {}
 
 impl Own {
     /// The address `offset` bytes further on.
-    fn at(self, offset: u64) -> *const u8 {
+    pub(crate) fn at(self, offset: u64) -> *const u8 {
         self.0.wrapping_add(offset as usize)
     }
 }
@@ -144,53 +189,14 @@ impl Own {
 type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
 /// Runs `step` for each part of `size` bytes, none larger than `most`: by this thread and as many others as pay, up to
-/// `threads` in all. Their order does not matter to anybody, since all of them lie between the same two calls of this thread.
+/// `threads` in all.
 fn shared_out(way: Way, size: u64, most: u64, threads: usize, step: Step<'_>) -> Result<(), CUresult> {
-    // A thread's own default stream is, on the wire too, that of whoever names it.
-    let wanted = if stream::is_of_thread(way.stream) { 0 } else { (size / SHARE).saturating_sub(1) };
-    // More than there are processors are no help but on a network.
-    let helpful = if threads == ALL { threads::processors() } else { threads }.saturating_sub(1);
-    let helpers = Helpers::take(wanted.min(helpful as u64) as usize);
-    let each = size.div_ceil(helpers.0 as u64 + 1).next_multiple_of(GRAIN).min(most);
-    let next = AtomicU64::new(0);
-    let work = || {
-        loop {
-            let at = next.fetch_add(each, Ordering::Relaxed);
-            if at >= size {
-                return Ok(());
-            }
-            step(at, each.min(size - at))?;
-        }
-    };
-    thread::scope(|scope| {
-        // Without another thread, this one does more.
-        let help = (0..helpers.0).map_while(|_| threads::start_in(scope, "katydid copy", STACK, work).ok());
-        let help: Vec<_> = help.collect();
-        let own = work();
-        help.into_iter().fold(own, |so_far, thread| so_far.and(thread.join().unwrap_or(Err(CUresult::ERROR_UNKNOWN))))
+    let helpers = Helpers::for_copy(way, size, threads);
+    let each = size.div_ceil(helpers.threads()).next_multiple_of(GRAIN).min(most).max(1);
+    helpers.run(size.div_ceil(each), &|index| {
+        let at = index * each;
+        step(at, each.min(size - at))
     })
-}
-
-/// Threads that this copy may start.
-struct Helpers(usize);
-
-/// Those that other copies have.
-static HELPERS: AtomicUsize = AtomicUsize::new(0);
-
-impl Helpers {
-    /// As many as are left of `wanted`.
-    fn take(wanted: usize) -> Self {
-        let before = HELPERS.fetch_add(wanted, Ordering::Relaxed);
-        let granted = wanted.min(MOST_HELPERS.saturating_sub(before));
-        HELPERS.fetch_sub(wanted - granted, Ordering::Relaxed);
-        Self(granted)
-    }
-}
-
-impl Drop for Helpers {
-    fn drop(&mut self) {
-        HELPERS.fetch_sub(self.0, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -201,7 +207,7 @@ mod tests {
 
     #[test]
     fn parts_cover_everything_once_whoever_does_them() {
-        for (size, stream) in [(1, 0), (3 * SHARE + 5, 0), (3 * SHARE + 5, 2), (9 * PIECE as u64 + 1, 7)] {
+        for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * PIECE as u64 + 1, 7)] {
             let seen = Mutex::new(Vec::new());
             shared_out(Way { context: 1, stream }, size, PIECE as u64, ALL, &|at, length| {
                 seen.lock().unwrap().push((at, length));
@@ -226,12 +232,5 @@ mod tests {
             if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
         });
         assert_eq!(failed, Err(CUresult::ERROR_UNKNOWN));
-    }
-
-    #[test]
-    fn helpers_are_limited_together() {
-        let some = Helpers::take(MOST_HELPERS - 1);
-        let (one, none) = (Helpers::take(MOST_HELPERS), Helpers::take(1));
-        assert!(some.0 + one.0 + none.0 <= MOST_HELPERS);
     }
 }

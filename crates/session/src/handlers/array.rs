@@ -1,11 +1,10 @@
 //! Arrays: made, ended, and copied from and to.
 //!
-//! The driver checks extents and places; here only what could reach memory of the worker is checked, and the sizes of
-//! data in frames.
+//! The driver checks extents and places; here only what could reach memory of the worker is checked. Rows that come from the
+//! program's own memory, or go there, are in `rows.rs`.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{
@@ -13,11 +12,11 @@ use katydid_cuda_sys::{
     CUarrayMapInfo, CUresult, CUstream, memory_type,
 };
 use katydid_wire::array_map::Change;
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdArrayCopy, kdArrayCreate, kdArrayCreateReply, kdArrayDestroy, kdArrayDestroyReply, kdArrayMap, kdArrayMapReply,
-    kdArrayNeeds, kdArrayNeedsReply, kdArrayRead, kdArrayReadReply, kdArraySparse, kdArraySparseReply, kdArrayWrite,
-    kdMipmapCreate, kdMipmapCreateReply, kdMipmapLevel, kdMipmapLevelReply,
+    kdArrayNeeds, kdArrayNeedsReply, kdArraySparse, kdArraySparseReply, kdMipmapCreate, kdMipmapCreateReply,
+    kdMipmapLevel, kdMipmapLevelReply,
 };
 
 use super::{Called, Detached, Enqueued, done};
@@ -25,9 +24,6 @@ use crate::arrays::Held;
 use crate::ask::ask;
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
-
-/// Bytes of a reply that describe the data.
-const LENGTH: usize = 4;
 
 /// What the texels of a descriptor take; the largest texel where the format is not known here.
 fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
@@ -236,88 +232,8 @@ pub(crate) fn kdArrayMap(session: &mut Session, head: &FrameHead, message: kdArr
     done(kdArrayMapReply {})
 }
 
-/// Rows of `width` bytes without gaps, as many as `height`, and the number of their bytes.
-fn rows(width: u64, height: u64) -> Option<usize> {
-    usize::try_from(width.checked_mul(height)?).ok()
-}
-
-/// A copy of one slice between an array and packed rows of the worker.
-fn slice_copy(array: CUarray, [x, y, z]: [u64; 3], width: u64, height: u64) -> CUDA_MEMCPY3D {
-    CUDA_MEMCPY3D {
-        srcXInBytes: x as usize,
-        srcY: y as usize,
-        srcZ: z as usize,
-        srcMemoryType: memory_type::ARRAY,
-        srcArray: array,
-        dstMemoryType: memory_type::HOST,
-        dstPitch: width as usize,
-        dstHeight: height as usize,
-        WidthInBytes: width as usize,
-        Height: height as usize,
-        Depth: 1,
-        ..CUDA_MEMCPY3D::default()
-    }
-}
-
-/// Copies the frame's rows into an array. The driver has read them when it returns.
-pub(crate) fn kdArrayWrite(session: &mut Session, head: &FrameHead, message: kdArrayWrite<'_>) -> Enqueued {
-    let kdArrayWrite { array, x, y, z, width, height, data, .. } = message;
-    if rows(width, height) != Some(data.len()) {
-        return Err(SessionError::DamagedPart {
-            message: "kdArrayWrite",
-            part: "data",
-            reason: format!("{} bytes are not {height} rows of {width}", data.len()),
-        }
-        .into());
-    }
-    let array = session.tables.arrays.array(array)?;
-    let stream: CUstream = session.handle(head, message.stream)?;
-    let copy = CUDA_MEMCPY3D {
-        srcMemoryType: memory_type::HOST,
-        srcHost: data.as_ptr().cast(),
-        srcPitch: width as usize,
-        srcHeight: height as usize,
-        dstXInBytes: x as usize,
-        dstY: y as usize,
-        dstZ: z as usize,
-        dstMemoryType: memory_type::ARRAY,
-        dstArray: array,
-        WidthInBytes: width as usize,
-        Height: height as usize,
-        Depth: 1,
-        ..CUDA_MEMCPY3D::default()
-    };
-    // SAFETY: the rows are readable for the call; being pageable memory, they are not read after it.
-    Ok(unsafe { session.driver().cuMemcpy3DAsync_v2(&raw const copy, stream) })
-}
-
-/// Copies rows of an array into the reply.
-pub(crate) fn kdArrayRead(session: &mut Session, head: &FrameHead, message: kdArrayRead) -> Detached<kdArrayReadReply> {
-    let kdArrayRead { x, y, z, width, height, .. } = message;
-    let Some(size) = rows(width, height).filter(|size| *size <= MAX_PAYLOAD - LENGTH) else {
-        return Err(SessionError::BadRange { what: "one reply", address: width, size: height }.into());
-    };
-    let array = session.tables.arrays.array(message.array)?;
-    let stream: CUstream = session.handle(head, message.stream)?;
-    Ok(Box::new(move |driver| {
-        let mut data = vec![0_u8; size];
-        let mut copy = slice_copy(array, [x, y, z], width, height);
-        copy.dstHost = data.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the vector has room for all rows and outlives the wait below.
-        let mut status = unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) };
-        if status == CUresult::SUCCESS {
-            // SAFETY: takes a handle from the driver.
-            status = unsafe { driver.cuStreamSynchronize(stream) };
-        }
-        if status != CUresult::SUCCESS {
-            data.clear();
-        }
-        (status, kdArrayReadReply { data })
-    }))
-}
-
 /// Bytes from the first to the last of a side that is memory; None beyond all bounds.
-fn span(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
+pub(super) fn span(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
     let slices = (depth - 1).checked_mul(pitch.checked_mul(rows)?)?;
     slices.checked_add((height - 1).checked_mul(pitch)?)?.checked_add(width)
 }

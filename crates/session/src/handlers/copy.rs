@@ -4,8 +4,6 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::sync::Arc;
-
 use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_driver::Driver;
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
@@ -13,12 +11,11 @@ use katydid_wire::message::{
     kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutReply, kdCopyOutStaged, kdCopyOutStagedReply,
 };
 
-use super::{Detached, Enqueued};
-use crate::fault::{Fault, SessionError};
+use super::{Detached, Enqueued, pieces};
+use crate::fault::SessionError;
 use crate::host_memory::pointer;
 use crate::session::Session;
 use crate::spare;
-use crate::staged::StagingArea;
 
 /// Bytes of a reply that describe the data.
 const LENGTH: usize = 4;
@@ -44,29 +41,13 @@ pub(crate) fn kdCopyIn(session: &mut Session, head: &FrameHead, message: kdCopyI
 
 /// Copies a staged piece to the device, and gives the piece back when the copy is done.
 pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: kdCopyInStaged) -> Enqueued {
-    let size = u64::from(message.size);
-    let driver = Arc::clone(&session.shared.driver);
-    let context = session.current;
-    let (address, piece) = area(session)?.locate(message.offset, size)?;
-    if piece != message.piece as usize {
-        return Err(bad_piece(message.offset, size));
-    }
-    let ready = session.reach.check(message.destination, size).and_then(|()| session.handle(head, message.stream));
-    let area = area(session)?;
-    area.register(&driver, context, piece);
-    let stream: CUstream = match ready {
-        Ok(stream) => stream,
-        Err(fault) => {
-            // The program waits for the piece whatever became of the copy.
-            let _ = area.release_now(&driver, CUstream::NULL, piece);
-            return Err(fault);
-        }
-    };
-    let source = pointer(address).cast_const().cast();
-    // SAFETY: the source lies in the staging area, which is mapped as long as the link.
-    let copied = unsafe { driver.cuMemcpyHtoDAsync_v2(message.destination, source, message.size as usize, stream) };
-    let released = area.release_after(&driver, stream, piece);
-    Ok(copied.ok().and(released).err().unwrap_or(CUresult::SUCCESS))
+    let kdCopyInStaged { destination, stream, offset, size, piece } = message;
+    let bytes = u64::from(size);
+    let ready = |session: &mut Session| session.reach.check(destination, bytes);
+    pieces::copy_in(session, head, stream, (offset, bytes, piece), ready, |driver, (), source, stream| {
+        // SAFETY: the source lies in the staging area, which is mapped as long as the link; the target is the session's.
+        unsafe { driver.cuMemcpyHtoDAsync_v2(destination, source, size as usize, stream) }
+    })
 }
 
 /// Copies device memory into the reply.
@@ -96,14 +77,10 @@ pub(crate) fn kdCopyOutStaged(
 ) -> Detached<kdCopyOutStagedReply> {
     let size = u64::from(message.size);
     session.reach.check(message.source, size)?;
-    let driver = Arc::clone(&session.shared.driver);
-    let context = session.current;
-    let area = area(session)?;
-    let (address, piece) = area.locate(message.offset, size)?;
-    area.register(&driver, context, piece);
+    let target = pieces::place(session, message.offset, size)?;
     let stream: CUstream = session.handle(head, message.stream)?;
     Ok(Box::new(move |driver| {
-        let status = copy_out(driver, pointer(address), message.source, message.size as usize, stream);
+        let status = copy_out(driver, pointer(target), message.source, message.size as usize, stream);
         (status, kdCopyOutStagedReply {})
     }))
 }
@@ -117,13 +94,4 @@ fn copy_out(driver: &Driver, to: *mut u8, source: u64, size: usize, stream: CUst
     }
     // SAFETY: takes a handle from the driver.
     unsafe { driver.cuStreamSynchronize(stream) }
-}
-
-/// The staging area; a stream link has none.
-fn area(session: &mut Session) -> Result<&mut StagingArea, Fault> {
-    session.staging.as_mut().ok_or_else(|| bad_piece(0, 0))
-}
-
-fn bad_piece(address: u64, size: u64) -> Fault {
-    SessionError::BadRange { what: "a staged piece", address, size }.into()
 }

@@ -13,9 +13,9 @@ use katydid_keep::{Ahead as _, CaptureOptions, Progress, Taken as _};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     cuStreamCreate, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2, kdAddressFree, kdAddressReserve, kdArrayCreate,
-    kdArrayRead, kdArrayWrite, kdContextReset, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdHostPull,
-    kdHostPush, kdHostRegister, kdHostUnregister, kdImagePiece, kdLaunch, kdMemoryCreate, kdMemoryMap, kdMemoryRelease,
-    kdMemorySetAccess, kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel, kdModuleFunction, kdModuleGlobal, kdModuleLoad,
+    kdContextReset, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdHostPull, kdHostPush, kdHostRegister,
+    kdHostUnregister, kdImagePiece, kdLaunch, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdMemorySetAccess,
+    kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdRowsIn, kdRowsOut,
 };
 use tempfile::TempDir;
 
@@ -152,7 +152,17 @@ impl Stage {
         assert_eq!(self.call(&array).status, 0);
         for z in 0..3 {
             let data = noise(10 + z, 4000);
-            self.enqueue(&kdArrayWrite { array: 1, stream: 1, x: 0, y: 0, z, width: 200, height: 20, data: &data });
+            self.enqueue(&kdRowsIn {
+                array: 1,
+                stream: 1,
+                x: 0,
+                y: 0,
+                z,
+                pitch: 0,
+                width: 200,
+                height: 20,
+                data: &data,
+            });
         }
         let mipmap = kdMipmapCreate {
             mipmap: 2,
@@ -167,7 +177,7 @@ impl Stage {
         assert_eq!(self.call(&mipmap).status, 0);
         assert_eq!(self.call(&kdMipmapLevel { array: 3, mipmap: 2, level: 1 }).status, 0);
         let data = noise(20, 128 * 4);
-        self.enqueue(&kdArrayWrite { array: 3, stream: 1, x: 0, y: 0, z: 0, width: 128, height: 4, data: &data });
+        self.enqueue(&kdRowsIn { array: 3, stream: 1, x: 0, y: 0, z: 0, pitch: 0, width: 128, height: 4, data: &data });
     }
 
     /// A block that is mapped in two halves, of which only the first may be touched.
@@ -201,10 +211,10 @@ impl Stage {
         let expected: Vec<u8> = [5 + runs, 5 + runs, 77].into_iter().flat_map(u32::to_le_bytes).collect();
         assert_eq!(told, expected);
         for z in 0..3 {
-            let read = kdArrayRead { array: 1, stream: 1, x: 0, y: 0, z, width: 200, height: 20 };
+            let read = kdRowsOut { array: 1, stream: 1, x: 0, y: 0, z, pitch: 0, width: 200, height: 20 };
             assert_eq!(self.reply(&read).data, noise(10 + z, 4000), "slice {z}");
         }
-        let read = kdArrayRead { array: 3, stream: 1, x: 0, y: 0, z: 0, width: 128, height: 4 };
+        let read = kdRowsOut { array: 3, stream: 1, x: 0, y: 0, z: 0, pitch: 0, width: 128, height: 4 };
         assert_eq!(self.reply(&read).data, noise(20, 128 * 4));
         assert_eq!(self.read(OWN + 100, 1000), noise(30, 1000));
         assert_eq!(self.read(OWN + 4 * GRANULE + 100, 1000), noise(30 + GRANULE, 1000));

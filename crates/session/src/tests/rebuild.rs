@@ -311,8 +311,8 @@ fn go_on(stage: &mut Stage, [variable, of_library, texture, condition]: [u64; 4]
         say(stage, &mut log, &kdCopyOut { source: to, size: 4, stream: 3 });
     }
     let texels = [1_u32, 42, 3, 4].map(u32::to_le_bytes).concat();
-    stage.enqueue(&kdArrayWrite { array: 1, stream: 0, x: 0, y: 0, z: 0, width: 16, height: 1, data: &texels });
-    say(stage, &mut log, &kdArrayRead { array: 1, stream: 0, x: 0, y: 0, z: 0, width: 16, height: 1 });
+    stage.enqueue(&kdRowsIn { array: 1, stream: 0, x: 0, y: 0, z: 0, pitch: 0, width: 16, height: 1, data: &texels });
+    say(stage, &mut log, &kdRowsOut { array: 1, stream: 0, x: 0, y: 0, z: 0, pitch: 0, width: 16, height: 1 });
     let params = [DEVICE.to_le_bytes(), texture.to_le_bytes()].concat();
     start(stage, (2, 0), 0, &params);
     say(stage, &mut log, &kdCopyOut { source: DEVICE, size: 4, stream: 0 });
