@@ -20,16 +20,18 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test that is not a program on all ways.
 type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
 
-const DRIVERS: [(&str, Test); 4] = [
+const DRIVERS: [(&str, Test); 5] = [
     ("a_library_is_named_outright", named),
     ("what_was_tried_is_said", said),
     ("a_program_without_a_loader_gets_our_library", without_loader),
     ("a_queue_of_the_device_itself_is_refused_where_it_has_none", device_queue),
+    ("logs_of_compilers_come_through_unchanged", logs),
 ];
 /// Names drivers' libraries.
 const VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
-/// A small program.
+/// A small program, and one that prints what a compiler says.
 const SMALL: &str = "vector_add";
+const LOGS: &str = "logs_and_names";
 
 /// Without Katydid.
 const DIRECT: Way = Way::Direct { name: "direct", folder: None };
@@ -94,13 +96,18 @@ fn one(places: &Places, way: &Way, name: &str) -> Result<(), Failed> {
 }
 
 fn outcome_of(places: &Places, way: &Way, name: &str) -> Result<Outcome, Failed> {
+    Ok(run(&mut with_driver(places, way, name), LIMIT)?)
+}
+
+/// The command of a program that finds what it needs on a way.
+fn with_driver(places: &Places, way: &Way, name: &str) -> Command {
     let mut command: Command = way.command(places, &program(places, name));
     // The loader is needed on every way; the driver is the server's but on the direct one.
     match way {
         Way::Direct { .. } => drop(command.envs(driver(places))),
         _ => drop(command.env("LD_LIBRARY_PATH", libraries(places))),
     }
-    Ok(run(&mut command, LIMIT)?)
+    command
 }
 
 /// A program with a server of its own, whose workers see these variables beside the driver's.
@@ -128,6 +135,25 @@ fn said(places: &Places) -> Result<(), Box<dyn Error>> {
     let is_said =
         ["no OpenCL driver works here (/no/such.so:", VARIABLE].iter().all(|word| outcome.errors().contains(word));
     if outcome.status.success() || !is_said { Err(outcome.errors().into()) } else { Ok(()) }
+}
+
+/// All that a compiler says of a wrong program and of an odd one, but for the name of its own file, is what it says natively.
+fn logs(places: &Places) -> Result<(), Box<dyn Error>> {
+    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let [shm, tcp] = Way::through(&server);
+    let of = |way: &Way| -> Result<String, Box<dyn Error>> {
+        let mut command = with_driver(places, way, LOGS);
+        let outcome = run(command.arg("whole"), LIMIT)?;
+        if outcome.status.success() { Ok(outcome.text()) } else { Err(outcome.errors().into()) }
+    };
+    let native = of(&DIRECT)?;
+    for way in [shm, tcp] {
+        let through = of(&way)?;
+        if through != native {
+            return Err(format!("natively:\n{native}over {way}:\n{through}").into());
+        }
+    }
+    Ok(())
 }
 
 /// Our library stands where a loader would: the program is linked with that name.

@@ -35,7 +35,7 @@ struct Subject {
     path: &'static str,
     /// What is measured. Copies are part of `katydid bench opencl`.
     arguments: &'static [&'static str],
-    /// On PoCL besides: no search for the best size of launches, in which processors spend minutes.
+    /// On PoCL besides: no search for the best size of launches, in which processors spend minutes. One takes some 10 ms so.
     of_processors: &'static [&'static str],
     read: fn(&str) -> BTreeMap<String, f64>,
 }
@@ -53,7 +53,7 @@ const SUBJECTS: [Subject; 2] = [
         name: "hashcat",
         path: "hashcat/hashcat",
         arguments: &["--benchmark", "-m", "0", "--force", "--machine-readable", "--backend-ignore-cuda"],
-        of_processors: &["-n", "64", "-u", "256", "-T", "1"],
+        of_processors: &["-n", "1024", "-u", "1024", "-T", "1"],
         read: speeds,
     },
 ];

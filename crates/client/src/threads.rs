@@ -4,6 +4,7 @@
 use std::io;
 use std::num::NonZero;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// Starts a thread with a stack of `stack` bytes that takes no signals.
@@ -29,6 +30,96 @@ pub fn start_in<'scope, T: Send + 'scope>(
 ) -> io::Result<ScopedJoinHandle<'scope, T>> {
     let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
     with_signals_blocked(|| builder.spawn_scoped(scope, body))
+}
+
+/// Fewest bytes that are worth a thread: it takes some 30 µs to start, in which a core copies a quarter of that.
+const SHARE: u64 = 1 << 20;
+/// Most threads that help to copy at a time, in the whole process: each of them has a seat on the link and a piece.
+const MOST_HELPERS: usize = 7;
+/// Parts of a copy begin at pages.
+const GRAIN: u64 = 64 << 10;
+/// Stacks of threads that help, in bytes: they copy, and write frames.
+const STACK: usize = 256 << 10;
+
+/// Threads that a copy may start besides the one that it has.
+#[derive(Debug)]
+pub struct Helpers(usize);
+
+/// Those that other copies have.
+static HELPERS: AtomicUsize = AtomicUsize::new(0);
+
+impl Helpers {
+    /// As many as are worth it for so many bytes, of those that others have left: `threads` in all at most, with the one that
+    /// a copy has.
+    #[must_use]
+    pub fn for_bytes(size: u64, threads: usize) -> Self {
+        Self::take((size / SHARE).min(threads as u64).saturating_sub(1) as usize)
+    }
+
+    /// None.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(0)
+    }
+
+    fn take(wanted: usize) -> Self {
+        let before = HELPERS.fetch_add(wanted, Ordering::Relaxed);
+        let granted = wanted.min(MOST_HELPERS.saturating_sub(before));
+        HELPERS.fetch_sub(wanted - granted, Ordering::Relaxed);
+        Self(granted)
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0
+    }
+
+    /// Starts them, as many as the system gives; each does `work`.
+    pub fn start<'scope, T: Send + 'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        work: impl Fn() -> T + Send + Copy + 'scope,
+    ) -> Vec<ScopedJoinHandle<'scope, T>> {
+        (0..self.0).map_while(|_| start_in(scope, "katydid copy", STACK, work).ok()).collect()
+    }
+
+    /// Runs `step` with offset and length of each part of `size` bytes, none larger than `most`: by this thread and the
+    /// others. Their order matters to nobody.
+    ///
+    /// # Errors
+    ///
+    /// The first of each thread, of which one is told; `lost` if a thread did not come to its end.
+    pub fn share_out<E: Send + Copy>(
+        &self,
+        (size, most): (u64, u64),
+        lost: E,
+        step: &(dyn Fn(u64, u64) -> Result<(), E> + Sync),
+    ) -> Result<(), E> {
+        let each = size.div_ceil(self.0 as u64 + 1).next_multiple_of(GRAIN).min(most);
+        let next = AtomicU64::new(0);
+        let work = || {
+            loop {
+                let at = next.fetch_add(each, Ordering::Relaxed);
+                if at >= size {
+                    return Ok(());
+                }
+                step(at, each.min(size - at))?;
+            }
+        };
+        thread::scope(|scope| {
+            // Without another thread, this one does more.
+            let help = self.start(scope, work);
+            let own = work();
+            help.into_iter().fold(own, |so_far, thread| so_far.and(thread.join().unwrap_or(Err(lost))))
+        })
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        HELPERS.fetch_sub(self.0, Ordering::Relaxed);
+    }
 }
 
 /// How many threads of this process can run at a time.
@@ -62,6 +153,22 @@ mod tests {
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &mut mask);
             (1..32).filter(|signal| libc::sigismember(&mask, *signal) == 1).count()
         }
+    }
+
+    #[test]
+    fn helpers_are_limited_together_and_given_back() {
+        let some = Helpers::take(MOST_HELPERS - 1);
+        let (one, none) = (Helpers::take(MOST_HELPERS), Helpers::take(1));
+        assert!(some.0 + one.0 + none.0 <= MOST_HELPERS);
+        assert_eq!((Helpers::none().count(), Helpers::for_bytes(SHARE, 9).count()), (0, 0));
+        assert!(Helpers::for_bytes(100 * SHARE, 3).count() < 3);
+    }
+
+    #[test]
+    fn a_part_that_fails_is_the_failure_of_all() {
+        let helpers = Helpers::take(2);
+        let odd = |at: u64, _: u64| if at == 2 * GRAIN { Err(at) } else { Ok(()) };
+        assert_eq!(helpers.share_out((9 * GRAIN, GRAIN), 0, &odd), Err(2 * GRAIN));
     }
 
     #[test]

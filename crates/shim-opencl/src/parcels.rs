@@ -154,7 +154,7 @@ pub(crate) unsafe fn write(transfer: &Transfer, queue: u32, event: u32, waits: &
     let shim = shim()?;
     let Some(parcel) = shim.parcels.take(shim, transfer.rows.len()) else { return Ok(false) };
     // SAFETY: the rows are readable by the contract; the block has room for them, and nobody else has it.
-    unsafe { transfer.rows.copy_to(parcel.start()) };
+    unsafe { transfer.rows.copy_wide(parcel.start(), false) };
     parcel.word().store(1, Ordering::Release);
     (parcel.start() as u64).put(waits);
     (parcel.word_place() as u64).put(waits);
@@ -200,7 +200,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order, blocking: bool) ->
 /// The target is writable, and the command has ended.
 pub(crate) unsafe fn fetch(parcel: Parcel, target: &crate::rows::Rows) -> Result<(), Code> {
     // SAFETY: by the contract; the block has as many bytes as the rows, and the driver has done with it.
-    unsafe { target.copy_from(parcel.start()) };
+    unsafe { target.copy_wide(parcel.start(), true) };
     drop_of_failed(parcel)
 }
 

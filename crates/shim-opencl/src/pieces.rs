@@ -5,10 +5,12 @@
 //! command whose times are kept is not cut ([`crate::parcels`]).
 #![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
 
-use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use katydid_client::threads::{Helpers, processors};
 use katydid_opencl_sys::Code;
 use katydid_transport::{PIECE, Piece, Staging};
 use katydid_wire::codec::Field as _;
@@ -27,7 +29,7 @@ const LEAST: usize = 128 << 10;
 const PARTS: usize = 8;
 /// Parts begin at pages.
 const GRAIN: usize = 4096;
-/// Parts of a read that are under way.
+/// Parts of a read that are under way, besides those that threads copy.
 const UNDER_WAY: usize = 3;
 /// How long a write waits for a piece before it travels otherwise, and between two looks.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -135,15 +137,12 @@ struct Part {
 struct Pieces<'a> {
     staging: &'a Staging,
     all: Vec<Piece>,
-    /// Those that no part uses.
-    free: Vec<Piece>,
 }
 
 impl<'a> Pieces<'a> {
-    /// Of so many bytes each.
-    fn take(staging: &'a Staging, each: usize) -> Self {
-        let all: Vec<Piece> = (0..UNDER_WAY).map_while(|_| staging.try_take(each)).collect();
-        Self { staging, free: all.clone(), all }
+    /// So many at most, of so many bytes each.
+    fn take(staging: &'a Staging, most: usize, each: usize) -> Self {
+        Self { staging, all: (0..most).map_while(|_| staging.try_take(each)).collect() }
     }
 }
 
@@ -155,51 +154,101 @@ impl Drop for Pieces<'_> {
 
 /// Reads and waits; false if it may not travel so, or no piece is free.
 ///
+/// This thread begins the parts in their order, and others copy what has come to its place: one core copies slower than
+/// a device reads.
+///
 /// # Safety
 ///
 /// The rows are writable.
 pub(crate) unsafe fn read(transfer: &Transfer, order: &Order) -> Result<bool, Code> {
     let shim = shim()?;
     let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
-    let each = part(transfer.rows.len());
+    let size = transfer.rows.len();
+    let each = part(size);
     let Some(parts) = parts(transfer, each) else { return Ok(false) };
     let longest = parts.iter().map(|part| part.rows.len()).max().unwrap_or(each);
-    let mut pieces = Pieces::take(staging, longest);
+    let helpers = Helpers::for_bytes(size as u64, processors());
+    let pieces = Pieces::take(staging, UNDER_WAY + helpers.count(), longest);
     if pieces.all.is_empty() {
         return Ok(false);
     }
-    let (mut under_way, mut outcome) = (VecDeque::new(), Ok(()));
-    for (number, one) in parts.iter().enumerate() {
-        if pieces.free.is_empty() {
+    let ((begin_one, begun), (give, free)) = (channel(), channel());
+    for piece in &pieces.all {
+        let _ = give.send(*piece);
+    }
+    let begun = Mutex::new(begun);
+    // Lands parts until there are no more; whatever happens to one, the others are waited for, since drivers write to pieces.
+    let land_all = || {
+        let mut outcome = Ok(());
+        while let Some(part) = next(&begun) {
             // SAFETY: handed on.
-            outcome = unsafe { land(shim, &mut under_way, &mut pieces) };
+            outcome = outcome.and(unsafe { land(shim, staging, &part) });
+            let _ = give.send(part.piece);
         }
-        let ends = (number == 0, number + 1 == parts.len());
-        match outcome.and_then(|()| begin(shim, &mut pieces, one, order, ends)) {
-            Ok(part) => under_way.push_back(part),
-            Err(code) => {
-                outcome = Err(code);
-                break;
+        outcome
+    };
+    thread::scope(|scope| {
+        let help = helpers.start(scope, land_all);
+        let mut outcome = Ok(());
+        for (number, one) in parts.iter().enumerate() {
+            if help.is_empty() && outcome.is_ok() {
+                // SAFETY: handed on.
+                outcome = unsafe { land_if_full(shim, staging, (&begun, &free, &give)) };
+            }
+            let ends = (number == 0, number + 1 == parts.len());
+            let part = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
+            match part.and_then(|piece| begin(shim, piece, one, order, ends)) {
+                Ok(part) => drop(begin_one.send(part)),
+                Err(code) => {
+                    outcome = Err(code);
+                    break;
+                }
             }
         }
+        drop(begin_one);
+        if help.is_empty() {
+            outcome = outcome.and(land_all());
+        }
+        let lost = Err(Code::OUT_OF_RESOURCES);
+        help.into_iter().fold(outcome, |so_far, thread| so_far.and(thread.join().unwrap_or(lost)))
+    })
+    .map(|()| true)
+}
+
+/// The next part that was begun; none when there will be no more.
+fn next(begun: &Mutex<Receiver<Part>>) -> Option<Part> {
+    begun.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}
+
+/// Of a thread that does everything itself: lands the oldest part if no piece is free.
+///
+/// # Safety
+///
+/// The rows of parts are writable.
+unsafe fn land_if_full(
+    shim: &Shim,
+    staging: &Staging,
+    (begun, free, give): (&Mutex<Receiver<Part>>, &Receiver<Piece>, &Sender<Piece>),
+) -> Result<(), Code> {
+    if let Ok(piece) = free.try_recv() {
+        let _ = give.send(piece);
+        return Ok(());
     }
-    // What is under way is waited for whatever happened: drivers write to its pieces.
-    while !under_way.is_empty() {
-        // SAFETY: handed on.
-        outcome = outcome.and(unsafe { land(shim, &mut under_way, &mut pieces) });
-    }
-    outcome.map(|()| true)
+    let Some(part) = next(begun) else { return Ok(()) };
+    // SAFETY: handed on.
+    let landed = unsafe { land(shim, staging, &part) };
+    let _ = give.send(part.piece);
+    landed
 }
 
 /// Begins to read a part, which may be the first or the last.
 fn begin(
     shim: &Shim,
-    pieces: &mut Pieces<'_>,
+    piece: Piece,
     one: &Transfer,
     order: &Order,
     (is_first, is_last): (bool, bool),
 ) -> Result<Part, Code> {
-    let piece = pieces.free.pop().ok_or(Code::OUT_OF_RESOURCES)?;
     let part = Part { piece, landing: shim.landings.number(), rows: one.rows };
     let mut waits = if is_first { one.arguments(order) } else { one.alone() };
     (piece.number() + 1).put(&mut waits);
@@ -214,20 +263,18 @@ fn begin(
     Ok(part)
 }
 
-/// Waits for the oldest part, and copies it to its place.
+/// Waits for a part, and copies it to its place.
 ///
 /// # Safety
 ///
 /// The rows are writable.
-unsafe fn land(shim: &Shim, under_way: &mut VecDeque<Part>, pieces: &mut Pieces<'_>) -> Result<(), Code> {
-    let Some(part) = under_way.pop_front() else { return Ok(()) };
-    pieces.free.push(part.piece);
+unsafe fn land(shim: &Shim, staging: &Staging, part: &Part) -> Result<(), Code> {
     let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, wait: 1 })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }
     // SAFETY: the rows are writable by the contract; the command that wrote the piece has ended.
-    let copied = pieces.staging.with(part.piece, |from| unsafe { part.rows.copy_from(from.expose_provenance()) });
+    let copied = staging.with(part.piece, |from| unsafe { part.rows.copy_from(from.expose_provenance()) });
     copied.map_err(|error| shim.link.fail("a copy", &error))
 }
 

@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::slice;
 
+use katydid_client::threads::{Helpers, processors};
+
 /// Memory of the program's: `slices` of `rows` of `width` bytes each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows {
@@ -72,6 +74,32 @@ impl Rows {
             unsafe { std::ptr::copy_nonoverlapping(place, to, length) };
             from += length;
         }
+    }
+
+    /// A part of the bytes, if they are one piece.
+    fn stretch(&self, offset: usize, length: usize) -> Option<Self> {
+        (!self.has_gaps()).then(|| Self::run(self.start + offset, length))
+    }
+
+    /// As [`Rows::copy_to`] or, backwards, [`Rows::copy_from`], by several threads where that pays.
+    ///
+    /// # Safety
+    ///
+    /// As of these.
+    pub(crate) unsafe fn copy_wide(&self, address: usize, backwards: bool) {
+        // SAFETY: handed on; parts lie inside the whole.
+        let copy = |rows: &Self, at: usize| unsafe { if backwards { rows.copy_from(at) } else { rows.copy_to(at) } };
+        if self.has_gaps() {
+            return copy(self, address);
+        }
+        let size = self.len() as u64;
+        let step = |offset: u64, length: u64| {
+            let part = self.stretch(offset as usize, length as usize).ok_or(())?;
+            copy(&part, address + offset as usize);
+            Ok(())
+        };
+        // Nothing in it fails, and a thread that does not start leaves its part to the others.
+        let _ = Helpers::for_bytes(size, processors()).share_out((size, size), (), &step);
     }
 
     /// The address of a row, counted through all slices.
@@ -155,6 +183,11 @@ mod tests {
         // SAFETY: as above.
         unsafe { rows(&mut memory).copy_from(packed.as_mut_ptr().expose_provenance()) };
         assert_eq!(&memory, b"AB.CD...EF.GH");
+        let (from, mut to) = ((0..5_000_000u32).map(|i| i as u8).collect::<Vec<u8>>(), vec![0u8; 5_000_000]);
+        let whole = Rows::run(from.as_ptr().expose_provenance(), from.len());
+        // SAFETY: both are as long as each other.
+        unsafe { whole.copy_wide(to.as_mut_ptr().expose_provenance(), false) };
+        assert!(from == to);
         let run = Rows::run(memory.as_ptr().expose_provenance(), 8);
         assert_eq!(run.runs().collect::<Vec<_>>(), [(run.start, 8)]);
     }
