@@ -30,7 +30,7 @@ use katydid_wire::opencl::message::{
 use katydid_wire::opencl::{KIND_SHIFT, kind, list};
 
 pub(crate) use rebuild::Replay;
-pub(crate) use save::devices_of;
+pub(crate) use save::{devices_of, times};
 pub(crate) use state::{Callback, Device, Landing, Mapped, Platform, State};
 
 /// The outcome of a build that has not ended.

@@ -117,6 +117,14 @@ impl Landings {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(landing));
     }
 
+    /// The event of a landing's command; none if it ended in the worker before this one.
+    pub(crate) fn event(&self, number: u64) -> Result<Option<HeldEvent>, Code> {
+        match self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(|landing| &landing.end) {
+            Some(End::Awaited(event)) => HeldEvent::retain(event.handle(), event.api()).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// All that were not fetched to their ends, by number.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<Landing>)> {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);

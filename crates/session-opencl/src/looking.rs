@@ -45,9 +45,14 @@ impl Default for Looking {
 }
 
 impl Session {
-    /// Whether what the frame at hand waits for is to be told to [`Session::look_at`].
+    /// Whether what the frame at hand waits for is to be told to [`Session::look_at`], though it may take a while.
     pub(crate) fn may_look(&self) -> bool {
-        self.looking.is_on && self.looking.is_worth_it && !self.replay.is_on
+        self.may_glance() && self.looking.is_worth_it
+    }
+
+    /// The same of what may have ended by now, which costs one question.
+    pub(crate) fn may_glance(&self) -> bool {
+        self.looking.is_on && !self.replay.is_on
     }
 
     /// The frame at hand waits for these events, and nothing else.
@@ -78,12 +83,12 @@ impl Session {
         // Events of a call that failed before it came to wait.
         self.looking.events.clear();
         let Some(mut look) = self.looking.next.take() else { return Ok(()) };
-        let begun = Instant::now();
+        let (begun, most) = (Instant::now(), if self.looking.is_worth_it { MOST } else { Duration::ZERO });
         // The last that is still awaited is asked about; those that have ended are not asked about again.
         while let Some(event) = look.events.last() {
             match event.status() {
                 Ok(status) if status <= 0 => drop(look.events.pop()),
-                Ok(_) if begun.elapsed() < MOST && !has_news() => std::hint::spin_loop(),
+                Ok(_) if begun.elapsed() < most && !has_news() => std::hint::spin_loop(),
                 _ => return self.executors.run(&self.shared, look.thread, look.task),
             }
         }
@@ -124,9 +129,13 @@ mod tests {
 
     /// The name of the thread that made the call.
     fn looked(events: Vec<HeldEvent>, has_news: bool) -> Option<String> {
+        looked_with(true, events, has_news)
+    }
+
+    fn looked_with(is_worth_it: bool, events: Vec<HeldEvent>, has_news: bool) -> Option<String> {
         let (mut session, _) = session();
-        session.looking = Looking { is_worth_it: true, is_on: true, ..Looking::default() };
-        assert!(session.may_look());
+        session.looking = Looking { is_worth_it, is_on: true, ..Looking::default() };
+        assert!(session.may_look() == is_worth_it && session.may_glance());
         session.look_at(events);
         let (tell, told) = mpsc::channel();
         let task: Task = Box::new(move |_: &Arc<_>| {
@@ -145,11 +154,15 @@ mod tests {
         let here = std::thread::current().name().map(str::to_owned);
         let executor = Some("blocking 7".to_owned());
         assert_eq!(looked(vec![event(), event()], true), here);
+        assert_eq!(looked_with(false, vec![event()], false), here, "has ended");
         STATE.store(1, Ordering::Relaxed);
         ASKED.store(0, Ordering::Relaxed);
         assert_eq!(looked(vec![event()], true), executor);
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
         assert_eq!(looked(vec![event()], false), executor);
+        ASKED.store(0, Ordering::Relaxed);
+        assert_eq!(looked_with(false, vec![event()], false), executor);
+        assert_eq!(ASKED.load(Ordering::Relaxed), 1, "with few processors, there is one look");
         STATE.store(-5, Ordering::Relaxed);
         assert_eq!(looked(vec![event()], false), here, "a command that failed has ended");
         assert_eq!(looked(Vec::new(), false), None, "nothing was put off");

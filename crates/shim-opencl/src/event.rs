@@ -1,8 +1,9 @@
 //! Events.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use katydid_opencl_sys::constant::{
     COMMAND_USER, COMPLETE, EVENT_COMMAND_EXECUTION_STATUS, EVENT_COMMAND_QUEUE, EVENT_COMMAND_TYPE, EVENT_CONTEXT,
@@ -30,17 +31,50 @@ pub(crate) struct Event {
     queue: Option<Held<Queue>>,
     /// `CL_COMMAND_…`.
     command: u32,
+    /// Its command's among those of the queue ([`crate::queue::Progress`]).
+    number: u64,
     /// The state, once it changes no more; else [`QUEUED`].
     state: AtomicI32,
+    /// When the command came to its states, asked for once when it has ended.
+    times: OnceLock<BTreeMap<u32, u64>>,
 }
 
 impl Event {
     /// The event of a command about to be enqueued.
-    pub(crate) fn of_command(queue: &Arc<Queue>, command: u32) -> Result<Arc<Self>, Code> {
+    /// `number` is the command's.
+    pub(crate) fn of_command(queue: &Arc<Queue>, command: u32, number: u64) -> Result<Arc<Self>, Code> {
         make(|base| {
             let (context, queue) = (queue.context.clone(), Some(Held::new(Arc::clone(queue))));
-            Ok(Self { base, context, queue, command, state: AtomicI32::new(QUEUED.cast_signed()) })
+            Ok(Self { number, ..Self::new(base, context, queue, command) })
         })
+    }
+
+    fn new(base: Base, context: Held<Context>, queue: Option<Held<Queue>>, command: u32) -> Self {
+        let state = AtomicI32::new(QUEUED.cast_signed());
+        Self { base, context, queue, command, number: 0, state, times: OnceLock::new() }
+    }
+
+    /// Its state changes no more; what the command read is in the program's memory.
+    fn ended(&self, status: i32) {
+        self.state.store(status, Ordering::Release);
+        if let Some(queue) = self.queue.as_ref().filter(|queue| queue.is_in_order() && status == COMPLETE.cast_signed())
+        {
+            queue.progress.end(self.number);
+        }
+    }
+
+    /// When the command came to a state; none before it has ended, and where the driver does not say.
+    fn time(&self, state: u32) -> Result<Option<u64>, Code> {
+        if self.state.load(Ordering::Acquire) != COMPLETE.cast_signed() {
+            return Ok(None);
+        }
+        if self.times.get().is_none() {
+            let value = ask(query::TIMES, self.base.id, 0, 0, &[])?;
+            let all: Vec<u64> = lists::take(&mut &value[..]).ok_or(Code::INVALID_EVENT)?;
+            // Another thread may have asked as well, and was told the same.
+            let _ = self.times.set(all.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1])).collect());
+        }
+        Ok(self.times.get().and_then(|times| times.get(&state).copied()))
     }
 
     /// The state now. What an ended command read is in the program's memory when this says so.
@@ -53,7 +87,7 @@ impl Event {
         let status = i32::take(&mut &value[..]).ok_or(Code::INVALID_EVENT)?;
         if status <= COMPLETE.cast_signed() {
             landing::settle()?;
-            self.state.store(status, Ordering::Release);
+            self.ended(status);
         }
         Ok(status)
     }
@@ -81,7 +115,9 @@ pub(crate) unsafe fn wait_for_events(count: u32, events: *const cl_event) -> Res
     if events.iter().any(|event| event.context.base.id != first.context.base.id) {
         return Err(Code::INVALID_CONTEXT);
     }
-    wait_for(&ids(&events))
+    wait_for(&ids(&events))?;
+    events.iter().for_each(|event| event.ended(COMPLETE.cast_signed()));
+    Ok(())
 }
 
 /// # Safety
@@ -118,7 +154,10 @@ pub(crate) unsafe fn get_event_profiling_info(
     needed: *mut usize,
 ) -> Result<(), Code> {
     let event = object::<Event>(event)?;
-    let bytes = ask(query::PROFILING, event.base.id, 0, param_name, &[])?;
+    let bytes = match event.time(param_name)? {
+        Some(time) => time.to_le_bytes().to_vec(),
+        None => ask(query::PROFILING, event.base.id, 0, param_name, &[])?,
+    };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }
 }
@@ -127,9 +166,7 @@ pub(crate) fn create_user_event(context: cl_context) -> Result<cl_event, Code> {
     let context = object::<Context>(context)?;
     let event = make(|base| {
         shim()?.link.call(&kdclUserEvent { event: base.id, context: context.base.id })?;
-        let context = Held::new(Arc::clone(&context));
-        let state = AtomicI32::new(QUEUED.cast_signed());
-        Ok(Event { base, context, queue: None, command: COMMAND_USER, state })
+        Ok(Event::new(base, Held::new(Arc::clone(&context)), None, COMMAND_USER))
     })?;
     Ok(event.handle())
 }

@@ -17,6 +17,8 @@ pub(crate) struct Order {
     waits: Vec<u32>,
     event: Option<Arc<Event>>,
     place: *mut cl_event,
+    /// Among the commands of its queue ([`crate::queue::Progress`]).
+    number: u64,
 }
 
 /// Reads a list of events.
@@ -51,8 +53,12 @@ impl Order {
         let queue = object::<Queue>(queue)?;
         // SAFETY: handed on.
         let waits = unsafe { waits(&queue, count, events)? };
-        let event = if place.is_null() { None } else { Some(Event::of_command(&queue, command)?) };
-        Ok(Self { queue, waits, event, place })
+        let number = queue.progress.begin();
+        let mut order = Self { queue, waits, event: None, place, number };
+        if !place.is_null() {
+            order.event = Some(Event::of_command(&order.queue, command, number)?);
+        }
+        Ok(order)
     }
 
     /// The event's id; 0: none is wanted.
@@ -80,9 +86,17 @@ impl Order {
     /// Has the command an event even if the program wants none; it ends with this value.
     pub(crate) fn with_event(mut self, command: u32) -> Result<Self, Code> {
         if self.event.is_none() {
-            self.event = Some(Event::of_command(&self.queue, command)?);
+            self.event = Some(Event::of_command(&self.queue, command, self.number)?);
         }
         Ok(self)
+    }
+
+    /// The command has ended, and so has what was before it in a queue that keeps its order.
+    pub(crate) fn ended(self) {
+        if self.queue.is_in_order() {
+            self.queue.progress.end(self.number);
+        }
+        self.done();
     }
 
     /// The command is enqueued: the program gets its event.
@@ -98,6 +112,7 @@ impl Order {
 
 impl Drop for Order {
     fn drop(&mut self) {
+        self.queue.progress.sent();
         if let Some(event) = self.event.take() {
             // The worker takes the release of an event that it never had for what it is.
             let _ = release::<Event>(event.handle());

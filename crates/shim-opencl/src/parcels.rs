@@ -17,6 +17,7 @@ use katydid_wire::opencl::message::{kdclRead, kdclWrite};
 use crate::host::Block;
 use crate::landing;
 use crate::order::Order;
+use crate::rows::{Direction, Rows};
 use crate::shim::{Shim, shim};
 use crate::transfer::Transfer;
 
@@ -154,7 +155,7 @@ pub(crate) unsafe fn write(transfer: &Transfer, queue: u32, event: u32, waits: &
     let shim = shim()?;
     let Some(parcel) = shim.parcels.take(shim, transfer.rows.len()) else { return Ok(false) };
     // SAFETY: the rows are readable by the contract; the block has room for them, and nobody else has it.
-    unsafe { transfer.rows.copy_wide(parcel.start(), false) };
+    unsafe { transfer.rows.copy_wide(Direction::Out, parcel.start()) };
     parcel.word().store(1, Ordering::Release);
     (parcel.start() as u64).put(waits);
     (parcel.word_place() as u64).put(waits);
@@ -198,9 +199,9 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order, blocking: bool) ->
 /// # Safety
 ///
 /// The target is writable, and the command has ended.
-pub(crate) unsafe fn fetch(parcel: Parcel, target: &crate::rows::Rows) -> Result<(), Code> {
+pub(crate) unsafe fn fetch(parcel: Parcel, target: &Rows) -> Result<(), Code> {
     // SAFETY: by the contract; the block has as many bytes as the rows, and the driver has done with it.
-    unsafe { target.copy_wide(parcel.start(), true) };
+    unsafe { target.copy_wide(Direction::In, parcel.start()) };
     drop_of_failed(parcel)
 }
 

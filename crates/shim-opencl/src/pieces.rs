@@ -5,6 +5,7 @@
 //! command whose times are kept is not cut ([`crate::parcels`]).
 #![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
 
+use std::ops::RangeInclusive;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -19,7 +20,7 @@ use katydid_wire::opencl::extent::{Extent, RUN};
 use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
 
 use crate::order::Order;
-use crate::rows::Rows;
+use crate::rows::{Direction, Rows};
 use crate::shim::{Shim, shim};
 use crate::transfer::Transfer;
 
@@ -27,6 +28,10 @@ use crate::transfer::Transfer;
 const LEAST: usize = 128 << 10;
 /// Parts that a copy is cut into, so that both sides are at work, as long as they are not smaller than [`LEAST`].
 const PARTS: usize = 8;
+/// Bytes of a part of a write: no part is waited for, so small ones do no harm.
+const WRITE: RangeInclusive<usize> = LEAST..=PIECE;
+/// The same of a read: one part is copied while others come, but each is waited for, in which time a core copies half a MiB.
+const READ: RangeInclusive<usize> = 1 << 20..=2 << 20;
 /// Parts begin at pages.
 const GRAIN: usize = 4096;
 /// Parts of a read that are under way, besides those that threads copy.
@@ -43,9 +48,9 @@ fn staging<'a>(shim: &'a Shim, transfer: &Transfer, order: &Order) -> Option<&'a
     shim.link.staging().filter(|_| can && is_whole)
 }
 
-/// Bytes of each part but the last.
-fn part(size: usize) -> usize {
-    (size / PARTS).next_multiple_of(GRAIN).clamp(LEAST, PIECE)
+/// Bytes of each part but the last, within the bounds.
+fn part(size: usize, bounds: &RangeInclusive<usize>) -> usize {
+    (size / PARTS).next_multiple_of(GRAIN).clamp(*bounds.start(), *bounds.end())
 }
 
 /// A transfer in parts of about `each` bytes, none larger than a piece, in their order; none if a row is larger than that.
@@ -94,7 +99,7 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: &Order, blocking: bool) -
     let shim = shim()?;
     let whole = || Ok(vec![transfer.clone()]);
     let Some(staging) = staging(shim, transfer, order) else { return whole() };
-    let Some(mut parts) = parts(transfer, part(transfer.rows.len())) else { return whole() };
+    let Some(mut parts) = parts(transfer, part(transfer.rows.len(), &WRITE)) else { return whole() };
     for number in 0..parts.len() {
         let (is_first, is_last) = (number == 0, number + 1 == parts.len());
         let Some(piece) = take(shim, staging, order, (parts[number].rows.len(), blocking))? else {
@@ -102,14 +107,14 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: &Order, blocking: bool) -
         };
         let one = &parts[number];
         // SAFETY: the rows are readable by the contract; the piece was taken, and has room for a part.
-        let copied = staging.with(piece, |to| unsafe { one.rows.copy_to(to.expose_provenance()) });
+        let copied = staging.with(piece, |to| unsafe { one.rows.copy(Direction::Out, to.expose_provenance()) });
         copied.map_err(|error| shim.link.fail("a copy", &error))?;
         let waits = if is_first { one.arguments(order) } else { one.alone() };
         let event = if is_last { order.event() } else { 0 };
         let (queue, memory, staged) = (order.queue(), one.memory.base.id, IN_PIECE + piece.number());
         let message = kdclWrite { queue, event, memory, form: one.form, staged, waits: &waits };
-        // The first says whether there is anything wrong; of the last one the program may have an event.
-        if is_first || is_last { shim.link.call(&message).map(drop)? } else { shim.link.enqueue(&message)? }
+        // The first says whether there is anything wrong; an event has to be there when the program has it.
+        if is_first || event != 0 { shim.link.call(&message).map(drop)? } else { shim.link.enqueue(&message)? }
     }
     Ok(Vec::new())
 }
@@ -164,7 +169,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order) -> Result<bool, Co
     let shim = shim()?;
     let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
     let size = transfer.rows.len();
-    let each = part(size);
+    let each = part(size, &READ);
     let Some(parts) = parts(transfer, each) else { return Ok(false) };
     let longest = parts.iter().map(|part| part.rows.len()).max().unwrap_or(each);
     let helpers = Helpers::for_bytes(size as u64, processors());
@@ -255,7 +260,7 @@ fn begin(
     let event = if is_last { order.event() } else { 0 };
     let (queue, memory, landing) = (order.queue(), one.memory.base.id, part.landing);
     let message = kdclRead { queue, event, memory, form: one.form, landing, waits: &waits };
-    if is_first || is_last {
+    if is_first || event != 0 {
         shim.link.call(&message).map(drop)?
     } else {
         shim.link.enqueue(&message)?
@@ -274,7 +279,7 @@ unsafe fn land(shim: &Shim, staging: &Staging, part: &Part) -> Result<(), Code> 
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }
     // SAFETY: the rows are writable by the contract; the command that wrote the piece has ended.
-    let copied = staging.with(part.piece, |from| unsafe { part.rows.copy_from(from.expose_provenance()) });
+    let copied = staging.with(part.piece, |from| unsafe { part.rows.copy(Direction::In, from.expose_provenance()) });
     copied.map_err(|error| shim.link.fail("a copy", &error))
 }
 
@@ -300,8 +305,9 @@ mod tests {
 
     #[test]
     fn parts_are_neither_too_small_nor_larger_than_a_piece() {
-        assert_eq!([part(LEAST + 1), part(2 << 20), part(1 << 30)], [LEAST, 256 << 10, PIECE]);
-        assert!(part((3 << 20) + 17).is_multiple_of(GRAIN));
+        assert_eq!([LEAST + 1, 2 << 20, 1 << 30].map(|size| part(size, &WRITE)), [LEAST, 256 << 10, PIECE]);
+        assert_eq!([1 << 20, 12 << 20, 1 << 30].map(|size| part(size, &READ)), [1 << 20, 3 << 19, 2 << 20]);
+        assert!(part((3 << 20) + 17, &WRITE).is_multiple_of(GRAIN));
     }
 
     /// Bytes of the program's that parts take, by address, and of the object's: each once, in the same order.

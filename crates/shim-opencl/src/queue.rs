@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use katydid_opencl_sys::constant::{
     QUEUE_CONTEXT, QUEUE_DEVICE, QUEUE_DEVICE_DEFAULT, QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, QUEUE_PROFILING_ENABLE,
@@ -28,6 +29,52 @@ pub(crate) struct Queue {
     properties: Vec<u64>,
     /// `CL_QUEUE_…_ENABLE`.
     flags: u64,
+    /// What is on its way.
+    pub(crate) progress: Progress,
+}
+
+/// How far a queue is that keeps its order, as far as it is known here: so that nobody waits for what is known to have ended.
+///
+/// Commands are counted from 1. That one has ended says that all before it have, if these were sent before it was
+/// counted: another thread may be about to send one with a lower number.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Commands so far, in units of [`ONE`], and those of them that are not sent yet.
+    counts: AtomicU64,
+    /// All up to this one are known to have ended.
+    ended: AtomicU64,
+}
+
+/// One command; below it there is room for more threads than a session may have.
+const ONE: u64 = 1 << 16;
+
+impl Progress {
+    /// Counts a command that is about to be sent. Its number; 0 if its end will say nothing of those before it.
+    pub(crate) fn begin(&self) -> u64 {
+        let before = self.counts.fetch_add(ONE + 1, Ordering::AcqRel);
+        if before.is_multiple_of(ONE) { before / ONE + 1 } else { 0 }
+    }
+
+    /// One that was counted is sent, or will not be.
+    pub(crate) fn sent(&self) {
+        self.counts.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A command has ended, whose number is this.
+    pub(crate) fn end(&self, number: u64) {
+        self.ended.fetch_max(number, Ordering::AcqRel);
+    }
+
+    /// The number of the last command; none if some are not sent yet.
+    fn last(&self) -> Option<u64> {
+        let counts = self.counts.load(Ordering::Acquire);
+        counts.is_multiple_of(ONE).then_some(counts / ONE)
+    }
+
+    /// Whether all commands have ended.
+    fn is_idle(&self) -> bool {
+        self.last().is_some_and(|last| last <= self.ended.load(Ordering::Acquire))
+    }
 }
 
 impl Queue {
@@ -74,7 +121,8 @@ fn create(
         let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
         shim()?.link.call(&message)?;
         let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
-        Ok(Queue { base, context, device, properties: given, flags: flags_of(form, properties) })
+        let (flags, progress) = (flags_of(form, properties), Progress::default());
+        Ok(Queue { base, context, device, properties: given, flags, progress })
     })?;
     Ok(queue.handle())
 }
@@ -167,7 +215,11 @@ pub(crate) fn flush(queue: cl_command_queue) -> Result<(), Code> {
 pub(crate) fn finish(queue: cl_command_queue) -> Result<(), Code> {
     let queue = object::<Queue>(queue)?;
     let link = &shim()?.link;
-    link.call(&kdclFinish { queue: queue.base.id })?;
+    if !queue.is_in_order() || !queue.progress.is_idle() {
+        let last = queue.progress.last();
+        link.call(&kdclFinish { queue: queue.base.id })?;
+        queue.progress.end(last.unwrap_or(0));
+    }
     landing::settle()?;
     link.earlier()
 }
@@ -175,6 +227,35 @@ pub(crate) fn finish(queue: cl_command_queue) -> Result<(), Code> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_is_idle_when_its_last_command_is_known_to_have_ended() {
+        let progress = Progress::default();
+        assert!(progress.is_idle());
+        let first = progress.begin();
+        assert!(progress.last().is_none() && !progress.is_idle());
+        progress.sent();
+        let second = progress.begin();
+        progress.sent();
+        progress.end(first);
+        assert_eq!((first, second, progress.last(), progress.is_idle()), (1, 2, Some(2), false));
+        progress.end(second);
+        progress.end(first);
+        assert!(progress.is_idle());
+    }
+
+    #[test]
+    fn a_command_that_may_have_overtaken_another_says_nothing_of_it() {
+        let progress = Progress::default();
+        // Counted first and sent last.
+        assert_eq!(progress.begin(), 1);
+        let overtakes = progress.begin();
+        progress.sent();
+        progress.end(overtakes);
+        progress.sent();
+        assert_eq!((overtakes, progress.last(), progress.is_idle()), (0, Some(2), false));
+        assert_eq!(progress.begin(), 3);
+    }
 
     #[test]
     fn a_value_of_zero_ends_no_list() {

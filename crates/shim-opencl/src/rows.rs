@@ -21,6 +21,15 @@ pub(crate) struct Rows {
     pub(crate) slice: usize,
 }
 
+/// Which way bytes are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Out of the program's memory.
+    Out,
+    /// Into it.
+    In,
+}
+
 impl Rows {
     /// Bytes in one piece.
     pub(crate) fn run(start: usize, length: usize) -> Self {
@@ -44,35 +53,20 @@ impl Rows {
         (0..count).map(move |number| (self.row_at(number), width))
     }
 
-    /// Copies the bytes to an address, without the gaps.
+    /// Copies the bytes to an address, without the gaps, or from there to where they belong.
     ///
     /// # Safety
     ///
-    /// Every row is readable; at the address there is room for all, and no reference to it.
-    pub(crate) unsafe fn copy_to(&self, address: usize) {
-        let mut to = address;
-        for (from, length) in self.runs() {
-            let (from, place) =
-                (std::ptr::with_exposed_provenance::<u8>(from), std::ptr::with_exposed_provenance_mut(to));
+    /// Every row is readable or, for [`Direction::In`], writable and not referred to; at the address there are as many bytes,
+    /// or there is room for them and no reference to it.
+    pub(crate) unsafe fn copy(&self, direction: Direction, address: usize) {
+        let mut packed = address;
+        for (row, length) in self.runs() {
+            let (from, to) = if direction == Direction::Out { (row, packed) } else { (packed, row) };
+            let (from, to) = (std::ptr::with_exposed_provenance::<u8>(from), std::ptr::with_exposed_provenance_mut(to));
             // SAFETY: by the contract.
-            unsafe { std::ptr::copy_nonoverlapping(from, place, length) };
-            to += length;
-        }
-    }
-
-    /// Copies bytes from an address to where they belong.
-    ///
-    /// # Safety
-    ///
-    /// Every row is writable, and nobody holds a reference into one; at the address are as many bytes.
-    pub(crate) unsafe fn copy_from(&self, address: usize) {
-        let mut from = address;
-        for (to, length) in self.runs() {
-            let (place, to) =
-                (std::ptr::with_exposed_provenance::<u8>(from), std::ptr::with_exposed_provenance_mut(to));
-            // SAFETY: by the contract.
-            unsafe { std::ptr::copy_nonoverlapping(place, to, length) };
-            from += length;
+            unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
+            packed += length;
         }
     }
 
@@ -81,21 +75,21 @@ impl Rows {
         (!self.has_gaps()).then(|| Self::run(self.start + offset, length))
     }
 
-    /// As [`Rows::copy_to`] or, backwards, [`Rows::copy_from`], by several threads where that pays.
+    /// As [`Rows::copy`], by several threads where that pays.
     ///
     /// # Safety
     ///
-    /// As of these.
-    pub(crate) unsafe fn copy_wide(&self, address: usize, backwards: bool) {
-        // SAFETY: handed on; parts lie inside the whole.
-        let copy = |rows: &Self, at: usize| unsafe { if backwards { rows.copy_from(at) } else { rows.copy_to(at) } };
+    /// As of that.
+    pub(crate) unsafe fn copy_wide(&self, direction: Direction, address: usize) {
         if self.has_gaps() {
-            return copy(self, address);
+            // SAFETY: handed on.
+            return unsafe { self.copy(direction, address) };
         }
         let size = self.len() as u64;
         let step = |offset: u64, length: u64| {
             let part = self.stretch(offset as usize, length as usize).ok_or(())?;
-            copy(&part, address + offset as usize);
+            // SAFETY: a part of the whole, which is as the contract says.
+            unsafe { part.copy(direction, address + offset as usize) };
             Ok(())
         };
         // Nothing in it fails, and a thread that does not start leaves its part to the others.
@@ -177,16 +171,16 @@ mod tests {
         let (mut memory, mut packed) = (*b"ab.cd...ef.gh", [0u8; 8]);
         let place = packed.as_mut_ptr().expose_provenance();
         // SAFETY: the rows lie in `memory`, the bytes in `packed`.
-        unsafe { rows(&mut memory).copy_to(place) };
+        unsafe { rows(&mut memory).copy(Direction::Out, place) };
         assert_eq!(&packed, b"abcdefgh");
         packed.make_ascii_uppercase();
         // SAFETY: as above.
-        unsafe { rows(&mut memory).copy_from(packed.as_mut_ptr().expose_provenance()) };
+        unsafe { rows(&mut memory).copy(Direction::In, packed.as_mut_ptr().expose_provenance()) };
         assert_eq!(&memory, b"AB.CD...EF.GH");
         let (from, mut to) = ((0..5_000_000u32).map(|i| i as u8).collect::<Vec<u8>>(), vec![0u8; 5_000_000]);
         let whole = Rows::run(from.as_ptr().expose_provenance(), from.len());
         // SAFETY: both are as long as each other.
-        unsafe { whole.copy_wide(to.as_mut_ptr().expose_provenance(), false) };
+        unsafe { whole.copy_wide(Direction::Out, to.as_mut_ptr().expose_provenance()) };
         assert!(from == to);
         let run = Rows::run(memory.as_ptr().expose_provenance(), 8);
         assert_eq!(run.runs().collect::<Vec<_>>(), [(run.start, 8)]);

@@ -99,19 +99,11 @@ impl Transfer {
         let shim = shim()?;
         // SAFETY: by the contract.
         if blocking && unsafe { pieces::read(self, &order)? } {
-            landing::settle()?;
-            shim.link.earlier()?;
-            order.done();
-            return Ok(());
+            return came(order, true);
         }
         // SAFETY: by the contract.
         if unsafe { parcels::read(self, &order, blocking)? } {
-            if blocking {
-                landing::settle()?;
-                shim.link.earlier()?;
-            }
-            order.done();
-            return Ok(());
+            return came(order, blocking);
         }
         let arguments = self.arguments(&order);
         let (queue, event, memory, form) = (order.queue(), order.event(), self.memory.base.id, self.form);
@@ -124,24 +116,31 @@ impl Transfer {
                 unsafe { self.rows.scatter(0, data) };
                 Some(())
             })?;
-            landing::settle()?;
-            shim.link.earlier()?;
         } else {
             let landing = shim.landings.number();
             shim.link.call(&kdclRead { queue, event, memory, form, landing, waits: &arguments })?;
             if blocking {
                 // SAFETY: by the contract.
                 unsafe { landing::wait(landing, &self.rows, None)? };
-                landing::settle()?;
-                shim.link.earlier()?;
             } else {
                 // SAFETY: by the contract.
                 unsafe { shim.landings.expect(landing, self.rows, None) };
             }
         }
-        order.done();
-        Ok(())
+        came(order, blocking)
     }
+}
+
+/// The end of a read, which the program has waited for or not.
+fn came(order: Order, waited: bool) -> Result<(), Code> {
+    if !waited {
+        order.done();
+        return Ok(());
+    }
+    landing::settle()?;
+    shim()?.link.earlier()?;
+    order.ended();
+    Ok(())
 }
 
 /// The end of a write whose bytes are taken.

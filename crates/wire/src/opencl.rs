@@ -75,6 +75,9 @@ pub mod query {
     pub const PROFILING: u32 = 16;
     /// The binaries of a program, one after the other.
     pub const BINARIES: u32 = 17;
+    /// `clGetEventProfilingInfo` of all parameters: numbers (`u64`), each parameter
+    /// with its value, of those that the driver tells.
+    pub const TIMES: u32 = 18;
 }
 
 /// What an argument of a kernel is, as far as the driver says.

@@ -70,7 +70,7 @@ pub(crate) fn kdclWait(
     let events: Vec<cl_event> = session.shared.objects.all(&ids)?;
     let held: Vec<HeldEvent> =
         events.iter().map(|event| HeldEvent::retain(*event, first.api)).collect::<Result<_, _>>()?;
-    if session.may_look() {
+    if session.may_glance() {
         let looked = events.iter().map(|event| HeldEvent::retain(*event, first.api)).collect::<Result<Vec<_>, _>>()?;
         looked.iter().for_each(begin);
         session.look_at(looked);

@@ -3,18 +3,21 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
+use std::collections::BTreeMap;
+
 use katydid_opencl_sys::constant::{PROGRAM_BINARIES, PROGRAM_BINARY_SIZES};
 use katydid_opencl_sys::{
     Code, cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_format, cl_kernel, cl_mem, cl_platform_id,
     cl_program, cl_sampler,
 };
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{AT_ONCE, message, query};
+use katydid_wire::opencl::{AT_ONCE, list, message, query};
 
 use crate::arguments::Arguments;
 use crate::driver::value;
 use crate::fault::Fault;
 use crate::handlers::driver;
+use crate::journal::times;
 use crate::objects::{Object, Objects};
 use crate::session::Session;
 
@@ -48,9 +51,17 @@ impl Session {
             query::PROFILING => {
                 self.event_times.get(&message.object)?.get(&message.parameter).map(|time| time.to_le_bytes().to_vec())
             }
+            query::TIMES => Some(listed(self.event_times.get(&message.object)?)),
             _ => None,
         }
     }
+}
+
+/// A list of all times, as it travels.
+fn listed(times: &BTreeMap<u32, u64>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    list::put(&mut bytes, &times.iter().flat_map(|(state, time)| [u64::from(*state), *time]).collect::<Vec<_>>());
+    bytes
 }
 
 /// `get(object, parameter, …)` of one kind of object.
@@ -78,6 +89,7 @@ fn ask(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
         query::KERNEL => plain!(objects, m, cl_kernel clGetKernelInfo),
         query::EVENT => plain!(objects, m, cl_event clGetEventInfo),
         query::PROFILING => plain!(objects, m, cl_event clGetEventProfilingInfo),
+        query::TIMES => Ok(listed(&times(&objects.get(m.object)?))),
         query::BUILD => build(objects, m),
         query::ARGUMENT => argument(objects, m),
         query::WORK_GROUP => work_group(objects, m),

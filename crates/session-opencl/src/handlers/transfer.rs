@@ -240,12 +240,19 @@ pub(crate) fn kdclReadNow(
 
 /// A part of what was read, if the command has ended or is to be waited for.
 pub(crate) fn kdclLand(
-    _: &mut Session,
+    session: &mut Session,
     _: &FrameHead,
     message: message::kdclLand,
 ) -> Result<Job<message::kdclLandReply>, Fault> {
     if message.size as usize > AT_ONCE {
         return Err(Code::INVALID_VALUE.into());
+    }
+    // Of one without bytes only the end is to be told, which the main loop can do at once.
+    if message.size == 0
+        && session.may_glance()
+        && let Some(event) = session.shared.landings.event(message.landing)?
+    {
+        session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
         let (state, data) = shared.landings.fetch(message.landing, message.offset, message.size, message.wait != 0)?;

@@ -367,7 +367,7 @@ fn info(event: &Object<cl_event>, parameter: u32, size: usize, place: *mut katyd
 }
 
 /// When an event's command came to its states; nothing of one whose queue keeps no times.
-fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
+pub(crate) fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
     let time = |parameter| {
         let asked = ask::<u64>(|size, place| {
             driver!(event.api, clGetEventProfilingInfo(event.handle, parameter, size, place, ptr::null_mut()))
