@@ -1,6 +1,6 @@
 // One large buffer of which a small part changes at every step, for checkpoints and moves in mid-run: MIB STEPS PAUSE, 8 MiB
-// in 10 steps without pauses (milliseconds) unless told otherwise. Checksums are made on the device: of a part a step, of all
-// of it in the end.
+// in 10 steps without pauses (milliseconds) unless told otherwise; with a fourth word, in memory for the host. Checksums are
+// made on the device: of a part a step, of all of it in the end.
 #include "check.h"
 #include <unistd.h>
 
@@ -32,7 +32,8 @@ int main(int argc, char **argv) {
     REQUIRE(each >= PART);
     cl_program program = build(source, "");
     cl_kernel begin = kernel_of(program, "begin"), turn = kernel_of(program, "turn"), sum = kernel_of(program, "sum");
-    cl_mem values = buffer_of(CL_MEM_READ_WRITE, words * 4, NULL), sums = buffer_of(CL_MEM_READ_WRITE, SUMS * 4, NULL);
+    cl_mem_flags flags = CL_MEM_READ_WRITE | (argc > 4 ? CL_MEM_ALLOC_HOST_PTR : 0);
+    cl_mem values = buffer_of(flags, words * 4, NULL), sums = buffer_of(CL_MEM_READ_WRITE, SUMS * 4, NULL);
     CHECK(clSetKernelArg(begin, 0, sizeof values, &values));
     CHECK(clSetKernelArg(turn, 0, sizeof values, &values));
     CHECK(clSetKernelArg(sum, 0, sizeof values, &values));

@@ -67,6 +67,12 @@ pub fn library(places: &Places) -> io::Result<String> {
     Ok(fs::read_to_string(file.path())?.trim().to_owned())
 }
 
+/// The library of a driver of ours, whose platform has memory alone.
+#[must_use]
+pub fn memory_driver(places: &Places) -> PathBuf {
+    program(places, "memory.so")
+}
+
 /// PoCL's library, beside the machine's driver in a pack that has it.
 #[must_use]
 pub fn pocl(places: &Places) -> Option<PathBuf> {

@@ -6,10 +6,11 @@
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use katydid_tests::opencl::{self, driver, has_driver, is_pocl, libraries, library, program, programs};
+use katydid_tests::opencl::{self, driver, has_driver, is_pocl, libraries, library, memory_driver, program, programs};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
@@ -20,12 +21,14 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test that is not a program on all ways.
 type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
 
-const DRIVERS: [(&str, Test); 5] = [
+const DRIVERS: [(&str, Test); 7] = [
     ("a_library_is_named_outright", named),
     ("what_was_tried_is_said", said),
     ("a_program_without_a_loader_gets_our_library", without_loader),
     ("a_queue_of_the_device_itself_is_refused_where_it_has_none", device_queue),
     ("logs_of_compilers_come_through_unchanged", logs),
+    ("platforms_of_two_drivers_are_used_side_by_side", two_platforms),
+    ("doctor_names_the_remedy_where_there_is_no_driver_or_device", doctor),
 ];
 /// Names drivers' libraries.
 const VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
@@ -154,6 +157,64 @@ fn logs(places: &Places) -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// The machine's driver and one of ours are named by two vendors' files, for the program itself and for workers.
+fn two_platforms(places: &Places) -> Result<(), Box<dyn Error>> {
+    const EXPECTED: &str =
+        "two platforms, a context of each\nextensions: those that go through\ndata went to both and back\n";
+    let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("a.icd"), library(places)?)?;
+    fs::write(folder.path().join("b.icd"), memory_driver(places).to_string_lossy().as_bytes())?;
+    let vendors = [&driver(places)[..], &[("OCL_ICD_VENDORS", folder.path().into())]].concat();
+    let server = Server::start_with(places, &driver_under_test(), &[], &vendors)?;
+    for way in ways(&server) {
+        let mut command = with_driver(places, &way, "two_platforms");
+        if matches!(way, Way::Direct { .. }) {
+            command.envs(vendors.clone());
+        }
+        let outcome = run(&mut command, LIMIT)?;
+        if !outcome.status.success() || outcome.text() != EXPECTED {
+            return Err(format!("{way}: {}{}", outcome.text(), outcome.errors()).into());
+        }
+    }
+    Ok(())
+}
+
+/// What `katydid doctor` finds of OpenCL's drivers and its loader, and what it says is to be done.
+fn doctor(places: &Places) -> Result<(), Box<dyn Error>> {
+    let memory: OsString = memory_driver(places).into();
+    let none: [(&'static str, OsString); 1] = [(VARIABLE, "/no/such.so".into())];
+    examine(
+        places,
+        &none,
+        "OpenCL drivers",
+        &["/no/such.so", "warn", "pocl-opencl-icd", "only where they are served"],
+    )?;
+    let empty = [(VARIABLE, memory.clone()), ("KATYDID_TEST_DEVICES", "0".into())];
+    examine(places, &empty, "OpenCL drivers", &["memory.so: it has no device", "warn", "nvidia-smi"])?;
+    examine(places, &[(VARIABLE, memory)], "OpenCL drivers", &["Memory of a test", "ok"])?;
+    let found = [("LD_LIBRARY_PATH", libraries(places).into())];
+    examine(places, &found, "OpenCL loader", &["libOpenCL.so.1 is found", "ok"])
+}
+
+/// One finding of `katydid doctor` with these variables has these words.
+fn examine(
+    places: &Places,
+    variables: &[(&'static str, OsString)],
+    check: &str,
+    words: &[&str],
+) -> Result<(), Box<dyn Error>> {
+    let mut command = Command::new(places.katydid());
+    command.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", libraries(places)).envs(variables.iter().cloned());
+    let outcome = run(&mut command, LIMIT)?;
+    let found: serde_json::Value = serde_json::from_str(&outcome.text())?;
+    let finding = found.as_array().into_iter().flatten().find(|finding| finding["check"] == check);
+    let text = finding.map(ToString::to_string).unwrap_or_default();
+    match words.iter().find(|word| !text.contains(**word)) {
+        Some(word) => Err(format!("no word of {word:?} in {text:?} of {found}").into()),
+        None => Ok(()),
+    }
 }
 
 /// Our library stands where a loader would: the program is linked with that name.

@@ -53,8 +53,8 @@ const DIST: [&str; 5] = [
 ];
 /// The loader that programs of OpenCL are linked with, as its file among the libraries.
 const LOADER: &str = "libOpenCL.so.1";
-/// A program that prints nothing of its own, but has a test.
-const FIXTURE: &str = "device_queue";
+/// Programs whose output is kept nowhere, but that have a test; and the driver that one of them takes.
+const FIXTURES: [&str; 3] = ["device_queue", "two_platforms", "memory.so"];
 /// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
 const OPENCL_DRIVER: &str = "libnvidia-opencl.so.1\n";
 /// Kinds of processors whose functions of PoCL stay here.
@@ -170,7 +170,7 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
     if !programs::has_driver(from) {
         bail!("there are no programs of OpenCL; `cargo xtask setup` fetches what they are built with");
     }
-    stripped(&programs::program(from, FIXTURE), &programs::program(to, FIXTURE))?;
+    FIXTURES.iter().try_for_each(|name| stripped(&programs::program(from, name), &programs::program(to, name)))?;
     for name in programs::programs(from)?.iter().filter(|name| !name.starts_with(opencl::RANKED)) {
         stripped(&programs::program(from, name), &programs::program(to, name))?;
         let text = format!("{name}.txt");

@@ -28,6 +28,9 @@ pub(crate) const SOURCES: [&str; 2] = [
 const SUPERFLUOUS: [&str; 3] = ["usr/share/doc", "usr/share/man", "etc"];
 /// What the names of programs with ranks of MPI begin with.
 pub(crate) const RANKED: &str = "mpi_";
+/// What is built: a program that finds a loader, or a driver's library.
+const PROGRAM: [&str; 2] = ["-l:libOpenCL.so.1", "-lpthread"];
+const LIBRARY: [&str; 3] = ["-shared", "-fPIC", "-fvisibility=hidden"];
 /// Libraries, below the root.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
@@ -116,26 +119,38 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
             continue;
         }
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let print = blake3::Hasher::new().update(PINS.as_bytes()).update(&header).update(&text).finalize().to_hex();
         let program = programs.join(path.file_stem().unwrap_or_default());
         let is_ranked = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(RANKED));
         if is_ranked && !setup::has_open_mpi() {
             continue;
         }
-        let stamp = program.with_extension("stamp");
-        if program.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == print.as_str()) {
-            continue;
-        }
-        if is_ranked {
+        if_changed(&program, &[&header, &text], || {
+            if !is_ranked {
+                return build(&root, "gcc", &PROGRAM, &path, &program);
+            }
             let ranked = program.with_extension("ranked");
-            build(&root, "mpicc", &path, &ranked)?;
-            launcher(&program, &format!("#!/bin/sh\nexec {MPI_RUN} -n 4 '{}' \"$@\"\n", ranked.display()))?;
-        } else {
-            build(&root, "gcc", &path, &program)?;
-        }
-        fs::write(&stamp, print.as_str()).with_context(|| format!("cannot write {}", stamp.display()))?;
+            build(&root, "mpicc", &PROGRAM, &path, &ranked)?;
+            launcher(&program, &format!("#!/bin/sh\nexec {MPI_RUN} -n 4 '{}' \"$@\"\n", ranked.display()))
+        })?;
     }
-    Ok(())
+    let (source, library) = (sources.join("drivers/memory.c"), programs.join("memory.so"));
+    let text = fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
+    if_changed(&library, &[&text], || build(&root, "gcc", &LIBRARY, &source, &library))
+}
+
+/// Does `work`, which makes a file out of these texts, unless it has made it of the same ones before.
+fn if_changed(made: &Path, texts: &[&[u8]], work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(PINS.as_bytes());
+    for text in texts {
+        hasher.update(text);
+    }
+    let (print, stamp) = (hasher.finalize().to_hex(), made.with_extension("stamp"));
+    if made.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == print.as_str()) {
+        return Ok(());
+    }
+    work()?;
+    fs::write(&stamp, print.as_str()).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
 /// The script that a program with ranks is started by.
@@ -145,9 +160,10 @@ fn launcher(path: &Path, script: &str) -> Result<()> {
     fs::set_permissions(path, executable).with_context(|| format!("cannot set the mode of {}", path.display()))
 }
 
-fn build(root: &Path, compiler: &str, source: &Path, program: &Path) -> Result<()> {
+/// `way`: what the compiler makes of the source.
+fn build(root: &Path, compiler: &str, way: &[&str], source: &Path, made: &Path) -> Result<()> {
     let mut gcc = Command::new(compiler);
     gcc.args(["-O2", "-Wall", "-Wextra", "-Wno-deprecated-declarations", "-I"]).arg(root.join("usr/include"));
-    gcc.arg(source).arg("-o").arg(program).arg("-L").arg(root.join(LIBRARIES)).args(["-l:libOpenCL.so.1", "-lpthread"]);
+    gcc.arg(source).arg("-o").arg(made).arg("-L").arg(root.join(LIBRARIES)).args(way);
     shell::read(&mut gcc).map(drop).with_context(|| format!("cannot build {}", source.display()))
 }

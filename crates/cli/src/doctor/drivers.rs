@@ -11,6 +11,10 @@ use crate::size::Size;
 
 /// Where the kernel module says its version.
 const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";
+/// What is said of an OpenCL driver that finds nothing to run programs on.
+const NO_DEVICE: &str = "it has no device";
+/// Which machine needs a driver of OpenCL.
+const WHERE: &str = "programs of OpenCL need it only where they are served: on this machine, or on the one of --server";
 const REINSTALL: &str = "run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds shim/ and soft/";
 
 /// Whether the libraries of the installation are there.
@@ -67,11 +71,11 @@ fn opencl_drivers(found: Result<Drivers, String>) -> Finding {
         Ok(Drivers { platforms, tried }) => {
             Finding::ok(check, format!("{}; not: {}", platforms.join(", "), tried.join("; ")))
         }
-        Err(reason) => Finding::warn(
-            check,
-            reason,
-            "programs of OpenCL need it only where they are served: on this machine, or on the one of --server",
-        ),
+        Err(reason) if reason.contains(NO_DEVICE) => {
+            let first = "a driver is there and its device is not: see whether nvidia-smi lists one, and who may open /dev/nvidia*";
+            Finding::warn(check, reason, format!("{first}; {WHERE}"))
+        }
+        Err(reason) => Finding::warn(check, reason, WHERE),
     }
 }
 
@@ -152,7 +156,9 @@ mod tests {
         let found = Drivers { platforms: vec!["PoCL".into()], tried: vec!["/v: no".into()] };
         assert!(opencl_drivers(Ok(found)).detail.contains("PoCL; not: /v: no"));
         let none = opencl_drivers(Err("no OpenCL driver works here".into()));
-        assert!(none.status == Status::Warn && none.remedy.is_some(), "{none:?}");
+        assert!(none.status == Status::Warn && none.remedy.as_deref() == Some(WHERE), "{none:?}");
+        let none = opencl_drivers(Err(format!("no OpenCL driver works here (/x.so: {NO_DEVICE})")));
+        assert!(none.remedy.is_some_and(|remedy| remedy.contains("nvidia-smi") && remedy.ends_with(WHERE)));
         assert!(loader(false).detail.contains(LOADER));
     }
 

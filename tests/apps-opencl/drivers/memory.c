@@ -1,0 +1,204 @@
+// A driver of OpenCL for tests: a platform of one device that has memory and runs nothing, so that a second platform is
+// beside another driver's on any machine. Commands are done when their calls return.
+//
+// KATYDID_TEST_DEVICES says how many devices there are, 0 or 1; 1 if it is not set.
+#define CL_TARGET_OPENCL_VERSION 120
+#define CL_USE_DEPRECATED_OPENCL_1_1_APIS
+#include <CL/cl.h>
+#include <CL/cl_icd.h>
+#include <stdlib.h>
+#include <string.h>
+
+// What this driver says it can do: the last four are what does not go through a layer in between.
+#define EXTENSIONS                                                                                                     \
+    "cl_khr_icd cl_khr_global_int32_base_atomics cl_khr_external_memory cl_khr_command_buffer cl_khr_gl_sharing "      \
+    "cl_intel_unified_shared_memory"
+
+static cl_icd_dispatch table;
+
+// Every object begins with its table, by which loaders find the functions.
+struct object {
+    const cl_icd_dispatch *table;
+    int references;
+    size_t size;
+    char *bytes;
+};
+
+static struct object the_platform = {&table, 1, 0, NULL}, the_device = {&table, 1, 0, NULL};
+
+static void *made(size_t size, cl_int *code) {
+    struct object *object = calloc(1, sizeof *object);
+    *object = (struct object){&table, 1, size, size ? calloc(1, size) : NULL};
+    if (code) *code = CL_SUCCESS;
+    return object;
+}
+
+static cl_int retained(void *object) {
+    __atomic_add_fetch(&((struct object *)object)->references, 1, __ATOMIC_ACQ_REL);
+    return CL_SUCCESS;
+}
+
+static cl_int released(void *handle) {
+    struct object *object = handle;
+    if (__atomic_sub_fetch(&object->references, 1, __ATOMIC_ACQ_REL) == 0) free(object->bytes), free(object);
+    return CL_SUCCESS;
+}
+
+static cl_int told(const void *value, size_t length, size_t room, void *place, size_t *needed) {
+    if (place && room < length) return CL_INVALID_VALUE;
+    if (place) memcpy(place, value, length);
+    if (needed) *needed = length;
+    return CL_SUCCESS;
+}
+
+#define TEXT(text) told(text, sizeof(text), room, place, needed)
+#define VALUE(type, value) told(&(type){value}, sizeof(type), room, place, needed)
+
+static cl_int CL_API_CALL platform_info(cl_platform_id platform, cl_platform_info what, size_t room, void *place, size_t *needed) {
+    (void)platform;
+    switch (what) {
+    case CL_PLATFORM_NAME: return TEXT("Memory of a test");
+    case CL_PLATFORM_VERSION: return TEXT("OpenCL 1.2 memory");
+    case CL_PLATFORM_VENDOR: return TEXT("Katydid's tests");
+    case CL_PLATFORM_PROFILE: return TEXT("FULL_PROFILE");
+    case CL_PLATFORM_EXTENSIONS: return TEXT(EXTENSIONS);
+    case CL_PLATFORM_ICD_SUFFIX_KHR: return TEXT("TEST");
+    }
+    return CL_INVALID_VALUE;
+}
+
+static cl_int CL_API_CALL device_ids(cl_platform_id platform, cl_device_type type, cl_uint room, cl_device_id *devices, cl_uint *count) {
+    (void)platform;
+    const char *wanted = getenv("KATYDID_TEST_DEVICES");
+    if ((wanted && atoi(wanted) == 0) || !(type & (CL_DEVICE_TYPE_ACCELERATOR | CL_DEVICE_TYPE_DEFAULT))) return CL_DEVICE_NOT_FOUND;
+    if (devices && room > 0) devices[0] = (cl_device_id)&the_device;
+    if (count) *count = 1;
+    return CL_SUCCESS;
+}
+
+static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info what, size_t room, void *place, size_t *needed) {
+    (void)device;
+    switch (what) {
+    case CL_DEVICE_NAME: return TEXT("memory");
+    case CL_DEVICE_VENDOR: return TEXT("Katydid's tests");
+    case CL_DEVICE_VERSION: return TEXT("OpenCL 1.2 memory");
+    case CL_DRIVER_VERSION: return TEXT("1");
+    case CL_DEVICE_EXTENSIONS: return TEXT(EXTENSIONS);
+    case CL_DEVICE_TYPE: return VALUE(cl_device_type, CL_DEVICE_TYPE_ACCELERATOR);
+    case CL_DEVICE_PLATFORM: return VALUE(cl_platform_id, (cl_platform_id)&the_platform);
+    case CL_DEVICE_AVAILABLE: return VALUE(cl_bool, CL_TRUE);
+    case CL_DEVICE_COMPILER_AVAILABLE: return VALUE(cl_bool, CL_FALSE);
+    case CL_DEVICE_ADDRESS_BITS: return VALUE(cl_uint, 64);
+    case CL_DEVICE_GLOBAL_MEM_SIZE: return VALUE(cl_ulong, 1 << 30);
+    case CL_DEVICE_MAX_MEM_ALLOC_SIZE: return VALUE(cl_ulong, 1 << 28);
+    }
+    return CL_INVALID_VALUE;
+}
+
+typedef void(CL_CALLBACK *notify_context)(const char *, const void *, size_t, void *);
+
+static cl_context CL_API_CALL create_context(const cl_context_properties *properties, cl_uint count, const cl_device_id *devices,
+                                             notify_context notify, void *data, cl_int *code) {
+    (void)properties, (void)count, (void)devices, (void)notify, (void)data;
+    return made(0, code);
+}
+
+static cl_command_queue CL_API_CALL create_queue(cl_context context, cl_device_id device, cl_command_queue_properties properties, cl_int *code) {
+    (void)context, (void)device, (void)properties;
+    return made(0, code);
+}
+
+static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, size_t size, void *host, cl_int *code) {
+    (void)context;
+    struct object *buffer = made(size, code);
+    if (flags & (CL_MEM_COPY_HOST_PTR | CL_MEM_USE_HOST_PTR)) memcpy(buffer->bytes, host, size);
+    return (cl_mem)buffer;
+}
+
+static cl_int CL_API_CALL retain_context(cl_context context) { return retained(context); }
+static cl_int CL_API_CALL release_context(cl_context context) { return released(context); }
+static cl_int CL_API_CALL retain_queue(cl_command_queue queue) { return retained(queue); }
+static cl_int CL_API_CALL release_queue(cl_command_queue queue) { return released(queue); }
+static cl_int CL_API_CALL retain_buffer(cl_mem buffer) { return retained(buffer); }
+static cl_int CL_API_CALL release_buffer(cl_mem buffer) { return released(buffer); }
+static cl_int CL_API_CALL retain_event(cl_event event) { return retained(event); }
+static cl_int CL_API_CALL release_event(cl_event event) { return released(event); }
+
+// A command has ended by the time that its event is there.
+static cl_int ended(cl_event *event) {
+    if (event) *event = made(0, NULL);
+    return CL_SUCCESS;
+}
+
+static cl_int CL_API_CALL read_buffer(cl_command_queue queue, cl_mem buffer, cl_bool blocking, size_t offset, size_t size, void *to,
+                                      cl_uint count, const cl_event *waits, cl_event *event) {
+    (void)queue, (void)blocking, (void)count, (void)waits;
+    memcpy(to, ((struct object *)buffer)->bytes + offset, size);
+    return ended(event);
+}
+
+static cl_int CL_API_CALL write_buffer(cl_command_queue queue, cl_mem buffer, cl_bool blocking, size_t offset, size_t size, const void *from,
+                                       cl_uint count, const cl_event *waits, cl_event *event) {
+    (void)queue, (void)blocking, (void)count, (void)waits;
+    memcpy(((struct object *)buffer)->bytes + offset, from, size);
+    return ended(event);
+}
+
+static cl_int CL_API_CALL copy_buffer(cl_command_queue queue, cl_mem source, cl_mem target, size_t from, size_t to, size_t size,
+                                      cl_uint count, const cl_event *waits, cl_event *event) {
+    (void)queue, (void)count, (void)waits;
+    memmove(((struct object *)target)->bytes + to, ((struct object *)source)->bytes + from, size);
+    return ended(event);
+}
+
+static cl_int CL_API_CALL marker(cl_command_queue queue, cl_uint count, const cl_event *waits, cl_event *event) {
+    (void)queue, (void)count, (void)waits;
+    return ended(event);
+}
+
+static cl_int CL_API_CALL done(cl_command_queue queue) {
+    (void)queue;
+    return CL_SUCCESS;
+}
+
+static cl_int CL_API_CALL wait_for(cl_uint count, const cl_event *events) {
+    (void)count, (void)events;
+    return CL_SUCCESS;
+}
+
+static cl_int CL_API_CALL event_info(cl_event event, cl_event_info what, size_t room, void *place, size_t *needed) {
+    (void)event;
+    return what == CL_EVENT_COMMAND_EXECUTION_STATUS ? VALUE(cl_int, CL_COMPLETE) : CL_INVALID_VALUE;
+}
+
+typedef void(CL_CALLBACK *notify_event)(cl_event, cl_int, void *);
+
+static cl_int CL_API_CALL event_callback(cl_event event, cl_int state, notify_event notify, void *data) {
+    notify(event, state, data);
+    return CL_SUCCESS;
+}
+
+__attribute__((visibility("default"))) cl_int clIcdGetPlatformIDsKHR(cl_uint room, cl_platform_id *platforms, cl_uint *count) {
+    table = (cl_icd_dispatch){
+        .clGetPlatformInfo = platform_info, .clGetDeviceIDs = device_ids, .clGetDeviceInfo = device_info,
+        .clCreateContext = create_context, .clRetainContext = retain_context, .clReleaseContext = release_context,
+        .clCreateCommandQueue = create_queue, .clRetainCommandQueue = retain_queue, .clReleaseCommandQueue = release_queue,
+        .clCreateBuffer = create_buffer, .clRetainMemObject = retain_buffer, .clReleaseMemObject = release_buffer,
+        .clEnqueueReadBuffer = read_buffer, .clEnqueueWriteBuffer = write_buffer, .clEnqueueCopyBuffer = copy_buffer,
+        .clEnqueueMarkerWithWaitList = marker, .clFlush = done, .clFinish = done, .clWaitForEvents = wait_for,
+        .clRetainEvent = retain_event, .clReleaseEvent = release_event, .clGetEventInfo = event_info,
+        .clSetEventCallback = event_callback,
+    };
+    if (platforms && room > 0) platforms[0] = (cl_platform_id)&the_platform;
+    if (count) *count = 1;
+    return CL_SUCCESS;
+}
+
+__attribute__((visibility("default"))) void *clGetExtensionFunctionAddress(const char *name) {
+    return strcmp(name, "clIcdGetPlatformIDsKHR") == 0 ? (void *)clIcdGetPlatformIDsKHR : NULL;
+}
+
+// A loader asks the library itself for this one, before it has a platform.
+__attribute__((visibility("default"))) cl_int clGetPlatformInfo(cl_platform_id platform, cl_platform_info what, size_t room, void *place, size_t *needed) {
+    return platform_info(platform, what, room, place, needed);
+}
