@@ -56,12 +56,6 @@ impl Helpers {
         Self::take((size / SHARE).min(threads as u64).saturating_sub(1) as usize)
     }
 
-    /// None.
-    #[must_use]
-    pub fn none() -> Self {
-        Self(0)
-    }
-
     fn take(wanted: usize) -> Self {
         let before = HELPERS.fetch_add(wanted, Ordering::Relaxed);
         let granted = wanted.min(MOST_HELPERS.saturating_sub(before));
@@ -160,7 +154,7 @@ mod tests {
         let some = Helpers::take(MOST_HELPERS - 1);
         let (one, none) = (Helpers::take(MOST_HELPERS), Helpers::take(1));
         assert!(some.0 + one.0 + none.0 <= MOST_HELPERS);
-        assert_eq!((Helpers::none().count(), Helpers::for_bytes(SHARE, 9).count()), (0, 0));
+        assert_eq!(Helpers::for_bytes(SHARE, 9).count(), 0);
         assert!(Helpers::for_bytes(100 * SHARE, 3).count() < 3);
     }
 
