@@ -278,21 +278,6 @@ static CUmemGenericAllocationHandle block_for_others(size_t *piece) {
     return block;
 }
 
-static CUdeviceptr mapped(CUmemGenericAllocationHandle block, size_t piece, CUdevice device) {
-    CUdeviceptr at;
-    CUmemAccessDesc grant = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    OK(cuMemAddressReserve(&at, piece, 0, 0, 0));
-    OK(cuMemMap(at, piece, 0, block, 0));
-    OK(cuMemSetAccess(at, piece, &grant, 1));
-    return at;
-}
-
-static void unmapped(CUdeviceptr at, size_t piece, CUmemGenericAllocationHandle block) {
-    OK(cuMemUnmap(at, piece));
-    OK(cuMemAddressFree(at, piece));
-    OK(cuMemRelease(block));
-}
-
 // The first device's memory, by a handle and by a descriptor, for the program that uses the second.
 static void lend() {
     CUipcMemHandle handle;

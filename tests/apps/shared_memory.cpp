@@ -137,21 +137,6 @@ static CUmemAllocationProp wished(unsigned types) {
     return wish;
 }
 
-static CUdeviceptr mapped(CUmemGenericAllocationHandle block, size_t size) {
-    CUdeviceptr at;
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    OK(cuMemAddressReserve(&at, size, 0, 0, 0));
-    OK(cuMemMap(at, size, 0, block, 0));
-    OK(cuMemSetAccess(at, size, &access, 1));
-    return at;
-}
-
-static void gone(CUdeviceptr at, size_t size, CUmemGenericAllocationHandle block) {
-    OK(cuMemUnmap(at, size));
-    OK(cuMemAddressFree(at, size));
-    OK(cuMemRelease(block));
-}
-
 constexpr size_t BLOCK = 4 << 20;
 
 static void lend_block() {
@@ -166,14 +151,14 @@ static void lend_block() {
     CUmemAllocationProp told;
     OK(cuMemGetAllocationPropertiesFromHandle(&told, block));
     CHECK(told.location.id == device && told.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "%d", told.location.id);
-    CUdeviceptr at = mapped(block, BLOCK);
+    CUdeviceptr at = mapped(block, BLOCK, device);
     OK(cuMemsetD32(at, 44, BLOCK / 4));
     OK(cuCtxSynchronize());
     send_descriptor(descriptor);
     close(descriptor);
     meet();
     CHECK(all_are(at, BLOCK / 4, 55), "other contents");
-    gone(at, BLOCK, block);
+    unmapped(at, BLOCK, block);
     meet();
     meet();
 }
@@ -187,7 +172,7 @@ static void open_block() {
     // What is said of a block that came from elsewhere is the driver's affair: 580 does not repeat its maker's wishes.
     OK(cuMemGetAllocationPropertiesFromHandle(&told, block));
     CHECK(told.type == CU_MEM_ALLOCATION_TYPE_PINNED, "%d", told.type);
-    CUdeviceptr at = mapped(block, BLOCK);
+    CUdeviceptr at = mapped(block, BLOCK, device);
     CHECK(all_are(at, BLOCK / 4, 44), "other contents");
     OK(cuMemsetD32(at, 55, BLOCK / 4));
     OK(cuCtxSynchronize());
@@ -195,7 +180,7 @@ static void open_block() {
     meet();
     // The lender has given its block up; this one still holds it.
     CHECK(all_are(at, BLOCK / 4, 55), "gone with the lender's");
-    gone(at, BLOCK, block);
+    unmapped(at, BLOCK, block);
     meet();
 }
 

@@ -1,6 +1,8 @@
 // What programs that are two share: the way from one to the other, by which they tell each other values, send descriptors
-// and wait for each other.
+// and wait for each other; and blocks of memory that go that way.
 #pragma once
+
+#include <cuda.h>
 
 #include "check.h"
 
@@ -10,63 +12,87 @@
 #include <unistd.h>
 
 // The way to the other program.
-static int peer;
+inline int peer;
 
-static void must(bool so, const char *what) {
+inline void must(bool so, const char *what) {
     if (so) return;
     printf("%s failed\n", what);
     exit(1);
 }
 
-template <class T> static void tell(const T &what) { must(write(peer, &what, sizeof what) == ssize_t(sizeof what), "write"); }
+template <class T> void tell(const T &what) { must(write(peer, &what, sizeof what) == ssize_t(sizeof what), "write"); }
 
-template <class T> static T hear() {
+template <class T> T hear() {
     T what;
     must(recv(peer, &what, sizeof what, MSG_WAITALL) == ssize_t(sizeof what), "read");
     return what;
 }
 
 // Nothing but that the other program has come so far.
-static void meet() {
+inline void meet() {
     tell(char('m'));
     hear<char>();
 }
 
-static void send_descriptor(int descriptor) {
-    char byte = 'd';
-    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof space;
-    cmsghdr *rights = CMSG_FIRSTHDR(&message);
+// A message of one byte and room for one descriptor.
+class Parcel {
+  public:
+    Parcel() {
+        part_ = {&byte_, 1};
+        head.msg_iov = &part_;
+        head.msg_iovlen = 1;
+        head.msg_control = space_;
+        head.msg_controllen = sizeof space_;
+    }
+    Parcel(const Parcel &) = delete;
+
+    msghdr head = {};
+
+  private:
+    char byte_ = 'd';
+    alignas(cmsghdr) char space_[CMSG_SPACE(sizeof(int))] = {};
+    iovec part_;
+};
+
+inline void send_descriptor(int descriptor) {
+    Parcel parcel;
+    cmsghdr *rights = CMSG_FIRSTHDR(&parcel.head);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
     rights->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-    must(sendmsg(peer, &message, 0) == 1, "sendmsg");
+    must(sendmsg(peer, &parcel.head, 0) == 1, "sendmsg");
 }
 
-static int receive_descriptor() {
-    char byte;
-    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof space;
-    must(recvmsg(peer, &message, 0) == 1, "recvmsg");
+inline int receive_descriptor() {
+    Parcel parcel;
+    must(recvmsg(peer, &parcel.head, 0) == 1, "recvmsg");
+    const cmsghdr *rights = CMSG_FIRSTHDR(&parcel.head);
+    must(rights && rights->cmsg_type == SCM_RIGHTS, "recvmsg of a descriptor");
     int descriptor = -1;
-    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
+    memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
     return descriptor;
+}
+
+// A block at an address of its own, for a device to read and write.
+inline CUdeviceptr mapped(CUmemGenericAllocationHandle block, size_t size, CUdevice device) {
+    CUdeviceptr at;
+    CUmemAccessDesc grant = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(cuMemAddressReserve(&at, size, 0, 0, 0));
+    OK(cuMemMap(at, size, 0, block, 0));
+    OK(cuMemSetAccess(at, size, &grant, 1));
+    return at;
+}
+
+inline void unmapped(CUdeviceptr at, size_t size, CUmemGenericAllocationHandle block) {
+    OK(cuMemUnmap(at, size));
+    OK(cuMemAddressFree(at, size));
+    OK(cuMemRelease(block));
 }
 
 // Starts the other program, which does `part` and ends with what it returns; the process to wait for. Before either has
 // called the driver.
-static pid_t begin_other(int (*part)()) {
+inline pid_t begin_other(int (*part)()) {
     int pair[2];
     must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
     pid_t child = fork();
@@ -81,7 +107,7 @@ static pid_t begin_other(int (*part)()) {
     return child;
 }
 
-static void end_other(pid_t child) {
+inline void end_other(pid_t child) {
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child && status == 0, "the other program: %d", status);
 }

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use katydid_job::checkpoint::CheckpointError;
 use katydid_job::folder::Folder;
+use katydid_job::incarnations::Incarnations;
 use katydid_job::job::{Job, JobError, Settings};
 use katydid_job::view::Request;
 use katydid_transport::Address;
@@ -175,6 +176,7 @@ impl Launch {
                 command: flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
                 private_criu: self.layout.criu(),
                 servers: Vec::new(),
+                incarnations: Incarnations::default().and_next(),
                 enter: Vec::new(),
             })
         });

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use katydid_transport::{Address, Holding, LinkError, Talk, TalkError};
 use katydid_wire::handshake::{LinkKind, SessionKind};
-use katydid_wire::job::{FromProgram, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
+use katydid_wire::job::{FromProgram, HIDDEN, INCARNATIONS, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
@@ -90,6 +90,16 @@ impl Job {
             attempts += 1;
         }
     }
+}
+
+/// The incarnations of this program's job, the present one first: its start and each restore has a number, which the supervisor
+/// notes beside the job socket. None outside of jobs.
+pub fn incarnations() -> Vec<u64> {
+    let noted = || {
+        let socket = variable(VARIABLE)?;
+        std::fs::read_to_string(Path::new(&socket).parent()?.join(INCARNATIONS)).ok()
+    };
+    noted().unwrap_or_default().lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
 }
 
 /// As numbers of the frames before which the program stops, which count from 0.

@@ -499,6 +499,7 @@ fn notes(job: &Inner, processes: &[Process]) -> Notes {
     Notes {
         folder: job.known_folder.clone(),
         servers: lock(&job.servers).clone(),
+        incarnations: job.incarnations.clone(),
         stdio: job.stdio.clone(),
         shared: Vec::new(),
         terminals: terminals::numbers(processes),

@@ -16,6 +16,8 @@ use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, STATE_PIECE, Store, 
 use katydid_wire::envelope::EnvelopeError;
 use katydid_wire::key::SessionKey;
 
+use crate::incarnations::Incarnations;
+
 /// How long a server may take to hand a connection to a worker; a cold driver takes seconds to start.
 const GREETING: Duration = Duration::from_secs(60);
 /// How long a worker may be silent while it writes or reads an image; it reports progress far more often.
@@ -79,6 +81,8 @@ pub struct Rebuild<'a> {
     pub directory: Option<BorrowedFd<'a>>,
     /// Whether the program lives on, and has its host memory itself.
     pub device_only: bool,
+    /// The incarnations of the job that they will belong to.
+    pub incarnations: &'a Incarnations,
     /// Devices to use in place of the session's own, a line each.
     pub devices: &'a str,
 }
@@ -302,6 +306,7 @@ impl Companion {
             session: self.session.clone(),
             checkpoint,
             device_only: u32::from(plan.device_only),
+            incarnations: plan.incarnations.encode(),
             devices: plan.devices.to_owned(),
         };
         match self.order(&order, directory, SILENCE, Questions::Read(plan.catalogue), Some(progress))? {
@@ -536,7 +541,13 @@ mod tests {
         begun(&image).commit(Manifest::default()).unwrap();
         let reader = image.checkpoint(Which::Latest).unwrap();
         let catalogue = Catalogue::new(&reader);
-        let plan = Rebuild { catalogue: &catalogue, directory: None, device_only: true, devices: "" };
+        let plan = Rebuild {
+            catalogue: &catalogue,
+            directory: None,
+            device_only: true,
+            incarnations: &Incarnations::default(),
+            devices: "",
+        };
         let address = Address::Unix(folder.path().join("server"));
         let listener = UnixListener::bind(folder.path().join("server")).unwrap();
         thread::scope(|scope| {

@@ -86,12 +86,13 @@ impl Inner {
         let session = session_name(member);
         let catalogue = Catalogue::new(&reader);
         let directory = directory.as_ref().map(AsFd::as_fd);
-        let plan = Rebuild { catalogue: &catalogue, directory, device_only: true, devices: "" };
+        let (catalogue, incarnations) = (&catalogue, &self.incarnations);
+        let plan = Rebuild { catalogue, directory, device_only: true, incarnations, devices: "" };
         let companion = Companion::rebuild(&server, &session, &plan, &Progress::default());
         let mut companion = companion.map_err(|error| text(&error))?;
         let order = ToProgram::Resume { address: member.address.clone(), key: companion.key };
         let key = companion.key;
-        let resumed = attended(&mut companion, &catalogue, || self.members.order(member.id, &order, RETURN));
+        let resumed = attended(&mut companion, catalogue, || self.members.order(member.id, &order, RETURN));
         match resumed.map_err(|error| text(&error))? {
             FromProgram::Resumed {} => self.members.set_home(member.id, &member.address, key),
             _ => return Err("the program does not come back to another".to_owned()),

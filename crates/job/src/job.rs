@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::criu::{Criu, CriuError};
 use crate::failover::Recovery;
 use crate::folder::{self, Folder, FolderError};
+use crate::incarnations::Incarnations;
 use crate::members::{Event, Members};
 use crate::migrate;
 use crate::stdio::Standard;
@@ -34,6 +35,8 @@ pub struct Settings {
     pub private_criu: PathBuf,
     /// Servers that its programs may have been told of, the last one first.
     pub servers: Vec<String>,
+    /// The one that begins with it, and those before.
+    pub incarnations: Incarnations,
     /// What runs a command among the job's processes: nothing, or a command that enters their namespaces.
     pub enter: Vec<OsString>,
 }
@@ -104,6 +107,7 @@ pub(crate) struct Inner {
     pub(crate) enter: Vec<OsString>,
     /// Where its programs' server is, and was before.
     pub(crate) servers: Mutex<Vec<String>>,
+    pub(crate) incarnations: Incarnations,
     pub(crate) root: Root,
     private_criu: PathBuf,
     criu: Mutex<Option<Criu>>,
@@ -129,9 +133,10 @@ impl Job {
     ///
     /// See [`JobError`].
     pub fn open(settings: Settings) -> Result<Self, JobError> {
-        let Settings { folder, known_folder, command, private_criu, servers, enter } = settings;
+        let Settings { folder, known_folder, command, private_criu, servers, incarnations, enter } = settings;
         let (events, heard) = mpsc::channel();
         let socket = |path: PathBuf| move |source| JobError::Socket { path, source };
+        incarnations.note(folder.path()).map_err(socket(folder.path().to_owned()))?;
         let members = Members::listen(&folder.shims(), events).map_err(socket(folder.shims()))?;
         folder.describe(0, &command.join(" "))?;
         let control = folder.control();
@@ -144,6 +149,7 @@ impl Job {
             stdio: if enter.is_empty() { Standard::ours() } else { Standard::ours_from_outside() },
             enter,
             servers: Mutex::new(servers),
+            incarnations,
             root: Root::default(),
             private_criu,
             criu: Mutex::new(None),

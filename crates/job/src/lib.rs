@@ -20,6 +20,7 @@ pub mod files;
 pub mod folder;
 mod frozen;
 pub mod guard;
+pub mod incarnations;
 pub mod job;
 mod kernel_data;
 mod links;

@@ -216,7 +216,8 @@ impl<'a> Travel<'a> {
         let devices = self.wanted.devices.join("\n");
         let names = stop.sides.iter().map(|side| session_name(&side.member)).collect();
         let directory = directory.as_ref().map(AsFd::as_fd);
-        let plan = Rebuild { catalogue, directory, device_only: true, devices: &devices };
+        let incarnations = &self.job.incarnations;
+        let plan = Rebuild { catalogue, directory, device_only: true, incarnations, devices: &devices };
         let companions = in_parallel(names, |name: String| {
             Ok::<_, CheckpointError>(Companion::rebuild(self.server, &name, &plan, &Progress::default())?)
         });

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::files::Written;
+use crate::incarnations::Incarnations;
 use crate::shared::Segment;
 use crate::stdio::Standard;
 
@@ -19,6 +20,9 @@ pub(crate) struct Notes {
     pub(crate) folder: PathBuf,
     /// Servers that its programs may have been told of, the last one first.
     pub(crate) servers: Vec<String>,
+    /// Its incarnations so far, the last one first.
+    #[serde(default)]
+    pub(crate) incarnations: Incarnations,
     /// What the program's standard streams were.
     pub(crate) stdio: [Standard; 3],
     /// Files that were open for writing.
@@ -54,6 +58,7 @@ mod tests {
         let notes = Notes {
             folder: "/run/user/0/katydid/jobs/a".into(),
             servers: vec!["unix:/s".into()],
+            incarnations: Incarnations::default().and_next(),
             stdio: [Standard::Other, Standard::Pipe { inode: 5 }, Standard::File { path: "/e".into() }],
             written: vec![Written { path: "/o".into(), inode: 3, length: 9 }],
             shared: Vec::new(),

@@ -26,6 +26,7 @@ use crate::criu::{Criu, CriuError};
 use crate::files::{self, Written};
 use crate::folder::{self, Folder, FolderError};
 use crate::guard::Guard;
+use crate::incarnations::Incarnations;
 use crate::job::{Job, JobError, Settings};
 use crate::links::Turn;
 use crate::members::MemberError;
@@ -191,8 +192,9 @@ impl Opened {
         let cut = files::cut_back(&self.notes.written);
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
+        let incarnations = self.notes.incarnations.clone().and_next();
         let (companions, raised) = thread::scope(|scope| {
-            let sessions = scope.spawn(|| self.rebuild(around, &progress));
+            let sessions = scope.spawn(|| self.rebuild(around, &incarnations, &progress));
             let raised = Raised::new(self, &criu, around, &folder, apart);
             while !sessions.is_finished() {
                 told(&progress, tell);
@@ -209,6 +211,7 @@ impl Opened {
             command: self.manifest().job.command.clone(),
             private_criu: around.private_criu.to_owned(),
             servers: self.notes.servers.clone(),
+            incarnations,
             enter: raised.enter(around.katydid),
         })?;
         let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
@@ -248,12 +251,18 @@ impl Opened {
     }
 
     /// All sessions, each in a worker of its own.
-    fn rebuild(&self, around: &Surroundings<'_>, progress: &[Arc<Progress>]) -> Result<Vec<Companion>, RestoreError> {
+    fn rebuild(
+        &self,
+        around: &Surroundings<'_>,
+        incarnations: &Incarnations,
+        progress: &[Arc<Progress>],
+    ) -> Result<Vec<Companion>, RestoreError> {
         let directory = self.reader.directory()?;
         let catalogue = Catalogue::new(&self.reader);
         let list = self.manifest().sessions.iter().zip(progress).collect();
         let directory = directory.as_ref().map(AsFd::as_fd);
-        let plan = Rebuild { catalogue: &catalogue, directory, device_only: false, devices: around.devices };
+        let (catalogue, devices) = (&catalogue, around.devices);
+        let plan = Rebuild { catalogue, directory, device_only: false, incarnations, devices };
         let companions = in_parallel(list, |(session, progress)| {
             Ok(Companion::rebuild(around.server, &session.name, &plan, progress)?)
         });

@@ -120,6 +120,7 @@ impl Session {
         }
         let _ = self.tables.contexts.take(id);
         self.tables.forget_context(id);
+        self.shares.keep_events(|event| self.tables.events.get(event).is_ok());
         let bytes = self.tables.arrays.forget_context(id);
         refund(self, bytes);
         self.thread_streams.retain(|(_, context), _| *context != id);

@@ -74,7 +74,9 @@ pub(crate) use reference::{
     kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureReference, kdTextureReferenceSet,
 };
 pub(crate) use rows::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
-pub(crate) use share::{kdEventOpen, kdEventShare, kdForeignMap, kdForeignUnmap, kdMemoryBorrow, kdMemoryLend};
+pub(crate) use share::{
+    kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryBorrow, kdMemoryLend, kdMemoryTakeBack,
+};
 pub(crate) use stream_attribute::{kdStreamAttribute, kdStreamSetAttribute};
 pub(crate) use tensor_map::kdTensorMap;
 pub(crate) use texture::{kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy};

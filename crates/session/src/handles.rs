@@ -76,6 +76,16 @@ impl<H: Handle> Handles<H> {
         }
     }
 
+    /// The context that an object dies with; 0 for none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handles::get`]; id 0 has no object.
+    pub(crate) fn context(&self, id: u32) -> Result<u32, Fault> {
+        let entry = self.entries.get(self.index(id)?).copied().flatten();
+        entry.map(|entry| entry.context).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
+    }
+
     /// The id of any object; 0 when there is none.
     pub(crate) fn any(&self) -> u32 {
         self.entries.iter().position(Option::is_some).map_or(0, |index| index as u32 + 1)

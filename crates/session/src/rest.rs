@@ -154,6 +154,8 @@ impl Session {
         let Some(mut orders) = self.orders.take() else { return Ok(Pumped::Frames(0)) };
         let outcome = orders.obey(self, pump);
         self.orders = Some(orders);
+        // Whoever wants to borrow something waits since a snapshot was taken.
+        self.shares.go_on();
         outcome
     }
 

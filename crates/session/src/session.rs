@@ -199,6 +199,12 @@ impl Session {
         self.store = Some(store);
     }
 
+    /// The session of an image will lend to, and borrow from, programs that live in the first of these incarnations of its job
+    /// (8 bytes each).
+    pub fn live_in(&mut self, incarnations: &[u8]) {
+        self.shares.live_in(incarnations);
+    }
+
     /// The program of a rebuilt session is there, with its pinned memory if that is its own.
     ///
     /// # Errors

@@ -125,6 +125,7 @@ impl Resolve for CUevent {
 
     fn ended(session: &mut Session, id: u32) {
         let _ = session.tables.events.take(id);
+        session.shares.end_event(id);
         if !session.event_times.is_empty() {
             session.event_times.forget(id);
         }

@@ -25,6 +25,8 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     /// It was recorded in a stream, outside of captures.
     pub(crate) was_recorded: AtomicBool,
+    /// Another program may have it too.
+    pub(crate) is_shared: AtomicBool,
 }
 
 impl Event {
@@ -50,7 +52,7 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
     check_flags(flags)?;
     let event = shim()?
         .events
-        .insert(|slot| Event { slot, context, was_recorded: AtomicBool::new(false) })
+        .insert(|slot| Event { slot, context, was_recorded: AtomicBool::new(false), is_shared: AtomicBool::new(false) })
         .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     enqueue(&cuEventCreate { phEvent: event.wire(), Flags: flags })?;
     target.write(CUevent(handle(event.slot.handle)));
@@ -91,8 +93,14 @@ fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     if !same {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    let message = cuEventRecord { hEvent: event.wire(), hStream: wire(stream)? };
-    shim()?.session.enqueue(current::wire_or_of(&context)?, &message)
+    let (shim, wire_context) = (shim()?, current::wire_or_of(&context)?);
+    shim.session.enqueue(wire_context, &cuEventRecord { hEvent: event.wire(), hStream: wire(stream)? })?;
+    if event.is_shared.load(Ordering::Relaxed) {
+        // A program that is told of it right after this must not find it as it was before. What it comes to is said when
+        // somebody asks.
+        let _ = shim.session.call(wire_context, &cuEventQuery { hEvent: event.wire() });
+    }
+    Ok(())
 }
 
 /// The event comes to pass when the stream has done what it holds now.

@@ -1,30 +1,36 @@
 //! Memory and events between programs of one server.
 //!
 //! A handle of memory names the worker that lends it, and where in what is lent the memory lies. Opening maps that into a
-//! reservation of this program's own; the same handle opened again gives the same address. Handles of events are the
-//! driver's, because workers are processes of one machine.
+//! reservation of this program's own; the same handle opened again gives the same address. A handle of an event names the
+//! worker too, which gives the borrower's the driver's handle: that is another one after a restore, the name is not.
+//!
+//! A name holds the incarnation of the lender's job. Handles that were given out before this program's job was restored lead
+//! to its members as they are since, not to those of other restores.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
-use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use katydid_client::job::incarnations;
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
-use katydid_wire::message::{kdEventOpen, kdEventShare, kdForeignMap, kdForeignUnmap, kdMemoryLend};
+use katydid_wire::message::{kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryLend, kdMemoryTakeBack};
 
 use crate::border::{call, out};
 use crate::device::handle;
 use crate::event::Event;
-use crate::handle::wire;
+use crate::handle::{object, wire};
 use crate::session::shim;
 use crate::stream::Apart;
 use crate::{context, current, virtual_memory};
 
 /// First bytes of a handle of memory.
 const MAGIC: [u8; 8] = *b"KATYDIDM";
+/// First bytes of a handle of an event; the name follows.
+const EVENT: [u8; 8] = *b"KATYDIDE";
 /// Bytes of a lender's name.
-pub(crate) const NAME: usize = 24;
+pub(crate) const NAME: usize = 32;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: access is always enabled.
 const LAZY_PEER_ACCESS: u32 = 1;
 
@@ -95,6 +101,44 @@ impl Opened {
     }
 }
 
+/// First addresses of this program's memory that has handles.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    all: Mutex<BTreeSet<u64>>,
+    /// There was ever one: most programs lend nothing, and free often.
+    is_any: AtomicBool,
+}
+
+impl Given {
+    fn note(&self, address: u64) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
+        self.is_any.store(true, Ordering::Release);
+    }
+
+    fn take(&self, address: u64) -> bool {
+        self.is_any.load(Ordering::Acquire) && self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)
+    }
+}
+
+/// The incarnation of this program's job; 0 outside of jobs.
+pub(crate) fn incarnation() -> u64 {
+    incarnations().first().copied().unwrap_or(0)
+}
+
+/// A name as workers borrow by it: with the incarnations of this program's job behind it.
+pub(crate) fn told(name: [u8; NAME]) -> Vec<u8> {
+    name.into_iter().chain(incarnations().into_iter().flat_map(u64::to_le_bytes)).collect()
+}
+
+/// Memory is about to be freed: its handles lead to nothing from here on, also for a program that is told so right after this.
+pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
+    let shim = shim()?;
+    if !shim.given.take(address) {
+        return Ok(());
+    }
+    shim.session.call(0, &kdMemoryTakeBack { address }).map(drop)
+}
+
 /// Of memory from `cuMemAlloc` and its like.
 ///
 /// # Safety
@@ -112,7 +156,9 @@ pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdevic
 pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
     let device = shim.devices.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-    let reply = call(&kdMemoryLend { memory: 0, address: region.start, length: region.size })?;
+    let reply =
+        call(&kdMemoryLend { incarnation: incarnation(), memory: 0, address: region.start, length: region.size })?;
+    shim.given.note(region.start);
     let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryLend"))?;
     if region.size >> SIZE_BITS != 0 {
         return Err(wrong);
@@ -165,7 +211,8 @@ fn map(lent: &Lent) -> Result<u64, CUresult> {
     let ordinal = shim.devices.iter().position(|device| device.position == lent.position());
     let ordinal = ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32;
     let start = virtual_memory::reserve_for(lent.whole)?;
-    let message = kdForeignMap { address: start, size: lent.whole, device: lent.position() as i32, name: &lent.name };
+    let name = told(lent.name);
+    let message = kdForeignMap { address: start, size: lent.whole, device: lent.position() as i32, name: &name };
     if let Err(code) = call(&message) {
         virtual_memory::unreserve(start, lent.whole as usize)?;
         return Err(code);
@@ -205,10 +252,19 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
-    let reply = call(&kdEventShare { event: wire(event)? })?;
-    let reserved = reply.handle.as_slice().try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    let reply = call(&kdEventLend { incarnation: incarnation(), event: wire(event)? })?;
+    object(event)?.is_shared.store(true, Ordering::Relaxed);
+    let mut reserved = [0; 64];
+    let bytes = EVENT.iter().chain(&reply.name).copied();
+    reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
     target.write(CUipcEventHandle { reserved });
     Ok(())
+}
+
+/// The name that a handle of an event holds; none in what no program of Katydid's has made.
+fn event_name(handle: &CUipcEventHandle) -> Option<[u8; NAME]> {
+    let (magic, rest) = handle.reserved.split_first_chunk()?;
+    rest.first_chunk().copied().filter(|_| *magic == EVENT)
 }
 
 /// An event of another program, as one of this program's own.
@@ -221,9 +277,10 @@ pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) 
     let target = unsafe { out(target) }?;
     let context = current::active()?.owner();
     let shim = shim()?;
+    let name = told(event_name(&shared).ok_or(CUresult::ERROR_INVALID_HANDLE)?);
     let event = shim.events.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-        call(&kdEventOpen { event: slot.index + 1, handle: &shared.reserved })?;
-        Ok(Event { slot, context, was_recorded: AtomicBool::new(true) })
+        call(&kdEventBorrow { event: slot.index + 1, name: &name })?;
+        Ok(Event { slot, context, was_recorded: AtomicBool::new(true), is_shared: AtomicBool::new(true) })
     })?;
     target.write(CUevent(handle(event.slot.handle)));
     Ok(())
@@ -232,6 +289,14 @@ pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_has_handles_until_it_is_freed() {
+        let given = Given::default();
+        assert!(!given.take(16));
+        given.note(16);
+        assert!(!given.take(32) && given.take(16) && !given.take(16));
+    }
 
     #[test]
     fn handles_say_what_they_were_made_from_and_no_other_bytes_are_handles() {

@@ -117,6 +117,7 @@ pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     }
     let is_block = |region: &katydid_client::regions::Region| region.place == Place::Device;
     let region = shim.regions.remove(address, is_block).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    ipc::freed(address)?;
     let memory = &shim.devices[region.device as usize].memory;
     memory.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }

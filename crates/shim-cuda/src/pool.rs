@@ -408,6 +408,7 @@ pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
     let region = shim.regions.remove(address, |region| region.pool().is_some());
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let pool = region.pool().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    ipc::freed(address)?;
     match shim.pools.get(pool) {
         Some(pool) => pool.free(&region, stream),
         None if region.is_host() => free_pages(&region),

@@ -25,7 +25,7 @@ use crate::event::Event;
 use crate::function::Function;
 use crate::graph::part::Parts;
 use crate::green::Description;
-use crate::ipc::Opened;
+use crate::ipc::{Given, Opened};
 use crate::kernel::Kernel;
 use crate::library::Library;
 use crate::link::Link;
@@ -71,6 +71,7 @@ pub(crate) struct Shim {
     pub(crate) allocations: Slab<Allocation>,
     pub(crate) virtual_memory: VirtualMemory,
     pub(crate) opened: Opened,
+    pub(crate) given: Given,
     pub(crate) pools: Slab<Pool>,
     pub(crate) descriptions: Slab<Description>,
     pub(crate) chosen_pools: Chosen,
@@ -175,11 +176,17 @@ fn fetch_facts(session: &Session) -> Result<Facts, Failure> {
     })?;
     let facts = Facts::decode(&reply.facts)
         .map_err(|error| Failure::new(format!("the server described its devices wrongly: {error}")))?;
-    if facts.driver_version / 1000 < DRIVER_VERSION / 1000 {
-        let (major, minor) = (facts.driver_version / 1000, facts.driver_version % 1000 / 10);
-        say(format_args!("the server's driver knows CUDA {major}.{minor}: what is newer will be refused there"));
+    if let Some(notice) = older(facts.driver_version) {
+        say(notice);
     }
     Ok(facts)
+}
+
+/// What the program's user reads of a driver that knows less than programs of this library may ask for.
+fn older(version: i32) -> Option<String> {
+    let (major, minor) = (version / 1000, version % 1000 / 10);
+    let text = format!("the server's driver knows CUDA {major}.{minor}: what is newer will be refused there");
+    (major < DRIVER_VERSION / 1000).then_some(text)
 }
 
 fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd>) -> Result<Shim, Failure> {
@@ -218,6 +225,7 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         allocations: room(HANDLES)?,
         virtual_memory: VirtualMemory::default(),
         opened: Opened::default(),
+        given: Given::default(),
         pools: room(HANDLES)?,
         descriptions: room(HANDLES)?,
         chosen_pools: Chosen::default(),
@@ -232,4 +240,15 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
 /// An empty `CUDA_VISIBLE_DEVICES` hides every device, so it is not the same as none.
 fn variable_even_empty(name: &str) -> Option<String> {
     variable(name).or_else(|| std::env::var_os(name).map(|_| String::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_of_an_older_major_version_is_told_of() {
+        assert!(older(12080).is_some_and(|text| text.contains("CUDA 12.8")));
+        assert_eq!((older(DRIVER_VERSION), older(DRIVER_VERSION + 20)), (None, None));
+    }
 }

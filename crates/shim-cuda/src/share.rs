@@ -16,7 +16,7 @@ use katydid_wire::message::{kdMemoryBorrow, kdMemoryLend};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::border::out;
-use crate::ipc::NAME;
+use crate::ipc::{self, NAME};
 use crate::session::shim;
 use crate::stream::Apart;
 use crate::{device, pool, virtual_memory};
@@ -66,7 +66,8 @@ pub(crate) unsafe fn export(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let memory = virtual_memory::wire_of(handle, FILE_DESCRIPTOR)?;
-    let reply = shim()?.session.call(0, &kdMemoryLend { memory, address: 0, length: 0 })?;
+    let incarnation = ipc::incarnation();
+    let reply = shim()?.session.call(0, &kdMemoryLend { incarnation, memory, address: 0, length: 0 })?;
     let file = token(BLOCK, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     Apart::begin_for_good();
     target.write(file.into_raw_fd());
@@ -90,7 +91,7 @@ pub(crate) unsafe fn import(
         return Err(wrong);
     }
     // The descriptor is the pointer's value, of which the upper half means nothing.
-    let name = name_in(descriptor.addr() as c_int, BLOCK).ok_or(wrong)?;
+    let name = ipc::told(name_in(descriptor.addr() as c_int, BLOCK).ok_or(wrong)?);
     Apart::begin_for_good();
     target.write(virtual_memory::adopt(FILE_DESCRIPTOR, |memory| {
         let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;

@@ -1,18 +1,23 @@
 //! Memory that one worker lends to another on the same machine: descriptors, handed over a socket of the lender's.
 //!
-//! A lender listens on a socket without a place in any folder, whose name is random. For what it lends it makes a name of
-//! 24 bytes: 8 that lead to the socket, 16 that nobody guesses. Whoever shows the name, and runs as the same user, gets
-//! the descriptors. The connection stays as long as the borrower needs them, so that a lender knows whether anybody does.
+//! A lender listens on a socket without a place in any folder. For what it lends it makes a name of 32 bytes: 8 of the
+//! door, which is random; 8 of the incarnation of its job, which is another one after each restore; and 16 that nobody
+//! guesses. The first two lead to the socket. Whoever shows the name, and runs as the same user, gets the descriptors.
+//! The connection stays as long as the borrower needs them, so that a lender knows whether anybody does.
+//!
+//! A lender out of an image opens the same door again, in the incarnation that it is restored in: what it lends is found
+//! by whoever was restored with it, and not taken for what another restore of the image, or the first run, lends.
+//!
+//! While a lender's session stands still, borrowers wait; where it goes on in another worker, they wait for that one.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::socket_peercred;
@@ -22,35 +27,57 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::fdpass;
 
 /// Bytes of a name.
-pub const NAME: usize = 24;
-/// Of them, those that lead to the socket.
-const DOOR: usize = 8;
+pub const NAME: usize = DOOR + INCARNATION + SECRET;
+/// Of them, the first: which lender.
+pub const DOOR: usize = 8;
+/// The next: which incarnation of its job, as a little-endian number; 0 outside of jobs.
+pub const INCARNATION: usize = 8;
+/// The last: which of the things that it lends.
+pub const SECRET: usize = 16;
 /// Pieces that one name may stand for.
 const MOST: u32 = 4096;
+/// In place of their number: the lender knows no such name.
+const UNKNOWN: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a borrower waits for a lender that stands still, or has hung up and may open its door elsewhere.
+const STANDSTILL: Duration = Duration::from_secs(60);
+/// How long a borrower looks for a door that it finds closed: between two workers of one session nobody has it open.
+const CLOSED: Duration = Duration::from_secs(1);
+/// Between two attempts to open a door that another worker has, or to find one open.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A descriptor and the bytes behind it.
 pub type Lent = (OwnedFd, u64);
 
-/// What is lent under one name.
-#[derive(Debug)]
-struct Item {
-    pieces: Arc<Vec<Lent>>,
-    /// By what the lender takes it back.
-    key: u64,
+#[derive(Debug, Default)]
+struct Books {
+    items: HashMap<[u8; SECRET], Arc<Vec<Lent>>>,
+    /// Borrowers that hold something.
+    borrowers: usize,
+    /// Nothing is handed over at this moment.
+    stands_still: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    items: Mutex<HashMap<[u8; NAME - DOOR], Item>>,
-    /// Borrowers that hold something.
-    borrowers: AtomicUsize,
+    books: Mutex<Books>,
+    /// Notified when the lender goes on.
+    goes_on: Condvar,
 }
 
 impl State {
-    fn items(&self) -> MutexGuard<'_, HashMap<[u8; NAME - DOOR], Item>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a secret stands for, once the lender does not stand still; from here on there is one borrower more.
+    fn take(&self, secret: [u8; SECRET]) -> Option<Arc<Vec<Lent>>> {
+        let books = self.goes_on.wait_while(self.books(), |books| books.stands_still);
+        let mut books = books.unwrap_or_else(PoisonError::into_inner);
+        let pieces = books.items.get(&secret).map(Arc::clone)?;
+        books.borrowers += 1;
+        Some(pieces)
     }
 }
 
@@ -58,51 +85,106 @@ impl State {
 #[derive(Debug)]
 pub struct Lender {
     door: [u8; DOOR],
+    incarnation: u64,
     state: Arc<State>,
 }
 
 impl Lender {
-    /// Opens the socket, and a thread that attends to it.
+    /// Opens a new door, in an incarnation of the program's job, and starts a thread that attends to it.
     ///
     /// # Errors
     ///
     /// What the system says.
-    pub fn open() -> io::Result<Self> {
+    pub fn open(incarnation: u64) -> io::Result<Self> {
         let door = random()?;
-        let listener = UnixListener::bind_addr(&address(&door)?)?;
-        let state = Arc::new(State::default());
-        let shared = Arc::clone(&state);
-        thread::Builder::new().name("lender".into()).spawn(move || attend(&listener, &shared))?;
-        Ok(Self { door, state })
+        let listener = UnixListener::bind_addr(&address(&door, &incarnation.to_le_bytes())?)?;
+        let lender = Self { door, incarnation, state: Arc::default() };
+        let state = Arc::clone(&lender.state);
+        thread::Builder::new().name("lender".into()).spawn(move || attend(&listener, &state))?;
+        Ok(lender)
     }
 
-    /// Lends pieces in their order; the name to pass on. `key` is the caller's.
+    /// Opens the door of an earlier worker: at once, or as soon as that has left it.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn open_again(door: [u8; DOOR], incarnation: u64) -> io::Result<Self> {
+        let address = address(&door, &incarnation.to_le_bytes())?;
+        let mut listener = unless_taken(UnixListener::bind_addr(&address))?;
+        let lender = Self { door, incarnation, state: Arc::default() };
+        let state = Arc::clone(&lender.state);
+        let listen = move || {
+            loop {
+                match listener {
+                    Some(listener) => return attend(&listener, &state),
+                    // A worker that its session has left ends soon.
+                    None => thread::sleep(PAUSE),
+                }
+                let Ok(next) = unless_taken(UnixListener::bind_addr(&address)) else { return };
+                listener = next;
+            }
+        };
+        thread::Builder::new().name("lender".into()).spawn(listen)?;
+        Ok(lender)
+    }
+
+    /// By what it is known, but for the incarnation.
+    pub fn door(&self) -> [u8; DOOR] {
+        self.door
+    }
+
+    /// Lends pieces in their order, under a new secret.
     ///
     /// # Errors
     ///
     /// The system has no random bytes.
-    pub fn lend(&self, pieces: Vec<Lent>, key: u64) -> io::Result<[u8; NAME]> {
+    pub fn lend(&self, pieces: Vec<Lent>) -> io::Result<[u8; SECRET]> {
         let secret = random()?;
-        self.state.items().insert(secret, Item { pieces: Arc::new(pieces), key });
-        let mut name = [0; NAME];
-        name[..DOOR].copy_from_slice(&self.door);
-        name[DOOR..].copy_from_slice(&secret);
-        Ok(name)
+        self.lend_again(pieces, secret);
+        Ok(secret)
     }
 
-    /// Lends nothing under this key any more; who has it keeps it.
-    pub fn end(&self, key: u64) {
-        self.state.items().retain(|_, item| item.key != key);
+    /// The same under a secret of an earlier worker.
+    pub fn lend_again(&self, pieces: Vec<Lent>, secret: [u8; SECRET]) {
+        self.state.books().items.insert(secret, Arc::new(pieces));
+    }
+
+    /// The name to pass on of what is lent under a secret.
+    pub fn name(&self, secret: &[u8; SECRET]) -> [u8; NAME] {
+        let mut name = [0; NAME];
+        let parts = self
+            .door
+            .iter()
+            .chain(self.incarnation.to_le_bytes().as_slice())
+            .chain(secret)
+            .copied()
+            .collect::<Vec<u8>>();
+        name.copy_from_slice(&parts);
+        name
+    }
+
+    /// Lends nothing under this secret any more; who has it keeps it.
+    pub fn end(&self, secret: &[u8; SECRET]) {
+        self.state.books().items.remove(secret);
     }
 
     /// Whether a name is one of this lender's.
-    pub fn is_own(&self, name: &[u8]) -> bool {
-        name.get(..DOOR) == Some(&self.door)
+    pub fn is_own(&self, name: &[u8; NAME]) -> bool {
+        name.starts_with(&self.door) && name[DOOR..].starts_with(&self.incarnation.to_le_bytes())
     }
 
-    /// Borrowers that hold something at this moment.
-    pub fn borrowers(&self) -> usize {
-        self.state.borrowers.load(Ordering::Acquire)
+    /// Hands nothing over until [`Lender::go_on`]; borrowers that hold something at this moment.
+    pub fn stand_still(&self) -> usize {
+        let mut books = self.state.books();
+        books.stands_still = true;
+        books.borrowers
+    }
+
+    /// Hands over again.
+    pub fn go_on(&self) {
+        self.state.books().stands_still = false;
+        self.state.goes_on.notify_all();
     }
 }
 
@@ -121,28 +203,47 @@ pub struct Lease {
     _connection: UnixStream,
 }
 
-/// Borrows what a name stands for.
+/// Borrows what a name stands for. With `may_move` its door may be closed for a moment, since the lender's session changes
+/// workers: then it is looked for again.
 ///
 /// # Errors
 ///
 /// The lender is gone, has taken it back, or belongs to another user.
-pub fn borrow(name: &[u8; NAME]) -> io::Result<Borrowed> {
-    let (door, secret) = name.split_at(DOOR);
-    let mut connection = UnixStream::connect_addr(&address(door)?)?;
+pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
+    let (address, secret) = parts(name)?;
+    let (since, mut limit) = (Instant::now(), if may_move { CLOSED } else { Duration::ZERO });
+    loop {
+        let outcome = UnixStream::connect_addr(&address).and_then(|connection| borrow_over(connection, secret));
+        match outcome.as_ref().map_err(io::Error::kind) {
+            // The worker has ended without an answer: its session may go on in another one.
+            Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => limit = STANDSTILL,
+            Err(ErrorKind::ConnectionRefused) => {}
+            _ => return outcome,
+        }
+        if since.elapsed() >= limit {
+            return outcome;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn borrow_over(mut connection: UnixStream, secret: &[u8]) -> io::Result<Borrowed> {
     check_user(connection.as_fd())?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(STANDSTILL))?;
     connection.write_all(secret)?;
     let mut count = [0; 4];
     connection.read_exact(&mut count)?;
-    let count = u32::from_le_bytes(count);
-    if count > MOST {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
+    connection.set_read_timeout(Some(PATIENCE))?;
+    let count = match u32::from_le_bytes(count) {
+        UNKNOWN => return Err(ErrorKind::NotFound.into()),
+        count if count > MOST => return Err(ErrorKind::InvalidData.into()),
+        count => count,
+    };
     let one = |_| {
         let mut size = [0; 8];
         let (length, mut fds) = fdpass::receive(connection.as_fd(), &mut size, RecvFlags::WAITALL)?;
         let piece = fds.pop().filter(|_| length == size.len() && fds.is_empty());
-        piece.map(|piece| (piece, u64::from_le_bytes(size))).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        piece.map(|piece| (piece, u64::from_le_bytes(size))).ok_or_else(|| ErrorKind::InvalidData.into())
     };
     let pieces = (0..count).map(one).collect::<io::Result<Vec<_>>>()?;
     Ok(Borrowed { pieces, lease: Lease { _connection: connection } })
@@ -154,10 +255,25 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     if length == N { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
+/// Where a name leads, and the secret to show there.
+fn parts(name: &[u8; NAME]) -> io::Result<(SocketAddr, &[u8])> {
+    let (door, rest) = name.split_at(DOOR);
+    let (incarnation, secret) = rest.split_at(INCARNATION);
+    Ok((address(door, incarnation)?, secret))
+}
+
 /// The address of a socket that lies in no folder.
-fn address(door: &[u8]) -> io::Result<SocketAddr> {
-    let digits: String = door.iter().map(|byte| format!("{byte:02x}")).collect();
-    SocketAddr::from_abstract_name(format!("katydid-lender-{digits}"))
+fn address(door: &[u8], incarnation: &[u8]) -> io::Result<SocketAddr> {
+    let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    SocketAddr::from_abstract_name(format!("katydid-lender-{}-{}", digits(door), digits(incarnation)))
+}
+
+/// None: somebody has the address.
+fn unless_taken(bound: io::Result<UnixListener>) -> io::Result<Option<UnixListener>> {
+    match bound {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
+        bound => bound.map(Some),
+    }
 }
 
 /// Refuses a peer of another user.
@@ -180,14 +296,11 @@ fn attend(listener: &UnixListener, state: &Arc<State>) {
 fn serve(mut connection: &UnixStream, state: &State) -> io::Result<()> {
     check_user(connection.as_fd())?;
     connection.set_read_timeout(Some(PATIENCE))?;
-    let mut secret = [0; NAME - DOOR];
+    let mut secret = [0; SECRET];
     connection.read_exact(&mut secret)?;
-    let found = state.items().get(&secret).map(|item| Arc::clone(&item.pieces));
-    let pieces = found.ok_or(io::ErrorKind::NotFound)?;
-    // Counted before anything is handed over.
-    state.borrowers.fetch_add(1, Ordering::AcqRel);
+    let Some(pieces) = state.take(secret) else { return connection.write_all(&UNKNOWN.to_le_bytes()) };
     let outcome = hand_over(connection, &pieces);
-    state.borrowers.fetch_sub(1, Ordering::AcqRel);
+    state.books().borrowers -= 1;
     outcome
 }
 
@@ -205,9 +318,11 @@ fn hand_over(mut connection: &UnixStream, pieces: &[Lent]) -> io::Result<()> {
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
-    use std::time::Instant;
 
     use super::*;
+
+    /// Far more than anything here needs.
+    const SOON: Duration = Duration::from_secs(30);
 
     fn file(text: &str) -> Lent {
         let file = tempfile::tempfile().unwrap();
@@ -215,42 +330,107 @@ mod tests {
         (file.into(), text.len() as u64)
     }
 
+    fn text_of((piece, size): &Lent) -> String {
+        let mut bytes = vec![0; *size as usize];
+        File::from(piece.try_clone().unwrap()).read_exact_at(&mut bytes, 0).unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn borrowed_text(name: &[u8; NAME]) -> String {
+        text_of(&borrow(name, false).unwrap().pieces[0])
+    }
+
+    fn lent(lender: &Lender, text: &str) -> [u8; NAME] {
+        lender.name(&lender.lend(vec![file(text)]).unwrap())
+    }
+
+    fn secret_of(name: &[u8; NAME]) -> [u8; SECRET] {
+        *name.last_chunk().unwrap()
+    }
+
     /// Waits until as many hold something; the count follows a closed connection at once, but not before it.
     fn wait_for(lender: &Lender, count: usize) {
         let begin = Instant::now();
-        while lender.borrowers() != count {
-            assert!(begin.elapsed() < Duration::from_secs(30), "{} borrowers", lender.borrowers());
+        while lender.state.books().borrowers != count {
+            assert!(begin.elapsed() < SOON, "{lender:?}");
             thread::yield_now();
         }
     }
 
     #[test]
     fn what_is_lent_arrives_in_order_and_is_counted_until_it_is_given_back() {
-        let lender = Lender::open().unwrap();
-        let name = lender.lend(vec![file("first"), file("second one")], 7).unwrap();
-        assert!(lender.is_own(&name) && lender.borrowers() == 0);
-        let borrowed = borrow(&name).unwrap();
+        let lender = Lender::open(0).unwrap();
+        let name = lender.name(&lender.lend(vec![file("first"), file("second one")]).unwrap());
+        assert!(lender.is_own(&name));
+        let borrowed = borrow(&name, false).unwrap();
         wait_for(&lender, 1);
-        let read = |(piece, size): &Lent| {
-            let mut bytes = vec![0; *size as usize];
-            File::from(piece.try_clone().unwrap()).read_exact_at(&mut bytes, 0).unwrap();
-            String::from_utf8(bytes).unwrap()
-        };
-        assert_eq!(borrowed.pieces.iter().map(read).collect::<Vec<_>>(), ["first", "second one"]);
+        assert_eq!(borrowed.pieces.iter().map(text_of).collect::<Vec<_>>(), ["first", "second one"]);
         drop(borrowed);
         wait_for(&lender, 0);
     }
 
     #[test]
     fn other_names_and_ended_ones_lead_to_nothing() {
-        let lender = Lender::open().unwrap();
-        let name = lender.lend(vec![file("text")], 7).unwrap();
+        let lender = Lender::open(0).unwrap();
+        let (name, kept) = (lent(&lender, "text"), lent(&lender, "kept"));
         let mut other = name;
         other[NAME - 1] ^= 1;
-        assert!(borrow(&other).is_err() && borrow(&[9; NAME]).is_err());
-        lender.end(8);
-        assert!(borrow(&name).is_ok());
-        lender.end(7);
-        assert!(borrow(&name).is_err());
+        assert!(borrow(&other, false).is_err() && borrow(&[9; NAME], false).is_err());
+        lender.end(&secret_of(&name));
+        assert_eq!(borrow(&name, false).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(borrowed_text(&kept), "kept");
+    }
+
+    /// As two restores of one image beside each other, and the first run beside both.
+    #[test]
+    fn incarnations_of_a_door_do_not_meet() {
+        let first = Lender::open(1).unwrap();
+        let name = lent(&first, "first");
+        let in_incarnation = |number: u64| {
+            let mut name = name;
+            name[DOOR..DOOR + INCARNATION].copy_from_slice(&number.to_le_bytes());
+            name
+        };
+        let others = [2, 3].map(|number| {
+            let lender = Lender::open_again(first.door(), number).unwrap();
+            lender.lend_again(vec![file(&format!("restored {number}"))], secret_of(&name));
+            lender
+        });
+        assert!(others.iter().all(|other| !other.is_own(&name)) && others[0].is_own(&in_incarnation(2)));
+        let found = [2, 3].map(|number| borrowed_text(&in_incarnation(number)));
+        assert_eq!(found, ["restored 2", "restored 3"]);
+        assert_eq!(borrowed_text(&name), "first");
+        assert_eq!(borrow(&in_incarnation(4), true).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn who_borrows_while_the_lender_stands_still_waits() {
+        let lender = Lender::open(0).unwrap();
+        let name = lent(&lender, "text");
+        assert_eq!(lender.stand_still(), 0);
+        thread::scope(|scope| {
+            let (came, comes) = std::sync::mpsc::channel();
+            scope.spawn(move || came.send(borrowed_text(&name)).unwrap());
+            // It cannot come, however long this waits.
+            assert!(comes.recv_timeout(Duration::from_millis(50)).is_err());
+            lender.end(&secret_of(&name));
+            lender.lend_again(vec![file("later")], secret_of(&name));
+            lender.go_on();
+            assert_eq!(comes.recv_timeout(SOON).unwrap(), "later");
+        });
+    }
+
+    /// The old worker hangs up, and the door is closed for a while.
+    #[test]
+    fn a_borrower_follows_a_lender_that_changes_workers() {
+        let lender = Lender { door: random().unwrap(), incarnation: 5, state: Arc::default() };
+        let name = lender.name(&[7; SECRET]);
+        let old = UnixListener::bind_addr(&parts(&name).unwrap().0).unwrap();
+        let new = Lender::open_again(lender.door, 5).unwrap();
+        new.lend_again(vec![file("moved")], [7; SECRET]);
+        let borrower = thread::spawn(move || borrowed_text(&name));
+        drop(old.accept().unwrap());
+        drop(old);
+        assert_eq!(borrower.join().unwrap(), "moved");
     }
 }

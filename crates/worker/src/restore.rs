@@ -165,14 +165,14 @@ fn rebuild(
     voice: &Arc<Voice>,
     asker: &Arc<Asker>,
 ) -> Result<Rebuilt, FromWorker> {
-    let ToWorker::Restore { store, session: name, checkpoint, devices, .. } = order else {
+    let ToWorker::Restore { store, session: name, checkpoint, devices, incarnations, .. } = order else {
         return Err(failed("there is no session yet"));
     };
     let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
     let part = input.part(&name).map_err(failed)?;
     let blank = match opencl::is_kept_in(&part) {
         true => opencl::blank(&warm, note, &part, &devices),
-        false => blank(warm, note, &part, &input),
+        false => blank(warm, note, &part, &input, &incarnations),
     };
     let Blank { mut session, ranges, driver, log, usage } = blank.map_err(failed)?;
     restore(&mut *session, &part, &input, voice)?;
@@ -180,7 +180,7 @@ fn rebuild(
 }
 
 /// A session of CUDA with the addresses of the one in the image.
-fn blank(warm: Warm, note: &Note, part: &Part, input: &Input) -> Result<Blank, String> {
+fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8]) -> Result<Blank, String> {
     let state = journal_of(part, input.source()).map_err(|error| error.to_string())?;
     let opening = Opening::read(&state).map_err(|error| error.to_string())?;
     let arenas = memory::agree(&warm.driver, warm.facts.devices.len(), &opening.arenas, None);
@@ -192,7 +192,8 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input) -> Result<Blank, S
     let (name, shared) = (warm.name, Arc::clone(&usage));
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
-    let session = Box::new(Session::without_program(setup));
+    let mut session = Box::new(Session::without_program(setup));
+    session.live_in(incarnations);
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
     Ok(Blank { session, ranges, driver: name, log: Log::kept(real), usage })
 }

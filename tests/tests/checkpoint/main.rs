@@ -17,6 +17,7 @@ mod elsewhere;
 mod failover;
 mod frameworks;
 mod jobs;
+mod lent;
 mod moved;
 mod names;
 mod opencl;

@@ -24,7 +24,7 @@ const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 11] = [
+const REFUSALS: [(&str, &[&str]); 12] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -32,7 +32,8 @@ const REFUSALS: [(&str, &[&str]); 11] = [
     // Streams of these wait for values that the program writes later, which it cannot while it is held.
     ("stream_values", &["waits for a value that nobody writes"]),
     ("context_events", &["waits for a value that nobody writes"]),
-    // Two processes of this have memory and events of each other.
+    // Processes of these have memory and events of each other open, at times.
+    ("kept_lent", &["what programs share cannot be saved"]),
     ("shared_memory", &["what programs share cannot be saved"]),
     ("torch.processes", &["what programs share cannot be saved"]),
     // Memory of its arrays is mapped by itself.

@@ -17,7 +17,7 @@ use katydid_tests::way::{Way, katydid};
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{departures, failover, jobs, names, restores, sealed, stores};
+use crate::{departures, failover, jobs, lent, names, restores, sealed, stores};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -64,6 +64,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(departures::all())
         .chain(failover::all())
         .chain(jobs::all())
+        .chain(lent::all())
         .chain(names::all())
         .chain(restores::all())
         .chain(sealed::all())

@@ -43,7 +43,7 @@ pub(crate) fn kdDeviceShrink(
     message: kdDeviceShrink,
 ) -> Detached<kdDeviceShrinkReply> {
     let gone = session.device.shrink(message.device, message.address, message.size)?;
-    gone.iter().for_each(|(address, _)| session.shares.end(*address));
+    gone.iter().for_each(|(address, size)| session.shares.end_in(*address, *size));
     session.shared.usage.set_device_memory(session.device.held());
     Ok(Box::new(move |driver| (unmap(driver, &gone), kdDeviceShrinkReply {})))
 }

@@ -2,22 +2,26 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUmemAllocationProp, CUresult, Pod, location_type};
 use katydid_driver::Driver;
-use katydid_transport::share::Lent;
+use katydid_transport::share::{Lent, NAME};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdEventOpen, kdEventOpenReply, kdEventShare, kdEventShareReply, kdForeignMap, kdForeignMapReply, kdForeignUnmap,
-    kdForeignUnmapReply, kdMemoryBorrow, kdMemoryBorrowReply, kdMemoryLend, kdMemoryLendReply,
+    kdEventBorrow, kdEventBorrowReply, kdEventLend, kdEventLendReply, kdForeignMap, kdForeignMapReply, kdForeignUnmap,
+    kdForeignUnmapReply, kdMemoryBorrow, kdMemoryBorrowReply, kdMemoryLend, kdMemoryLendReply, kdMemoryTakeBack,
+    kdMemoryTakeBackReply,
 };
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{Called, Detached, done};
 use crate::ask::ask;
 use crate::fault::Fault;
 use crate::session::Session;
-use crate::shares::{block_of, descriptor, key_of_block};
+use crate::shares::{Loans, Subject, block_of, descriptor};
 
 /// Lends a block of the program's, or the pieces of an arena that hold a range.
 pub(crate) fn kdMemoryLend(
@@ -25,20 +29,82 @@ pub(crate) fn kdMemoryLend(
     _head: &FrameHead,
     message: kdMemoryLend,
 ) -> Called<kdMemoryLendReply> {
-    let kdMemoryLend { memory, address, length, .. } = message;
-    let driver = Arc::clone(&session.shared.driver);
-    let (pieces, key, offset) = if memory == 0 {
+    let kdMemoryLend { incarnation, memory, address, length, .. } = message;
+    let (subject, offset, size) = if memory == 0 {
         let ranges = session.device.pieces(address, length)?;
         let first = ranges.first().map_or(address, |(start, _)| *start);
-        let pieces = ranges.iter().map(|(start, size)| lent(&driver, *start, *size)).collect::<Result<Vec<_>, _>>()?;
-        (pieces, first, address - first)
+        ((Subject::Range(address), length), address - first, ranges.iter().map(|(_, size)| size).sum())
     } else {
-        let (block, size) = session.virtual_memory.block_and_size(memory)?;
-        (vec![(descriptor(&driver, block)?, size)], key_of_block(memory), 0)
+        ((Subject::Block(memory), 0), 0, session.virtual_memory.block_and_size(memory)?.1)
     };
-    let size = pieces.iter().map(|(_, size)| size).sum();
-    let name = session.shares.lend(pieces, key)?.to_vec();
-    done(kdMemoryLendReply { offset, size, name })
+    done(kdMemoryLendReply { offset, size, name: session.lend(incarnation, subject)?.to_vec() })
+}
+
+/// Lends memory of an arena no more: the program has freed it.
+pub(crate) fn kdMemoryTakeBack(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryTakeBack,
+) -> Called<kdMemoryTakeBackReply> {
+    session.shares.end(Subject::Range(message.address));
+    done(kdMemoryTakeBackReply {})
+}
+
+impl Session {
+    /// The name of something that is lent, from now on if it was not.
+    fn lend(&mut self, incarnation: u64, (subject, length): (Subject, u64)) -> Result<[u8; NAME], Fault> {
+        if let Some(name) = self.shares.name_of(subject, length) {
+            return Ok(name);
+        }
+        let pieces = self.pieces_of(subject, length)?;
+        Ok(self.shares.lend(incarnation, (subject, length), pieces)?)
+    }
+
+    /// Lends what the session of an image had lent, under the same names.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says to a piece, or the system.
+    pub(crate) fn lend_again(&mut self, loans: Loans) -> Result<(), Fault> {
+        let Some(door) = loans.door else { return Ok(()) };
+        self.shares.open_again(door)?;
+        for loan in loans.loans {
+            if let Subject::Event(event) = loan.subject {
+                self.enter_context(self.tables.events.context(event)?)?;
+            }
+            let pieces = self.pieces_of(loan.subject, loan.length)?;
+            self.shares.lend_again(loan, pieces);
+        }
+        Ok(())
+    }
+
+    /// What a borrower gets.
+    fn pieces_of(&mut self, subject: Subject, length: u64) -> Result<Vec<Lent>, Fault> {
+        let driver = Arc::clone(&self.shared.driver);
+        Ok(match subject {
+            Subject::Range(address) => {
+                let ranges = self.device.pieces(address, length)?;
+                ranges.iter().map(|(start, size)| lent(&driver, *start, *size)).collect::<Result<_, _>>()?
+            }
+            Subject::Block(memory) => {
+                let (block, size) = self.virtual_memory.block_and_size(memory)?;
+                vec![(descriptor(&driver, block)?, size)]
+            }
+            Subject::Event(event) => {
+                let event: CUevent = self.tables.events.get(event)?;
+                // SAFETY: the output is a local, the event is the driver's own.
+                let handle: CUipcEventHandle = ask(|out| unsafe { driver.cuIpcGetEventHandle(out, event) })?;
+                vec![in_file(&handle.to_bytes()).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?]
+            }
+        })
+    }
+}
+
+/// A file in memory with these bytes, as what is lent are descriptors.
+fn in_file(bytes: &[u8]) -> std::io::Result<Lent> {
+    let file = File::from(memfd_create("katydid-event", MemfdFlags::CLOEXEC)?);
+    file.write_all_at(bytes, 0)?;
+    Ok((file.into(), bytes.len() as u64))
 }
 
 /// A descriptor of the piece that is mapped at an address.
@@ -150,30 +216,33 @@ pub(crate) fn kdForeignUnmap(
     }))
 }
 
-/// A handle of an event for other programs.
-pub(crate) fn kdEventShare(
-    session: &mut Session,
-    head: &FrameHead,
-    message: kdEventShare,
-) -> Called<kdEventShareReply> {
-    let event: CUevent = session.handle(head, message.event)?;
-    let driver = session.driver();
-    // SAFETY: the output is a local, the event is the driver's own.
-    let handle: CUipcEventHandle = ask(|out| unsafe { driver.cuIpcGetEventHandle(out, event) })?;
-    done(kdEventShareReply { handle: handle.to_bytes() })
+/// Lends an event: its borrowers get the driver's handle.
+pub(crate) fn kdEventLend(session: &mut Session, _head: &FrameHead, message: kdEventLend) -> Called<kdEventLendReply> {
+    let name = session.lend(message.incarnation, (Subject::Event(message.event), 0))?;
+    done(kdEventLendReply { name: name.to_vec() })
 }
 
 /// An event of another program.
-pub(crate) fn kdEventOpen(
+pub(crate) fn kdEventBorrow(
     session: &mut Session,
     _head: &FrameHead,
-    message: kdEventOpen<'_>,
-) -> Called<kdEventOpenReply> {
+    message: kdEventBorrow<'_>,
+) -> Called<kdEventBorrowReply> {
     session.tables.events.check_new(message.event)?;
-    let handle = CUipcEventHandle::from_bytes(message.handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let borrowed = session.shares.borrow(message.name)?;
+    let handle = handle_in(&borrowed.pieces).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let driver = session.driver();
     // SAFETY: the output is a local; a handle is bytes, of which the driver believes none.
     let event = ask(|out| unsafe { driver.cuIpcOpenEventHandle(out, handle) })?;
     session.bind(message.event, event)?;
-    done(kdEventOpenReply {})
+    session.shares.keep_event(message.event, borrowed.lease);
+    done(kdEventBorrowReply {})
+}
+
+/// The driver's handle that a lender of an event gives; none in what stands for something else.
+fn handle_in(pieces: &[Lent]) -> Option<CUipcEventHandle> {
+    let [(piece, _)] = pieces else { return None };
+    let mut bytes = [0; size_of::<CUipcEventHandle>()];
+    File::from(piece.try_clone().ok()?).read_exact_at(&mut bytes, 0).ok()?;
+    CUipcEventHandle::from_bytes(&bytes)
 }

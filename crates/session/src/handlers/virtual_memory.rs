@@ -20,7 +20,7 @@ use super::{Called, Detached, Enqueued, done};
 use crate::ask::ask;
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
-use crate::shares::{FILE_DESCRIPTOR, key_of_block};
+use crate::shares::{FILE_DESCRIPTOR, Subject};
 
 /// Pieces that a driver may have in stock: at 32 MiB each, a gibibyte, which is more than was seen.
 const MOST_ELSEWHERE: usize = 32;
@@ -120,7 +120,7 @@ pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message:
     let handle = session.virtual_memory.block(message.memory)?;
     let free = session.virtual_memory.release(message.memory);
     refund(session, free);
-    session.shares.end(key_of_block(message.memory));
+    session.shares.end(Subject::Block(message.memory));
     // SAFETY: the program's own handle, which leaves the books here.
     Ok(unsafe { session.driver().cuMemRelease(handle) })
 }

@@ -97,6 +97,13 @@ pub enum RebuildError {
 }
 
 impl RebuildError {
+    fn from_loan(fault: Fault) -> Self {
+        match fault {
+            Fault::Cuda(code) => Self::Refused { message: "lending what was lent to other programs", code: code.0 },
+            Fault::Fatal(error) => Self::Breach(error),
+        }
+    }
+
     pub(super) fn from_fault(fault: Fault) -> Self {
         match fault {
             Fault::Cuda(code) => Self::Refused { message: "a context", code: code.0 },
@@ -135,7 +142,7 @@ impl Session {
         state: &[u8],
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
-        let State { opening, pending, first, second, times } = State::decode(state)?;
+        let State { opening, pending, first, second, times, loans } = State::decode(state)?;
         let (had, have) = (opening.facts.devices.len(), self.facts.devices.len());
         if had > have {
             return Err(RebuildError::Devices { had, have });
@@ -143,6 +150,7 @@ impl Session {
         self.tables.resume(pending.known);
         self.replay_all(&first, images)?;
         self.restore_times(times).map_err(RebuildError::from_fault)?;
+        self.lend_again(loans).map_err(RebuildError::from_loan)?;
         self.replay.second = second;
         self.facts = opening.facts;
         self.frames = pending.frames;

@@ -13,9 +13,9 @@ use katydid_fatbin::OwnedImage;
 use katydid_keep::{Record, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
-    kdEventOpen, kdEventShare, kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap,
-    kdMemorySetAccess, kdMipmapLevel, kdModuleFunction, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureCreate,
-    kdTextureReference, kdTextureReferenceSet, message_name,
+    kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
+    kdModuleFunction, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureCreate, kdTextureReference,
+    kdTextureReferenceSet, message_name,
 };
 use katydid_wire::reference::{ReferenceArguments, given};
 use katydid_wire::texture::TextureArguments;
@@ -192,7 +192,9 @@ impl Session {
             return Err(JournalError::Off);
         }
         self.check_contexts()?;
-        self.check_shares()?;
+        if let Some(what) = self.shares.stand_still() {
+            return Err(JournalError::Shared { what });
+        }
         let mut all = Gathered::default();
         for kind in Kind::ALL {
             for (id, entry) in self.journal.of(kind) {
@@ -220,20 +222,9 @@ impl Session {
         }
         let (first, second) = self.in_order(all.records);
         let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
-        let state = State { opening: self.opening(), pending: self.pending(), first, second, times };
+        let loans = self.shares.loans();
+        let state = State { opening: self.opening(), pending: self.pending(), first, second, times, loans };
         Ok(Saved { state: state.encode(), images: all.images })
-    }
-
-    /// What is shared with another program has no place of its own.
-    fn check_shares(&self) -> Result<(), JournalError> {
-        let is_shared = |entry: &Entry| {
-            let sets = entry.more().map(|more| more.sets.keys());
-            let has_handle = sets.into_iter().flatten().any(|(opcode, _)| *opcode == kdEventShare::OPCODE);
-            entry.made.opcode == kdEventOpen::OPCODE || has_handle
-        };
-        let event = self.journal.of(Kind::Event).any(|(_, entry)| is_shared(entry));
-        let event = event.then_some("an event is shared with another program");
-        self.shares.in_use().or(event).map_or(Ok(()), |what| Err(JournalError::Shared { what }))
     }
 
     /// A context in error has lost what it held.

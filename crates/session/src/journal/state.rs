@@ -10,6 +10,8 @@
 //! names       count u32, then name and layout u64 of each message
 //! records     count u32, then `record.rs`; twice: what needs no program, and what waits for it
 //! times       `event_times.rs`
+//! loans       since version 2: door bytes (none: nothing was lent); count u32, then kind u32 (1 range, 2 block, 3 event),
+//!             its address or id u64, length u64, secret bytes
 //! ```
 //!
 //! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader believes nothing: a count costs
@@ -26,10 +28,11 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{kdUpcallNext, message_layout, message_name};
 
 use super::event_times::SavedTimes;
+use crate::shares::{Loan, Loans, Subject};
 
 const MAGIC: [u8; 8] = *b"kdstate\n";
 /// The version that this build writes, and the newest that it reads.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The messages that its records name.
 const MESSAGES: Messages = Messages { name: message_name, layout: message_layout };
 /// Arenas that a map is made of at most.
@@ -77,6 +80,7 @@ pub(crate) struct State {
     /// What needs the program's memory.
     pub(crate) second: Vec<Record>,
     pub(crate) times: SavedTimes,
+    pub(crate) loans: Loans,
 }
 
 impl Opening {
@@ -86,7 +90,7 @@ impl Opening {
     ///
     /// [`StateError`].
     pub fn read(bytes: &[u8]) -> Result<Self, StateError> {
-        Self::take(&mut begin(bytes)?)
+        Self::take(&mut begin(bytes)?.0)
     }
 
     fn put(&self, out: &mut Vec<u8>) {
@@ -120,11 +124,12 @@ impl Opening {
     }
 }
 
-fn begin(bytes: &[u8]) -> Result<Reader<'_>, StateError> {
+/// What follows the version, and that.
+fn begin(bytes: &[u8]) -> Result<(Reader<'_>, u32), StateError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(StateError::Magic)?;
     let mut reader = Reader::new("the state of a session", rest);
     match reader.take::<u32>()? {
-        VERSION => Ok(reader),
+        version @ 1..=VERSION => Ok((reader, version)),
         0 => Err(StateError::Damaged { what: "version 0" }),
         found => Err(StateError::TooNew { found, newest: VERSION }),
     }
@@ -189,6 +194,44 @@ fn upcall_head(thread: u32, context: u32, sequence: u64) -> Result<FrameHead, St
     if thread == 0 { Err(StateError::Damaged { what: "thread 0" }) } else { Ok(head) }
 }
 
+impl Loans {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.door.map_or_else(Vec::new, Vec::from).put(out);
+        (self.loans.len() as u32).put(out);
+        for Loan { subject, length, secret } in &self.loans {
+            let (kind, id): (u32, u64) = match *subject {
+                Subject::Range(address) => (1, address),
+                Subject::Block(id) => (2, id.into()),
+                Subject::Event(id) => (3, id.into()),
+            };
+            kind.put(out);
+            id.put(out);
+            length.put(out);
+            secret.to_vec().put(out);
+        }
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
+        let damaged = || StateError::Damaged { what: "what is lent" };
+        let door = reader.take::<Vec<u8>>()?;
+        let door = if door.is_empty() { None } else { Some(door.try_into().map_err(|_| damaged())?) };
+        let mut loans = Vec::new();
+        for _ in 0..reader.take::<u32>()? {
+            let (kind, id, length) = (reader.take::<u32>()?, reader.take::<u64>()?, reader.take()?);
+            let number = u32::try_from(id).map_err(|_| damaged());
+            let subject = match kind {
+                1 => Subject::Range(id),
+                2 => Subject::Block(number?),
+                3 => Subject::Event(number?),
+                _ => return Err(damaged()),
+            };
+            let secret = reader.take::<Vec<u8>>()?.try_into().map_err(|_| damaged())?;
+            loans.push(Loan { subject, length, secret });
+        }
+        Ok(Self { door, loans })
+    }
+}
+
 impl State {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (mut names, mut records) = (Names::new(MESSAGES), Vec::new());
@@ -203,6 +246,7 @@ impl State {
         names.put(&mut out);
         out.append(&mut records);
         self.times.put(&mut out);
+        self.loans.put(&mut out);
         out
     }
 
@@ -210,7 +254,7 @@ impl State {
     ///
     /// [`StateError`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let mut reader = begin(bytes)?;
+        let (mut reader, version) = begin(bytes)?;
         let opening = Opening::take(&mut reader)?;
         let pending = Pending::take(&mut reader)?;
         let names = Names::take(MESSAGES, &mut reader)?;
@@ -220,7 +264,8 @@ impl State {
         };
         let (first, second) = (list()?, list()?);
         let times = SavedTimes::take(&mut reader)?;
-        Ok(reader.finish(Self { opening, pending, first, second, times })?)
+        let loans = if version < 2 { Loans::default() } else { Loans::take(&mut reader)? };
+        Ok(reader.finish(Self { opening, pending, first, second, times, loans })?)
     }
 }
 
