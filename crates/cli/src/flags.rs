@@ -274,6 +274,9 @@ pub(crate) struct GuardFlags {
     /// The descriptor by which the supervisor is known to be there.
     #[arg(long)]
     pub(crate) link: i32,
+    /// A name that a file has for a restore only.
+    #[arg(long)]
+    pub(crate) name: Vec<PathBuf>,
     /// What to start.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,

@@ -47,7 +47,7 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
 /// See [`run`]; or there is no guard.
 pub(crate) fn run_guarded(command: &Command, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
-    let guard = Guard::spawn(&env::current_exe()?, command, |_| {})?;
+    let guard = Guard::spawn(&env::current_exe()?, command, &[], |_| {})?;
     let program = guard.first();
     started(program);
     attended(guard, signals, (program, program))

@@ -278,12 +278,13 @@ impl Criu {
     ///
     /// # Errors
     ///
-    /// [`CriuError::Failed`]; nothing of the tree is left then.
+    /// [`CriuError::Failed`]; nothing of the tree is left then, nor of the `names` that files have for this.
     pub fn restore(
         &self,
         katydid: &Path,
         folder: &Path,
         work: &Path,
+        names: &[&Path],
         inherit: &[OsString],
     ) -> Result<(Guard, u32), CriuError> {
         let command = self.restore_command(folder, work, inherit);
@@ -291,7 +292,7 @@ impl Criu {
         let start = |source| self.start(source);
         let mut said = tempfile::tempfile().map_err(start)?;
         let stderr = said.try_clone().map_err(start)?;
-        let guard = Guard::spawn(katydid, &command, |command| {
+        let guard = Guard::spawn(katydid, &command, names, |command| {
             command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
         });
         let mut guard = guard.map_err(start)?;
@@ -309,6 +310,7 @@ impl Criu {
         let text = fs::read_to_string(Self::note(work));
         let text = text.map_err(|error| failed(format!("it left no process id: {error}")))?;
         let root = text.trim().parse().map_err(|_| failed(format!("its process id is {text:?}")))?;
+        guard.restored();
         Ok((guard, root))
     }
 

@@ -19,16 +19,21 @@
 //! | `started PID` | guard | the command that it was given runs |
 //! | `failed ERRNO` | guard | it could not be started |
 //! | `ended PID STATUS` | guard | a child of the guard was reaped; the status is `wait`'s |
+//! | `restored` | supervisor | the names that files had for a restore are taken away |
 //! | `release` | supervisor | the job has come to its end: whoever is left goes on without a guard |
+//!
+//! A restore may need names of files that nobody is to find later (`links.rs`). The guard knows them until they are taken
+//! away, and does that itself should the supervisor be killed before.
 
 #![expect(unsafe_code, reason = "descriptors are taken over from, and passed to, another process by their numbers")]
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,12 +46,14 @@ use rustix::process::{
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
+use crate::links::Turn;
 use crate::session;
 use crate::tree;
 
 /// The hidden command whose body is [`keep`].
 const COMMAND: &str = "job-guard";
 const RELEASE: &[u8] = b"release";
+const RESTORED: &[u8] = b"restored";
 /// Longest packet.
 const MOST: usize = 64;
 /// Between two looks whether everybody is gone.
@@ -73,17 +80,25 @@ enum Word {
 
 impl Guard {
     /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. Standard streams
-    /// are for `streams` to choose: the guard passes them on, and does not keep them.
+    /// are for `streams` to choose: the guard passes them on, and does not keep them. `names` are of files, and are to go
+    /// unless [`Guard::restored`] is told.
     ///
     /// # Errors
     ///
     /// What the system said of the command, or of the guard itself.
-    pub fn spawn(katydid: &Path, command: &Command, streams: impl FnOnce(&mut Command)) -> io::Result<Self> {
+    pub fn spawn(
+        katydid: &Path,
+        command: &Command,
+        names: &[&Path],
+        streams: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut guard = Command::new(katydid);
         let number = theirs.as_raw_fd();
-        guard.args([COMMAND, "--link", &number.to_string(), "--"]).arg(command.get_program()).args(command.get_args());
+        guard.args([COMMAND, "--link", &number.to_string()]);
+        guard.args(names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
+        guard.arg("--").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
                 Some(value) => guard.env(name, value),
@@ -121,6 +136,14 @@ impl Guard {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    /// The names that files had for a restore are gone: others may have them from here on.
+    pub(crate) fn restored(&self) {
+        if let Some(link) = &self.link {
+            // A guard that is gone knows no names.
+            let _ = send(link, RESTORED, SendFlags::NOSIGNAL);
+        }
     }
 
     /// The end of a pipe to which what was started writes, if it was given one.
@@ -302,12 +325,12 @@ impl Given {
 }
 
 /// The guard: starts `command`, says so, and looks after all that comes of it. `ended` becomes readable with the end of a
-/// child.
+/// child. `names` of files go with the job, if that ends before it is restored.
 ///
 /// # Errors
 ///
 /// The system refuses what a guard needs; nothing runs below it then.
-pub fn keep(given: Given, mut command: Command, ended: &OwnedFd) -> io::Result<()> {
+pub fn keep(given: Given, mut command: Command, mut names: Vec<PathBuf>, ended: &OwnedFd) -> io::Result<()> {
     let Given { link, others } = given;
     set_child_subreaper(Some(getpid()))?;
     session::make_own_if_outside(&mut command);
@@ -319,10 +342,24 @@ pub fn keep(given: Given, mut command: Command, ended: &OwnedFd) -> io::Result<(
     drop((others, command));
     // The supervisor may be gone already.
     let begun = say(&link, &Word::Started(child.id())).and_then(|()| let_go_of_streams());
-    if begun.is_err() || !attended(&link, ended) {
+    if begun.is_err() || !attended(&link, ended, &mut names) {
         end_all()?;
+        take_away(&names);
     }
     Ok(())
+}
+
+/// Takes names away that a restore needed. Another one may have made the same since, and have its turn: then they are gone with
+/// the end of that.
+fn take_away(names: &[PathBuf]) {
+    if names.is_empty() {
+        return;
+    }
+    let _turn = Turn::of_restore(&names.iter().map(PathBuf::as_path).collect::<Vec<_>>(), false);
+    for name in names {
+        // CRIU may have been before us.
+        let _ = fs::remove_file(name);
+    }
 }
 
 /// As the system numbers it: an error without a number.
@@ -349,7 +386,7 @@ fn let_go_of_streams() -> io::Result<()> {
 }
 
 /// Reaps, and tells, until the supervisor says or is gone; whether it said so.
-fn attended(link: &OwnedFd, ended: &OwnedFd) -> bool {
+fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> bool {
     loop {
         let mut either = [PollFd::new(link, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
         if poll(&mut either, None).is_err() {
@@ -359,7 +396,10 @@ fn attended(link: &OwnedFd, ended: &OwnedFd) -> bool {
         if is_told {
             let mut packet = [0; MOST];
             let heard = recv(link, packet.as_mut_slice(), RecvFlags::empty());
-            return heard.is_ok_and(|(length, _)| packet.get(..length) == Some(RELEASE));
+            match heard.ok().and_then(|(length, _)| packet.get(..length)) {
+                Some(RESTORED) => names.clear(),
+                word => return word == Some(RELEASE),
+            }
         }
         if has_ended && !reaped(link, ended) {
             return false;
@@ -404,6 +444,25 @@ fn say(link: &OwnedFd, word: &Word) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_a_restore_go_when_their_folder_is_nobodys_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let (name, other) = (folder.path().join("link_remap.3"), folder.path().join("other"));
+        for path in [&name, &other] {
+            fs::write(path, "text").unwrap();
+        }
+        let turn = File::open(folder.path()).unwrap();
+        turn.lock().unwrap();
+        thread::scope(|scope| {
+            let (names, waiting) = (vec![name.clone(), folder.path().join("link_remap.4")], name.clone());
+            scope.spawn(move || take_away(&names));
+            thread::sleep(10 * LOOK);
+            assert!(waiting.exists(), "it was somebody else's turn");
+            turn.unlock().unwrap();
+        });
+        assert!(!name.exists() && other.exists());
+    }
 
     #[test]
     fn a_word_is_read_as_it_was_written() {

@@ -374,7 +374,8 @@ impl Raised {
         let turn = turn(opened);
         let made = shared::make(&opened.notes.shared, &opened.files);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
-        match criu.restore(around.katydid, &opened.files, around.work, &inherit) {
+        let names: Vec<&Path> = shared::given_names(&opened.notes.shared).collect();
+        match criu.restore(around.katydid, &opened.files, around.work, &names, &inherit) {
             Ok((guard, program)) => {
                 made.keep();
                 Ok(Self { program, child: program, guard, is_apart: false })
@@ -415,7 +416,8 @@ impl Raised {
         shared.and_then(|list| fs::write(&space.shared, list)).map_err(system("tell of the job's shared memory"))?;
         let _lent = criu.lend();
         let keeper = namespace::keeper(around.katydid, &space, &restore);
-        let guard = Guard::spawn(around.katydid, &keeper, |command| {
+        let names: Vec<&Path> = shared::given_names_outside(&opened.notes.shared).collect();
+        let guard = Guard::spawn(around.katydid, &keeper, &names, |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         });
         let mut guard = guard.map_err(system("start a keeper"))?;
@@ -435,6 +437,7 @@ impl Raised {
             shared::take_away(&opened.notes.shared);
             return Err(criu.failure(around.work, &said).into());
         };
+        guard.restored();
         Ok(Self { program, child, guard, is_apart: true })
     }
 

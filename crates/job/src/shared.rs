@@ -338,9 +338,14 @@ pub(crate) fn given_names(segments: &[Segment]) -> impl Iterator<Item = &Path> {
     segments.iter().flat_map(|segment| &segment.given).map(PathBuf::as_path)
 }
 
+/// Those of them that a job in namespaces of its own shares with others: it has `/dev/shm` for itself.
+pub(crate) fn given_names_outside(segments: &[Segment]) -> impl Iterator<Item = &Path> {
+    given_names(segments).filter(|name| !name.starts_with(PLACE))
+}
+
 /// Takes away the names that CRIU needed, where it did not restore. Those in `/dev/shm` were the job's alone.
 pub(crate) fn take_away(segments: &[Segment]) {
-    for name in given_names(segments).filter(|name| !name.starts_with(PLACE)) {
+    for name in given_names_outside(segments) {
         // There may be none.
         let _ = fs::remove_file(name);
     }

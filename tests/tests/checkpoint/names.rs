@@ -9,7 +9,9 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::Places;
+use katydid_tests::watch::until;
 
+use crate::is_sweep;
 use crate::jobs::{KILLED_CRIU, in_place_of_criu};
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, continues, kept_of, said};
@@ -21,9 +23,14 @@ const ON_ONE_WAY: [(&str, Scenario); 4] = [
     ("what_was_written_to_a_file_under_another_name_is_written_again", written_again),
 ];
 
+/// A supervisor's end has not been right many times in a row yet: the sweep's.
+const IN_THE_SWEEP: (&str, Scenario) =
+    ("a_supervisor_killed_in_a_restore_leaves_no_name_that_it_made", killed_supervisor);
+
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"))
+    let sweep = is_sweep().then_some(IN_THE_SWEEP);
+    ON_ONE_WAY.into_iter().chain(sweep).map(|(name, scenario)| (name, scenario, "shm"))
 }
 
 /// The second one has a `/dev/shm` of its own, because the first has the ids. Each is a job with checkpoints of its own.
@@ -118,6 +125,42 @@ fn killed(places: &Places, way: &str) -> Result<()> {
     ensure!(names(&stage.image("files"))? == ["other"], "{:?} are left", names(&stage.image("files"))?);
     // What becomes of the program then is another test's.
     job.finish(LIMIT)?;
+    stage.is_clean()
+}
+
+/// As soon as CRIU, which needs the name, is started: before it makes any process, and has the name go. CRIU's place is taken by
+/// somebody who looks for the name, kills the supervisor, and waits to be killed.
+const LOOKING_CRIU: &str = r#"#!/bin/sh
+case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
+[ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
+ls "$FILES" > "$(dirname "$0")/seen"
+kill -9 "$(cut -d' ' -f4 /proc/$PPID/stat)"
+exec sleep 600
+"#;
+
+/// The guard takes the name away that the supervisor made for CRIU. The image is as good as before.
+fn killed_supervisor(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (script, files) = (in_place_of_criu(places, &stage, LOOKING_CRIU)?, stage.image("files"));
+    let variables = [("KATYDID_CRIU", script.as_str()), ("FILES", &files.display().to_string())];
+    let mut job = opening(&stage, &[60], &variables)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    fs::write(stage.image("armed"), "")?;
+    let plan = Plan { variables: &variables, ..Plan::default() };
+    let job = stage.restore_by("opens", "image", &plan)?;
+    until("CRIU has looked for the name", || stage.image("seen").exists())?;
+    // Not before the end of that: the test ends the whole process group, the guard with it.
+    until("the name is gone", || names(&files).is_ok_and(|names| names == ["other"]))
+        .with_context(|| format!("there are {:?}", names(&files)))?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(!outcome.status.success(), "a killed supervisor has come to its end: {}", said(&outcome));
+    let seen = fs::read_to_string(stage.image("seen"))?;
+    ensure!(seen.contains("link_remap."), "CRIU has found no name of its own: {seen}");
+    fs::remove_file(stage.image("armed"))?;
+    continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(LIMIT)?)?;
     stage.is_clean()
 }
 
