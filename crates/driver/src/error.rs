@@ -41,6 +41,20 @@ pub enum DriverError {
         /// Its `CUresult`.
         code: u32,
     },
+    /// The library is of a driver that lacks what every session needs.
+    #[error(
+        "{path}: is the driver of CUDA {}.{}, and Katydid needs one of CUDA {}.{} or later: install NVIDIA's driver 525 or \
+         later, or use --driver soft",
+        found / 1000, found % 1000 / 10, needed / 1000, needed % 1000 / 10
+    )]
+    TooOld {
+        /// The library.
+        path: PathBuf,
+        /// What `cuDriverGetVersion` says, such as 11080 for 11.8.
+        found: i32,
+        /// What it must say at least.
+        needed: i32,
+    },
     /// The library works, but shows no GPU.
     #[error("{path}: shows no device; check CUDA_VISIBLE_DEVICES and nvidia-smi, or use --driver soft")]
     NoDevice {

@@ -30,6 +30,10 @@ const USUAL_PLACES: [&str; 5] = [
     "/usr/lib/wsl/lib/libcuda.so.1",
 ];
 
+/// The oldest driver that serves: libraries and kernels without a context are of CUDA 12.0 (`cuLibraryLoadData`), memory at
+/// addresses of our own, of descriptors and in pools of earlier ones.
+const OLDEST: i32 = 12000;
+
 /// Libraries that NVIDIA's loads when it first compiles text, unless it finds the outcome in its cache.
 const COMPILERS: [&str; 2] = ["libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"];
 
@@ -140,18 +144,26 @@ fn load(path: &Path) -> Result<Library, DriverError> {
     Ok(library)
 }
 
-/// Calls `cuInit` and counts devices.
+/// Calls `cuInit`, asks for the version and counts devices.
 fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError> {
     let find = |function| {
         symbol(&library, function).ok_or_else(|| DriverError::NotADriver { path: path.to_owned(), function })
     };
-    let (init, count) = (find("cuInit")?, find("cuDeviceGetCount")?);
-    // SAFETY: in every CUDA driver these two symbols have these signatures (cuda.h, unchanged since 2.0).
+    let [init, version, count] = [find("cuInit")?, find("cuDriverGetVersion")?, find("cuDeviceGetCount")?];
+    // SAFETY: in every CUDA driver this symbol has this signature (cuda.h, unchanged since 2.0).
     let init: extern "C" fn(c_uint) -> c_uint = unsafe { std::mem::transmute(init) };
     // SAFETY: as above.
-    let count: unsafe extern "C" fn(*mut c_int) -> c_uint = unsafe { std::mem::transmute(count) };
+    let version: Asked = unsafe { std::mem::transmute(version) };
+    // SAFETY: as above.
+    let count: Asked = unsafe { std::mem::transmute(count) };
+    let (mut found, mut devices): (c_int, c_int) = (0, 0);
+    // Before anything else, since an old driver may not start at all on a GPU that is newer.
+    // SAFETY: `found` is writable for the call.
+    check(unsafe { version(&raw mut found) }, path, "cuDriverGetVersion")?;
+    if found < OLDEST {
+        return Err(DriverError::TooOld { path: path.to_owned(), found, needed: OLDEST });
+    }
     check(init(0), path, "cuInit")?;
-    let mut devices: c_int = 0;
     // SAFETY: `devices` is writable for the call.
     check(unsafe { count(&raw mut devices) }, path, "cuDeviceGetCount")?;
     let soft = symbol(&library, SOFT_MARKER).is_some();
@@ -162,6 +174,9 @@ fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError>
         _ => Err(DriverError::NoDevice { path: path.to_owned() }),
     }
 }
+
+/// A function of the driver's that writes one number.
+type Asked = unsafe extern "C" fn(*mut c_int) -> c_uint;
 
 fn check(code: c_uint, path: &Path, function: &'static str) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError::Init { path: path.to_owned(), function, code }) }

@@ -10,6 +10,7 @@ use katydid_driver::{Driver, DriverChoice, DriverError, open};
 use tempfile::TempDir;
 
 const WORKING: &str = "
+    unsigned cuDriverGetVersion(int *version) { *version = 12000; return 0; }
     unsigned cuInit(unsigned flags) { return 0; }
     unsigned cuDeviceGetCount(int *count) { *count = 2; return 0; }
 ";
@@ -46,14 +47,26 @@ fn our_own_library_for_programs_is_refused_in_clear_words() {
 #[test]
 fn a_driver_that_does_not_start_says_with_which_code() {
     let error =
-        open_text("unsigned cuInit(unsigned f) { return 100; } unsigned cuDeviceGetCount(int *c) { return 0; }");
+        open_text(&WORKING.replace("cuInit(unsigned flags) { return 0;", "cuInit(unsigned flags) { return 100;"));
     assert!(matches!(error.err(), Some(DriverError::Init { function: "cuInit", code: 100, .. })));
 }
 
 #[test]
+fn a_driver_that_is_too_old_says_so_with_both_versions_and_is_not_started() {
+    let old = WORKING
+        .replace("12000", "11080")
+        .replace("return 0; }\n    unsigned cuDeviceGetCount", "__builtin_trap(); }\n    unsigned cuDeviceGetCount");
+    let error = open_text(&old).err().unwrap();
+    assert!(matches!(error, DriverError::TooOld { found: 11080, .. }), "{error}");
+    let text = error.to_string();
+    for word in ["CUDA 11.8", "CUDA 12.0", "driver 525", "libcuda.so.1"] {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
 fn a_driver_without_a_device_is_of_no_use() {
-    let error =
-        open_text("unsigned cuInit(unsigned f) { return 0; } unsigned cuDeviceGetCount(int *c) { *c = 0; return 0; }");
+    let error = open_text(&WORKING.replace("*count = 2", "*count = 0"));
     assert!(matches!(error.err(), Some(DriverError::NoDevice { .. })));
 }
 
