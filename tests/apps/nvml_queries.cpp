@@ -109,6 +109,45 @@ static void usage(Device handle) {
     CHECK(count >= 1 && count <= processes.size() && processes[0].pid > 1, "%u processes", count);
 }
 
+// The first form of a place, which is what NCCL asks for.
+struct OldPci {
+    char address[16];
+    unsigned domain, bus, device, ids[2], reserved[4];
+};
+
+// Whether links lead to other devices, and where; a device without any says so to each question. Both forms tell of the same place.
+static void links(Device handle) {
+    unsigned state = 9, reaches = 9, version = 9;
+    for (unsigned link = 0; link < 18; link++) {
+        Pci pci = {};
+        OldPci old = {};
+        int active = ask("nvmlDeviceGetNvLinkState", handle, link, &state);
+        CHECK(active != SUCCESS || state <= 1, "link %u is %u", link, state);
+        int told = ask("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link, &pci);
+        EXPECT(told, ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link, &old));
+        CHECK(told != SUCCESS || (pci.domain == old.domain && pci.bus == old.bus && pci.device == old.device), "%s, not %s", old.address, pci.address);
+        if (active != SUCCESS || state == 0) continue;
+        EXPECT(SUCCESS, ask("nvmlDeviceGetNvLinkCapability", handle, link, 0u, &reaches));
+        EXPECT(SUCCESS, ask("nvmlDeviceGetNvLinkVersion", handle, link, &version));
+        CHECK(reaches <= 1 && version >= 1 && version < 100, "link %u: %u, version %u", link, reaches, version);
+    }
+}
+
+// Devices reach each other's memory as CUDA says that they do.
+static void peers(int devices) {
+    for (int one = 0; one < devices; one++)
+        for (int other = 0; other < devices; other++) {
+            Device handles[2] = {};
+            unsigned reads = 99;
+            int can = 0;
+            EXPECT(SUCCESS, ask("nvmlDeviceGetHandleByUUID", uuid_of(one).c_str(), &handles[0]));
+            EXPECT(SUCCESS, ask("nvmlDeviceGetHandleByUUID", uuid_of(other).c_str(), &handles[1]));
+            EXPECT(SUCCESS, ask("nvmlDeviceGetP2PStatus", handles[0], handles[1], 0u, &reads));
+            OK(find<CUresult(int *, CUdevice, CUdevice)>(cuda, "cuDeviceCanAccessPeer")(&can, one, other));
+            CHECK(one == other || (reads == 0) == (can != 0), "%d and %d: %u, not %d", one, other, reads, can);
+        }
+}
+
 int main() {
     cuda = dlopen("libcuda.so.1", RTLD_NOW);
     CHECK(cuda, "%s", dlerror());
@@ -141,6 +180,8 @@ int main() {
     EXPECT(SUCCESS, ask("nvmlDeviceGetIndex", handle, &index));
     CHECK(index < count, "%u", index);
     usage(handle);
+    links(handle);
+    peers(devices);
     // Longer than a connection is kept: the next question makes another one.
     usleep(300000);
     usage(handle);

@@ -64,7 +64,6 @@ refused! {
     nvmlDeviceGetHostname_v1
     nvmlDeviceGetMemoryLimits_v1
     nvmlDeviceGetMigDeviceHandleByIndex
-    nvmlDeviceGetNvLinkRemotePciInfo
     nvmlDeviceGetNvLinkTelemetrySamples_v1
     nvmlDeviceGetPgpuMetadataString
     nvmlDeviceGetPowerMizerMode_v1

@@ -294,6 +294,7 @@ macro_rules! nvml_functions {
             nvmlGetExcludedDeviceCount: Out(4);
             nvmlGetExcludedDeviceInfoByIndex: Value Out(148);
             nvmlUnitGetCount: Out(4);
+            nvmlDeviceGetNvLinkRemotePciInfo: Device Value Out(52);
         }
     };
 }
@@ -387,6 +388,7 @@ mod tests {
         ("nvmlDeviceGetPciInfo", &[52]),
         ("nvmlDeviceGetPciInfo_v2", &[52]),
         ("nvmlDeviceGetPciInfo_v3", &[68]),
+        ("nvmlDeviceGetNvLinkRemotePciInfo", &[52]),
         ("nvmlDeviceGetNvLinkRemotePciInfo_v2", &[68]),
         // NVML_GSP_FIRMWARE_VERSION_BUF_SIZE
         ("nvmlDeviceGetGspFirmwareVersion", &[0x40]),
@@ -455,6 +457,33 @@ mod tests {
         // What is not in the table are numbers of 32 or 64 bits.
         for asked in FUNCTIONS.iter().filter(|asked| !LAYOUTS.iter().any(|(name, _)| *name == asked.name)) {
             assert!(written(asked).iter().all(|size| matches!(size, 4 | 8)), "{}", asked.name);
+        }
+    }
+
+    /// What NCCL 2.18 to 2.28 looks for by name, among it the first form of what has a second: whatever of it is refused, it
+    /// does without, as on a machine without NVLink.
+    const ASKED_BY_NCCL: [&str; 15] = [
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetCount_v2",
+        "nvmlDeviceGetHandleByPciBusId",
+        "nvmlDeviceGetHandleByIndex",
+        "nvmlDeviceGetIndex",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetNvLinkRemotePciInfo",
+        "nvmlDeviceGetNvLinkCapability",
+        "nvmlDeviceGetCudaComputeCapability",
+        "nvmlDeviceGetP2PStatus",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetPlatformInfo",
+        "nvmlSystemGetConfComputeState",
+        "nvmlSystemGetConfComputeSettings",
+    ];
+
+    #[test]
+    fn all_that_nccl_asks_is_passed_on() {
+        for name in ASKED_BY_NCCL {
+            assert!(opcode(name).is_some(), "{name}");
         }
     }
 

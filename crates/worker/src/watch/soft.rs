@@ -2,6 +2,7 @@
 //! itself as a GPU does (temperature, power, links) is not supported, as on a GPU without the sensor.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -25,6 +26,10 @@ const MOMENT: Duration = Duration::from_millis(50);
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// `nvmlMemory_v2_t`: its size, and its version above that.
 const MEMORY_V2: u32 = 40 | 2 << 24;
+/// `NVML_P2P_CAPS_INDEX_READ` and `_WRITE`: the others are of links and atomics.
+const READ_AND_WRITE: Range<u64> = 0..2;
+/// `NVML_P2P_STATUS_OK` and `NVML_P2P_STATUS_NOT_SUPPORTED`
+const P2P_STATUS: [u32; 2] = [0, 5];
 /// What an instance's number is where there are no instances.
 const NO_INSTANCE: u32 = u32::MAX;
 
@@ -132,6 +137,13 @@ impl Soft {
                 }
                 let (total, used) = (device.total_memory, self.used()?);
                 Ok(vec![bytes_of(&[u64::from(MEMORY_V2), total, 0, total.saturating_sub(used), used])])
+            }
+            ("nvmlDeviceGetP2PStatus", [Given::Device(other), Given::Value(what), _]) => {
+                self.device(*other)?;
+                let peer = self.facts.peer(number as usize, *other as usize);
+                let reaches = number == *other || peer.is_some_and(|peer| peer.can_access.value != 0);
+                let [good, bad] = P2P_STATUS;
+                word(if reaches && READ_AND_WRITE.contains(what) { good } else { bad })
             }
             ("nvmlDeviceGetUtilizationRates", _) => {
                 let busy = busy().ok_or(code::NOT_SUPPORTED)?;
@@ -284,6 +296,22 @@ mod tests {
         assert_eq!(by("nvmlDeviceGetHandleByPciBusId_v2", "nonsense"), code::NOT_FOUND);
         assert_eq!(call("nvmlDeviceGetName", &[Given::Device(1), Given::Room(64)]).0, code::INVALID_ARGUMENT);
         assert_eq!(call("nvmlDeviceGetPowerUsage", &[Given::Device(0), Given::Out(4, true)]).0, code::NOT_SUPPORTED);
+    }
+
+    #[test]
+    fn a_device_reaches_itself_and_has_no_links() {
+        let status = |other, what| {
+            let asked = [Given::Device(0), Given::Device(other), Given::Value(what), Given::Out(4, true)];
+            call("nvmlDeviceGetP2PStatus", &asked)
+        };
+        assert_eq!(status(0, 0), (code::SUCCESS, vec![vec![0, 0, 0, 0]]));
+        assert_eq!(status(0, 2), (code::SUCCESS, vec![vec![5, 0, 0, 0]]));
+        assert_eq!(status(1, 0).0, code::INVALID_ARGUMENT);
+        for name in ["nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo"] {
+            let size = if name.ends_with("State") { 4 } else { 52 };
+            let asked = [Given::Device(0), Given::Value(0), Given::Out(size, true)];
+            assert_eq!(call(name, &asked).0, code::NOT_SUPPORTED, "{name}");
+        }
     }
 
     #[test]
