@@ -25,6 +25,10 @@ use crate::{context, current, managed, registered, stream, variable};
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of one message that pushes or pulls.
 const PIECE: usize = 512 << 10;
+/// Bytes that are compared, and pushed, at once: what kernels and programs wait for is no longer.
+const WORD: usize = 8;
+/// So many changes of a page are pushed by themselves.
+const FEW: usize = 16;
 
 /// The pinned arena.
 pub(crate) struct Pinned {
@@ -345,18 +349,38 @@ fn snapshot(address: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pages in which two blocks differ, joined to pieces of at most [`PIECE`] bytes.
+/// Where two blocks differ. Of a page with few changes only the changed words are told: what lies beside them may be another one's
+/// to write, a kernel's that runs or a program's that has the memory too, and would be set back. Pages with many go as a whole.
+/// Neighbours are joined to pieces of at most [`PIECE`] bytes.
 fn differing(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
     let mut pieces: Vec<Range<usize>> = Vec::new();
+    let mut add = |piece: Range<usize>| match pieces.last_mut() {
+        Some(last) if last.end == piece.start && last.len() + piece.len() <= PIECE => last.end = piece.end,
+        _ => pieces.push(piece),
+    };
     let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize));
-    for (index, (_, now)) in pages.enumerate().filter(|(_, (before, now))| before != now) {
+    for (index, (before, now)) in pages.enumerate().filter(|(_, (before, now))| before != now) {
         let start = index * PAGE as usize;
-        match pieces.last_mut() {
-            Some(last) if last.end == start && last.len() < PIECE => last.end += now.len(),
-            _ => pieces.push(start..start + now.len()),
+        match changed_words(before, now).as_slice() {
+            few if few.len() <= FEW => few.iter().for_each(|run| add(start + run.start..start + run.end)),
+            _ => add(start..start + now.len()),
         }
     }
     pieces
+}
+
+/// Runs of words in which two pages differ.
+fn changed_words(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (index, (before, now)) in before.chunks(WORD).zip(now.chunks(WORD)).enumerate() {
+        let start = index * WORD;
+        match runs.last_mut() {
+            _ if before == now => {}
+            Some(last) if last.end == start => last.end += now.len(),
+            _ => runs.push(start..start + now.len()),
+        }
+    }
+    runs
 }
 
 /// After a synchronisation: takes back what the GPU wrote into blocks that launches named.
@@ -451,14 +475,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pages_that_changed_are_pushed() {
+    fn only_words_that_changed_are_pushed_and_pages_where_many_did() {
         let before = vec![0u8; 5 * 4096];
         let mut now = before.clone();
-        for at in [0, 4096 + 7, 4 * 4096 + 4095] {
+        for at in [0, 9, 4096 + 7, 4 * 4096 + 4095] {
             now[at] = 1;
         }
-        assert_eq!(differing(&before, &now), [0..2 * 4096, 4 * 4096..5 * 4096]);
+        assert_eq!(differing(&before, &now), [0..16, 4096..4104, 5 * 4096 - 8..5 * 4096]);
+        for at in (4096..3 * 4096).step_by(64) {
+            now[at] = 2;
+        }
+        assert_eq!(differing(&before, &now), [0..16, 4096..3 * 4096, 5 * 4096 - 8..5 * 4096]);
         assert!(differing(&before, &before).is_empty());
+        let cut = differing(&[0; 13], &[[0; 8].as_slice(), &[1; 5]].concat());
+        assert_eq!((cut.len(), cut.first()), (1, Some(&(8..13))));
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! the worker has pages of its own at the same address, on every link, made when a launch first names the block; they
 //! are pushed before such launches and what the GPU changed is taken back at synchronisations, as [`crate::pinned`] does
 //! for a stream link. Copies need none of that: they take the program's bytes as they are. What this cannot serve is a
-//! kernel that waits for the program to write while it runs.
+//! kernel that waits for the program to write while it runs, or for another process that has the memory mapped as well: what
+//! is there for that only, files that are mapped for others to see and wanted for kernels, is refused.
 #![expect(unsafe_code, reason = "asks the system about memory of the program")]
 
 use std::ffi::c_void;
@@ -54,6 +55,11 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     // What cannot be written needs the flag for that.
     if flags & id::READ_ONLY == 0 && !is_writable(&(start..end)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if flags & id::DEVICEMAP != 0 && is_others_too(&(start..end)) {
+        let why = "cannot map memory that other processes may have mapped too (a shared file of a name): kernels would see \
+                   what they write only at launches, not while they wait for it. NCCL does without with NCCL_SHM_DISABLE=1";
+        return Err(refuse(Function::cuMemHostRegister_v2, why));
     }
     let place = Place::Registered { flags: flags & id::PORTABLE | id::DEVICEMAP };
     let shim = shim()?;
@@ -136,20 +142,38 @@ pub(crate) fn check(pages: &Range<u64>) -> Result<(), CUresult> {
 /// Whether the process may write everywhere in a range; also if that cannot be found out.
 fn is_writable(range: &Range<u64>) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
-    maps.lines().all(|line| may_write(line, range))
+    maps.lines().filter_map(|line| mapping_in(line, range)).all(|mapping| mapping.rights.get(1) == Some(&b'w'))
 }
 
-/// Whether a line of `maps` (`first-last rights …`, hexadecimal) says nothing against writing into a range.
-fn may_write(line: &str, range: &Range<u64>) -> bool {
+/// Whether another process may have opened and mapped a part of a range; not what only children of this one can have.
+fn is_others_too(range: &Range<u64>) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    maps.lines().filter_map(|line| mapping_in(line, range)).any(|mapping| mapping.is_file_of_many())
+}
+
+/// What a line of `maps` says of a mapping.
+struct Mapping<'a> {
+    /// `rwxp` or `rwxs`, with `-` for each that it has not.
+    rights: &'a [u8],
+    /// A path, or what else is there.
+    path: &'a str,
+}
+
+impl Mapping<'_> {
+    /// Shared, and of a file with a path: memory without a file is shown as one of `/dev/zero`.
+    fn is_file_of_many(&self) -> bool {
+        self.rights.get(3) == Some(&b's') && self.path.starts_with('/') && !self.path.starts_with("/dev/zero")
+    }
+}
+
+/// What a line (`first-last rights offset device inode path`, the numbers hexadecimal) says if it is about a part of a range.
+fn mapping_in<'a>(line: &'a str, range: &Range<u64>) -> Option<Mapping<'a>> {
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
     let mut words = line.split_whitespace();
-    let ends = words.next().and_then(|ends| ends.split_once('-'));
-    let Some((first, last)) = ends.and_then(|(first, last)| Some((hexadecimal(first)?, hexadecimal(last)?))) else {
-        return true;
-    };
-    last <= range.start
-        || range.end <= first
-        || words.next().is_some_and(|rights| rights.as_bytes().get(1) == Some(&b'w'))
+    let (first, last) = words.next()?.split_once('-')?;
+    let (first, last) = (hexadecimal(first)?, hexadecimal(last)?);
+    let rights = words.next()?.as_bytes();
+    (first < range.end && range.start < last).then(|| Mapping { rights, path: words.nth(3).unwrap_or_default() })
 }
 
 #[cfg(test)]
@@ -167,10 +191,24 @@ mod tests {
     #[test]
     fn a_line_speaks_of_its_own_range() {
         let line = "1000-3000 r--p 00000000 08:01 1234 /lib/x.so";
-        assert!(!may_write(line, &(0x2000..0x4000)));
-        assert!(may_write(line, &(0x3000..0x4000)) && may_write(line, &(0..0x1000)));
-        assert!(may_write("1000-3000 rw-p 0 0 0", &(0x1000..0x3000)));
-        assert!(may_write("nonsense", &(0x1000..0x3000)));
+        assert_eq!(mapping_in(line, &(0x2000..0x4000)).unwrap().rights, b"r--p");
+        assert!(mapping_in(line, &(0x3000..0x4000)).is_none() && mapping_in(line, &(0..0x1000)).is_none());
+        assert!(mapping_in("nonsense", &(0x1000..0x3000)).is_none());
+    }
+
+    #[test]
+    fn files_that_are_mapped_for_others_are_told_from_all_else() {
+        let is_others = |line: &str| mapping_in(line, &(0x1000..0x2000)).unwrap().is_file_of_many();
+        for line in
+            ["1000-3000 rw-s 0 00:1a 7 /dev/shm/nccl-x (deleted)", "1000-3000 rw-s 0 00:01 8 /memfd:x (deleted)"]
+        {
+            assert!(is_others(line), "{line}");
+        }
+        for line in
+            ["1000-3000 rw-s 0 00:01 9 /dev/zero (deleted)", "1000-3000 rw-p 0 08:01 4 /tmp/x", "1000-3000 rw-p 0 0 0"]
+        {
+            assert!(!is_others(line), "{line}");
+        }
     }
 
     #[test]
