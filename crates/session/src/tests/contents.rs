@@ -8,8 +8,8 @@ use std::thread;
 use katydid_arena::{AddressMap, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which};
-use katydid_keep::{Ahead as _, CaptureOptions, Progress, Taken as _};
+use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which, Writer};
+use katydid_keep::{Ahead, CaptureOptions, Progress, Taken as _};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     cuStreamCreate, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2, kdAddressFree, kdAddressReserve, kdArrayCreate,
@@ -286,13 +286,27 @@ fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, S
     Ok(stage)
 }
 
+/// An empty image in a folder of its own, and a session with something of every kind.
+fn furnished(house: &House, seed: Option<u64>) -> (TempDir, Image, Stage) {
+    let folder = TempDir::new().unwrap();
+    let image = Image::create_or_open(folder.path().join("image")).unwrap();
+    let mut stage = house.stage(seed);
+    stage.furnish();
+    (folder, image, stage)
+}
+
+/// Looks ahead to a snapshot for which there is as much memory as it takes: nothing is brought to the image.
+fn with_room(stage: &mut Stage, writer: &Writer) -> impl Ahead + use<> {
+    let mut ahead = stage.session.look_ahead_to(false, u64::MAX).unwrap();
+    assert_eq!(ahead.run(writer).unwrap(), 0);
+    ahead
+}
+
 #[test]
 fn what_was_brought_ahead_is_not_brought_again_unless_it_changed() {
     const SEED: Option<u64> = Some(0x1234_5678_9abc_def0);
-    let (house, folder) = (House::new(), TempDir::new().unwrap());
-    let image = Image::create_or_open(folder.path().join("image")).unwrap();
-    let mut first = house.stage(SEED);
-    first.furnish();
+    let house = House::new();
+    let (_folder, image, mut first) = furnished(&house, SEED);
     let other = noise(1, GRANULE as usize + 12_345);
     let undisturbed = keep_ahead(&mut first, &image, 0, |_| {});
     // Two chunks of what was brought are written to, one of them with what it had before.
@@ -317,13 +331,10 @@ fn what_was_brought_ahead_is_not_brought_again_unless_it_changed() {
 
 #[test]
 fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
-    let (house, folder) = (House::new(), TempDir::new().unwrap());
-    let image = Image::create_or_open(folder.path().join("image")).unwrap();
-    let mut stage = house.stage(Some(7));
-    stage.furnish();
+    let house = House::new();
+    let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
-    let mut ahead = stage.session.look_ahead_to(false, u64::MAX).unwrap();
-    assert_eq!(ahead.run(&writer).unwrap(), 0);
+    let mut ahead = with_room(&mut stage, &writer);
     let held = stage.session.snapshots.held();
     assert!(held >= 10 * GRANULE, "{held} bytes were taken");
     assert_eq!(stage.session.make_way(), Ok(true));
@@ -340,14 +351,10 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
 
 #[test]
 fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
-    let (house, folder) = (House::new(), TempDir::new().unwrap());
-    let image = Image::create_or_open(folder.path().join("image")).unwrap();
-    let mut stage = house.stage(Some(7));
-    stage.furnish();
+    let house = House::new();
+    let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
-    let mut ahead = stage.session.look_ahead_to(false, u64::MAX).unwrap();
-    assert_eq!(ahead.run(&writer).unwrap(), 0);
-    drop(ahead);
+    drop(with_room(&mut stage, &writer));
     let held = stage.session.snapshots.held();
     // A stream waits for what another one writes.
     let word = DEVICE + 6 * GRANULE;
@@ -374,10 +381,8 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
 #[test]
 fn what_was_kept_comes_back_and_a_second_checkpoint_takes_what_changed() {
     for seed in [None, Some(0x1234_5678_9abc_def0)] {
-        let (house, folder) = (House::new(), TempDir::new().unwrap());
-        let image = Image::create_or_open(folder.path().join("image")).unwrap();
-        let mut first = house.stage(seed);
-        first.furnish();
+        let house = House::new();
+        let (_folder, image, mut first) = furnished(&house, seed);
         let (changed, _) = first.keep(&image, false).unwrap();
         first.check(1);
         first.run(1, DEVICE + 5 * GRANULE);
