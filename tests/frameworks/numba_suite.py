@@ -7,6 +7,7 @@ module a part is run, evenly out of all of it.
 """
 
 import importlib
+import os
 import sys
 import types
 import unittest
@@ -17,6 +18,9 @@ from said import absent, need, of_katydid
 
 # Tests of a module at most: a machine with a GPU is had for minutes.
 MOST = 16
+
+# What the tests import and the machine may lack (cffi), as a pack carries it. The machine's own comes first.
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "packages"))
 
 # Releases of numba-cuda ask numpy for a name that later numpys have no more.
 if not hasattr(numpy, "row_stack"):

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{apps, dist, figures, frameworks, opencl, opencl_gpu, opencl_programs, opencl_rates};
+use crate::{apps, dist, figures, frameworks, opencl, opencl_gpu, opencl_programs, opencl_rates, setup};
 
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -53,6 +53,8 @@ const DIST: [&str; 5] = [
 ];
 /// The loader that programs of OpenCL are linked with, as its file among the libraries.
 const LOADER: &str = "libOpenCL.so.1";
+/// The Python for which a pack carries packages: that of the machines with GPUs so far. Another one does without.
+const PYTHON: &str = "3.12";
 /// Programs whose output is kept nowhere, but that have a test; and the driver that one of them takes.
 const FIXTURES: [&str; 3] = ["device_queue", "two_platforms", "memory.so"];
 /// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
@@ -143,6 +145,7 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
             copy(&file.path(), &to.frameworks.join(file.file_name()))?;
         }
     }
+    setup::unpack_for(PYTHON, &to.frameworks.join("packages"), &tree.root.join("xtask/pack-python.txt"))?;
     pack_criu(tree, &to)?;
     pack_opencl(&from, &to)?;
     opencl_programs::fetch(tree)?;

@@ -129,6 +129,13 @@ fn pip(target: &Path, pins: &Path) -> Command {
     pip
 }
 
+/// Unpacks what a file of pins says into `target`, for a Python that is another machine's.
+pub(crate) fn unpack_for(version: &str, target: &Path, pins: &Path) -> Result<()> {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip"]).args(PIP_INSTALL).args(["--python-version", version, "--target"]).arg(target);
+    shell::run(pip.arg("-r").arg(pins))
+}
+
 /// What nvcc expects beside the wheels' content: `lib64`, and the plain name of the shared runtime.
 fn complete(toolkit: &Path) -> Result<()> {
     let cuda = toolkit.join("nvidia/cu13");
