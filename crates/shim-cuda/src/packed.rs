@@ -117,9 +117,17 @@ impl Near<'_> {
     }
 }
 
-/// Parts that keep all threads busy, none larger than the road takes.
-fn divided(extent: Extent, helpers: &Helpers, road: &Road) -> Vec<Part> {
-    parts(extent, extent.bytes().div_ceil(helpers.threads()).clamp(1, road.most()))
+/// Runs `step` for each part of a copy, by as many threads as pay: all of them are busy, and none of the parts is larger than the
+/// road takes.
+fn each_part(
+    way: Way,
+    extent: Extent,
+    (road, threads): (&Road, usize),
+    step: impl Fn(Part) -> Result<(), CUresult> + Sync,
+) -> Result<(), CUresult> {
+    let helpers = Helpers::for_copy(way, extent.bytes(), threads);
+    let parts = parts(extent, extent.bytes().div_ceil(helpers.threads()).clamp(1, road.most()));
+    helpers.run(parts.len() as u64, &|index| step(parts[index as usize]))
 }
 
 /// From the program's memory; it has been read when this returns.
@@ -132,11 +140,9 @@ pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
     if let Some(region) = shim.regions.find(rows.address()).filter(Region::is_host) {
         pinned::prepare_read(&region, way.stream)?;
     }
+    let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::inwards(shim, extent.bytes());
-    let helpers = Helpers::for_copy(way, extent.bytes(), threads);
-    let (parts, near, stream) = (divided(extent, &helpers, &road), Near(rows), way.stream);
-    helpers.run(parts.len() as u64, &|index| {
-        let part = parts[index as usize];
+    each_part(way, extent, (&road, threads), |part| {
         let (Part { width, height, .. }, Place { array, x, y, z, pitch }) = (part, far.place(part));
         if let Road::Staged(staging) = road {
             // SAFETY: readable by the contract; the piece was taken for so many bytes, so nobody else writes it.
@@ -159,11 +165,9 @@ pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
 /// The rows are writable.
 pub(crate) unsafe fn fetch(way: Way, far: Far, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
+    let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::outwards(shim, extent.bytes());
-    let helpers = Helpers::for_copy(way, extent.bytes(), threads);
-    let (parts, near, stream) = (divided(extent, &helpers, &road), Near(rows), way.stream);
-    helpers.run(parts.len() as u64, &|index| {
-        let part = parts[index as usize];
+    each_part(way, extent, (&road, threads), |part| {
         let (Part { width, height, .. }, Place { array, x, y, z, pitch }) = (part, far.place(part));
         if let Road::Staged(staging) = road {
             let message = |offset| kdRowsOutStaged { array, stream, x, y, z, pitch, width, height, offset };
