@@ -6,7 +6,7 @@
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::available_parallelism;
+use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
@@ -34,22 +34,23 @@ pub(crate) struct Spin {
     /// Waits in vain since the last one that was not.
     in_vain: AtomicU32,
     longest: u32,
+    /// Lets others run between looks: with two processors, the awaited side may be waiting for this one.
+    yields: bool,
 }
 
 impl Spin {
     /// Starts with the longest time, which is [`MEMORY`] or [`SYSTEM`]; on a single processor, where the awaited side could not
     /// run, with none.
     pub(crate) fn new(longest: u32) -> Self {
-        let longest = match available_parallelism().map_or(2, NonZero::get) {
-            1 => 0,
-            2 => SYSTEM.min(longest),
-            _ => longest,
-        };
-        Self::of(longest)
+        match available_parallelism().map_or(2, NonZero::get) {
+            1 => Self::of(0, true),
+            2 => Self::of(SYSTEM.min(longest), true),
+            _ => Self::of(longest, false),
+        }
     }
 
-    fn of(longest: u32) -> Self {
-        Self { nanoseconds: AtomicU32::new(longest), in_vain: AtomicU32::new(0), longest }
+    fn of(longest: u32, yields: bool) -> Self {
+        Self { nanoseconds: AtomicU32::new(longest), in_vain: AtomicU32::new(0), longest, yields }
     }
 
     /// Looks until `found` gives something, or it is time to sleep.
@@ -67,6 +68,9 @@ impl Spin {
             if value.is_some() || waited >= budget {
                 self.learn(value.is_some().then_some(waited));
                 return value;
+            }
+            if self.yields {
+                thread::yield_now();
             }
         }
     }
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn waits_in_vain_become_shorter_but_not_nothing() {
-        let spin = Spin::of(MEMORY);
+        let spin = Spin::of(MEMORY, false);
         for _ in 0..10 {
             assert_eq!(spin.until(|| None::<()>), None);
         }
@@ -129,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_has_become_short_is_found_out_and_learnt_from() {
-        let spin = Spin::of(MEMORY);
+        let spin = Spin::of(MEMORY, false);
         let budgets: Vec<u32> = (0..2 * PROBE)
             .map(|_| {
                 spin.learn(None);
@@ -146,7 +150,7 @@ mod tests {
     #[test]
     fn nobody_looks_where_looking_keeps_the_other_side_from_running() {
         let mut looks = 0;
-        let found = Spin::of(0).until(|| {
+        let found = Spin::of(0, true).until(|| {
             looks += 1;
             None::<()>
         });
