@@ -83,22 +83,39 @@ impl Helpers {
     ///
     /// # Errors
     ///
-    /// The first of each thread, of which one is told; `lost` if a thread did not come to its end.
+    /// As [`Helpers::run`].
     pub fn share_out<E: Send + Copy>(
         &self,
         (size, most): (u64, u64),
         lost: E,
         step: &(dyn Fn(u64, u64) -> Result<(), E> + Sync),
     ) -> Result<(), E> {
-        let each = size.div_ceil(self.0 as u64 + 1).next_multiple_of(GRAIN).min(most);
+        let each = size.div_ceil(self.0 as u64 + 1).next_multiple_of(GRAIN).min(most).max(1);
+        self.run(size.div_ceil(each), lost, &|index| {
+            let at = index * each;
+            step(at, each.min(size - at))
+        })
+    }
+
+    /// Runs `step` with each number below `count`, by this thread and the others. Their order matters to nobody.
+    ///
+    /// # Errors
+    ///
+    /// The first of each thread, of which one is told; `lost` if a thread did not come to its end.
+    pub fn run<E: Send + Copy>(
+        &self,
+        count: u64,
+        lost: E,
+        step: &(dyn Fn(u64) -> Result<(), E> + Sync),
+    ) -> Result<(), E> {
         let next = AtomicU64::new(0);
         let work = || {
             loop {
-                let at = next.fetch_add(each, Ordering::Relaxed);
-                if at >= size {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
                     return Ok(());
                 }
-                step(at, each.min(size - at))?;
+                step(index)?;
             }
         };
         thread::scope(|scope| {
@@ -137,6 +154,8 @@ fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     /// How many signals the calling thread blocks, of the first 31.
@@ -156,6 +175,22 @@ mod tests {
         assert!(some.0 + one.0 + none.0 <= MOST_HELPERS);
         assert_eq!(Helpers::for_bytes(SHARE, 9).count(), 0);
         assert!(Helpers::for_bytes(100 * SHARE, 3).count() < 3);
+    }
+
+    #[test]
+    fn every_number_is_done_once_and_a_failure_is_the_result() {
+        let helpers = Helpers::take(3);
+        let seen = Mutex::new(Vec::new());
+        let step = |index| {
+            seen.lock().unwrap().push(index);
+            Ok(())
+        };
+        assert_eq!(helpers.run(100, (), &step), Ok(()));
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..100).collect::<Vec<u64>>());
+        let failing = |index| if index == 7 { Err(()) } else { Ok(()) };
+        assert_eq!((helpers.run(8, (), &failing), helpers.run(0, (), &failing)), (Err(()), Ok(())));
     }
 
     #[test]

@@ -42,7 +42,6 @@ mod function;
 mod graph;
 mod green;
 mod handle;
-mod helpers;
 mod host_memory;
 mod image;
 mod ipc;

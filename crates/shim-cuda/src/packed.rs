@@ -8,10 +8,9 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
 
 use crate::copy_rows::{Extent, Rows};
-use crate::helpers::Helpers;
 use crate::pinned;
 use crate::session::shim;
-use crate::transfer::{Own, Road, Way, drain, fill};
+use crate::transfer::{Own, Road, Way, drain, fill, helpers};
 
 /// The end that only the worker reaches.
 #[derive(Clone, Copy)]
@@ -125,9 +124,9 @@ fn each_part(
     (road, threads): (&Road, usize),
     step: impl Fn(Part) -> Result<(), CUresult> + Sync,
 ) -> Result<(), CUresult> {
-    let helpers = Helpers::for_copy(way, extent.bytes(), threads);
-    let parts = parts(extent, extent.bytes().div_ceil(helpers.threads()).clamp(1, road.most()));
-    helpers.run(parts.len() as u64, &|index| step(parts[index as usize]))
+    let helpers = helpers(way, extent.bytes(), threads);
+    let parts = parts(extent, extent.bytes().div_ceil(helpers.count() as u64 + 1).clamp(1, road.most()));
+    helpers.run(parts.len() as u64, CUresult::ERROR_UNKNOWN, &|index| step(parts[index as usize]))
 }
 
 /// From the program's memory; it has been read when this returns.

@@ -5,12 +5,13 @@
 //! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
+use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
 use katydid_transport::{Landing, PIECE, Piece, Staging};
 use katydid_wire::message::{kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 
-use crate::helpers::{ALL, Helpers};
 use crate::session::{Shim, shim};
+use crate::stream;
 
 /// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
 /// piece back costs what copying so much once more does.
@@ -21,8 +22,6 @@ const INLINE_OUT: u64 = 16 << 10;
 const COUNT: usize = 4;
 /// Bytes of one frame on a stream link.
 const FRAME: u64 = 1 << 20;
-/// Parts of one range begin at pages.
-const GRAIN: u64 = 64 << 10;
 
 /// Where a copy runs: wire ids of context and stream.
 #[derive(Clone, Copy)]
@@ -40,10 +39,11 @@ pub(crate) enum Road {
 }
 
 impl Road {
-    /// The one for `size` bytes into the GPU, and the most threads that may copy.
+    /// The one for `size` bytes into the GPU, and the most threads that may copy: more than there are processors are no help but
+    /// on a network.
     pub(crate) fn inwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
-            Some(staging) if size > INLINE_IN => (Self::Staged(staging), ALL),
+            Some(staging) if size > INLINE_IN => (Self::Staged(staging), processors()),
             _ => (Self::Frames, shim.session.lanes_for(size)),
         }
     }
@@ -52,8 +52,8 @@ impl Road {
     /// time, each over a connection of its own where there are several.
     pub(crate) fn outwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
-            Some(staging) if size > INLINE_OUT => (Self::Staged(staging), ALL),
-            _ => (Self::Frames, Some(shim.session.lanes_for(size)).filter(|lanes| *lanes > 0).unwrap_or(ALL)),
+            Some(staging) if size > INLINE_OUT => (Self::Staged(staging), processors()),
+            _ => (Self::Frames, Some(shim.session.lanes_for(size)).filter(|lanes| *lanes > 0).unwrap_or(processors())),
         }
     }
 
@@ -188,15 +188,16 @@ impl Own {
 /// A step of a copy, by offset and length.
 type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
+/// Threads that a copy may start, so that no more than `threads` copy, the calling one among them.
+pub(crate) fn helpers(way: Way, size: u64, threads: usize) -> Helpers {
+    // A thread's own default stream is, on the wire too, that of whoever names it.
+    Helpers::for_bytes(size, if stream::is_of_thread(way.stream) { 1 } else { threads })
+}
+
 /// Runs `step` for each part of `size` bytes, none larger than `most`: by this thread and as many others as pay, up to
-/// `threads` in all.
+/// `threads` in all. Their order does not matter to anybody, since all of them lie between the same two calls of this thread.
 fn shared_out(way: Way, size: u64, most: u64, threads: usize, step: Step<'_>) -> Result<(), CUresult> {
-    let helpers = Helpers::for_copy(way, size, threads);
-    let each = size.div_ceil(helpers.threads()).next_multiple_of(GRAIN).min(most).max(1);
-    helpers.run(size.div_ceil(each), &|index| {
-        let at = index * each;
-        step(at, each.min(size - at))
-    })
+    helpers(way, size, threads).share_out((size, most), CUresult::ERROR_UNKNOWN, step)
 }
 
 #[cfg(test)]
@@ -209,7 +210,7 @@ mod tests {
     fn parts_cover_everything_once_whoever_does_them() {
         for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * PIECE as u64 + 1, 7)] {
             let seen = Mutex::new(Vec::new());
-            shared_out(Way { context: 1, stream }, size, PIECE as u64, ALL, &|at, length| {
+            shared_out(Way { context: 1, stream }, size, PIECE as u64, processors(), &|at, length| {
                 seen.lock().unwrap().push((at, length));
                 Ok(())
             })
@@ -222,13 +223,16 @@ mod tests {
             });
             assert_eq!(end, size);
         }
-        assert_eq!(shared_out(Way { context: 1, stream: 0 }, 0, 1, ALL, &|_, _| Err(CUresult::ERROR_UNKNOWN)), Ok(()));
+        assert_eq!(
+            shared_out(Way { context: 1, stream: 0 }, 0, 1, processors(), &|_, _| Err(CUresult::ERROR_UNKNOWN)),
+            Ok(())
+        );
     }
 
     #[test]
     fn a_failure_of_any_part_is_that_of_the_copy() {
         let most = 4 * PIECE as u64;
-        let failed = shared_out(Way { context: 1, stream: 0 }, most, PIECE as u64, ALL, &|at, length| {
+        let failed = shared_out(Way { context: 1, stream: 0 }, most, PIECE as u64, processors(), &|at, length| {
             if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
         });
         assert_eq!(failed, Err(CUresult::ERROR_UNKNOWN));
