@@ -127,8 +127,8 @@ impl Session {
         if let Some(host) = &mut self.host {
             host.forget_context(id);
         }
-        if let Some(staging) = &mut self.staging {
-            staging.forget_context(id);
+        for area in self.staging.iter_mut().chain(&mut self.buffered) {
+            area.forget_context(id);
         }
         self.journal.end_context(id);
         if let Some(host) = &self.host {

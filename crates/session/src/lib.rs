@@ -12,6 +12,7 @@
 
 mod arrays;
 mod ask;
+mod bulk;
 mod chunks;
 mod context;
 pub mod device_memory;

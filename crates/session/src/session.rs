@@ -13,7 +13,7 @@ use katydid_driver::Driver;
 use katydid_keep::{Capture, Orders, Pumped, Uploads};
 #[cfg(test)]
 use katydid_transport::Replier;
-use katydid_transport::{Event, WorkerLink};
+use katydid_transport::{Buffers, Event, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
@@ -86,6 +86,11 @@ pub struct Session {
     pub(crate) shares: Shares,
     pub(crate) host: Option<HostMemory>,
     pub(crate) staging: Option<StagingArea>,
+    /// Memory for bulk of a link that shares none, and the same as the driver knows it.
+    pub(crate) buffers: Option<Arc<Buffers>>,
+    pub(crate) buffered: Option<StagingArea>,
+    /// The buffer that the payload of the frame at hand lies in.
+    pub(crate) payload_buffer: Option<usize>,
     pub(crate) uploads: Uploads,
     pub(crate) images: Images,
     /// Images that programs of this server have sent, where it keeps them.
@@ -140,6 +145,13 @@ impl Session {
     pub fn connect(&mut self, link: &dyn WorkerLink) {
         self.shared.connect(link.replier());
         self.staging = link.staging().map(StagingArea::new);
+        self.use_buffers(link.buffers());
+    }
+
+    /// Memory for bulk of the link.
+    pub(crate) fn use_buffers(&mut self, buffers: Option<&Arc<Buffers>>) {
+        self.buffers = buffers.cloned();
+        self.buffered = buffers.map(|buffers| StagingArea::of_buffers(buffers));
     }
 
     /// The same over whatever carries replies.
@@ -167,6 +179,9 @@ impl Session {
             shares: Shares::default(),
             host: setup.host,
             staging: None,
+            buffers: None,
+            buffered: None,
+            payload_buffer: None,
             uploads: Uploads::of_images(),
             images: Images::default(),
             store: None,
@@ -231,7 +246,9 @@ impl Session {
             let opcode = match link.next()? {
                 Event::Frame(frame) => {
                     self.looking.is_on = true;
+                    self.payload_buffer = frame.buffer;
                     self.execute(&frame.head, frame.payload)?;
+                    self.payload_buffer = None;
                     self.looking.is_on = false;
                     frame.head.opcode
                 }

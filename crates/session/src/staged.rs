@@ -1,7 +1,8 @@
-//! The staging area as the worker uses it: registered with the driver, so that copies run at full speed, and pieces
-//! given back by the GPU itself when it has read them.
+//! Memory in pieces, registered with the driver, so that copies run at full speed, and given back by the GPU itself when it
+//! has read them: the staging area of a link that shares memory, and the buffers for bulk of one that does not.
 //!
-//! Offsets on the wire count bytes from the start of the first piece. Nothing in the area is ever read by Rust code.
+//! Offsets on the wire count bytes from the start of the first piece of the staging area, nothing of which is ever read by
+//! Rust code.
 
 #![expect(unsafe_code, reason = "hands shared memory to the driver and frees its pieces")]
 
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use katydid_cuda_sys::{CUresult, CUstream, host_register_flags};
 use katydid_driver::Driver;
-use katydid_transport::{PIECE, PIECES, Piece, Staging};
+use katydid_transport::{BUFFER, BUFFERS, Buffers, PIECE, PIECES, Piece, Staging};
 
 use crate::fault::{Fault, SessionError};
 
@@ -64,30 +65,35 @@ impl Part {
     }
 }
 
-/// Addresses of the area; valid as long as the link, which outlives the session.
+/// Addresses of the pieces; valid as long as the link, which outlives the session.
 #[derive(Debug)]
 pub(crate) struct StagingArea {
     /// The page of the busy words.
     words: Part,
-    pieces: [Part; PIECES],
-    busy_words: [u64; PIECES],
+    pieces: Vec<Part>,
+    busy_words: Vec<u64>,
     release: Release,
 }
 
 impl StagingArea {
-    /// Takes down the addresses.
+    /// Takes down the addresses of what both sides see.
     pub(crate) fn new(staging: &Staging) -> Self {
-        let (words, length) = staging.words();
-        let each = |address: &dyn Fn(Piece) -> u64| -> [u64; PIECES] {
-            std::array::from_fn(|number| u32::try_from(number).ok().and_then(Piece::new).map_or(0, address))
-        };
-        let pieces = each(&|piece| staging.pointer(piece).expose_provenance() as u64);
-        Self {
-            words: Part::new(words.expose_provenance() as u64, length),
-            pieces: pieces.map(|address| Part::new(address, PIECE)),
-            busy_words: each(&|piece| staging.busy_word(piece).expose_provenance() as u64),
-            release: Release::Written,
-        }
+        let all = || (0..PIECES as u32).filter_map(Piece::new);
+        let pieces = all().map(|piece| Part::new(staging.pointer(piece).expose_provenance() as u64, PIECE));
+        let busy_words = all().map(|piece| staging.busy_word(piece).expose_provenance() as u64);
+        Self::of(staging.words(), pieces.collect(), busy_words.collect())
+    }
+
+    /// Takes down the addresses of what the worker alone sees.
+    pub(crate) fn of_buffers(buffers: &Buffers) -> Self {
+        let pieces = (0..BUFFERS).map(|number| Part::new(buffers.pointer(number).expose_provenance() as u64, BUFFER));
+        let busy_words = (0..BUFFERS).map(|number| buffers.word(number).expose_provenance() as u64);
+        Self::of(buffers.words(), pieces.collect(), busy_words.collect())
+    }
+
+    fn of((words, length): (*mut u8, usize), pieces: Vec<Part>, busy_words: Vec<u64>) -> Self {
+        let words = Part::new(words.expose_provenance() as u64, length);
+        Self { words, pieces, busy_words, release: Release::Written }
     }
 
     /// The address of `size` bytes at `offset`, which must lie in one piece; its number is the second value.
@@ -105,10 +111,17 @@ impl StagingArea {
         Ok((self.pieces[piece].address + within, piece))
     }
 
-    /// Registers a piece and the busy words in the current context, where that was not done before.
-    pub(crate) fn register(&mut self, driver: &Driver, context: u32, piece: usize) {
+    /// Registers a piece and the busy words in the current context, where that was not done before. Whether the driver
+    /// has the piece registered now.
+    pub(crate) fn register(&mut self, driver: &Driver, context: u32, piece: usize) -> bool {
         self.words.register(driver, context);
         self.pieces[piece].register(driver, context);
+        self.pieces[piece].is_registered()
+    }
+
+    /// The piece is in use from now on, until one of the functions below gives it back.
+    pub(crate) fn occupy(&self, piece: usize) {
+        word(self.busy_words[piece]).store(1, Ordering::Release);
     }
 
     /// A context is gone, and the registrations made in it.
@@ -153,11 +166,16 @@ extern "C" fn free_piece(word: *mut c_void) {
 }
 
 /// Writes 0 to a busy word.
-fn free(word: u64) {
-    let word = std::ptr::with_exposed_provenance_mut::<u32>(word as usize);
-    // SAFETY: `word` is the address of a busy word: aligned, mapped as long as the link, and touched by atomics alone
+fn free(address: u64) {
+    word(address).store(0, Ordering::Release);
+}
+
+/// The busy word at this address.
+fn word<'a>(address: u64) -> &'a AtomicU32 {
+    let word = std::ptr::with_exposed_provenance_mut::<u32>(address as usize);
+    // SAFETY: callers have the address of a busy word: aligned, mapped as long as the link, and touched by atomics alone
     // on both sides.
-    unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
+    unsafe { AtomicU32::from_ptr(word) }
 }
 
 fn pointer(address: u64) -> *mut c_void {

@@ -1,5 +1,6 @@
 //! A session driven frame by frame against a driver that only remembers what it was asked.
 
+mod bulk;
 mod contents;
 mod fake;
 mod hostile;

@@ -16,6 +16,8 @@ use crate::{Landing, LinkError};
 
 /// Bytes read ahead.
 const AHEAD: usize = 64 * 1024;
+/// The same of a connection that carries bulk: what follows a head is received where it belongs, not copied there.
+const AHEAD_OF_BULK: usize = 256;
 const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
 
 /// What a stream has come to.
@@ -33,6 +35,8 @@ pub(crate) enum Found {
 pub(crate) struct Inlet {
     buffer: Vec<u8>,
     start: usize,
+    /// Bytes that `buffer` is to hold at most.
+    ahead: usize,
     spin: Spin,
     /// Of a connection that is sealed.
     opener: Option<Opener>,
@@ -40,7 +44,16 @@ pub(crate) struct Inlet {
 
 impl Inlet {
     pub(crate) fn new() -> Self {
-        Self { buffer: Vec::with_capacity(AHEAD), start: 0, spin: Spin::new(wait::SYSTEM), opener: None }
+        Self::ahead(AHEAD)
+    }
+
+    /// Of a connection that carries little but bulk.
+    pub(crate) fn of_bulk() -> Self {
+        Self::ahead(AHEAD_OF_BULK)
+    }
+
+    fn ahead(ahead: usize) -> Self {
+        Self { buffer: Vec::with_capacity(ahead), start: 0, ahead, spin: Spin::new(wait::SYSTEM), opener: None }
     }
 
     /// Reads another connection from here on, which is sealed if it has an opener.
@@ -112,6 +125,22 @@ impl Inlet {
         Ok(())
     }
 
+    /// Fills `bytes` with what comes next.
+    pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), LinkError> {
+        let mut done = bytes.len().min(self.buffer.len() - self.start);
+        bytes[..done].copy_from_slice(&self.buffer[self.start..self.start + done]);
+        self.start += done;
+        while done < bytes.len() {
+            let rest = &mut bytes[done..];
+            let received = match &mut self.opener {
+                Some(opener) => receive_opened(socket, opener, rest),
+                None => receive_into(socket, rest).map_err(io::Error::from),
+            };
+            done += received.map_err(failed)?.ok_or(CUT_OFF)?;
+        }
+        Ok(())
+    }
+
     /// Reads the payload of a reply, `length` bytes, its data to where it is to land; what lies around that is appended to
     /// `bytes`.
     pub(crate) fn land(
@@ -141,7 +170,7 @@ impl Inlet {
         socket: BorrowedFd<'_>,
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<Option<usize>, LinkError> {
-        let room = AHEAD - self.buffer.len();
+        let room = self.ahead - self.buffer.len();
         let (buffer, opener) = (&mut self.buffer, &mut self.opener);
         let quick = self.spin.until(|| match receive(socket, opener.as_mut(), buffer, room, RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
@@ -202,10 +231,7 @@ fn land_opened(
 fn receive_landing(socket: BorrowedFd<'_>, landing: &mut Landing, done: usize) -> io::Result<Option<usize>> {
     // SAFETY: it is only written to, here; whoever waits for the reply waits for the end of this as well.
     let rest = unsafe { landing.rest(done) };
-    match recv(socket, rest, RecvFlags::WAITALL) {
-        Ok((_, 0)) | Err(Errno::CONNRESET | Errno::TIMEDOUT) => Ok(None),
-        Ok((_, received)) => Ok(Some(received)),
-        Err(Errno::INTR) => Ok(Some(0)),
+    match receive_into(socket, rest) {
         Err(Errno::FAULT) => {
             // The program may have protected its memory, to be told of writes: those of the system it is not.
             let mut aside = Vec::new();
@@ -213,8 +239,27 @@ fn receive_landing(socket: BorrowedFd<'_>, landing: &mut Landing, done: usize) -
             landing.write(done, &aside);
             Ok((received > 0).then_some(received))
         }
-        Err(error) => Err(error.into()),
+        other => Ok(other?),
     }
+}
+
+/// Receives as much of `bytes` as comes before something disturbs that; none is the end of the stream.
+fn receive_into(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Option<usize>, Errno> {
+    match recv(socket, bytes, RecvFlags::WAITALL) {
+        Ok((_, 0)) | Err(Errno::CONNRESET | Errno::TIMEDOUT) => Ok(None),
+        Ok((_, received)) => Ok(Some(received)),
+        Err(Errno::INTR) => Ok(Some(0)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Receives some of `bytes`, out of its seals; none is the end of the stream.
+fn receive_opened(socket: BorrowedFd<'_>, opener: &mut Opener, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+    let some = opener.fill(socket, RecvFlags::empty())?;
+    let received = some.len().min(bytes.len());
+    bytes[..received].copy_from_slice(&some[..received]);
+    opener.take(received);
+    Ok((received > 0).then_some(received))
 }
 
 /// Waits until something can be received, or until `wake` is readable.

@@ -23,6 +23,7 @@
 
 mod address;
 mod area;
+mod bulk;
 mod channel;
 mod connect;
 mod descriptor;
@@ -55,6 +56,7 @@ use std::time::Duration;
 use katydid_wire::frame::{FrameHead, Output, ReplyHead};
 
 pub use address::{Address, AddressError};
+pub use bulk::{BUFFER, BUFFERS, Buffer, Buffers};
 pub use connect::{ConnectError, Connection, companion, connect};
 pub use error::LinkError;
 pub use hold::{Holding, pass_holds};
@@ -162,6 +164,8 @@ pub struct Frame<'a> {
     pub head: FrameHead,
     /// What followed it.
     pub payload: &'a [u8],
+    /// The number of the buffer that it lies in ([`WorkerLink::buffers`]), if it does.
+    pub buffer: Option<usize>,
 }
 
 /// What a worker's link has come to.
@@ -202,6 +206,11 @@ pub trait WorkerLink: Send {
 
     /// Memory that both sides see; none on stream links.
     fn staging(&self) -> Option<&Staging>;
+
+    /// Memory of this side for bulk; none on links that share memory.
+    fn buffers(&self) -> Option<&Arc<Buffers>> {
+        None
+    }
 
     /// For a thread that ends the process when the program is gone.
     fn hangup(&self) -> Hangup;

@@ -12,6 +12,7 @@ use katydid_wire::message::{
 };
 
 use super::{Detached, Enqueued, pieces};
+use crate::bulk::CopiedOut;
 use crate::fault::SessionError;
 use crate::host_memory::pointer;
 use crate::session::Session;
@@ -30,13 +31,14 @@ pub(crate) fn kdCopy(session: &mut Session, head: &FrameHead, message: kdCopy) -
     Ok(unsafe { session.driver().cuMemcpyAsync(message.destination, message.source, size, stream) })
 }
 
-/// Copies the frame's own bytes to the device. The driver has read them when it returns.
+/// Copies the frame's own bytes to the device.
 pub(crate) fn kdCopyIn(session: &mut Session, head: &FrameHead, message: kdCopyIn<'_>) -> Enqueued {
     session.reach.check(message.destination, message.data.len() as u64)?;
     let stream: CUstream = session.handle(head, message.stream)?;
     let (data, size) = (message.data.as_ptr().cast(), message.data.len());
-    // SAFETY: `data` is readable for the call; being pageable memory, it is not read after it.
-    Ok(unsafe { session.driver().cuMemcpyHtoDAsync_v2(message.destination, data, size, stream) })
+    // SAFETY: `data` is readable for as long as the copy reads it, by what the function says; the target is the session's.
+    Ok(session
+        .read_payload(stream, |driver| unsafe { driver.cuMemcpyHtoDAsync_v2(message.destination, data, size, stream) }))
 }
 
 /// Copies a staged piece to the device, and gives the piece back when the copy is done.
@@ -51,7 +53,7 @@ pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: k
 }
 
 /// Copies device memory into the reply.
-pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopyOut) -> Detached<kdCopyOutReply> {
+pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopyOut) -> Detached<CopiedOut> {
     let size = message.size as usize;
     if size > MAX_PAYLOAD - LENGTH {
         let (address, size) = (message.source, u64::from(message.size));
@@ -59,13 +61,16 @@ pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopy
     }
     session.reach.check(message.source, u64::from(message.size))?;
     let stream: CUstream = session.handle(head, message.stream)?;
+    if let Some(under_way) = session.begin_copy_out(message.source, size, stream)? {
+        return Ok(Box::new(move |driver| under_way.wait(driver)));
+    }
     Ok(Box::new(move |driver| {
         let mut data = spare::take(size);
         let status = copy_out(driver, data.as_mut_ptr(), message.source, size, stream);
         if status != CUresult::SUCCESS {
             data.clear();
         }
-        (status, kdCopyOutReply { data })
+        (status, CopiedOut::Memory(kdCopyOutReply { data }))
     }))
 }
 

@@ -107,7 +107,7 @@ fn bytes(width: u64, height: u64) -> Option<u64> {
     width.checked_mul(height)
 }
 
-/// Copies the frame's rows. The driver has read them when it returns.
+/// Copies the frame's rows.
 pub(crate) fn kdRowsIn(session: &mut Session, head: &FrameHead, message: kdRowsIn<'_>) -> Enqueued {
     let kdRowsIn { array, x, y, z, pitch, width, height, data, .. } = message;
     if bytes(width, height) != Some(data.len() as u64) {
@@ -121,9 +121,9 @@ pub(crate) fn kdRowsIn(session: &mut Session, head: &FrameHead, message: kdRowsI
     let rows = Rows::find(session, array, [x, y, z], pitch, [width, height])?;
     let stream: CUstream = session.handle(head, message.stream)?;
     let copy = rows.from(data.as_ptr().cast());
-    // SAFETY: the rows are readable for the call; being pageable memory, they are not read after it. The other end is the
+    // SAFETY: the rows are readable for as long as the copy reads them, by what the function says. The other end is the
     // session's.
-    Ok(unsafe { session.driver().cuMemcpy3DAsync_v2(&raw const copy, stream) })
+    Ok(session.read_payload(stream, |driver| unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) }))
 }
 
 /// Copies rows of a staged piece, and gives the piece back when the copy is done.

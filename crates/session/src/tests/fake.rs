@@ -5,8 +5,10 @@
 #![expect(unsafe_code, reason = "plays a C library")]
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::without_provenance_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_cuda_sys::{
@@ -26,9 +28,8 @@ thread_local! {
 
 /// Handles are numbers in order.
 static HANDLES: AtomicUsize = AtomicUsize::new(0x1000);
-/// Raised by a stream that was written to; waited for by one that is synchronised.
-pub(super) static FLAG: AtomicU32 = AtomicU32::new(0);
-
+/// Streams in which an event was recorded: those that are synchronised wait for it. Handles are never used twice.
+static RECORDED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 /// Raised when the program has run a host function; waited for by a call whose queue is full.
 pub(super) static RAN: AtomicU32 = AtomicU32::new(0);
 
@@ -81,9 +82,9 @@ extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
     note(format!("destroy {:#x}", stream.address()))
 }
 
-/// Waits for [`FLAG`], as a stream waits for the GPU.
-extern "C" fn stream_synchronize(_stream: CUstream) -> CUresult {
-    while FLAG.load(Ordering::Acquire) == 0 {
+/// Waits for an event of the stream, as one waits for the GPU.
+extern "C" fn stream_synchronize(stream: CUstream) -> CUresult {
+    while !RECORDED.lock().unwrap().contains(&stream.address()) {
         std::thread::yield_now();
     }
     CUresult::SUCCESS
@@ -93,9 +94,8 @@ extern "C" fn stream_query(stream: CUstream) -> CUresult {
     note(format!("query {:#x}", stream.address()))
 }
 
-/// Raises [`FLAG`].
 extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
-    FLAG.store(1, Ordering::Release);
+    RECORDED.lock().unwrap().insert(stream.address());
     note(format!("record {:#x} {:#x}", event.address(), stream.address()))
 }
 
@@ -255,6 +255,22 @@ extern "C" fn copy_in(to: u64, _from: *const c_void, size: usize, stream: CUstre
     note(format!("in {to:#x} {size} {:#x}", stream.address()))
 }
 
+/// Writes what a device would hold, byte by byte its number there.
+extern "C" fn copy_out(to: *mut c_void, from: u64, size: usize, stream: CUstream) -> CUresult {
+    let status = note(format!("out {from:#x} {size} {:#x}", stream.address()));
+    if status == CUresult::SUCCESS {
+        // SAFETY: sessions pass `size` writable bytes.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), size) };
+        to.iter_mut().enumerate().for_each(|(at, byte)| *byte = (from as usize + at) as u8);
+    }
+    status
+}
+
+/// Writes nothing: the stream has not come so far.
+extern "C" fn write_value(_stream: CUstream, at: u64, value: u32, _flags: u32) -> CUresult {
+    note(format!("write {at:#x} {value}"))
+}
+
 extern "C" fn copy(to: u64, from: u64, size: usize, _stream: CUstream) -> CUresult {
     note(format!("copy {to:#x} {from:#x} {size}"))
 }
@@ -352,6 +368,8 @@ pub(super) fn driver() -> Driver {
             b"cuLaunchKernel" => launch as *mut c_void,
             b"cuLaunchKernelEx" => launch_ex as *mut c_void,
             b"cuMemcpyHtoDAsync_v2" => copy_in as *mut c_void,
+            b"cuMemcpyDtoHAsync_v2" => copy_out as *mut c_void,
+            b"cuStreamWriteValue32_v2" => write_value as *mut c_void,
             b"cuMemcpyAsync" => copy as *mut c_void,
             b"cuMemsetD32Async" => fill as *mut c_void,
             b"cuMemCreate" => mem_create as *mut c_void,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use katydid_arena::{AddressMap, Reservation};
 use katydid_driver::Driver;
 use katydid_keep::Capture;
-use katydid_transport::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
+use katydid_transport::{Answer, Buffer, Buffers, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
 use katydid_wire::frame::FrameHead;
@@ -159,6 +159,25 @@ impl Stage {
         fake::calls();
     }
 
+    /// Gives the session memory for bulk, as a link that shares none does.
+    pub(super) fn lend_buffers(&mut self) -> Arc<Buffers> {
+        let buffers = Buffers::new().unwrap();
+        self.session.use_buffers(Some(&buffers));
+        buffers
+    }
+
+    /// Sends a message, whose payload came into `buffer`.
+    pub(super) fn enqueue_from<M: Message>(&mut self, buffer: &mut Buffer, message: &M) {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        payload.extend_from_slice(message.tail());
+        let length = payload.len();
+        buffer.lend(length).unwrap().copy_from_slice(&payload);
+        self.session.payload_buffer = Some(buffer.number());
+        self.send(M::OPCODE, false, buffer.bytes()).unwrap();
+        self.session.payload_buffer = None;
+    }
+
     /// A frame's head, and the next number.
     fn head(&mut self, opcode: u16, wants_reply: bool) -> FrameHead {
         self.sequence += 1;
@@ -228,7 +247,7 @@ impl WorkerLink for Script {
         let Some((head, payload, after)) = self.lines.next() else { return Ok(Event::Closed) };
         after.map(|sequence| self.replies.wait(sequence));
         self.now = payload;
-        Ok(Event::Frame(Frame { head, payload: &self.now }))
+        Ok(Event::Frame(Frame { head, payload: &self.now, buffer: None }))
     }
 
     fn replier(&self) -> Arc<dyn Replier> {

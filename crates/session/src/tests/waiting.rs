@@ -3,26 +3,25 @@
 use std::sync::atomic::Ordering;
 
 use katydid_wire::message::{
-    cuCtxResetPersistingL2Cache, cuEventCreate, cuEventRecord, cuStreamSynchronize, kdFacts, kdHostFunction,
-    kdUpcallNext,
+    cuCtxResetPersistingL2Cache, cuEventCreate, cuEventRecord, cuStreamCreate, cuStreamSynchronize, kdFacts,
+    kdHostFunction, kdUpcallNext,
 };
 
-use super::fake::{FLAG, RAN};
+use super::fake::RAN;
 use super::stage::Stage;
 use crate::fault::SessionError;
 
-/// One test, because the stream of these tests waits for one flag.
 #[test]
 fn a_waiting_thread_holds_up_no_other() {
-    FLAG.store(0, Ordering::Release);
     let mut stage = Stage::new();
-    let waiting = stage.begin(&cuStreamSynchronize { hStream: 0 });
+    stage.enqueue(&cuStreamCreate { phStream: 1, Flags: 0 });
+    let waiting = stage.begin(&cuStreamSynchronize { hStream: 1 });
     stage.thread = 2;
     stage.call(&kdFacts {});
     assert!(!stage.is_answered(waiting));
     // What the first thread waits for comes through the same queue.
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
-    stage.enqueue(&cuEventRecord { hEvent: 1, hStream: 0 });
+    stage.enqueue(&cuEventRecord { hEvent: 1, hStream: 1 });
     assert_eq!(stage.wait(waiting).status, 0);
 }
 

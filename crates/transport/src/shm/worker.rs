@@ -149,7 +149,7 @@ impl WorkerLink for ShmWorker {
         }
         self.sequence += 1;
         self.switch.count(self.sequence);
-        Ok(Event::Frame(Frame { head, payload: &self.payload }))
+        Ok(Event::Frame(Frame { head, payload: &self.payload, buffer: None }))
     }
 
     fn has_news(&mut self) -> bool {

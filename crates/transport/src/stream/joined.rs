@@ -9,12 +9,13 @@ use std::io::{self, IoSlice};
 use std::mem;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use katydid_wire::frame::{Beat, FrameHead, HEAD, MOST_LANES, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
+use crate::bulk::{Buffer, Buffers};
 use crate::inlet::Inlet;
 use crate::socket::has_room;
 use crate::{Line, LinkError};
@@ -37,6 +38,32 @@ pub(crate) struct Joined {
     due: Mutex<HashMap<u64, Arc<Lane>>>,
     /// How many those are.
     owed: AtomicUsize,
+    /// Where payloads are received; none once the system has refused the memory.
+    buffers: OnceLock<Option<Arc<Buffers>>>,
+}
+
+/// A payload, where it was received.
+pub(crate) enum Payload {
+    Buffer(Buffer),
+    /// There was no buffer.
+    Memory(Vec<u8>),
+}
+
+impl Payload {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Buffer(buffer) => buffer.bytes(),
+            Self::Memory(bytes) => bytes,
+        }
+    }
+
+    /// The buffer's number, if it lies in one.
+    pub(crate) fn number(&self) -> Option<usize> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer.number()),
+            Self::Memory(_) => None,
+        }
+    }
 }
 
 impl Joined {
@@ -53,7 +80,7 @@ impl Joined {
         let Some(place) = place.filter(|place| place.as_ref().is_none_or(|lane| lane.is_over())) else {
             return Ok(false);
         };
-        let lane = Arc::new(Lane::new(number as u16, welcome()?));
+        let lane = Arc::new(Lane::new(number as u16, welcome()?, self.buffers().cloned()));
         let reader = Arc::clone(&lane);
         thread::Builder::new().name(format!("lane {number}")).spawn(move || reader.read())?;
         *place = Some(lane);
@@ -67,9 +94,14 @@ impl Joined {
         }
     }
 
-    /// The payload of the frame with this head, out of lane `number`; `used` is a buffer that is needed no more.
-    pub(crate) fn take(&self, number: u16, head: &[u8; HEAD], used: Vec<u8>) -> Result<Vec<u8>, LinkError> {
-        self.lane(number)?.take(head, used)
+    /// Memory for bulk, made when somebody first asks.
+    pub(crate) fn buffers(&self) -> Option<&Arc<Buffers>> {
+        self.buffers.get_or_init(|| Buffers::new().ok()).as_ref()
+    }
+
+    /// The payload of the frame with this head, out of lane `number`.
+    pub(crate) fn take(&self, number: u16, head: &[u8; HEAD]) -> Result<Payload, LinkError> {
+        self.lane(number)?.take(head)
     }
 
     /// The reply to frame `sequence` will go over lane `number`.
@@ -107,6 +139,7 @@ impl Joined {
 pub(crate) struct Lane {
     number: u16,
     line: Line,
+    buffers: Option<Arc<Buffers>>,
     /// Held while something is sent.
     outlet: Mutex<()>,
     inbox: Mutex<Inbox>,
@@ -117,27 +150,24 @@ pub(crate) struct Lane {
 /// What was read ahead.
 #[derive(Default)]
 struct Inbox {
-    full: VecDeque<([u8; HEAD], Vec<u8>)>,
-    /// Memory for payloads to come.
-    spare: Vec<Vec<u8>>,
+    full: VecDeque<([u8; HEAD], Payload)>,
     /// Nothing more will come, for this reason if there is one that nobody was told.
     is_over: bool,
     reason: Option<LinkError>,
 }
 
 impl Lane {
-    fn new(number: u16, line: Line) -> Self {
-        Self { number, line, outlet: Mutex::default(), inbox: Mutex::default(), changed: Condvar::new() }
+    fn new(number: u16, line: Line, buffers: Option<Arc<Buffers>>) -> Self {
+        Self { number, line, buffers, outlet: Mutex::default(), inbox: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Reads payloads until the lane ends.
     fn read(&self) {
-        let mut inlet = Inlet::new();
+        let mut inlet = Inlet::of_bulk();
         inlet.turn_to(self.line.take_opener());
-        while let Some(mut buffer) = self.room() {
-            buffer.clear();
-            match self.receive(&mut inlet, &mut buffer) {
-                Ok(Some(head)) => lock(&self.inbox).full.push_back((head, buffer)),
+        while self.has_room() {
+            match self.receive(&mut inlet) {
+                Ok(Some(came)) => lock(&self.inbox).full.push_back(came),
                 Ok(None) => self.finish(None),
                 Err(error) => self.finish(Some(error)),
             }
@@ -145,31 +175,40 @@ impl Lane {
         }
     }
 
-    /// Waits until another payload may be read ahead; none at the end.
-    fn room(&self) -> Option<Vec<u8>> {
+    /// Waits until another payload may be read ahead; false at the end.
+    fn has_room(&self) -> bool {
         let mut inbox = lock(&self.inbox);
         while inbox.full.len() >= AHEAD && !inbox.is_over {
             inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
-        if inbox.is_over { None } else { Some(inbox.spare.pop().unwrap_or_default()) }
+        !inbox.is_over
     }
 
-    /// Receives a head, and what follows it, into `buffer`; none at the end of the stream.
-    fn receive(&self, inlet: &mut Inlet, buffer: &mut Vec<u8>) -> Result<Option<[u8; HEAD]>, LinkError> {
+    /// Receives a head, and what follows it; none at the end of the stream.
+    fn receive(&self, inlet: &mut Inlet) -> Result<Option<([u8; HEAD], Payload)>, LinkError> {
         let Some(bytes) = inlet.head(self.line.as_fd())? else { return Ok(None) };
         let (_, lanes, length) = FrameHead::decode_over(&bytes)?;
         if lanes.payload != self.number {
             return Err(STRAY);
         }
-        inlet.append_to(self.line.as_fd(), length, buffer)?;
-        Ok(Some(bytes))
+        Ok(Some((bytes, self.receive_payload(inlet, length)?)))
     }
 
-    fn take(&self, head: &[u8; HEAD], used: Vec<u8>) -> Result<Vec<u8>, LinkError> {
-        let mut inbox = lock(&self.inbox);
-        if inbox.spare.len() < AHEAD {
-            inbox.spare.push(used);
+    /// Receives `length` bytes into a buffer, unless the GPU has them all for long.
+    fn receive_payload(&self, inlet: &mut Inlet, length: usize) -> Result<Payload, LinkError> {
+        if let Some(mut buffer) = self.buffers.as_ref().and_then(Buffers::take)
+            && let Some(bytes) = buffer.lend(length)
+        {
+            inlet.fill(self.line.as_fd(), bytes)?;
+            return Ok(Payload::Buffer(buffer));
         }
+        let mut bytes = Vec::new();
+        inlet.append_to(self.line.as_fd(), length, &mut bytes)?;
+        Ok(Payload::Memory(bytes))
+    }
+
+    fn take(&self, head: &[u8; HEAD]) -> Result<Payload, LinkError> {
+        let mut inbox = lock(&self.inbox);
         loop {
             if let Some((came, payload)) = inbox.full.pop_front() {
                 self.changed.notify_all();

@@ -141,7 +141,7 @@ impl Lanes {
 
     fn put(&self, place: usize, line: Line) -> io::Result<()> {
         let (fd, sealer, opener) = line.into_parts();
-        let mut inlet = Inlet::new();
+        let mut inlet = Inlet::of_bulk();
         inlet.turn_to(opener);
         let ends = Ends { sealer, inlet };
         match self.places[place].get() {

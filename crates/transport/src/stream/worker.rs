@@ -1,7 +1,6 @@
 //! The worker's end of a stream link.
 
 use std::io::IoSlice;
-use std::mem;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -10,8 +9,9 @@ use katydid_wire::handshake::LinkKind;
 
 use crate::inlet::{Found, Inlet};
 use crate::shm::answer_head;
+use crate::stream::joined::Payload;
 use crate::switch::Reading;
-use crate::{Answer, Event, Frame, Hangup, Line, LinkError, Replier, Staging, Switch, WorkerLink};
+use crate::{Answer, Buffers, Event, Frame, Hangup, Line, LinkError, Replier, Staging, Switch, WorkerLink};
 
 const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
 
@@ -20,7 +20,10 @@ pub(crate) struct StreamWorker {
     switch: Switch,
     inlet: Inlet,
     sequence: u64,
+    /// Of the frame that was handed out, if it came over the first connection.
     payload: Vec<u8>,
+    /// The same, if it came over a lane.
+    bulk: Option<Payload>,
     replier: Arc<StreamReplier>,
 }
 
@@ -30,7 +33,7 @@ impl StreamWorker {
         let switch = Switch::new(LinkKind::STREAM, socket, &[], None, Box::new(|| ()))?;
         switch.count(sequence);
         let replier = Arc::new(StreamReplier { switch: switch.clone() });
-        Ok(Self { switch, inlet: Inlet::new(), sequence, payload: Vec::new(), replier })
+        Ok(Self { switch, inlet: Inlet::new(), sequence, payload: Vec::new(), bulk: None, replier })
     }
 }
 
@@ -43,6 +46,7 @@ impl Drop for StreamWorker {
 
 impl WorkerLink for StreamWorker {
     fn next(&mut self) -> Result<Event<'_>, LinkError> {
+        self.bulk = None;
         self.switch.set_reading(Reading::Next);
         loop {
             if self.switch.take_interrupt(self.sequence) {
@@ -71,8 +75,7 @@ impl WorkerLink for StreamWorker {
                 self.payload.clear();
                 self.inlet.append_to(socket.as_fd(), length, &mut self.payload)?;
             } else {
-                let used = mem::take(&mut self.payload);
-                self.payload = self.switch.lanes().take(lanes.payload, &bytes, used)?;
+                self.bulk = Some(self.switch.lanes().take(lanes.payload, &bytes)?);
             }
             self.sequence += 1;
             self.switch.count(self.sequence);
@@ -83,7 +86,8 @@ impl WorkerLink for StreamWorker {
             if lanes.reply != 0 {
                 self.switch.lanes().owe(head.sequence, lanes.reply)?;
             }
-            return Ok(Event::Frame(Frame { head, payload: &self.payload }));
+            let payload = self.bulk.as_ref().map_or(&self.payload[..], Payload::bytes);
+            return Ok(Event::Frame(Frame { head, payload, buffer: self.bulk.as_ref().and_then(Payload::number) }));
         }
     }
 
@@ -99,6 +103,10 @@ impl WorkerLink for StreamWorker {
 
     fn staging(&self) -> Option<&Staging> {
         None
+    }
+
+    fn buffers(&self) -> Option<&Arc<Buffers>> {
+        self.switch.lanes().buffers()
     }
 
     fn hangup(&self) -> Hangup {

@@ -1,0 +1,210 @@
+//! Memory of a worker for the bulk of a stream link: buffers at fixed addresses, which a driver can have registered, so that
+//! the GPU copies from and to one while others are received or sent.
+//!
+//! A buffer has one owner at a time and is free again when that one drops it. The GPU may still be reading it then: whoever
+//! has it do so sets the buffer's word before, the GPU writes 0 there at the end, and until it has the buffer is given to
+//! nobody. Nobody is woken by a GPU, so that whoever needs a buffer looks again and again, and does without one after a
+//! while: a stream may stand still for as long as its program likes.
+
+#![expect(unsafe_code, reason = "hands out memory of a mapping, a part to each owner")]
+
+use std::io;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use katydid_wire::frame::MAX_FRAME;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::shared::PIECES_PLACE;
+
+/// Buffers of a link: as much memory as the staging pieces of shared memory have.
+pub const BUFFERS: usize = 64;
+/// Bytes of a buffer: any payload fits.
+pub const BUFFER: usize = MAX_FRAME.next_multiple_of(PAGE);
+const PAGE: usize = 4096;
+/// Between two words, so that the GPU's writes do not meet in one line of a cache.
+const WORD_STRIDE: usize = 64;
+/// The page of the words lies in front of the buffers.
+const LENGTH: usize = PAGE + BUFFERS * BUFFER;
+/// Where the memory is asked for, for the reason that [`PIECES_PLACE`] has.
+const PLACE: usize = PIECES_PLACE + (1 << 32);
+/// Between two looks for a buffer. A GPU reads one in some 20 µs.
+const NAP: Duration = Duration::from_micros(20);
+/// For so long a buffer is looked for.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+const _: () = assert!(BUFFERS * WORD_STRIDE <= PAGE);
+
+/// The buffers of a link, and their words. Pages that were never used take no memory.
+#[derive(Debug)]
+pub struct Buffers {
+    base: *mut u8,
+    /// Numbers of buffers that nobody owns, those that were used last at the end.
+    free: Mutex<Vec<usize>>,
+}
+
+// SAFETY: the mapping belongs to this value alone; a buffer's bytes are its owner's, and words are atomics.
+unsafe impl Send for Buffers {}
+// SAFETY: as above; who owns what is kept under a lock.
+unsafe impl Sync for Buffers {}
+
+impl Buffers {
+    /// Makes the memory.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn new() -> io::Result<Arc<Self>> {
+        let place = ptr::with_exposed_provenance_mut(PLACE);
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping; where memory is already, the system chooses another place.
+        let base = unsafe { mmap_anonymous(place, LENGTH, access, flags) }?;
+        Ok(Arc::new(Self { base: base.cast(), free: Mutex::new((0..BUFFERS).rev().collect()) }))
+    }
+
+    /// A buffer that nobody uses, the GPU included; the one that was used last, whose memory is most likely at hand.
+    #[must_use]
+    pub fn try_take(self: &Arc<Self>) -> Option<Buffer> {
+        let mut free = self.free();
+        let at = free.iter().rposition(|number| self.word_at(*number).load(Ordering::Acquire) == 0)?;
+        let number = free.remove(at);
+        Some(Buffer { all: Arc::clone(self), number, length: 0 })
+    }
+
+    /// The same, looked for during two milliseconds.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Buffer> {
+        let begun = Instant::now();
+        loop {
+            if let Some(buffer) = self.try_take() {
+                return Some(buffer);
+            }
+            if begun.elapsed() >= PATIENCE {
+                return None;
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Start of the [`BUFFER`] bytes of buffer `number`, which is below [`BUFFERS`], for the driver.
+    #[must_use]
+    pub fn pointer(&self, number: usize) -> *mut u8 {
+        assert!(number < BUFFERS, "a buffer's number");
+        self.base.wrapping_add(PAGE + number * BUFFER)
+    }
+
+    /// Address of a buffer's word, inside [`Buffers::words`]: anything but 0 keeps the buffer from being given to anybody.
+    #[must_use]
+    pub fn word(&self, number: usize) -> *mut u32 {
+        self.word_at(number).as_ptr()
+    }
+
+    /// Start and length of the page of all words, for the driver.
+    #[must_use]
+    pub fn words(&self) -> (*mut u8, usize) {
+        (self.base, PAGE)
+    }
+
+    fn word_at(&self, number: usize) -> &AtomicU32 {
+        assert!(number < BUFFERS, "a buffer's number");
+        // SAFETY: in bounds by the assertion, and aligned; the mapping lives as long as the borrow of `self`, and everybody
+        // but the GPU uses words as atomics.
+        unsafe { AtomicU32::from_ptr(self.base.wrapping_add(number * WORD_STRIDE).cast()) }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<usize>> {
+        // What is done under this lock leaves the list whole.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and buffers keep it alive. An error would mean that it is gone already.
+        let _ = unsafe { munmap(self.base.cast(), LENGTH) };
+    }
+}
+
+/// A buffer, its owner's until it is dropped.
+#[derive(Debug)]
+pub struct Buffer {
+    all: Arc<Buffers>,
+    number: usize,
+    length: usize,
+}
+
+impl Buffer {
+    /// Which one it is, below [`BUFFERS`].
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the first `length` bytes of this owner's buffer; whoever has others write there waits for their end first.
+        unsafe { slice::from_raw_parts(self.all.pointer(self.number), self.length) }
+    }
+
+    /// Makes it hold `length` bytes, of whatever value, and lends them; none if it has not so many.
+    pub fn lend(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.length = Some(length).filter(|length| *length <= BUFFER)?;
+        // SAFETY: within this owner's buffer, by the check above; they are bytes, so whatever they hold is valid.
+        Some(unsafe { slice::from_raw_parts_mut(self.all.pointer(self.number), length) })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.all.free().push(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(buffers: &Buffers, number: usize) -> &AtomicU32 {
+        buffers.word_at(number)
+    }
+
+    #[test]
+    fn a_buffer_has_one_owner_at_a_time_and_they_run_out() {
+        let buffers = Buffers::new().unwrap();
+        let mut all: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
+        assert_eq!((all.len(), buffers.take().is_some()), (BUFFERS, false));
+        for (at, buffer) in all.iter_mut().enumerate() {
+            buffer.lend(BUFFER).unwrap().fill(at as u8);
+        }
+        assert!(all.iter().enumerate().all(|(at, buffer)| buffer.bytes().iter().all(|byte| *byte == at as u8)));
+        let number = all.swap_remove(5).number();
+        assert_eq!(buffers.try_take().map(|buffer| buffer.number()), Some(number));
+    }
+
+    #[test]
+    fn what_the_gpu_reads_is_given_to_nobody() {
+        let buffers = Buffers::new().unwrap();
+        let buffer = buffers.try_take().unwrap();
+        let number = buffer.number();
+        word(&buffers, number).store(1, Ordering::Release);
+        drop(buffer);
+        let others: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
+        assert!(others.len() == BUFFERS - 1 && others.iter().all(|other| other.number() != number));
+        word(&buffers, number).store(0, Ordering::Release);
+        assert_eq!(buffers.try_take().map(|buffer| buffer.number()), Some(number));
+    }
+
+    #[test]
+    fn a_buffer_holds_any_payload_and_no_more() {
+        let buffers = Buffers::new().unwrap();
+        let mut buffer = buffers.try_take().unwrap();
+        assert!(buffer.lend(MAX_FRAME).is_some() && buffer.lend(BUFFER + 1).is_none());
+        assert!(buffer.bytes().len() == MAX_FRAME && buffers.pointer(buffer.number()).addr().is_multiple_of(PAGE));
+        let (start, length) = buffers.words();
+        let words = start.addr()..start.addr() + length;
+        assert!((0..BUFFERS).all(|number| words.contains(&buffers.word(number).addr())));
+    }
+}
