@@ -27,6 +27,7 @@ mod shell;
 mod style;
 mod test;
 mod tree;
+mod vsock;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,6 +70,12 @@ enum Command {
         rates: bool,
         /// Such as `hashcat` or `test_array`.
         names: Vec<String>,
+    },
+    /// Programs through vsock, on a machine of software that has it; fetches QEMU and a kernel.
+    Vsock {
+        /// Runs `katydid bench` there too: vsock beside shared memory, a unix socket and TCP.
+        #[arg(long)]
+        measure: bool,
     },
     /// Checks that every function of the driver API is called by a program under test.
     Coverage,
@@ -120,6 +127,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Apps => apps::run(&tree).and_then(|()| opencl::apps(&tree))?,
         Command::OpenclPrograms { rates: true, .. } => return opencl_rates::run_here(&tree),
         Command::OpenclPrograms { names, .. } => opencl_programs::run_here(&tree, &names)?,
+        Command::Vsock { measure } => vsock::run(&tree, measure)?,
         Command::Coverage => coverage::run(&tree)?,
         Command::Layers => layers::run(&tree)?,
         Command::Style => style::run(&tree)?,

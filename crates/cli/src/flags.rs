@@ -597,6 +597,9 @@ pub(crate) struct BenchFlags {
     /// Measure a fifth way: TCP behind TLS, with certificates made for this.
     #[arg(long)]
     pub(crate) tls: bool,
+    /// Measure another way: vsock of this machine itself, which takes the kernel's module `vsock_loopback`.
+    #[arg(long)]
+    pub(crate) vsock: bool,
     /// Driver library of all ways: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,

@@ -245,7 +245,12 @@ fn receive_landing(socket: BorrowedFd<'_>, landing: &mut Landing, done: usize) -
 
 /// Receives as much of `bytes` as comes before something disturbs that; none is the end of the stream.
 fn receive_into(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Option<usize>, Errno> {
-    match recv(socket, bytes, RecvFlags::WAITALL) {
+    let received = match recv(socket, &mut *bytes, RecvFlags::WAITALL) {
+        // Vsock does not wait for more than the memory of its socket holds: what is there has to do.
+        Err(Errno::NOMEM) => recv(socket, bytes, RecvFlags::empty()),
+        other => other,
+    };
+    match received {
         Ok((_, 0)) | Err(Errno::CONNRESET | Errno::TIMEDOUT) => Ok(None),
         Ok((_, received)) => Ok(Some(received)),
         Err(Errno::INTR) => Ok(Some(0)),
@@ -280,13 +285,15 @@ pub(crate) fn receive_some(
     socket: BorrowedFd<'_>,
     bytes: &mut Vec<u8>,
     most: usize,
-    flags: RecvFlags,
+    mut flags: RecvFlags,
 ) -> io::Result<usize> {
     bytes.reserve(most);
     let length = bytes.len();
     let received = loop {
         match recv(socket, &mut bytes.spare_capacity_mut()[..most], flags) {
             Err(Errno::INTR) => {}
+            // As in `receive_into`.
+            Err(Errno::NOMEM) if flags.contains(RecvFlags::WAITALL) => flags.remove(RecvFlags::WAITALL),
             Err(Errno::CONNRESET | Errno::TIMEDOUT) => break 0,
             other => break other?.1,
         }

@@ -1,5 +1,5 @@
 //! `katydid bench`: the same measurements on the driver directly, through shared memory, a unix socket and TCP, in turns;
-//! behind TLS too, if that is asked for.
+//! behind TLS and through vsock too, if that is asked for.
 //!
 //! Each run is a fresh process ([`mod@body`]), so that the first call is measured as programs meet it; the ways take turns
 //! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run. What takes
@@ -58,6 +58,8 @@ const SESSIONS: [(usize, &str); 3] = [(1, "sessions_1"), (8, "sessions_8"), (64,
 const FEW_SESSIONS: usize = 8;
 /// Connections of a plain copy, and the key.
 const PLAIN: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
+/// The number that stands for a machine itself in addresses of vsock.
+const THIS_MACHINE: u32 = 1;
 /// The variable that chooses between shared memory and the socket.
 const LINK: &str = "KATYDID_LINK";
 /// How long a worker may take to become ready.
@@ -98,9 +100,10 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
     let certs = flags.tls.then(certs::for_loopback).transpose()?;
-    let server = PrivateServer::start_with(&flags.driver, &on_loopback(certs.as_ref()), None)?;
+    let server = PrivateServer::start_with(&flags.driver, &on_loopback(certs.as_ref(), flags.vsock), None)?;
     let mut ways = ways(flags, &layout, &driver, &server);
     ways.extend(certs.as_ref().and_then(|certs| sealed(&layout, &server, certs)));
+    ways.extend(between_machines(&layout, &server));
     let deadline = deadline(flags);
     let rounds = flags.rounds.unwrap_or(if flags.quick { QUICK_ROUNDS } else { ROUNDS });
     let mut comparison = Comparison::new(driver.clone(), ways.iter().map(|setup| setup.way));
@@ -148,17 +151,25 @@ fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &Priv
     ways
 }
 
-/// The server's addresses beside its unix socket: TCP, and TLS if there are certificates.
-fn on_loopback(certs: Option<&Loopback>) -> Vec<Address> {
+/// The server's addresses beside its unix socket: TCP, TLS if there are certificates, and vsock if that is wanted.
+fn on_loopback(certs: Option<&Loopback>, vsock: bool) -> Vec<Address> {
     let host = || "127.0.0.1".to_owned();
     let sealed = certs.map(|certs| Address::Tls { host: host(), port: 0, certs: Some(certs.server()) });
-    [Address::Tcp { host: host(), port: 0 }].into_iter().chain(sealed).collect()
+    let vsock = vsock.then_some(Address::Vsock { cid: THIS_MACHINE, port: 0 });
+    [Address::Tcp { host: host(), port: 0 }].into_iter().chain(sealed).chain(vsock).collect()
 }
 
 /// The way behind TLS.
 fn sealed(layout: &Layout, server: &PrivateServer, certs: &Loopback) -> Option<Setup> {
-    let address = server.addresses().get(2)?.clone().with_certs(Some(&certs.client()));
+    let address = server.addresses().iter().find(|address| matches!(address, Address::Tls { .. }))?;
+    let address = address.clone().with_certs(Some(&certs.client()));
     Some(Setup { way: Way::Tls, search: Some(layout.program_search()), server: Some(address), stream: true })
+}
+
+/// The way through vsock, if the server listens there.
+fn between_machines(layout: &Layout, server: &PrivateServer) -> Option<Setup> {
+    let address = server.addresses().iter().find(|address| matches!(address, Address::Vsock { .. }))?.clone();
+    Some(Setup { way: Way::Vsock, search: Some(layout.program_search()), server: Some(address), stream: true })
 }
 
 /// Where the loader finds the very driver that the workers opened.

@@ -30,6 +30,8 @@ pub(super) enum Way {
     Tcp,
     /// The same behind TLS.
     Tls,
+    /// Katydid over vsock of this machine.
+    Vsock,
 }
 
 impl Way {
@@ -41,6 +43,7 @@ impl Way {
             Self::Unix => "katydid unix",
             Self::Tcp => "katydid tcp",
             Self::Tls => "katydid tls",
+            Self::Vsock => "katydid vsock",
         }
     }
 }
