@@ -99,6 +99,11 @@ pub(crate) struct RunFlags {
     /// Checkpoints that the image keeps; all unless given.
     #[arg(long, value_name = "N", requires = "image", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
+    /// Let CMD use io_uring, which CRIU cannot dump: no checkpoint is possible while it has such rings.
+    ///
+    /// Otherwise they are refused to it (ENOSYS), as in most containers, and it does without.
+    #[arg(long)]
+    pub(crate) io_uring: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]

@@ -41,10 +41,6 @@ const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV
 /// a worker, for as long as it lives.
 const TOPOLOGY: &str = "HWLOC_COMPONENTS";
 const NO_OPENCL: &str = "-opencl";
-/// Whether libuv, with which PyTorch's processes find each other, uses the kernel's rings for input and output, which CRIU
-/// cannot dump. It does without them as well.
-const RINGS: &str = "UV_USE_IO_URING";
-const NO_RINGS: &str = "0";
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +70,8 @@ pub(crate) struct Launch {
     driver: String,
     /// Where the libraries are.
     layout: Layout,
+    /// The program may have rings of the kernel (io_uring), and no checkpoint while it has.
+    has_rings: bool,
 }
 
 impl Launch {
@@ -91,13 +89,12 @@ impl Launch {
         command.args(arguments).env(layout::SEARCH, layout.program_search());
         // The program's platforms are the server's, and no others.
         command.env(layout::VENDORS, layout.vendors()).env_remove(layout::ICD_LIBRARIES);
-        for (name, value) in [(TOPOLOGY, NO_OPENCL), (RINGS, NO_RINGS)] {
-            if std::env::var_os(name).is_none() {
-                command.env(name, value);
-            }
+        if std::env::var_os(TOPOLOGY).is_none() {
+            command.env(TOPOLOGY, NO_OPENCL);
         }
         describe(&mut command, session);
-        Ok(Self { command, known, driver: session.driver.clone().unwrap_or_else(|| "auto".to_owned()), layout })
+        let driver = session.driver.clone().unwrap_or_else(|| "auto".to_owned());
+        Ok(Self { command, known, driver, layout, has_rings: false })
     }
 
     /// Sets a variable of the program.
@@ -107,6 +104,7 @@ impl Launch {
 
     /// Runs the program as a job; becomes the program within one.
     fn start(mut self, flags: &RunFlags) -> Outcome {
+        self.has_rings = flags.io_uring;
         if std::env::var_os(job::VARIABLE).is_some_and(|job| !job.is_empty()) {
             return match self.known.take() {
                 Some(known) => Err(self.exec(&known)),
@@ -214,7 +212,7 @@ impl Launch {
     /// Runs the program as a child, or that of a job below a guard.
     fn supervise(&mut self, is_job: bool, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
         let run = if is_job {
-            supervise::run_guarded(&self.command, started)
+            supervise::run_guarded(&self.command, self.has_rings, started)
         } else {
             supervise::run(&mut self.command, started)
         };

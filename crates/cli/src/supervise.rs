@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
 use katydid_job::guard::Guard;
-use katydid_job::tree;
+use katydid_job::{rings, tree};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
@@ -40,14 +40,17 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
     passing_on(signals, child.id(), || wait(&mut child))
 }
 
-/// The same for the program of a job, below a guard: killed outright, we take the whole job with us.
+/// The same for the program of a job, below a guard: killed outright, we take the whole job with us. It does without rings
+/// of the kernel, unless it `has_rings`.
 ///
 /// # Errors
 ///
 /// See [`run`]; or there is no guard.
-pub(crate) fn run_guarded(command: &Command, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
+pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
-    let guard = Guard::spawn(&env::current_exe()?, command, &[], |_| {})?;
+    // What the guard does without, whoever is below it does too.
+    let before = if has_rings { |_: &mut Command| {} } else { rings::refuse };
+    let guard = Guard::spawn(&env::current_exe()?, command, &[], before)?;
     let program = guard.first();
     started(program);
     attended(guard, signals, (program, program))

@@ -33,6 +33,7 @@ mod patience;
 mod proof;
 mod protobuf;
 pub mod restore;
+pub mod rings;
 mod servant;
 mod session;
 pub mod shared;
