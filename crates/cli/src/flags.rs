@@ -581,8 +581,9 @@ pub(crate) struct TraceFlags {
 /// are to native, and below 1 is faster than native.
 #[derive(Debug, Args)]
 pub(crate) struct BenchFlags {
-    /// `soft` measures how fast the software device computes, beside OpenCL on this CPU, and `checkpoint` what
-    /// checkpoints and restores cost, beside the driver's own, instead of what calls cost.
+    /// `soft` measures how fast the software device computes, beside OpenCL on this CPU, `checkpoint` what checkpoints
+    /// and restores cost, beside the driver's own, `opencl` OpenCL's calls and copies, and `journal` what being ready for
+    /// checkpoints costs, instead of what calls cost.
     #[arg(value_enum)]
     pub(crate) subject: Option<Subject>,
     /// Write JSON.
@@ -632,6 +633,8 @@ pub(crate) enum Subject {
     Checkpoint,
     /// This machine's OpenCL.
     Opencl,
+    /// What keeping a journal adds to calls, which the whole measurement has too.
+    Journal,
 }
 
 /// The tables of `bench checkpoint`.

@@ -1,9 +1,9 @@
 //! What the journal costs: the same work through a worker that keeps one and through a worker that does not, in turns.
 //!
 //! Two programs are there at a time, of which one works for some milliseconds while the other waits: what slows the machine
-//! down slows both. A cost is the ratio of two turns that follow each other, and the figure is the median of all; how far
-//! the middle half of them lies apart tells what the figure is worth. Several pairs of programs, because each has its
-//! memory where it happens to lie.
+//! down slows both. A pair's cost is the median ratio of two turns that follow each other. Each program has its memory where
+//! it happens to lie, which makes more of a difference than a journal does; so there are many pairs, and the figure is the
+//! median of theirs, with the bounds between which it lies with a certainty of 95 % (by ranks, whatever the distribution).
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -18,16 +18,16 @@ use super::parts::{KERNEL, PTX};
 use super::sessions::Program;
 use super::{Setup, Way};
 use crate::failure::{Failure, Outcome};
+use crate::flags::BenchFlags;
 use crate::layout::Layout;
 use crate::private::PrivateServer;
 
 /// How long a program works at a time.
 const TURN: Duration = Duration::from_millis(5);
-/// Pairs of programs, and how often each of a pair does each work.
-const PAIRS: u32 = 4;
-const TURNS: u32 = 25;
-const QUICK_PAIRS: u32 = 1;
-const QUICK_TURNS: u32 = 5;
+/// Pairs of programs; the second number is that of quick runs.
+const PAIRS: [u32; 2] = [24, 6];
+/// How often each of a pair does each work.
+const TURNS: u32 = 5;
 /// Bytes of an allocation: so many that no worker has them at hand.
 const LARGE: usize = 256 << 20;
 
@@ -45,7 +45,7 @@ const WORKS: [Work; 4] = [
     Work { key: "memory", name: "memory allocated and freed", once: |cuda| cuda.free(cuda.allocate(LARGE)?) },
 ];
 
-/// Time with a journal over time without: the median, and the quartiles.
+/// Time with a journal over time without: the median of all pairs, and between what it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Cost {
     ratio: f64,
@@ -83,25 +83,41 @@ fn turn(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Result<f64, Cu
 /// Measures over shared memory, with a server for each of both.
 pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Costs, Failure> {
     let servers = [PrivateServer::start_with(driver, &[], None)?, PrivateServer::start_without_journal(driver)?];
-    let (pairs, turns) = if quick { (QUICK_PAIRS, QUICK_TURNS) } else { (PAIRS, TURNS) };
-    let mut ratios: [Vec<f64>; WORKS.len()] = Default::default();
-    for _ in 0..pairs {
-        pair(&servers, layout, turns, &mut ratios).map_err(Failure::work)?;
+    let mut pairs: [Vec<f64>; WORKS.len()] = Default::default();
+    for _ in 0..PAIRS[usize::from(quick)] {
+        let ratios = pair(&servers, layout).map_err(Failure::work)?;
+        pairs.iter_mut().zip(ratios).for_each(|(pairs, ratios)| pairs.extend(median(ratios)));
     }
     servers.into_iter().for_each(PrivateServer::stop);
-    Ok(WORKS.iter().zip(ratios).filter_map(|(work, ratios)| Some((work.key, Cost::of(ratios)?))).collect())
+    Ok(WORKS.iter().zip(pairs).filter_map(|(work, pairs)| Some((work.key, Cost::of(pairs)?))).collect())
 }
 
-/// A pair of programs. Which of them begins changes from turn to turn.
-fn pair(servers: &[PrivateServer; 2], layout: &Layout, turns: u32, ratios: &mut [Vec<f64>]) -> Result<(), String> {
+/// Measures nothing else, and says it.
+pub(super) fn main(flags: &BenchFlags) -> Outcome {
+    let layout = Layout::find().map_err(Failure::server)?;
+    layout.check_shim().map_err(Failure::server)?;
+    let costs = measure(&flags.driver, &layout, flags.quick)?;
+    let mut out = io::stdout().lock();
+    if flags.json {
+        serde_json::to_writer_pretty(&mut out, &costs).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        line(&costs).into_iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A pair of programs: the ratios of each work. Which of them begins changes from turn to turn.
+fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; WORKS.len()], String> {
     let start = |server: &PrivateServer| {
         let (search, server) = (Some(layout.program_search()), Some(server.address().clone()));
         Program::start(&Setup { way: Way::Shm, search, server, stream: false }, &["--turns"])
             .map_err(|error| error.to_string())
     };
     let mut programs = [start(&servers[0])?, start(&servers[1])?];
-    for turn in 0..=turns {
-        for (work, ratios) in WORKS.iter().zip(&mut *ratios) {
+    let mut all: [Vec<f64>; WORKS.len()] = Default::default();
+    for turn in 0..=TURNS {
+        for (work, ratios) in WORKS.iter().zip(&mut all) {
             let mut taken = [0.0; 2];
             for which in [turn as usize % 2, (turn as usize + 1) % 2] {
                 let answer = programs[which].ask(work.key)?;
@@ -113,14 +129,22 @@ fn pair(servers: &[PrivateServer; 2], layout: &Layout, turns: u32, ratios: &mut 
             }
         }
     }
-    Ok(())
+    Ok(all)
+}
+
+fn median(mut ratios: Vec<f64>) -> Option<f64> {
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied()
 }
 
 impl Cost {
-    fn of(mut ratios: Vec<f64>) -> Option<Self> {
-        ratios.sort_by(f64::total_cmp);
-        let at = |quarters: usize| ratios.get((ratios.len().checked_sub(1)? * quarters + 2) / 4).copied();
-        Some(Self { ratio: at(2)?, low: at(1)?, high: at(3)? })
+    /// The bounds are those ranks below and above which a median of so many lies in 2.5 % of all cases each: 0.98 roots of
+    /// the number from the middle.
+    fn of(mut pairs: Vec<f64>) -> Option<Self> {
+        pairs.sort_by(f64::total_cmp);
+        let last = pairs.len().checked_sub(1)?;
+        let low = ((last as f64 / 2.0 - 0.98 * (pairs.len() as f64).sqrt()).max(0.0)) as usize;
+        Some(Self { ratio: pairs[pairs.len() / 2], low: pairs[low], high: pairs[last - low] })
     }
 }
 
@@ -141,13 +165,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cost_is_the_middle_of_all_turns_with_its_quarters() {
+    fn a_cost_is_the_middle_of_all_pairs_between_the_bounds_of_chance() {
         let cost = Cost::of(vec![1.04, 1.0, 1.01, 1.03, 1.02]).unwrap();
-        assert_eq!(cost, Cost { ratio: 1.02, low: 1.01, high: 1.03 });
+        assert_eq!(cost, Cost { ratio: 1.02, low: 1.0, high: 1.04 });
+        let of_many = Cost::of((0..=100).rev().map(f64::from).collect()).unwrap();
+        assert_eq!(of_many, Cost { ratio: 50.0, low: 40.0, high: 60.0 });
         assert_eq!(Cost::of(Vec::new()), None);
         let costs = Costs::from([("event", cost)]);
         let line = line(&costs).unwrap();
-        assert!(line.ends_with("events made and ended +2.0 % (+1.0 to +3.0)"), "{line}");
+        assert!(line.ends_with("events made and ended +2.0 % (+0.0 to +4.0)"), "{line}");
         assert_eq!(super::line(&Costs::new()), None);
     }
 }

@@ -91,6 +91,7 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
         Some(Subject::Soft) => return soft::main(flags),
         Some(Subject::Checkpoint) => return checkpoint::main(flags),
         Some(Subject::Opencl) => return opencl::main(flags),
+        Some(Subject::Journal) => return journal::main(flags),
         None => {}
     }
     let layout = Layout::find().map_err(Failure::server)?;
