@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::io;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -24,7 +24,37 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 struct Record<T> {
     /// What callers that look behind a handle find there: loaders of OpenCL expect the address of a table.
     _head: usize,
+    /// What [`Slab::glance`] tells: the generation above, the brief below; 0 while nothing lives here.
+    word: AtomicU64,
     value: RwLock<Option<Arc<T>>>,
+}
+
+impl<T> Record<T> {
+    fn empty(head: usize) -> Self {
+        Self { _head: head, word: AtomicU64::new(0), value: RwLock::new(None) }
+    }
+
+    fn begin(&self, generation: u32, brief: u32, value: &Arc<T>) {
+        *self.value.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(value));
+        self.word.store(u64::from(generation) << 32 | u64::from(brief), Ordering::Release);
+    }
+}
+
+/// What a look at a handle tells that takes no share in its object, and so needs no locked instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// Index of the record.
+    pub index: u32,
+    /// Differs between objects that have the same record, one after the other.
+    pub generation: u32,
+    /// What [`Slab::insert_with`] was given.
+    pub brief: u32,
+}
+
+impl Glance {
+    fn word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.brief)
+    }
 }
 
 /// Where a new object will live: the value that the program sees, and the number that the wire sees.
@@ -44,6 +74,8 @@ pub struct Slab<T> {
     /// Records below this index are initialised; written under `free`, published with `Release`.
     high: AtomicU32,
     free: Mutex<VecDeque<u32>>,
+    /// Of the object that was made last; written under `free`.
+    generation: AtomicU32,
     /// First word of every record.
     head: usize,
     owns: PhantomData<Record<T>>,
@@ -75,14 +107,20 @@ impl<T> Slab<T> {
             )
         }?;
         let free = Mutex::new(VecDeque::new());
-        Ok(Self { base: base.addr(), capacity, high: AtomicU32::new(0), free, head, owns: PhantomData })
+        let (high, generation) = (AtomicU32::new(0), AtomicU32::new(0));
+        Ok(Self { base: base.addr(), capacity, high, free, generation, head, owns: PhantomData })
     }
 
     /// Makes a record for what `make` returns, which is told its own place. None when the slab is full.
     pub fn insert(&self, make: impl FnOnce(Slot) -> T) -> Option<Arc<T>> {
-        let slot = self.take_slot()?;
+        self.insert_with(0, make)
+    }
+
+    /// The same, with what [`Slab::glance`] is to tell of it.
+    pub fn insert_with(&self, brief: u32, make: impl FnOnce(Slot) -> T) -> Option<Arc<T>> {
+        let (slot, generation) = self.take_slot()?;
         let value = Arc::new(make(slot));
-        *self.record(slot.index)?.value.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&value));
+        self.record(slot.index)?.begin(generation, brief, &value);
         Some(value)
     }
 
@@ -92,12 +130,12 @@ impl<T> Slab<T> {
     ///
     /// What `make` fails with, or `full`.
     pub fn try_insert<E>(&self, full: E, make: impl FnOnce(Slot) -> Result<T, E>) -> Result<Arc<T>, E> {
-        let Some(slot) = self.take_slot() else { return Err(full) };
+        let Some((slot, generation)) = self.take_slot() else { return Err(full) };
         let Some(record) = self.record(slot.index) else { return Err(full) };
         match make(slot) {
             Ok(value) => {
                 let value = Arc::new(value);
-                *record.value.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&value));
+                record.begin(generation, 0, &value);
                 Ok(value)
             }
             Err(error) => {
@@ -113,6 +151,22 @@ impl<T> Slab<T> {
         record.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What can be told of the live object behind a handle without taking a share in it; None for anything else. It may
+    /// have been removed by the time it is used, as natively a handle that another thread destroys meanwhile.
+    pub fn glance(&self, handle: usize) -> Option<Glance> {
+        let index = self.index_of(handle)?;
+        let word = self.record(index)?.word.load(Ordering::Acquire);
+        (word != 0).then_some(Glance { index, generation: (word >> 32) as u32, brief: word as u32 })
+    }
+
+    /// Has [`Slab::glance`] tell something else of the object that was seen, unless that was removed or changed meanwhile.
+    pub fn change_brief(&self, seen: Glance, brief: u32) {
+        if let Some(record) = self.record(seen.index) {
+            let next = Glance { brief, ..seen }.word();
+            let _ = record.word.compare_exchange(seen.word(), next, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
     /// The live object with a wire index; None for anything else.
     pub fn get_index(&self, index: u32) -> Option<Arc<T>> {
         self.record(index)?.value.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -121,7 +175,9 @@ impl<T> Slab<T> {
     /// Ends a handle: later look-ups refuse it. Returns the object to the one caller that ended it.
     pub fn remove(&self, handle: usize) -> Option<Arc<T>> {
         let index = self.index_of(handle)?;
-        let taken = self.record(index)?.value.write().unwrap_or_else(PoisonError::into_inner).take()?;
+        let record = self.record(index)?;
+        let taken = record.value.write().unwrap_or_else(PoisonError::into_inner).take()?;
+        record.word.store(0, Ordering::Release);
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
         Some(taken)
     }
@@ -136,7 +192,8 @@ impl<T> Slab<T> {
         handle.wrapping_sub(self.base) < self.capacity as usize * Self::STRIDE
     }
 
-    fn take_slot(&self) -> Option<Slot> {
+    /// A free place, and the generation of what will live there.
+    fn take_slot(&self) -> Option<(Slot, u32)> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let high = self.high.load(Ordering::Relaxed);
         // A freed record is left alone for a while when there are fresh ones: stale handles stay recognisable.
@@ -146,13 +203,16 @@ impl<T> Slab<T> {
             None if high < self.capacity => {
                 // SAFETY: `high` < capacity, so the record lies inside the mapping; indices from `high` up are not
                 // read by anyone before the store below, and `free` is locked, so nobody else initialises it.
-                unsafe { self.address(high).write(Record { _head: self.head, value: RwLock::new(None) }) };
+                unsafe { self.address(high).write(Record::empty(self.head)) };
                 self.high.store(high + 1, Ordering::Release);
                 high
             }
             None => return None,
         };
-        Some(Slot { handle: self.address(index).addr(), index })
+        // 0 stands for nothing.
+        let generation = self.generation.load(Ordering::Relaxed).checked_add(1).unwrap_or(1);
+        self.generation.store(generation, Ordering::Relaxed);
+        Some((Slot { handle: self.address(index).addr(), index }, generation))
     }
 
     fn index_of(&self, handle: usize) -> Option<u32> {
@@ -236,6 +296,25 @@ mod tests {
         let held = slab.insert(|slot| (slot, String::from("kept"))).unwrap();
         slab.remove(held.0.handle);
         assert_eq!(held.1, "kept");
+    }
+
+    #[test]
+    fn a_glance_tells_one_object_from_the_next_in_its_place() {
+        let slab = Slab::reserve(1).unwrap();
+        let first = slab.insert_with(5, |slot| slot).unwrap();
+        let seen = slab.glance(first.handle).unwrap();
+        assert_eq!((seen.index, seen.brief), (0, 5));
+        slab.change_brief(seen, 6);
+        slab.change_brief(seen, 7);
+        assert_eq!(slab.glance(first.handle).unwrap(), Glance { brief: 6, ..seen });
+        slab.remove(first.handle);
+        assert!(slab.glance(first.handle).is_none() && slab.glance(first.handle + 1).is_none());
+        let second = slab.insert(|slot| slot).unwrap();
+        let next = slab.glance(second.handle).unwrap();
+        assert_eq!((second.handle, next.brief), (first.handle, 0));
+        assert_ne!(next.generation, seen.generation);
+        slab.change_brief(Glance { brief: 0, ..seen }, 8);
+        assert_eq!(slab.glance(second.handle), Some(next));
     }
 
     #[test]

@@ -5,7 +5,8 @@
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use katydid_client::params::{Param, ParamLayout};
 use katydid_cuda_sys::{CUresult, device_attribute, function_attribute};
@@ -20,9 +21,15 @@ pub(crate) type Shape = (i32, u64, u32);
 /// Device code and its properties.
 pub(crate) struct Code {
     pub(crate) layout: ParamLayout,
-    attributes: RwLock<Vec<Answer<i32>>>,
+    /// Answers, each in one word ([`packed`]): launches read them, and take no lock for it.
+    attributes: Box<[AtomicU64]>,
     /// Blocks a multiprocessor takes, for what was asked before; emptied when an attribute changes.
     occupancy: Mutex<HashMap<Shape, i32>>,
+}
+
+/// An answer as one word.
+fn packed(answer: Answer<i32>) -> u64 {
+    u64::from(answer.code) << 32 | u64::from(answer.value.cast_unsigned())
 }
 
 impl Code {
@@ -31,7 +38,8 @@ impl Code {
         let facts = FunctionFacts::decode(facts).ok()?;
         let params = facts.parameters.iter().map(|param| Param { offset: param.offset, size: param.size });
         let layout = ParamLayout::new(params.collect())?;
-        Some(Self { layout, attributes: RwLock::new(facts.attributes), occupancy: Mutex::default() })
+        let attributes = facts.attributes.into_iter().map(|answer| AtomicU64::new(packed(answer))).collect();
+        Some(Self { layout, attributes, occupancy: Mutex::default() })
     }
 
     /// As the driver answers it.
@@ -40,9 +48,8 @@ impl Code {
     ///
     /// `ERROR_INVALID_VALUE` for one that does not exist.
     pub(crate) fn attribute(&self, id: u32) -> Result<i32, CUresult> {
-        let attributes = self.attributes.read().unwrap_or_else(PoisonError::into_inner);
-        let answer = attributes.get(id as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        CUresult(answer.code).ok().map(|()| answer.value)
+        let word = self.attributes.get(id as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?.load(Ordering::Relaxed);
+        CUresult((word >> 32) as u32).ok().map(|()| (word as u32).cast_signed())
     }
 
     /// Checks a value and keeps it.
@@ -73,8 +80,8 @@ impl Code {
 
     /// Notes a value that was checked.
     pub(crate) fn keep(&self, id: u32, value: i32) {
-        if let Some(answer) = self.attributes.write().unwrap_or_else(PoisonError::into_inner).get_mut(id as usize) {
-            *answer = Answer { code: 0, value };
+        if let Some(answer) = self.attributes.get(id as usize) {
+            answer.store(packed(Answer { code: 0, value }), Ordering::Relaxed);
         }
         self.occupancy.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -69,6 +69,17 @@ pub(crate) struct Context {
     pub(crate) default_streams: [AtomicU64; 2],
 }
 
+/// What most calls need of a context, without a share in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    /// The number that messages carry.
+    pub(crate) wire: u32,
+    /// The program's ordinal of its device.
+    pub(crate) device: u32,
+    /// That number of the context that owns what is made in this one, streams apart.
+    pub(crate) owner: u32,
+}
+
 impl Context {
     /// The primary context of a device, not active.
     pub(crate) fn primary(slot: Slot, device: u32, position: u32) -> Self {
@@ -109,6 +120,12 @@ impl Context {
             Some(green) => Arc::clone(&green.primary),
             None => self,
         }
+    }
+
+    /// What most calls need.
+    pub(crate) fn home(&self) -> Home {
+        let wire = self.wire();
+        Home { wire, device: self.device, owner: self.green().map_or(wire, |green| green.primary.wire()) }
     }
 
     /// The program's handle.

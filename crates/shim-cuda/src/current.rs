@@ -10,7 +10,7 @@ use std::sync::Arc;
 use katydid_client::stack::ContextStack;
 use katydid_cuda_sys::CUresult;
 
-use crate::context::Context;
+use crate::context::{Context, Home};
 
 thread_local! {
     static STACK: ManuallyDrop<RefCell<ContextStack<Arc<Context>>>> =
@@ -28,6 +28,25 @@ impl Drop for End {
             let _ = STACK.try_with(|stack| stack.take());
         }
     }
+}
+
+/// Reads the current context, active or not; none without one, and for a thread whose locals are gone.
+fn look<R>(read: impl FnOnce(&Context) -> R) -> Option<R> {
+    STACK.try_with(|stack| stack.borrow().current().map(|context| read(context))).ok().flatten()
+}
+
+/// What most calls need of the current context, active or not.
+pub(crate) fn home() -> Option<Home> {
+    look(Context::home)
+}
+
+/// The same of one that must be there and active: unlike [`active`], it takes no share in the context.
+///
+/// # Errors
+///
+/// As [`active`].
+pub(crate) fn active_home() -> Result<Home, CUresult> {
+    look(|context| context.check_active().map(|()| context.home())).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
 }
 
 /// The current context, active or not.
@@ -55,20 +74,17 @@ pub(crate) fn active() -> Result<Arc<Context>, CUresult> {
     Ok(context)
 }
 
+fn active_wire(context: &Context) -> Result<u32, CUresult> {
+    context.check_active().map(|()| context.wire())
+}
+
 /// Wire id of the current context, which must be there and active: the hot path of everything that is queued.
 ///
 /// # Errors
 ///
 /// As [`active`].
 pub(crate) fn wire() -> Result<u32, CUresult> {
-    STACK
-        .try_with(|stack| {
-            let stack = stack.borrow();
-            let context = stack.current().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-            context.check_active()?;
-            Ok(context.wire())
-        })
-        .unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
+    look(active_wire).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
 }
 
 /// Wire id of the current context; on a thread that has none, of the context of the object that a call names: the driver
@@ -78,11 +94,7 @@ pub(crate) fn wire() -> Result<u32, CUresult> {
 ///
 /// As [`wire`].
 pub(crate) fn wire_or_of(object: &Context) -> Result<u32, CUresult> {
-    if get().is_some() {
-        return wire();
-    }
-    object.check_active()?;
-    Ok(object.wire())
+    look(active_wire).unwrap_or_else(|| active_wire(object))
 }
 
 /// Makes a context current in the place of the top, or removes the top.

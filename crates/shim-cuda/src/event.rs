@@ -15,9 +15,13 @@ use katydid_graph::Taken;
 use crate::border::{enqueue, out};
 use crate::context::Context;
 use crate::device::handle;
-use crate::handle::{object, wire};
+use crate::handle::{glance, object, wire};
 use crate::session::shim;
 use crate::{current, graph, pinned, stream};
+
+/// In what a glance tells of an event, beside its context's wire id: it was recorded before, and no other program can have
+/// it, so that it is recorded by a message and nothing else.
+const PLAIN: u32 = 1 << 31;
 
 /// An event.
 pub(crate) struct Event {
@@ -27,6 +31,8 @@ pub(crate) struct Event {
     pub(crate) was_recorded: AtomicBool,
     /// Another program may have it too.
     pub(crate) is_shared: AtomicBool,
+    /// No other program can ever have it.
+    pub(crate) is_private: bool,
 }
 
 impl Event {
@@ -50,10 +56,12 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
     let target = unsafe { out(target) }?;
     let context = current::active()?.owner();
     check_flags(flags)?;
-    let event = shim()?
-        .events
-        .insert(|slot| Event { slot, context, was_recorded: AtomicBool::new(false), is_shared: AtomicBool::new(false) })
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let (wire, is_private) = (context.wire(), flags & event_flags::INTERPROCESS == 0);
+    let make = |slot| {
+        let (was_recorded, is_shared) = (AtomicBool::new(false), AtomicBool::new(false));
+        Event { slot, context, was_recorded, is_shared, is_private }
+    };
+    let event = shim()?.events.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     enqueue(&cuEventCreate { phEvent: event.wire(), Flags: flags })?;
     target.write(CUevent(handle(event.slot.handle)));
     Ok(())
@@ -87,6 +95,22 @@ fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
 
 /// Outside of captures; event and stream must be of the same context.
 fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
+    let (seen, shim) = (glance(event)?, shim()?);
+    let context = seen.brief & !PLAIN;
+    if seen.brief & PLAIN != 0
+        && let Some(stream) = stream::wire_in_current(stream, context)
+    {
+        return shim.session.enqueue(context, &cuEventRecord { hEvent: seen.index + 1, hStream: stream });
+    }
+    let is_private = record_first(event, stream)?;
+    if is_private && context != 0 {
+        shim.events.change_brief(seen, context | PLAIN);
+    }
+    Ok(())
+}
+
+/// The same for any event and stream; whether no other program can ever have the event.
+fn record_first(event: CUevent, stream: CUstream) -> Result<bool, CUresult> {
     let (event, context) = (object(event)?, stream::context_of(stream)?.owner());
     let same = event.context.slot == context.slot;
     event.was_recorded.fetch_or(same, Ordering::Relaxed);
@@ -100,7 +124,7 @@ fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
         // somebody asks.
         let _ = shim.session.call(wire_context, &cuEventQuery { hEvent: event.wire() });
     }
-    Ok(())
+    Ok(event.is_private)
 }
 
 /// The event comes to pass when the stream has done what it holds now.

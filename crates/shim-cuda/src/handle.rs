@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use katydid_client::slab::Slab;
+use katydid_client::slab::{Glance, Slab};
 use katydid_cuda_sys::{
     CUarray, CUcontext, CUdevResourceDesc, CUevent, CUfunction, CUkernel, CUlibrary, CUlinkState, CUmemoryPool,
     CUmipmappedArray, CUmodule, CUresult, CUstream, CUsurfref, CUtexref,
@@ -155,6 +155,15 @@ impl Handle for CUcontext {
 /// The code of its kind, for null too.
 pub(crate) fn object<H: Handle>(handle: H) -> Result<Arc<H::Object>, CUresult> {
     H::slab(shim()?).get(handle.value()).ok_or(H::WRONG)
+}
+
+/// What can be told of the object behind a handle without taking a share in it: what is queued often needs no more.
+///
+/// # Errors
+///
+/// As [`object`].
+pub(crate) fn glance<H: Handle>(handle: H) -> Result<Glance, CUresult> {
+    H::slab(shim()?).glance(handle.value()).ok_or(H::WRONG)
 }
 
 /// A handle that a message carries.

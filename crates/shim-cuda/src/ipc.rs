@@ -280,7 +280,8 @@ pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) 
     let name = told(event_name(&shared).ok_or(CUresult::ERROR_INVALID_HANDLE)?);
     let event = shim.events.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         call(&kdEventBorrow { event: slot.index + 1, name: &name })?;
-        Ok(Event { slot, context, was_recorded: AtomicBool::new(true), is_shared: AtomicBool::new(true) })
+        let (was_recorded, is_shared) = (AtomicBool::new(true), AtomicBool::new(true));
+        Ok(Event { slot, context, was_recorded, is_shared, is_private: false })
     })?;
     target.write(CUevent(handle(event.slot.handle)));
     Ok(())

@@ -10,18 +10,18 @@ use std::sync::Arc;
 
 use katydid_client::params::ParamError;
 use katydid_cuda_sys::{
-    CUDA_LAUNCH_PARAMS, CUcontext, CUevent, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, Pod,
-    device_attribute, function_attribute, launch_attribute,
+    CUDA_LAUNCH_PARAMS, CUcontext, CUevent, CUfunction, CUkernel, CUlaunchAttribute, CUlaunchConfig, CUresult,
+    CUstream, Pod, device_attribute, function_attribute, launch_attribute,
 };
 use katydid_wire::message::kdLaunch;
 
 use crate::border::refuse;
 use crate::code::Code;
-use crate::context::Context;
+use crate::context::Home;
 use crate::device::Device;
 use crate::function::Function;
 use crate::graph::capture;
-use crate::handle::{object, wire};
+use crate::handle::{glance, object, wire};
 use crate::kernel::Kernel;
 use crate::session::shim;
 use crate::{clusters, current, library, occupancy, pinned, stream};
@@ -34,9 +34,14 @@ const SCHEDULERS: u32 = 4;
 /// More attributes than any driver has.
 const MOST_ATTRIBUTES: u32 = 64;
 
+/// Targets that a thread keeps: programs launch the same few again and again.
+const KNOWN_TARGETS: usize = 64;
+
 thread_local! {
     /// Attributes and packed parameters of the launch in progress, kept for its memory.
     static BLOCK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// What this thread launched lately, by the place of its handle.
+    static KNOWN: RefCell<[Option<Known>; KNOWN_TARGETS]> = const { RefCell::new([const { None }; KNOWN_TARGETS]) };
 }
 
 /// What a launch runs: programs pass kernels where functions are meant.
@@ -62,9 +67,9 @@ impl Target {
     }
 
     /// Refuses a function in a stream of another context; kernels are at home in all of them.
-    fn check_context(&self, of_stream: Arc<Context>) -> Result<(), CUresult> {
+    fn check_context(&self, of_stream: Home) -> Result<(), CUresult> {
         match self {
-            Self::Function(function) if function.context.slot != of_stream.owner().slot => {
+            Self::Function(function) if function.context.wire() != of_stream.owner => {
                 Err(CUresult::ERROR_INVALID_HANDLE)
             }
             _ => Ok(()),
@@ -81,6 +86,40 @@ impl Target {
             Self::Function(function) => Ok(&function.code),
             Self::Kernel(kernel) => kernel.code(),
         }
+    }
+}
+
+/// A target that this thread has launched, with which it is recognised: a launch of one that is known takes no share in it.
+struct Known {
+    handle: usize,
+    /// Another one may have had the same handle.
+    generation: u32,
+    target: Target,
+}
+
+impl Known {
+    /// # Errors
+    ///
+    /// As [`Target::of`].
+    fn take(function: CUfunction) -> Result<Self, CUresult> {
+        let handle = function.0.addr();
+        let generation = glance(function).or_else(|_| glance(CUkernel(function.0)))?.generation;
+        let kept = KNOWN.try_with(|known| known.borrow_mut()[Self::place(handle)].take()).ok().flatten();
+        match kept {
+            Some(known) if known.handle == handle && known.generation == generation => Ok(known),
+            _ => Ok(Self { handle, generation, target: Target::of(function)? }),
+        }
+    }
+
+    /// For the next launch.
+    fn keep(self) {
+        let place = Self::place(self.handle);
+        let _ = KNOWN.try_with(|known| known.borrow_mut()[place].replace(self));
+    }
+
+    /// Records are a cache line apart.
+    fn place(handle: usize) -> usize {
+        handle / 64 % KNOWN_TARGETS
     }
 }
 
@@ -306,20 +345,39 @@ unsafe fn launch(
     if unsafe { capture::launch(stream, launching) }? {
         return Ok(());
     }
-    let target = Target::of(function)?;
-    let (stream, of_stream) = stream::wire_and_context(stream)?;
+    let known = Known::take(function)?;
+    // SAFETY: handed on.
+    let launched = unsafe { launch_now(&known.target, shape, stream, attributes, params) };
+    known.keep();
+    launched
+}
+
+/// Outside of captures.
+///
+/// # Safety
+///
+/// As [`kernel`], for the function or kernel that is `target`.
+unsafe fn launch_now(
+    target: &Target,
+    shape: Shape,
+    stream: CUstream,
+    attributes: &[CUlaunchAttribute],
+    params: Params,
+) -> Result<(), CUresult> {
+    let here = current::home();
+    let (stream, of_stream) = stream::wire_and_home(stream, here)?;
     // On a thread without a context the stream says which one is meant.
-    let context = match (&of_stream, current::get()) {
-        (Some(of_stream), None) => Arc::clone(of_stream),
-        _ => current::active()?,
+    let context = match (of_stream, here) {
+        (Some(of_stream), None) => of_stream,
+        _ => current::active_home()?,
     };
-    target.check_context(of_stream.unwrap_or_else(|| Arc::clone(&context)))?;
+    target.check_context(of_stream.unwrap_or(context))?;
     let device = &shim()?.devices[context.device as usize];
     let code = target.code()?;
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
         // Too much shared memory is a way of being too large together.
         Shape { shared: 0, ..shape }.check(code, device)?;
-        shape.check_cooperative(&target, device)?;
+        shape.check_cooperative(target, device)?;
     }
     shape.check(code, device)?;
     clusters::check(code, shape.grid, attributes)?;
@@ -329,10 +387,10 @@ unsafe fn launch(
     let start = block.len();
     // SAFETY: handed on.
     unsafe { code.layout.pack(params.array, params.extra, &mut block) }.map_err(code_of)?;
-    let named = pinned::push_named(&block[start..], context.wire(), stream)?;
+    let named = pinned::push_named(&block[start..], context.wire, stream)?;
     let (function, kernel) = target.wire();
     let sent = shim()?.session.enqueue(
-        context.wire(),
+        context.wire,
         &kdLaunch {
             function,
             kernel,

@@ -17,9 +17,9 @@ use katydid_wire::message::{
 use katydid_graph::{Call, Place, Taken};
 
 use crate::border::{call, enqueue, out};
-use crate::context::Context;
+use crate::context::{Context, Home};
 use crate::device::handle;
-use crate::handle::object;
+use crate::handle::{glance, object};
 use crate::session::shim;
 use crate::{context, current, graph, green, pinned};
 
@@ -110,22 +110,36 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
     match stream.0.addr() {
         0 => Ok(default_wire()),
         default @ (LEGACY | PER_THREAD) => Ok(default as u32),
-        _ => object(stream).map(|stream| stream.wire()),
+        _ => glance(stream).map(|stream| stream.index + FIRST_WIRE),
     }
 }
 
-/// The same, and the context of a stream of the program's own: it need not be the current one.
+/// The same, and the home of a stream of the program's own: it need not be `here`, the current context's.
 ///
 /// # Errors
 ///
 /// As [`wire`].
-pub(crate) fn wire_and_context(stream: CUstream) -> Result<(u32, Option<Arc<Context>>), CUresult> {
-    graph::capture::refuse(stream)?;
-    match stream.0.addr() {
-        0 => Ok((default_wire(), None)),
-        default @ (LEGACY | PER_THREAD) => Ok((default as u32, None)),
-        _ => object(stream).map(|stream| (stream.wire(), Some(Arc::clone(&stream.context)))),
+pub(crate) fn wire_and_home(stream: CUstream, here: Option<Home>) -> Result<(u32, Option<Home>), CUresult> {
+    let wire = wire(stream)?;
+    if wire < FIRST_WIRE {
+        return Ok((wire, None));
     }
+    let context = glance(stream)?.brief;
+    let home = match here.filter(|here| here.wire == context) {
+        Some(here) => here,
+        None => object(stream)?.context.home(),
+    };
+    Ok((wire, Some(home)))
+}
+
+/// Wire id of a stream of the context with wire id `context`, if that is the current one too, and active, and nothing is
+/// captured.
+pub(crate) fn wire_in_current(stream: CUstream, context: u32) -> Option<u32> {
+    if current::wire() != Ok(context) || !graph::of_process().is_quiet() {
+        return None;
+    }
+    let is_there = stream.0.addr() <= PER_THREAD || glance(stream).is_ok_and(|seen| seen.brief == context);
+    wire(stream).ok().filter(|_| is_there)
 }
 
 /// A stream of either sort.
@@ -220,12 +234,12 @@ pub(crate) fn mint(context: Arc<Context>, flags: u32, priority: i32) -> Result<(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let priority = context.with_facts(|facts| priority.min(facts.least_priority).max(facts.greatest_priority))?;
-    let id = next_id();
+    let (id, wire) = (next_id(), context.wire());
     let make = |slot| {
         let _apart = (flags & stream_flags::NON_BLOCKING != 0).then(Apart::begin);
         Stream { slot, context, flags, priority, id, _apart }
     };
-    let stream = shim()?.streams.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let stream = shim()?.streams.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     Ok((stream, priority))
 }
 
