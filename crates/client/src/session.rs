@@ -4,8 +4,8 @@
 //! session lost and says so in one line; every later call fails at once, without touching the link. Device output that
 //! a reply carries is written before the call returns.
 
-use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use katydid_cuda_sys::CUresult;
 use katydid_transport::{Holding, Landing, LinkError, ProgramLink, Staging};
@@ -27,19 +27,21 @@ pub struct Session {
     lost: AtomicBool,
     /// An enqueued call's failure that came with a reply that was itself a failure; told to the next call.
     deferred: AtomicU32,
-    /// Messages enqueued so far: what a synchronisation has to wait for.
-    enqueued: AtomicU64,
     on_fault: FaultHandler,
 }
 
 /// Is told of an error that has ruined a context: its wire id, and the error.
 pub type FaultHandler = fn(u32, CUresult);
 
+type Buffers = (Vec<u8>, Vec<u8>);
+
 thread_local! {
     /// Replies that this thread has waited for.
     static ROUND_TRIPS: Cell<u32> = const { Cell::new(0) };
-    /// The encoded message and the reply of the call in progress, kept for their memory.
-    static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    /// The encoded message and the reply of the call in progress, kept for their memory. Boxed, so that taking them out and
+    /// putting them back moves one word: more words are read in larger pieces than they were written in, which takes longer
+    /// than all the rest of queueing a message.
+    static BUFFERS: Cell<Option<Box<Buffers>>> = const { Cell::new(None) };
 }
 
 /// How often the calling thread has waited for a worker, modulo 2³²: what a call costs on a network is the difference
@@ -57,8 +59,7 @@ fn count_round_trip() {
 impl Session {
     /// A session over a link that is up. `on_fault` is called before the call returns that brought the error.
     pub fn new(link: Box<dyn ProgramLink>, on_fault: FaultHandler) -> Self {
-        let (lost, deferred, enqueued) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
-        Self { link, lost, deferred, enqueued, on_fault }
+        Self { link, lost: AtomicBool::new(false), deferred: AtomicU32::new(0), on_fault }
     }
 
     /// Sends a message nobody answers. It is executed after everything sent before it, by any thread.
@@ -70,7 +71,6 @@ impl Session {
         self.check()?;
         with_buffers(|request, _| {
             message.encode(request);
-            self.enqueued.fetch_add(1, Ordering::AcqRel);
             self.link.enqueue(M::OPCODE, context, &[request, message.tail()])
         })
         .map_err(|error| self.fail(M::NAME, &error))
@@ -197,7 +197,7 @@ impl Session {
 
     /// Messages enqueued so far. What was freed at one count is out of use once a later synchronisation has ended.
     pub fn enqueued(&self) -> u64 {
-        self.enqueued.load(Ordering::Acquire)
+        self.link.enqueued()
     }
 
     /// Memory that both sides see, for bulk copies.
@@ -216,6 +216,11 @@ impl Session {
     /// What the system says.
     pub fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
         self.link.lengthen_pinned(length)
+    }
+
+    /// As [`ProgramLink::quicken`].
+    pub fn quicken(&self) {
+        self.link.quicken();
     }
 
     /// Whether the worker is gone.
@@ -310,15 +315,16 @@ fn is_fault(code: CUresult) -> bool {
 fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
     /// Room for the largest reply is kept: a thread that copies much would otherwise fault in fresh pages every time.
     const KEEP: usize = 2 << 20;
-    let (mut request, mut reply) = BUFFERS.try_with(RefCell::take).unwrap_or_default();
+    let mut buffers = BUFFERS.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let (request, reply) = &mut *buffers;
     request.clear();
     reply.clear();
-    let result = body(&mut request, &mut reply);
+    let result = body(request, reply);
     request.shrink_to(KEEP);
     if reply.capacity() > KEEP {
-        reply = Vec::new();
+        *reply = Vec::new();
     }
-    let _ = BUFFERS.try_with(|buffers| buffers.replace((request, reply)));
+    let _ = BUFFERS.try_with(|kept| kept.set(Some(buffers)));
     result
 }
 
@@ -327,6 +333,7 @@ mod tests {
     use super::*;
     use katydid_wire::message::{cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceInfo};
     use std::collections::VecDeque;
+    use std::sync::atomic::AtomicU64;
     use std::sync::{Arc, Mutex};
 
     type Answer = Result<(ReplyHead, Vec<u8>), LinkError>;
@@ -339,11 +346,13 @@ mod tests {
     struct Script {
         answers: Mutex<VecDeque<Answer>>,
         sent: Sent,
+        enqueued: AtomicU64,
     }
 
     impl ProgramLink for Script {
         fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
             self.sent.lock().unwrap().push((opcode, context, parts.concat()));
+            self.enqueued.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
 
@@ -352,6 +361,10 @@ mod tests {
             let (head, body) = self.answers.lock().unwrap().pop_front().unwrap()?;
             *reply = body;
             Ok(head)
+        }
+
+        fn enqueued(&self) -> u64 {
+            self.enqueued.load(Ordering::Relaxed)
         }
 
         fn staging(&self) -> Option<&Staging> {

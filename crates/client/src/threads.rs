@@ -3,6 +3,7 @@
 
 use std::io;
 use std::num::NonZero;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -30,6 +31,14 @@ pub fn start_in<'scope, T: Send + 'scope>(
 ) -> io::Result<ScopedJoinHandle<'scope, T>> {
     let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
     with_signals_blocked(|| builder.spawn_scoped(scope, body))
+}
+
+/// Whether the calling thread is the only one of the process, as far as the system says.
+#[must_use]
+pub fn is_only_one() -> bool {
+    /// Links of a folder without folders in it.
+    const BARE: u64 = 2;
+    std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == BARE + 1)
 }
 
 /// Fewest bytes that are worth a thread: it takes some 30 µs to start, in which a core copies a quarter of that.
@@ -166,6 +175,11 @@ mod tests {
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &mut mask);
             (1..32).filter(|signal| libc::sigismember(&mask, *signal) == 1).count()
         }
+    }
+
+    #[test]
+    fn a_test_is_never_alone() {
+        assert!(!thread::spawn(is_only_one).join().unwrap());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! geometry, too much shared memory, missing parameters are 1, more registers than there are 701.
 #![expect(unsafe_code, reason = "reads parameters and attributes of C callers")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -37,9 +37,13 @@ const MOST_ATTRIBUTES: u32 = 64;
 /// Targets that a thread keeps: programs launch the same few again and again.
 const KNOWN_TARGETS: usize = 64;
 
+/// Bytes of a launch.
+#[derive(Default)]
+struct Block(Vec<u8>);
+
 thread_local! {
-    /// Attributes and packed parameters of the launch in progress, kept for its memory.
-    static BLOCK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Attributes and packed parameters of the launch in progress, kept for its memory; boxed, so that one word is moved.
+    static BLOCK: Cell<Option<Box<Block>>> = const { Cell::new(None) };
     /// What this thread launched lately, by the place of its handle.
     static KNOWN: RefCell<[Option<Known>; KNOWN_TARGETS]> = const { RefCell::new([const { None }; KNOWN_TARGETS]) };
 }
@@ -98,28 +102,28 @@ struct Known {
 }
 
 impl Known {
+    /// Lends the target to `launch`, from the calling thread's own share if it has one.
+    ///
     /// # Errors
     ///
-    /// As [`Target::of`].
-    fn take(function: CUfunction) -> Result<Self, CUresult> {
+    /// As [`Target::of`], and as `launch`.
+    fn lend(function: CUfunction, launch: impl Fn(&Target) -> Result<(), CUresult>) -> Result<(), CUresult> {
         let handle = function.0.addr();
         let generation = glance(function).or_else(|_| glance(CUkernel(function.0)))?.generation;
-        let kept = KNOWN.try_with(|known| known.borrow_mut()[Self::place(handle)].take()).ok().flatten();
-        match kept {
-            Some(known) if known.handle == handle && known.generation == generation => Ok(known),
-            _ => Ok(Self { handle, generation, target: Target::of(function)? }),
+        let lent = KNOWN.try_with(|known| {
+            // Records are a cache line apart.
+            let mut known = known.try_borrow_mut().ok()?;
+            let place = &mut known[handle / 64 % KNOWN_TARGETS];
+            if !place.as_ref().is_some_and(|known| known.handle == handle && known.generation == generation) {
+                *place = Some(Self { handle, generation, target: Target::of(function).ok()? });
+            }
+            place.as_ref().map(|known| launch(&known.target))
+        });
+        match lent {
+            Ok(Some(launched)) => launched,
+            // A thread that ends, or a launch inside of one.
+            _ => launch(&Target::of(function)?),
         }
-    }
-
-    /// For the next launch.
-    fn keep(self) {
-        let place = Self::place(self.handle);
-        let _ = KNOWN.try_with(|known| known.borrow_mut()[place].replace(self));
-    }
-
-    /// Records are a cache line apart.
-    fn place(handle: usize) -> usize {
-        handle / 64 % KNOWN_TARGETS
     }
 }
 
@@ -345,11 +349,8 @@ unsafe fn launch(
     if unsafe { capture::launch(stream, launching) }? {
         return Ok(());
     }
-    let known = Known::take(function)?;
     // SAFETY: handed on.
-    let launched = unsafe { launch_now(&known.target, shape, stream, attributes, params) };
-    known.keep();
-    launched
+    Known::lend(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })
 }
 
 /// Outside of captures.
@@ -381,12 +382,13 @@ unsafe fn launch_now(
     }
     shape.check(code, device)?;
     clusters::check(code, shape.grid, attributes)?;
-    let mut block = BLOCK.try_with(RefCell::take).unwrap_or_default();
+    let mut kept = BLOCK.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let Block(block) = &mut *kept;
     block.clear();
     attributes.iter().for_each(|attribute| block.extend_from_slice(&attribute.to_bytes()));
     let start = block.len();
     // SAFETY: handed on.
-    unsafe { code.layout.pack(params.array, params.extra, &mut block) }.map_err(code_of)?;
+    unsafe { code.layout.pack(params.array, params.extra, block) }.map_err(code_of)?;
     let named = pinned::push_named(&block[start..], context.wire, stream)?;
     let (function, kernel) = target.wire();
     let sent = shim()?.session.enqueue(
@@ -403,11 +405,11 @@ unsafe fn launch_now(
             sharedSize: shape.shared,
             stream,
             attributeCount: attributes.len() as u32,
-            attributesAndParams: &block,
+            attributesAndParams: block,
         },
     );
     named.sent();
-    let _ = BLOCK.try_with(|kept| kept.replace(block));
+    let _ = BLOCK.try_with(|place| place.set(Some(kept)));
     sent
 }
 

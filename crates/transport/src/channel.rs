@@ -5,6 +5,7 @@
 //! | [`TAIL`]              |                 8 | bytes written to the ring so far; by the program              |
 //! | [`HEAD_COUNTER`]      |                 8 | bytes read from the ring so far; by the worker                |
 //! | [`WORKER_ASLEEP`]     |                 4 | 1: the worker sleeps on this word                             |
+//! | [`WORKER_BARRIERS`]   |                 4 | 1: the worker runs barriers (`barrier.rs`) before it sleeps   |
 //! | [`PROGRAM_ASLEEP`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
 //! | [`RING`]              |             4 MiB | frames                                                        |
 //! | [`BUSY`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
@@ -19,11 +20,12 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use katydid_wire::frame::MAX_REPLY;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
+use crate::barrier;
 use crate::ring::{Memory, Side};
 use crate::shared::Shared;
 use crate::wait;
@@ -32,19 +34,25 @@ use crate::wait;
 pub(crate) const PAGE: usize = 4096;
 /// Distance of words that different processors write.
 const LINE: usize = 64;
+/// The same of those that are written often: processors fetch lines in pairs, and ahead.
+const APART: usize = 4 * LINE;
 
 /// The program's counter.
 const TAIL: usize = 0;
 /// The worker's counter.
-const HEAD_COUNTER: usize = LINE;
+const HEAD_COUNTER: usize = APART;
 /// Where the worker sleeps.
-const WORKER_ASLEEP: usize = 2 * LINE;
+const WORKER_ASLEEP: usize = 2 * APART;
+/// Whether the worker runs barriers.
+const WORKER_BARRIERS: usize = WORKER_ASLEEP + 4;
 /// Where the program sleeps.
-const PROGRAM_ASLEEP: usize = 3 * LINE;
+const PROGRAM_ASLEEP: usize = 3 * APART;
 /// The frames.
-const RING: usize = PAGE;
+pub(crate) const RING: usize = PAGE;
 /// Bytes of the ring.
 pub(crate) const RING_LENGTH: usize = 4 << 20;
+/// Bytes of it that a program uses that does not run far ahead of its worker: a thousand launches.
+pub(crate) const WINDOW: usize = 128 << 10;
 /// The words of the staging pieces.
 pub(crate) const BUSY: usize = RING + RING_LENGTH;
 /// Distance of those words.
@@ -118,18 +126,41 @@ fn check_seals(fd: impl AsFd, seals: SealFlags) -> Result<(), &'static str> {
 
 /// The shared memory as a ring.
 #[derive(Debug)]
-pub(crate) struct RingMemory(pub(crate) Arc<Shared>);
+pub(crate) struct RingMemory {
+    shared: Arc<Shared>,
+    /// This process takes part in barriers of the worker's.
+    is_registered: AtomicBool,
+}
 
 impl RingMemory {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, is_registered: AtomicBool::new(false) }
+    }
+
+    /// Program: whether its threads take part in barriers from now on.
+    pub(crate) fn set_registered(&self, is_registered: bool) {
+        self.is_registered.store(is_registered, Ordering::Release);
+    }
+
+    /// Worker, before it reads: says whether it runs barriers.
+    pub(crate) fn announce_barriers(&self) {
+        self.shared.word(WORKER_BARRIERS).store(barrier::everywhere().into(), Ordering::Release);
+    }
+
+    /// Program: the worker runs a barrier on this process's processors before it sleeps.
+    fn has_barriers(&self) -> bool {
+        self.is_registered.load(Ordering::Relaxed) && self.shared.word(WORKER_BARRIERS).load(Ordering::Relaxed) == 1
+    }
+
     fn flag(&self, side: Side) -> &std::sync::atomic::AtomicU32 {
-        self.0.word(match side {
+        self.shared.word(match side {
             Side::Producer => PROGRAM_ASLEEP,
             Side::Consumer => WORKER_ASLEEP,
         })
     }
 
     fn counter_word(&self, side: Side) -> &std::sync::atomic::AtomicU64 {
-        self.0.long_word(match side {
+        self.shared.long_word(match side {
             Side::Producer => TAIL,
             Side::Consumer => HEAD_COUNTER,
         })
@@ -139,6 +170,10 @@ impl RingMemory {
 impl Memory for RingMemory {
     fn capacity(&self) -> u64 {
         RING_LENGTH as u64
+    }
+
+    fn window(&self) -> u64 {
+        WINDOW as u64
     }
 
     fn counter(&self, side: Side) -> u64 {
@@ -152,10 +187,18 @@ impl Memory for RingMemory {
     fn set_asleep(&self, side: Side, asleep: bool) {
         self.flag(side).store(asleep.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        if asleep && side == Side::Consumer {
+            // Where it is refused, the program was told so, and fences.
+            barrier::everywhere();
+        }
     }
 
     fn wake(&self, side: Side) {
-        fence(Ordering::SeqCst);
+        if side == Side::Consumer && self.has_barriers() {
+            barrier::light();
+        } else {
+            fence(Ordering::SeqCst);
+        }
         if self.flag(side).load(Ordering::Relaxed) != 0 {
             self.flag(side).store(0, Ordering::Relaxed);
             wait::wake(self.flag(side));
@@ -167,11 +210,11 @@ impl Memory for RingMemory {
     }
 
     fn copy_in(&self, place: u64, bytes: &[u8]) {
-        self.0.copy_in(RING + place as usize, bytes);
+        self.shared.copy_in(RING + place as usize, bytes);
     }
 
     fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>) {
-        self.0.append_to(RING + place as usize, length as usize, bytes);
+        self.shared.append_to(RING + place as usize, length as usize, bytes);
     }
 }
 

@@ -23,6 +23,7 @@
 
 mod address;
 mod area;
+mod barrier;
 mod bulk;
 mod channel;
 mod connect;
@@ -47,6 +48,7 @@ mod stream;
 mod switch;
 mod talk;
 mod tls;
+mod turn;
 mod vsock;
 mod wait;
 
@@ -78,6 +80,10 @@ pub trait ProgramLink: Send + Sync {
     /// # Errors
     /// [`LinkError::Closed`] once the worker is gone; other variants are the caller's or the peer's fault.
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError>;
+
+    /// Frames queued so far that nobody waits for. Those that are counted are executed before any that is queued after the
+    /// count was read.
+    fn enqueued(&self) -> u64;
 
     /// Queues one frame and waits for its reply. What followed the reply's head replaces `reply`;
     /// [`ReplyHead::split`] divides it into payload and device output.
@@ -122,6 +128,10 @@ pub trait ProgramLink: Send + Sync {
         let _ = length;
         Ok(())
     }
+
+    /// Has the system prepare what makes frames cheaper to queue. With several threads this takes it milliseconds; nobody has to
+    /// wait for it.
+    fn quicken(&self) {}
 
     /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
     /// is [`LinkError::Forked`]; the parent's end lives on.

@@ -4,9 +4,15 @@
 //! is its value modulo the capacity. Records start at multiples of 8 and may wrap around the end, since they are copied
 //! in and out anyway.
 //!
+//! Memory that is used for the first time costs more than what is written into it. So the producer leaves the rest of the
+//! ring out, and goes on at its beginning, where it has written [`Memory::window`] bytes and the consumer is close behind:
+//! a **gap** begins with a word of zeros where a record would begin, and ends with the ring. The records of a program that
+//! does not run far ahead stay in the same few pages.
+//!
 //! A side publishes its counter with `Release` and reads the other's with `Acquire`. Who is going to sleep sets its
 //! flag, then looks once more; who publishes looks at the flag after that. A full fence between the two steps, on both
-//! sides, makes sure that one of them sees the other: `tests::loom` explores every interleaving.
+//! sides, makes sure that one of them sees the other: `tests::loom` explores every interleaving. The producer leaves its fence
+//! to the consumer where that can run it on the producer's processors (`barrier.rs`).
 //!
 //! The peer may write any value into its counter. Each side keeps its own counter to itself, and refuses a peer's
 //! that moves backwards or passes it ([`Broken`]).
@@ -15,6 +21,8 @@
 pub(crate) trait Memory {
     /// Bytes; a power of two.
     fn capacity(&self) -> u64;
+    /// Bytes after which the producer may begin anew; a power of two.
+    fn window(&self) -> u64;
     /// Reads a side's counter, `Acquire`.
     fn counter(&self, side: Side) -> u64;
     /// Publishes a side's counter, `Release`.
@@ -30,6 +38,9 @@ pub(crate) trait Memory {
     /// Copies bytes from a place; never past the end.
     fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>);
 }
+
+/// What a gap begins with: no record has the length 0.
+pub(crate) const GAP: [u8; 8] = [0; 8];
 
 /// Who uses a word: the side that writes the counter and sleeps on the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,20 +60,47 @@ pub(crate) struct Broken;
 pub(crate) struct Producer {
     tail: u64,
     head_seen: u64,
+    /// Where [`Producer::begin_anew`] looks next.
+    look_at: u64,
 }
 
 impl Producer {
-    /// Whether `bytes` more fit now.
-    pub(crate) fn has_room(&mut self, memory: &impl Memory, bytes: u64) -> Result<bool, Broken> {
-        if bytes <= memory.capacity() - (self.tail - self.head_seen) {
-            return Ok(true);
+    /// Between two records: leaves the rest of the ring out, if that is worth it now.
+    ///
+    /// Half a window of what is not read yet is the most that may lie before the gap: as long as the consumer has not passed it,
+    /// the ring has room for no more than what was written since it began.
+    pub(crate) fn begin_anew(&mut self, memory: &impl Memory) -> Result<(), Broken> {
+        if self.tail < self.look_at {
+            return Ok(());
         }
+        let (window, place) = (memory.window(), self.tail & (memory.capacity() - 1));
+        if place >= window {
+            self.see_head(memory)?;
+            if self.tail - self.head_seen <= window / 2 {
+                memory.copy_in(place, &GAP);
+                self.publish(memory, memory.capacity() - place);
+            }
+        }
+        self.look_at = self.tail + window;
+        Ok(())
+    }
+
+    fn see_head(&mut self, memory: &impl Memory) -> Result<(), Broken> {
         let head = memory.counter(Side::Consumer);
         if head < self.head_seen || head > self.tail {
             return Err(Broken);
         }
         self.head_seen = head;
-        Ok(bytes <= memory.capacity() - (self.tail - head))
+        Ok(())
+    }
+
+    /// Whether `bytes` more fit now.
+    pub(crate) fn has_room(&mut self, memory: &impl Memory, bytes: u64) -> Result<bool, Broken> {
+        if bytes <= memory.capacity() - (self.tail - self.head_seen) {
+            return Ok(true);
+        }
+        self.see_head(memory)?;
+        Ok(bytes <= memory.capacity() - (self.tail - self.head_seen))
     }
 
     /// Writes bytes `offset` behind the last published one. [`Producer::has_room`] has said that they fit.
@@ -127,6 +165,11 @@ impl Consumer {
         memory.append_to(0, length - until_end, bytes);
     }
 
+    /// Bytes to pass if a gap begins here, where `word` is what a record would begin with.
+    pub(crate) fn gap(&self, memory: &impl Memory, word: [u8; 8]) -> Option<u64> {
+        (word == GAP).then(|| memory.capacity() - (self.head & (memory.capacity() - 1)))
+    }
+
     /// Gives `bytes` back to the producer.
     pub(crate) fn consume(&mut self, memory: &impl Memory, bytes: u64) {
         self.head += bytes;
@@ -171,6 +214,9 @@ mod tests {
     impl Memory for Local {
         fn capacity(&self) -> u64 {
             self.bytes.borrow().len() as u64
+        }
+        fn window(&self) -> u64 {
+            16
         }
         fn counter(&self, side: Side) -> u64 {
             self.counters[side as usize].get()
@@ -221,6 +267,51 @@ mod tests {
         assert_eq!((producer.has_room(&memory, 8), producer.has_room(&memory, 16)), (Ok(true), Ok(false)));
     }
 
+    #[expect(clippy::unwrap_used, reason = "a helper of tests")]
+    fn put(producer: &mut Producer, memory: &Local, record: u64) {
+        producer.begin_anew(memory).unwrap();
+        assert_eq!(producer.has_room(memory, 8), Ok(true));
+        producer.write(memory, 0, &record.to_le_bytes());
+        producer.publish(memory, 8);
+    }
+
+    #[expect(clippy::unwrap_used, reason = "a helper of tests")]
+    fn take(consumer: &mut Consumer, memory: &Local) -> u64 {
+        loop {
+            assert!(consumer.available(memory).unwrap() >= 8, "nothing was published");
+            let mut got = Vec::new();
+            consumer.append_to(memory, 0, 8, &mut got);
+            let word = got.try_into().unwrap();
+            match consumer.gap(memory, word) {
+                Some(gap) => consumer.consume(memory, gap),
+                None => {
+                    consumer.consume(memory, 8);
+                    return u64::from_le_bytes(word);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_producer_begins_anew_behind_a_consumer_that_is_close() {
+        let memory = Local::new(64);
+        let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+        for record in 1..=100 {
+            put(&mut producer, &memory, record);
+            assert_eq!(take(&mut consumer, &memory), record);
+        }
+        assert_eq!(memory.bytes.borrow()[24..], [0; 40], "what lies behind the window and a gap's word was used");
+    }
+
+    #[test]
+    fn a_producer_far_ahead_uses_all_of_the_ring() {
+        let memory = Local::new(64);
+        let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+        (1..=8).for_each(|record| put(&mut producer, &memory, record));
+        assert_eq!(producer.has_room(&memory, 8), Ok(false));
+        (1..=8).for_each(|record| assert_eq!(take(&mut consumer, &memory), record));
+    }
+
     #[test]
     fn a_consumer_refuses_counters_that_cannot_be() {
         for tail in [65, u64::MAX] {
@@ -238,7 +329,7 @@ mod tests {
         for head in [71, 129, u64::MAX] {
             let memory = Local::new(64);
             memory.publish(Side::Consumer, head);
-            assert_eq!(Producer { tail: 128, head_seen: 72 }.has_room(&memory, 64), Err(Broken), "{head}");
+            assert_eq!(Producer { tail: 128, head_seen: 72, look_at: 0 }.has_room(&memory, 64), Err(Broken), "{head}");
         }
     }
 }

@@ -41,6 +41,17 @@ impl Seats {
         }
     }
 
+    /// Runs `send` with this thread's number, which no other thread has meanwhile.
+    pub(crate) fn send<R>(self: &Arc<Self>, send: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
+        match self.sit(|seat| seat.number) {
+            Some(number) => send(number?),
+            None => {
+                let seat = self.take()?;
+                send(seat.number)
+            }
+        }
+    }
+
     /// Runs `call` with this thread's number, on which a reply will come in.
     pub(crate) fn call<R>(self: &Arc<Self>, call: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
         let begun = self.sit(|seat| {

@@ -20,6 +20,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
+const HEAD_COUNTER: u64 = 0x100;
 const RING: u64 = 0x1000;
 const REPLIES: u64 = 0x40_2000;
 /// Bytes of the channel and of the staging pieces.
@@ -116,9 +117,10 @@ fn a_worker_survives_random_rings() {
 
 #[test]
 fn a_worker_refuses_frames_that_are_not_what_is_due() {
-    let cases: [(&str, Vec<u8>); 5] = [
+    let cases: [(&str, Vec<u8>); 6] = [
         ("number that is due", frame(1, b"")),
         ("not whole", frame(0, b"")[..24].to_vec()),
+        ("not whole", vec![0; 24]),
         ("announced", [&7_u32.to_le_bytes()[..], &[0; 28]].concat()),
         ("thread 0", [&frame(0, b"")[..8], &[0; 24]].concat()),
         ("beyond the limit", [&frame(0, b"")[..8], &2000_u32.to_le_bytes(), &[0; 20]].concat()),
@@ -222,7 +224,7 @@ fn a_program_survives_random_replies_in_shared_memory() {
 #[test]
 fn a_program_refuses_a_ring_whose_counter_runs_away() {
     let (connection, _socket, channel) = program_of(LinkKind::SHM);
-    rustix::io::pwrite(channel.unwrap(), &u64::MAX.to_le_bytes(), 64).unwrap();
+    rustix::io::pwrite(channel.unwrap(), &u64::MAX.to_le_bytes(), HEAD_COUNTER).unwrap();
     let bulk = vec![0; 1 << 20];
     let error = (0..8).find_map(|_| connection.link.enqueue(ECHO, 0, &[&bulk]).err()).unwrap();
     assert!(error.to_string().contains("read counter"), "{error}");

@@ -19,6 +19,8 @@ macro_rules! on_every_path {
             #[test]
             fn shm() { with_worker(Path::Shm, body); }
             #[test]
+            fn shm_quickened() { with_worker(Path::Shm, |link| { link.quicken(); body(link) }); }
+            #[test]
             fn unix() { with_worker(Path::Unix, body); }
             #[test]
             fn tcp() { with_worker(Path::Tcp, body); }

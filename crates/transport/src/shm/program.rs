@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use katydid_wire::key::SessionKey;
 use rustix::fs::ftruncate;
 
 use crate::area::Area;
-use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RingMemory, WAITING, reply_place};
+use crate::barrier;
+use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RING, RingMemory, WAITING, WINDOW, reply_place};
 use crate::connect::PINNED;
 use crate::descriptor::{Descriptor, above_standard};
 use crate::hold::{Bell, Limit};
@@ -21,6 +22,7 @@ use crate::mapped::Kept;
 use crate::ring::{Broken, Producer};
 use crate::seats::Seats;
 use crate::shared::{CHANNEL_PLACE, Shared};
+use crate::turn::{Taken, Turn};
 use crate::wait::{self, Spin};
 use crate::{Address, ConnectError, Holding, LinkError, ProgramLink, Staging};
 
@@ -34,9 +36,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct ShmProgram {
     shared: Arc<Shared>,
     ring: RingMemory,
-    queue: Mutex<Queue>,
-    /// The limit was moved, or the worker is back or gone for good.
+    queue: Turn<Queue>,
+    /// As [`ProgramLink::enqueued`] says; written under the lock of `queue`, by plain instructions.
+    enqueued: AtomicU64,
+    /// The limit was moved, or the worker is back or gone for good. Who waits for that looks at the queue under the lock.
     opened: Condvar,
+    waiting: Mutex<()>,
     bell: Bell,
     seats: Arc<Seats>,
     staging: Staging,
@@ -48,6 +53,8 @@ pub(crate) struct ShmProgram {
     memory: Vec<Kept>,
     /// Bytes that the latter has.
     pinned_length: Mutex<u64>,
+    /// [`ProgramLink::quicken`] was called.
+    is_quick: AtomicBool,
 }
 
 /// The producer's side of the ring, the number of the next frame, and where frames stop.
@@ -73,6 +80,7 @@ impl ShmProgram {
         for memory in [&shared, area.memory()] {
             memory.keep_from_children().map_err(LinkError::system("keep the shared memory from forked children"))?;
         }
+        shared.populate(RING, WINDOW);
         let shared = Arc::new(shared);
         let socket = Arc::new(Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?);
         let keep = |fd, name, address| Ok(Kept::new(above_standard(fd)?, name, address));
@@ -81,9 +89,11 @@ impl ShmProgram {
         let memory = memory.into_iter().collect::<io::Result<_>>();
         let pinned_length = Mutex::new(PINNED);
         Ok(Self {
-            ring: RingMemory(Arc::clone(&shared)),
-            queue: Mutex::default(),
+            ring: RingMemory::new(Arc::clone(&shared)),
+            queue: Turn::new(Queue::default()),
+            enqueued: AtomicU64::new(0),
             opened: Condvar::new(),
+            waiting: Mutex::default(),
             bell: Bell::default(),
             seats: Seats::new(),
             staging: Staging::new(Arc::clone(&shared), area, Some(Arc::clone(&socket))),
@@ -94,39 +104,64 @@ impl ShmProgram {
             home,
             memory: memory.map_err(LinkError::system("keep the shared memory"))?,
             pinned_length,
+            is_quick: AtomicBool::new(false),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // No code under the lock panics; a poisoned queue is whole.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The queue, for a thread that sends nothing.
+    fn lock(&self) -> Taken<'_, Queue> {
+        self.queue.take(0)
     }
 
-    /// The queue, once the calling thread's frame may go into it.
-    fn admitted(&self) -> Result<MutexGuard<'_, Queue>, LinkError> {
-        let mut queue = self.lock();
-        while !queue.limit.admits(queue.sequence) || !self.socket.is_connected() {
+    /// The queue, once the frame of the thread with this number may go into it.
+    #[inline]
+    fn admitted(&self, thread: u32) -> Result<Taken<'_, Queue>, LinkError> {
+        let queue = self.queue.take(thread);
+        if self.admits(&queue) {
+            return Ok(queue);
+        }
+        drop(queue);
+        self.wait_for_admission(thread)
+    }
+
+    #[inline]
+    fn admits(&self, queue: &Queue) -> bool {
+        queue.limit.admits(queue.sequence) && self.socket.is_connected()
+    }
+
+    #[cold]
+    fn wait_for_admission(&self, thread: u32) -> Result<Taken<'_, Queue>, LinkError> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let mut queue = self.queue.take(thread);
+            if self.admits(&queue) {
+                return Ok(queue);
+            }
             self.socket.get()?;
             let number = queue.sequence;
             if queue.limit.note(number) {
                 self.bell.ring();
             }
-            queue = self.opened.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            drop(queue);
+            waiting = self.opened.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(queue)
     }
 
     /// Puts a frame into the ring; returns its number.
     fn put(&self, mut head: FrameHead, parts: &[&[u8]]) -> Result<u64, LinkError> {
         let payload = parts.iter().map(|part| part.len()).sum();
         let length = padded(HEAD + payload) as u64;
-        let mut queue = self.admitted()?;
-        while !self.wait_for_room(&mut queue.producer, length)? {
+        let mut queue = loop {
+            let mut queue = self.admitted(head.thread)?;
+            queue.producer.begin_anew(&self.ring).map_err(|Broken| self.broken())?;
+            let has_room = queue.producer.has_room(&self.ring, length).map_err(|Broken| self.broken())?;
+            if has_room || self.wait_for_room(&mut queue.producer, length)? {
+                break queue;
+            }
             // Whoever looks after the loss needs the queue.
             drop(queue);
             thread::sleep(PAUSE);
-            queue = self.admitted()?;
-        }
+        };
         head.sequence = queue.sequence;
         let bytes = head.encode(payload)?;
         queue.producer.write(&self.ring, 0, &bytes);
@@ -135,12 +170,16 @@ impl ShmProgram {
             queue.producer.write(&self.ring, offset, part);
             offset += part.len() as u64;
         }
+        if !head.wants_reply {
+            self.enqueued.store(self.enqueued.load(Ordering::Relaxed) + 1, Ordering::Release);
+        }
         queue.producer.publish(&self.ring, length);
         queue.sequence += 1;
         Ok(head.sequence)
     }
 
     /// False if the worker was lost meanwhile, and may be replaced.
+    #[cold]
     fn wait_for_room(&self, producer: &mut Producer, length: u64) -> Result<bool, LinkError> {
         loop {
             let found = self.room.until(|| match producer.has_room(&self.ring, length) {
@@ -201,8 +240,9 @@ impl ShmProgram {
 impl ProgramLink for ShmProgram {
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
         self.socket.get()?;
-        let thread = self.seats.number()?;
-        self.put(FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 }, parts).map(|_| ())
+        self.seats.send(|thread| {
+            self.put(FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 }, parts).map(|_| ())
+        })
     }
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
@@ -219,6 +259,10 @@ impl ProgramLink for ShmProgram {
         })
     }
 
+    fn enqueued(&self) -> u64 {
+        self.enqueued.load(Ordering::Acquire)
+    }
+
     fn staging(&self) -> Option<&Staging> {
         Some(&self.staging)
     }
@@ -230,6 +274,15 @@ impl ProgramLink for ShmProgram {
         ftruncate(pinned.get()?, longer)?;
         *known = longer;
         Ok(())
+    }
+
+    fn quicken(&self) {
+        self.is_quick.store(true, Ordering::Relaxed);
+        let is_registered = barrier::register();
+        self.ring.set_registered(is_registered);
+        if is_registered {
+            self.queue.favour();
+        }
     }
 
     fn abandon(&self) {
@@ -252,7 +305,13 @@ impl Holding for ShmProgram {
 
     fn release(&self) {
         self.lock().limit.open();
+        // Whoever has just found the limit closed is waiting by now.
+        drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.opened.notify_all();
+        // After a restore this process has to be registered again; while it is one, that is nothing.
+        if self.is_quick.load(Ordering::Relaxed) {
+            self.quicken();
+        }
     }
 
     fn hold_at(&self, frame: u64) -> io::Result<()> {
@@ -287,6 +346,8 @@ impl Holding for ShmProgram {
 
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
+        // A process that was restored may have lost it.
+        self.ring.set_registered(false);
         let memory: io::Result<Vec<_>> = self.memory.iter().map(Kept::get).collect();
         let memory = memory.map_err(LinkError::system("pass the session's memory on")).map_err(failed)?;
         // A worker that was lost left its pieces here.

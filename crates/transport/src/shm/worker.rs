@@ -56,8 +56,9 @@ impl ShmWorker {
         let shared = Shared::map(channel, LENGTH, CHANNEL_PLACE).map_err(failed)?;
         let (pieces, area) = make_pieces().map_err(LinkError::system("make memory for copies"))?;
         let shared = Arc::new(shared);
-        let ring = RingMemory(Arc::clone(&shared));
-        let nudged = RingMemory(Arc::clone(&shared));
+        let ring = RingMemory::new(Arc::clone(&shared));
+        ring.announce_barriers();
+        let nudged = RingMemory::new(Arc::clone(&shared));
         let nudge = Box::new(move || nudged.wake(Side::Consumer));
         let switch = Switch::new(LinkKind::SHM, socket, fds, Some(pieces), nudge)?;
         switch.count(sequence);
@@ -99,14 +100,19 @@ impl ShmWorker {
         }
     }
 
-    /// Copies the next frame out and gives its room back.
-    fn take(&mut self, available: u64) -> Result<FrameHead, LinkError> {
+    /// Copies the next frame out and gives its room back; none if the program has left a gap, which is passed.
+    fn take(&mut self, available: u64) -> Result<Option<FrameHead>, LinkError> {
         let head_length = HEAD as u64;
-        if available < head_length {
-            return Err(CUT_OFF);
-        }
         self.head.clear();
-        self.consumer.append_to(&self.ring, 0, head_length, &mut self.head);
+        self.consumer.append_to(&self.ring, 0, head_length.min(available), &mut self.head);
+        let first = self.head.first_chunk().ok_or(CUT_OFF)?;
+        if let Some(gap) = self.consumer.gap(&self.ring, *first) {
+            if gap > available {
+                return Err(CUT_OFF);
+            }
+            self.consumer.consume(&self.ring, gap);
+            return Ok(None);
+        }
         let bytes = self.head.first_chunk().ok_or(CUT_OFF)?;
         let (head, payload) = FrameHead::decode(bytes)?;
         let length = padded(HEAD + payload) as u64;
@@ -116,7 +122,7 @@ impl ShmWorker {
         self.payload.clear();
         self.consumer.append_to(&self.ring, head_length, payload as u64, &mut self.payload);
         self.consumer.consume(&self.ring, length);
-        Ok(head)
+        Ok(Some(head))
     }
 }
 
@@ -129,18 +135,22 @@ fn make_pieces() -> io::Result<(OwnedFd, Area)> {
 
 impl WorkerLink for ShmWorker {
     fn next(&mut self) -> Result<Event<'_>, LinkError> {
-        if self.switch.take_interrupt(self.sequence) {
-            return Ok(Event::Interrupted);
-        }
-        let available = match self.wait()? {
-            Found::Bytes(available) => available,
-            Found::Interrupted => {
-                self.switch.take_interrupt(self.sequence);
+        let head = loop {
+            if self.switch.take_interrupt(self.sequence) {
                 return Ok(Event::Interrupted);
             }
-            Found::End => return Ok(Event::Closed),
+            let available = match self.wait()? {
+                Found::Bytes(available) => available,
+                Found::Interrupted => {
+                    self.switch.take_interrupt(self.sequence);
+                    return Ok(Event::Interrupted);
+                }
+                Found::End => return Ok(Event::Closed),
+            };
+            if let Some(head) = self.take(available)? {
+                break head;
+            }
         };
-        let head = self.take(available)?;
         if head.sequence != self.sequence {
             return Err(OUT_OF_ORDER);
         }

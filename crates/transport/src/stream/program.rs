@@ -48,6 +48,8 @@ pub(crate) struct StreamProgram {
     heard: AtomicU64,
     /// Frames sent so far, for a thread that reads meanwhile.
     sent: AtomicU64,
+    /// As [`ProgramLink::enqueued`] says.
+    enqueued: AtomicU64,
 }
 
 /// The writing half; locked while a frame is written.
@@ -174,6 +176,7 @@ impl StreamProgram {
             silence: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            enqueued: AtomicU64::new(0),
         })
     }
 
@@ -541,7 +544,15 @@ impl ProgramLink for StreamProgram {
         self.socket.get()?;
         let thread = self.seats.number()?;
         let head = FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 };
-        self.put(head, (parts, 0), |_, _| {}).map(|_| ())
+        // Counted under the lock that puts frames in order.
+        let count = |_, _| {
+            self.enqueued.fetch_add(1, Ordering::Release);
+        };
+        self.put(head, (parts, 0), count).map(|_| ())
+    }
+
+    fn enqueued(&self) -> u64 {
+        self.enqueued.load(Ordering::Acquire)
     }
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
