@@ -35,7 +35,8 @@ static void log_of(const char *source, cl_int expected, cl_build_status status, 
         if (has_word || whole) printf("    %s\n", from_place(line));
         found += has_word;
     }
-    REQUIRE(found > 0);
+    // Of a program that it builds, a compiler need not say anything.
+    REQUIRE(found > 0 || status == CL_BUILD_SUCCESS);
     CHECK(clReleaseProgram(program));
     free(log);
 }

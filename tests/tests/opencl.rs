@@ -175,7 +175,8 @@ fn two_platforms(places: &Places) -> Result<(), Box<dyn Error>> {
         }
         let outcome = run(&mut command, LIMIT)?;
         if !outcome.status.success() || outcome.text() != EXPECTED {
-            return Err(format!("{way}: {}{}", outcome.text(), outcome.errors()).into());
+            let said = [outcome.text(), outcome.errors(), server.log()].concat();
+            return Err(format!("{way}: {said}").into());
         }
     }
     Ok(())

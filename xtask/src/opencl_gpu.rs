@@ -36,6 +36,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "kept_large";
 const LARGE: [&str; 3] = ["1024", "400", "20"];
 const BRIEF: [&str; 3] = ["1024", "400", "0"];
+/// Names the steps to do, with commas between them, where a machine's time is short; else all are done.
+const STEPS: &str = "KATYDID_OPENCL_STEPS";
 /// Names drivers, the first of which a program takes.
 const DRIVERS: &str = "KATYDID_OPENCL_DRIVERS";
 
@@ -50,8 +52,10 @@ pub(crate) fn run(folder: &Path, report: &Path) -> Result<ExitCode> {
         ("rates", &|| rates(&places, report)),
         ("checkpoints", &|| tests(folder, report, "checkpoint", &["opencl", "--test-threads=8"], CHECKPOINTS_LIMIT)),
     ];
+    let wanted = std::env::var(STEPS).unwrap_or_default();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.split(',').any(|one| one == name);
     let mut failed = 0;
-    for (name, work) in &steps {
+    for (name, work) in steps.iter().filter(|(name, _)| is_wanted(name)) {
         step(name);
         let begun = Instant::now();
         let outcome = work();

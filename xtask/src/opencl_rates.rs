@@ -22,7 +22,7 @@ use crate::tree::Tree;
 
 /// Rounds on a GPU machine, whose time is short, and here, where other work disturbs.
 pub(crate) const FEW: usize = 3;
-const MANY: usize = 5;
+const MANY: usize = 7;
 /// Of one run. PoCL compiles each program for a processor that others use too.
 const LIMIT: Duration = Duration::from_secs(240);
 /// The section of the figure that is better when it is smaller.
@@ -85,18 +85,23 @@ pub(crate) fn measure(places: &Places, server: &Server, folder: &Path, rounds: u
         let program = folder.join(subject.path);
         ensure!(program.exists(), "there is no {} in {}", subject.name, folder.display());
         let mut seen = [BTreeMap::<String, Vec<f64>>::new(), BTreeMap::new()];
-        for _ in 0..rounds {
-            for (way, seen) in ways.iter().zip(&mut seen) {
-                let figures = run(places, way, folder, subject)?;
-                figures.into_iter().for_each(|(key, figure)| seen.entry(key).or_default().push(figure));
+        for round in 0..rounds {
+            // A machine that becomes slower as it runs, or faster, does so for both.
+            for index in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+                let figures = run(places, &ways[index], folder, subject)?;
+                figures.into_iter().for_each(|(key, figure)| seen[index].entry(key).or_default().push(figure));
             }
         }
+        let spread: BTreeMap<String, f64> =
+            seen[0].iter().map(|(key, figures)| (key.clone(), spread(figures))).collect();
         let [native, shm] = seen.map(medians);
         for (key, figure) in &native {
             let of = shm.get(key).map_or(0.0, |other| ratio(key, *other, *figure));
-            line(&format!("{}: {key:<52} {figure:>16.2} native, {of:.3} of it over shm", subject.name));
+            let differs = spread.get(key).copied().unwrap_or(0.0);
+            let name = subject.name;
+            line(&format!("{name}: {key:<52} {figure:>16.2} native (differs by {differs:.3}), {of:.3} of it over shm"));
         }
-        all[subject.name] = json!({ "native": native, "shm": shm });
+        all[subject.name] = json!({ "native": native, "shm": shm, "native_differs": spread });
     }
     Ok(all)
 }
@@ -104,6 +109,13 @@ pub(crate) fn measure(places: &Places, server: &Server, folder: &Path, rounds: u
 /// How much of the native figure another one is; above 1: better.
 fn ratio(key: &str, figure: f64, native: f64) -> f64 {
     if key.contains(LATENCY) { native / figure } else { figure / native }
+}
+
+/// By how much native runs differ among each other, as a part of the largest: no ratio says more than that.
+fn spread(figures: &[f64]) -> f64 {
+    let largest = figures.iter().copied().fold(0.0, f64::max);
+    let smallest = figures.iter().copied().fold(largest, f64::min);
+    if largest > 0.0 { (largest - smallest) / largest } else { 0.0 }
 }
 
 fn medians(seen: BTreeMap<String, Vec<f64>>) -> BTreeMap<String, f64> {
@@ -208,6 +220,7 @@ mod tests {
     #[test]
     fn medians_are_of_each_figure_and_ratios_above_one_are_better() {
         let seen = BTreeMap::from([("a".to_owned(), vec![3.0, 1.0, 2.0])]);
+        assert_eq!((spread(&seen["a"]), spread(&[])), (2.0 / 3.0, 0.0));
         assert_eq!(medians(seen)["a"], 2.0);
         assert_eq!((ratio("Kernel launch latency", 2.0, 4.0), ratio("float", 2.0, 4.0)), (2.0, 0.5));
     }
