@@ -87,6 +87,46 @@ fn the_published_coverage_of_opencl_is_true() {
     compare("../../../../docs/opencl-coverage.md", &page);
 }
 
+/// The programs of `tests/apps-opencl`, with their sources.
+fn programs_of_opencl(root: &Path) -> Vec<(String, String)> {
+    let files = fs::read_dir(root.join("tests/apps-opencl")).unwrap().map(|entry| entry.unwrap().path());
+    let mut programs: Vec<(String, String)> = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(&path).unwrap()))
+        .collect();
+    programs.sort();
+    // What every program does stands in their header.
+    programs.insert(0, ("all".to_owned(), fs::read_to_string(root.join("tests/apps-opencl/check.h")).unwrap()));
+    programs
+}
+
+/// Whether a text has a name as a word of its own.
+fn has_word(text: &str, name: &str) -> bool {
+    let is_part = |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
+    text.match_indices(name)
+        .any(|(at, _)| !is_part(text[..at].chars().next_back()) && !is_part(text[at + name.len()..].chars().next()))
+}
+
+#[test]
+fn every_function_of_opencl_is_called_by_a_program_and_the_page_names_it() {
+    const MOST: usize = 3;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let programs = programs_of_opencl(&root);
+    let mut page = String::from(
+        "# Which program calls which function of OpenCL\n\nGenerated from the programs of `tests/apps-opencl` by `cargo xtask bless`; a test \
+         compares, and fails where a function has none.\nAt most three are named; `all`: it is in what all of them begin with. \
+         Each program runs natively and through Katydid on three ways\n(`cargo test -p katydid-tests --test opencl`). Functions that are \
+         refused are called through Katydid alone.\n\n| function | programs |\n|---|---|\n",
+    );
+    for function in &Source::read(&root.join("spec")).unwrap().opencl.functions {
+        let of = programs.iter().filter(|(_, text)| has_word(text, &function.name));
+        let names: Vec<&str> = of.map(|(name, _)| name.as_str()).take(MOST).collect();
+        assert!(!names.is_empty(), "no program calls {}", function.name);
+        page += &format!("| {} | {} |\n", function.name, names.join(", "));
+    }
+    compare("../../../../docs/opencl-calls.md", &page);
+}
+
 #[test]
 fn a_changed_line_changes_the_hash() {
     let hash = |opencl| Source::from_texts(["f (x: u32) call none 2.0", "g () call none -", opencl, ""]).unwrap().hash;
