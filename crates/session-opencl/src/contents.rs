@@ -35,7 +35,8 @@ use katydid_wire::opencl::kind;
 use katydid_wire::opencl::message::{kdclBuffer, kdclImage, kdclSvmAlloc};
 
 pub(crate) use self::aside::Captured;
-use self::copier::{Copier, Map};
+pub(crate) use self::copier::Copier;
+use self::copier::Map;
 use self::spare::Spare;
 use crate::handlers::{driver, make};
 use crate::journal::{self, Mapped, State};
@@ -170,7 +171,8 @@ impl Session {
         Ok(copiers)
     }
 
-    fn copier(&self, id: u32) -> Result<Copier, Code> {
+    /// A queue in a context.
+    pub(crate) fn copier(&self, id: u32) -> Result<Copier, Code> {
         let context: Object<cl_context> = self.shared.objects.get(id)?;
         let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
         let queue = make!(context.api, clCreateCommandQueue(context.handle, device, 0))?;

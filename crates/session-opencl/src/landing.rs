@@ -34,6 +34,11 @@ impl Target {
         Ok(Self(unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) }))
     }
 
+    /// One byte.
+    pub(crate) fn of(byte: u8) -> Self {
+        Self(Box::new([UnsafeCell::new(byte)]))
+    }
+
     /// For the driver.
     pub(crate) fn pointer(&self) -> *mut void {
         self.0.as_ptr().cast_mut().cast()

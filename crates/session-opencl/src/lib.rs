@@ -31,6 +31,7 @@ mod placing;
 mod rest;
 mod session;
 mod shared;
+mod shelf;
 mod snapshot;
 mod staged;
 mod svm;

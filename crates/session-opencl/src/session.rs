@@ -27,6 +27,7 @@ use crate::objects::Object;
 use crate::pinned::Knowledge;
 use crate::rest::Marker;
 use crate::shared::Shared;
+use crate::shelf::Shelf;
 use crate::staged::StagingArea;
 use crate::svm::Svm;
 use crate::usage::Usage;
@@ -73,6 +74,12 @@ pub struct Session {
     pub(crate) staging: Option<StagingArea>,
     /// What contexts know of it.
     pub(crate) staging_known: HashMap<u32, Knowledge>,
+    /// Memory that the program may read; none on a stream, and before the program is there.
+    pub(crate) shelf: Option<Arc<Shelf>>,
+    /// Whether buffers of contexts may lie there.
+    pub(crate) shelf_known: HashMap<u32, bool>,
+    /// Where buffers are that do.
+    pub(crate) on_shelf: HashMap<u32, u64>,
     /// Memory that the program has too; none on a stream.
     pub(crate) host: Option<HostMemory>,
     /// Memory objects that lie in it.
@@ -136,6 +143,9 @@ impl Session {
             wishes,
             staging: None,
             staging_known: HashMap::new(),
+            shelf: None,
+            shelf_known: HashMap::new(),
+            on_shelf: HashMap::new(),
             host: None,
             lies_in_host: HashSet::new(),
             mapped_in_host: HashSet::new(),
@@ -150,6 +160,8 @@ impl Session {
     pub fn attach(&mut self, link: &dyn WorkerLink) {
         self.staging_known.clear();
         self.staging = link.staging().map(StagingArea::new);
+        self.on_shelf.clear();
+        self.shelf = link.shelf().map(Shelf::new);
     }
 
     /// Memory at addresses that the program was told, which is its own, or is to be when it comes.

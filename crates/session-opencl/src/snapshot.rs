@@ -71,6 +71,7 @@ impl Session {
         progress: &Arc<Progress>,
     ) -> Result<impl katydid_keep::Taken + use<>, Failure> {
         let state = self.state()?;
+        self.clear_shelf();
         let captured = self.capture(sink, progress)?;
         let mut notes = BTreeMap::from([
             (API.to_owned(), OPENCL.into()),

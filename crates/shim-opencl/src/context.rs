@@ -1,6 +1,7 @@
 //! Contexts.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_opencl_sys::constant::{
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) devices: Vec<Held<Device>>,
     /// As given, with the 0 that ends them; none if none were given.
     properties: Vec<isize>,
+    /// None of its buffers lies on the worker's shelf.
+    pub(crate) has_no_shelf: AtomicBool,
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
@@ -121,7 +124,13 @@ fn create(
     let made = make(|base| {
         shim()?.link.call(&kdclContext { context: base.id, token, arguments: &arguments })?;
         let devices = devices.into_iter().map(Held::new).collect();
-        Ok(Context { base, devices, properties: properties.given, destructors: Mutex::default() })
+        Ok(Context {
+            base,
+            devices,
+            properties: properties.given,
+            has_no_shelf: AtomicBool::new(false),
+            destructors: Mutex::default(),
+        })
     });
     Ok(made.inspect_err(|_| upcall::forget(token))?.handle())
 }

@@ -35,6 +35,7 @@ mod program;
 mod queue;
 mod rows;
 mod sampler;
+mod shelf;
 mod shim;
 mod svm;
 mod transfer;

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
@@ -11,7 +12,7 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
 use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
-use katydid_wire::opencl::{list, query};
+use katydid_wire::opencl::{SHELF_LEAST, list, query};
 
 use crate::bulk;
 use crate::context::Context;
@@ -47,6 +48,8 @@ pub(crate) struct Memory {
     pub(crate) host: usize,
     /// Its first byte in memory that the worker has too, where it is mapped; 0: it has none.
     pub(crate) shared: usize,
+    /// It may lie on the worker's shelf.
+    pub(crate) is_shelved: AtomicBool,
     /// As given, with the 0 that ends them.
     properties: Vec<u64>,
     /// What an image is.
@@ -68,6 +71,7 @@ impl Memory {
             offset: 0,
             host: 0,
             shared: 0,
+            is_shelved: AtomicBool::new(false),
             properties: Vec::new(),
             image: None,
             maps: Mutex::default(),
@@ -157,7 +161,8 @@ unsafe fn create(
         })?;
         let memory = Memory::new(base, Held::new(Arc::clone(&context)), MEM_OBJECT_BUFFER, flags)
             .with(host, properties.unwrap_or_default());
-        Ok(Memory { size: size as u64, shared, ..memory })
+        let is_shelved = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= SHELF_LEAST);
+        Ok(Memory { size: size as u64, shared, is_shelved, ..memory })
     });
     match (made, block) {
         (Ok(memory), block) => {
@@ -232,11 +237,12 @@ pub(crate) unsafe fn create_sub_buffer(
     let memory = make(|base| {
         shim()?.link.call(&kdclSubBuffer { memory: base.id, parent: parent.base.id, flags, origin, size })?;
         let context = Held::clone(&parent.context);
+        let is_shelved = AtomicBool::new(parent.is_shelved.load(Ordering::Relaxed));
         let within = |start: usize| if start == 0 { 0 } else { start + region.origin };
         let (host, shared) = (within(parent.host), within(parent.shared));
         let parent = Some(Held::new(Arc::clone(&parent)));
         let memory = Memory::new(base, context, MEM_OBJECT_BUFFER, inherited);
-        Ok(Memory { parent, size, offset: origin, host, shared, ..memory })
+        Ok(Memory { parent, size, offset: origin, host, shared, is_shelved, ..memory })
     })?;
     Ok(memory.handle())
 }

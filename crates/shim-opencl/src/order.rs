@@ -99,6 +99,11 @@ impl Order {
         self.done();
     }
 
+    /// Does `work` while no other thread enqueues anything to the queue; none if one has since this command was begun.
+    pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        self.queue.progress.alone(self.number, work)
+    }
+
     /// The command is enqueued: the program gets its event.
     pub(crate) fn done(mut self) {
         if !self.place.is_null()

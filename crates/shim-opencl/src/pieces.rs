@@ -1,8 +1,8 @@
 //! Copies through the staging area, where the program and its worker share one: the driver reads from its pieces and writes
 //! to them, so bytes are copied once on either side, and both sides copy at the same time.
 //!
-//! What travels so is cut into parts, in queues that keep their order: the last part's event is then that of the whole. A
-//! command whose times are kept is not cut ([`crate::parcels`]).
+//! What travels so is cut into parts, in queues that keep their order: the last part's event is then that of the whole, and no
+//! command of another thread comes between them ([`Order::alone`]). A command whose times are kept is not cut ([`crate::parcels`]).
 #![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
 
 use std::ops::RangeInclusive;
@@ -90,20 +90,36 @@ fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)
     (rows.width <= PIECE).then(|| places.map(part).collect())
 }
 
-/// Writes from the front, and tells what is not on its way: nothing, or parts for which it found no piece, or all.
+/// Enqueues a write in parts; false if it is to be done in another way: there is no piece, or another thread of the queue could
+/// come between the parts.
 ///
 /// # Safety
 ///
 /// The rows are readable.
-pub(crate) unsafe fn write(transfer: &Transfer, order: &Order, blocking: bool) -> Result<Vec<Transfer>, Code> {
+pub(crate) unsafe fn write(transfer: &Transfer, order: &Order, blocking: bool) -> Result<bool, Code> {
     let shim = shim()?;
-    let whole = || Ok(vec![transfer.clone()]);
-    let Some(staging) = staging(shim, transfer, order) else { return whole() };
-    let Some(mut parts) = parts(transfer, part(transfer.rows.len(), &WRITE)) else { return whole() };
+    let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
+    let Some(parts) = parts(transfer, part(transfer.rows.len(), &WRITE)) else { return Ok(false) };
+    // SAFETY: handed on.
+    order.alone(|| unsafe { write_parts((shim, staging), parts, order, blocking) }).unwrap_or(Ok(false))
+}
+
+/// Writes from the front. What finds no piece is sent in another way; false if that is all of it, and nothing was sent.
+///
+/// # Safety
+///
+/// The rows of the parts are readable.
+unsafe fn write_parts(
+    (shim, staging): (&Shim, &Staging),
+    mut parts: Vec<Transfer>,
+    order: &Order,
+    blocking: bool,
+) -> Result<bool, Code> {
     for number in 0..parts.len() {
         let (is_first, is_last) = (number == 0, number + 1 == parts.len());
         let Some(piece) = take(shim, staging, order, (parts[number].rows.len(), blocking))? else {
-            return Ok(if is_first { vec![transfer.clone()] } else { joined(parts.split_off(number)) });
+            // SAFETY: handed on.
+            return Ok(!is_first && unsafe { send_rest(joined(parts.split_off(number)), order) }?);
         };
         let one = &parts[number];
         // SAFETY: the rows are readable by the contract; the piece was taken, and has room for a part.
@@ -116,7 +132,20 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: &Order, blocking: bool) -
         // The first says whether there is anything wrong; an event has to be there when the program has it.
         if is_first || event != 0 { shim.link.call(&message).map(drop)? } else { shim.link.enqueue(&message)? }
     }
-    Ok(Vec::new())
+    Ok(true)
+}
+
+/// Sends the last parts of a write, of which others are on their way.
+///
+/// # Safety
+///
+/// Their rows are readable.
+unsafe fn send_rest(rest: Vec<Transfer>, order: &Order) -> Result<bool, Code> {
+    for (number, part) in rest.iter().enumerate() {
+        // SAFETY: handed on.
+        unsafe { part.send(order, (false, number + 1 == rest.len()))? };
+    }
+    Ok(true)
 }
 
 /// Parts that follow each other, runs as one.
@@ -157,10 +186,10 @@ impl Drop for Pieces<'_> {
     }
 }
 
-/// Reads and waits; false if it may not travel so, or no piece is free.
+/// Reads and waits; false if it may not travel so, no piece is free, or another thread of the queue could come between the parts.
 ///
-/// This thread begins the parts in their order, and others copy what has come to its place: one core copies slower than
-/// a device reads.
+/// The first part is waited for before others are begun: from then on nothing keeps them but the driver's copies, so that other
+/// threads do not wait for long ([`Order::alone`]).
 ///
 /// # Safety
 ///
@@ -174,9 +203,30 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order) -> Result<bool, Co
     let longest = parts.iter().map(|part| part.rows.len()).max().unwrap_or(each);
     let helpers = Helpers::for_bytes(size as u64, processors());
     let pieces = Pieces::take(staging, UNDER_WAY + helpers.count(), longest);
-    if pieces.all.is_empty() {
-        return Ok(false);
+    let (Some((first, rest)), Some(piece)) = (parts.split_first(), pieces.all.first()) else { return Ok(false) };
+    let begun = begin(shim, *piece, first, order, (true, rest.is_empty()))?;
+    // SAFETY: handed on.
+    unsafe { land(shim, staging, &begun)? };
+    if rest.is_empty() {
+        return Ok(true);
     }
+    // SAFETY: handed on.
+    let read = order.alone(|| unsafe { read_rest((shim, staging), rest, order, (&pieces, &helpers)) });
+    read.map_or(Ok(false), |read| read.map(|()| true))
+}
+
+/// Reads all parts but the first. This thread begins them in their order, and others copy what has come to its place: one core
+/// copies slower than a device reads.
+///
+/// # Safety
+///
+/// Their rows are writable.
+unsafe fn read_rest(
+    (shim, staging): (&Shim, &Staging),
+    parts: &[Transfer],
+    order: &Order,
+    (pieces, helpers): (&Pieces<'_>, &Helpers),
+) -> Result<(), Code> {
     let ((begin_one, begun), (give, free)) = (channel(), channel());
     for piece in &pieces.all {
         let _ = give.send(*piece);
@@ -200,9 +250,9 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order) -> Result<bool, Co
                 // SAFETY: handed on.
                 outcome = unsafe { land_if_full(shim, staging, (&begun, &free, &give)) };
             }
-            let ends = (number == 0, number + 1 == parts.len());
+            let is_last = number + 1 == parts.len();
             let part = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
-            match part.and_then(|piece| begin(shim, piece, one, order, ends)) {
+            match part.and_then(|piece| begin(shim, piece, one, order, (false, is_last))) {
                 Ok(part) => drop(begin_one.send(part)),
                 Err(code) => {
                     outcome = Err(code);
@@ -217,7 +267,6 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order) -> Result<bool, Co
         let lost = Err(Code::OUT_OF_RESOURCES);
         help.into_iter().fold(outcome, |so_far, thread| so_far.and(thread.join().unwrap_or(lost)))
     })
-    .map(|()| true)
 }
 
 /// The next part that was begun; none when there will be no more.

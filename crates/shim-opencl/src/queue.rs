@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
 
 use katydid_opencl_sys::constant::{
     QUEUE_CONTEXT, QUEUE_DEVICE, QUEUE_DEVICE_DEFAULT, QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, QUEUE_PROFILING_ENABLE,
@@ -43,6 +44,8 @@ pub(crate) struct Progress {
     counts: AtomicU64,
     /// All up to this one are known to have ended.
     ended: AtomicU64,
+    /// Threads for whose copies others wait before they send anything.
+    copying: AtomicU32,
 }
 
 /// One command; below it there is room for more threads than a session may have.
@@ -51,8 +54,20 @@ const ONE: u64 = 1 << 16;
 impl Progress {
     /// Counts a command that is about to be sent. Its number; 0 if its end will say nothing of those before it.
     pub(crate) fn begin(&self) -> u64 {
-        let before = self.counts.fetch_add(ONE + 1, Ordering::AcqRel);
+        // Either this thread sees the one that copies, or that one sees this command: both are in one order for all.
+        let before = self.counts.fetch_add(ONE + 1, Ordering::SeqCst);
+        while self.copying.load(Ordering::SeqCst) != 0 {
+            thread::yield_now();
+        }
         if before.is_multiple_of(ONE) { before / ONE + 1 } else { 0 }
+    }
+
+    /// Does `work` while nobody sends anything; none if anything was begun since the command of this number, which is not
+    /// counted as sent yet. Others wait meanwhile.
+    pub(crate) fn alone<T>(&self, number: u64, work: impl FnOnce() -> T) -> Option<T> {
+        self.copying.fetch_add(1, Ordering::SeqCst);
+        let _end = Copying(&self.copying);
+        (number != 0 && self.counts.load(Ordering::SeqCst) == number * ONE + 1).then(work)
     }
 
     /// One that was counted is sent, or will not be.
@@ -74,6 +89,15 @@ impl Progress {
     /// Whether all commands have ended.
     fn is_idle(&self) -> bool {
         self.last().is_some_and(|last| last <= self.ended.load(Ordering::Acquire))
+    }
+}
+
+/// A thread that copies, however it ends.
+struct Copying<'a>(&'a AtomicU32);
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -255,6 +279,27 @@ mod tests {
         progress.sent();
         assert_eq!((overtakes, progress.last(), progress.is_idle()), (0, Some(2), false));
         assert_eq!(progress.begin(), 3);
+    }
+
+    #[test]
+    fn a_copy_is_alone_or_not_made_and_others_wait_for_it() {
+        let progress = Progress::default();
+        let first = progress.begin();
+        std::thread::scope(|scope| {
+            let other = progress.alone(first, || {
+                let other = scope.spawn(|| progress.begin());
+                while progress.counts.load(Ordering::SeqCst) / ONE == 1 {
+                    thread::yield_now();
+                }
+                assert!(!other.is_finished());
+                other
+            });
+            assert_eq!(other.unwrap().join().unwrap(), 0, "begun while another was under way");
+        });
+        assert_eq!(progress.alone(first, || ()), None, "another command was begun");
+        (0..2).for_each(|_| progress.sent());
+        let (third, _fourth) = (progress.begin(), progress.begin());
+        assert_eq!((third, progress.alone(third, || ())), (3, None));
     }
 
     #[test]

@@ -70,6 +70,16 @@ impl Rows {
         }
     }
 
+    /// The first byte.
+    ///
+    /// # Safety
+    ///
+    /// There is one, and it is readable.
+    pub(crate) unsafe fn first(&self) -> u8 {
+        // SAFETY: by the contract.
+        unsafe { std::ptr::with_exposed_provenance::<u8>(self.start).read() }
+    }
+
     /// A part of the bytes, if they are one piece.
     fn stretch(&self, offset: usize, length: usize) -> Option<Self> {
         (!self.has_gaps()).then(|| Self::run(self.start + offset, length))

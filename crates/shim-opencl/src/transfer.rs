@@ -19,7 +19,8 @@ use crate::memory::Memory;
 use crate::order::Order;
 use crate::parcels;
 use crate::pieces;
-use crate::rows::Rows;
+use crate::rows::{Direction, Rows};
+use crate::shelf;
 use crate::shim::shim;
 use crate::{bulk, event};
 
@@ -48,14 +49,17 @@ impl Transfer {
     /// The rows are readable.
     pub(crate) unsafe fn write(&self, order: Order, blocking: bool) -> Result<(), Code> {
         let shim = shim()?;
+        // SAFETY: by the contract.
+        if blocking && unsafe { shelf::copy(self, &order, Direction::Out)? } {
+            return came(order, true);
+        }
         let waits = blocking && (order.has_waits() || shim.landings.any());
         let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order };
         // SAFETY: by the contract.
-        let rest = unsafe { pieces::write(self, &order, blocking)? };
-        let is_whole = rest.first().is_some_and(|part| part.rows.len() == self.rows.len());
-        for (number, part) in rest.iter().enumerate() {
-            // SAFETY: by the contract.
-            unsafe { part.send(&order, (is_whole, number + 1 == rest.len()))? };
+        unsafe {
+            if !pieces::write(self, &order, blocking)? {
+                self.send(&order, (true, true))?;
+            }
         }
         written(order, waits, blocking)
     }
@@ -65,7 +69,7 @@ impl Transfer {
     /// # Safety
     ///
     /// The rows are readable.
-    unsafe fn send(&self, order: &Order, (is_first, is_last): (bool, bool)) -> Result<(), Code> {
+    pub(crate) unsafe fn send(&self, order: &Order, (is_first, is_last): (bool, bool)) -> Result<(), Code> {
         let link = &shim()?.link;
         let event = if is_last { order.event() } else { 0 };
         let mut waits = if is_first { self.arguments(order) } else { self.alone() };
@@ -97,6 +101,10 @@ impl Transfer {
     /// The rows are writable, and stay so until the command has ended.
     pub(crate) unsafe fn read(&self, order: Order, blocking: bool) -> Result<(), Code> {
         let shim = shim()?;
+        // SAFETY: by the contract.
+        if blocking && unsafe { shelf::copy(self, &order, Direction::In)? } {
+            return came(order, true);
+        }
         // SAFETY: by the contract.
         if blocking && unsafe { pieces::read(self, &order)? } {
             return came(order, true);
@@ -131,7 +139,7 @@ impl Transfer {
     }
 }
 
-/// The end of a read, which the program has waited for or not.
+/// The end of a command, which the program has waited for or not.
 fn came(order: Order, waited: bool) -> Result<(), Code> {
     if !waited {
         order.done();

@@ -5,6 +5,8 @@
 //! program that lets go of its worker puts it away. (Giving pages back instead would be wrong: the driver of a worker that
 //! lives has registered them, and its GPU would go on using those.)
 //!
+//! Behind the pieces lies the shelf ([`crate::ShelfMemory`]): what a worker has on it, its program may read.
+//!
 //! The rule: the program's threads touch the memory only within [`Area::with`], which waits while it is away. What lies in
 //! pieces that are in use at that time is set aside, and written to the memory that the next worker gives.
 
@@ -17,8 +19,12 @@ use crate::LinkError;
 use crate::shared::{PIECES_PLACE, Shared};
 use crate::staging::{PIECE, PIECES, Piece};
 
-/// Bytes of all pieces.
-pub(crate) const LENGTH: usize = PIECES * PIECE;
+/// Where the shelf begins: behind all pieces.
+pub(crate) const SHELF: usize = PIECES * PIECE;
+/// Bytes of the shelf. It takes no memory but for what lies on it.
+pub(crate) const SHELF_LENGTH: usize = 64 << 30;
+/// Bytes of all pieces and the shelf.
+pub(crate) const LENGTH: usize = SHELF + SHELF_LENGTH;
 /// How long copies that have begun may take to leave a piece. They only move memory of the program's own.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -41,6 +47,8 @@ struct Gate {
     aside: Option<Vec<(Piece, Vec<u8>)>>,
     /// Nobody will bring it back.
     is_given_up: bool,
+    /// How often it was put away.
+    absences: u64,
 }
 
 impl Area {
@@ -48,6 +56,11 @@ impl Area {
     pub(crate) fn new(fd: impl AsFd) -> io::Result<Self> {
         let memory = Shared::map(fd, LENGTH, PIECES_PLACE)?;
         Ok(Self { memory, gate: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// Program: the shelf is looked at in large pages, of which fewer are to be found.
+    pub(crate) fn use_large_pages(&self) {
+        self.memory.use_large_pages(SHELF);
     }
 
     /// The memory, for those whom nobody puts it away, or within [`Area::with`].
@@ -71,6 +84,20 @@ impl Area {
         drop(gate);
         let _user = User(self);
         Ok(work(&self.memory))
+    }
+
+    /// How often the memory was put away. What was seen to lie on the shelf lies there as long as this is the same.
+    pub(crate) fn absences(&self) -> u64 {
+        self.gate().absences
+    }
+
+    /// Runs `work`, which may touch the memory; none if that was put away since there were so many `absences`.
+    ///
+    /// # Errors
+    /// As [`Area::with`].
+    pub(crate) fn with_since<T>(&self, absences: u64, work: impl FnOnce(&Shared) -> T) -> Result<Option<T>, LinkError> {
+        // While `work` runs nobody puts it away.
+        self.with(|memory| (self.absences() == absences).then(|| work(memory)))
     }
 
     /// Puts the memory away, once nobody touches it. Of each piece as many bytes are set aside as `used` says. One that is
@@ -97,7 +124,10 @@ impl Area {
             Piece::all().map(|piece| (piece, self.bytes(piece, used(piece)))).filter(|(_, bytes)| !bytes.is_empty());
         let aside = aside.collect();
         match self.memory.put_away() {
-            Ok(()) => gate.aside = Some(aside),
+            Ok(()) => {
+                gate.aside = Some(aside);
+                gate.absences += 1;
+            }
             Err(error) => {
                 self.open(gate);
                 return Err(error);
@@ -113,6 +143,7 @@ impl Area {
     pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
         let mut gate = self.gate();
         self.memory.put_back(fd)?;
+        self.use_large_pages();
         gate.aside.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
         gate.is_given_up = false;
         self.open(gate);
@@ -187,6 +218,17 @@ mod tests {
             area.with(|memory| memory.copy_out(piece(number).start(), got)).unwrap();
         }
         assert_eq!(got, [[0; 10], *b"some\0\0\0\0\0\0"]);
+    }
+
+    #[test]
+    fn what_lay_on_the_shelf_before_it_was_put_away_is_not_looked_at() {
+        let area = Area::new(file()).unwrap();
+        let before = area.absences();
+        assert_eq!(area.with_since(before, |_| 1).unwrap(), Some(1));
+        area.put_away(|_| 0).unwrap();
+        area.bring_back(file()).unwrap();
+        assert_eq!(area.with_since(before, |_| 1).unwrap(), None);
+        assert_eq!(area.with_since(area.absences(), |_| 1).unwrap(), Some(1));
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub use hold::{Holding, pass_holds};
 pub use landing::Landing;
 pub use line::Line;
 pub use pending::{AcceptError, Hangup, Pending};
-pub use staging::{PIECE, PIECES, Piece, Staging};
+pub use staging::{PIECE, PIECES, Piece, SHELF_TURN, SHELF_WRITERS, ShelfMemory, Staging};
 pub use switch::{AttachError, Switch};
 pub use talk::{Talk, TalkError, Word};
 pub use tls::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};
@@ -219,6 +219,11 @@ pub trait WorkerLink: Send {
 
     /// Memory of this side for bulk; none on links that share memory.
     fn buffers(&self) -> Option<&Arc<Buffers>> {
+        None
+    }
+
+    /// Memory for what the program may read; none on stream links.
+    fn shelf(&self) -> Option<ShelfMemory> {
         None
     }
 

@@ -81,6 +81,12 @@ impl Shared {
         let _ = unsafe { madvise(self.base.add(offset).cast(), length, Advice::LinuxPopulateWrite) };
     }
 
+    /// Has what lies behind `offset` in large pages where the system has such: fewer of them are to be made.
+    pub(crate) fn use_large_pages(&self, offset: usize) {
+        // SAFETY: within this value's mapping, by the check; contents stay as they are. Without large pages all is as right.
+        let _ = unsafe { madvise(self.pointer(offset).cast(), self.length - offset, Advice::LinuxHugepage) };
+    }
+
     /// In a forked child, where the mapping is missing: it will not be unmapped, since its addresses may be in use.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);

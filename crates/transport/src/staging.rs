@@ -8,13 +8,13 @@
 //! the worker's making ([`crate::area`]), which a program touches by [`Staging::with`] alone.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::LinkError;
-use crate::area::Area;
+use crate::area::{Area, SHELF, SHELF_LENGTH};
 use crate::channel::{BUSY, BUSY_STRIDE, PAGE};
 use crate::descriptor::Descriptor;
 use crate::shared::Shared;
@@ -64,6 +64,33 @@ impl Piece {
     fn place(self, offset: usize, length: usize) -> Option<usize> {
         offset.checked_add(length).filter(|end| *end <= PIECE).map(|_| self.start() + offset)
     }
+}
+
+/// The shelf in a worker: memory of its own making that its program maps too, and may read ([`Staging::look`]). Nothing lies
+/// there before the worker says so.
+#[derive(Debug)]
+pub struct ShelfMemory {
+    /// What both have mapped.
+    pub file: OwnedFd,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// Where it is mapped, as long as the link.
+    pub start: *mut u8,
+    /// Bytes; those that nobody has touched take no memory.
+    pub length: usize,
+}
+
+/// Where on the shelf the number of its turn is, which the worker counts on before it takes what lies there for itself; and the
+/// number of threads of the program that are copying to it. Nothing else lies in the first page.
+pub const SHELF_TURN: usize = 0;
+/// See [`SHELF_TURN`].
+pub const SHELF_WRITERS: usize = 64;
+
+/// Offset in the memory of both, if so many bytes are on the shelf there.
+fn on_shelf(offset: u64, length: usize) -> Option<usize> {
+    let start = usize::try_from(offset).ok()?;
+    let fits = start.checked_add(length).is_some_and(|end| length > 0 && end <= SHELF_LENGTH);
+    fits.then(|| SHELF + start)
 }
 
 /// One side's view of the staging area.
@@ -147,6 +174,57 @@ impl Staging {
     /// [`LinkError::Closed`] if the program has left its worker and there will be no other.
     pub fn with<T>(&self, piece: Piece, copy: impl FnOnce(*mut u8) -> T) -> Result<T, LinkError> {
         self.area.with(|memory| copy(memory.pointer(piece.start())))
+    }
+
+    /// Program: a number that changes whenever what the worker had on its shelf is there no more.
+    #[must_use]
+    pub fn absences(&self) -> u64 {
+        self.area.absences()
+    }
+
+    /// Program: runs `copy` with the place on the shelf where `length` bytes begin that were there when [`Staging::absences`]
+    /// had this value; none if they are not there any more, or there is no such place. The rules are those of
+    /// [`Staging::with`].
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn look<T>(
+        &self,
+        absences: u64,
+        (offset, length): (u64, usize),
+        copy: impl FnOnce(*const u8) -> T,
+    ) -> Result<Option<T>, LinkError> {
+        let Some(start) = on_shelf(offset, length) else { return Ok(None) };
+        self.area.with_since(absences, |memory| copy(memory.pointer(start)))
+    }
+
+    /// Program: the same for a copy to the shelf, whose worker has said which turn it is: none also if that has passed. The
+    /// worker waits for the copy before it ends a turn.
+    ///
+    /// # Errors
+    /// As of [`Staging::with`].
+    pub fn fill<T>(
+        &self,
+        (absences, turn): (u64, u32),
+        (offset, length): (u64, usize),
+        copy: impl FnOnce(*mut u8) -> T,
+    ) -> Result<Option<T>, LinkError> {
+        let Some(start) = on_shelf(offset, length) else { return Ok(None) };
+        let within = self.area.with_since(absences, |memory| {
+            let writers = memory.word(SHELF + SHELF_WRITERS);
+            // Either the worker sees this thread, or this thread the next turn: both are in one order for all.
+            writers.fetch_add(1, Ordering::SeqCst);
+            let is_now = memory.word(SHELF + SHELF_TURN).load(Ordering::SeqCst) == turn;
+            let done = is_now.then(|| copy(memory.pointer(start)));
+            writers.fetch_sub(1, Ordering::SeqCst);
+            done
+        });
+        within.map(Option::flatten)
+    }
+
+    /// Worker: the shelf as this process has it, behind the pieces in `file`.
+    pub(crate) fn shelf(&self, file: OwnedFd) -> ShelfMemory {
+        ShelfMemory { file, offset: SHELF as u64, start: self.area.memory().pointer(SHELF), length: SHELF_LENGTH }
     }
 
     /// Worker: start of the piece's [`PIECE`] bytes in this process, for the driver. Valid as long as the link.
@@ -258,6 +336,28 @@ mod tests {
         for (before, piece) in Piece::all().zip(Piece::all().skip(1)) {
             assert!((start.addr()..start.addr() + length).contains(&program.busy_word(piece).addr()));
             assert_eq!(program.pointer(before).addr() + PIECE, program.pointer(piece).addr());
+        }
+    }
+
+    #[test]
+    fn what_is_copied_to_the_shelf_is_there_and_another_turn_has_none_of_it() {
+        let (program, worker) = both_sides();
+        let (absences, bytes) = (program.absences(), (PAGE as u64, 1));
+        // SAFETY: a byte of the shelf, which nobody else has.
+        #[expect(unsafe_code, reason = "copies to memory of both sides")]
+        let copy = |to: *mut u8| unsafe { to.write_volatile(7) };
+        assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), Some(()));
+        let seen = worker.area.memory().pointer(SHELF + PAGE);
+        // SAFETY: as above.
+        #[expect(unsafe_code, reason = "as above")]
+        let read = |from: *const u8| unsafe { from.read_volatile() };
+        assert_eq!((read(seen), program.look(absences, bytes, read).unwrap()), (7, Some(7)));
+        let words = [SHELF_TURN, SHELF_WRITERS].map(|word| worker.area.memory().word(SHELF + word));
+        words[0].store(1, Ordering::SeqCst);
+        assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), None);
+        assert_eq!(words[1].load(Ordering::SeqCst), 0);
+        for beyond in [(SHELF_LENGTH as u64, 1), (u64::MAX, 2), (0, 0)] {
+            assert!(program.look(absences, beyond, read).unwrap().is_none(), "{beyond:?}");
         }
     }
 

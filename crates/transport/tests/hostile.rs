@@ -25,7 +25,7 @@ const RING: u64 = 0x1000;
 const REPLIES: u64 = 0x40_2000;
 /// Bytes of the channel and of the staging pieces.
 const CHANNEL: u64 = REPLIES + 0x4080_0000;
-const PIECES: u64 = 64 << 20;
+const PIECES: u64 = (64 << 20) + (64 << 30);
 
 /// A small generator, so that a failure repeats.
 struct Random(u64);

@@ -16,12 +16,12 @@ use crate::handlers::{driver, make};
 const READ_WRITE: u64 = 1;
 
 /// The queue, which keeps its context alive.
-pub(super) struct Copier {
+pub(crate) struct Copier {
     pub(super) queue: cl_command_queue,
-    pub(super) context: cl_context,
+    pub(crate) context: cl_context,
     /// Of which the queue is.
     pub(super) device: cl_device_id,
-    pub(super) api: &'static Dispatch,
+    pub(crate) api: &'static Dispatch,
     /// All devices of the context are processors, so that what it has lies in this process.
     pub(super) is_host: bool,
 }
@@ -62,7 +62,7 @@ impl Copier {
         driver!(self.api, clEnqueueReadBuffer(queue, memory, 1, at as usize, size, to, 0, ptr::null(), null)).ok()
     }
 
-    pub(super) fn write(&self, memory: cl_mem, bytes: u64, from: *const void) -> Result<(), Code> {
+    pub(crate) fn write(&self, memory: cl_mem, bytes: u64, from: *const void) -> Result<(), Code> {
         let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
         driver!(self.api, clEnqueueWriteBuffer(queue, memory, 1, 0, size, from, 0, ptr::null(), null)).ok()
     }

@@ -41,10 +41,12 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
         of::CONTEXT => {
             // Its objects keep a context, and those of ours would do so for ever.
             session.staging_known.remove(&message.object);
+            session.shelf_known.remove(&message.object);
             driver!(api, clReleaseContext(cl_context(pointer)))
         }
         of::QUEUE => driver!(api, clReleaseCommandQueue(cl_command_queue(pointer))),
         of::MEMORY => {
+            session.on_shelf.remove(&message.object);
             session.lies_in_host.remove(&message.object);
             session.mapped_in_host.remove(&message.object);
             session.given_pipes.remove(&message.object);

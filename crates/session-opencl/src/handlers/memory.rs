@@ -24,6 +24,7 @@ use crate::host::{Maps, maps};
 use crate::notify::{self, Notify};
 use crate::objects::Object;
 use crate::session::Session;
+use crate::shelf;
 
 /// The extensions that images with levels, and those with samples, come with.
 const LEVELS: &[u8] = b"cl_khr_mipmap_image";
@@ -100,7 +101,11 @@ pub(crate) fn kdclBuffer(
     if !session.shared.usage.allows(message.size) {
         return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
     }
-    let (flags, place) = session.beginning(&message, &data)?;
+    let block = if message.place == 0 { session.shelf_block(message.context, message.size) } else { None };
+    let (flags, place) = match &block {
+        Some(block) => shelf::beginning(block, message.flags, &data),
+        None => session.beginning(&message, &data)?,
+    };
     let (api, size) = (context.api, message.size as usize);
     let handle = if message.properties == 0 {
         make!(api, clCreateBuffer(context.handle, flags, size, place))
@@ -114,7 +119,11 @@ pub(crate) fn kdclBuffer(
             session.lies_in_host.insert(message.memory);
         }
     }
-    session.bind_memory(message.memory, Object { handle, api, size: message.size }, message.size)?;
+    let object = Object { handle, api, size: message.size };
+    if let Some(block) = block {
+        session.put_on_shelf(message.memory, &object, block);
+    }
+    session.bind_memory(message.memory, object, message.size)?;
     Ok(message::kdclBufferReply {})
 }
 
@@ -134,6 +143,7 @@ pub(crate) fn kdclSubBuffer(
             like.insert(message.memory);
         }
     }
+    session.part_on_shelf(message.memory, message.parent, message.origin);
     session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, 0)?;
     Ok(message::kdclSubBufferReply {})
 }

@@ -9,7 +9,7 @@ use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, message};
+use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, NO_SHELF, message};
 
 use super::command::Command;
 use crate::arguments::Arguments;
@@ -235,6 +235,38 @@ pub(crate) fn kdclReadNow(
         event.wait()?;
         let data = target.copy(0, target.len() as u32).unwrap_or_default();
         Ok(message::kdclReadNowReply { data })
+    }))
+}
+
+/// Waits until a copy from or to a buffer on the shelf would be done, and tells where its bytes are. Of these the driver reads
+/// or writes the first, in its place among the commands.
+pub(crate) fn kdclShelf(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclShelf<'_>,
+) -> Result<Job<message::kdclShelfReply>, Fault> {
+    let mut arguments = Arguments::new("kdclShelf", message.waits);
+    let command = Command::read(session, message.queue, 0, &mut arguments)?;
+    let transfer = Transfer::read(session, message.memory, RUN, &mut arguments)?;
+    let at = transfer.extent.origin[0];
+    let (place, turn) = session.shelf_place(message.memory, at);
+    if matches!(place, 0 | NO_SHELF) {
+        return Ok(Box::new(move |_| Ok(message::kdclShelfReply { place, turn })));
+    }
+    let first = Transfer { extent: Extent::run(at, 1), bytes: 1, ..transfer };
+    let target = Target::of(message.first as u8);
+    let (byte, is_read) = (target.pointer(), message.way == 0);
+    let event =
+        command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
+    if session.may_look() {
+        driver!(command.api(), clFlush(command.queue.handle));
+        session.look_at(vec![HeldEvent::retain(event.handle(), command.api())?]);
+    }
+    Ok(Box::new(move |_| {
+        let outcome = event.wait();
+        // The driver has done with it.
+        drop(target);
+        outcome.map(|()| message::kdclShelfReply { place, turn })
     }))
 }
 

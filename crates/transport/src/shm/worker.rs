@@ -16,7 +16,7 @@ use crate::descriptor::is_hung_up;
 use crate::ring::{Broken, Consumer, Memory as _, Side};
 use crate::shared::{CHANNEL_PLACE, Shared};
 use crate::wait::{self, Spin};
-use crate::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, Switch, WorkerLink};
+use crate::{Answer, Event, Frame, Hangup, LinkError, Replier, ShelfMemory, Staging, Switch, WorkerLink};
 
 const TAIL_MOVED: LinkError = LinkError::Protocol { what: "the ring's write counter has an impossible value" };
 const CUT_OFF: LinkError = LinkError::Protocol { what: "a frame in the ring is not whole" };
@@ -172,6 +172,12 @@ impl WorkerLink for ShmWorker {
 
     fn staging(&self) -> Option<&Staging> {
         Some(&self.staging)
+    }
+
+    fn shelf(&self) -> Option<ShelfMemory> {
+        // Without another descriptor, the program reads what it is sent.
+        let file = self.switch.pieces()?.try_clone_to_owned().ok()?;
+        Some(self.staging.shelf(file))
     }
 
     fn hangup(&self) -> Hangup {

@@ -1,0 +1,343 @@
+//! The shelf: memory behind the staging pieces, which the program maps too. Buffers of processors lie there, so that the program
+//! copies out of them and to them itself, once, as a driver in its own process would; commands only say when.
+//!
+//! The rule: what is on the shelf is what the driver has, as long as [`Session::shelf_place`] names its place. A snapshot ends
+//! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
+//! program goes on seeing what was there at that moment, and is told of no place any more.
+
+#![expect(unsafe_code, reason = "maps memory that a driver uses")]
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_arena::Suballocator;
+use katydid_opencl_sys::constant::{MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_USE_HOST_PTR};
+use katydid_opencl_sys::{Code, cl_mem, void};
+use katydid_transport::{SHELF_TURN, SHELF_WRITERS, ShelfMemory};
+use katydid_wire::opencl::message::kdclBuffer;
+use katydid_wire::opencl::{NO_SHELF, SHELF_LEAST};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+
+use crate::contents::Copier;
+use crate::handlers::{driver, make};
+use crate::objects::Object;
+use crate::session::Session;
+
+/// Set to `off`, has all buffers lie in the driver's own memory: to compare the ways.
+const VARIABLE: &str = "KATYDID_OPENCL_SHELF";
+/// Blocks are whole pages.
+const PAGE: u64 = 4096;
+/// How long copies of the program's that have begun may take. They only move memory.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What a driver writes to see where it lands.
+const SIGN: u64 = 0x6b61_7479_6469_6431;
+
+/// The shelf and who has what of it.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    file: OwnedFd,
+    /// Where in the file it begins.
+    offset: u64,
+    /// Its address.
+    start: usize,
+    books: Mutex<Books>,
+}
+
+#[derive(Debug)]
+struct Books {
+    /// Places, from 0.
+    room: Suballocator,
+    /// Blocks: bytes by place, and whether their pages are the worker's own by now.
+    blocks: BTreeMap<u64, (u64, bool)>,
+}
+
+/// Bytes of the shelf, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Block {
+    shelf: Arc<Shelf>,
+    place: u64,
+}
+
+impl Shelf {
+    /// An empty one.
+    pub(crate) fn new(memory: ShelfMemory) -> Arc<Self> {
+        let ShelfMemory { file, offset, start, length } = memory;
+        let mut room = Suballocator::new(0..length as u64);
+        room.grow(0..length as u64);
+        // The first page has words of both sides, and is no block.
+        room.allocate(PAGE, PAGE);
+        // SAFETY: exactly the mapping. Without large pages it is slower to fill, no more.
+        let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
+        let books = Mutex::new(Books { room, blocks: BTreeMap::new() });
+        Arc::new(Self { file, offset, start: start.expose_provenance(), books })
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Zeros for a buffer; none if there is no room.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<Block> {
+        let length = bytes.checked_next_multiple_of(PAGE)?;
+        let mut books = self.books();
+        let place = books.room.allocate(length, PAGE)?;
+        books.blocks.insert(place, (length, false));
+        Some(Block { shelf: Arc::clone(self), place })
+    }
+
+    /// Maps a block anew: as the program has it, or for this process alone, which begins with what is there and keeps to itself
+    /// what it writes. What was its own is gone.
+    fn map(&self, place: u64, length: u64, is_own: bool) -> rustix::io::Result<()> {
+        let flags = if is_own { MapFlags::PRIVATE | MapFlags::NORESERVE } else { MapFlags::SHARED };
+        let address = self.address(place);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: replaces pages of a block by others with the same contents, or those of one that nobody uses.
+        unsafe { mmap(address, length as usize, access, flags | MapFlags::FIXED, &self.file, self.offset + place) }?;
+        // SAFETY: a block; the rest as in `new`.
+        let _ = unsafe { madvise(address, length as usize, Advice::LinuxHugepage) };
+        Ok(())
+    }
+
+    fn address(&self, place: u64) -> *mut void {
+        ptr::with_exposed_provenance_mut(self.start + place as usize)
+    }
+
+    /// A word that both sides use.
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: aligned, in the first page, which stays mapped as long as the worker runs, and touched by atomics alone on
+        // both sides.
+        unsafe { AtomicU32::from_ptr(self.address(offset as u64).cast()) }
+    }
+
+    /// The number that changes whenever the shelf is cleared.
+    pub(crate) fn turn(&self) -> u32 {
+        self.word(SHELF_TURN).load(Ordering::SeqCst)
+    }
+
+    /// Makes everything on it the worker's own. No command runs meanwhile. What the system does not change, or a thread of the
+    /// program does not stop writing to, stays the program's to see.
+    pub(crate) fn clear(&self) {
+        let mut books = self.books();
+        self.word(SHELF_TURN).fetch_add(1, Ordering::SeqCst);
+        let begun = Instant::now();
+        while self.word(SHELF_WRITERS).load(Ordering::SeqCst) != 0 {
+            if begun.elapsed() > PATIENCE {
+                return;
+            }
+            thread::yield_now();
+        }
+        for (place, (length, is_own)) in &mut books.blocks {
+            *is_own = *is_own || self.map(*place, *length, true).is_ok();
+        }
+    }
+}
+
+impl Block {
+    /// Its first byte.
+    pub(crate) fn pointer(&self) -> *mut void {
+        self.shelf.address(self.place)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let shelf = &self.shelf;
+        let mut books = shelf.books();
+        let Some((length, is_own)) = books.blocks.remove(&self.place) else { return };
+        let at = shelf.offset + self.place;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let is_fresh = !is_own || shelf.map(self.place, length, false).is_ok();
+        // A place that is not as it was stays out of use, and what is left in it goes with the process.
+        if is_fresh && fallocate(&shelf.file, punch, at, length).is_ok() && books.room.free(self.place, 0).is_ok() {
+            books.room.release_until(0);
+        }
+    }
+}
+
+/// What a driver calls when a buffer is destroyed, once: its block is free.
+unsafe extern "C" fn destroyed(_: cl_mem, data: *mut void) {
+    // SAFETY: made by `Session::put_on_shelf` for this one call.
+    drop(unsafe { Box::from_raw(data.cast::<Block>()) });
+}
+
+impl Session {
+    /// Room on the shelf for a new buffer, if it may lie there: it is large, has no other place, and its driver uses memory where
+    /// it is.
+    pub(crate) fn shelf_block(&mut self, context: u32, size: u64) -> Option<Block> {
+        if size < SHELF_LEAST || self.replay.is_on || !self.has_shelf(context) {
+            return None;
+        }
+        self.shelf.as_ref()?.take(size)
+    }
+
+    /// Whether buffers of a context may lie on the shelf. Its driver is tried once.
+    fn has_shelf(&mut self, context: u32) -> bool {
+        let Some(shelf) = self.shelf.clone() else { return false };
+        if let Some(known) = self.shelf_known.get(&context) {
+            return *known;
+        }
+        let is_off = std::env::var(VARIABLE).is_ok_and(|value| value == "off");
+        let uses_it = |session: &Self| {
+            let (copier, page) = (session.copier(context).ok()?, shelf.take(PAGE)?);
+            copier.writes_to(page.pointer(), SIGN).ok()
+        };
+        let has = !is_off && self.is_of_processors(context) && uses_it(self) == Some(true);
+        self.shelf_known.insert(context, has);
+        has
+    }
+
+    /// A buffer was made in a block: from now on the program may read it there.
+    pub(crate) fn put_on_shelf(&mut self, id: u32, object: &Object<cl_mem>, block: Block) {
+        self.on_shelf.insert(id, block.place);
+        let data = Box::into_raw(Box::new(block)).cast();
+        // Where the driver does not tell of the end, the block is used until the session's.
+        let _ = driver!(object.api, clSetMemObjectDestructorCallback(object.handle, Some(destroyed), data));
+    }
+
+    /// A part of a buffer is where that is.
+    pub(crate) fn part_on_shelf(&mut self, id: u32, parent: u32, origin: u64) {
+        if let Some(place) = self.on_shelf.get(&parent) {
+            self.on_shelf.insert(id, place + origin);
+        }
+    }
+
+    /// Where a buffer's bytes from `at` on are on the shelf, counted from 1; 0 or [`NO_SHELF`] if they are not. And the shelf's
+    /// turn.
+    pub(crate) fn shelf_place(&self, memory: u32, at: u64) -> (u64, u32) {
+        let place = match self.on_shelf.get(&memory) {
+            Some(place) => place.saturating_add(at).saturating_add(1).min(NO_SHELF - 1),
+            None if self.has_none(memory) => NO_SHELF,
+            None => 0,
+        };
+        (place, self.shelf.as_ref().map_or(0, |shelf| shelf.turn()))
+    }
+
+    /// Whether no buffer of a buffer's context is there.
+    fn has_none(&self, memory: u32) -> bool {
+        let made = self.journal.get(memory).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>());
+        let message = made.and_then(|entry| kdclBuffer::decode(entry.made.frame.payload()).ok());
+        self.shelf.is_none() || message.is_some_and(|message| self.shelf_known.get(&message.context) == Some(&false))
+    }
+
+    /// What is on the shelf is the worker's alone from now on.
+    pub(crate) fn clear_shelf(&mut self) {
+        self.on_shelf.clear();
+        if let Some(shelf) = &self.shelf {
+            shelf.clear();
+        }
+    }
+}
+
+impl Copier {
+    /// Whether the driver writes to memory that a buffer is made over, rather than to a copy of its own.
+    fn writes_to(&self, page: *mut void, sign: u64) -> Result<bool, Code> {
+        /// `CL_MEM_READ_WRITE`.
+        const READ_WRITE: u64 = 1;
+        let flags = READ_WRITE | MEM_USE_HOST_PTR;
+        let memory = make!(self.api, clCreateBuffer(self.context, flags, PAGE as usize, page))?;
+        let written = self.write(memory, size_of::<u64>() as u64, (&raw const sign).cast());
+        // SAFETY: aligned, and mapped; the command that wrote there has ended.
+        let found = unsafe { page.cast::<u64>().read_volatile() };
+        driver!(self.api, clReleaseMemObject(memory)).ok()?;
+        written.map(|()| found == sign)
+    }
+}
+
+/// What a driver is given for a buffer in a block: its flags, and the place, which begins with `data` if there is any.
+pub(crate) fn beginning(block: &Block, flags: u64, data: &[u8]) -> (u64, *mut void) {
+    // SAFETY: the block was taken for a buffer of as many bytes, and nobody else has it.
+    unsafe { ptr::copy_nonoverlapping(data.as_ptr(), block.pointer().cast(), data.len()) };
+    (flags & !(MEM_COPY_HOST_PTR | MEM_ALLOC_HOST_PTR) | MEM_USE_HOST_PTR, block.pointer())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+
+    use super::*;
+
+    const LENGTH: usize = 8 << 20;
+    /// The largest block that there is.
+    const ALL: u64 = 6 << 20;
+
+    /// A shelf, and the same memory as a program has it.
+    fn shelf() -> (Arc<Shelf>, *const u8) {
+        let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, PAGE + LENGTH as u64).unwrap();
+        let map = |file: &OwnedFd| {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping.
+            unsafe { mmap(ptr::null_mut(), LENGTH, access, MapFlags::SHARED, file.as_fd(), PAGE) }.unwrap()
+        };
+        let (start, program) = (map(&file), map(&file));
+        (Shelf::new(ShelfMemory { file, offset: PAGE, start: start.cast(), length: LENGTH }), program.cast())
+    }
+
+    fn write(block: &Block, byte: u8) {
+        // SAFETY: the block's first byte.
+        unsafe { block.pointer().cast::<u8>().write_volatile(byte) };
+    }
+
+    fn read(place: *const u8) -> u8 {
+        // SAFETY: within the mapping.
+        unsafe { place.read_volatile() }
+    }
+
+    #[test]
+    fn the_program_sees_what_is_written_until_the_shelf_is_cleared() {
+        let (shelf, program) = shelf();
+        let block = shelf.take(5000).unwrap();
+        let seen = program.wrapping_add(block.place as usize);
+        write(&block, 1);
+        assert_eq!(read(seen), 1);
+        shelf.clear();
+        write(&block, 2);
+        assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
+        // Once more changes nothing.
+        shelf.clear();
+        assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
+    }
+
+    #[test]
+    fn what_the_program_is_writing_is_waited_for() {
+        let (shelf, _) = shelf();
+        let turn = shelf.turn();
+        shelf.word(SHELF_WRITERS).store(1, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let clearing = scope.spawn(|| shelf.clear());
+            while shelf.turn() == turn {
+                thread::yield_now();
+            }
+            assert!(!clearing.is_finished());
+            shelf.word(SHELF_WRITERS).store(0, Ordering::SeqCst);
+            clearing.join().unwrap();
+        });
+        assert_eq!(shelf.turn(), turn + 1);
+    }
+
+    #[test]
+    fn a_block_that_is_freed_is_zeros_again_and_seen_again() {
+        let (shelf, program) = shelf();
+        let block = shelf.take(ALL).unwrap();
+        assert!(shelf.take(ALL).is_none());
+        let program = program.wrapping_add(block.place as usize);
+        let (flags, place) = beginning(&block, MEM_COPY_HOST_PTR | 4, &[9; 4096]);
+        assert_eq!((flags, place, read(program)), (MEM_USE_HOST_PTR | 4, block.pointer(), 9));
+        shelf.clear();
+        write(&block, 3);
+        drop(block);
+        assert!(fstat(&shelf.file).unwrap().st_blocks * 512 <= 2 << 20, "but for the words, nothing is left");
+        let block = shelf.take(ALL).unwrap();
+        assert_eq!((read(block.pointer().cast()), read(program)), (0, 0));
+        write(&block, 4);
+        assert_eq!(read(program), 4);
+    }
+}
