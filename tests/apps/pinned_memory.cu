@@ -54,6 +54,27 @@ static void direct_use() {
     printf("direct use: kernels read and wrote the host's memory\n");
 }
 
+__global__ void follow(unsigned *const *where, unsigned *seen) { *seen = **where; }
+
+// The kernel finds a flag of the host by a pointer that lies in the device's memory, so that no launch names it.
+static void flags_of_nobody() {
+    unsigned *flag, *seen, **where, got = 0;
+    OK(cudaHostAlloc(&flag, sizeof(unsigned), cudaHostAllocMapped));
+    OK(cudaMalloc(&where, sizeof(flag)));
+    OK(cudaMalloc(&seen, sizeof(unsigned)));
+    OK(cudaMemcpy(where, &flag, sizeof(flag), cudaMemcpyHostToDevice));
+    for (unsigned round = 0; round < 4; round++) {
+        *flag = round * 1000003;
+        follow<<<1, 1>>>(where, seen);
+        OK(cudaMemcpy(&got, seen, sizeof(got), cudaMemcpyDeviceToHost));
+        CHECK(got == round * 1000003, "round %u: the kernel saw %u", round, got);
+    }
+    OK(cudaFreeHost(flag));
+    OK(cudaFree(where));
+    OK(cudaFree(seen));
+    printf("a flag that no launch names\n");
+}
+
 static void what_pointers_say() {
     int *pinned, *device, pageable = 0;
     unsigned flags = 0;
@@ -103,6 +124,7 @@ static void many_blocks() {
 int main() {
     asynchronous_copies();
     direct_use();
+    flags_of_nobody();
     what_pointers_say();
     many_blocks();
     return finish("pinned_memory");

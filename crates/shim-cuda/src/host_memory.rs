@@ -48,6 +48,11 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
     let place = Place::Host { flags: flags | host_alloc_flags::DEVICEMAP };
     shim.regions.insert(address, size as u64, place, context.device, context.slot.handle);
+    if flags & host_alloc_flags::DEVICEMAP != 0
+        && let Some(region) = shim.regions.find(address)
+    {
+        pinned.follow(&region, context.wire());
+    }
     target.write(ptr::with_exposed_provenance_mut(address as usize));
     Ok(())
 }

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{ReserveError, Settled};
@@ -38,6 +39,10 @@ pub(crate) struct Pinned {
     start: u64,
     /// Whole pages that the worker has its own of, by address: blocks on a stream link, registered memory on any.
     copies: Mutex<BTreeMap<u64, Copy>>,
+    /// Blocks that kernels reach without being told by a launch, by address; locked before `copies`.
+    flags: Mutex<BTreeMap<u64, Region>>,
+    /// How many they are: most programs have none, and their launches need not look.
+    flag_count: AtomicUsize,
 }
 
 /// Pages in the worker, as far as this side knows them.
@@ -101,8 +106,35 @@ impl Pinned {
             leave_out_of_dumps(&range);
         }
         let start = range.start;
-        let copies = Mutex::default();
-        Ok(Some(Self { arena: Arena::new(range, 0), is_shared: memory.is_some(), start, copies }))
+        let (copies, flags, flag_count) = <(Mutex<_>, Mutex<_>, AtomicUsize)>::default();
+        let is_shared = memory.is_some();
+        Ok(Some(Self { arena: Arena::new(range, 0), is_shared, start, copies, flags, flag_count }))
+    }
+
+    /// A block that the program asked to have mapped for kernels, in a context of a wire id. Where the worker has pages of
+    /// its own, a small one is there from now on; a large one when a launch names it, as any other.
+    pub(crate) fn follow(&self, region: &Region, context: u32) {
+        if self.is_shared || region.size > PAGE {
+            return;
+        }
+        let mut flags = self.flags();
+        flags.insert(region.start, *region);
+        self.flag_count.store(flags.len(), Ordering::Release);
+        drop(flags);
+        // What fails here is tried again before the next launch, which says so.
+        let _ = push_flags(context);
+    }
+
+    fn flags(&self) -> MutexGuard<'_, BTreeMap<u64, Region>> {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unfollow(&self, region: &Region) {
+        if self.flag_count.load(Ordering::Acquire) > 0 {
+            let mut flags = self.flags();
+            flags.remove(&region.start);
+            self.flag_count.store(flags.len(), Ordering::Release);
+        }
     }
 
     fn copies(&self) -> MutexGuard<'_, BTreeMap<u64, Copy>> {
@@ -127,6 +159,7 @@ impl Pinned {
 
     /// The pages in the worker of a block that was freed go, but those that others need.
     pub(crate) fn forget(&self, region: &Region) -> Result<(), CUresult> {
+        self.unfollow(region);
         let shim = shim()?;
         let mut copies = self.copies();
         for start in overlapping(&copies, &pages(region)) {
@@ -287,6 +320,7 @@ fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
 pub(crate) fn push_named(params: &[u8], context: u32, stream: u32) -> Result<Named, CUresult> {
     let mut named = Named(Vec::new());
     let Some((shim, pinned)) = unshared()? else { return Ok(named) };
+    push_flags(context)?;
     // The id of a thread's own stream means another one in each thread.
     let user = (!stream::is_of_thread(stream)).then_some((context, stream));
     let follows_blocks = managed::is_used() && !pinned.is_shared;
@@ -313,30 +347,56 @@ fn push(
     (context, user): (u32, Option<(u32, u32)>),
     named: &mut Named,
 ) -> Result<(), CUresult> {
+    let mut copies = pinned.copies();
+    for start in make_equal(shim, &mut copies, region, context)? {
+        let Some(copy) = copies.get_mut(&start) else { continue };
+        copy.name(user);
+        named.0.push(start);
+    }
+    Ok(())
+}
+
+/// Before a launch in a context: pushes what the program wrote into blocks that kernels reach unnamed.
+fn push_flags(context: u32) -> Result<(), CUresult> {
+    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
+    if pinned.flag_count.load(Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    // Held throughout: a block that is in there is not freed.
+    let flags = pinned.flags();
+    let mut copies = pinned.copies();
+    flags.values().try_for_each(|region| make_equal(shim, &mut copies, region, context).map(drop))
+}
+
+/// Makes the worker's pages of a block, if they are not there, and pushes what differs; returns where they start.
+fn make_equal(
+    shim: &Shim,
+    copies: &mut BTreeMap<u64, Copy>,
+    region: &Region,
+    context: u32,
+) -> Result<Vec<u64>, CUresult> {
     let pages = pages(region);
     if region.is_registered() {
         registered::check(&pages)?;
     }
-    let mut copies = pinned.copies();
-    for gap in gaps(&copies, &pages) {
+    for gap in gaps(copies, &pages) {
         let size = gap.end - gap.start;
         let answer = shim.session.call(context, &kdHostRegister { address: gap.start, size, flags: 0 });
         answer.map_err(|code| if region.is_registered() { registered::taken(code) } else { code })?;
         // The worker's pages are fresh: zeros.
         copies.insert(gap.start, Copy::new(context, vec![0; size as usize]));
     }
-    for start in overlapping(&copies, &pages) {
-        let Some(copy) = copies.get_mut(&start) else { continue };
-        let now = snapshot(start, copy.known.len());
+    let starts = overlapping(copies, &pages);
+    for start in &starts {
+        let Some(copy) = copies.get_mut(start) else { continue };
+        let now = snapshot(*start, copy.known.len());
         for piece in differing(&copy.known, &now) {
             let data = &now[piece.clone()];
             shim.session.enqueue(context, &kdHostPush { address: start + piece.start as u64, data })?;
         }
         copy.known = now;
-        copy.name(user);
-        named.0.push(start);
     }
-    Ok(())
+    Ok(starts)
 }
 
 /// The program's bytes at this moment; it may be writing some of them, which is its race as it would be natively.
