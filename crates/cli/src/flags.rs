@@ -144,6 +144,12 @@ pub(crate) struct SessionFlags {
     /// when there is something to copy.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(..=16))]
     pub(crate) lanes: Option<u16>,
+    /// Whether large copies are packed (LZ4), where there is no shared memory; off unless given.
+    ///
+    /// auto packs what becomes shorter where that was measured to bring it over the link sooner, and always whatever becomes
+    /// shorter.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) packing: Option<Packing>,
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,
@@ -344,6 +350,28 @@ impl Link {
         match self {
             Self::Shm => "shm",
             Self::Stream => "stream",
+        }
+    }
+}
+
+/// When large copies are packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Packing {
+    /// Never.
+    Off,
+    /// Where that was measured to be sooner.
+    Auto,
+    /// Whatever becomes shorter.
+    Always,
+}
+
+impl Packing {
+    /// The word of the command line and of `KATYDID_PACKING`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Auto => "auto",
+            Self::Always => "always",
         }
     }
 }

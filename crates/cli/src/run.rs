@@ -239,6 +239,9 @@ fn describe(command: &mut Command, session: &SessionFlags) {
     if let Some(lanes) = session.lanes {
         command.env("KATYDID_LANES", lanes.to_string());
     }
+    if let Some(packing) = session.packing {
+        command.env("KATYDID_PACKING", packing.word());
+    }
     if let Some(link) = session.link {
         command.env("KATYDID_LINK", link.word());
     }

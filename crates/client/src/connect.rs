@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use katydid_arena::{ArenaError, Offers, Reservation, Settled};
 use katydid_cuda_sys::CUresult;
+use katydid_transport::packing::Packing;
 use katydid_transport::{Address, AddressError, ConnectError, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, SessionKind};
 
 use crate::session::{FaultHandler, Session};
-use crate::threads;
+use crate::{packing, threads};
 
 /// A worker that has to start its driver first takes a second or two; more than this is a fault.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -179,9 +180,17 @@ fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
     })?;
     // A connection that is gone again is told of by the first call.
     let _ = link.limit_silence(Duration::from_secs(silence.unwrap_or(SILENCE)));
+    packing::choose(packing_wish()?);
     let lanes = number("KATYDID_LANES", "a number from 0 to 16", |lanes| lanes <= MOST_LANES as u64)?;
     link.allow_lanes(lanes.map_or_else(lanes_here, |lanes| lanes as usize));
     Ok(())
+}
+
+/// Whether bulk is packed, by what the environment says.
+fn packing_wish() -> Result<Packing, OpenError> {
+    let Some(value) = variable("KATYDID_PACKING") else { return Ok(Packing::default()) };
+    let expected = "off, auto or always";
+    Packing::named(&value).ok_or(OpenError::Setting { variable: "KATYDID_PACKING", value, expected })
 }
 
 /// Each connection keeps a processor busy on either side; four were a gain on two busy processors, too.

@@ -2,7 +2,7 @@
 //!
 //! Nothing here knows a function of CUDA's; the shim composes those from these parts. [`session`] carries messages,
 //! [`connect`] opens it, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
-//! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches,
+//! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches, [`packing`] bulk,
 //! [`trace`] records calls, and is read by `katydid trace`; [`threads`] are ours in the program, [`job`] keeps it for its
 //! supervisor.
 
@@ -12,6 +12,7 @@ pub mod job;
 pub mod life;
 pub mod memory;
 pub mod output;
+pub mod packing;
 pub mod params;
 pub mod regions;
 pub mod session;

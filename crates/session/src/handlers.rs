@@ -24,6 +24,7 @@ mod module;
 mod occupancy;
 mod options;
 mod output;
+mod packed;
 mod pieces;
 mod places;
 mod reference;
@@ -69,6 +70,7 @@ pub(crate) use link::{kdLink, kdLinked};
 pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 pub(crate) use occupancy::{kdAvailableSharedMemory, kdClusters, kdOccupancy};
 pub(crate) use output::kdOutput;
+pub(crate) use packed::{kdCopyInPacked, kdCopyOutPacked};
 pub(crate) use places::kdProcessorPlaces;
 pub(crate) use reference::{
     kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureReference, kdTextureReferenceSet,

@@ -13,6 +13,7 @@ use katydid_driver::Driver;
 use katydid_keep::{Capture, Orders, Pumped, Uploads};
 #[cfg(test)]
 use katydid_transport::Replier;
+use katydid_transport::packing::Judge;
 use katydid_transport::{Buffers, Event, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::facts::Facts;
@@ -91,6 +92,8 @@ pub struct Session {
     pub(crate) buffered: Option<StagingArea>,
     /// The buffer that the payload of the frame at hand lies in.
     pub(crate) payload_buffer: Option<usize>,
+    /// What packing bulk for the program takes.
+    pub(crate) packer: Arc<Judge>,
     pub(crate) uploads: Uploads,
     pub(crate) images: Images,
     /// Images that programs of this server have sent, where it keeps them.
@@ -182,6 +185,7 @@ impl Session {
             buffers: None,
             buffered: None,
             payload_buffer: None,
+            packer: Arc::default(),
             uploads: Uploads::of_images(),
             images: Images::default(),
             store: None,

@@ -9,6 +9,7 @@ mod launches;
 mod looking;
 mod memory;
 mod order;
+mod packed;
 mod rebuild;
 pub(crate) mod soft;
 mod stage;

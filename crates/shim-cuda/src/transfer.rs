@@ -5,10 +5,15 @@
 //! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
+use std::time::Duration;
+
+use katydid_client::packing::{self, INWARDS, OUTWARDS};
 use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
+use katydid_transport::packing::{LEAST, Pace, Packing, unpack};
 use katydid_transport::{Landing, PIECE, Piece, Staging};
-use katydid_wire::message::{kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
+use katydid_wire::codec::Message;
+use katydid_wire::message::{kdCopyIn, kdCopyInPacked, kdCopyInStaged, kdCopyOut, kdCopyOutPacked, kdCopyOutStaged};
 
 use crate::session::{Shim, shim};
 use crate::stream;
@@ -122,8 +127,33 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
         }
         // SAFETY: inside the source, by the contract.
         let data = unsafe { std::slice::from_raw_parts(source.at(at), length as usize) };
-        shim.session.enqueue(way.context, &kdCopyIn { destination, stream, data })
+        send(shim, way, destination, data)
     })
+}
+
+/// Sends bytes for the GPU inside a frame, packed where that is sooner there.
+fn send(shim: &Shim, way: Way, destination: u64, data: &[u8]) -> Result<(), CUresult> {
+    let (context, stream) = (way.context, way.stream);
+    let plain = kdCopyIn { destination, stream, data };
+    if !may_pack(shim, data.len()) {
+        return shim.session.enqueue(context, &plain);
+    }
+    let packed = INWARDS.pack(packing::chosen(), data);
+    INWARDS.begin();
+    let went = match &packed {
+        Some(packed) => {
+            let message = kdCopyInPacked { destination, stream, size: data.len() as u32, data: packed };
+            shim.session.enqueue(context, &message)
+        }
+        None => shim.session.enqueue(context, &plain),
+    };
+    INWARDS.end(data.len(), packed.map_or(data.len(), |packed| packed.len()), Duration::ZERO);
+    went
+}
+
+/// Whether so many bytes may be packed: not where both sides see the same memory.
+fn may_pack(shim: &Shim, bytes: usize) -> bool {
+    bytes >= LEAST && packing::chosen() != Packing::Off && shim.session.staging().is_none()
 }
 
 /// Copies from the GPU to the program's memory, and waits for it.
@@ -153,10 +183,59 @@ pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64)
 ///
 /// `target` is valid for writing `size` bytes.
 unsafe fn copy_out_inline(shim: &Shim, way: Way, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
+    if !may_pack(shim, size as usize) {
+        // SAFETY: as this function says.
+        return unsafe { copy_out_plain(shim, way, target, source, size) };
+    }
+    let Some(pace) = OUTWARDS.wish(packing::chosen()) else {
+        // SAFETY: as this function says.
+        return unsafe { copy_out_plain(shim, way, target, source, size) };
+    };
+    let message = kdCopyOutPacked { source, size, stream: way.stream, pace: pace.0 };
+    // SAFETY: as this function says.
+    unsafe { copy_out_packed(shim, way, target, &message) }
+}
+
+/// # Safety
+///
+/// `target` is valid for writing `size` bytes.
+unsafe fn copy_out_plain(shim: &Shim, way: Way, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
     let message = kdCopyOut { source, size, stream: way.stream };
     // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
     let landing = unsafe { Landing::new(target, size as usize, COUNT) };
     shim.session.call_landing(way.context, &message, landing)
+}
+
+/// Asks for bytes that may come packed, and notes what that took beside the worker's own time.
+///
+/// # Safety
+///
+/// `target` is valid for writing as many bytes as the message asks for.
+unsafe fn copy_out_packed(shim: &Shim, way: Way, target: *mut u8, message: &kdCopyOutPacked) -> Result<(), CUresult> {
+    let size = message.size as usize;
+    OUTWARDS.begin();
+    let reply = shim.session.call(way.context, message);
+    let facts = reply.as_ref().map(|reply| (reply.data.len(), Duration::from_micros(reply.waited.into())));
+    let (sent, waited) = facts.unwrap_or_default();
+    OUTWARDS.end(size, sent, waited);
+    let reply = reply?;
+    if reply.packerPace != 0 {
+        OUTWARDS.packs(Pace(reply.packerPace));
+    }
+    let mut whole = Vec::new();
+    let bytes = if reply.isPacked != 0 {
+        whole.resize(size, 0);
+        unpack(&reply.data, &mut whole).map_err(|_| shim.session.broken(kdCopyOutPacked::NAME))?;
+        &whole
+    } else {
+        &reply.data
+    };
+    if bytes.len() != size {
+        return Err(shim.session.broken(kdCopyOutPacked::NAME));
+    }
+    // SAFETY: writable, by the contract; the source is memory of our own.
+    unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), size) };
+    Ok(())
 }
 
 /// Gives a staging piece back however the copy ends.

@@ -36,6 +36,7 @@ mod inlet;
 mod landing;
 mod line;
 mod mapped;
+pub mod packing;
 mod pending;
 mod ring;
 mod seats;

@@ -91,7 +91,7 @@ pub(crate) fn kdCopyOutStaged(
 }
 
 /// Copies to memory of the worker and waits until it is there.
-fn copy_out(driver: &Driver, to: *mut u8, source: u64, size: usize, stream: CUstream) -> CUresult {
+pub(super) fn copy_out(driver: &Driver, to: *mut u8, source: u64, size: usize, stream: CUstream) -> CUresult {
     // SAFETY: callers give `size` writable bytes at `to` that outlive the wait below.
     let copied = unsafe { driver.cuMemcpyDtoHAsync_v2(to.cast(), source, size, stream) };
     if copied != CUresult::SUCCESS {

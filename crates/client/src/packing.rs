@@ -1,0 +1,26 @@
+//! Whether bulk of this program is packed before it is sent, and what was seen of its link so far.
+//!
+//! A process has one session of CUDA's and so one link that this is about. When it moves to another server, what was seen of
+//! the link before is soon outweighed.
+
+use std::sync::OnceLock;
+
+use katydid_transport::packing::{Judge, Packing};
+
+static CHOSEN: OnceLock<Packing> = OnceLock::new();
+
+/// Bulk to the server.
+pub static INWARDS: Judge = Judge::new();
+
+/// Bulk from the server, whose compressor is the one that counts there.
+pub static OUTWARDS: Judge = Judge::new();
+
+/// What the environment of the process says; the first word counts.
+pub(crate) fn choose(packing: Packing) {
+    let _ = CHOSEN.set(packing);
+}
+
+/// Whether this program packs bulk.
+pub fn chosen() -> Packing {
+    CHOSEN.get().copied().unwrap_or(Packing::Off)
+}
