@@ -92,7 +92,10 @@ impl Gate {
 
     #[cold]
     fn lock(&self) {
-        wait_until(|| self.is_locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok());
+        let is_free = || !self.is_locked.load(Ordering::Relaxed);
+        let lock = || self.is_locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // Waiters look before they try: trying takes the line away from who has the lock.
+        wait_until(|| is_free() && lock());
         let favourite = self.favourite.load(Ordering::Relaxed);
         let Some(inside) = self.inside.get(favourite as usize).filter(|_| favourite != 0) else { return };
         self.favourite.store(0, Ordering::Relaxed);
