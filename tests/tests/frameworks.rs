@@ -1,23 +1,35 @@
-//! Items of the compatibility run that need no more than `cargo xtask setup` fetches: on softcuda directly, and through
-//! Katydid over shared memory, a unix socket and TCP, with equal results.
+//! Items of the compatibility run that softcuda can run and that need no more than `cargo xtask setup` fetches: on softcuda
+//! directly, and through Katydid over shared memory, a unix socket and TCP, with equal results.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use katydid_tests::frameworks::trial::Stage;
-use katydid_tests::frameworks::{Verdict, items, python, toolkit};
+use katydid_tests::frameworks::{Item, Verdict, items, python, toolkit};
 use katydid_tests::places::Places;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 
-/// NVIDIA's own Python is the lightest of the frameworks.
-const FAMILY: &str = "core";
 /// Far more than an item takes, on a busy machine too.
 const LIMIT: Duration = Duration::from_secs(240);
 
 #[test]
-fn items_say_the_same_on_every_way() -> Result<()> {
+fn items_of_nvidias_own_python_say_the_same_on_every_way() -> Result<()> {
+    items_say_the_same("core")
+}
+
+#[test]
+fn items_of_numba_say_the_same_on_every_way() -> Result<()> {
+    items_say_the_same("numba")
+}
+
+#[test]
+fn items_of_cupy_say_the_same_on_every_way() -> Result<()> {
+    items_say_the_same("cupy")
+}
+
+fn items_say_the_same(family: &str) -> Result<()> {
     let places = Places::of_this_test()?;
     let python = python(&places);
     ensure!(python.exists(), "there is no Python with frameworks; run `cargo xtask setup` first");
@@ -27,7 +39,8 @@ fn items_say_the_same_on_every_way() -> Result<()> {
     let native = Way::Direct { name: "soft", folder: Some(places.soft()) };
     let variables = toolkit(&places);
     let driver = "soft".to_owned();
-    for mut item in items()?.into_iter().filter(|item| item.is_among(&[FAMILY.to_owned()])) {
+    let is_wanted = |item: &Item| item.is_soft && !item.is_suite() && item.is_among(&[family.to_owned()]);
+    for mut item in items()?.into_iter().filter(is_wanted) {
         item.seconds = LIMIT.as_secs();
         let deadline = Instant::now() + LIMIT * 5;
         let (places, python, native, ways) = (places.clone(), python.clone(), native.clone(), ways.clone());

@@ -1,4 +1,4 @@
-//! The CUDA toolkit for the programs under test, and a Python with numba and NVRTC: pinned wheels of PyPI, unpacked below
+//! The CUDA toolkit for the programs under test, and a Python with numba, NVRTC and CuPy: pinned wheels of PyPI, unpacked below
 //! the target folder. CRIU (`criu.rs`) and an OpenCL driver (`opencl.rs`) come from Debian.
 //!
 //! Nothing is done when the stamp names the very same pins. A new toolkit or Python replaces the old one only when it is
@@ -76,7 +76,7 @@ fn python(tree: &Tree) -> Result<()> {
     if fs::read_to_string(&stamp).is_ok_and(|text| text == PYTHON_PINS) {
         return Ok(());
     }
-    step("fetching numba and NVRTC (9 wheels of PyPI, 190 MB)");
+    step("fetching numba, NVRTC and CuPy (10 wheels of PyPI, 260 MB)");
     environment(&python, &tree.root.join("xtask/python.txt"))?;
     lend(tree, &python.join("bin/python"))?;
     fs::write(&stamp, PYTHON_PINS).context("cannot write the stamp")

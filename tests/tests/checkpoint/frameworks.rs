@@ -28,8 +28,8 @@ use crate::stage::{LIMIT, Stage, WAYS, continues, said};
 
 /// What stands for the variant in the names of items' tests.
 pub(crate) const VARIANT: &str = "framework";
-/// The family of items that every run of the tests includes: NVIDIA's own Python is the lightest of the frameworks.
-const LIGHT: &str = "core.";
+/// The families of items that every run of the tests includes: those for which `cargo xtask setup` fetches what they need.
+const FETCHED: [&str; 3] = ["core.", "cupy.", "numba."];
 /// What a program may take at least, on a busy machine too.
 const LEAST: Duration = Duration::from_secs(240);
 /// Items that are left out, and why.
@@ -60,8 +60,8 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
 }
 
 /// Whether every run of the tests includes an item.
-pub(crate) fn is_light(item: &str) -> bool {
-    item.starts_with(LIGHT)
+pub(crate) fn is_everywhere(item: &str) -> bool {
+    FETCHED.iter().any(|family| item.starts_with(family))
 }
 
 /// A test an item, on one way or on all; on softcuda of those that mean something there.

@@ -42,7 +42,7 @@ use libtest_mimic::{Arguments, Trial};
 fn is_steady(name: &str) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [_way, moved::VARIANT, program] => programs::is_long_lived(program),
-        [_way, frameworks::VARIANT, item] => frameworks::is_light(item),
+        [_way, frameworks::VARIANT, item] => frameworks::is_everywhere(item),
         [_way, _variant, program] => programs::is_long_lived(program),
         _ => true,
     }
