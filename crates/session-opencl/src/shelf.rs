@@ -3,7 +3,8 @@
 //!
 //! The rule: what is on the shelf is what the driver has, as long as [`Session::shelf_place`] names its place. A snapshot ends
 //! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
-//! program goes on seeing what was there at that moment, and is told of no place any more.
+//! program goes on seeing what was there at that moment, and is told of no place any more. Pages that nobody writes to are still
+//! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`Kept`]).
 
 #![expect(unsafe_code, reason = "maps memory that a driver uses")]
 
@@ -55,7 +56,14 @@ struct Books {
     room: Suballocator,
     /// Blocks: bytes by place, and whether their pages are the worker's own by now.
     blocks: BTreeMap<u64, (u64, bool)>,
+    /// Snapshots that are not written yet, and the blocks that nobody uses any more but they.
+    snapshots: u32,
+    left: Vec<u64>,
 }
+
+/// While this lives, what was on the shelf when it was cleared stays in its pages.
+#[derive(Debug)]
+pub(crate) struct Kept(Arc<Shelf>);
 
 /// Bytes of the shelf, until this is dropped.
 #[derive(Debug)]
@@ -74,7 +82,7 @@ impl Shelf {
         room.allocate(PAGE, PAGE);
         // SAFETY: exactly the mapping. Without large pages it is slower to fill, no more.
         let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
-        let books = Mutex::new(Books { room, blocks: BTreeMap::new() });
+        let books = Mutex::new(Books { room, blocks: BTreeMap::new(), snapshots: 0, left: Vec::new() });
         Arc::new(Self { file, offset, start: start.expose_provenance(), books })
     }
 
@@ -122,18 +130,45 @@ impl Shelf {
 
     /// Makes everything on it the worker's own. No command runs meanwhile. What the system does not change, or a thread of the
     /// program does not stop writing to, stays the program's to see.
-    pub(crate) fn clear(&self) {
+    pub(crate) fn clear(self: &Arc<Self>) -> Kept {
         let mut books = self.books();
+        books.snapshots += 1;
+        let kept = Kept(Arc::clone(self));
         self.word(SHELF_TURN).fetch_add(1, Ordering::SeqCst);
         let begun = Instant::now();
         while self.word(SHELF_WRITERS).load(Ordering::SeqCst) != 0 {
             if begun.elapsed() > PATIENCE {
-                return;
+                return kept;
             }
             thread::yield_now();
         }
         for (place, (length, is_own)) in &mut books.blocks {
             *is_own = *is_own || self.map(*place, *length, true).is_ok();
+        }
+        kept
+    }
+
+    /// A block that nobody uses is zeros again, as the program sees it, and free.
+    fn free(&self, books: &mut Books, place: u64) {
+        let Some((length, is_own)) = books.blocks.remove(&place) else { return };
+        let at = self.offset + place;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let is_fresh = !is_own || self.map(place, length, false).is_ok();
+        // A place that is not as it was stays out of use, and what is left in it goes with the process.
+        if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && books.room.free(place, 0).is_ok() {
+            books.room.release_until(0);
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut books = self.0.books();
+        books.snapshots -= 1;
+        if books.snapshots == 0 {
+            for place in std::mem::take(&mut books.left) {
+                self.0.free(&mut books, place);
+            }
         }
     }
 }
@@ -147,15 +182,11 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let shelf = &self.shelf;
-        let mut books = shelf.books();
-        let Some((length, is_own)) = books.blocks.remove(&self.place) else { return };
-        let at = shelf.offset + self.place;
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let is_fresh = !is_own || shelf.map(self.place, length, false).is_ok();
-        // A place that is not as it was stays out of use, and what is left in it goes with the process.
-        if is_fresh && fallocate(&shelf.file, punch, at, length).is_ok() && books.room.free(self.place, 0).is_ok() {
-            books.room.release_until(0);
+        let mut books = self.shelf.books();
+        if books.snapshots > 0 {
+            books.left.push(self.place);
+        } else {
+            self.shelf.free(&mut books, self.place);
         }
     }
 }
@@ -225,12 +256,10 @@ impl Session {
         self.shelf.is_none() || message.is_some_and(|message| self.shelf_known.get(&message.context) == Some(&false))
     }
 
-    /// What is on the shelf is the worker's alone from now on.
-    pub(crate) fn clear_shelf(&mut self) {
+    /// What is on the shelf is the worker's alone from now on, and stays in its pages as long as the value lives.
+    pub(crate) fn clear_shelf(&mut self) -> Option<Kept> {
         self.on_shelf.clear();
-        if let Some(shelf) = &self.shelf {
-            shelf.clear();
-        }
+        self.shelf.as_ref().map(Shelf::clear)
     }
 }
 
@@ -298,11 +327,11 @@ mod tests {
         let seen = program.wrapping_add(block.place as usize);
         write(&block, 1);
         assert_eq!(read(seen), 1);
-        shelf.clear();
+        drop(shelf.clear());
         write(&block, 2);
         assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
         // Once more changes nothing.
-        shelf.clear();
+        drop(shelf.clear());
         assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
     }
 
@@ -324,6 +353,23 @@ mod tests {
     }
 
     #[test]
+    fn a_block_stays_as_it_was_until_the_snapshot_is_written() {
+        let (shelf, _) = shelf();
+        let block = shelf.take(ALL).unwrap();
+        write(&block, 7);
+        let (first, second) = (shelf.clear(), shelf.clear());
+        let (at, access) = (shelf.offset + block.place, ProtFlags::READ);
+        // SAFETY: a new mapping, of the pages as a child would have them.
+        let child = unsafe { mmap(ptr::null_mut(), 4096, access, MapFlags::PRIVATE, &shelf.file, at) }.unwrap();
+        drop((block, first));
+        assert_eq!(read(child.cast()), 7);
+        assert!(shelf.take(ALL).is_none());
+        drop(second);
+        let block = shelf.take(ALL).unwrap();
+        assert_eq!(read(block.pointer().cast()), 0);
+    }
+
+    #[test]
     fn a_block_that_is_freed_is_zeros_again_and_seen_again() {
         let (shelf, program) = shelf();
         let block = shelf.take(ALL).unwrap();
@@ -331,7 +377,7 @@ mod tests {
         let program = program.wrapping_add(block.place as usize);
         let (flags, place) = beginning(&block, MEM_COPY_HOST_PTR | 4, &[9; 4096]);
         assert_eq!((flags, place, read(program)), (MEM_USE_HOST_PTR | 4, block.pointer(), 9));
-        shelf.clear();
+        drop(shelf.clear());
         write(&block, 3);
         drop(block);
         assert!(fstat(&shelf.file).unwrap().st_blocks * 512 <= 2 << 20, "but for the words, nothing is left");

@@ -16,6 +16,7 @@ use katydid_wire::handshake::PROTOCOL;
 use crate::contents::Captured;
 use crate::journal::State;
 use crate::session::Session;
+use crate::shelf::Kept;
 
 /// Note that tells which API a session speaks.
 const API: &str = "api";
@@ -56,6 +57,8 @@ struct Snapshot {
     part: SessionPart,
     state: Vec<u8>,
     captured: Captured,
+    /// Until all is written; the last field, so that whatever reads there is gone before.
+    _shelf: Option<Kept>,
 }
 
 impl Session {
@@ -71,7 +74,7 @@ impl Session {
         progress: &Arc<Progress>,
     ) -> Result<impl katydid_keep::Taken + use<>, Failure> {
         let state = self.state()?;
-        self.clear_shelf();
+        let shelf = self.clear_shelf();
         let captured = self.capture(sink, progress)?;
         let mut notes = BTreeMap::from([
             (API.to_owned(), OPENCL.into()),
@@ -84,7 +87,7 @@ impl Session {
             (0..).zip(names).map(|(index, device)| Device { index, name: device.name.clone(), ..Device::default() });
         let (name, devices) = (name.to_owned(), devices.collect());
         let part = SessionPart { name, protocol: PROTOCOL, devices, notes, ..SessionPart::default() };
-        Ok(Snapshot { part, state: state.encode(), captured })
+        Ok(Snapshot { part, state: state.encode(), captured, _shelf: shelf })
     }
 
     /// Makes this session, in which nothing has happened, the one of an image.
