@@ -27,7 +27,12 @@ static void find(void) {
     cl_uint count = 0;
     cl_int code;
     CHECK(clGetPlatformIDs(4, all, &count));
-    if (count != 2) printf("%u platforms; the first is %sthe one of memory\n", count, is_of_memory(all[0]) ? "" : "not ");
+    for (cl_uint i = 0; count != 2 && i < count && i < 4; i++) {
+        char name[256], version[256];
+        CHECK(clGetPlatformInfo(all[i], CL_PLATFORM_NAME, sizeof name, name, NULL));
+        CHECK(clGetPlatformInfo(all[i], CL_PLATFORM_VERSION, sizeof version, version, NULL));
+        printf("platform %u of %u: %s, %s\n", i, count, name, version);
+    }
     REQUIRE(count == 2 && is_of_memory(all[0]) != is_of_memory(all[1]));
     memory_platform = all[is_of_memory(all[1])], platform = all[is_of_memory(all[0])];
     CHECK(clGetDeviceIDs(memory_platform, CL_DEVICE_TYPE_ALL, 1, &memory_device, &count));

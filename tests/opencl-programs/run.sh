@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Programs of other people on PoCL, natively and through Katydid over shared memory and TCP: the results have to be equal.
 #
-#   tests/opencl-programs/run.sh FOLDER [PROGRAM…]
+#   tests/opencl-programs/run.sh FOLDER [PROGRAM…]     or FOLDER build, which only builds what is built
 #
 # FOLDER is what `cargo xtask opencl-programs` makes, target/opencl-programs: Debian's packages below root/, hashcat beside what
 # it reads, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak, hashcat,
 # or a file of PyOpenCL's tests (test_array). What differs from run to run (times, rates) and what is said not to go through is
-# taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole.
+# taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole. In a pack for a GPU machine all is built (FOLDER/packed);
+# there OPENCL is the folder of the loader and of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT the
+# seconds that a program may take.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
@@ -14,15 +16,18 @@ folder=$(cd "$1" && pwd)
 shift
 root=$folder/root
 out=$folder/out
-pocl=$(readlink -f "${CARGO_TARGET_DIR:-$tree/target}/opencl")
+pocl=${OPENCL:-$(readlink -f "${CARGO_TARGET_DIR:-$tree/target}/opencl")}
 katydid=${KATYDID:-${CARGO_TARGET_DIR:-$tree/target}/dist/bin/katydid}
 loader=$pocl/usr/lib/x86_64-linux-gnu
 python=$folder/python/bin/python
 mkdir -p "$out"
 
-flags="-O2 -w -I $pocl/usr/include -I $root/usr/include -L $loader -L $root/usr/lib/x86_64-linux-gnu"
-gcc $flags "$here/blas.c" -o "$out/blas" -l:libclblast.so.1 -l:libOpenCL.so.1 || exit 1
-g++ $flags "$here/vienna.cpp" -o "$out/vienna" -l:libOpenCL.so.1 || exit 1
+if [ ! -e "$folder/packed" ]; then
+    flags="-O2 -w -I $pocl/usr/include -I $root/usr/include -L $loader -L $root/usr/lib/x86_64-linux-gnu"
+    gcc $flags "$here/blas.c" -o "$out/blas" -l:libclblast.so.1 -l:libOpenCL.so.1 || exit 1
+    g++ $flags "$here/vienna.cpp" -o "$out/vienna" -l:libOpenCL.so.1 || exit 1
+fi
+[ "${1:-}" != build ] || exit 0
 
 # Also what PoCL compiles, so that nothing depends on runs before.
 scratch=$(mktemp -d)
@@ -37,9 +42,9 @@ declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\
 # Of tests only their numbers count. Two are left out: the one of finer grains of shared virtual memory, which do not go through,
 # and the one of PyOpenCL's own cache, which is off here.
 tests='/ passed/!d; s/ in .*//; s/, [0-9]* warnings\?//'
-export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu POCL_CACHE_DIR=$scratch/cache OCL_ICD_VENDORS=$pocl/vendors PYOPENCL_NO_CACHE=1
+export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} POCL_CACHE_DIR=$scratch/cache OCL_ICD_VENDORS=$pocl/vendors PYOPENCL_NO_CACHE=1
 socket=$scratch/server.sock
-"$katydid" serve --driver soft --listen "unix:$socket" --listen tcp://127.0.0.1:0 2>"$out/server.log" &
+"$katydid" serve --driver "${DRIVER:-soft}" --listen "unix:$socket" --listen tcp://127.0.0.1:0 2>"$out/server.log" &
 server=$!
 trap 'kill $server; wait $server; rm -rf "$scratch"' EXIT
 address() { grep -o 'tcp://127.0.0.1:[0-9]*' "$out/server.log" | head -1; }
@@ -51,12 +56,12 @@ for program in ${@:-clinfo blas vienna pyopencl openmm clpeak hashcat}; do
     line=${command[$program]:-"$python -m pytest -q -p no:cacheprovider -k not(fine_grain)and(not(xdg_cache)) $folder/pyopencl-tests/$program.py"}
     left_out=${varies[$program]:-}
     [ "${command[$program]:-}" ] || left_out=$tests
-    for way in native shm tcp; do
+    for way in ${WAYS:-native shm tcp}; do
         through=()
         [ $way = shm ] && through=("$katydid" run --server "unix:$socket" --)
         [ $way = tcp ] && through=("$katydid" run --server "$(address)" --)
         started=$(date +%s%N)
-        (cd "$scratch" && timeout 900 "${through[@]}" $line) >"$out/$program.$way" 2>"$out/$program.$way.err" </dev/null
+        (cd "$scratch" && timeout "${LIMIT:-900}" "${through[@]}" $line) >"$out/$program.$way" 2>"$out/$program.$way.err" </dev/null
         code=$?
         sed "$left_out" "$out/$program.$way" >"$out/$program.$way.same"
         verdict=equal

@@ -1,10 +1,10 @@
 //! Programs of OpenCL under test, and the driver that `cargo xtask setup` fetched for them.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::places::{PACK_VARIABLE, Places};
 
@@ -85,6 +85,26 @@ pub fn libraries(places: &Places) -> PathBuf {
     places.opencl().join("usr/lib/x86_64-linux-gnu")
 }
 
+/// Where Khronos' own loader is, if it could be fetched.
+#[must_use]
+pub fn khronos(places: &Places) -> Option<PathBuf> {
+    Some(khronos_folder(places)).filter(|folder| folder.join("libOpenCL.so.1").exists())
+}
+
+/// Its folder, whether or not it is there.
+#[must_use]
+pub fn khronos_folder(places: &Places) -> PathBuf {
+    places.opencl().with_file_name("opencl-khronos").join("usr/lib/x86_64-linux-gnu")
+}
+
+/// Folders in which libraries are sought, with one in front of them.
+#[must_use]
+pub fn with_first(first: &Path, folders: &OsStr) -> OsString {
+    let folders = [first.to_owned()].into_iter().chain(env::split_paths(folders));
+    // Only a folder with a colon in its name cannot be joined; what is in there is not found then.
+    env::join_paths(folders).unwrap_or_default()
+}
+
 /// What makes a process find the driver, and compile for itself alone: PoCL's cache does not stand several processes that
 /// build the same program at the same time, such as ranks of MPI (<https://github.com/pocl/pocl/issues/1480>). What is
 /// compiled lies below the target folder until its process ends.
@@ -101,9 +121,7 @@ pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
 /// Where the driver's libraries are sought: those of a machine's own driver where the caller seeks them.
 fn search(places: &Places) -> OsString {
     let here = env::var_os("LD_LIBRARY_PATH").filter(|_| is_packed()).unwrap_or_default();
-    let folders = [libraries(places)].into_iter().chain(env::split_paths(&here));
-    // Only a folder with a colon in its name cannot be joined; the driver is not found then.
-    env::join_paths(folders).unwrap_or_default()
+    with_first(&libraries(places), &here)
 }
 
 fn is_packed() -> bool {

@@ -2,15 +2,19 @@
 //! a unix socket. A test a combination, named `way::program`; one text serves for all of them.
 //!
 //! The driver is the one that `cargo xtask setup` fetched; where it could not be, that is said and nothing is tested. In a
-//! pack it is the machine's. `drivers::…` are about finding it, and about programs without a loader.
+//! pack it is the machine's. `drivers::…` are about finding it, and about programs without a loader. All of that is with
+//! ocl-icd as the loader; `khronos::…` and `khronos_shm::…` have Khronos' own in its place.
 
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use katydid_tests::opencl::{self, driver, has_driver, is_pocl, libraries, library, memory_driver, program, programs};
+use katydid_tests::opencl::{
+    self, driver, has_driver, is_pocl, khronos, libraries, library, memory_driver, program, programs, with_first,
+};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
@@ -21,13 +25,14 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test that is not a program on all ways.
 type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
 
-const DRIVERS: [(&str, Test); 7] = [
+const DRIVERS: [(&str, Test); 8] = [
     ("a_library_is_named_outright", named),
     ("what_was_tried_is_said", said),
     ("a_program_without_a_loader_gets_our_library", without_loader),
     ("a_queue_of_the_device_itself_is_refused_where_it_has_none", device_queue),
     ("logs_of_compilers_come_through_unchanged", logs),
     ("platforms_of_two_drivers_are_used_side_by_side", two_platforms),
+    ("platforms_are_found_by_khronos_loader", which_loader),
     ("doctor_names_the_remedy_where_there_is_no_driver_or_device", doctor),
 ];
 /// Names drivers' libraries.
@@ -65,6 +70,10 @@ fn main() -> ExitCode {
             trials.push(Trial::test(format!("{way}::{name}"), move || one(&places, &way, &name)));
         }
     }
+    match khronos(&places) {
+        Some(folder) => trials.extend(khronos_trials(&places, &server, &folder, &programs)),
+        None => println!("not tested: Khronos' loader; `cargo xtask setup` fetches it"),
+    }
     for (name, test) in DRIVERS {
         let places = places.clone();
         trials.push(Trial::test(format!("drivers::{name}"), move || Ok(test(&places)?)));
@@ -72,6 +81,18 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(server);
     conclusion.exit_code()
+}
+
+/// Every program natively and over shared memory, with Khronos' loader.
+fn khronos_trials(places: &Places, server: &Server, folder: &Path, programs: &[String]) -> Vec<Trial> {
+    let [shm, _] = Way::through(server);
+    let ways = [("khronos", DIRECT), ("khronos_shm", shm)];
+    let all = ways.into_iter().flat_map(|way| programs.iter().map(move |name| (way.clone(), name.clone())));
+    let trial = |((title, way), name): ((&str, Way), String)| {
+        let (places, folder, title) = (places.clone(), folder.to_owned(), format!("{title}::{name}"));
+        Trial::test(title, move || judged(&places, &way, &name, |way| by_khronos(&places, way, &name, &folder)))
+    };
+    all.map(trial).collect()
 }
 
 fn failed(error: &dyn std::fmt::Display) -> ExitCode {
@@ -86,20 +107,21 @@ fn ways(server: &Server) -> [Way; 4] {
 }
 
 fn one(places: &Places, way: &Way, name: &str) -> Result<(), Failed> {
-    let outcome = outcome_of(places, way, name)?;
+    judged(places, way, name, |way| with_driver(places, way, name))
+}
+
+/// Runs a program on a way by the command that is made for it.
+fn judged(places: &Places, way: &Way, name: &str, command: impl Fn(&Way) -> Command) -> Result<(), Failed> {
+    let outcome = run(&mut command(way), LIMIT)?;
     if is_pocl(places) {
         return Ok(judge(places, name, &outcome)?);
     }
     // Of another driver nobody says that it answers as PoCL does where the standard leaves that open, or is not kept to.
     let direct = match way {
         Way::Direct { .. } => None,
-        _ => Some(outcome_of(places, &DIRECT, name)?),
+        _ => Some(run(&mut command(&DIRECT), LIMIT)?),
     };
     Ok(judge_beside(places, name, &outcome, direct.as_ref().unwrap_or(&outcome))?)
-}
-
-fn outcome_of(places: &Places, way: &Way, name: &str) -> Result<Outcome, Failed> {
-    Ok(run(&mut with_driver(places, way, name), LIMIT)?)
 }
 
 /// The command of a program that finds what it needs on a way.
@@ -111,6 +133,29 @@ fn with_driver(places: &Places, way: &Way, name: &str) -> Command {
         _ => drop(command.env("LD_LIBRARY_PATH", libraries(places))),
     }
     command
+}
+
+/// The same with Khronos' loader, which lies in `folder`, found before the usual one.
+fn by_khronos(places: &Places, way: &Way, name: &str, folder: &Path) -> Command {
+    let mut command = with_driver(places, way, name);
+    let search = command.get_envs().find_map(|(name, value)| value.filter(|_| name == "LD_LIBRARY_PATH"));
+    let search = with_first(folder, search.unwrap_or_default());
+    command.env("LD_LIBRARY_PATH", search);
+    command
+}
+
+/// It is that loader which stands between the programs and us, and it finds as many platforms as there are without us.
+fn which_loader(places: &Places) -> Result<(), Box<dyn Error>> {
+    let Some(folder) = khronos(places) else { return Ok(()) };
+    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let [shm, tcp] = Way::through(&server);
+    for way in [DIRECT, shm, tcp] {
+        let outcome = run(&mut by_khronos(places, &way, "which_loader", &folder), LIMIT)?;
+        if outcome.text() != "Khronos OpenCL ICD Loader, platforms: 1\n" {
+            return Err(format!("{way}: {}{}", outcome.text(), outcome.errors()).into());
+        }
+    }
+    Ok(())
 }
 
 /// A program with a server of its own, whose workers see these variables beside the driver's.
@@ -175,11 +220,33 @@ fn two_platforms(places: &Places) -> Result<(), Box<dyn Error>> {
         }
         let outcome = run(&mut command, LIMIT)?;
         if !outcome.status.success() || outcome.text() != EXPECTED {
-            let said = [outcome.text(), outcome.errors(), server.log()].concat();
-            return Err(format!("{way}: {said}").into());
+            let said = [outcome.text(), outcome.errors()].concat();
+            let found = found_with(places, &vendors)?;
+            let log = server.log();
+            return Err(format!(
+                "{way}: {said}--- the server\n{log}--- the drivers\n{found}--- their files\n{}",
+                named_by(folder.path())?
+            )
+            .into());
         }
     }
     Ok(())
+}
+
+/// What `katydid doctor` finds with the variables of a server.
+fn found_with(places: &Places, variables: &[(&'static str, OsString)]) -> Result<String, Box<dyn Error>> {
+    let mut command = Command::new(places.katydid());
+    let outcome = run(command.arg("doctor").envs(variables.iter().cloned()), LIMIT)?;
+    let chosen = std::env::vars().filter(|(name, _)| name.contains("OPENCL") || name.contains("OCL"));
+    let all = outcome.text() + &outcome.errors();
+    let lines: Vec<&str> = all.lines().filter(|line| line.contains("OpenCL")).collect();
+    Ok(format!("{}\nof the caller: {:?}\n", lines.join("\n"), chosen.collect::<Vec<_>>()))
+}
+
+/// What the files of a folder say.
+fn named_by(folder: &Path) -> Result<String, Box<dyn Error>> {
+    let files = fs::read_dir(folder)?.map(|file| Ok(format!("{}\n", fs::read_to_string(file?.path())?)));
+    files.collect()
 }
 
 /// What `katydid doctor` finds of OpenCL's drivers and its loader, and what it says is to be done.

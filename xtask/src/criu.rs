@@ -20,7 +20,7 @@ use crate::tree::Tree;
 /// The pin. 4.1 cannot dump a process that owns a TCP socket on Linux 6.18; 4.2.1 can.
 const VERSION: &str = "4.2.1-1";
 /// Where it is sought, in this order.
-const SOURCES: [&str; 2] =
+pub(crate) const SOURCES: [&str; 2] =
     ["http://deb.debian.org/debian sid main", "http://snapshot.debian.org/archive/debian/20261120T000000Z sid main"];
 /// What the packages bring that CRIU does not need: 12 of 29 MiB.
 const SUPERFLUOUS: [&str; 3] =

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{apps, dist, figures, frameworks, opencl, opencl_gpu, opencl_programs, opencl_rates, setup};
+use crate::{apps, dist, figures, frameworks, opencl, opencl_gpu, opencl_pack, opencl_programs, opencl_rates, setup};
 
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -54,13 +54,11 @@ const DIST: [&str; 5] = [
 /// The loader that programs of OpenCL are linked with, as its file among the libraries.
 const LOADER: &str = "libOpenCL.so.1";
 /// The Python for which a pack carries packages: that of the machines with GPUs so far. Another one does without.
-const PYTHON: &str = "3.12";
+pub(crate) const PYTHON: &str = "3.12";
 /// Programs whose output is kept nowhere, but that have a test; and the driver that one of them takes.
-const FIXTURES: [&str; 3] = ["device_queue", "two_platforms", "memory.so"];
+const FIXTURES: [&str; 4] = ["device_queue", "two_platforms", "which_loader", "memory.so"];
 /// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
 const OPENCL_DRIVER: &str = "libnvidia-opencl.so.1\n";
-/// Kinds of processors whose functions of PoCL stay here.
-const KINDS_LEFT_OUT: [&str; 7] = ["GENERIC", "avx", "avx_f16c", "avx_fma4", "sse2", "sse41", "ssse3"];
 /// The program whose calls are traced.
 const TRACED: &str = "streams_events";
 /// What travels: a script, and everything else in one file, half as large as what is in it.
@@ -79,10 +77,16 @@ pack=$here/unpacked
 if [ ! "$pack/done" -nt "$here/pack.tar.xz" ]; then
     rm -rf "$pack" && mkdir "$pack"
     tar --extract --xz --file "$here/pack.tar.xz" --directory "$pack"
-    # PoCL, for programs that move between processors and the GPU, if it came along.
-    [ ! -e "$here/pocl.tar.xz" ] || tar --extract --xz --file "$here/pocl.tar.xz" --directory "$pack"
     touch "$pack/done"
 fi
+# PoCL, for programs that move between processors and the GPU, and programs of other people that use OpenCL: what came along, now or
+# in a later call.
+for part in pocl opencl-programs; do
+    if [ -e "$here/$part.tar.xz" ] && [ ! "$pack/$part.done" -nt "$here/$part.tar.xz" ]; then
+        tar --extract --xz --file "$here/$part.tar.xz" --directory "$pack"
+        touch "$pack/$part.done"
+    fi
+done
 OUT=${OUT:-$here/report} exec "$pack/bin/xtask" gpu-test --run "$pack" "$@"
 "#;
 
@@ -99,7 +103,7 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     // As many threads as there are cores.
     shell::run(tar.env("XZ_OPT", "-T0"))?;
     remove(&whole)?;
-    pack_pocl(tree, folder)?;
+    opencl_pack::pack(tree, folder)?;
     let script = folder.join(SCRIPT_NAME);
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
     shell::run(Command::new("chmod").arg("+x").arg(&script))?;
@@ -180,6 +184,9 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
         copy(&from.expected_opencl.join(&text), &to.expected_opencl.join(&text))?;
     }
     copy(&programs::libraries(from).join(LOADER), &programs::libraries(to).join(LOADER))?;
+    if let (Some(khronos), to) = (programs::khronos(from), programs::khronos_folder(to)) {
+        copy(&khronos.join(LOADER), &to.join(LOADER))?;
+    }
     let file = programs::vendors(to).join("machine.icd");
     fs::create_dir_all(programs::vendors(to)).context("cannot make the vendors' folder")?;
     fs::write(&file, OPENCL_DRIVER).with_context(|| format!("cannot write {}", file.display()))?;
@@ -199,25 +206,6 @@ fn pack_others(tree: &Tree, to: &Places) -> Result<()> {
             copy.args(["--recursive", "--dereference", "--no-target-directory"]).arg(from.join(file)).arg(&place),
         )?;
     }
-    Ok(())
-}
-
-/// PoCL in an archive of its own, which need not travel. It has its built-in functions for many kinds of processors: those of
-/// servers that have GPUs are enough.
-fn pack_pocl(tree: &Tree, folder: &Path) -> Result<()> {
-    let (root, archive) = (opencl::root(tree), folder.join("pocl.tar.xz"));
-    let mut tar = Command::new("tar");
-    tar.args(["--create", "--xz", "--file"]).arg(&archive).arg("--directory").arg(&root);
-    tar.args([
-        "--transform",
-        "s,^,opencl/,S",
-        "--exclude=usr/include",
-        "--exclude=*libOpenCL*",
-        "--exclude=*libicutest*",
-    ]);
-    tar.args(KINDS_LEFT_OUT.map(|kind| format!("--exclude=usr/share/pocl/kernel-x86_64-pc-linux-gnu-{kind}.bc")));
-    shell::run(tar.args(["usr", "lib"]).env("XZ_OPT", "-T0"))?;
-    line(shell::read(Command::new("du").arg("-h").arg(&archive))?.trim_end());
     Ok(())
 }
 

@@ -18,6 +18,8 @@ mod gpu;
 mod layers;
 mod opencl;
 mod opencl_gpu;
+mod opencl_loader;
+mod opencl_pack;
 mod opencl_programs;
 mod opencl_rates;
 mod output;
@@ -90,6 +92,9 @@ enum Command {
         /// Makes the folder.
         #[arg(long, value_name = "DIR", conflicts_with = "run")]
         pack: Option<PathBuf>,
+        /// Makes only what travels beside the pack: other people's programs that use OpenCL.
+        #[arg(long, requires = "pack")]
+        beside: bool,
         /// Runs everything in the folder DIR and writes the report to $OUT, or to DIR/report.
         #[arg(long, value_name = "DIR", required_unless_present_any = ["pack", "part"])]
         run: Option<PathBuf>,
@@ -138,6 +143,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::GpuTest { part: Some(gpu::Part::Programs), options, .. } => {
             return programs::run_here(&tree, &options);
         }
+        Command::GpuTest { pack: Some(folder), beside: true, .. } => opencl_pack::pack_programs(&tree, &folder)?,
         Command::GpuTest { pack: Some(folder), .. } => gpu::pack(&tree, &folder)?,
         Command::GpuTest { .. } => anyhow::bail!("this part runs out of a pack: `gpu-test --pack DIR` makes one"),
     }

@@ -15,7 +15,7 @@ use crate::apps::MPI_RUN;
 use crate::criu::{clear, configure};
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::{setup, shell};
+use crate::{opencl_loader, setup, shell};
 
 /// The pins: packages, each with its version.
 const PINS: &str = include_str!("../opencl.txt");
@@ -41,31 +41,44 @@ pub(crate) fn root(tree: &Tree) -> PathBuf {
 
 /// Fetches what is missing. What keeps it from being fetched is said, and is no failure.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
-    let root = root(tree);
-    let stamp = root.join("pins.txt");
-    if fs::read_to_string(&stamp).is_ok_and(|text| text == PINS) {
+    fetch_driver(tree)?;
+    opencl_loader::fetch(tree)
+}
+
+/// Whether Debian's packages can be fetched and unpacked here.
+pub(crate) fn has_apt() -> bool {
+    shell::works("apt-get", &["--version"]) && shell::works("dpkg-deb", &["--version"])
+}
+
+fn fetch_driver(tree: &Tree) -> Result<()> {
+    let (root, work) = (root(tree), tree.target.join("opencl.new"));
+    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == PINS) {
         return Ok(());
     }
-    if !shell::works("apt-get", &["--version"]) || !shell::works("dpkg-deb", &["--version"]) {
+    if !has_apt() {
         line("no OpenCL driver was fetched: this takes apt-get and dpkg-deb; programs of OpenCL are not tested");
         return Ok(());
     }
     step("fetching PoCL (16 packages of Debian, 73 MB)");
-    let work = tree.target.join("opencl.new");
+    if let Err(said) = from_one_of(&SOURCES, |source| from(source, &work, &root)) {
+        line(&format!("no OpenCL driver was fetched, so programs of OpenCL are not tested:\n{said}"));
+        return clear(&work);
+    }
+    clear(&root)?;
+    fs::rename(work.join("root"), &root).with_context(|| format!("cannot place {}", root.display()))?;
+    clear(&work)
+}
+
+/// Does `work` with one source after the other until it succeeds. Where it does not, what each said, on lines of their own.
+pub(crate) fn from_one_of(sources: &[&str], mut work: impl FnMut(&str) -> Result<()>) -> Result<(), String> {
     let mut said = Vec::new();
-    for source in SOURCES {
-        match from(source, &work, &root) {
-            Ok(()) => {
-                clear(&root)?;
-                fs::rename(work.join("root"), &root).with_context(|| format!("cannot place {}", root.display()))?;
-                return clear(&work);
-            }
+    for source in sources {
+        match work(source) {
+            Ok(()) => return Ok(()),
             Err(error) => said.push(format!("{source}: {error:#}")),
         }
     }
-    clear(&work)?;
-    line(&format!("no OpenCL driver was fetched, so programs of OpenCL are not tested:\n{}", said.join("\n")));
-    Ok(())
+    Err(said.join("\n"))
 }
 
 /// Makes `work/root`, which will be `root`, out of what `source` has.

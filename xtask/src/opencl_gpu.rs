@@ -6,6 +6,7 @@
 //! | figures | how long a program with 1 GiB stands still for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
 //! | bench | calls and copies, natively beside Katydid | `bench.json` |
 //! | rates | clpeak and hashcat natively beside Katydid | `rates.json` |
+//! | programs | CLBlast, ViennaCL and PyOpenCL with its own tests, natively beside Katydid, if they came along | `programs.txt` |
 //! | checkpoints | every program, checkpointed, killed and restored | `checkpoint.txt` |
 
 use std::ffi::OsString;
@@ -29,7 +30,21 @@ use crate::{gpu, opencl_rates};
 /// Limits of the steps. What works takes half of them.
 const TESTS_LIMIT: Duration = Duration::from_secs(90);
 const BENCH_LIMIT: Duration = Duration::from_secs(80);
+const PROGRAMS_LIMIT: Duration = Duration::from_secs(240);
 const CHECKPOINTS_LIMIT: Duration = Duration::from_secs(240);
+/// Programs of other people that are run, those first which take least; and seconds for one on one way.
+const PROGRAMS: [&str; 9] = [
+    "blas",
+    "vienna",
+    "pyopencl",
+    "test_enqueue_copy",
+    "test_arrays_in_structs",
+    "test_wrapper",
+    "test_clmath",
+    "test_clrandom",
+    "test_array",
+];
+const PROGRAM_LIMIT: &str = "90";
 /// Of one command about a job.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The program that is checkpointed and moved: MiB, steps, milliseconds between two.
@@ -45,11 +60,12 @@ const DRIVERS: &str = "KATYDID_OPENCL_DRIVERS";
 pub(crate) fn run(folder: &Path, report: &Path) -> Result<ExitCode> {
     let places = programs::places(&Places::of_pack(folder));
     fs::write(report.join("machine.json"), gpu::machine().to_string()).context("cannot write to the report")?;
-    let steps: [(&str, &dyn Fn() -> Result<()>); 5] = [
+    let steps: [(&str, &dyn Fn() -> Result<()>); 6] = [
         ("tests", &|| tests(folder, report, "opencl", &["--test-threads=4"], TESTS_LIMIT)),
         ("figures", &|| figures(&places, report)),
         ("bench", &|| bench(&places, report)),
         ("rates", &|| rates(&places, report)),
+        ("programs", &|| other_programs(&places, report)),
         ("checkpoints", &|| tests(folder, report, "checkpoint", &["opencl", "--test-threads=8"], CHECKPOINTS_LIMIT)),
     ];
     let wanted = std::env::var(STEPS).unwrap_or_default();
@@ -106,6 +122,30 @@ fn rates(places: &Places, report: &Path) -> Result<()> {
     let server = server(places, &[])?;
     let rates = opencl_rates::measure(places, &server, &opencl_rates::packed(places), opencl_rates::FEW)?;
     fs::write(report.join("rates.json"), rates.to_string()).context("cannot write to the report")
+}
+
+/// What other people's programs compute, natively and over shared memory. PyOpenCL's tests are many: those that did not come to
+/// their turn are not in the report.
+fn other_programs(places: &Places, report: &Path) -> Result<()> {
+    let folder = places.opencl().join("programs");
+    if !folder.exists() {
+        line("there is no opencl-programs.tar.xz here: nothing was run");
+        return Ok(());
+    }
+    let mut script = Command::new("bash");
+    script.arg(folder.join("run.sh")).arg(&folder).args(PROGRAMS);
+    script.env("OPENCL", places.opencl()).env("KATYDID", places.katydid()).env("DRIVER", driver());
+    script.env("WAYS", "native shm").env("LIMIT", PROGRAM_LIMIT);
+    let outcome = program::run(&mut script, PROGRAMS_LIMIT);
+    let said = match &outcome {
+        Ok(outcome) => outcome.text() + &outcome.errors(),
+        Err(error) => error.to_string(),
+    };
+    fs::write(report.join("programs.txt"), &said).context("cannot write to the report")?;
+    line(said.trim_end());
+    let outcome = outcome?;
+    ensure!(outcome.status.success(), "{}", outcome.ending());
+    Ok(())
 }
 
 /// Checkpoints on the machine's driver, and moves to PoCL and back where there is one.

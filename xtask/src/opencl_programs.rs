@@ -108,19 +108,14 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     if fs::read_to_string(&stamp).is_ok_and(|text| text == pins) {
         return Ok(());
     }
-    if !shell::works("apt-get", &["--version"]) || !shell::works("dpkg-deb", &["--version"]) {
+    if !opencl::has_apt() {
         bail!("this takes apt-get and dpkg-deb");
     }
     step("fetching programs that use OpenCL (9 packages of Debian, 14 wheels and sources of PyPI, 60 MB)");
     clear(folder)?;
     let work = folder.join("new");
-    let mut said = Vec::new();
-    let found = opencl::SOURCES.iter().any(|source| {
-        let outcome = opencl::unpack(source, &work, PINS);
-        outcome.map_err(|error| said.push(format!("{source}: {error:#}"))).is_ok()
-    });
-    if !found {
-        bail!("{}", said.join("\n"));
+    if let Err(said) = opencl::from_one_of(&opencl::SOURCES, |source| opencl::unpack(source, &work, PINS)) {
+        bail!("{said}");
     }
     fs::rename(work.join("root"), folder.join("root")).context("cannot place the packages")?;
     clear(&work)?;

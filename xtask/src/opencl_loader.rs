@@ -1,0 +1,57 @@
+//! Khronos' own loader of OpenCL, beside the one that Debian's programs usually have (ocl-icd, in `opencl.rs`): programs have to
+//! find us by either. No program is linked with it; tests put its folder in front of the other's.
+//!
+//! It is a package of Debian's newest release alone, and takes nothing but a C library from 2.34 on. The rule is that of the
+//! driver: what keeps it from being fetched is said, and its tests say that they were left out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::criu::{SOURCES, clear};
+use crate::opencl;
+use crate::output::{line, step};
+use crate::tree::Tree;
+
+/// The pin.
+const PINS: &str = include_str!("../opencl-loader.txt");
+/// Its library, below the root.
+const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libOpenCL.so.1";
+
+/// The root, below the target folder.
+fn root(tree: &Tree) -> PathBuf {
+    tree.target.join("opencl-khronos")
+}
+
+/// Fetches it unless it is there.
+pub(crate) fn fetch(tree: &Tree) -> Result<()> {
+    let (root, work) = (root(tree), tree.target.join("opencl-khronos.new"));
+    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == PINS) {
+        return Ok(());
+    }
+    if !opencl::has_apt() {
+        line(
+            "Khronos' loader was not fetched: this takes apt-get and dpkg-deb; programs are tested with ocl-icd alone",
+        );
+        return Ok(());
+    }
+    step("fetching Khronos' loader of OpenCL (1 package of Debian, 21 kB)");
+    let found = opencl::from_one_of(&SOURCES, |source| unpack(source, &work));
+    if let Err(said) = found {
+        line(&format!("Khronos' loader was not fetched, so programs are tested with ocl-icd alone:\n{said}"));
+        return clear(&work);
+    }
+    clear(&root)?;
+    fs::rename(work.join("root"), &root).with_context(|| format!("cannot place {}", root.display()))?;
+    clear(&work)
+}
+
+/// Makes `work/root` out of what `source` has.
+fn unpack(source: &str, work: &Path) -> Result<()> {
+    opencl::unpack(source, work, PINS)?;
+    if !work.join("root").join(LIBRARY).exists() {
+        bail!("the package holds no {LIBRARY}");
+    }
+    fs::write(work.join("root/pins.txt"), PINS).context("cannot write the stamp")
+}
