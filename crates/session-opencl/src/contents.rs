@@ -38,6 +38,7 @@ pub(crate) use self::aside::Captured;
 pub(crate) use self::copier::Copier;
 use self::copier::Map;
 use self::spare::Spare;
+pub(crate) use self::spare::free_memory;
 use crate::handlers::{driver, make};
 use crate::journal::{self, Mapped, State};
 use crate::landing::{End, Landing, Place as Landed, Target};

@@ -14,7 +14,7 @@ use katydid_opencl_sys::constant::{DEVICE_TYPE, DEVICE_TYPE_ALL, PLATFORM_NAME, 
 use katydid_opencl_sys::{Code, Dispatch, cl_device_id, cl_platform_id, void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::find::{VARIABLE, candidates};
+use crate::find::{self, VARIABLE, candidates};
 
 /// Only our own library for programs has this symbol.
 const SHIM_MARKER: &[u8] = b"katydid_shim_marker\0";
@@ -55,6 +55,12 @@ pub struct Opened {
     pub platforms: Vec<Platform>,
     /// What did not, in words.
     pub tried: Vec<String>,
+}
+
+/// Whether the operator has said which drivers are to be opened.
+#[must_use]
+pub fn is_chosen() -> bool {
+    find::is_chosen()
 }
 
 /// The platforms of all drivers that work.

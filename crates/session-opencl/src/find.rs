@@ -38,9 +38,18 @@ struct Choice {
     vendors: Option<OsString>,
 }
 
+/// What a variable says, if anything.
+fn said(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Whether a variable names libraries, or the folder of their names.
+pub(crate) fn is_chosen() -> bool {
+    [VARIABLE, "OCL_ICD_FILENAMES", "OCL_ICD_VENDORS"].into_iter().any(|name| said(name).is_some())
+}
+
 /// The libraries to try on this machine.
 pub(crate) fn candidates() -> Candidates {
-    let said = |name| env::var_os(name).filter(|value: &OsString| !value.is_empty());
     let choice = Choice {
         libraries: said(VARIABLE),
         icd_libraries: said("OCL_ICD_FILENAMES"),

@@ -15,6 +15,7 @@ use katydid_opencl_sys::{Code, void};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use rustix::fs::fstat;
 
+use crate::apart::Apart;
 use crate::staged::Lease;
 
 /// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
@@ -49,6 +50,8 @@ pub struct HostMemory {
     shared: Option<OwnedFd>,
     /// Parts of it that commands read.
     held: Arc<AtomicUsize>,
+    /// Which parts are the worker's alone, once some have been.
+    apart: Option<Arc<Apart>>,
 }
 
 impl HostMemory {
@@ -59,7 +62,7 @@ impl HostMemory {
     /// Something else lies there, or what the system refuses.
     pub fn new(offer: &ArenaRange, shared: Option<BorrowedFd<'_>>) -> Result<Self, ReserveError> {
         let arena = Reservation::at(offer.base, offer.length)?;
-        let mut memory = Self { arena, shared: None, held: Arc::default() };
+        let mut memory = Self { arena, shared: None, held: Arc::default(), apart: None };
         match shared {
             Some(shared) => memory.join(shared)?,
             None => memory.arena.map_private(0, offer.length)?,
@@ -70,6 +73,7 @@ impl HostMemory {
     /// The program is there: its memory takes the place of what was mapped.
     pub(crate) fn join(&mut self, shared: BorrowedFd<'_>) -> Result<(), ReserveError> {
         self.shared = Some(self.arena.join(shared)?);
+        self.apart = None;
         Ok(())
     }
 
@@ -97,7 +101,28 @@ impl HostMemory {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Where the bytes at an address are.
+    /// Which parts are the worker's alone; with `is_wanted`, there are some to come. None where there cannot be any.
+    pub(crate) fn apart(&mut self, is_wanted: bool) -> Option<Arc<Apart>> {
+        if self.apart.is_none() && is_wanted {
+            let file = self.shared.as_ref()?.try_clone().ok()?;
+            self.apart = Apart::new(file, self.arena.range()).ok();
+        }
+        self.apart.clone()
+    }
+
+    /// The program has mapped a region that begins at an address, or has it mapped no more.
+    pub(crate) fn count_map(&self, address: u64, is_mapped: bool) {
+        if let Some(apart) = &self.apart {
+            apart.count_map(address, is_mapped);
+        }
+    }
+
+    /// Whether what lies at an address is not what the program has there.
+    pub(crate) fn is_apart(&self, address: u64) -> bool {
+        self.apart.as_ref().is_some_and(|apart| apart.view(address).is_some())
+    }
+
+    /// Where in this process the program's bytes at an address are.
     ///
     /// # Errors
     ///
@@ -109,7 +134,11 @@ impl HostMemory {
             self.shared.as_ref().map_or(u64::MAX, |file| fstat(file).map_or(0, |stat| stat.st_size.cast_unsigned()));
         let end = end.min(start.saturating_add(length));
         let fits = start <= address && address.checked_add(size).is_some_and(|last| last <= end);
-        if fits { Ok(std::ptr::with_exposed_provenance_mut(address as usize)) } else { Err(Code::INVALID_VALUE) }
+        if !fits {
+            return Err(Code::INVALID_VALUE);
+        }
+        let view = self.apart.as_ref().and_then(|apart| apart.view(address));
+        Ok(view.unwrap_or_else(|| std::ptr::with_exposed_provenance_mut(address as usize)))
     }
 }
 

@@ -10,6 +10,7 @@
 //! ([`SessionError`]); nothing panics. Every message but `kdclInfo` and its like names its objects by ids that the
 //! program's side chose, so the frames that made what is alive, run again, make it again under the same ids.
 
+mod apart;
 mod arguments;
 mod contents;
 mod data;

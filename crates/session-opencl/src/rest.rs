@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use katydid_image::{Session as SessionPart, Sink, Source};
-use katydid_keep::{CaptureOptions, Control, Failure, Kept, Orders, Progress, RestError, Restored, Taken};
+use katydid_keep::{Ahead, CaptureOptions, Control, Failure, Kept, Orders, Progress, RestError, Restored, Taken};
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
 use katydid_transport::{Switch, WorkerLink};
 use katydid_wire::opencl::KIND_SHIFT;
@@ -95,7 +95,18 @@ impl Kept for Session {
     }
 
     fn synchronize(&mut self) -> Result<(), RestError> {
+        // Before the program is dumped, which would have to take these along.
+        self.part_from_program();
         Ok(())
+    }
+
+    fn look_ahead(&mut self, _: bool) -> Option<Box<dyn Ahead>> {
+        self.get_ready()
+    }
+
+    fn tidy(&mut self) -> bool {
+        self.ready.clear();
+        true
     }
 
     fn note_frames(&mut self, frames: u64) {

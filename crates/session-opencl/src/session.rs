@@ -14,6 +14,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::message_name;
 use katydid_wire::opencl::{id, kind};
 
+use crate::apart::Ready;
 use crate::devices;
 use crate::dispatch::dispatch;
 use crate::driver::Platform;
@@ -86,8 +87,12 @@ pub struct Session {
     pub(crate) lies_in_host: HashSet<u32>,
     /// Those that the driver maps there, whether or not they lie there.
     pub(crate) mapped_in_host: HashSet<u32>,
+    /// Those that lay there before this worker came: which of their parts the program has mapped is not known.
+    pub(crate) was_in_host: HashSet<u32>,
     /// Their regions that are mapped in the driver, by object and address: how often.
     pub(crate) host_maps: HashMap<(u32, u64), u32>,
+    /// Pages for those that a snapshot is to part from the program.
+    pub(crate) ready: Arc<Ready>,
     /// Pipes that were arguments of kernels, and so may have something in them.
     pub(crate) given_pipes: HashSet<u32>,
     pub(crate) looking: Looking,
@@ -149,7 +154,9 @@ impl Session {
             host: None,
             lies_in_host: HashSet::new(),
             mapped_in_host: HashSet::new(),
+            was_in_host: HashSet::new(),
             host_maps: HashMap::new(),
+            ready: Arc::default(),
             given_pipes: HashSet::new(),
             looking: Looking::default(),
             executors: Executors::default(),

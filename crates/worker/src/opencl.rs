@@ -12,7 +12,7 @@ use std::sync::Arc;
 use katydid_arena::{choose_pinned, pinned_at};
 use katydid_image::Session as Part;
 use katydid_keep::Capture;
-use katydid_session_opencl::driver::{self, DriverError, Platform};
+use katydid_session_opencl::driver::{self, DriverError, Opened, Platform};
 pub(crate) use katydid_session_opencl::is_kept_in;
 use katydid_session_opencl::{HostMemory, QUOTA, Session, SessionError, Usage, host_base};
 use katydid_transport::{AcceptError, Pending};
@@ -69,11 +69,16 @@ pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, co
     }
 }
 
-/// The machine's OpenCL drivers, in place of the CUDA driver.
+/// The machine's OpenCL drivers, in place of the CUDA driver. Of those that do not work beside others the log says why.
 fn open(warm: &Warm) -> Result<Vec<Platform>, DriverError> {
     give_back(warm);
     layout::unsettle();
-    driver::open().map(|opened| opened.platforms)
+    let Opened { platforms, tried } = driver::open()?;
+    // What nobody has named may be missing: a machine need not have every driver that is known.
+    for reason in tried.iter().filter(|_| driver::is_chosen()) {
+        Log::early().line(format_args!("an OpenCL driver is left out: {reason}"));
+    }
+    Ok(platforms)
 }
 
 /// The CUDA driver's hold of its devices. A failure leaves the device's memory taken, and nothing else.

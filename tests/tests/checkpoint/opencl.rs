@@ -23,13 +23,14 @@ const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
 
 /// What a worker is told to do otherwise than it would, and programs for it: to make its copies elsewhere while a program stands
 /// still (left to itself, it has a child keep those of PoCL); to map as with a device that is no processor, or as after a
-/// restore; to have the driver know the staging area.
-const OTHERWISE: [(&str, &str, &str); 6] = [
+/// restore; to leave memory for the host in the dump of the program; to have the driver know the staging area.
+const OTHERWISE: [(&str, &str, &str); 7] = [
     ("aside_in_device", "KATYDID_OPENCL_ASIDE=device", "kept_objects"),
     ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_objects"),
     ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_svm"),
     ("maps_copy", "KATYDID_OPENCL_MAPS=copy", "kept_copies"),
     ("maps_of_the_driver", "KATYDID_OPENCL_MAPS=driver", "kept_copies"),
+    ("nothing_is_apart", "KATYDID_OPENCL_APART=off", "kept_apart"),
     ("staging_is_known", "KATYDID_OPENCL_STAGING=pinned", "kept_copies"),
 ];
 
@@ -43,10 +44,11 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 6] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 7] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
+    ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], Takes::Pocl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
     ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], Takes::Opencl),
@@ -151,10 +153,36 @@ fn opencl_moves(places: &Places, way: &str) -> Result<()> {
 /// that when the session comes back.
 fn buffers_move(places: &Places, way: &str) -> Result<()> {
     const COPIES: &str = "kept_copies";
-    let stage = Stage::with_opencl(places, way, &[])?;
+    let stage = Stage::with_opencl(places, way, &[("KATYDID_OPENCL_APART", "off")])?;
     let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way)
+}
+
+/// Contents of a buffer that the program has not mapped are the session's, and a second checkpoint adds what has changed of them;
+/// with that way off, the program's dump has them.
+fn not_in_the_dump(places: &Places, way: &str) -> Result<()> {
+    const LARGE: u64 = 16 << 20;
+    let arguments: &[&str] = &["16", "10", "0", "host"];
+    for (is_apart, further) in [(true, &[][..]), (false, &[("KATYDID_OPENCL_APART", "off")])] {
+        let stage = Stage::with_opencl(places, way, further)?;
+        let undisturbed = stage.start_opencl("plain", "kept_large", &Plan { arguments, ..Plan::default() })?;
+        let right = undisturbed.finish(LIMIT)?.text();
+        let mut job =
+            stage.start_opencl("host", "kept_large", &Plan { arguments, points: &[40, 50], ..Plan::default() })?;
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        let first = stage.checkpoint(&job, "image", &["--leave-running"])?;
+        ensure!((first.files < LARGE) == is_apart, "with parts {is_apart}: {first:?}");
+        ensure!(job.holds_itself()?, "the job ended before its second point");
+        let second = stage.checkpoint(&job, "image", &[])?;
+        ensure!((second.files < LARGE) == is_apart && second.added < LARGE / 2, "with parts {is_apart}: {second:?}");
+        was_stopped(job)?;
+        let outcome = stage.restore("host", "image", &[])?.finish(LIMIT)?;
+        let is_right = outcome.text().contains("all: ") && right.ends_with(&outcome.text());
+        ensure!(outcome.status.success() && is_right, "{}", said(&outcome));
+        stage.is_clean()?;
+    }
+    Ok(())
 }
 
 /// Devices are chosen by names and numbers, at migrations and at a restore.

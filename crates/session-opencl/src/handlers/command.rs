@@ -72,6 +72,15 @@ impl Command {
         Ok(held)
     }
 
+    /// The frame at hand waits for this event of the command's, and nothing else: the main loop may look whether it has come.
+    pub(super) fn look(&self, session: &mut Session, event: &HeldEvent) -> Result<(), Fault> {
+        if session.may_look() {
+            driver!(self.api(), clFlush(self.queue.handle));
+            session.look_at(vec![HeldEvent::retain(event.handle(), self.api())?]);
+        }
+        Ok(())
+    }
+
     fn bind(&self, session: &Session, handle: cl_event) -> Result<(), Fault> {
         if self.event == 0 {
             return Ok(());

@@ -49,6 +49,7 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             session.on_shelf.remove(&message.object);
             session.lies_in_host.remove(&message.object);
             session.mapped_in_host.remove(&message.object);
+            session.was_in_host.remove(&message.object);
             session.given_pipes.remove(&message.object);
             session.host_maps.retain(|(memory, _), _| *memory != message.object);
             session.shared.usage.sub_memory(session.counted.remove(&message.object).unwrap_or(0));

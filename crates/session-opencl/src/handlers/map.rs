@@ -91,6 +91,7 @@ pub(crate) fn kdclMap(
             driver!(api, clEnqueueReadBuffer(queue, memory.handle, 0, *offset, *size, *place, count, list, event))
         })?;
     }
+    session.count_map(message.address, true);
     Ok(message::kdclMapReply {})
 }
 
@@ -120,10 +121,18 @@ pub(crate) fn kdclUnmap(
     } else {
         region.mark(session)?;
     }
+    session.count_map(message.address, false);
     Ok(message::kdclUnmapReply {})
 }
 
 impl Session {
+    /// Counts maps of what is not the driver's memory, where that matters.
+    fn count_map(&self, address: u64, is_mapped: bool) {
+        if let Some(host) = &self.host {
+            host.count_map(address, is_mapped);
+        }
+    }
+
     /// One map fewer of this region; false if the driver has none.
     fn forget_map(&mut self, memory: u32, address: u64) -> bool {
         let Some(count) = self.host_maps.get_mut(&(memory, address)) else { return false };

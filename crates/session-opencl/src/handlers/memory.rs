@@ -48,6 +48,9 @@ impl Session {
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
         host.place(message.place, message.size)?;
+        if host.is_apart(message.place) {
+            return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
+        }
         // One whose contents an image has was none of processors', and stays as it was.
         let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
         let lies_there = self.is_of_processors(message.context) && maps() == Maps::Lie && !had_own;
@@ -117,6 +120,9 @@ pub(crate) fn kdclBuffer(
         session.mapped_in_host.insert(message.memory);
         if session.is_of_processors(message.context) && maps() == Maps::Lie {
             session.lies_in_host.insert(message.memory);
+            if session.replay.is_on {
+                session.was_in_host.insert(message.memory);
+            }
         }
     }
     let object = Object { handle, api, size: message.size };

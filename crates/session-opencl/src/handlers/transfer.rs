@@ -95,6 +95,19 @@ impl Transfer {
             command.run_held(session, |count, list, event| self.enqueue(command, place, true, (count, list, event)))?;
         Ok((target, event))
     }
+
+    /// Enqueues a write of what is at `place`, which `kept` keeps there until the command has ended.
+    fn enqueue_write(
+        &self,
+        session: &Session,
+        command: &Command,
+        place: *mut void,
+        kept: Box<dyn Send>,
+    ) -> Result<message::kdclWriteReply, Fault> {
+        let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
+        keep_until(&command.run_held(session, waits)?, kept);
+        Ok(message::kdclWriteReply {})
+    }
 }
 
 /// The origin of an extent as drivers read it: four numbers of an image that has levels.
@@ -128,10 +141,7 @@ pub(crate) fn kdclWrite(
     }
     let bytes = bytes.into_owned();
     let place = bytes.as_ptr().cast_mut().cast();
-    let event = command
-        .run_held(session, |count, list, event| transfer.enqueue(&command, place, false, (count, list, event)))?;
-    keep_until(&event, Box::new(bytes));
-    Ok(message::kdclWriteReply {})
+    transfer.enqueue_write(session, &command, place, Box::new(bytes))
 }
 
 /// A write whose bytes are in a piece of the staging area, which the program has back however it ends.
@@ -146,10 +156,7 @@ fn write_piece(
     let (command, transfer) = read?;
     let place = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
     session.passes(queue, transfer.bytes);
-    let event = command
-        .run_held(session, |count, list, event| transfer.enqueue(&command, place, false, (count, list, event)))?;
-    keep_until(&event, Box::new(held));
-    Ok(message::kdclWriteReply {})
+    transfer.enqueue_write(session, &command, place, Box::new(held))
 }
 
 /// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
@@ -165,10 +172,7 @@ fn write_from_host(
     let held = host.hold(word).ok_or_else(bad)?;
     let (command, transfer) = read?;
     let place = host.place(address, transfer.bytes)?;
-    let event = command
-        .run_held(session, |count, list, event| transfer.enqueue(&command, place, false, (count, list, event)))?;
-    keep_until(&event, Box::new(held));
-    Ok(message::kdclWriteReply {})
+    transfer.enqueue_write(session, &command, place, Box::new(held))
 }
 
 /// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, or an address
@@ -227,10 +231,7 @@ pub(crate) fn kdclReadNow(
         return Err(Code::INVALID_VALUE.into());
     }
     let (target, event) = transfer.enqueue_read(session, &command)?;
-    if session.may_look() {
-        driver!(command.api(), clFlush(command.queue.handle));
-        session.look_at(vec![HeldEvent::retain(event.handle(), command.api())?]);
-    }
+    command.look(session, &event)?;
     Ok(Box::new(move |_| {
         event.wait()?;
         let data = target.copy(0, target.len() as u32).unwrap_or_default();
@@ -258,10 +259,7 @@ pub(crate) fn kdclShelf(
     let (byte, is_read) = (target.pointer(), message.way == 0);
     let event =
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
-    if session.may_look() {
-        driver!(command.api(), clFlush(command.queue.handle));
-        session.look_at(vec![HeldEvent::retain(event.handle(), command.api())?]);
-    }
+    command.look(session, &event)?;
     Ok(Box::new(move |_| {
         let outcome = event.wait();
         // The driver has done with it.
