@@ -43,7 +43,8 @@ static int process(void (*part)()) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        alarm(60);
+        // Contexts of a driver take long to make where many programs do so at once.
+        alarm(240);
         part();
         exit(failures == 0 ? 0 : 1);
     }

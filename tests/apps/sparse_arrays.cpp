@@ -204,6 +204,11 @@ static void refusals() {
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemMapArrayAsync(&wrong, 1, 0));
     wrong = right, wrong.deviceBitMask = 0;
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemMapArrayAsync(&wrong, 1, 0));
+    // Nor has a pool of tiles addresses.
+    CUdeviceptr place;
+    OK(cuMemAddressReserve(&place, POOL, 0, 0, 0));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemMap(place, POOL, 0, tiles, 0));
+    OK(cuMemAddressFree(place, POOL));
     OK(cuMemMapArrayAsync(&right, 1, 0));
     OK(cuCtxSynchronize());
     OK(cuArrayDestroy(sparse));

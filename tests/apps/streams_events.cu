@@ -1,6 +1,9 @@
 // Several streams with asynchronous copies, and events that order work across them.
 #include "check.h"
 
+#include <atomic>
+#include <thread>
+
 constexpr int STREAMS = 4;
 constexpr int N = 20000;
 
@@ -101,6 +104,44 @@ static void event_times() {
     printf("events measure time, and say when they cannot\n");
 }
 
+static void hold(void *opened) {
+    while (!static_cast<std::atomic<bool> *>(opened)->load()) std::this_thread::yield();
+}
+
+// An event that is done is done however often it is asked, and is not once it is recorded again, by a call or by a graph.
+static void asked_again() {
+    cudaStream_t stream, other;
+    cudaEvent_t event;
+    cudaGraph_t graph;
+    cudaGraphExec_t launched;
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    OK(cudaEventRecordWithFlags(event, stream, cudaEventRecordExternal));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&launched, graph, 0));
+    for (int round = 0; round < 20; round++) {
+        std::atomic<bool> opened(false);
+        for (int again = 0; again < 3; again++) EXPECT(cudaSuccess, cudaEventQuery(event));
+        for (int again = 0; again < 3; again++) EXPECT(cudaSuccess, cudaEventSynchronize(event));
+        OK(cudaLaunchHostFunc(stream, hold, &opened));
+        EXPECT(cudaSuccess, cudaEventQuery(event));
+        OK(round % 2 ? cudaGraphLaunch(launched, stream) : cudaEventRecord(event, stream));
+        for (int again = 0; again < 3; again++) EXPECT(cudaErrorNotReady, cudaEventQuery(event));
+        EXPECT(cudaSuccess, cudaStreamQuery(other));
+        EXPECT(cudaErrorNotReady, cudaEventQuery(event));
+        opened = true;
+        OK(cudaEventSynchronize(event));
+    }
+    OK(cudaGraphExecDestroy(launched));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaEventDestroy(event));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaStreamDestroy(other));
+    printf("an event is done until it is recorded again\n");
+}
+
 static void properties_of_streams() {
     int least, greatest, priority = 99;
     unsigned flags = 99;
@@ -143,6 +184,7 @@ int main() {
     independent_streams();
     chain_across_streams();
     event_times();
+    asked_again();
     properties_of_streams();
     legacy_default_stream();
     OK(cudaDeviceSynchronize());

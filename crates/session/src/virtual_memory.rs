@@ -14,13 +14,23 @@ use crate::fault::{Fault, SessionError};
 /// Ids beyond this are refused whatever came before.
 const MOST: u32 = 1 << 24;
 
+/// What a block is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Memory of a device.
+    Device,
+    /// The same as a pool of tiles: arrays are mapped to it, addresses never.
+    Tiles,
+    /// Memory of the host, which is not charged to the session.
+    Host,
+}
+
 /// A block of memory of a device, or of the host.
 #[derive(Debug)]
 struct Block {
     handle: CUmemGenericAllocationHandle,
     size: u64,
-    /// The host's is not charged to the session.
-    is_on_host: bool,
+    memory: Memory,
     /// Mappings of it, or of parts of it.
     mappings: u32,
     /// The program gave its handle back: the block lives by its mappings alone.
@@ -72,23 +82,18 @@ impl VirtualMemory {
     }
 
     /// Notes a block that the driver made.
-    pub(crate) fn add(&mut self, id: u32, handle: CUmemGenericAllocationHandle, size: u64) {
-        self.blocks.insert(id, Block { handle, size, is_on_host: false, mappings: 0, released: false });
+    pub(crate) fn add(&mut self, id: u32, handle: CUmemGenericAllocationHandle, size: u64, memory: Memory) {
+        self.blocks.insert(id, Block { handle, size, memory, mappings: 0, released: false });
     }
 
-    /// Notes a block in memory of the host.
-    pub(crate) fn add_on_host(&mut self, id: u32, handle: CUmemGenericAllocationHandle, size: u64) {
-        self.blocks.insert(id, Block { handle, size, is_on_host: true, mappings: 0, released: false });
-    }
-
-    /// A block in memory of the host, if there is any.
-    pub(crate) fn on_host(&self) -> Option<u32> {
-        self.blocks.iter().find(|(_, block)| block.is_on_host).map(|(id, _)| *id)
+    /// A block of such memory, if there is any.
+    pub(crate) fn any_of(&self, memory: Memory) -> Option<u32> {
+        self.blocks.iter().find(|(_, block)| block.memory == memory).map(|(id, _)| *id)
     }
 
     /// Notes what the driver lets the host's processors do with whole mappings: of the host's blocks alone.
     pub(crate) fn set_open(&mut self, address: u64, size: u64, is_open: bool) {
-        let is_on_host = |id: &u32| self.blocks.get(id).is_some_and(|block| block.is_on_host);
+        let is_on_host = |id: &u32| self.blocks.get(id).is_some_and(|block| block.memory == Memory::Host);
         let inside = |at: u64| at >= address && at - address < size;
         for (start, length, id) in self.mapped.iter() {
             if !inside(start) || !is_on_host(id) {
@@ -197,7 +202,7 @@ impl VirtualMemory {
     fn drop_unused(&mut self, id: u32) -> u64 {
         let unused = self.blocks.get(&id).is_some_and(|block| block.released && block.mappings == 0);
         let gone = unused.then(|| self.blocks.remove(&id)).flatten();
-        gone.filter(|block| !block.is_on_host).map_or(0, |block| block.size)
+        gone.filter(|block| block.memory != Memory::Host).map_or(0, |block| block.size)
     }
 }
 
@@ -211,7 +216,7 @@ mod tests {
     fn made() -> VirtualMemory {
         let mut books = VirtualMemory::default();
         assert!(books.reserve(START, 4 * GRANULE));
-        books.add(7, 0x70, 2 * GRANULE);
+        books.add(7, 0x70, 2 * GRANULE, Memory::Device);
         books.map(START, GRANULE, 7);
         books.map(START + GRANULE, GRANULE, 7);
         books
@@ -249,16 +254,16 @@ mod tests {
     #[test]
     fn memory_of_the_host_is_open_where_that_was_granted_and_costs_nothing() {
         let mut books = made();
-        books.add_on_host(8, 0x80, GRANULE);
+        books.add(8, 0x80, GRANULE, Memory::Host);
         books.map(START + 2 * GRANULE, GRANULE, 8);
         books.set_open(START, 4 * GRANULE, true);
         assert!(books.is_open(START + 2 * GRANULE + 8, GRANULE - 8) && !books.is_open(START, 8));
-        assert!(!books.is_open(START + 3 * GRANULE - 8, 9) && books.on_host() == Some(8));
+        assert!(!books.is_open(START + 3 * GRANULE - 8, 9) && books.any_of(Memory::Host) == Some(8));
         books.set_open(START + 2 * GRANULE, GRANULE, false);
         assert!(!books.is_open(START + 2 * GRANULE, 8));
         books.set_open(START + 2 * GRANULE, GRANULE, true);
         assert_eq!((books.release(8), books.unmap(START + 2 * GRANULE, GRANULE).unwrap()), (0, 0));
-        assert!(!books.is_open(START + 2 * GRANULE, 8) && books.on_host().is_none());
+        assert!(!books.is_open(START + 2 * GRANULE, 8) && books.any_of(Memory::Host).is_none());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use katydid_cuda_sys::CUresult;
 
 use crate::border::Outcome;
 use crate::context::Context;
+use crate::current;
 use crate::graphs::capture;
 use crate::job::Job;
 use crate::space::Access;
@@ -60,7 +61,9 @@ pub(crate) fn copy(stream: &Arc<Stream>, to: (Side, u64), from: (Side, u64), siz
     if size == 0 || (when == When::Later && capture::copy(stream, to, from, size)?) {
         return Ok(());
     }
-    let (context, size) = (stream.context()?, size as u64);
+    // What is mapped is reached, or not, by the device of the caller's context, whatever stream it names (seen on two H200,
+    // driver 580).
+    let (context, size) = (current::usable().or_else(|_| stream.context())?, size as u64);
     let target = to.0.span(&context, to.1, size, Access::ReadWrite)?;
     let source = from.0.span(&context, from.1, size, Access::Read)?;
     between(stream, target, source, when)

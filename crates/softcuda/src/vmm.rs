@@ -74,9 +74,12 @@ pub(crate) fn unreserve(start: u64, size: u64) -> Outcome {
     Ok(())
 }
 
-/// `cuMemMap`: `size` bytes of a block from `offset` on.
+/// `cuMemMap`: `size` bytes of a block from `offset` on. A pool of tiles has no addresses (seen on an H200, driver 580).
 pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     let block = physical::get(handle)?;
+    if block.is_tiles {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let inside = offset.checked_add(size).is_some_and(|end| end <= block.size);
     let multiples = [start, size, offset].iter().all(|number| number.is_multiple_of(GRANULARITY));
     if size == 0 || !inside || !multiples {

@@ -22,6 +22,7 @@ use crate::ask::ask;
 use crate::fault::Fault;
 use crate::session::Session;
 use crate::shares::{Loans, Subject, block_of, descriptor};
+use crate::virtual_memory::Memory;
 
 /// Lends a block of the program's, or the pieces of an arena that hold a range.
 pub(crate) fn kdMemoryLend(
@@ -140,7 +141,7 @@ pub(crate) fn kdMemoryBorrow(
         // SAFETY: taken just now, and nobody knows it.
         let _ = unsafe { driver.cuMemRelease(block) };
     })?;
-    session.virtual_memory.add(message.memory, block, size);
+    session.virtual_memory.add(message.memory, block, size, Memory::Device);
     session.device.charge(size);
     session.shares.keep_block(message.memory, borrowed.lease);
     session.shared.usage.set_device_memory(session.device.held());

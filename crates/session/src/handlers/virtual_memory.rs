@@ -21,6 +21,10 @@ use crate::ask::ask;
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
 use crate::shares::{FILE_DESCRIPTOR, Subject};
+use crate::virtual_memory::Memory;
+
+/// `CU_MEM_CREATE_USAGE_TILE_POOL`.
+const TILE_POOL: u16 = 1;
 
 /// Pieces that a driver may have in stock: at 32 MiB each, a gibibyte, which is more than was seen.
 const MOST_ELSEWHERE: usize = 32;
@@ -94,8 +98,8 @@ pub(crate) fn kdMemoryCreate(
     session.virtual_memory.check_new(message.memory)?;
     let wish = properties(session, message.properties, "kdMemoryCreate")?;
     let (driver, size) = (Arc::clone(&session.shared.driver), message.size as usize);
-    let is_on_host = is_host(wish.location);
-    if !is_on_host && message.size > session.device.left() {
+    let memory = memory_of(&wish);
+    if memory != Memory::Host && message.size > session.device.left() {
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
     }
     // SAFETY: `wish` and the output outlive the call.
@@ -105,14 +109,23 @@ pub(crate) fn kdMemoryCreate(
         Err(CUresult::ERROR_OUT_OF_MEMORY) if session.make_way()? => make(),
         made => made,
     }?;
-    if is_on_host {
-        session.virtual_memory.add_on_host(message.memory, handle, message.size);
-        return done(kdMemoryCreateReply {});
+    session.virtual_memory.add(message.memory, handle, message.size, memory);
+    if memory != Memory::Host {
+        session.device.charge(message.size);
+        session.shared.usage.set_device_memory(session.device.held());
     }
-    session.virtual_memory.add(message.memory, handle, message.size);
-    session.device.charge(message.size);
-    session.shared.usage.set_device_memory(session.device.held());
     done(kdMemoryCreateReply {})
+}
+
+/// What a block with these properties is made of: the driver does not tell later what one is used for.
+fn memory_of(wish: &CUmemAllocationProp) -> Memory {
+    if is_host(wish.location) {
+        Memory::Host
+    } else if wish.usage & TILE_POOL != 0 {
+        Memory::Tiles
+    } else {
+        Memory::Device
+    }
 }
 
 /// Gives a handle back; the memory goes with the last mapping.

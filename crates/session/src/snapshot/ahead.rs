@@ -25,7 +25,7 @@ use super::capture::{free, hash_pieces, room_to_hash};
 use super::carrier::Carrier;
 use super::error::{SnapshotError, refused};
 use super::hash::Hash;
-use super::lift::{Lift, Load};
+use super::lift::{Buffers, Lift, Load};
 use super::scratch::Scratch;
 use super::{Behind, Known, Names};
 use crate::session::Session;
@@ -48,6 +48,8 @@ pub(super) struct Ready {
     pub(super) names: Names,
     /// What was used to bring it there: the program's memory at addresses of ours, and where hashes were computed.
     used: Vec<Scratch>,
+    /// Host memory that is registered, not in use.
+    buffers: Vec<Buffers>,
 }
 
 impl Aside {
@@ -62,7 +64,7 @@ impl Aside {
 
     /// Gives memory back; false when it holds none. The GPU had better be at rest.
     pub(super) fn clear(&self) -> bool {
-        let ready = self.take();
+        let ready = std::mem::take(&mut *self.lock());
         ready.spare.is_some() || !ready.used.is_empty()
     }
 
@@ -75,6 +77,18 @@ impl Aside {
         }
     }
 
+    /// Registered memory of so many chunks, if there is some.
+    pub(super) fn lend(&self, count: usize) -> Option<Buffers> {
+        let mut ready = self.lock();
+        let fitting = ready.buffers.iter().position(|buffers| buffers.count() >= count)?;
+        Some(ready.buffers.swap_remove(fitting))
+    }
+
+    /// Takes registered memory, for whoever wants some next.
+    pub(super) fn keep_buffers(&self, buffers: Buffers) {
+        self.lock().buffers.push(buffers);
+    }
+
     /// Whether there is nothing to give back.
     pub(super) fn is_empty(&self) -> bool {
         let ready = self.lock();
@@ -83,7 +97,10 @@ impl Aside {
 
     /// Hands everything to a snapshot, which is taken while the GPU is at rest.
     pub(super) fn take(&self) -> Ready {
-        std::mem::take(&mut *self.lock())
+        let mut ready = self.lock();
+        // The snapshot wants it too, and gives it back.
+        let buffers = std::mem::take(&mut ready.buffers);
+        std::mem::replace(&mut *ready, Ready { buffers, ..Ready::default() })
     }
 }
 
@@ -208,7 +225,8 @@ impl Ahead {
             }
         }
         let progress = Progress::default();
-        let lift = Lift { driver: &self.driver, carrier: Some(&self.carrier), progress: &progress };
+        let aside = Some(&self.aside);
+        let lift = Lift { driver: &self.driver, carrier: Some(&self.carrier), progress: &progress, aside };
         for batch in wanted.chunks(BATCH) {
             if began.elapsed() > LONGEST {
                 break;

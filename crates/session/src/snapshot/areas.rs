@@ -35,6 +35,7 @@ use crate::ask::ask;
 use crate::device_memory::access;
 use crate::journal::Kind;
 use crate::session::Session;
+use crate::virtual_memory::Memory;
 
 /// Kind of the areas that are host pages.
 pub(super) const PINNED: &str = "pinned";
@@ -155,8 +156,11 @@ impl Finder<'_> {
 
     /// Blocks are read where they are mapped as a whole, else through a mapping of our own.
     fn blocks(&mut self, session: &Session) -> Result<(), SnapshotError> {
-        if let Some(block) = session.virtual_memory.on_host() {
+        if let Some(block) = session.virtual_memory.any_of(Memory::Host) {
             return Err(SnapshotError::HostBlock { block });
+        }
+        if let Some(block) = session.virtual_memory.any_of(Memory::Tiles) {
+            return Err(SnapshotError::TilePool { block });
         }
         let driver = Arc::clone(&self.driver);
         let mappings: Vec<_> = session.virtual_memory.mappings().collect();

@@ -18,7 +18,7 @@ use katydid_keep::{CaptureOptions, Progress};
 
 use super::ahead::{Aside, Ready};
 use super::area::{Area, Other, Place, Way};
-use super::areas::{Areas, Wanted, areas};
+use super::areas::{Areas, Entered, Wanted, areas};
 use super::carrier::Carrier;
 use super::contexts::Contexts;
 use super::error::{SnapshotError, refused};
@@ -112,7 +112,9 @@ impl Session {
         let areas = areas(self, &contexts, Wanted { shared_pages: options.device_only })?;
         let (driver, carrier) = (Arc::clone(&self.shared.driver), self.snapshots.carrier().cloned());
         let ready = self.snapshots.aside.take();
-        let mut work = Work { driver: &driver, carrier: carrier.as_ref(), areas: &areas, pieces: pieces(&areas) };
+        let aside = self.snapshots.aside.clone();
+        let pieces = pieces(&areas);
+        let mut work = Work { driver: &driver, carrier: carrier.as_ref(), areas: &areas, aside: &aside, pieces };
         work.pass_over_untouched(sink)?;
         let known = if options.full { Known::default() } else { self.snapshots.known.clone() };
         work.recognise(&known, &ready, sink)?;
@@ -127,7 +129,6 @@ impl Session {
         let regions = areas.all.into_iter().map(|area| area.region).collect();
         let behind = self.snapshots.begin(spare.as_ref().map_or(0, Scratch::size));
         let known = self.snapshots.known.clone();
-        let aside = self.snapshots.aside.clone();
         Ok(Captured {
             driver,
             carrier,
@@ -224,6 +225,7 @@ struct Work<'a> {
     driver: &'a Arc<Driver>,
     carrier: Option<&'a Carrier>,
     areas: &'a Areas,
+    aside: &'a Aside,
     pieces: Vec<Piece>,
 }
 
@@ -332,6 +334,8 @@ impl<'a> Work<'a> {
     /// Has all copies to spare memory made, neighbours at once, and waits for them.
     fn run_copies(&mut self, carrier: &Carrier) -> Result<(), SnapshotError> {
         let stream = carrier.streams[0];
+        // Looking through memory ended in a context of any device, which may not reach that of this one.
+        Entered(carrier.context).enter(self.driver)?;
         let mut first = 0;
         while first < self.pieces.len() {
             let (count, length) = self.run_at(first);
@@ -380,7 +384,8 @@ impl<'a> Work<'a> {
             Load { area: self.area(&self.pieces[*index]), offset, length }
         };
         let loads: Vec<Load<'_>> = now.iter().map(load).collect();
-        let names = Lift { driver: self.driver, carrier: self.carrier, progress }.out(&loads, sink)?;
+        let (driver, carrier, aside) = (self.driver, self.carrier, Some(self.aside));
+        let names = Lift { driver, carrier, progress, aside }.out(&loads, sink)?;
         for (index, name) in now.into_iter().zip(names) {
             self.pieces[index].name = Some(name);
         }
@@ -448,7 +453,8 @@ impl Captured {
         };
         let loads: Vec<Load<'_>> = behind.iter().map(load).collect();
         let names =
-            Lift { driver: &self.driver, carrier: Some(carrier), progress: &self.progress }.out(&loads, sink)?;
+            Lift { driver: &self.driver, carrier: Some(carrier), progress: &self.progress, aside: Some(&self.aside) }
+                .out(&loads, sink)?;
         for (index, name) in behind.into_iter().zip(names) {
             self.pieces[index].name = Some(name);
         }

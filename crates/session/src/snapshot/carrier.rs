@@ -45,8 +45,9 @@ impl Carrier {
         }
         let kernel = seed.map(|seed| HashKernel::load(driver, seed)).transpose()?;
         if let Some(kernel) = &kernel {
-            // Drivers load code when it is first used, which takes memory as well.
-            kernel.warm(driver, streams[0])?;
+            // Drivers load code when it is first used, which takes memory as well. Not in a stream of ours: each that was used
+            // once costs every kernel of a graph 20 ns and more for as long as it lives (H200).
+            kernel.warm(driver, CUstream::NULL)?;
         }
         Ok(Self { device, context, streams, kernel })
     }

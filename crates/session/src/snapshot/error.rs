@@ -81,6 +81,15 @@ pub enum SnapshotError {
         /// The program's number of it.
         block: u32,
     },
+    /// A block for sparse arrays alone.
+    #[error(
+        "block {block} of `cuMemCreate` cannot be kept: it is a pool of tiles, which has no addresses: give it back, \
+         and the arrays that are mapped to it, before a checkpoint"
+    )]
+    TilePool {
+        /// The program's number of it.
+        block: u32,
+    },
     /// Somebody gave the snapshot up.
     #[error("given up on request")]
     Cancelled,

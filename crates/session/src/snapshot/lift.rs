@@ -2,9 +2,14 @@
 //!
 //! While one chunk is on the link, the thread hashes and writes the other, or reads it: nobody waits for the link as long
 //! as the processors have work. What all of them hold is bounded: [`HALVES`] times [`MOST_THREADS`] chunks.
+//!
+//! Registered memory is not given back when a snapshot is written, but stays for the next one: a driver that takes it back
+//! waits for every stream and lets nobody in meanwhile, so that a program would stand still for ever whose stream waits for a
+//! function which waits for its next call.
 
 #![expect(unsafe_code, reason = "calls the driver, and lends registered memory to the image")]
 
+use std::fmt;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,14 +22,20 @@ use katydid_keep::Progress;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::Names;
+use super::ahead::Aside;
 use super::area::{Area, CHUNK, Other, Place, Way};
 use super::carrier::Carrier;
 use super::error::{SnapshotError, refused};
 
 /// Threads at most; with fewer processors, fewer.
 const MOST_THREADS: usize = 16;
-/// Where registered memory is asked for: it must not move what the driver maps (`worker/src/layout.rs`).
+/// Where registered memory is asked for, each at a place of its own: it must not move what the driver maps
+/// (`worker/src/layout.rs`).
 const PLACE: usize = 0x4b00_0000_0000;
+/// Bytes between two places, as many as one can have.
+const APART: usize = MOST_THREADS * HALVES * CHUNK as usize;
+/// Places; then they begin anew.
+const PLACES: usize = 256;
 /// Chunks a thread.
 const HALVES: usize = 2;
 
@@ -41,6 +52,8 @@ pub(super) struct Lift<'a> {
     pub(super) driver: &'a Arc<Driver>,
     pub(super) carrier: Option<&'a Carrier>,
     pub(super) progress: &'a Progress,
+    /// Has registered memory, and gets it back; without, it goes at the end, for which the GPU had better be at rest.
+    pub(super) aside: Option<&'a Aside>,
 }
 
 impl Lift<'_> {
@@ -98,8 +111,8 @@ impl Lift<'_> {
     fn each(&self, loads: &[Load<'_>], begin: &Step<'_>, end: &Step<'_>) -> Result<(), SnapshotError> {
         let Some(first) = loads.first() else { return Ok(()) };
         let count = threads().min(loads.len());
-        enter(self.driver, first.area.context)?;
-        let buffers = Buffers::make(self.driver, count * HALVES)?;
+        enter(self.driver, self.carrier.map_or(first.area.context, |carrier| carrier.context))?;
+        let buffers = self.buffers(count * HALVES)?;
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
         let run = |number: usize| {
             let half = |half: usize| Half {
@@ -146,8 +159,19 @@ impl Lift<'_> {
             run(0);
             Ok(())
         });
+        if let Some(aside) = self.aside {
+            aside.keep_buffers(buffers);
+        }
         spawned.map_err(|source| SnapshotError::System { what: "start a thread", source })?;
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Memory of so many chunks: what lies ready, or new one.
+    fn buffers(&self, count: usize) -> Result<Buffers, SnapshotError> {
+        match self.aside.and_then(|aside| aside.lend(count)) {
+            Some(ready) => Ok(ready),
+            None => Buffers::make(self.driver, count),
+        }
     }
 }
 
@@ -240,19 +264,29 @@ impl Drop for Half<'_> {
 
 /// Host memory of so many chunks, registered with the driver. One that will not register it copies through memory of
 /// its own, at a lower speed.
-struct Buffers {
+pub(super) struct Buffers {
     driver: Arc<Driver>,
     start: u64,
     size: usize,
     is_registered: bool,
 }
 
+impl fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffers").field("start", &self.start).field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+/// The place after the last one.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
 impl Buffers {
     fn make(driver: &Arc<Driver>, count: usize) -> Result<Self, SnapshotError> {
         let size = count * CHUNK as usize;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let place = PLACE + NEXT.fetch_add(1, Ordering::Relaxed) % PLACES * APART;
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let start = unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(PLACE), size, access, flags) };
+        let start = unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(place), size, access, flags) };
         let start = start.map_err(|source| SnapshotError::System { what: "map memory", source: source.into() })?;
         // SAFETY: mapped above, and until this value is dropped.
         let status = unsafe { driver.cuMemHostRegister_v2(start, size, host_register_flags::PORTABLE) };
@@ -262,6 +296,11 @@ impl Buffers {
 
     fn chunk(&self, number: usize) -> u64 {
         self.start + number as u64 * CHUNK
+    }
+
+    /// How many it is.
+    pub(super) fn count(&self) -> usize {
+        self.size / CHUNK as usize
     }
 }
 
@@ -274,5 +313,31 @@ impl Drop for Buffers {
         }
         // SAFETY: mapped by `make`, and nobody has its addresses any more.
         let _ = unsafe { munmap(start, self.size) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::soft;
+
+    #[test]
+    fn registered_memory_stays_for_the_next_until_all_is_given_back() {
+        let (driver, _turn) = soft::driver();
+        let aside = Aside::default();
+        let keep = |count| aside.keep_buffers(Buffers::make(&driver, count).unwrap());
+        keep(2);
+        keep(5);
+        assert!(aside.is_empty(), "nothing of the device's");
+        drop(aside.take());
+        assert!(aside.lend(6).is_none());
+        let five = aside.lend(3).unwrap();
+        assert_eq!(five.count(), 5);
+        aside.keep_buffers(five);
+        let (one, other) = (aside.lend(1).unwrap(), aside.lend(1).unwrap());
+        assert_ne!(one.start, other.start);
+        drop((one, other));
+        keep(2);
+        assert!(!aside.clear() && aside.lend(1).is_none());
     }
 }

@@ -241,6 +241,8 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     stage.reply(&kdGraphInstantiate { exec: 5, graph: 5, flags: 0 });
     let changed = graph(33).steps.remove(0).encode();
     stage.reply(&kdGraphChange { exec: 5, number: 0, step: &changed });
+    let given = graph(44).steps.remove(0).encode();
+    stage.enqueue(&kdGraphArguments { exec: 5, number: 0, step: &given });
     let condition = kdGraphCondition { graph: 6, context: 1, default: 0, flags: 0 };
     stage.reply(&condition);
     stage.enqueue(&kdGraphForget { graph: 6 });

@@ -1,0 +1,125 @@
+// Several devices, kept over all steps: memory, kernels and streams of each, a ring of copies from device to device, and blocks
+// that all of them may use. Three places are shared among the devices there are, so that what it prints does not tell how many.
+#include <cuda.h>
+
+#include <vector>
+
+#include "check.h"
+#include "embedded_ptx.h"
+#include "steps.h"
+
+constexpr int PLACES = 3, WORDS = 4096;
+constexpr size_t BYTES = 4 * WORDS;
+
+struct Place {
+    CUdevice device;
+    CUcontext context;
+    CUfunction add;
+    CUstream stream;
+    CUevent done;
+    // The ring goes from `held` to the next place's `got`.
+    CUdeviceptr held, got;
+    CUdeviceptr block;
+
+    void begin(int number, int devices) {
+        OK(cuDeviceGet(&device, number % devices));
+        OK(cuDevicePrimaryCtxRetain(&context, device));
+        OK(cuCtxSetCurrent(context));
+        CUmodule module;
+        OK(cuModuleLoadData(&module, MODULE_PTX));
+        OK(cuModuleGetFunction(&add, module, "add"));
+        OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        OK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
+        for (CUdeviceptr *memory : {&held, &got}) OK(cuMemAlloc(memory, BYTES));
+        OK(cuMemsetD32(held, unsigned(number + 1), WORDS));
+        OK(cuMemsetD32(got, 0, WORDS));
+        OK(cuStreamSynchronize(nullptr));
+    }
+
+    // to = 3 * from + term
+    void adds(CUdeviceptr to, CUdeviceptr from, int term) {
+        int count = WORDS;
+        void *parameters[] = {&to, &count, &from, &term};
+        OK(cuLaunchKernel(add, WORDS / 256, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr));
+    }
+};
+
+static Place places[PLACES];
+
+// A block in the memory of one device, which every device that reaches it may use.
+static CUdeviceptr shared_block(const Place &owner, int devices) {
+    CUmemAllocationProp wish = {};
+    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, owner.device};
+    size_t size = 0;
+    CUdeviceptr start;
+    CUmemGenericAllocationHandle block;
+    OK(cuMemGetAllocationGranularity(&size, &wish, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    OK(cuMemAddressReserve(&start, size, 0, 0, 0));
+    OK(cuMemCreate(&block, size, &wish, 0));
+    OK(cuMemMap(start, size, 0, block, 0));
+    std::vector<CUmemAccessDesc> grants;
+    for (int device = 0; device < devices; device++) {
+        int reaches = device == owner.device;
+        if (!reaches) OK(cuDeviceCanAccessPeer(&reaches, device, owner.device));
+        if (reaches) grants.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    }
+    OK(cuMemSetAccess(start, size, grants.data(), grants.size()));
+    OK(cuMemRelease(block));
+    OK(cuCtxSetCurrent(owner.context));
+    OK(cuMemsetD32(start, 1, WORDS));
+    OK(cuStreamSynchronize(nullptr));
+    return start;
+}
+
+// Each place works on what it holds and hands it on; nobody waits but for the events of the one before.
+static void ring(int step) {
+    for (int i = 0; i < PLACES; i++) {
+        OK(cuCtxSetCurrent(places[i].context));
+        places[i].adds(places[i].held, places[i].held, step * 10 + i);
+        places[i].adds(places[i].block, places[i].block, step + i);
+        Place &next = places[(i + 1) % PLACES];
+        OK(cuMemcpyPeerAsync(next.got, next.context, places[i].held, places[i].context, BYTES, places[i].stream));
+        OK(cuEventRecord(places[i].done, places[i].stream));
+    }
+    for (int i = 0; i < PLACES; i++) {
+        OK(cuCtxSetCurrent(places[i].context));
+        OK(cuStreamWaitEvent(places[i].stream, places[(i + PLACES - 1) % PLACES].done, 0));
+        places[i].adds(places[i].held, places[i].got, i);
+    }
+}
+
+static void look(Checksum &sum) {
+    std::vector<unsigned> host(WORDS);
+    for (Place &place : places) {
+        OK(cuCtxSetCurrent(place.context));
+        OK(cuStreamSynchronize(place.stream));
+        for (CUdeviceptr memory : {place.held, place.got, place.block}) {
+            OK(cuMemcpyDtoH(host.data(), memory, BYTES));
+            sum.bytes(host.data(), BYTES);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    const int steps = steps_wanted(argc, argv, 12);
+    int devices = 0;
+    OK(cuInit(0));
+    OK(cuDeviceGetCount(&devices));
+    for (int i = 0; i < PLACES; i++) places[i].begin(i, devices);
+    for (Place &place : places) place.block = shared_block(place, devices);
+    for (int step = 0; step < steps; step++) {
+        ring(step);
+        Checksum sum;
+        look(sum);
+        told(step, sum);
+    }
+    for (Place &place : places) {
+        OK(cuCtxSetCurrent(place.context));
+        for (CUdeviceptr memory : {place.held, place.got}) OK(cuMemFree(memory));
+        OK(cuStreamDestroy(place.stream));
+        OK(cuEventDestroy(place.done));
+        OK(cuDevicePrimaryCtxRelease(place.device));
+    }
+    return finish("kept_devices");
+}
