@@ -78,6 +78,11 @@ impl App {
         !matches!(self.kind, Kind::Python | Kind::Mpi)
     }
 
+    /// Whether softcuda can run it without Katydid: the functions of some are refused by name there.
+    pub fn runs_directly(&self) -> bool {
+        self.name != "process_checkpoint"
+    }
+
     /// Whether the program is a test by itself.
     pub fn is_test(&self) -> bool {
         self.kind != Kind::Fixture

@@ -58,8 +58,12 @@ fn ways(places: &Places, server: &Server) -> Vec<Way> {
 }
 
 /// Whether a program is tried on a way.
-fn is_tried(way: &Way, program: &str) -> bool {
-    !matches!(way, Way::Served { name: "tls", .. }) || SEALED.contains(&program)
+fn is_tried(way: &Way, app: &App) -> bool {
+    match way {
+        Way::Served { name: "tls", .. } => SEALED.contains(&app.name.as_str()),
+        Way::Direct { .. } => app.runs_directly(),
+        _ => true,
+    }
 }
 
 fn all_trials(places: &Places, ways: &[Way], apps: &[App]) -> Vec<Trial> {
@@ -70,7 +74,7 @@ fn all_trials(places: &Places, ways: &[Way], apps: &[App]) -> Vec<Trial> {
             if let Some(why) = why_not {
                 println!("{}: {why}", app.name);
             }
-            for way in ways.iter().filter(|way| is_tried(way, &app.name)) {
+            for way in ways.iter().filter(|way| is_tried(way, app)) {
                 let (places, way, name) = (places.clone(), way.clone(), app.name.clone());
                 let title = format!("{way}::{variant}::{name}");
                 let trial = Trial::test(title, move || one(&places, &way, &name, variant));

@@ -38,7 +38,11 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 
 fn output_of(tree: &Tree, app: &App) -> Result<()> {
     let places = tree.places();
-    let way = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let way = if app.runs_directly() {
+        Way::Direct { name: "soft", folder: Some(places.soft()) }
+    } else {
+        Way::Private { driver: "soft".to_owned() }
+    };
     let variant = app.variants().first().context("it has no variant")?;
     let outcome = program::run(&mut way.command(&places, &places.program(&app.name, *variant)), LIMIT)?;
     if !outcome.status.success() {

@@ -22,6 +22,7 @@ use std::time::Duration;
 use katydid_transport::{Address, Holding, LinkError, Talk, TalkError};
 use katydid_wire::handshake::{LinkKind, SessionKind};
 use katydid_wire::job::{FromProgram, HIDDEN, INCARNATIONS, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
+use katydid_wire::key::SessionKey;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
@@ -133,6 +134,9 @@ pub trait Kept: Sync {
 
     /// Its program is about to be dumped: memory that it can do without is given back.
     fn leaving(&self) {}
+
+    /// It is about to go on with a worker, perhaps another one; frames are still held.
+    fn resumed(&self) {}
 
     /// Its link broke while `what` was done.
     fn broke(&self, what: &str, error: &LinkError);
@@ -291,18 +295,13 @@ impl<'a> Keeper<'a> {
                 Some(FromProgram::Held { frames: self.link.hold() })
             }
             (ToProgram::Leave {}, Standing::Present) if self.is_held => Some(self.leave()),
-            (ToProgram::Resume { address, key }, Standing::Away | Standing::Bereft) => {
-                let resume = |server| {
-                    // No child is to have the new connection before it is where the old one was.
-                    let _forks = fork::hold();
-                    self.link.resume(&server, key, PATIENCE).map_err(|error| error.to_string())
-                };
-                let resumed = address.parse::<Address>().map_err(|error| error.to_string()).and_then(resume);
-                if let Err(text) = resumed {
-                    return Some(FromProgram::Failed { text });
-                }
-                (self.address, self.standing) = (address, Standing::Present);
-                Some(FromProgram::Resumed {})
+            (ToProgram::Resume { address, key }, Standing::Away | Standing::Bereft) => Some(
+                self.resume(address, key)
+                    .map_or_else(|text| FromProgram::Failed { text }, |()| FromProgram::Resumed {}),
+            ),
+            (ToProgram::Rejoin { address, key }, Standing::Away | Standing::Bereft) => {
+                let rejoined = self.resume(address, key).map(|()| self.is_held = true);
+                Some(rejoined.map_or_else(|text| FromProgram::Failed { text }, |()| FromProgram::Rejoined {}))
             }
             (ToProgram::Release {}, Standing::Present) => Some(FromProgram::Released {}),
             (ToProgram::GiveUp { text }, Standing::Away | Standing::Bereft) => {
@@ -315,6 +314,18 @@ impl<'a> Keeper<'a> {
                 Some(FromProgram::Failed { text })
             }
         }
+    }
+
+    /// Goes on with another worker; frames are held still. The text says why not.
+    fn resume(&mut self, address: String, key: SessionKey) -> Result<(), String> {
+        let server = address.parse::<Address>().map_err(|error| error.to_string())?;
+        // No child is to have the new connection before it is where the old one was.
+        let forks = fork::hold();
+        self.link.resume(&server, key, PATIENCE).map_err(|error| error.to_string())?;
+        drop(forks);
+        (self.address, self.standing) = (address, Standing::Present);
+        self.session.resumed();
+        Ok(())
     }
 
     fn leave(&mut self) -> FromProgram {
@@ -345,19 +356,22 @@ impl<'a> Keeper<'a> {
     }
 }
 
+/// The name of the job thread of a session of CUDA.
+pub(crate) const THREAD: &str = "katydid-job";
 /// The job thread calls nothing of the program's.
 const STACK: usize = 1 << 20;
 
 /// Starts the thread that does what the supervisor of the program's job asks for.
 pub fn keep(session: &'static dyn Kept, job: Job, address: &Address, kind: LinkKind) {
     let Some(keeper) = Keeper::new(session, job, address, kind) else { return };
-    if threads::start("katydid-job", STACK, move || keeper.run()).is_err() {
+    let name = if session.kind() == SessionKind::CUDA { THREAD } else { "katydid-job-cl" };
+    if threads::start(name, STACK, move || keeper.run()).is_err() {
         say("there is no thread to keep the job with: it cannot be checkpointed");
     }
 }
 
 /// Connects to the supervisor whose socket is at `path`.
-fn reach(path: &Path) -> std::io::Result<Own<Talk>> {
+pub(crate) fn reach(path: &Path) -> std::io::Result<Own<Talk>> {
     path.symlink_metadata()?;
     Own::open(|| Talk::new(UnixStream::connect(path)?.into(), MAX_MESSAGE))
 }
@@ -369,7 +383,7 @@ fn is_absent(path: &Path) -> bool {
 }
 
 /// Whether nobody supervises the job whose socket is at `path`: its folder is gone, or its lock is free.
-fn is_forsaken(path: &Path) -> bool {
+pub(crate) fn is_forsaken(path: &Path) -> bool {
     let Some(folder) = path.parent() else { return true };
     let Ok(lock) = File::open(folder.join("lock")) else { return !folder.exists() };
     // Given back with the file, at once.

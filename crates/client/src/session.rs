@@ -5,7 +5,7 @@
 //! a reply carries is written before the call returns.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use katydid_cuda_sys::CUresult;
 use katydid_transport::{Holding, Landing, LinkError, ProgramLink, Staging};
@@ -27,6 +27,7 @@ pub struct Session {
     lost: AtomicBool,
     /// An enqueued call's failure that came with a reply that was itself a failure; told to the next call.
     deferred: AtomicU32,
+    moves: AtomicU64,
     on_fault: FaultHandler,
 }
 
@@ -59,7 +60,13 @@ fn count_round_trip() {
 impl Session {
     /// A session over a link that is up. `on_fault` is called before the call returns that brought the error.
     pub fn new(link: Box<dyn ProgramLink>, on_fault: FaultHandler) -> Self {
-        Self { link, lost: AtomicBool::new(false), deferred: AtomicU32::new(0), on_fault }
+        Self { link, lost: AtomicBool::new(false), deferred: AtomicU32::new(0), moves: AtomicU64::new(0), on_fault }
+    }
+
+    /// How often the session has gone on with another worker, whose driver and devices may be others: what a driver said
+    /// of itself before may not hold any more.
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
     }
 
     /// Sends a message nobody answers. It is executed after everything sent before it, by any thread.
@@ -283,6 +290,10 @@ impl Kept for Session {
         let _ = self.fail(what, error);
     }
 
+    fn resumed(&self) {
+        self.moves.fetch_add(1, Ordering::Release);
+    }
+
     fn give_up(&self, why: &str) {
         let _ = self.lose(&format!("the session has ended: {why}"));
         if let Some(holding) = self.holding() {
@@ -333,7 +344,6 @@ mod tests {
     use super::*;
     use katydid_wire::message::{cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceInfo};
     use std::collections::VecDeque;
-    use std::sync::atomic::AtomicU64;
     use std::sync::{Arc, Mutex};
 
     type Answer = Result<(ReplyHead, Vec<u8>), LinkError>;

@@ -81,6 +81,16 @@ pub enum CheckpointError {
         /// Programs with this id.
         twins: usize,
     },
+    /// Somebody else has a hand on it.
+    #[error(
+        "{program} (process {pid}) was locked by cuCheckpointProcessLock: it can be part of a checkpoint when it is unlocked"
+    )]
+    Locked {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
     /// A program outside the tree.
     #[error(
         "process {pid} of the job is no descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
@@ -311,7 +321,7 @@ impl<'j> Attempt<'j, '_> {
         Ok(stop)
     }
 
-    fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         let Request { device_only, full, level, .. } = *self.request;
         Plan { device_only, full, level: level.unwrap_or(DEFAULT_LEVEL) }
     }
@@ -373,7 +383,7 @@ impl<'j> Attempt<'j, '_> {
         captured.map(|()| dumped)
     }
 
-    fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
+    pub(crate) fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
         self.stages.beside(&Step::Capture, || workers.capture(self.plan(), self.writer))
     }
 

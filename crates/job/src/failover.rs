@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use katydid_image::{CheckpointNumber, Image, Which};
-use katydid_wire::job::{FromProgram, ToProgram};
+use katydid_wire::job::ToProgram;
 
 use crate::companion::{Catalogue, Companion, Progress, Rebuild};
 use crate::job::{Inner, lock};
 use crate::members::{Member, Standing};
-use crate::stop::{Stop, address, attended, session_name};
+use crate::stop::{Return, Stop, address, attended, session_name};
 
 /// How long a program may take to connect to its new worker.
 const RETURN: Duration = Duration::from_secs(60);
@@ -55,6 +55,7 @@ impl Inner {
         });
         if let Err(reason) = outcome {
             let text = format!("its worker is gone, and {reason}");
+            self.parked.fail(&member);
             // A program that has ended meanwhile needs no telling.
             let _ = self.members.send(id, &ToProgram::GiveUp { text });
         }
@@ -90,11 +91,12 @@ impl Inner {
         let plan = Rebuild { catalogue, directory, device_only: true, incarnations, devices: "" };
         let companion = Companion::rebuild(&server, &session, &plan, &Progress::default());
         let mut companion = companion.map_err(|error| text(&error))?;
-        let order = ToProgram::Resume { address: member.address.clone(), key: companion.key };
         let key = companion.key;
+        let how = if self.parked.has(member.id) { Return::Held } else { Return::Free };
+        let order = how.order(&member.address, key);
         let resumed = attended(&mut companion, catalogue, || self.members.order(member.id, &order, RETURN));
         match resumed.map_err(|error| text(&error))? {
-            FromProgram::Resumed {} => self.members.set_home(member.id, &member.address, key),
+            word if how.is_done(&word) => self.members.set_home(member.id, &member.address, key),
             _ => return Err("the program does not come back to another".to_owned()),
         }
         Ok(())

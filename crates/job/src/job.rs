@@ -19,6 +19,7 @@ use crate::folder::{self, Folder, FolderError};
 use crate::incarnations::Incarnations;
 use crate::members::{Event, Members};
 use crate::migrate;
+use crate::parked::{self, Parked};
 use crate::stdio::Standard;
 use crate::view::{JobView, Migration, Moved, Report, Request, Step};
 
@@ -117,6 +118,8 @@ pub(crate) struct Inner {
     checkpointer: Mutex<()>,
     /// What a session that loses its worker may be rebuilt from.
     pub(crate) recovery: Mutex<Option<Recovery>>,
+    /// Processes that are locked or checkpointed one by one.
+    pub(crate) parked: Parked,
     step: Mutex<Option<Step>>,
     last: Mutex<Option<Report>>,
     /// A CRIU was killed while it had a hand in the program.
@@ -156,6 +159,7 @@ impl Job {
             turn: Mutex::new(()),
             checkpointer: Mutex::new(()),
             recovery: Mutex::new(None),
+            parked: Parked::default(),
             step: Mutex::new(None),
             last: Mutex::new(None),
             torn: AtomicBool::new(false),
@@ -166,6 +170,7 @@ impl Job {
         fs::set_permissions(&control, fs::Permissions::from_mode(0o600)).map_err(socket(control.clone()))?;
         let opened = Control::open(listener, &inner).map_err(socket(control))?;
         *lock(&inner.control) = Some(opened);
+        parked::answer(&inner);
         let job = Self(inner);
         job.listen(heard);
         Ok(job)
@@ -220,6 +225,7 @@ impl Job {
         self.0.root.set(Start::Never);
         self.0.members.close();
         drop(lock(&self.0.turn));
+        self.0.parked.clear();
     }
 
     /// The program has ended: waits for a checkpoint at hand, and says whether the program is in an image and was
@@ -328,7 +334,8 @@ impl Inner {
     fn or_release<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let waiting: Vec<(u64, Option<u64>)> =
             self.members.list().iter().map(|member| (member.id, member.reached)).collect();
-        work().inspect_err(|_| self.release_reached(|member| waiting.contains(&(member.id, member.reached))))
+        let done = self.parked.refuse(&self.members).and_then(|()| work());
+        done.inspect_err(|_| self.release_reached(|member| waiting.contains(&(member.id, member.reached))))
     }
 
     pub(crate) fn view(&self) -> JobView {

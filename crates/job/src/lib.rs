@@ -29,6 +29,7 @@ mod migrate;
 pub mod namespace;
 mod noted;
 mod notes;
+mod parked;
 mod patience;
 mod proof;
 mod protobuf;

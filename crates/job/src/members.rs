@@ -5,13 +5,14 @@
 //! left stays in the list without a connection; one whose connection ends otherwise is no member any more.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,9 @@ use serde::{Deserialize, Serialize};
 const MAX_MEMBERS: usize = 4096;
 /// How long a program may take to say who it is: it announces itself first, and then connects to its server.
 const GREETING: Duration = Duration::from_secs(60);
+
+/// How long whoever has its answer may take to hang up.
+const PARTING: Duration = Duration::from_secs(10);
 
 /// Between two looks whether a process that is waited for has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -130,6 +134,28 @@ pub enum MemberError {
     },
 }
 
+/// What somebody asks for a process of the job, as [`FromProgram::Ask`] says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// The process, as it sees itself.
+    pub(crate) process: u32,
+    /// One of `katydid_wire::job::ask`.
+    pub(crate) what: u32,
+    /// How long its device may take to come to rest.
+    pub(crate) patience: Duration,
+    /// Pairs of UUIDs.
+    pub(crate) gpus: Vec<u8>,
+}
+
+/// Answers questions, with [`ToProgram::Told`].
+pub(crate) struct Answerer(pub(crate) Box<dyn Fn(&Question) -> ToProgram + Send + Sync>);
+
+impl fmt::Debug for Answerer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Answerer")
+    }
+}
+
 /// All members of a job.
 #[derive(Debug, Clone)]
 pub struct Members(Arc<Shared>);
@@ -141,6 +167,8 @@ struct Shared {
     /// Notified at every change.
     changed: Condvar,
     events: Mutex<Sender<Event>>,
+    /// None before the job is open.
+    answerer: OnceLock<Answerer>,
 }
 
 #[derive(Debug, Default)]
@@ -181,11 +209,18 @@ impl Members {
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
             events: Mutex::new(events),
+            answerer: OnceLock::new(),
         };
         let members = Self(Arc::new(shared));
         let ours = members.clone();
         thread::Builder::new().name("job".into()).spawn(move || ours.accept(&listener))?;
         Ok(members)
+    }
+
+    /// Has questions about the job's processes answered from now on.
+    pub(crate) fn answer_with(&self, answerer: Answerer) {
+        // A job is opened once.
+        let _ = self.0.answerer.set(answerer);
     }
 
     /// Takes the socket out of sight until the guard is dropped: nobody connects meanwhile, so that a dump finds no
@@ -462,7 +497,7 @@ impl Members {
                 None
             }
             // With its new worker from this moment on: the next word may be that it has come to a frame.
-            FromProgram::Resumed {} => {
+            FromProgram::Resumed {} | FromProgram::Rejoined {} => {
                 (seat.member.standing, seat.member.reached) = (Standing::Present, None);
                 None
             }
@@ -549,11 +584,17 @@ impl Stranger {
         Self(members.clone(), number)
     }
 
-    /// Listens until it is known who this is; a number for the member and one for the connection.
+    /// Listens until it is known who this is; a number for the member and one for the connection. Whoever only asks gets its
+    /// answer, and is no member.
     fn introduced(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
         stream.set_read_timeout(Some(GREETING)).ok()?;
-        let Some(FromProgram::Member { protocol: PROTOCOL, session, pid, key, address, link, state, frames, program }) =
-            read(stream).ok()?
+        let word = read(stream).ok()??;
+        if let FromProgram::Ask { protocol: PROTOCOL, process, what, patience, gpus } = word {
+            let patience = Duration::from_millis(patience.into());
+            self.answer(stream, &Question { process, what, patience, gpus });
+            return None;
+        }
+        let FromProgram::Member { protocol: PROTOCOL, session, pid, key, address, link, state, frames, program } = word
         else {
             return None;
         };
@@ -567,6 +608,17 @@ impl Stranger {
         let member = Member { id: 0, pid, session, key, address, link, program, standing, frames, reached: None };
         let (id, connection) = self.0.seat(member, stream)?;
         Some((self.0.clone(), id, connection))
+    }
+
+    /// Answers a question, and waits until whoever asked has hung up: it may be a program of the job, which is not dumped
+    /// before.
+    fn answer(&self, mut stream: &UnixStream, question: &Question) {
+        let told = self.0.0.answerer.get().map(|answerer| (answerer.0)(question));
+        let Some(bytes) = told.and_then(|told| told.encode().ok()) else { return };
+        if stream.write_all(&bytes).is_ok() {
+            // It says nothing more: the end is what comes.
+            let _ = stream.set_read_timeout(Some(PARTING)).and_then(|()| stream.read(&mut [0]));
+        }
     }
 }
 
@@ -843,6 +895,30 @@ mod tests {
         introduce(&early, 7, 0);
         assert_eq!(waiting.join().unwrap().unwrap(), 1);
         drop(early);
+    }
+
+    #[test]
+    fn whoever_asks_is_answered_and_is_no_member() {
+        let (folder, members, _heard) = socket();
+        let ask = FromProgram::Ask { protocol: PROTOCOL, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
+        let mut early = UnixStream::connect(folder.path().join("shims")).unwrap();
+        say(&early, &ask);
+        assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "nobody answers before the job is open");
+        members.answer_with(Answerer(Box::new(|question| ToProgram::Told {
+            code: question.process,
+            state: question.what,
+            text: format!("{} {:?}", question.gpus.len(), question.patience),
+        })));
+        let theirs = UnixStream::connect(folder.path().join("shims")).unwrap();
+        say(&theirs, &ask);
+        assert_eq!(order_of(&theirs), ToProgram::Told { code: 5, state: 3, text: "32 250ms".into() });
+        assert_eq!(members.lock().strangers.len(), 1, "a dump waits for it to hang up");
+        drop(theirs);
+        let mut state = members.lock();
+        while !state.strangers.is_empty() {
+            state = members.0.changed.wait(state).unwrap();
+        }
+        assert!(state.seats.is_empty());
     }
 
     #[test]

@@ -49,7 +49,9 @@ impl Inner {
     /// Lets go those that `which` means of the programs that hold themselves.
     pub(crate) fn release_reached(&self, which: impl Fn(&Member) -> bool) {
         // One that is not with its worker goes on when it is brought back to one.
-        let holds = |member: &Member| member.reached.is_some() && member.standing == Standing::Present;
+        let holds = |member: &Member| {
+            member.reached.is_some() && member.standing == Standing::Present && !self.parked.has(member.id)
+        };
         for member in self.members.list().into_iter().filter(|member| holds(member) && which(member)) {
             // One that has ended meanwhile needs no order.
             let _ = self.members.order(member.id, &ToProgram::Release {}, PROMPT);

@@ -119,7 +119,11 @@ pub(crate) fn session_kind(name: &str) -> SessionKind {
 impl<'a> Stop<'a> {
     /// Connects to all workers; nothing stops yet.
     pub(crate) fn prepare(members: &'a Members) -> Result<Self, CheckpointError> {
-        let list = members.list();
+        Self::of(members, members.list())
+    }
+
+    /// The same of some members only.
+    pub(crate) fn of(members: &'a Members, list: Vec<Member>) -> Result<Self, CheckpointError> {
         for member in &list {
             let twins = list.iter().filter(|other| (other.pid, other.session) == (member.pid, member.session)).count();
             if member.standing != Standing::Present || twins > 1 {
@@ -200,6 +204,13 @@ impl<'a> Stop<'a> {
     fn all_go_on(&mut self, questions: Questions<'_>) -> Vec<Result<(), CheckpointError>> {
         let members = self.members;
         in_parallel(self.sides.iter_mut().collect(), |side| side.go_on(members, questions))
+    }
+
+    /// Goes back as far as programs that are held: whoever has left comes back, the workers go on, and no frame leaves a
+    /// program.
+    pub(crate) fn go_back(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let members = self.members;
+        self.each(|side| side.go_back(members, questions))
     }
 
     /// Has all programs, which have left, take up the sessions that were rebuilt at `address`. Those that do not are left
@@ -288,11 +299,28 @@ impl Side {
         Ok(proceeded?)
     }
 
-    /// Brings a program that left back.
+    fn go_back(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let proceeded = match self.reached {
+            Reached::Free | Reached::Held => Ok(()),
+            _ => self.companion.proceed(questions, &self.progress),
+        };
+        if self.reached == Reached::Left {
+            self.come_back(members, Return::Held)?;
+        }
+        self.reached = Reached::Held;
+        Ok(proceeded?)
+    }
+
+    /// Brings a program that left back, to go on.
     fn resume(&self, members: &Members) -> Result<(), MemberError> {
+        self.come_back(members, Return::Free)
+    }
+
+    fn come_back(&self, members: &Members, how: Return) -> Result<(), MemberError> {
         let id = self.member.id;
         let is_over = || self.process.is_some_and(tree::has_ended);
-        let resumed = resume(members, &self.member, (&self.member.address, self.companion.key), &is_over);
+        let home = (self.member.address.as_str(), self.companion.key);
+        let resumed = come_back(members, &self.member, home, how, &is_over);
         resumed.inspect_err(|error| {
             if !matches!(error, MemberError::Gone { .. }) {
                 // Nobody else can bring it back: its calls must not wait for that. One that does not listen has ended,
@@ -327,10 +355,48 @@ pub(crate) fn resume(
     (address, key): (&str, SessionKey),
     is_over: &dyn Fn() -> bool,
 ) -> Result<(), MemberError> {
+    come_back(members, member, (address, key), Return::Free, is_over)
+}
+
+/// How a program comes back to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Return {
+    /// Frames flow.
+    Free,
+    /// They do so once it is released.
+    Held,
+}
+
+impl Return {
+    /// The order for it.
+    pub(crate) fn order(self, address: &str, key: SessionKey) -> ToProgram {
+        let address = address.to_owned();
+        match self {
+            Self::Free => ToProgram::Resume { address, key },
+            Self::Held => ToProgram::Rejoin { address, key },
+        }
+    }
+
+    /// Whether that is its answer.
+    pub(crate) fn is_done(self, word: &FromProgram) -> bool {
+        match self {
+            Self::Free => matches!(word, FromProgram::Resumed {}),
+            Self::Held => matches!(word, FromProgram::Rejoined {}),
+        }
+    }
+}
+
+/// As [`resume`], in either manner.
+pub(crate) fn come_back(
+    members: &Members,
+    member: &Member,
+    (address, key): (&str, SessionKey),
+    how: Return,
+    is_over: &dyn Fn() -> bool,
+) -> Result<(), MemberError> {
     members.wait_back(member.id, RETURN, is_over)?;
-    let order = ToProgram::Resume { address: address.to_owned(), key };
-    match members.order(member.id, &order, RETURN)? {
-        FromProgram::Resumed {} => {
+    match members.order(member.id, &how.order(address, key), RETURN)? {
+        word if how.is_done(&word) => {
             members.set_home(member.id, address, key);
             Ok(())
         }

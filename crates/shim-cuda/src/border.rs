@@ -51,6 +51,12 @@ fn admit(function: Function) -> Result<(), CUresult> {
     let always = matches!(
         function,
         Function::cuDriverGetVersion
+            | Function::cuCheckpointProcessGetRestoreThreadId
+            | Function::cuCheckpointProcessGetState
+            | Function::cuCheckpointProcessLock
+            | Function::cuCheckpointProcessCheckpoint
+            | Function::cuCheckpointProcessRestore
+            | Function::cuCheckpointProcessUnlock
             | Function::cuGetErrorName
             | Function::cuGetErrorString
             | Function::cuGetExportTable

@@ -61,6 +61,7 @@ mod pointer;
 mod pool;
 mod prefetch;
 mod proc_address;
+mod process_checkpoint;
 mod profiler;
 mod reference;
 mod registered;

@@ -13,6 +13,15 @@
 //!   ├── Resumed ─────────────────────────▶│  frames flow again
 //! ```
 //!
+//! Whoever may open the job socket can also ask for one process of the job to be locked, checkpointed, restored or
+//! unlocked, as `cuCheckpointProcess*` does ([`FromProgram::Ask`]):
+//!
+//! ```text
+//! asker                                  supervisor                     the process's shim
+//!   ├── Ask ─────────────────────────────▶│  Hold, Leave, Rejoin, Release ──▶│
+//!   │◀───────────────────────────── Told ─┤  the asker hangs up
+//! ```
+//!
 //! Messages travel in envelopes ([`crate::envelope`]) over a unix socket that only the job's user can reach.
 //! After [`FromProgram::Failed`] everything is as before the order it answers, and the supervisor may try another.
 
@@ -30,6 +39,32 @@ pub const VARIABLE: &str = "KATYDID_JOB";
 pub const INCARNATIONS: &str = "incarnations";
 /// The extension that the job socket has while it is out of sight, because the job's processes are being dumped.
 pub const HIDDEN: &str = "hidden";
+
+/// What is asked for a process: the numbers of [`FromProgram::Ask`].
+pub mod ask {
+    /// Its state, as one of [`state`](super::state).
+    pub const STATE: u32 = 0;
+    /// Keep it from calling, and wait for what it has submitted.
+    pub const LOCK: u32 = 1;
+    /// Take its device memory aside, and give the device back.
+    pub const CHECKPOINT: u32 = 2;
+    /// The other way round.
+    pub const RESTORE: u32 = 3;
+    /// Let it call again.
+    pub const UNLOCK: u32 = 4;
+}
+
+/// How a process stands, with the numbers of `CUprocessState`.
+pub mod state {
+    /// It calls as it likes.
+    pub const RUNNING: u32 = 0;
+    /// Its calls wait.
+    pub const LOCKED: u32 = 1;
+    /// They do, and it has no worker.
+    pub const CHECKPOINTED: u32 = 2;
+    /// Its worker was lost while it was locked.
+    pub const FAILED: u32 = 3;
+}
 
 messages! {
     /// An order of the supervisor.
@@ -50,6 +85,22 @@ messages! {
     /// The session of a program that left, or lost its worker, will not come back: its calls fail from now on. No answer.
     5 GiveUp {
         /// Why, for the program's user.
+        text: String,
+    }
+    /// As `Resume`, but no thread sends frames before `Release`. Answer: `Rejoined`.
+    6 Rejoin {
+        /// Where the worker's server listens now.
+        address: String,
+        /// The session's key there.
+        key: SessionKey,
+    }
+    /// The answer to [`FromProgram::Ask`], and the last word on its connection.
+    7 Told {
+        /// A `CUresult`. `NOT_READY`: not now, but perhaps if it is asked again.
+        code: u32,
+        /// How the process stands now, as one of [`state`].
+        state: u32,
+        /// What is in the way, for the asking program's user; empty if nothing is.
         text: String,
     }
 }
@@ -108,6 +159,22 @@ messages! {
         /// The number of that frame, which was not sent yet.
         frames: u64,
     }
+    /// The session goes on with the worker that was named, once it is released.
+    9 Rejoined {}
+    /// Asks for something to be done to a process of the job. The first and only word on its connection, from anybody of the
+    /// job's user. Answer: `Told`.
+    10 Ask {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// The process, as it sees itself.
+        process: u32,
+        /// One of [`ask`].
+        what: u32,
+        /// How long its device may take to come to rest, in milliseconds.
+        patience: u32,
+        /// Pairs of UUIDs, 32 bytes each: a GPU that it had, and the one to restore it to.
+        gpus: Vec<u8>,
+    }
 }
 
 #[cfg(test)]
@@ -125,6 +192,8 @@ mod tests {
             ToProgram::Resume { address: "unix:/run/katydid.sock".into(), key: KEY },
             ToProgram::Release {},
             ToProgram::GiveUp { text: "no image".into() },
+            ToProgram::Rejoin { address: "tcp://gpu7:9923".into(), key: KEY },
+            ToProgram::Told { code: 401, state: state::LOCKED, text: "it is locked".into() },
         ];
         survive(&orders, ToProgram::encode, ToProgram::decode);
     }
@@ -151,6 +220,8 @@ mod tests {
             FromProgram::Failed { text: "the memory's descriptor was closed".into() },
             FromProgram::Lost { frames: 17 },
             FromProgram::Reached { frames: 4 },
+            FromProgram::Rejoined {},
+            FromProgram::Ask { protocol: PROTOCOL, process: 7, what: ask::RESTORE, patience: 250, gpus: vec![9; 32] },
         ];
         survive(&words, FromProgram::encode, FromProgram::decode);
     }

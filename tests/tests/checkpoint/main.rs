@@ -2,6 +2,7 @@
 //!
 //! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `names.rs` about files, `stores.rs` about images,
+//! `processes.rs` processes that others lock,
 //! `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
 //! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
 //! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
@@ -21,6 +22,7 @@ mod lent;
 mod moved;
 mod names;
 mod opencl;
+mod processes;
 mod programs;
 mod restores;
 mod scenarios;
@@ -50,7 +52,7 @@ fn is_steady(name: &str) -> bool {
 
 /// How the names of programs begin that count the memory of the device, or take all of it: neither they nor others beside
 /// them on one device say the same each time. softcuda's devices are each server's own.
-const ALONE: [&str; 4] = ["driver_linked", "cupy.memory", "torch.memory", "jax.memory"];
+const ALONE: [&str; 5] = ["driver_linked", "errors", "cupy.memory", "torch.memory", "jax.memory"];
 
 fn is_alone(name: &str) -> bool {
     let program = name.rsplit("::").next().unwrap_or(name);

@@ -17,7 +17,7 @@ use katydid_tests::way::{Way, katydid};
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{departures, failover, jobs, lent, names, restores, sealed, stores};
+use crate::{departures, failover, jobs, lent, names, processes, restores, sealed, stores};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -66,6 +66,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(jobs::all())
         .chain(lent::all())
         .chain(names::all())
+        .chain(processes::all())
         .chain(restores::all())
         .chain(sealed::all())
         .chain(stores::all())

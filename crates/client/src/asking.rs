@@ -1,0 +1,257 @@
+//! Asking for another program to be locked, checkpointed, restored or unlocked: by its process id, as
+//! `cuCheckpointProcess*` does.
+//!
+//! A process is asked for at the supervisor of its job, which is found by what the process began with: `KATYDID_JOB` names
+//! the job socket, as seen from the process's own root folder. So ids are those that the asking process sees, whatever
+//! namespaces the two are in, and whoever may not look into a process cannot ask for it either. Which server the session
+//! has, and on which host, plays no part.
+//!
+//! The rule: nothing is asked over a session, so an asking program needs none, and may ask for itself.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_cuda_sys::CUresult;
+use katydid_transport::TalkError;
+use katydid_wire::job::{FromProgram, PROTOCOL, ToProgram, VARIABLE, ask};
+
+use crate::job::{THREAD, is_forsaken, reach};
+
+/// How long the device may take to come to rest when it is asked for the first time, and at most; in between twice as long
+/// each time. A program goes on between two attempts.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
+/// Between two attempts to speak to a supervisor that does something else.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The longest path that fits the address of a unix socket.
+const LONGEST: usize = 107;
+
+/// Why a process cannot be asked for, or did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// There is no such process; threads are none.
+    #[error("there is no process {0}")]
+    NoProcess(i32),
+    /// Somebody else's.
+    #[error("process {0} may be asked for by its own user and by root")]
+    Denied(i32),
+    /// It has no session of CUDA.
+    #[error("process {0} does not use CUDA")]
+    WithoutCuda(i32),
+    /// It has one that nobody can hold.
+    #[error("process {0} belongs to no job: only programs that `katydid run` has started can be locked")]
+    NoJob(i32),
+    /// Its supervisor has ended.
+    #[error("nobody supervises the job of process {0} any more")]
+    Forsaken(i32),
+    /// The supervisor refuses; the text may be empty where the code says all.
+    #[error("{text}")]
+    Refused {
+        /// The result.
+        code: CUresult,
+        /// Why.
+        text: String,
+    },
+    /// The conversation broke.
+    #[error("the supervisor of process {process}'s job: {source}")]
+    Talk {
+        /// Whose.
+        process: i32,
+        /// What happened.
+        source: TalkError,
+    },
+    /// The system.
+    #[error("process {process}: {source}")]
+    System {
+        /// Whose.
+        process: i32,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl AskError {
+    /// What the asking program gets.
+    pub fn code(&self) -> CUresult {
+        match self {
+            Self::NoProcess(_) => CUresult::ERROR_INVALID_VALUE,
+            Self::Denied(_) => CUresult::ERROR_NOT_PERMITTED,
+            Self::WithoutCuda(_) => CUresult::ERROR_NOT_INITIALIZED,
+            Self::NoJob(_) => CUresult::ERROR_NOT_SUPPORTED,
+            Self::Refused { code, .. } => *code,
+            Self::Forsaken(_) | Self::Talk { .. } | Self::System { .. } => CUresult::ERROR_OPERATING_SYSTEM,
+        }
+    }
+}
+
+/// A process of a job, by its id as we see it.
+#[derive(Debug)]
+pub struct Target {
+    process: i32,
+    /// As it sees itself.
+    own_id: u32,
+    /// The job socket, as we reach it.
+    socket: PathBuf,
+}
+
+impl Target {
+    /// The process `process`.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError`] where it is none that can be asked for.
+    pub fn find(process: i32) -> Result<Self, AskError> {
+        let folder = PathBuf::from(format!("/proc/{process}"));
+        let own_id = if process > 0 { own_id(&folder, process) } else { None };
+        let own_id = own_id.ok_or(AskError::NoProcess(process))?;
+        let environment = fs::read(folder.join("environ")).map_err(|error| of_system(process, error))?;
+        let Some(job) = value_of(&environment, VARIABLE) else {
+            return Err(if uses_cuda(&folder) { AskError::NoJob(process) } else { AskError::WithoutCuda(process) });
+        };
+        let within = folder.join("root").join(job.trim_start_matches('/'));
+        let fits = within.as_os_str().len() + ".hidden".len() <= LONGEST;
+        Ok(Self { process, own_id, socket: if fits { within } else { job.into() } })
+    }
+
+    /// How it stands: one of `katydid_wire::job::state`.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError`].
+    pub fn state(&self) -> Result<u32, AskError> {
+        self.persist(ask::STATE, Vec::new(), None)
+    }
+
+    /// Locks it, within `limit` if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError`]; it runs then.
+    pub fn lock(&self, limit: Option<Duration>) -> Result<u32, AskError> {
+        self.persist(ask::LOCK, Vec::new(), limit)
+    }
+
+    /// Does what else there is in [`ask`]. `gpus` are as in [`FromProgram::Ask`].
+    ///
+    /// # Errors
+    ///
+    /// [`AskError`]; it is as it was before.
+    pub fn order(&self, what: u32, gpus: Vec<u8>) -> Result<u32, AskError> {
+        self.persist(what, gpus, None)
+    }
+
+    /// The thread that brings its session back, as we see it.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError::WithoutCuda`] when there is none.
+    pub fn restore_thread(&self) -> Result<i32, AskError> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process));
+        let tasks = tasks.map_err(|error| of_system(self.process, error))?.flatten();
+        let is_it = |task: &fs::DirEntry| {
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == THREAD)
+        };
+        let found = tasks.filter(is_it).find_map(|task| task.file_name().to_str()?.parse().ok());
+        found.ok_or(AskError::WithoutCuda(self.process))
+    }
+
+    /// Asks until the answer is another than "not now", or the time is up.
+    fn persist(&self, what: u32, gpus: Vec<u8>, limit: Option<Duration>) -> Result<u32, AskError> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let mut patience = PATIENCE.0;
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let time = left.map_or(patience, |left| patience.min(left));
+            let answer = self.ask(what, &gpus, time);
+            let is_over = left.is_some_and(|left| left <= time);
+            match answer {
+                Err(AskError::Refused { code: CUresult::ERROR_NOT_READY, .. }) if !is_over => thread::sleep(PAUSE),
+                other => return other,
+            }
+            patience = (patience * 2).min(PATIENCE.1);
+        }
+    }
+
+    /// Asks once. The socket is out of sight at times, while the job's processes are being dumped.
+    fn ask(&self, what: u32, gpus: &[u8], patience: Duration) -> Result<u32, AskError> {
+        let broken = |source| AskError::Talk { process: self.process, source };
+        let talk = match reach(&self.socket) {
+            Ok(talk) => talk,
+            Err(_) if is_forsaken(&self.socket) => return Err(AskError::Forsaken(self.process)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                return Err(AskError::Refused { code: CUresult::ERROR_NOT_READY, text: String::new() });
+            }
+            Err(error) => return Err(of_system(self.process, error)),
+        };
+        let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let word = FromProgram::Ask { protocol: PROTOCOL, process: self.own_id, what, patience, gpus: gpus.to_vec() };
+        let sent = word.encode().map_err(TalkError::from).and_then(|bytes| talk.send(&bytes, &[]));
+        let heard = sent.and_then(|()| talk.listen());
+        let told = heard.and_then(|word| Ok(ToProgram::decode(&word.bytes)?)).map_err(broken)?;
+        match told {
+            ToProgram::Told { code: 0, state, .. } => Ok(state),
+            ToProgram::Told { code, text, .. } => Err(AskError::Refused { code: CUresult(code), text }),
+            _ => Err(AskError::Forsaken(self.process)),
+        }
+    }
+}
+
+/// The id by which a process that we call `process` knows itself; none for threads, and where there is none.
+fn own_id(folder: &Path, process: i32) -> Option<u32> {
+    let status = fs::read_to_string(folder.join("status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    (field("Tgid:")?.parse() == Ok(process)).then_some(())?;
+    field("NSpid:")?.split_whitespace().last()?.parse().ok()
+}
+
+/// The value of a variable in an environment as the system shows it.
+fn value_of<'e>(environment: &'e [u8], name: &str) -> Option<&'e str> {
+    let entries = environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    entries.filter_map(|entry| entry.split_once('=')).find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+/// Whether a process has loaded a CUDA driver.
+fn uses_cuda(folder: &Path) -> bool {
+    fs::read_to_string(folder.join("maps")).is_ok_and(|maps| maps.contains("/libcuda.so"))
+}
+
+fn of_system(process: i32, source: io::Error) -> AskError {
+    match source.kind() {
+        ErrorKind::PermissionDenied => AskError::Denied(process),
+        ErrorKind::NotFound => AskError::NoProcess(process),
+        _ => AskError::System { process, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_found_by_their_whole_name() {
+        let environment = b"X_KATYDID_JOB=/a\0KATYDID_JOB=/run/jobs/a=b/shims\0\xff=1\0EMPTY\0";
+        assert_eq!(value_of(environment, VARIABLE), Some("/run/jobs/a=b/shims"));
+        assert_eq!(value_of(environment, "EMPTY"), None);
+        assert_eq!(value_of(b"", VARIABLE), None);
+    }
+
+    #[test]
+    fn what_is_no_process_is_told_from_one_without_cuda() {
+        for process in [0, -1, i32::MAX] {
+            assert!(matches!(Target::find(process), Err(AskError::NoProcess(_))), "{process}");
+        }
+        let us = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(own_id(Path::new("/proc/self"), us), Some(std::process::id()));
+        let other = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get()).join();
+        assert!(matches!(Target::find(other.unwrap()), Err(AskError::NoProcess(_))));
+    }
+
+    #[test]
+    fn a_supervisor_that_is_gone_is_no_reason_to_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = Target { process: 1, own_id: 1, socket: folder.path().join("gone/shims") };
+        assert!(matches!(target.state(), Err(AskError::Forsaken(1))));
+    }
+}

@@ -1,0 +1,421 @@
+//! One process of a job, locked, checkpointed, restored and unlocked by whoever asks at the job socket, as
+//! `cuCheckpointProcess*` has it:
+//!
+//! ```text
+//! lock         hold, pause, and on: the program's calls wait, and nothing that it has submitted is left to do
+//! checkpoint   pause, capture, write, commit, leave: its session is in an image in a folder for temporary files, its worker ends
+//! restore      rebuild, rejoin: it has a worker again, and its calls wait
+//! unlock       release
+//! ```
+//!
+//! The rule: between two of these, nobody but the table of this module has a hand on the process; whatever fails leaves it
+//! as it was before. While a process is in the table, the job is not checkpointed or moved as a whole.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Display;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+use katydid_image::{CheckpointNumber, Device, Image, Reader, Session, Times, Which, Writer};
+use katydid_wire::handshake::SessionKind;
+use katydid_wire::job::{ToProgram, ask, state};
+use tempfile::TempDir;
+
+use crate::checkpoint::{Attempt, CheckpointError, manifest, now, options};
+use crate::companion::{Catalogue, Companion, CompanionError, Progress, Questions, Rebuild};
+use crate::job::{Inner, lock};
+use crate::members::{Answerer, Member, MemberError, Members, Question, Standing};
+use crate::proof;
+use crate::stages::Stages;
+use crate::stop::{PROMPT, Return, Stop, address, attended, come_back, session_name};
+use crate::view::{Request, Step};
+
+/// How long the device of a locked process may take to come to rest again; nothing has been submitted since.
+const REST: Duration = Duration::from_secs(30);
+/// Bytes of a UUID.
+const UUID: usize = 16;
+
+/// Result codes of CUDA, as these functions use them.
+mod code {
+    pub(super) const SUCCESS: u32 = 0;
+    pub(super) const INVALID_VALUE: u32 = 1;
+    pub(super) const NOT_INITIALIZED: u32 = 3;
+    pub(super) const OPERATING_SYSTEM: u32 = 304;
+    pub(super) const ILLEGAL_STATE: u32 = 401;
+    pub(super) const NOT_READY: u32 = 600;
+    pub(super) const NOT_SUPPORTED: u32 = 801;
+}
+
+/// Why something was not done: a result code, and words for the user.
+#[derive(Debug)]
+struct Refusal(u32, String);
+
+impl Refusal {
+    fn new(code: u32, text: impl Display) -> Self {
+        Self(code, text.to_string())
+    }
+
+    /// Where the code says all.
+    fn plain(code: u32) -> Self {
+        Self(code, String::new())
+    }
+}
+
+impl From<CheckpointError> for Refusal {
+    /// What a worker refuses to keep is not supported; anything else is the system's.
+    fn from(error: CheckpointError) -> Self {
+        let is_refused = matches!(error, CheckpointError::Companion(CompanionError::Refused { .. }));
+        Self::new(if is_refused { code::NOT_SUPPORTED } else { code::OPERATING_SYSTEM }, error)
+    }
+}
+
+impl From<MemberError> for Refusal {
+    fn from(error: MemberError) -> Self {
+        Self::new(code::OPERATING_SYSTEM, error)
+    }
+}
+
+/// The session of a process that has no worker.
+#[derive(Debug)]
+struct Kept {
+    image: TempDir,
+    number: CheckpointNumber,
+}
+
+/// A process that is locked, or, with an image, checkpointed.
+#[derive(Debug)]
+struct Seat {
+    program: String,
+    pid: u32,
+    kept: Option<Arc<Kept>>,
+}
+
+/// All processes of a job that are locked or checkpointed, by their members.
+#[derive(Debug, Default)]
+pub(crate) struct Parked(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    seats: BTreeMap<u64, Seat>,
+    /// Processes that lost their worker while they were locked.
+    failed: HashSet<u32>,
+}
+
+impl Parked {
+    /// Whether a member is locked or checkpointed.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        lock(&self.0).seats.contains_key(&id)
+    }
+
+    /// Notes that a member's session is lost for good.
+    pub(crate) fn fail(&self, member: &Member) {
+        let mut table = lock(&self.0);
+        if table.seats.remove(&member.id).is_some() {
+            table.failed.insert(member.pid);
+        }
+    }
+
+    /// The job has ended.
+    pub(crate) fn clear(&self) {
+        lock(&self.0).seats.clear();
+    }
+
+    /// Refuses what is done to a job as a whole while one of its processes is locked.
+    pub(crate) fn refuse(&self, members: &Members) -> Result<(), CheckpointError> {
+        match self.swept(members).seats.values().next() {
+            Some(Seat { program, pid, .. }) => Err(CheckpointError::Locked { program: program.clone(), pid: *pid }),
+            None => Ok(()),
+        }
+    }
+
+    /// The table without processes that have ended.
+    fn swept(&self, members: &Members) -> std::sync::MutexGuard<'_, Table> {
+        let list = members.list();
+        let mut table = lock(&self.0);
+        table.seats.retain(|id, _| list.iter().any(|member| member.id == *id));
+        table
+    }
+
+    /// One of [`state`].
+    fn state(&self, id: u64) -> u32 {
+        match lock(&self.0).seats.get(&id) {
+            None => state::RUNNING,
+            Some(Seat { kept: None, .. }) => state::LOCKED,
+            Some(_) => state::CHECKPOINTED,
+        }
+    }
+
+    fn put(&self, member: &Member, kept: Option<Kept>) {
+        let seat = Seat { program: member.program.clone(), pid: member.pid, kept: kept.map(Arc::new) };
+        lock(&self.0).seats.insert(member.id, seat);
+    }
+
+    fn remove(&self, id: u64) {
+        lock(&self.0).seats.remove(&id);
+    }
+
+    fn kept(&self, id: u64) -> Option<Arc<Kept>> {
+        lock(&self.0).seats.get(&id)?.kept.clone()
+    }
+}
+
+/// Has what is asked at the job socket answered.
+pub(crate) fn answer(job: &Arc<Inner>) {
+    let weak = Arc::downgrade(job);
+    job.members.answer_with(Answerer(Box::new(move |question| {
+        let Some(job) = weak.upgrade() else {
+            return ToProgram::Told { code: code::OPERATING_SYSTEM, state: 0, text: "the job has ended".to_owned() };
+        };
+        let done = job.asked(question);
+        let state = job.state_of(question.process).unwrap_or(state::RUNNING);
+        let Refusal(code, text) = done.err().unwrap_or(Refusal::plain(code::SUCCESS));
+        ToProgram::Told { code, state, text }
+    })));
+}
+
+impl Inner {
+    fn asked(&self, question: &Question) -> Result<(), Refusal> {
+        drop(self.parked.swept(&self.members));
+        if question.what == ask::STATE {
+            return self.state_of(question.process).map(drop);
+        }
+        let _turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Refusal::new(
+                    code::NOT_READY,
+                    "a checkpoint of its job, or another call like this, is under way",
+                ));
+            }
+        };
+        let wanted = match question.what {
+            ask::LOCK => state::RUNNING,
+            ask::CHECKPOINT | ask::UNLOCK => state::LOCKED,
+            ask::RESTORE => state::CHECKPOINTED,
+            other => return Err(Refusal::new(code::NOT_SUPPORTED, format_args!("request {other} is not known"))),
+        };
+        if self.state_of(question.process)? != wanted {
+            return Err(Refusal::plain(code::ILLEGAL_STATE));
+        }
+        let member = self.member_of(question.process)?;
+        match question.what {
+            ask::LOCK => self.lock_member(member, question.patience),
+            ask::CHECKPOINT => self.checkpoint_member(member),
+            ask::RESTORE => self.restore_member(&member, &question.gpus),
+            _ => self.unlock_member(&member),
+        }
+    }
+
+    /// The session of CUDA that a process has.
+    fn member_of(&self, process: u32) -> Result<Member, Refusal> {
+        let is_it = |member: &Member| (member.pid, member.session) == (process, SessionKind::CUDA);
+        let mut found: Vec<Member> = self.members.list().into_iter().filter(is_it).collect();
+        if found.len() > 1 {
+            let text = format!("{} processes of the job have the id {process}, in different namespaces", found.len());
+            return Err(Refusal::new(code::NOT_SUPPORTED, text));
+        }
+        found.pop().ok_or(Refusal::plain(code::NOT_INITIALIZED))
+    }
+
+    /// How a process stands.
+    fn state_of(&self, process: u32) -> Result<u32, Refusal> {
+        match self.member_of(process) {
+            Ok(member) => Ok(self.parked.state(member.id)),
+            Err(_) if lock(&self.parked.0).failed.contains(&process) => Ok(state::FAILED),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Keeps the program from calling, and waits for what it has submitted. When that takes too long it goes on.
+    fn lock_member(&self, member: Member, patience: Duration) -> Result<(), Refusal> {
+        if member.standing != Standing::Present {
+            return Err(Refusal::new(code::NOT_READY, "it is not with its worker"));
+        }
+        let mut stop = Stop::of(&self.members, vec![member.clone()])?;
+        let begun = Instant::now();
+        let rested = stop.hold().and_then(|()| stop.pause(patience)).and_then(|()| stop.go_back(Questions::Refused));
+        let Err(error) = rested else {
+            self.parked.put(&member, None);
+            return Ok(());
+        };
+        let is_late =
+            matches!(error, CheckpointError::Companion(CompanionError::Refused { .. })) && begun.elapsed() >= patience;
+        // What keeps it from going on is told by its own calls.
+        let _ = stop.go_on(Questions::Refused);
+        Err(if is_late { Refusal::new(code::NOT_READY, error) } else { error.into() })
+    }
+
+    /// Lets it call again.
+    fn unlock_member(&self, member: &Member) -> Result<(), Refusal> {
+        // From here on it may be waited for at a point of its own.
+        self.parked.remove(member.id);
+        let released = self.members.order(member.id, &ToProgram::Release {}, PROMPT);
+        released.map(drop).inspect_err(|_| self.parked.put(member, None)).map_err(Into::into)
+    }
+
+    /// Takes its session aside, and has its worker end.
+    fn checkpoint_member(&self, member: Member) -> Result<(), Refusal> {
+        let image = tempfile::Builder::new().prefix("katydid-process-").tempdir();
+        let image = image.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        let request = Request {
+            image: image.path().to_owned(),
+            leave_running: true,
+            device_only: false,
+            full: false,
+            keep: None,
+            // It is there for a while only.
+            level: Some(0),
+            patience_ms: None,
+        };
+        let number = self.taken_aside(&request, &member)?;
+        self.parked.put(&member, Some(Kept { image, number }));
+        Ok(())
+    }
+
+    fn taken_aside(&self, request: &Request, member: &Member) -> Result<CheckpointNumber, CheckpointError> {
+        let root = self.root.awaited().ok_or(CheckpointError::NoProgram)?;
+        let image = Image::create_or_open(&request.image)?;
+        let writer = image.begin(options(request))?;
+        let mut stop = Stop::of(&self.members, vec![member.clone()])?;
+        let stages = Stages::default();
+        let attempt = Attempt { job: self, root, request, writer: &writer, criu: None, tell: &|_| (), stages: &stages };
+        let sessions = match written(&attempt, &mut stop) {
+            Ok(sessions) => sessions,
+            Err(error) => return Err(self.undone(&mut stop, Questions::Write(&writer), error)),
+        };
+        let number = self.committed(writer, sessions, member).and_then(|number| {
+            self.left(&mut stop)?;
+            Ok(number)
+        });
+        // Without a failure the worker ends here, with the connection to it.
+        number.map_err(|error| self.undone(&mut stop, Questions::Refused, error))
+    }
+
+    /// Has the program let go of its worker, and waits until it is back to wait for another: from then on its end is noticed.
+    fn left(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+        proof::strike(&Step::Leave)?;
+        stop.detach(Questions::Refused)?;
+        let hidden = self.members.hide();
+        let hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
+        stop.apart().0.leave()?;
+        drop(hidden);
+        stop.sides.iter().try_for_each(|side| Ok(self.members.wait_back(side.member.id, PROMPT, &|| false)?))
+    }
+
+    fn committed(
+        &self,
+        writer: Writer,
+        sessions: Vec<Session>,
+        member: &Member,
+    ) -> Result<CheckpointNumber, CheckpointError> {
+        proof::strike(&Step::Commit)?;
+        let times = Times { began: now(), written: now(), stopped_us: 0 };
+        let manifest = manifest(self, std::slice::from_ref(member), sessions, None, times);
+        Ok(writer.commit(manifest)?.number)
+    }
+
+    /// After a failure: back to a program that is locked and has its worker.
+    fn undone(&self, stop: &mut Stop<'_>, questions: Questions<'_>, cause: CheckpointError) -> CheckpointError {
+        match stop.go_back(questions) {
+            Ok(()) => cause,
+            Err(also) => {
+                stop.sides.iter().for_each(|side| self.parked.fail(&side.member));
+                CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) }
+            }
+        }
+    }
+
+    /// Rebuilds its session in another worker of its server.
+    fn restore_member(&self, member: &Member, gpus: &[u8]) -> Result<(), Refusal> {
+        let kept = self.parked.kept(member.id).ok_or(Refusal::plain(code::ILLEGAL_STATE))?;
+        let opened = Image::open(kept.image.path()).and_then(|image| image.checkpoint(Which::Number(kept.number)));
+        let reader = opened.map_err(CheckpointError::from)?;
+        let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
+        check(&devices.collect::<Vec<&Device>>(), gpus)?;
+        self.rebuilt(member, &reader).map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        self.parked.put(member, None);
+        Ok(())
+    }
+
+    fn rebuilt(&self, member: &Member, reader: &Reader) -> Result<(), CheckpointError> {
+        let server = address(&member.address)?;
+        let directory = reader.directory()?;
+        let catalogue = Catalogue::new(reader);
+        let plan = Rebuild {
+            catalogue: &catalogue,
+            directory: directory.as_ref().map(AsFd::as_fd),
+            device_only: true,
+            incarnations: &self.incarnations,
+            devices: "",
+        };
+        let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
+        let home = (member.address.as_str(), companion.key);
+        attended(&mut companion, &catalogue, || come_back(&self.members, member, home, Return::Held, &|| false))?;
+        Ok(())
+    }
+}
+
+/// Brings what the side has to the image, while its worker rests.
+fn written(attempt: &Attempt<'_, '_>, stop: &mut Stop<'_>) -> Result<Vec<Session>, CheckpointError> {
+    stop.pause(REST)?;
+    stop.ready(attempt.plan(), attempt.writer)?;
+    attempt.begin(&Step::Capture)?;
+    attempt.capture(stop.apart().1)?;
+    attempt.write(stop, false)
+}
+
+/// Whether a session with these devices can be restored as the pairs say: to the same ones, so far.
+fn check(devices: &[&Device], gpus: &[u8]) -> Result<(), Refusal> {
+    let mut named = HashSet::new();
+    for pair in gpus.chunks(2 * UUID) {
+        let (old, new) = pair.split_at_checked(UUID).ok_or(Refusal::plain(code::INVALID_VALUE))?;
+        let hex: String = old.iter().map(|byte| format!("{byte:02x}")).collect();
+        if !devices.iter().any(|device| device.uuid == hex) || !named.insert(hex) {
+            return Err(Refusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again"));
+        }
+        if old != new {
+            let text = "a process is restored to the GPUs that it had; `katydid migrate` takes a job to another server";
+            return Err(Refusal::new(code::NOT_SUPPORTED, text));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn codes(gpus: &[u8]) -> Option<u32> {
+        let device = |byte: u8| Device { uuid: format!("{byte:02x}").repeat(UUID), ..Device::default() };
+        let devices = [device(1), device(2)];
+        check(&devices.iter().collect::<Vec<&Device>>(), gpus).err().map(|refusal| refusal.0)
+    }
+
+    #[test]
+    fn a_process_is_restored_to_the_gpus_that_it_had() {
+        let pair = |old: u8, new: u8| [[old; UUID], [new; UUID]].concat();
+        assert_eq!(codes(&[]), None);
+        assert_eq!(codes(&[pair(1, 1), pair(2, 2)].concat()), None);
+        assert_eq!(codes(&pair(1, 2)), Some(code::NOT_SUPPORTED));
+        assert_eq!(codes(&pair(3, 3)), Some(code::INVALID_VALUE));
+        assert_eq!(codes(&[pair(1, 1), pair(1, 1)].concat()), Some(code::INVALID_VALUE));
+        assert_eq!(codes(&pair(1, 1)[..UUID - 1]), Some(code::INVALID_VALUE));
+    }
+
+    #[test]
+    fn whoever_has_ended_is_in_nobody_s_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let (events, _heard) = mpsc::channel();
+        let members = Members::listen(&folder.path().join("shims"), events).unwrap();
+        let parked = Parked::default();
+        let seat = |kept| Seat { program: "app".to_owned(), pid: 5, kept };
+        lock(&parked.0).seats.insert(1, seat(None));
+        assert!(parked.has(1) && parked.state(1) == state::LOCKED && parked.state(2) == state::RUNNING);
+        parked.refuse(&members).unwrap();
+        assert!(!parked.has(1));
+    }
+}
