@@ -140,12 +140,12 @@ pub trait Backend: Sync {
     /// What the driver says.
     fn instantiate(&self, exec: u32, graph: GraphId, plan: &Plan, flags: u64) -> Outcome;
 
-    /// One step of an executable graph has new parameters, or has been enabled or disabled.
+    /// One step of an executable graph has new parameters, or has been enabled or disabled; it `was` another.
     ///
     /// # Errors
     ///
     /// What the driver says; the step then keeps its old parameters.
-    fn change(&self, exec: u32, number: u32, step: &Step) -> Outcome;
+    fn change(&self, exec: u32, number: u32, was: &Step, step: &Step) -> Outcome;
 
     /// Puts a launch of an executable graph into a stream.
     ///

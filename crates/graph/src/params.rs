@@ -174,6 +174,14 @@ pub struct Kernel {
     pub code: Kept,
 }
 
+impl Kernel {
+    /// Whether both run the same code in the same shape: then they differ in what it is given, if at all.
+    pub fn runs_as(&self, other: &Self) -> bool {
+        let shape = |it: &Self| (it.function, it.kernel, it.context, it.grid, it.block, it.shared);
+        shape(self) == shape(other)
+    }
+}
+
 /// A copy of up to three dimensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Memcpy {

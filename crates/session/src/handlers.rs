@@ -58,8 +58,8 @@ pub(crate) use function::{
     kdModuleFunction,
 };
 pub(crate) use graph::{
-    bytes_task, fill_stage, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate,
-    kdGraphLaunch, kdGraphUpload, kdUpcallBytes, kdUpcallData, kdUpcallsBegin,
+    bytes_task, fill_stage, kdGraphArguments, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget,
+    kdGraphInstantiate, kdGraphLaunch, kdGraphUpload, kdUpcallBytes, kdUpcallData, kdUpcallsBegin,
 };
 pub(crate) use green::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
 pub(crate) use host::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};

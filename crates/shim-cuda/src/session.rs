@@ -35,6 +35,7 @@ use crate::pool::{Chosen, Pool};
 use crate::reference::TextureReference;
 use crate::stream::Stream;
 use crate::surface_reference::SurfaceReference;
+use crate::tensor_map::Encoded;
 use crate::texture::Objects;
 use crate::virtual_memory::{Allocation, VirtualMemory};
 use crate::{context, export_table, tracing, upcall};
@@ -70,6 +71,7 @@ pub(crate) struct Shim {
     pub(crate) links: Slab<Link>,
     pub(crate) allocations: Slab<Allocation>,
     pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) tensor_maps: Encoded,
     pub(crate) opened: Opened,
     pub(crate) given: Given,
     pub(crate) pools: Slab<Pool>,
@@ -236,6 +238,7 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         links: room(HANDLES)?,
         allocations: room(HANDLES)?,
         virtual_memory: VirtualMemory::default(),
+        tensor_maps: Encoded::default(),
         opened: Opened::default(),
         given: Given::default(),
         pools: room(HANDLES)?,

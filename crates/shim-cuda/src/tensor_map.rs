@@ -1,5 +1,12 @@
 //! Tensor maps: the arguments travel, the worker's driver encodes.
+//!
+//! A map is made of its arguments and nothing else, and begins with the address (on every driver so far:
+//! `cuTensorMapReplaceAddress` changes just that word). So a driver is asked once for each shape; libraries make the same maps
+//! for every launch.
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUresult, CUtensorMap, Function, void};
 use katydid_wire::message::kdTensorMap;
@@ -12,6 +19,10 @@ use crate::session::shim;
 const ALIGNMENT: usize = 64;
 /// Addresses of tensors are multiples of this, in bytes.
 const TENSOR_ALIGNMENT: u64 = 16;
+/// Shapes that are remembered; then all are forgotten.
+const MOST_SHAPES: usize = 1024;
+/// What a driver checks of an address is how it is aligned: shapes are remembered for each remainder by this, in bytes.
+const REMAINDER: u64 = 256;
 /// A tensor without dimensions: what the functions fill in.
 const EMPTY: TensorMap = TensorMap {
     kind: TensorMapKind::Tiled,
@@ -31,6 +42,36 @@ const EMPTY: TensorMap = TensorMap {
     promotion: 0,
     fill: 0,
 };
+
+/// A map in words; the first one is the address.
+type Words = [u64; size_of::<CUtensorMap>() / 8];
+/// All that a map is made of but for the address, of which the remainder counts.
+type Shape = (TensorMap, u64);
+
+/// Maps that a driver has encoded.
+#[derive(Debug, Default)]
+pub(crate) struct Encoded(Mutex<(u64, HashMap<Shape, Words>)>);
+
+impl Encoded {
+    /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers.
+    fn of(&self, moves: u64, shape: &Shape, address: u64) -> Option<Words> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut words = *known.1.get(shape).filter(|_| known.0 == moves)?;
+        words[0] = address;
+        Some(words)
+    }
+
+    /// Notes a map. One that does not begin with its address is none whose address could be changed.
+    fn note(&self, moves: u64, shape: Shape, address: u64, words: Words) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != moves || known.1.len() >= MOST_SHAPES {
+            *known = (moves, HashMap::new());
+        }
+        if words[0] == address && address != 0 {
+            known.1.insert(shape, words);
+        }
+    }
+}
 
 /// The first `count` entries of an array.
 ///
@@ -69,15 +110,33 @@ unsafe fn encode(
     if target.is_null() || !target.addr().is_multiple_of(ALIGNMENT) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let message = kdTensorMap { address: address.addr() as u64, arguments: &map.encode() };
-    let reply = match shim()?.session.call(0, &message) {
+    let (shim, address) = (shim()?, address.addr() as u64);
+    let (moves, shape) = (shim.session.moves(), (*map, address % REMAINDER));
+    let words = match shim.tensor_maps.of(moves, &shape, address) {
+        Some(words) => words,
+        None => {
+            let words = ask(function, address, map)?;
+            // Another driver may have answered than the one that was there before.
+            if shim.session.moves() == moves {
+                shim.tensor_maps.note(moves, shape, address, words);
+            }
+            words
+        }
+    };
+    // SAFETY: room for a map, by the contract.
+    unsafe { target.cast::<Words>().write(words) };
+    Ok(())
+}
+
+/// Has the worker's driver encode a map.
+fn ask(function: Function, address: u64, map: &TensorMap) -> Result<Words, CUresult> {
+    let reply = match shim()?.session.call(0, &kdTensorMap { address, arguments: &map.encode() }) {
         Err(CUresult::ERROR_NOT_SUPPORTED) => return Err(refuse(function, "is not supported by the server's driver")),
         other => other?,
     };
-    let map = reply.map.first_chunk::<{ size_of::<CUtensorMap>() }>().ok_or(CUresult::ERROR_UNKNOWN)?;
-    // SAFETY: room for a map, by the contract.
-    unsafe { target.cast::<[u8; size_of::<CUtensorMap>()]>().write(*map) };
-    Ok(())
+    let (words, rest) = reply.map.as_chunks::<8>();
+    let words = words.first_chunk::<{ size_of::<Words>() / 8 }>().filter(|_| rest.is_empty());
+    Ok(words.ok_or(CUresult::ERROR_UNKNOWN)?.map(u64::from_le_bytes))
 }
 
 /// # Safety
@@ -228,4 +287,51 @@ pub(crate) unsafe fn replace_address(target: *mut CUtensorMap, address: *mut voi
     // SAFETY: a map, by the contract.
     unsafe { target.cast::<u64>().write(address) };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAP: Words = [0x7000, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+    fn shape(rank: u32, address: u64) -> Shape {
+        (TensorMap { rank, ..EMPTY }, address % REMAINDER)
+    }
+
+    #[test]
+    fn a_shape_is_encoded_once_for_addresses_alike() {
+        let encoded = Encoded::default();
+        encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
+        let moved = encoded.of(0, &shape(2, 0x9100), 0x9100).unwrap();
+        assert_eq!((moved[0], &moved[1..]), (0x9100, &MAP[1..]));
+        assert!(
+            encoded.of(0, &shape(3, 0x9100), 0x9100).is_none() && encoded.of(0, &shape(2, 0x9110), 0x9110).is_none()
+        );
+    }
+
+    #[test]
+    fn another_driver_encodes_for_itself() {
+        let encoded = Encoded::default();
+        encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
+        assert!(encoded.of(1, &shape(2, 0x7000), 0x7000).is_none());
+        encoded.note(1, shape(3, 0x7000), 0x7000, MAP);
+        assert!(
+            encoded.of(1, &shape(2, 0x7000), 0x7000).is_none() && encoded.of(1, &shape(3, 0x7000), 0x7000).is_some()
+        );
+    }
+
+    #[test]
+    fn a_map_that_does_not_begin_with_its_address_is_asked_for_again() {
+        let encoded = Encoded::default();
+        encoded.note(0, shape(2, 0x7000), 0x8000, MAP);
+        assert!(encoded.of(0, &shape(2, 0x7000), 0x7000).is_none());
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound() {
+        let encoded = Encoded::default();
+        (0..2 * MOST_SHAPES as u32).for_each(|rank| encoded.note(0, shape(rank, 0x7000), 0x7000, MAP));
+        assert!(encoded.0.lock().unwrap().1.len() <= MOST_SHAPES);
+    }
 }

@@ -6,7 +6,7 @@
 //! | [`ContextFacts`] | replies of `kdContextRetain`, `kdContextCreate` |
 //! | [`FunctionFacts`] | replies of `kdModuleFunction`, `kdLibraryKernel`, `kdKernelFunction`, `kdFunctionFacts` |
 //! | names ([`encode_names`]) | replies of `kdModuleFunctionNames`, `kdLibraryKernelNames` |
-//! | [`GraphFacts`], [`StepFacts`] | `kdGraphInstantiate` (sent in pieces), `kdGraphChange` |
+//! | [`GraphFacts`], [`StepFacts`] | `kdGraphInstantiate` (sent in pieces), `kdGraphChange`, `kdGraphArguments` |
 //! | [`JitOption`] list | `kdModuleLoad`, `kdLibraryLoad` |
 //!
 //! All are little-endian without padding; a text is a u32 length and its bytes. Layouts stand at the top of each file.

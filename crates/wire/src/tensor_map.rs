@@ -13,7 +13,7 @@ const WORDS: usize = 3 + 4 * MAX_RANK + 2 * MAX_PIXEL_RANK + 7;
 pub const TENSOR_MAP_BYTES: usize = 8 * WORDS;
 
 /// Which function encodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorMapKind {
     /// `cuTensorMapEncodeTiled`.
     Tiled,
@@ -24,7 +24,7 @@ pub enum TensorMapKind {
 }
 
 /// The arguments, but for the address. Names are the header's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorMap {
     /// The function.
     pub kind: TensorMapKind,

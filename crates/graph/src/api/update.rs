@@ -40,9 +40,10 @@ impl<B: Backend> Graphs<B> {
             let id = state.exec_id(exec)?;
             let plan = &mut state.exec_mut(id)?.plan;
             let number = plan.number(node)?;
-            let mut step = plan.find(node)?.clone();
+            let was = plan.find(node)?;
+            let mut step = was.clone();
             change(&mut step)?;
-            self.backend.change(id, number, &step)?;
+            self.backend.change(id, number, was, &step)?;
             if let Some(kept) = Arc::make_mut(plan).find_mut(node) {
                 *kept = step;
             }
@@ -149,8 +150,9 @@ impl<B: Backend> Graphs<B> {
 
     /// Tells the driver library of all steps that changed; the plan is the executable graph's then.
     fn adopt(&self, state: &mut State, id: u32, plan: Plan, changed: &[NodeId]) -> Outcome {
+        let was = Arc::clone(&state.exec(id)?.plan);
         for node in changed {
-            self.backend.change(id, plan.number(*node)?, plan.find(*node)?)?;
+            self.backend.change(id, plan.number(*node)?, was.find(*node)?, plan.find(*node)?)?;
         }
         state.exec_mut(id)?.plan = Arc::new(plan);
         Ok(())

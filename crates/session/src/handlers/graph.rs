@@ -8,9 +8,9 @@ use katydid_cuda_sys::{CUcontext, CUresult, CUstream, instantiate_flags};
 use katydid_wire::facts::{GraphFacts, StepFacts};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
 use katydid_wire::message::{
-    kdGraphChange, kdGraphChangeReply, kdGraphCondition, kdGraphConditionReply, kdGraphDestroy, kdGraphForget,
-    kdGraphInstantiate, kdGraphInstantiateReply, kdGraphLaunch, kdGraphUpload, kdUpcallBytes, kdUpcallBytesReply,
-    kdUpcallData, kdUpcallsBegin,
+    kdGraphArguments, kdGraphChange, kdGraphChangeReply, kdGraphCondition, kdGraphConditionReply, kdGraphDestroy,
+    kdGraphForget, kdGraphInstantiate, kdGraphInstantiateReply, kdGraphLaunch, kdGraphUpload, kdUpcallBytes,
+    kdUpcallBytesReply, kdUpcallData, kdUpcallsBegin,
 };
 
 use super::{Called, Detached, Enqueued, done};
@@ -51,6 +51,13 @@ pub(crate) fn kdGraphChange(
     let step = StepFacts::decode(message.step).map_err(|error| damaged("kdGraphChange", error))?;
     session.change_graph(head, message.exec, message.number as usize, &step)?;
     done(kdGraphChangeReply {})
+}
+
+/// Gives a step's kernel other arguments.
+pub(crate) fn kdGraphArguments(session: &mut Session, head: &FrameHead, message: kdGraphArguments<'_>) -> Enqueued {
+    let step = StepFacts::decode(message.step).map_err(|error| damaged("kdGraphArguments", error))?;
+    session.change_graph(head, message.exec, message.number as usize, &step)?;
+    Ok(CUresult::SUCCESS)
 }
 
 /// Launches.

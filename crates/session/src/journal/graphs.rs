@@ -4,13 +4,14 @@
 //! So a graph needs nothing any more that only steps used which were changed since, and a replay has no changes left to
 //! make but steps that are switched off.
 
+use std::collections::BTreeMap;
 use std::mem::{discriminant, take};
 use std::sync::Arc;
 
 use katydid_wire::facts::{GraphFacts, StepFacts, Work};
 use katydid_wire::message::kdGraphChange;
 
-use super::{Entry, Frame, Kind, Steps};
+use super::{Entry, Frame, Kind, More, Set, Steps};
 
 /// A graph to replay.
 pub(super) struct Current<'a> {
@@ -37,7 +38,7 @@ pub(super) fn current(entry: &Entry) -> Option<Current<'_>> {
     let mut facts = GraphFacts::decode(bytes).ok()?;
     let mut unchanged = facts.clone();
     let (mut order, mut needs, mut changes) = (made, Vec::new(), Vec::new());
-    for set in more.sets.values() {
+    for set in last_of_each(more)? {
         let message = kdGraphChange::decode(set.frame.payload()).ok()?;
         let StepFacts { work, is_enabled, .. } = StepFacts::decode(message.step).ok()?;
         let old = step_work(&mut facts, &mut { message.number }).filter(|old| fits(old, &work));
@@ -54,6 +55,18 @@ pub(super) fn current(entry: &Entry) -> Option<Current<'_>> {
     }
     needs.extend(before(&self::needs(&unchanged), made));
     Some(Current { order, bytes: Arc::new(facts.encode()), needs, changes })
+}
+
+/// The last change of each step: messages of two kinds, with the same fields, make them.
+fn last_of_each(more: &More) -> Option<Vec<&Set>> {
+    let mut last: BTreeMap<u32, &Set> = BTreeMap::new();
+    for set in more.sets.values() {
+        let kept = last.entry(kdGraphChange::decode(set.frame.payload()).ok()?.number).or_insert(set);
+        if kept.frame.order < set.frame.order {
+            *kept = set;
+        }
+    }
+    Some(last.into_values().collect())
 }
 
 /// The step with a number, counted as they are built: a step, then those of the graphs inside of it.
@@ -118,7 +131,9 @@ mod tests {
     use katydid_wire::codec::Message as _;
     use katydid_wire::frame::FrameHead;
 
-    use super::super::{More, Selector, Set};
+    use katydid_wire::message::kdGraphArguments;
+
+    use super::super::Selector;
     use super::*;
 
     fn step(work: Work, inner: Vec<GraphFacts>) -> StepFacts {
@@ -136,19 +151,25 @@ mod tests {
 
     /// A graph of an event record and a launch in a child, then so changed.
     fn entry(changes: &[(u32, StepFacts)]) -> Entry {
+        let changes: Vec<_> = changes.iter().map(|(number, step)| (kdGraphChange::OPCODE, *number, step)).collect();
+        entry_by(&changes)
+    }
+
+    /// The same by these messages.
+    fn entry_by(changes: &[(u16, u32, &StepFacts)]) -> Entry {
         let inner = vec![step(Work::Record(7), vec![]), step(kernel(1, b"old", vec![(2, [3; 8])]), vec![])];
         let facts =
             GraphFacts { steps: vec![step(Work::Empty, vec![]), step(Work::Child, vec![GraphFacts { steps: inner }])] };
         let steps = Some(Steps { bytes: Arc::new(facts.encode()), needs: needs(&facts) });
         let mut more = More { steps, ..More::default() };
-        for (order, (number, step)) in (20..).zip(changes) {
+        for (order, (opcode, number, step)) in (20..).zip(changes) {
             let mut payload = Vec::new();
             let encoded = step.encode();
             let message = kdGraphChange { exec: 1, number: *number, step: &encoded };
             message.encode(&mut payload);
             payload.extend_from_slice(message.tail());
-            let frame = frame(kdGraphChange::OPCODE, order, &payload);
-            let key = (kdGraphChange::OPCODE, Selector::Number(u64::from(*number)));
+            let frame = frame(*opcode, order, &payload);
+            let key = (*opcode, Selector::Number(u64::from(*number)));
             more.sets.insert(key, Set { frame, told: None });
         }
         Entry { made: frame(1, 10, &[]), more: Some(Box::new(more)) }
@@ -162,6 +183,20 @@ mod tests {
         assert_eq!(facts.steps[1].inner[0].steps[1].work, kernel(5, b"new", vec![(2, [3; 8])]));
         assert_eq!(graph.needs, [(Kind::Function, 5, 20), (Kind::Event, 7, 10)]);
         assert_eq!((graph.order, graph.changes.len()), (20, 0));
+    }
+
+    #[test]
+    fn of_changes_by_both_messages_the_last_one_counts() {
+        let (code, arguments) = (kdGraphChange::OPCODE, kdGraphArguments::OPCODE);
+        let (one, other) = (step(kernel(5, b"one", vec![]), vec![]), step(kernel(6, b"other", vec![]), vec![]));
+        for first in [code, arguments] {
+            let entry = entry_by(&[(first, 3, &one), (code + arguments - first, 3, &other)]);
+            let graph = current(&entry).unwrap();
+            let facts = GraphFacts::decode(&graph.bytes).unwrap();
+            assert_eq!(facts.steps[1].inner[0].steps[1].work, kernel(6, b"other", vec![(2, [3; 8])]));
+            // What the first one needed may be gone.
+            assert_eq!(graph.needs, [(Kind::Function, 6, 21), (Kind::Event, 7, 10)]);
+        }
     }
 
     #[test]

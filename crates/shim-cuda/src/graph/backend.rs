@@ -11,8 +11,8 @@ use katydid_cuda_sys::{
 };
 use katydid_graph::{Backend, Code, GraphId, Kept, Launch, Outcome, Params, Place, Plan, Step};
 use katydid_wire::message::{
-    kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate, kdGraphLaunch, kdGraphUpload,
-    kdImagePiece,
+    kdGraphArguments, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate,
+    kdGraphLaunch, kdGraphUpload, kdImagePiece,
 };
 
 use super::describe::Describer;
@@ -46,6 +46,14 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // After the end of the session there is nothing to give back to.
         let _ = memory::free_block(self.0);
+    }
+}
+
+/// Whether a kernel gets other arguments and nothing else changes: a driver has no reason to refuse that, so that nobody waits.
+fn keeps_its_launch(was: &Step, step: &Step) -> bool {
+    match (&was.params, &step.params) {
+        (Params::Kernel(old), Params::Kernel(new)) => was.is_enabled && step.is_enabled && old.runs_as(new),
+        _ => false,
     }
 }
 
@@ -154,11 +162,15 @@ impl Backend for Remote {
         }
     }
 
-    fn change(&self, exec: u32, number: u32, step: &Step) -> Outcome {
+    fn change(&self, exec: u32, number: u32, was: &Step, step: &Step) -> Outcome {
         let mut describer = Describer::default();
         // Inner graphs are steps of their own, and change by themselves.
         let facts = describer.step(&Step { inner: Vec::new(), before: Vec::new(), ..step.clone() })?;
-        call(&kdGraphChange { exec, number, step: &facts.encode() })?;
+        let bytes = facts.encode();
+        if keeps_its_launch(was, step) {
+            return enqueue(&kdGraphArguments { exec, number, step: &bytes });
+        }
+        call(&kdGraphChange { exec, number, step: &bytes })?;
         self.tokens().entry(exec).or_default().extend(describer.tokens);
         Ok(())
     }

@@ -79,6 +79,9 @@ impl Parts {
     /// Everything sent up to `epoch` is done.
     pub(crate) fn settled(&self, epoch: u64) {
         let mut state = self.state();
+        if state.leaving.is_empty() {
+            return;
+        }
         let (gone, kept) = std::mem::take(&mut state.leaving).into_iter().partition(|(_, at)| *at <= epoch);
         state.leaving = kept;
         let gone: Vec<(u64, u64)> = gone;

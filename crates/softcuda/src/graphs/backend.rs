@@ -145,7 +145,7 @@ impl Backend for Soft {
         Tasks::check(plan)
     }
 
-    fn change(&self, _exec: u32, _number: u32, _step: &Step) -> Outcome {
+    fn change(&self, _exec: u32, _number: u32, _was: &Step, _step: &Step) -> Outcome {
         Ok(())
     }
 
