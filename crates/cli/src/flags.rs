@@ -411,6 +411,12 @@ pub(crate) struct ServeFlags {
     /// Most device memory any one session may hold, such as 16GiB.
     #[arg(long, value_name = "SIZE")]
     pub(crate) session_memory: Option<Size>,
+    /// Have the sessions' kernels run beside each other on a GPU (NVIDIA's Multi-Process Service), not in turns.
+    ///
+    /// The server starts nvidia-cuda-mps-control for itself, and ends it. A kernel that faults may then end the other
+    /// sessions of its GPU as well, and the driver lets in 48 to 60 processes at a time, warm workers among them.
+    #[arg(long)]
+    pub(crate) mps: bool,
     /// Socket of the admin API (HTTP/JSON: GET /v1/server, /v1/sessions).
     ///
     /// Unless given: the first --listen path with `.admin` appended; for TCP, katydid-PORT.admin where the default

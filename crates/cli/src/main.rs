@@ -33,6 +33,7 @@ mod inspect;
 mod layout;
 mod manual;
 mod migrate;
+mod mps;
 mod opencl;
 mod period;
 mod private;

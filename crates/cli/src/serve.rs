@@ -21,6 +21,7 @@ use crate::address::{admin_path, certified, default_listen, prepare_runtime_fold
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::ServeFlags;
 use crate::layout::{self, Layout};
+use crate::mps::Mps;
 
 /// How long a program may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -31,9 +32,14 @@ const PROGRAM_VARIABLES: [&str; 5] =
 /// Runs the command.
 pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let quiet = flags.quiet;
+    check_mps(&flags)?;
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
+    let wants_mps = flags.mps;
     let mut config = requested(flags)?;
+    // Ends behind the workers.
+    let mps = wants_mps.then(Mps::start).transpose()?;
+    config.worker.set.extend(mps.iter().flat_map(Mps::variables));
     let images = nameless_file();
     if let Some(file) = &images {
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
@@ -124,6 +130,14 @@ pub(crate) fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Resu
         hello_patience: HELLO_PATIENCE,
         verbosity: Verbosity::Everything,
     })
+}
+
+/// What softcuda computes runs beside everything else as it is.
+fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
+    match flags.mps && flags.driver == "soft" {
+        true => Err(Failure::usage("--mps is for NVIDIA's driver, and --driver soft is none")),
+        false => Ok(()),
+    }
 }
 
 /// A path that leads nowhere would only show when the first worker dies of it.

@@ -7,6 +7,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
@@ -95,6 +96,71 @@ fn a_wrong_address_or_driver_is_a_usage_error() {
     assert_eq!(home.fails(&["serve", "--listen", "carrier-pigeon:coop"]).0, 2);
     let (code, text) = home.fails(&["serve", "--driver", "/no/such/libcuda.so.1", "--listen", &unix_of(&home)]);
     assert!(code == 2 && text.contains("/no/such/libcuda.so.1"), "{text}");
+}
+
+#[test]
+fn without_nvidias_service_mps_is_refused_by_name() {
+    let home = Home::new();
+    let mut command = home.katydid(&["serve", "--mps", "--warm", "0", "--listen", &unix_of(&home)]);
+    let output = command.env("PATH", home.path("nothing")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("there is no nvidia-cuda-mps-control in PATH") && said.lines().count() == 1, "{said}");
+    let (status, said) = home.fails(&["serve", "--mps", "--driver", "soft"]);
+    assert!(status == 2 && said.contains("--mps is for NVIDIA's driver"), "{status} {said}");
+}
+
+/// A stand-in for NVIDIA's service, which runs `script`, in the PATH that is returned.
+fn service(home: &Home, script: &str) -> String {
+    let folder = home.path("bin");
+    fs::create_dir(&folder).unwrap();
+    let program = folder.join("nvidia-cuda-mps-control");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:/usr/bin:/bin", folder.display())
+}
+
+/// Whether a process is there, and has not ended.
+fn is_alive(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn the_service_of_a_server_ends_with_it_however_that_ends() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let home = Home::new();
+        let note = home.path("note");
+        let script = format!(
+            "[ \"$1\" = -f ] || exit 1; echo $$ $CUDA_MPS_PIPE_DIRECTORY > {}; \
+             : > $CUDA_MPS_PIPE_DIRECTORY/control; exec sleep 1000",
+            note.display()
+        );
+        let (path, temporary) = (service(&home, &script), home.folder.path().display().to_string());
+        let mut server =
+            Serving::start_with(&home, &["--mps"], &[&unix_of(&home)], &[("PATH", &path), ("TMPDIR", &temporary)]);
+        let note = fs::read_to_string(note).unwrap();
+        let (pid, pipes) = note.trim().split_once(' ').unwrap();
+        assert!(is_alive(pid) && fs::exists(pipes).unwrap(), "{note}");
+        server.signal(signal);
+        server.child.wait().unwrap();
+        // The kernel's signal comes with the end of the server, and takes a moment.
+        while signal == Signal::KILL && is_alive(pid) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!is_alive(pid));
+        assert!(signal == Signal::KILL || !fs::exists(pipes).unwrap(), "{pipes}");
+    }
+}
+
+#[test]
+fn a_service_that_does_not_start_is_told_with_what_it_said() {
+    let home = Home::new();
+    let path = service(&home, "echo 'no device here' >&2; exit 1");
+    let mut command = home.katydid(&["serve", "--mps", "--warm", "0", "--listen", &unix_of(&home)]);
+    let output = command.env("PATH", path).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(3) && said.contains("it said: no device here"), "{said}");
 }
 
 #[test]

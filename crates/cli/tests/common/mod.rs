@@ -60,7 +60,13 @@ pub(crate) struct Serving {
 impl Serving {
     /// Without workers, which these tests do not need.
     pub(crate) fn start(home: &Home, listen: &[&str]) -> Self {
+        Self::start_with(home, &[], listen, &[])
+    }
+
+    /// The same with further flags and variables.
+    pub(crate) fn start_with(home: &Home, flags: &[&str], listen: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = home.katydid(&["serve", "--warm", "0"]);
+        command.args(flags).envs(variables.iter().copied());
         listen.iter().for_each(|address| {
             command.args(["--listen", address]);
         });
