@@ -59,28 +59,43 @@ impl Reply for CopiedOut {
     }
 }
 
+/// The end of a copy to memory of the worker's that the driver has taken in.
+pub(crate) struct Ending {
+    stream: CUstream,
+    /// Recorded behind the copy; none if the driver would not, or nobody wanted it.
+    end: Option<CUevent>,
+}
+
+impl Ending {
+    /// Of the copy that was given to `stream` last. `is_marked`: more may come behind it that is not to be waited for.
+    pub(crate) fn of_last(driver: &Driver, stream: CUstream, is_marked: bool) -> Self {
+        Self { stream, end: is_marked.then(|| record(driver, stream)).flatten() }
+    }
+
+    /// Waits for it.
+    pub(crate) fn wait(self, driver: &Driver) -> CUresult {
+        if let Some(end) = self.end {
+            // SAFETY: the event is this value's own.
+            let status = unsafe { driver.cuEventSynchronize(end) };
+            destroy(driver, end);
+            return status;
+        }
+        // SAFETY: the handle came from the driver, which refuses one that is gone.
+        unsafe { driver.cuStreamSynchronize(self.stream) }
+    }
+}
+
 /// A copy to a buffer that the driver has taken in.
 pub(crate) struct UnderWay {
     buffer: Buffer,
-    stream: CUstream,
-    /// Recorded behind the copy; none if the driver would not.
-    end: Option<CUevent>,
+    ending: Ending,
 }
 
 impl UnderWay {
     /// Waits for the copy, and for nothing that comes behind it.
     pub(crate) fn wait(self, driver: &Driver) -> (CUresult, CopiedOut) {
-        let status = if let Some(end) = self.end {
-            // SAFETY: the event is this value's own.
-            let status = unsafe { driver.cuEventSynchronize(end) };
-            destroy(driver, end);
-            status
-        } else {
-            // SAFETY: the handle came from the driver, which refuses one that is gone.
-            unsafe { driver.cuStreamSynchronize(self.stream) }
-        };
-        match status {
-            CUresult::SUCCESS => (status, CopiedOut::Buffer(self.buffer)),
+        match self.ending.wait(driver) {
+            CUresult::SUCCESS => (CUresult::SUCCESS, CopiedOut::Buffer(self.buffer)),
             failed => (failed, CopiedOut::nothing()),
         }
     }
@@ -123,8 +138,7 @@ impl Session {
         let Some(bytes) = buffer.lend(size) else { return Ok(None) };
         // SAFETY: `size` bytes of a buffer that is nobody else's until the copy was waited for.
         unsafe { driver.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), source, size, stream) }.ok()?;
-        let end = record(&driver, stream);
-        Ok(Some(UnderWay { buffer, stream, end }))
+        Ok(Some(UnderWay { buffer, ending: Ending::of_last(&driver, stream, true) }))
     }
 }
 

@@ -7,19 +7,20 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::CUcontext;
+use katydid_transport::Spin;
 
 use crate::fault::SessionError;
 use crate::shared::Shared;
 
 /// Program threads of a session that may block at a time.
 const MOST: usize = 4096;
-/// Calls of one thread that may be queued; an honest one has one.
+/// Items of one thread that may be queued; an honest one has one call, and there may be a [`Item::Rouse`] before that.
 const QUEUE: usize = 2;
 
 /// The context a task runs in.
@@ -36,19 +37,33 @@ impl Place {
     pub(crate) const ANYWHERE: Self = Self { context: CUcontext::NULL, epoch: 0 };
 }
 
-/// How long an executor looks for its next task before it sleeps: waking it would cost a loop of launch and
-/// synchronise as much as the launch itself.
-const AWAKE: Duration = Duration::from_micros(30);
-/// Looks between two readings of the clock.
-const LOOKS: u32 = 16;
-
 /// What an executor does: the call, and the reply.
 pub(crate) type Task = Box<dyn FnOnce(&Shared) + Send>;
+
+/// What an executor is given.
+enum Item {
+    Call(Place, Task),
+    /// Nothing to do, so that it looks for calls from now on.
+    Rouse,
+}
+
+/// An executor waits for its next item without looking.
+const ASLEEP: u8 = 0;
+/// The same, but there is an item that will wake it.
+const ROUSED: u8 = 1;
+/// It works, or looks for its next item.
+const AWAKE: u8 = 2;
+
+/// The main loop's end of an executor.
+struct Seat {
+    items: SyncSender<Item>,
+    state: Arc<AtomicU8>,
+}
 
 /// The executors of a session, by program thread.
 #[derive(Default)]
 pub(crate) struct Executors {
-    seats: HashMap<u32, SyncSender<(Place, Task)>>,
+    seats: HashMap<u32, Seat>,
 }
 
 impl Executors {
@@ -68,32 +83,63 @@ impl Executors {
             self.seat(shared, thread)?;
         }
         shared.calls.begin();
-        let sent = self.seats.get(&thread).map(|seat| seat.try_send((place, task)));
+        let sent = self.seats.get(&thread).map(|seat| seat.items.try_send(Item::Call(place, task)));
         match sent {
             Some(Ok(())) => Ok(()),
             _ => Err(SessionError::Impatient { thread }),
         }
     }
 
+    /// Whether the executor of `thread` would have a call at once. It may be about to sleep.
+    pub(crate) fn is_awake(&self, thread: u32) -> bool {
+        self.seats.get(&thread).is_some_and(|seat| seat.state.load(Ordering::Relaxed) == AWAKE)
+    }
+
+    /// Has the executor of `thread` look for calls for a while.
+    ///
+    /// # Errors
+    ///
+    /// The program has too many threads; or the system has no thread left.
+    pub(crate) fn rouse(&mut self, shared: &Arc<Shared>, thread: u32) -> Result<(), SessionError> {
+        if !self.seats.contains_key(&thread) {
+            self.seat(shared, thread)?;
+        }
+        let Some(seat) = self.seats.get(&thread) else { return Ok(()) };
+        // One is enough, and leaves room for a call.
+        if seat.state.compare_exchange(ASLEEP, ROUSED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let _ = seat.items.try_send(Item::Rouse);
+        }
+        Ok(())
+    }
+
     fn seat(&mut self, shared: &Arc<Shared>, thread: u32) -> Result<(), SessionError> {
         if self.seats.len() >= MOST {
             return Err(SessionError::TooManyThreads { most: MOST });
         }
-        let (sender, receiver) = sync_channel(QUEUE);
-        let shared = Arc::clone(shared);
+        let (items, queue) = sync_channel(QUEUE);
+        let state = Arc::new(AtomicU8::new(ASLEEP));
+        let (shared, own_state) = (Arc::clone(shared), Arc::clone(&state));
         thread::Builder::new()
             .name(format!("blocking {thread}"))
-            .spawn(move || work(&shared, &receiver))
+            .spawn(move || work(&shared, &queue, &own_state))
             .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })?;
-        self.seats.insert(thread, sender);
+        self.seats.insert(thread, Seat { items, state });
         Ok(())
     }
 }
 
-/// Runs tasks until the session is dropped.
-fn work(shared: &Shared, tasks: &Receiver<(Place, Task)>) {
-    let mut current = Place::ANYWHERE;
-    while let Some((place, task)) = next(tasks) {
+/// Does what it is given until the session is dropped.
+fn work(shared: &Shared, items: &Receiver<Item>, state: &AtomicU8) {
+    let (mut current, spin) = (Place::ANYWHERE, Spin::for_word());
+    let next = || {
+        look(items, &spin).or_else(|| {
+            state.store(ASLEEP, Ordering::Relaxed);
+            items.recv().ok()
+        })
+    };
+    while let Some(item) = next() {
+        state.store(AWAKE, Ordering::Relaxed);
+        let Item::Call(place, task) = item else { continue };
         if place != current && !place.context.is_null() {
             // SAFETY: the handle came from the driver. One that was destroyed since is refused by the driver, and so
             // is the call that follows.
@@ -106,17 +152,14 @@ fn work(shared: &Shared, tasks: &Receiver<(Place, Task)>) {
 }
 
 /// The next of a queue, looked for awake and then asleep; none once the other end is gone.
-pub(crate) fn next<T>(queue: &Receiver<T>) -> Option<T> {
-    let begun = Instant::now();
-    while processors() > 2 && begun.elapsed() < AWAKE {
-        for _ in 0..LOOKS {
-            if let Ok(item) = queue.try_recv() {
-                return Some(item);
-            }
-            std::hint::spin_loop();
-        }
-    }
-    queue.recv().ok()
+pub(crate) fn next<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
+    look(queue, spin).or_else(|| queue.recv().ok())
+}
+
+/// The next of a queue, if it comes soon: waking a sleeper would cost a loop of launch and synchronise as much as the launch
+/// itself.
+fn look<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
+    if processors() > 2 { spin.until(|| queue.try_recv().ok()) } else { None }
 }
 
 /// With few processors, whoever looks keeps the other from running.

@@ -4,6 +4,10 @@
 //! While it looks, the main loop executes nothing else. So it looks only while no executor is at work, stops as soon as the
 //! link has something for it, and stops after [`MOST`]. The call itself is made here only once a query has said that there
 //! is nothing left to wait for; whatever else the query says, an executor makes the call and tells the program.
+//!
+//! A program whose waits follow each other at once has its executor roused. One that is awake has each call before the GPU is
+//! done, waits inside the driver as the program would natively, and neither asks the driver again and again nor makes the
+//! call once more at the end.
 
 #![expect(unsafe_code, reason = "asks the driver about handles of its own")]
 
@@ -11,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUevent, CUresult, CUstream};
 use katydid_driver::Driver;
+use katydid_transport::Spin;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{cuCtxSynchronize, cuEventSynchronize, cuStreamSynchronize};
@@ -22,6 +27,10 @@ use crate::session::Session;
 /// A processor is kept busy no longer than this for one call: as long as a program stays awake for its answer. An empty kernel
 /// takes five microseconds, a small graph some fifty.
 const MOST: Duration = Duration::from_micros(200);
+/// Waits of a program follow each other at once, if the next one ends so soon after the last.
+const SOON: Duration = Duration::from_micros(60);
+/// So many of them in a row are taken for the beginning of more: rousing an executor costs as much as some of them.
+const OFTEN: u32 = 8;
 /// A context with more streams than this is not looked at: each is asked about.
 const MOST_STREAMS: usize = 8;
 
@@ -65,17 +74,48 @@ pub(crate) struct Look {
 pub(crate) struct Looking {
     /// With few processors, whoever looks keeps the others from working.
     pub(crate) is_worth_it: bool,
+    /// Executors may look as well: the program, the main loop and the executor each have a processor then.
+    pub(crate) may_rouse: bool,
     /// The frame at hand comes from the loop that looks.
     pub(crate) is_on: bool,
     /// What the frame at hand waits for.
     pub(crate) subject: Option<Subject>,
     /// What is to be looked at before the next frame.
     pub(crate) next: Option<Look>,
+    pub(crate) pace: Pace,
+    /// How long the main loop stays awake for calls that executors have.
+    pub(crate) watch: Spin,
+}
+
+/// Whether waits follow each other.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    last: Option<Instant>,
+    /// How often one ended soon after the one before, without a break.
+    soon: u32,
+}
+
+impl Pace {
+    /// A wait has ended at `now`. Whether there have been so many at once that more are to be expected.
+    fn ended(&mut self, now: Instant) -> bool {
+        let is_soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < SOON);
+        self.soon = if is_soon { self.soon.saturating_add(1) } else { 0 };
+        self.last = Some(now);
+        self.soon >= OFTEN
+    }
 }
 
 impl Default for Looking {
     fn default() -> Self {
-        Self { is_worth_it: executor::processors() > 2, is_on: false, subject: None, next: None }
+        Self {
+            is_worth_it: executor::processors() > 2,
+            may_rouse: executor::processors() > 3,
+            is_on: false,
+            subject: None,
+            next: None,
+            pace: Pace::default(),
+            watch: Spin::for_work(),
+        }
     }
 }
 
@@ -84,7 +124,7 @@ impl Session {
     pub(crate) fn subject(&mut self, head: &FrameHead, payload: &[u8]) -> Option<Subject> {
         let may_look = self.looking.is_on && self.looking.is_worth_it && !self.replay.is_on;
         // An executor could give a stream more to do between the query and the call.
-        if !may_look || self.shared.calls.in_flight() > 0 {
+        if !may_look || self.executors.is_awake(head.thread) || self.shared.calls.in_flight() > 0 {
             return None;
         }
         match head.opcode {
@@ -125,12 +165,42 @@ impl Session {
             match look.subject.query(self.driver()) {
                 CUresult::SUCCESS => {
                     (look.task)(&self.shared);
-                    return Ok(());
+                    // The program has its answer, and this costs it nothing but a later start of its next call.
+                    let follows = self.looking.pace.ended(Instant::now());
+                    return if follows && self.looking.may_rouse {
+                        self.executors.rouse(&self.shared, look.thread)
+                    } else {
+                        Ok(())
+                    };
                 }
                 CUresult::ERROR_NOT_READY if !has_news() && begun.elapsed() < MOST => {}
                 _ => break,
             }
         }
         self.executors.run(&self.shared, look.thread, look.place, look.task)
+    }
+
+    /// While an executor waits for the GPU the main loop stays awake, since the program's next call comes as soon as that is
+    /// done: until then, or until the link has something for it.
+    pub(crate) fn watch(&self, mut has_news: impl FnMut() -> bool) {
+        if self.looking.may_rouse && self.shared.calls.in_flight() > 0 {
+            self.looking.watch.until(|| (has_news() || self.shared.calls.in_flight() == 0).then_some(()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_follow_each_other_until_there_is_a_break() {
+        let (start, step) = (Instant::now(), SOON / 2);
+        let mut pace = Pace::default();
+        let mut ended = |steps: u32| pace.ended(start + step * steps);
+        assert!((0..OFTEN).all(|number| !ended(number)));
+        assert!(ended(OFTEN) && ended(OFTEN + 1));
+        assert!(!ended(OFTEN + 3), "that one came late");
+        assert!((1..OFTEN).all(|number| !ended(OFTEN + 3 + number)) && ended(2 * OFTEN + 3));
     }
 }

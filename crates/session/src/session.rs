@@ -14,7 +14,7 @@ use katydid_keep::{Capture, Orders, Pumped, Uploads};
 #[cfg(test)]
 use katydid_transport::Replier;
 use katydid_transport::packing::Judge;
-use katydid_transport::{Buffers, Event, WorkerLink};
+use katydid_transport::{Buffers, Event, Spin, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
@@ -264,6 +264,7 @@ impl Session {
                 Event::Closed => return Ok(()),
             };
             self.look(|| link.has_news())?;
+            self.watch(|| link.has_news());
             if relay::begins_with(opcode) {
                 return self.serve_relayed(link);
             }
@@ -274,7 +275,8 @@ impl Session {
     fn serve_relayed(mut self, link: KeptLink) -> Result<(), SessionError> {
         self.is_relayed = true;
         let mut relay = Relay::start(link, Arc::clone(&self.shared), self.waiting_upcall.take())?;
-        while let Some(item) = executor::next(&relay.frames) {
+        let spin = Spin::for_word();
+        while let Some(item) = executor::next(&relay.frames, &spin) {
             if relay.take(&mut self, item)? == Pumped::End {
                 break;
             }

@@ -269,7 +269,9 @@ impl Context {
     /// Waits for everything this context was given; memory freed before is usable then.
     pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
         self.wait()?;
-        if let Some(epoch) = settled_on(self.device)? {
+        // The only one there is speaks for its device.
+        let epoch = if are_several() { settled_on(self.device)? } else { Some(self.settled.load(Ordering::Acquire)) };
+        if let Some(epoch) = epoch {
             pool::settled(self.device, epoch)?;
             shim()?.devices[self.device as usize].memory.release_until(epoch);
             pinned::settled(epoch)?;

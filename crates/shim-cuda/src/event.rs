@@ -1,9 +1,11 @@
 //! Events: minted here, created and recorded without waiting; whether one has come to pass the worker says.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
+use katydid_client::session::Session;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
 use katydid_wire::message::{
@@ -23,6 +25,10 @@ use crate::{current, graph, pinned, stream};
 /// it, so that it is recorded by a message and nothing else.
 const PLAIN: u32 = 1 << 31;
 
+/// How long an answer of the worker's may be repeated without asking it. Work that goes on meanwhile may fail, and a program
+/// that asks for nothing but an event that is done must hear of that: so much later than natively at most.
+const REPEATED_FOR: Duration = Duration::from_millis(1);
+
 /// An event.
 pub(crate) struct Event {
     pub(crate) slot: Slot,
@@ -33,6 +39,38 @@ pub(crate) struct Event {
     pub(crate) is_shared: AtomicBool,
     /// No other program can ever have it.
     pub(crate) is_private: bool,
+    /// When it was last found to have come to pass.
+    pub(crate) done: Done,
+}
+
+/// That an event had come to pass when so many messages had been sent. It stays so while no other is sent, since recording it
+/// takes one: by a call, a graph that is launched, a function of the program's.
+#[derive(Default)]
+pub(crate) struct Done {
+    /// One more than the messages that had been sent before the worker was asked; 0: it has not come to pass, as far as is known.
+    sent: AtomicU64,
+    /// Nanoseconds of [`clock`] at which the worker had answered.
+    at: AtomicU64,
+}
+
+impl Done {
+    /// The worker, asked when `sent` messages had been sent, has said that the event has come to pass.
+    fn note(&self, sent: u64, now: u64) {
+        self.at.store(now, Ordering::Relaxed);
+        self.sent.store(sent + 1, Ordering::Relaxed);
+    }
+
+    /// Whether the worker, asked now when `sent` messages have been sent, would say the same again.
+    fn is_known(&self, sent: u64, now: impl FnOnce() -> u64) -> bool {
+        let is_latest = self.sent.load(Ordering::Relaxed) == sent + 1;
+        is_latest && now().saturating_sub(self.at.load(Ordering::Relaxed)) < REPEATED_FOR.as_nanos() as u64
+    }
+}
+
+/// Nanoseconds since the first call of this function.
+fn clock() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 impl Event {
@@ -59,7 +97,7 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
     let (wire, is_private) = (context.wire(), flags & event_flags::INTERPROCESS == 0);
     let make = |slot| {
         let (was_recorded, is_shared) = (AtomicBool::new(false), AtomicBool::new(false));
-        Event { slot, context, was_recorded, is_shared, is_private }
+        Event { slot, context, was_recorded, is_shared, is_private, done: Done::default() }
     };
     let event = shim()?.events.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     enqueue(&cuEventCreate { phEvent: event.wire(), Flags: flags })?;
@@ -150,16 +188,27 @@ pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) ->
 
 /// Whether the event has come to pass; `ERROR_NOT_READY` when it has not.
 pub(crate) fn query(event: CUevent) -> Result<(), CUresult> {
-    let (event, context) = askable(event)?;
-    shim()?.session.call(context, &cuEventQuery { hEvent: event.wire() })?;
-    pinned::pull_all()
+    unless_done(event, |session, context, wire| session.call(context, &cuEventQuery { hEvent: wire }).map(drop))
 }
 
 /// Waits until the event has come to pass.
 pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
+    unless_done(event, |session, context, wire| session.call(context, &cuEventSynchronize { hEvent: wire }).map(drop))
+}
+
+/// Has `ask` ask the worker about an event, unless the answer is known to be that it has come to pass.
+fn unless_done(event: CUevent, ask: impl FnOnce(&Session, u32, u32) -> Result<(), CUresult>) -> Result<(), CUresult> {
     let (event, context) = askable(event)?;
-    shim()?.session.call(context, &cuEventSynchronize { hEvent: event.wire() })?;
-    pinned::pull_all()
+    let session = &shim()?.session;
+    let sent = session.enqueued();
+    // Another program may record one that is not private.
+    if event.is_private && event.done.is_known(sent, clock) && !session.is_lost() {
+        return Ok(());
+    }
+    ask(session, context, event.wire())?;
+    pinned::pull_all()?;
+    event.done.note(sent, clock());
+    Ok(())
 }
 
 /// Milliseconds between the moments at which two events came to pass.
@@ -204,6 +253,19 @@ unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_come_to_pass_is_known_until_anything_is_sent_or_time_has_passed() {
+        let done = Done::default();
+        assert!(!done.is_known(0, || 0), "nobody has asked");
+        done.note(7, 500);
+        let last = 500 + REPEATED_FOR.as_nanos() as u64;
+        assert!(done.is_known(7, || 500) && done.is_known(7, || last - 1));
+        assert!(!done.is_known(7, || last), "an error may be there by now");
+        assert!(!done.is_known(8, || 500), "it may have been recorded again");
+        // Another thread's answer came later and was read earlier.
+        assert!(done.is_known(7, || 499));
+    }
 
     #[test]
     fn interprocess_events_have_no_time() {

@@ -19,7 +19,7 @@ use katydid_wire::message::{kdEventBorrow, kdEventLend, kdForeignMap, kdForeignU
 
 use crate::border::{call, out};
 use crate::device::handle;
-use crate::event::Event;
+use crate::event::{Done, Event};
 use crate::handle::{object, wire};
 use crate::session::shim;
 use crate::stream::Apart;
@@ -281,7 +281,7 @@ pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) 
     let event = shim.events.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         call(&kdEventBorrow { event: slot.index + 1, name: &name })?;
         let (was_recorded, is_shared) = (AtomicBool::new(true), AtomicBool::new(true));
-        Ok(Event { slot, context, was_recorded, is_shared, is_private: false })
+        Ok(Event { slot, context, was_recorded, is_shared, is_private: false, done: Done::default() })
     })?;
     target.write(CUevent(handle(event.slot.handle)));
     Ok(())

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use katydid_wire::frame::MAX_FRAME;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::shared::PIECES_PLACE;
+use crate::shared::BULK_PLACE;
 
 /// Buffers of a link: as much memory as the staging pieces of shared memory have.
 pub const BUFFERS: usize = 64;
@@ -29,8 +29,6 @@ const PAGE: usize = 4096;
 const WORD_STRIDE: usize = 64;
 /// The page of the words lies in front of the buffers.
 const LENGTH: usize = PAGE + BUFFERS * BUFFER;
-/// Where the memory is asked for, for the reason that [`PIECES_PLACE`] has.
-const PLACE: usize = PIECES_PLACE + (1 << 32);
 /// Between two looks for a buffer. A GPU reads one in some 20 µs.
 const NAP: Duration = Duration::from_micros(20);
 /// For so long a buffer is looked for.
@@ -58,7 +56,7 @@ impl Buffers {
     ///
     /// What the system says.
     pub fn new() -> io::Result<Arc<Self>> {
-        let place = ptr::with_exposed_provenance_mut(PLACE);
+        let place = ptr::with_exposed_provenance_mut(BULK_PLACE);
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
         let base = unsafe { mmap_anonymous(place, LENGTH, access, flags) }?;

@@ -11,8 +11,11 @@
 //! | [`BUSY`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
 //! | [`REPLIES`]           | 1024 x [`REPLY`]  | a place for each thread of the program; see below             |
 //!
-//! A reply's place: a state word ([`WAITING`], [`ARRIVED`], [`ASLEEP`]), 4 bytes unused, then the reply's frame, so that
-//! a reply of up to 24 bytes passes between processors as one cache line.
+//! A reply's place: a state word ([`WAITING`], [`ARRIVED`]), a word that is 1 while the thread sleeps on the state
+//! ([`REPLY_SLEEPER`]), then the reply's frame, so that a reply of up to 24 bytes passes between processors as one cache line.
+//! All of the reply is written by plain stores, the state last: an instruction that locks would wait until the frame is
+//! written, and the thread, which looks all the time, would take the line away in between. Each side writes its word before
+//! it looks at the other's, with a fence between: so a sleeper is woken, or has seen the state.
 //!
 //! The pieces themselves are memory of their own (`area.rs`), made by the worker, because no dump of the program is to
 //! hold them.
@@ -61,6 +64,8 @@ pub(crate) const BUSY_STRIDE: usize = LINE;
 const REPLIES: usize = BUSY + PAGE;
 /// How many there are: threads of the program that may use the link at once.
 pub(crate) const SEATS: usize = 1024;
+/// The word within a place that tells whether the thread sleeps.
+pub(crate) const REPLY_SLEEPER: usize = 4;
 /// The frame within a place.
 pub(crate) const REPLY_FRAME: usize = 8;
 /// Bytes of a place.
@@ -72,8 +77,6 @@ pub(crate) const LENGTH: usize = REPLIES + SEATS * REPLY;
 pub(crate) const WAITING: u32 = 0;
 /// State of a place: the reply is there.
 pub(crate) const ARRIVED: u32 = 1;
-/// State of a place: not arrived, and the thread sleeps on the word.
-pub(crate) const ASLEEP: u32 = 2;
 
 /// What no side may change after the other's check, or reading could fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);

@@ -71,6 +71,7 @@ pub use switch::{AttachError, Switch};
 pub use talk::{Talk, TalkError, Word};
 pub use tls::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};
 pub use vsock::{bind_vsock, vsock_peer, vsock_port};
+pub use wait::Spin;
 
 /// The program's end of a link, shared by all its threads.
 pub trait ProgramLink: Send + Sync {

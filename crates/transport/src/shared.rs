@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::{area, channel};
+
 /// Copies up to this length move words; longer ones use the string instruction, which takes a while to start.
 const SHORT: usize = 256;
 const READ_AND_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -20,8 +22,12 @@ const READ_AND_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
 /// puts its own, which a restored worker has to find again (`worker/src/layout.rs`).
 pub(crate) const CHANNEL_PLACE: usize = 0x4c00_0000_0000;
-/// The same for the staging pieces, behind the channel.
+/// The same for the staging pieces and the shelf, behind the channel; and for the buffers of a stream link, behind these.
 pub(crate) const PIECES_PLACE: usize = CHANNEL_PLACE + (1 << 32);
+/// See [`PIECES_PLACE`].
+pub(crate) const BULK_PLACE: usize = CHANNEL_PLACE + (1 << 40);
+
+const _: () = assert!(CHANNEL_PLACE + channel::LENGTH <= PIECES_PLACE && PIECES_PLACE + area::LENGTH <= BULK_PLACE);
 
 /// A shared mapping of a file's first bytes, unmapped when dropped. It can be put away, which leaves its addresses taken
 /// and nothing at them.

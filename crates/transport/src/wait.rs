@@ -15,6 +15,9 @@ use rustix::time::Timespec;
 /// Longest time awake for a word of memory, in nanoseconds. Waking a sleeper takes 5 to 50 µs; a driver itself stays awake as
 /// long as its GPU works.
 pub(crate) const MEMORY: u32 = 200_000;
+/// The same for what the GPU is at work for: a copy of 256 MiB takes five milliseconds, and waking a sleeper after them up to 0.3
+/// on a virtual machine. Whoever looks longer than [`MEMORY`] lets others run between looks.
+pub(crate) const WORK: u32 = 8_000_000;
 /// The same for what only a system call tells, and on two processors, where the awaited side may need this one.
 pub(crate) const SYSTEM: u32 = 30_000;
 /// Shortest time awake, in nanoseconds: above the 10 µs of a launch and its synchronisation. Below them a loop of the two
@@ -22,6 +25,8 @@ pub(crate) const SYSTEM: u32 = 30_000;
 const SHORTEST: u32 = 20_000;
 /// One wait in so many that follow waits in vain is a long one.
 const PROBE: u32 = 16;
+/// Who has looked for so long lets others run between looks.
+const EAGER: Duration = Duration::from_nanos(MEMORY as u64);
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 16;
 /// How long a sleeper trusts that it will be woken, before it looks whether its peer is still there.
@@ -29,7 +34,7 @@ const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How long waits of one kind stay awake.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     nanoseconds: AtomicU32,
     /// Waits in vain since the last one that was not.
     in_vain: AtomicU32,
@@ -39,7 +44,19 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Starts with the longest time, which is [`MEMORY`] or [`SYSTEM`]; on a single processor, where the awaited side could not
+    /// For waits until another thread has something to say.
+    #[must_use]
+    pub fn for_word() -> Self {
+        Self::new(MEMORY)
+    }
+
+    /// For waits until the GPU has done something.
+    #[must_use]
+    pub fn for_work() -> Self {
+        Self::new(WORK)
+    }
+
+    /// Starts with the longest time, which is [`MEMORY`], [`WORK`] or [`SYSTEM`]; on a single processor, where the awaited side could not
     /// run, with none.
     pub(crate) fn new(longest: u32) -> Self {
         match available_parallelism().map_or(2, NonZero::get) {
@@ -54,7 +71,7 @@ impl Spin {
     }
 
     /// Looks until `found` gives something, or it is time to sleep.
-    pub(crate) fn until<T>(&self, mut found: impl FnMut() -> Option<T>) -> Option<T> {
+    pub fn until<T>(&self, mut found: impl FnMut() -> Option<T>) -> Option<T> {
         if let Some(value) = found() {
             return Some(value);
         }
@@ -69,7 +86,7 @@ impl Spin {
                 self.learn(value.is_some().then_some(waited));
                 return value;
             }
-            if self.yields {
+            if self.yields || waited >= EAGER {
                 thread::yield_now();
             }
         }

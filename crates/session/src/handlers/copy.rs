@@ -14,7 +14,6 @@ use katydid_wire::message::{
 use super::{Detached, Enqueued, pieces};
 use crate::bulk::CopiedOut;
 use crate::fault::SessionError;
-use crate::host_memory::pointer;
 use crate::session::Session;
 use crate::spare;
 
@@ -82,12 +81,12 @@ pub(crate) fn kdCopyOutStaged(
 ) -> Detached<kdCopyOutStagedReply> {
     let size = u64::from(message.size);
     session.reach.check(message.source, size)?;
-    let target = pieces::place(session, message.offset, size)?;
     let stream: CUstream = session.handle(head, message.stream)?;
-    Ok(Box::new(move |driver| {
-        let status = copy_out(driver, pointer(target), message.source, message.size as usize, stream);
-        (status, kdCopyOutStagedReply {})
-    }))
+    let copy = move |driver: &Driver, target| {
+        // SAFETY: the target is `size` bytes of the staging area, which is mapped as long as the link.
+        unsafe { driver.cuMemcpyDtoHAsync_v2(target, message.source, message.size as usize, stream) }
+    };
+    pieces::copy_out(session, (message.offset, size), stream, copy, kdCopyOutStagedReply {})
 }
 
 /// Copies to memory of the worker and waits until it is there.

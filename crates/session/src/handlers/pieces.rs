@@ -7,7 +7,8 @@ use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 
-use super::Enqueued;
+use super::{Detached, Enqueued};
+use crate::bulk::Ending;
 use crate::fault::{Fault, SessionError};
 use crate::host_memory::pointer;
 use crate::session::Session;
@@ -49,18 +50,40 @@ pub(super) fn copy_in<T>(
     Ok(copied.ok().and(released).err().unwrap_or(CUresult::SUCCESS))
 }
 
-/// The address of `size` bytes at `offset`, which lie in one piece, for a copy that the program waits for.
+/// Bytes of a part of a copy out behind which others may come: below, a copy is in one part.
+const MARKED: u64 = 512 << 10;
+
+/// Has `copy` write `size` bytes to `offset`, which lie in one piece, in the order of a stream, and waits for that elsewhere.
+///
+/// Where the driver has registered the piece, `copy` returns before it is done, and is made here: so the GPU has the next part
+/// of a large copy while the program reads the last, and each part is waited for by itself. Made by the executors, all parts
+/// would often be in the stream before the first was waited for, and come to the program at once.
 ///
 /// # Errors
 ///
-/// A session error if they do not.
-pub(super) fn place(session: &mut Session, offset: u64, size: u64) -> Result<u64, Fault> {
+/// A session error if the bytes do not lie in one piece; what `copy` says.
+pub(super) fn copy_out<R: Send + 'static>(
+    session: &mut Session,
+    (offset, size): (u64, u64),
+    stream: CUstream,
+    copy: impl Fn(&Driver, *mut c_void) -> CUresult + Send + 'static,
+    reply: R,
+) -> Detached<R> {
     let driver = Arc::clone(&session.shared.driver);
     let context = session.current;
     let area = area(session)?;
-    let (address, piece) = area.locate(offset, size)?;
-    area.register(&driver, context, piece);
-    Ok(address)
+    let (target, piece) = area.locate(offset, size)?;
+    if area.register(&driver, context, piece) {
+        copy(&driver, pointer(target).cast()).ok()?;
+        let ending = Ending::of_last(&driver, stream, size >= MARKED);
+        return Ok(Box::new(move |driver| (ending.wait(driver), reply)));
+    }
+    Ok(Box::new(move |driver| {
+        let copied = copy(driver, pointer(target).cast());
+        let status =
+            if copied == CUresult::SUCCESS { Ending::of_last(driver, stream, false).wait(driver) } else { copied };
+        (status, reply)
+    }))
 }
 
 /// The staging area; a stream link has none.

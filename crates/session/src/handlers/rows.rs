@@ -165,13 +165,14 @@ pub(crate) fn kdRowsOutStaged(
 ) -> Detached<kdRowsOutStagedReply> {
     let kdRowsOutStaged { array, x, y, z, pitch, width, height, offset, .. } = message;
     let rows = Rows::find(session, array, [x, y, z], pitch, [width, height])?;
-    let target = pieces::place(session, offset, bytes(width, height).unwrap_or(u64::MAX))?;
     let stream: CUstream = session.handle(head, message.stream)?;
-    Ok(Box::new(move |driver| {
-        let copy = rows.to(std::ptr::with_exposed_provenance_mut(target as usize));
+    let size = bytes(width, height).unwrap_or(u64::MAX);
+    let copy = move |driver: &Driver, target| {
+        let copy = rows.to(target);
         // SAFETY: the rows fit the piece, which is mapped as long as the link.
-        (unsafe { copy_out(driver, &copy, stream) }, kdRowsOutStagedReply {})
-    }))
+        unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) }
+    };
+    pieces::copy_out(session, (offset, size), stream, copy, kdRowsOutStagedReply {})
 }
 
 /// Copies to memory of the worker and waits until it is there.

@@ -1,10 +1,16 @@
 //! Waits that the main loop looks at before it gives them away.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{cuCtxSynchronize, cuEventCreate, cuEventSynchronize, cuStreamCreate, kdUpcallNext};
 
 use super::fake::{self, PENDING};
 use super::stage::Stage;
+use crate::executor::{Executors, Place, processors};
+use crate::shared::Shared;
 
 /// A session that looks, with an event.
 fn stage() -> Stage {
@@ -103,4 +109,50 @@ fn a_stream_that_is_busy_holds_the_look_up() {
         .unwrap();
     stage.wait(waiting);
     assert_eq!((news, fake::calls().len()), (1, 3));
+}
+
+/// Waking it again and again adds nothing to the queue.
+#[test]
+fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
+    let stage = stage();
+    let (shared, mut executors) = (&stage.session.shared, Executors::default());
+    let done = Arc::new(AtomicU64::new(0));
+    for number in 1..=2000 {
+        executors.rouse(shared, 7).unwrap();
+        let counted = Arc::clone(&done);
+        let task = Box::new(move |_: &Shared| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        executors.run(shared, 7, Place::ANYWHERE, task).unwrap();
+        // An honest program waits for its answer.
+        while shared.calls.in_flight() > 0 {
+            executors.rouse(shared, 7).unwrap();
+            thread::yield_now();
+        }
+        assert_eq!(done.load(Ordering::Relaxed), number);
+    }
+    assert!(!executors.is_awake(8), "nobody is there");
+}
+
+#[test]
+fn the_main_loop_stays_awake_no_longer_than_an_executor_has_a_call() {
+    let mut stage = stage();
+    stage.session.looking.may_rouse = true;
+    let mut looks = 0;
+    stage.session.watch(|| {
+        looks += 1;
+        false
+    });
+    assert_eq!(looks, 0, "nobody waits for the GPU");
+    stage.session.shared.calls.begin();
+    let calls = &stage.session.shared.calls;
+    stage.session.watch(|| {
+        looks += 1;
+        if looks == 3 {
+            calls.end();
+        }
+        false
+    });
+    // On a single processor nobody looks twice.
+    assert_eq!(looks, if processors() > 1 { 3 } else { 1 });
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rustix::fs::ftruncate;
 
 use crate::area::Area;
 use crate::barrier;
-use crate::channel::{ARRIVED, ASLEEP, LENGTH, REPLY_FRAME, RING, RingMemory, WAITING, WINDOW, reply_place};
+use crate::channel::{ARRIVED, LENGTH, REPLY_FRAME, REPLY_SLEEPER, RING, RingMemory, WAITING, WINDOW, reply_place};
 use crate::connect::PINNED;
 use crate::descriptor::{Descriptor, above_standard};
 use crate::hold::{Bell, Limit};
@@ -100,7 +100,7 @@ impl ShmProgram {
             staging: Staging::new(Arc::clone(&shared), area, Some(Arc::clone(&socket))),
             shared,
             socket,
-            spin: Spin::new(wait::MEMORY),
+            spin: Spin::for_work(),
             room: Spin::new(wait::MEMORY),
             home,
             memory: memory.map_err(LinkError::system("keep the shared memory"))?,
@@ -210,12 +210,14 @@ impl ShmProgram {
         if self.spin.until(arrived).is_some() {
             return Ok(());
         }
+        let sleeper = self.shared.word(place + REPLY_SLEEPER);
         loop {
-            let falls_asleep = state.compare_exchange(WAITING, ASLEEP, Ordering::Acquire, Ordering::Acquire);
-            if falls_asleep == Err(ARRIVED) {
-                return Ok(());
+            sleeper.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if arrived().is_none() {
+                wait::sleep(state, WAITING);
             }
-            wait::sleep(state, ASLEEP);
+            sleeper.store(0, Ordering::Relaxed);
             if arrived().is_some() {
                 return Ok(());
             }
