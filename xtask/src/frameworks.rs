@@ -34,11 +34,13 @@ const SOFT: &str = "soft";
 
 /// What to run, and where.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Options of `frameworks` and, but for the first two and --jobs, of `programs`")]
+#[command(
+    next_help_heading = "Options of `frameworks`; --only of `apps`, `checkpoint` and `figures` too, and of `programs` the last three"
+)]
 pub(crate) struct Options {
-    /// Items or whole families of them, such as torch.training,cupy; all unless given.
+    /// Items or whole families of them, such as torch.training,cupy; programs; steps. All unless given.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    only: Vec<String>,
+    pub(crate) only: Vec<String>,
     /// Ways beside the native one.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,unix,tcp")]
     ways: Vec<WayName>,

@@ -3,8 +3,8 @@
 //! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
 //! program; the machine needs no more than a driver, bash, tar and xz. Four ways are tried, one after the other, since some
 //! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
-//! and over TCP. The parts `checkpoint`, `frameworks`, `figures`, `programs` and `opencl` are by themselves: `run.sh
-//! checkpoint`.
+//! and over TCP. The parts `apps`, `checkpoint`, `frameworks`, `figures`, `programs` and `opencl` are by themselves:
+//! `run.sh checkpoint`.
 
 use std::env;
 use std::fs;
@@ -26,7 +26,10 @@ use serde_json::{Value, json};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{apps, dist, figures, frameworks, opencl, opencl_gpu, opencl_pack, opencl_programs, opencl_rates, setup};
+use crate::{
+    apps, checkpoints, dist, figures, frameworks, opencl, opencl_gpu, opencl_pack, opencl_programs, opencl_rates,
+    setup, steps,
+};
 
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -38,11 +41,6 @@ const TESTS_LIMIT: Duration = Duration::from_secs(240);
 const TESTS: [&str; 3] = ["faults", "hostile", "opencl"];
 /// Those of the part `checkpoint`.
 const CHECKPOINT_TESTS: &str = "checkpoint";
-/// Time for them: every program is run several times over.
-const CHECKPOINT_LIMIT: Duration = Duration::from_secs(1200);
-/// How their measurement is asked for, and time for it: 32 GiB take two minutes.
-const CHECKPOINT_BENCH: [&str; 5] = ["bench", "checkpoint", "--within", "8m", "--json"];
-const CHECKPOINT_BENCH_LIMIT: Duration = Duration::from_secs(660);
 /// Installed files that travel.
 const DIST: [&str; 5] = [
     "bin/katydid",
@@ -67,10 +65,10 @@ const ARCHIVE: &str = "pack.tar.xz";
 /// What the other side starts. An archive that is newer than what was unpacked is unpacked anew.
 const SCRIPT: &str = r#"#!/usr/bin/env bash
 # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.
-# `run.sh checkpoint` runs the tests and measurements of checkpoints instead, `run.sh frameworks` programs of PyTorch,
+# `run.sh apps` runs them alone, `run.sh checkpoint` checkpoints of them in less than ten minutes, `run.sh frameworks` programs of PyTorch,
 # JAX, CuPy and others that the machine has (`--help` tells the options), `run.sh figures` takes the promised figures in
 # eight minutes, the most wanted first, `run.sh programs` those of programs in four, `run.sh opencl` answers all about
-# OpenCL in eight. What is packed goes to unpacked/.
+# OpenCL in eight. `--only NAMES` leaves the rest out. What is packed goes to unpacked/.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 pack=$here/unpacked
@@ -258,7 +256,9 @@ struct Run {
 /// A part of the run that can be had by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Part {
-    /// Tests and measurements of checkpoints.
+    /// Our own programs, natively and through Katydid.
+    Apps,
+    /// Checkpoints of all of them, in less than ten minutes.
     Checkpoint,
     /// Programs of PyTorch, JAX, CuPy, Triton, numba and others.
     Frameworks,
@@ -276,27 +276,48 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
     let report = env::var_os("OUT").map_or_else(|| folder.join("report"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
     match part {
-        Some(Part::Checkpoint) => run_checkpoint(&folder, &report),
+        Some(Part::Apps) => run_apps(&folder, &report, &options.only),
+        Some(Part::Checkpoint) => steps::run(checkpoints::PLAN, &folder, &report, &options.only),
         Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
-        Some(Part::Figures) => figures::run(&folder, &report),
+        Some(Part::Figures) => steps::run(figures::PLAN, &folder, &report, &options.only),
         Some(Part::Programs) => crate::programs::run_packed(&folder, &report, options),
         Some(Part::Opencl) => opencl_gpu::run(&folder, &report),
         None => run_all(&folder, &report),
     }
 }
 
-/// The figures first, since they need an idle machine; both lie in the report, whether or not they are good.
-fn run_checkpoint(folder: &Path, report: &Path) -> Result<ExitCode> {
+/// Our own programs and nothing else.
+fn run_apps(folder: &Path, report: &Path, only: &[String]) -> Result<ExitCode> {
     let places = Places::of_pack(folder);
-    fs::write(report.join("machine.json"), serde_json::to_vec_pretty(&machine())?)
-        .context("cannot write to the report")?;
-    let bench = katydid(&places, &CHECKPOINT_BENCH, CHECKPOINT_BENCH_LIMIT).and_then(|bench| {
-        fs::write(report.join("checkpoint.json"), &bench.stdout).context("cannot write to the report")
-    });
-    let tests = tests_of_the_system(folder, report, CHECKPOINT_TESTS, CHECKPOINT_LIMIT);
-    let failed = [bench.is_err(), tests.is_err()].into_iter().filter(|failed| *failed).count();
-    line(&format!("{} passed, {failed} failed", 2 - failed));
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let server = Server::start(&places, "auto", &[])?;
+    let runs = on_all_ways(&places, &server, only)?;
+    fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
+    let text = table(&machine(), &runs) + &faults(&runs);
+    fs::write(report.join("apps.md"), text).context("cannot write to the report")?;
+    Ok(ending(&runs, &[]))
+}
+
+/// Natively, and through Katydid. `only`: programs by name; all if that is empty.
+fn on_all_ways(places: &Places, server: &Server, only: &[String]) -> Result<Vec<Run>> {
+    let [shm, tcp] = Way::through(server);
+    let private = Way::Private { driver: "auto".to_owned() };
+    let is_wanted = |app: &App| only.is_empty() || only.contains(&app.name);
+    let mut runs = Vec::new();
+    for way in &[Way::Direct { name: "native", folder: None }, private, shm, tcp] {
+        step(&way.to_string());
+        for app in catalog::apps()?.iter().filter(|app| app.is_test() && app.travels() && is_wanted(app)) {
+            runs.extend(app.variants().iter().map(|variant| try_one(places, way, app, *variant)));
+        }
+    }
+    Ok(runs)
+}
+
+/// How many runs, and other things, went well.
+fn ending(runs: &[Run], others: &[bool]) -> ExitCode {
+    let all = runs.iter().map(|run| run.fault.is_some()).chain(others.iter().copied());
+    let failed = all.filter(|failed| *failed).count();
+    line(&format!("{} passed, {failed} failed", runs.len() + others.len() - failed));
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
@@ -304,16 +325,7 @@ fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
     let machine = machine();
     step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
     let server = Server::start(&places, "auto", &[])?;
-    let [shm, tcp] = Way::through(&server);
-    let private = Way::Private { driver: "auto".to_owned() };
-    let ways = [Way::Direct { name: "native", folder: None }, private, shm, tcp];
-    let mut runs = Vec::new();
-    for way in &ways {
-        step(&way.to_string());
-        for app in catalog::apps()?.iter().filter(|app| app.is_test() && app.travels()) {
-            runs.extend(app.variants().iter().map(|variant| try_one(&places, way, app, *variant)));
-        }
-    }
+    let runs = on_all_ways(&places, &server, &[])?;
     let served = json!({ "server": server.admin("/v1/server")?, "sessions": server.admin("/v1/sessions")? });
     fs::write(report.join("server.log"), server.log())?;
     drop(server);
@@ -325,10 +337,7 @@ fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
     write_report(report, &machine, &runs, &served, bench.as_ref().ok(), traced.as_ref().ok())?;
     let others: Vec<bool> =
         tests.iter().map(Result::is_err).chain([forms.is_err(), bench.is_err(), traced.is_err()]).collect();
-    let failed =
-        runs.iter().map(|run| run.fault.is_some()).chain(others.iter().copied()).filter(|failed| *failed).count();
-    line(&format!("{} passed, {failed} failed", runs.len() + others.len() - failed));
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(ending(&runs, &others))
 }
 
 fn try_one(places: &Places, way: &Way, app: &App, variant: Variant) -> Run {
@@ -443,8 +452,16 @@ fn as_json(run: &Run) -> Value {
     })
 }
 
-/// A table with a row a program and a column a way, then the bench, the trace, and every fault in full.
+/// The table of programs, then the bench, the trace, and every fault in full.
 fn as_markdown(machine: &Value, runs: &[Run], bench: &str, trace: &str) -> String {
+    let measured = format!(
+        "\n## katydid bench --json\n\n```json\n{bench}\n```\n\n## katydid trace {TRACED}\n\n```text\n{trace}\n```\n"
+    );
+    [table(machine, runs), measured, faults(runs)].concat()
+}
+
+/// A row a program and a column a way.
+fn table(machine: &Value, runs: &[Run]) -> String {
     let mut ways: Vec<&str> = Vec::new();
     let mut rows: Vec<(&str, Variant)> = Vec::new();
     for run in runs {
@@ -468,9 +485,12 @@ fn as_markdown(machine: &Value, runs: &[Run], bench: &str, trace: &str) -> Strin
         };
         out += &format!("| {app} | {variant} | {} |\n", ways.iter().map(cell).collect::<Vec<_>>().join(" | "));
     }
-    out += &format!(
-        "\n## katydid bench --json\n\n```json\n{bench}\n```\n\n## katydid trace {TRACED}\n\n```text\n{trace}\n```\n"
-    );
+    out
+}
+
+/// Every fault in full.
+fn faults(runs: &[Run]) -> String {
+    let mut out = String::new();
     for run in runs {
         if let Some(fault) = &run.fault {
             out += &format!("\n## {}::{}::{}\n\n```text\n{fault}\n```\n", run.way, run.variant, run.app);

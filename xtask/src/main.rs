@@ -6,6 +6,7 @@
 mod apps;
 mod bless;
 mod check;
+mod checkpoints;
 mod coverage;
 mod criu;
 mod demo;
@@ -26,6 +27,7 @@ mod output;
 mod programs;
 mod setup;
 mod shell;
+mod steps;
 mod style;
 mod test;
 mod tree;

@@ -640,6 +640,9 @@ pub(crate) struct BenchFlags {
     /// Measure another way: vsock of this machine itself, which takes the kernel's module `vsock_loopback`.
     #[arg(long)]
     pub(crate) vsock: bool,
+    /// Measure several sessions at once also with a server like that of `serve --mps`.
+    #[arg(long)]
+    pub(crate) mps: bool,
     /// Driver library of all ways: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,

@@ -8,6 +8,7 @@ use katydid_transport::Address;
 use tempfile::TempDir;
 
 use crate::failure::Failure;
+use crate::mps::Mps;
 use crate::serve;
 
 /// What chooses among devices: on a server of its own, a program is the only one who does.
@@ -37,6 +38,11 @@ impl PrivateServer {
     /// The same with workers that keep no journal, for measurements.
     pub(crate) fn start_without_journal(driver: &str) -> Result<Self, Failure> {
         Self::start_as(driver, &[], |config| config.worker.arguments.push("--no-journal".into()))
+    }
+
+    /// The same with workers that find `service`, which must live longer.
+    pub(crate) fn start_with_mps(driver: &str, service: &Mps) -> Result<Self, Failure> {
+        Self::start_as(driver, &[], |config| config.worker.set.extend(service.variables()))
     }
 
     fn start_as(driver: &str, further: &[Address], change: impl FnOnce(&mut ServerConfig)) -> Result<Self, Failure> {

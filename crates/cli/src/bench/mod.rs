@@ -1,5 +1,5 @@
 //! `katydid bench`: the same measurements on the driver directly, through shared memory, a unix socket and TCP, in turns;
-//! behind TLS and through vsock too, if that is asked for.
+//! behind TLS and through vsock too, and several sessions by NVIDIA's Multi-Process Service, if that is asked for.
 //!
 //! Each run is a fresh process ([`mod@body`]), so that the first call is measured as programs meet it; the ways take turns
 //! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run. What takes
@@ -37,6 +37,7 @@ use crate::flags::{
     Against, BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags, Subject,
 };
 use crate::layout::{self, Layout};
+use crate::mps::Mps;
 use crate::private::PrivateServer;
 use crate::probe::{DriverFacts, Probe, probe_apart};
 use crate::terminal::Progress;
@@ -105,17 +106,20 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
     let mut ways = ways(flags, &layout, &driver, &server);
     ways.extend(certs.as_ref().and_then(|certs| sealed(&layout, &server, certs)));
     ways.extend(between_machines(&layout, &server));
+    let service = flags.mps.then(|| Service::start(&flags.driver)).transpose()?;
+    let beside = service.as_ref().map(|service| service.setup(&layout));
+    let many: Vec<&Setup> = ways.iter().filter(|setup| setup.way <= Way::Shm).chain(&beside).collect();
     let deadline = deadline(flags);
     let rounds = flags.rounds.unwrap_or(if flags.quick { QUICK_ROUNDS } else { ROUNDS });
-    let mut comparison = Comparison::new(driver.clone(), ways.iter().map(|setup| setup.way));
+    let mut comparison = Comparison::new(driver.clone(), ways.iter().chain(&beside).map(|setup| setup.way));
     measure_round(flags, &ways, &server, &mut comparison)?;
     measure_plain(flags.quick, &mut comparison);
-    measure_sessions(|number| number <= FEW_SESSIONS, &ways, deadline, &mut comparison);
+    measure_sessions(|number| number <= FEW_SESSIONS, &many, deadline, &mut comparison);
     measure_journal(flags, &layout, &mut comparison)?;
     measure_cold(flags, &ways, &mut comparison)?;
     measure_rounds(rounds.min(FIRST_ROUNDS), deadline, flags, &ways, &server, &mut comparison)?;
     if !flags.quick {
-        measure_sessions(|number| number > FEW_SESSIONS, &ways, deadline, &mut comparison);
+        measure_sessions(|number| number > FEW_SESSIONS, &many, deadline, &mut comparison);
     }
     measure_rounds(rounds, deadline, flags, &ways, &server, &mut comparison)?;
     server.stop();
@@ -254,16 +258,35 @@ fn measure_plain(quick: bool, comparison: &mut Comparison) {
     }
 }
 
+/// A server whose sessions share the GPU, with what lets them.
+struct Service {
+    /// Ends first.
+    server: PrivateServer,
+    _mps: Mps,
+}
+
+impl Service {
+    fn start(driver: &str) -> Result<Self, Failure> {
+        let mps = Mps::start()?;
+        Ok(Self { server: PrivateServer::start_with_mps(driver, &mps)?, _mps: mps })
+    }
+
+    fn setup(&self, layout: &Layout) -> Setup {
+        let server = Some(self.server.address().clone());
+        Setup { way: Way::Mps, search: Some(layout.program_search()), server, stream: false }
+    }
+}
+
 /// Several programs at once: natively and over shared memory, which is what a machine's own programs use.
 fn measure_sessions(
     wanted: impl Fn(usize) -> bool,
-    ways: &[Setup],
+    ways: &[&Setup],
     deadline: Option<Instant>,
     comparison: &mut Comparison,
 ) {
     let progress = Progress::new();
     for (number, key) in SESSIONS.into_iter().filter(|(number, _)| wanted(*number)) {
-        for setup in ways.iter().filter(|setup| matches!(setup.way, Way::Native | Way::Shm)) {
+        for setup in ways {
             progress.show(&format!("{number} at once: {}", setup.way.title()));
             let each = match deadline.is_some_and(|deadline| Instant::now() > deadline) {
                 true => Err(cuda::CudaError::no_time().to_string()),
@@ -286,7 +309,7 @@ fn measure_cold(flags: &BenchFlags, ways: &[Setup], comparison: &mut Comparison)
     let progress = Progress::new();
     let server = PrivateServer::start_with(&flags.driver, &[], Some(0))?;
     for round in 1..=if flags.quick { 1 } else { COLD_STARTS } {
-        for setup in ways.iter().filter(|setup| matches!(setup.way, Way::Native | Way::Shm)) {
+        for setup in ways.iter().filter(|setup| setup.way <= Way::Shm) {
             progress.show(&format!("cold start {round}: {}", setup.way.title()));
             let cold = setup.server.as_ref().map(|_| server.address().clone());
             let mut command = prepared(&Setup { server: cold, search: setup.search.clone(), ..*setup });

@@ -32,6 +32,8 @@ pub(super) enum Way {
     Tls,
     /// Katydid over vsock of this machine.
     Vsock,
+    /// Katydid over shared memory, kernels of several sessions beside each other.
+    Mps,
 }
 
 impl Way {
@@ -44,6 +46,7 @@ impl Way {
             Self::Tcp => "katydid tcp",
             Self::Tls => "katydid tls",
             Self::Vsock => "katydid vsock",
+            Self::Mps => "katydid mps",
         }
     }
 }

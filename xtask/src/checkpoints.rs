@@ -1,0 +1,68 @@
+//! `gpu-test checkpoint`: what a change must have been seen to do with checkpoints on a GPU, in less than ten minutes.
+
+use std::time::Duration;
+
+use crate::steps::{Plan, Step, Tool};
+
+/// All of it; the machine's own limit for a command is ten minutes.
+const ALL: Duration = Duration::from_secs(570);
+
+/// First what stood still once, or is not like anything else; then everything, as far as the time goes. Frameworks, and programs that go on
+/// with another driver, take as long again: `--only` has them alone. OpenCL is a part of its own.
+const STEPS: [Step; 5] = [
+    Step {
+        name: "streams",
+        tool: Tool::Tests("checkpoint"),
+        arguments: "streams_events --test-threads=4",
+        seconds: 40,
+        times: 5,
+    },
+    Step {
+        name: "processes",
+        tool: Tool::Ourselves,
+        arguments: "apps --only process_checkpoint,code_forms,kept_devices",
+        seconds: 60,
+        ..Step::ONCE
+    },
+    Step {
+        name: "suite",
+        tool: Tool::Tests("checkpoint"),
+        arguments: "--test-threads=8 --skip opencl --skip framework --skip moved",
+        seconds: 450,
+        ..Step::ONCE
+    },
+    Step {
+        name: "frameworks",
+        tool: Tool::Tests("checkpoint"),
+        arguments: "framework --test-threads=4",
+        seconds: 560,
+        ..Step::ONCE
+    },
+    Step {
+        name: "moved",
+        tool: Tool::Tests("checkpoint"),
+        arguments: "moved --test-threads=8",
+        seconds: 560,
+        ..Step::ONCE
+    },
+];
+
+/// What is run.
+pub(crate) const PLAN: Plan = Plan { steps: &STEPS, all: ALL };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use katydid_tests::catalog;
+
+    #[test]
+    fn a_step_names_programs_that_there_are() {
+        let apps = catalog::apps().unwrap();
+        let named = STEPS.iter().filter_map(|step| step.arguments.strip_prefix("apps --only "));
+        let names: Vec<&str> = named.flat_map(|names| names.split(',')).collect();
+        assert!(!names.is_empty());
+        for name in names {
+            assert!(apps.iter().any(|app| app.name == name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Parts of `gpu-test` that are lists of steps.
+//!
+//! A machine with a GPU is had for minutes, and may be taken away: the steps come in the order in which their results are
+//! wanted, each has a limit of its own, and what it said is written before the next one begins. Steps never run at the
+//! same time, since they measure, or take the whole machine.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use katydid_tests::places::{DRIVER_VARIABLE, PACK_VARIABLE, Places};
+use katydid_tests::program::{self, ProgramError};
+use serde_json::json;
+
+use crate::gpu;
+use crate::output::{line, step};
+
+/// With less time than this left, nothing more is begun.
+const LEAST: Duration = Duration::from_secs(10);
+/// Where the report of a step goes that makes a folder of its own.
+const OUT: &str = "OUT";
+
+/// Steps, and the time for all of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) steps: &'static [Step],
+    pub(crate) all: Duration,
+}
+
+/// One thing to do.
+pub(crate) struct Step {
+    /// Names its files in the report.
+    pub(crate) name: &'static str,
+    /// What does it.
+    pub(crate) tool: Tool,
+    /// Words, with one space between two.
+    pub(crate) arguments: &'static str,
+    /// Seconds at most, each time.
+    pub(crate) seconds: u64,
+    /// How often, until it fails.
+    pub(crate) times: u32,
+}
+
+impl Step {
+    /// What most steps have in common.
+    pub(crate) const ONCE: Self = Self { name: "", tool: Tool::Katydid, arguments: "", seconds: 0, times: 1 };
+}
+
+/// What does a step.
+#[derive(Clone, Copy)]
+pub(crate) enum Tool {
+    /// `katydid`.
+    Katydid,
+    /// This program, which writes its own report.
+    Ourselves,
+    /// A binary of tests, by its name.
+    Tests(&'static str),
+}
+
+/// Does the steps of `plan` that are among `only`, all if that is empty, out of a pack; what each came to is a line of
+/// `steps.jsonl`.
+pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> Result<ExitCode> {
+    if let Some(unknown) = only.iter().find(|name| plan.steps.iter().all(|step| step.name != **name)) {
+        let names: Vec<&str> = plan.steps.iter().map(|step| step.name).collect();
+        bail!("there is no step {unknown} among {}", names.join(", "));
+    }
+    let deadline = Instant::now() + plan.all;
+    fs::write(report.join("machine.json"), gpu::machine().to_string()).context("cannot write to the report")?;
+    let wanted = plan.steps.iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name));
+    let (mut lines, mut done, mut failed) = (String::new(), 0, 0);
+    for one in wanted {
+        step(one.name);
+        let begun = Instant::now();
+        let outcome = (0..one.times).try_for_each(|time| take(folder, report, one, time, deadline));
+        let told = outcome.as_ref().map_or_else(|reason| format!("{reason:#}"), |()| "ok".to_owned());
+        line(&format!("{} ... {told} ({:.0} s)", one.name, begun.elapsed().as_secs_f64()));
+        done += 1;
+        failed += u32::from(outcome.is_err());
+        lines += &format!("{}\n", json!({ "step": one.name, "good": outcome.is_ok(), "told": told }));
+        fs::write(report.join("steps.jsonl"), &lines).context("cannot write to the report")?;
+    }
+    line(&format!("{done} steps, {failed} failed"));
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Does a step for the `time`th time and writes what it said, also if it did not end in time.
+fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) -> Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left < LEAST {
+        bail!("there was no time left for it");
+    }
+    let mut command = command(folder, report, one)?;
+    command.args(one.arguments.split(' ').filter(|word| !word.is_empty()));
+    let outcome = program::run(&mut command, Duration::from_secs(one.seconds).min(left));
+    let (said, complaints) = match &outcome {
+        Ok(outcome) => (outcome.text(), outcome.errors()),
+        Err(ProgramError::TooLong { stdout, stderr, .. }) => (stdout.clone(), stderr.clone()),
+        Err(error) => (String::new(), error.to_string()),
+    };
+    let name = if time == 0 { one.name.to_owned() } else { format!("{}-{}", one.name, time + 1) };
+    fs::write(report.join(format!("{name}.out")), &said).context("cannot write to the report")?;
+    fs::write(report.join(format!("{name}.err")), &complaints).context("cannot write to the report")?;
+    if matches!(one.tool, Tool::Tests(_)) {
+        said.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
+    }
+    match outcome {
+        Ok(outcome) if outcome.status.success() => Ok(()),
+        Ok(outcome) => bail!("{}", outcome.ending()),
+        Err(ProgramError::TooLong { limit, .. }) => bail!("it had not ended after {limit:?}"),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What does a step, without its arguments.
+fn command(folder: &Path, report: &Path, one: &Step) -> Result<Command> {
+    Ok(match one.tool {
+        Tool::Katydid => Command::new(Places::of_pack(folder).katydid()),
+        Tool::Ourselves => {
+            let own = report.join(one.name);
+            fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
+            let mut command = Command::new(folder.join("bin/xtask"));
+            command.args(["gpu-test", "--run"]).arg(folder).env(OUT, own);
+            command
+        }
+        Tool::Tests(name) => {
+            let mut command = Command::new(folder.join("tests").join(name));
+            command.env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, "auto");
+            command
+        }
+    })
+}
