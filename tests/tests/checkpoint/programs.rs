@@ -53,6 +53,12 @@ const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
     ("virtual_functions", &["allocate memory in kernels"]),
 ];
 
+/// Programs that have another choice than the usual one, and the ways for which it is one: large copies are packed for a network.
+const OTHERWISE: [(&str, (&str, &str), &str, &str); 2] = [
+    ("packed_copies", ("KATYDID_PACKING", "always"), "tcp", "bandwidth"),
+    ("packed_copies", ("KATYDID_PACKING", "always"), "unix", "big_copy"),
+];
+
 /// What a restore says that cannot have shared virtual memory where it was.
 const MOVED: &[&str] = &["the driver here does not give that address"];
 
@@ -77,11 +83,24 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
             let is_missing = places.why_not_built(&app.name, variant).is_some();
             let (places, app) = (places.clone(), app.clone());
             let title = format!("{way}::{variant}::{}", app.name);
-            let trial = Trial::test(title, move || one(&places, &app, variant, way));
+            let trial = Trial::test(title, move || one(&places, &app, variant, way, &[]));
             trials.push(trial.with_ignored_flag(is_missing));
         }
     }
+    trials.extend(apps.iter().flat_map(|app| otherwise(places, app)));
     trials
+}
+
+fn otherwise(places: &Places, app: &App) -> impl Iterator<Item = Trial> {
+    let its = OTHERWISE.into_iter().filter(|(_, _, _, name)| *name == app.name);
+    its.map(move |(title, variable, way, name)| {
+        let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
+        let is_missing = places.why_not_built(name, variant).is_some();
+        let trial = Trial::test(format!("{way}::{title}_of_{name}"), move || {
+            one(&places, &app, variant, way, &[variable])
+        });
+        trial.with_ignored_flag(is_missing)
+    })
 }
 
 /// Whether a second point could keep a program from what the checkpoint before waits for. On a GPU, what waits for a value in one
@@ -91,11 +110,18 @@ fn is_held_once(program: &str) -> bool {
     driver_under_test() != "soft" && ["context_events", "stream_values"].contains(&program)
 }
 
-fn one(places: &Places, app: &App, variant: Variant, way: &str) -> Result<(), Failed> {
+/// `variables`: of the program.
+fn one(
+    places: &Places,
+    app: &App,
+    variant: Variant,
+    way: &str,
+    variables: &[(&str, &str)],
+) -> Result<(), Failed> {
     let (random, count) = choice(&format!("{way}{variant}{}", app.name))?;
     let count = if is_held_once(&app.name) { 1 } else { count };
     let stage = stage_for(places, way, &app.name)?;
-    let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), plan);
+    let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), &Plan { variables, ..*plan });
     let wanted = Wanted::Text(kept(places, app)?);
     Run::of(&app.name, wanted, random, count).through(&stage, &start).map_err(shown)
 }
