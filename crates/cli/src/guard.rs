@@ -1,7 +1,7 @@
 //! The hidden command behind a job's guard (`katydid_job::guard`).
 //!
-//! What a terminal or a shell sends to the supervisor's process group reaches the guard too. It is meant for the program:
-//! here it is caught and dropped, but for signals that our caller ignored, which stay ignored in the program.
+//! What a terminal or a shell sends to the supervisor's process group reaches the guard too, until that leaves the group. It is
+//! meant for the program: here it is caught and dropped, but for signals that our caller ignored, which stay ignored in the program.
 
 #![expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
 

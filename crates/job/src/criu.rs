@@ -296,20 +296,20 @@ impl Criu {
             command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
         });
         let mut guard = guard.map_err(start)?;
-        let (pid, everybody) = (guard.first(), guard.id());
-        let wait = |until| guard.wait_until(pid, Some(until));
+        let everybody = guard.id();
         let signs = || signs(work, &tree::tree(everybody).unwrap_or_default());
-        let status = in_time(wait, STANDSTILL, &signs).map_err(start)?;
+        let end = in_time(|until| end_of_restore(&mut guard, work, until), STANDSTILL, &signs).map_err(start)?;
         let words = |said: &mut File| words(&work.join("restore.log"), said);
-        match status {
-            Some(status) if status.success() => {}
-            Some(status) => return Err(failure("restore", status, &words(&mut said), work)),
+        let failed = |reason| CriuError::Failed { doing: "restore", reason };
+        match end {
+            Some(End::OfCriu(status)) if status.success() => {}
+            Some(End::OfCriu(status)) => return Err(failure("restore", status, &words(&mut said), work)),
+            Some(End::OfRoot(pid)) => {
+                return Err(failed(format!("process {pid} has ended while it was being restored")));
+            }
             None => return Err(CriuError::Endless { doing: "restore", last: last_line(&words(&mut said)).to_owned() }),
         }
-        let failed = |reason| CriuError::Failed { doing: "restore", reason };
-        let text = fs::read_to_string(Self::note(work));
-        let text = text.map_err(|error| failed(format!("it left no process id: {error}")))?;
-        let root = text.trim().parse().map_err(|_| failed(format!("its process id is {text:?}")))?;
+        let root = root(work).map_err(failed)?;
         guard.restored();
         Ok((guard, root))
     }
@@ -540,6 +540,29 @@ impl Dumper {
         let signs = || signs(&dump.folder, &tree::tree(pid).unwrap_or_default());
         patiently(child, STANDSTILL, &signs).ok().flatten()
     }
+}
+
+/// Who ends a restore with its end.
+enum End {
+    /// CRIU, when it has done its part, or cannot.
+    OfCriu(ExitStatus),
+    /// The tree's root, of which CRIU, whose child it is not, knows nothing: it would wait for it for ever.
+    OfRoot(u32),
+}
+
+/// Waits until a moment for the end of a restore.
+fn end_of_restore(guard: &mut Guard, work: &Path, until: Instant) -> io::Result<Option<End>> {
+    if let Some(status) = guard.wait_until(guard.first(), Some(until))? {
+        return Ok(Some(End::OfCriu(status)));
+    }
+    // It may be there still, for CRIU to look at, and not be told of to the guard.
+    Ok(root(work).ok().filter(|pid| tree::has_ended(*pid)).map(End::OfRoot))
+}
+
+/// The root of the tree that a restore has made, or makes.
+fn root(work: &Path) -> Result<u32, String> {
+    let text = fs::read_to_string(Criu::note(work)).map_err(|error| format!("it left no process id: {error}"))?;
+    text.trim().parse().map_err(|_| format!("its process id is {text:?}"))
 }
 
 impl Drop for Dumper {

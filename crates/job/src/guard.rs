@@ -42,7 +42,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{
-    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, wait,
+    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, setpgid, wait,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
@@ -340,6 +340,7 @@ pub fn keep(given: Given, mut command: Command, mut names: Vec<PathBuf>, ended: 
         Err(error) => return say(&link, &Word::Failed(error.raw_os_error().unwrap_or(EIO))),
     };
     drop((others, command));
+    let _ = leave_group();
     // The supervisor may be gone already.
     let begun = say(&link, &Word::Started(child.id())).and_then(|()| let_go_of_streams());
     if begun.is_err() || !attended(&link, ended, &mut names) {
@@ -375,6 +376,13 @@ fn dies_with_us(command: &mut Command) {
     };
     // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
     unsafe { command.pre_exec(before) };
+}
+
+/// Whoever kills the supervisor with its group, as `timeout` does, leaves us to our work: CRIU's processes have groups of their own.
+/// The command, which was started before, stays in the group: what a terminal or a shell sends there is meant for it.
+fn leave_group() -> io::Result<()> {
+    // The first of a session is alone in its group already.
+    Ok(setpgid(None, None)?)
 }
 
 /// Whoever reads what the program writes waits for its end, not for ours.

@@ -96,9 +96,8 @@ fn otherwise(places: &Places, app: &App) -> impl Iterator<Item = Trial> {
     its.map(move |(title, variable, way, name)| {
         let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
         let is_missing = places.why_not_built(name, variant).is_some();
-        let trial = Trial::test(format!("{way}::{title}_of_{name}"), move || {
-            one(&places, &app, variant, way, &[variable])
-        });
+        let trial =
+            Trial::test(format!("{way}::{title}_of_{name}"), move || one(&places, &app, variant, way, &[variable]));
         trial.with_ignored_flag(is_missing)
     })
 }
@@ -111,13 +110,7 @@ fn is_held_once(program: &str) -> bool {
 }
 
 /// `variables`: of the program.
-fn one(
-    places: &Places,
-    app: &App,
-    variant: Variant,
-    way: &str,
-    variables: &[(&str, &str)],
-) -> Result<(), Failed> {
+fn one(places: &Places, app: &App, variant: Variant, way: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
     let (random, count) = choice(&format!("{way}{variant}{}", app.name))?;
     let count = if is_held_once(&app.name) { 1 } else { count };
     let stage = stage_for(places, way, &app.name)?;

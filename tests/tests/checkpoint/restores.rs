@@ -13,7 +13,6 @@ use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{children, runs, tree, until};
 
-use crate::is_sweep;
 use crate::jobs::criu;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
@@ -94,9 +93,7 @@ fn waits_for_a_lock(pid: u32) -> bool {
 }
 
 fn kills(places: &Places, way: &str) -> Result<()> {
-    // A supervisor's end has not been right many times in a row yet: the sweep's.
-    let kills = KILLS.iter().filter(|(victim, _)| *victim != "supervisor" || is_sweep());
-    for (victim, when) in kills {
+    for (victim, when) in KILLS {
         one(places, way, victim, when).with_context(|| format!("{victim} killed {when}"))?;
     }
     Ok(())
