@@ -73,10 +73,11 @@ pub fn memory_driver(places: &Places) -> PathBuf {
     program(places, "memory.so")
 }
 
-/// PoCL's library, beside the machine's driver in a pack that has it.
+/// PoCL's library, beside the machine's driver in a pack that has it, and what it takes besides, which travels apart.
 #[must_use]
 pub fn pocl(places: &Places) -> Option<PathBuf> {
-    Some(libraries(places).join("libpocl.so.2")).filter(|library| library.exists())
+    let is_whole = places.opencl().join("usr/share/pocl").exists();
+    Some(libraries(places).join("libpocl.so.2")).filter(|library| is_whole && library.exists())
 }
 
 /// Where programs find a loader.

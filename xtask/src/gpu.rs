@@ -27,8 +27,8 @@ use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 use crate::{
-    apps, checkpoints, dist, figures, frameworks, opencl, opencl_gpu, opencl_pack, opencl_programs, opencl_rates,
-    setup, steps,
+    apps, archive, checkpoints, dist, figures, frameworks, opencl, opencl_gpu, opencl_pack, opencl_programs,
+    opencl_rates, setup, steps,
 };
 
 /// A program that takes longer on a GPU hangs.
@@ -79,7 +79,7 @@ if [ ! "$pack/done" -nt "$here/pack.tar.xz" ]; then
 fi
 # PoCL, for programs that move between processors and the GPU, and programs of other people that use OpenCL: what came along, now or
 # in a later call.
-for part in pocl opencl-programs; do
+for part in pocl pocl-beside opencl-programs; do
     if [ -e "$here/$part.tar.xz" ] && [ ! "$pack/$part.done" -nt "$here/$part.tar.xz" ]; then
         tar --extract --xz --file "$here/$part.tar.xz" --directory "$pack"
         touch "$pack/$part.done"
@@ -95,18 +95,12 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     fill(tree, &whole)?;
     step(&format!("packing into {}", folder.display()));
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let archive = folder.join(ARCHIVE);
-    let mut tar = Command::new("tar");
-    tar.args(["--create", "--xz", "--file"]).arg(&archive).arg("--directory").arg(&whole).arg(".");
-    // As many threads as there are cores.
-    shell::run(tar.env("XZ_OPT", "-T0"))?;
+    archive::make(&folder.join(ARCHIVE), &whole, ["."])?;
     remove(&whole)?;
     opencl_pack::pack(tree, folder)?;
     let script = folder.join(SCRIPT_NAME);
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
-    shell::run(Command::new("chmod").arg("+x").arg(&script))?;
-    line(shell::read(Command::new("du").arg("-h").arg(&archive))?.trim_end());
-    Ok(())
+    shell::run(Command::new("chmod").arg("+x").arg(&script))
 }
 
 fn remove(folder: &Path) -> Result<()> {

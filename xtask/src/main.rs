@@ -4,6 +4,7 @@
 //! missing (g++, python3-pip, Open MPI), and each is named before it is installed.
 
 mod apps;
+mod archive;
 mod bless;
 mod check;
 mod checkpoints;
@@ -94,7 +95,7 @@ enum Command {
         /// Makes the folder.
         #[arg(long, value_name = "DIR", conflicts_with = "run")]
         pack: Option<PathBuf>,
-        /// Makes only what travels beside the pack: other people's programs that use OpenCL.
+        /// Makes only what travels beside the pack: PoCL, and other people's programs that use OpenCL.
         #[arg(long, requires = "pack")]
         beside: bool,
         /// Runs everything in the folder DIR and writes the report to $OUT, or to DIR/report.
@@ -145,7 +146,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::GpuTest { part: Some(gpu::Part::Programs), options, .. } => {
             return programs::run_here(&tree, &options);
         }
-        Command::GpuTest { pack: Some(folder), beside: true, .. } => opencl_pack::pack_programs(&tree, &folder)?,
+        Command::GpuTest { pack: Some(folder), beside: true, .. } => opencl_pack::pack(&tree, &folder)?,
         Command::GpuTest { pack: Some(folder), .. } => gpu::pack(&tree, &folder)?,
         Command::GpuTest { .. } => anyhow::bail!("this part runs out of a pack: `gpu-test --pack DIR` makes one"),
     }

@@ -1,9 +1,10 @@
-//! What of OpenCL travels to a GPU machine beside the pack, in archives of its own, each of which may be left behind: a call to such
-//! a machine carries 64 MiB.
+//! What of OpenCL travels to a GPU machine beside the pack, in archives of its own ([`crate::archive`]), which may be left behind or
+//! come in a later call.
 //!
 //! | archive | what | step of `run.sh opencl` |
 //! |---|---|---|
-//! | `pocl.tar.xz` | PoCL, which programs move to and from | `figures` |
+//! | `pocl.tar.xz` | PoCL and the compiler that is in it, which programs move to and from | `figures` |
+//! | `pocl-beside.tar.xz` | what these take: PoCL's own functions, other libraries | `figures` |
 //! | `opencl-programs.tar.xz` | CLBlast, ViennaCL's and PyOpenCL's programs, PyOpenCL's own tests | `programs` |
 
 use std::fs::{self, Permissions};
@@ -15,10 +16,19 @@ use anyhow::{Context, Result};
 
 use crate::criu::clear;
 use crate::gpu::PYTHON;
-use crate::output::line;
 use crate::tree::Tree;
-use crate::{opencl, opencl_programs, setup, shell};
+use crate::{archive, opencl, opencl_programs, setup, shell};
 
+/// PoCL's library and the compiler in it, below its root: two thirds of all.
+const COMPILER: [&str; 4] = [
+    "usr/lib/llvm-15",
+    "usr/lib/x86_64-linux-gnu/libLLVM-15.so.1",
+    "usr/lib/x86_64-linux-gnu/libpocl.so.2",
+    "usr/lib/x86_64-linux-gnu/libpocl.so.2.10.0",
+];
+
+/// What nobody needs there who has the pack.
+const SUPERFLUOUS: [&str; 3] = ["usr/include", "*libOpenCL*", "*libicutest*"];
 /// Kinds of processors whose functions of PoCL stay here: servers that have GPUs know better ones.
 const KINDS_LEFT_OUT: [&str; 7] = ["GENERIC", "avx", "avx_f16c", "avx_fma4", "sse2", "sse41", "ssse3"];
 /// What the packed programs are, below the folder that they were fetched to.
@@ -36,26 +46,27 @@ const LAUNCHER: &str = "#!/bin/sh\nPYTHONPATH=$(dirname \"$0\")/../packages exec
 /// Large, and no part of what is run there.
 const LEFT_OUT: &str = "OpenMM==";
 
-/// Makes both archives in `folder`.
+/// Makes all of them in `folder`.
 pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
-    pack_pocl(tree, folder)?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    pack_pocl(&opencl::root(tree), folder)?;
     pack_programs(tree, folder)
 }
 
-fn pack_pocl(tree: &Tree, folder: &Path) -> Result<()> {
-    let mut tar = tar(&folder.join("pocl.tar.xz"), &opencl::root(tree));
-    tar.args(["--transform", "s,^,opencl/,S"]);
-    tar.args(["usr/include", "*libOpenCL*", "*libicutest*"].map(|pattern| format!("--exclude={pattern}")));
-    tar.args(KINDS_LEFT_OUT.map(|kind| format!("--exclude=usr/share/pocl/kernel-x86_64-pc-linux-gnu-{kind}.bc")));
-    finish(tar.args(["usr", "lib"]), &folder.join("pocl.tar.xz"))
+fn pack_pocl(root: &Path, folder: &Path) -> Result<()> {
+    const PLACE: [&str; 2] = ["--transform", "s,^,opencl/,S"];
+    archive::make(&folder.join("pocl.tar.xz"), root, PLACE.iter().chain(&COMPILER))?;
+    let kinds = KINDS_LEFT_OUT.map(|kind| format!("usr/share/pocl/kernel-x86_64-pc-linux-gnu-{kind}.bc"));
+    let others = SUPERFLUOUS.into_iter().chain(COMPILER).map(str::to_owned);
+    let left_out = others.chain(kinds).map(|pattern| format!("--exclude={pattern}"));
+    let chosen = left_out.chain(PLACE.into_iter().chain(["usr", "lib"]).map(str::to_owned));
+    archive::make(&folder.join("pocl-beside.tar.xz"), root, chosen)
 }
 
-/// Makes the second one.
-pub(crate) fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
+fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
     opencl_programs::fetch(tree)?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let (from, sources) = (opencl_programs::folder(tree), tree.root.join("tests/opencl-programs"));
-    let (work, archive) = (tree.target.join("opencl-programs-pack"), folder.join("opencl-programs.tar.xz"));
+    let work = tree.target.join("opencl-programs-pack");
     shell::run(Command::new(sources.join("run.sh")).arg(&from).arg("build"))?;
     clear(&work)?;
     let place = work.join("opencl/programs");
@@ -68,7 +79,7 @@ pub(crate) fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
     packages(tree, &place.join("python"))?;
     // Says that nothing is to be built.
     fs::write(place.join("packed"), "").context("cannot mark the programs as packed")?;
-    finish(tar(&archive, &work).arg("opencl"), &archive)?;
+    archive::make(&folder.join("opencl-programs.tar.xz"), &work, ["opencl"])?;
     clear(&work)
 }
 
@@ -92,19 +103,4 @@ fn copied(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
     let mut copy = Command::new("cp");
     shell::run(copy.args(["--recursive", "--dereference", "--no-target-directory"]).arg(from).arg(to))
-}
-
-/// An archive of what lies in a folder.
-fn tar(archive: &Path, folder: &Path) -> Command {
-    let mut tar = Command::new("tar");
-    tar.args(["--create", "--xz", "--file"]).arg(archive).arg("--directory").arg(folder);
-    // As many threads as there are cores.
-    tar.env("XZ_OPT", "-T0");
-    tar
-}
-
-fn finish(tar: &mut Command, archive: &Path) -> Result<()> {
-    shell::run(tar)?;
-    line(shell::read(Command::new("du").arg("-h").arg(archive))?.trim_end());
-    Ok(())
 }

@@ -151,6 +151,13 @@ impl<T> Slab<T> {
         record.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Has `work` done with the live object behind a handle, without a share in it; None for anything else. Whoever removes it
+    /// waits for that, so `work` must not.
+    pub fn lend<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
+        let record = self.record(self.index_of(handle)?)?;
+        record.value.read().unwrap_or_else(PoisonError::into_inner).as_deref().map(work)
+    }
+
     /// What can be told of the live object behind a handle without taking a share in it; None for anything else. It may
     /// have been removed by the time it is used, as natively a handle that another thread destroys meanwhile.
     pub fn glance(&self, handle: usize) -> Option<Glance> {
@@ -249,6 +256,8 @@ mod tests {
         assert_eq!(slab.remove(first.0.handle).unwrap().1, "first");
         assert!(slab.get(first.0.handle).is_none());
         assert!(slab.remove(first.0.handle).is_none());
+        let lend = |one: &(Slot, &'static str)| slab.lend(one.0.handle, |it| it.1);
+        assert_eq!((lend(&first), lend(&second)), (None, Some("second")));
         assert_eq!(slab.live().len(), 1);
     }
 

@@ -121,22 +121,11 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     let shim = SHIM.get_or_init(|| shim);
     export_table::install();
     life::start(after_fork, at_exit);
-    quicken(&shim.session);
+    threads::quicken(|| shim.session.quicken());
     if let Some((kept, address, kind)) = job {
         job::keep(&shim.session, kept, &address, kind);
     }
     Ok(())
-}
-
-/// At once where that takes no time; else by a thread that ends with it.
-fn quicken(session: &'static Session) {
-    const STACK: usize = 64 << 10;
-    if threads::is_only_one() {
-        session.quicken();
-    } else {
-        // Without it, calls are as they were before.
-        let _ = threads::start("katydid-quicken", STACK, || session.quicken());
-    }
 }
 
 /// In the child of a fork: the connection is the parent's.

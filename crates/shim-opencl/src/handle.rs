@@ -122,6 +122,13 @@ pub(crate) fn object<T: Object>(handle: T::Handle) -> Result<Arc<T>, Code> {
     T::slab(shim).get(T::value(handle)).ok_or(T::WRONG)
 }
 
+/// Has `work` done with the object behind a handle: what is called a million times a second takes no share in it. `work` ends no
+/// object of this kind.
+pub(crate) fn lent<T: Object>(handle: T::Handle, work: impl FnOnce(&T) -> Result<(), Code>) -> Result<(), Code> {
+    let shim = shim().map_err(|_| T::WRONG)?;
+    T::slab(shim).lend(T::value(handle), work).unwrap_or(Err(T::WRONG))
+}
+
 /// The objects behind a list of handles.
 pub(crate) fn objects<T: Object>(handles: &[T::Handle]) -> Result<Vec<Arc<T>>, Code> {
     handles.iter().map(|handle| object::<T>(*handle)).collect()
@@ -200,10 +207,10 @@ impl<T: Object> Drop for Held<T> {
 /// The id of a live object that may be an argument of a kernel, found by the value of its handle.
 pub(crate) fn any_argument(value: usize) -> Option<u32> {
     let shim = shim().ok()?;
-    let memory = shim.memories.get(value).map(|memory| memory.base.id);
+    let memory = shim.memories.lend(value, |memory| memory.base.id);
     memory
-        .or_else(|| shim.samplers.get(value).map(|sampler| sampler.base.id))
-        .or_else(|| shim.queues.get(value).map(|queue| queue.base.id))
+        .or_else(|| shim.samplers.lend(value, |sampler| sampler.base.id))
+        .or_else(|| shim.queues.lend(value, |queue| queue.base.id))
 }
 
 /// A handle's value as bytes, for queries.

@@ -5,8 +5,8 @@
 //! of the same form and size need none, and wait for nobody.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
     KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_FUNCTION_NAME, KERNEL_NUM_ARGS, KERNEL_PROGRAM,
@@ -18,7 +18,7 @@ use katydid_wire::opencl::{argument, query, value};
 
 use crate::border::{list, write_if_given};
 use crate::device::Device;
-use crate::handle::{self, Base, Held, Object, any_argument, make, object};
+use crate::handle::{self, Base, Held, Object, any_argument, lent, make, object};
 use crate::info::{Known, Room, ask};
 use crate::launch::Shape;
 use crate::program::{Program, text};
@@ -39,45 +39,96 @@ pub(crate) struct Kernel {
 #[derive(Debug, Default, Clone)]
 struct Accepted {
     /// Form and size of values, by argument.
-    values: HashMap<u32, (u32, u64)>,
+    values: Vec<Option<(u32, u64)>>,
     launches: HashSet<Shape>,
+    /// The one of them that was asked for last: programs repeat themselves.
+    last: Option<Shape>,
 }
 
 /// Launches of one kernel that are kept as accepted; beyond, they begin anew.
 const LAUNCHES: usize = 64;
+/// Arguments that a kernel can have, whatever a driver says.
+const ARGUMENTS: usize = 4096;
+
+impl Accepted {
+    fn has_launched(&mut self, shape: &Shape) -> bool {
+        let is_known = self.last.as_ref() == Some(shape) || self.launches.contains(shape);
+        if is_known {
+            self.last = Some(*shape);
+        }
+        is_known
+    }
+
+    fn launched(&mut self, shape: Shape) {
+        if self.launches.len() >= LAUNCHES {
+            self.launches.clear();
+        }
+        self.launches.insert(shape);
+    }
+
+    fn has_set(&self, index: u32, value: (u32, u64)) -> bool {
+        self.values.get(index as usize) == Some(&Some(value))
+    }
+
+    fn set(&mut self, index: u32, value: (u32, u64)) {
+        let index = index as usize;
+        if index < ARGUMENTS {
+            self.values.resize(self.values.len().max(index + 1), None);
+            self.values[index] = Some(value);
+        }
+        // A value of another form or size may make a launch impossible.
+        self.launches.clear();
+        self.last = None;
+    }
+}
 
 impl Kernel {
     fn new(base: Base, program: Held<Program>, arguments: Vec<u8>, accepted: Accepted) -> Self {
         Self { base, program, arguments, accepted: Mutex::new(accepted), known: Known::default() }
     }
 
+    fn accepted(&self) -> MutexGuard<'_, Accepted> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the driver has accepted a launch of this shape.
     pub(crate) fn has_launched(&self, shape: &Shape) -> bool {
-        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).launches.contains(shape)
+        self.accepted().has_launched(shape)
     }
 
     /// Notes a launch that the driver has accepted.
     pub(crate) fn launched(&self, shape: Shape) {
-        let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        if accepted.launches.len() >= LAUNCHES {
-            accepted.launches.clear();
+        self.accepted().launched(shape);
+    }
+
+    /// Sets an argument by what its bytes are; without any, it is a size of local memory, or nothing.
+    fn set_any(&self, index: u32, size: u64, bytes: Option<&[u8]>) -> Result<(), Code> {
+        let Some(bytes) = bytes else { return self.set(index, value::SIZE, size, &[]) };
+        let kind = self.arguments.get(index as usize).copied().unwrap_or(argument::UNKNOWN);
+        let handle = <[u8; 8]>::try_from(bytes).ok().map(|bytes| u64::from_le_bytes(bytes) as usize);
+        match (kind, handle) {
+            // The driver says what is wrong with a size that no handle has, or with a value where only a size may be.
+            (argument::OBJECT | argument::UNKNOWN, Some(0)) => {
+                self.set(index, value::OBJECT, size, &0u32.to_le_bytes())
+            }
+            (argument::OBJECT | argument::UNKNOWN, Some(handle)) => match any_argument(handle) {
+                Some(id) => self.set(index, value::OBJECT, size, &id.to_le_bytes()),
+                None if kind == argument::UNKNOWN => self.set(index, value::BYTES, size, bytes),
+                None => Err(Code::INVALID_MEM_OBJECT),
+            },
+            _ => self.set(index, value::BYTES, size, bytes),
         }
-        accepted.launches.insert(shape);
     }
 
     /// Sets an argument, waiting for the driver's word only if it has given none for such a value.
     fn set(&self, index: u32, form: u32, size: u64, value: &[u8]) -> Result<(), Code> {
         let link = &shim()?.link;
         let message = kdclSetArgument { kernel: self.base.id, index, form, size, value };
-        let known = |accepted: &Accepted| accepted.values.get(&index) == Some(&(form, size));
-        if known(&self.accepted.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if self.accepted().has_set(index, (form, size)) {
             return link.enqueue(&message);
         }
         link.call(&message)?;
-        let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        accepted.values.insert(index, (form, size));
-        // A value of another form or size may make a launch impossible.
-        accepted.launches.clear();
+        self.accepted().set(index, (form, size));
         Ok(())
     }
 }
@@ -134,7 +185,7 @@ pub(crate) fn clone_kernel(source: cl_kernel) -> Result<cl_kernel, Code> {
     let source = object::<Kernel>(source)?;
     let kernel = make(|base| {
         shim()?.link.call(&kdclCloneKernel { kernel: base.id, source: source.base.id })?;
-        let accepted = source.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let accepted = source.accepted().clone();
         Ok(Kernel::new(base, source.program.clone(), source.arguments.clone(), accepted))
     })?;
     Ok(kernel.handle())
@@ -157,27 +208,9 @@ pub(crate) unsafe fn set_kernel_arg(
     arg_size: usize,
     arg_value: *const void,
 ) -> Result<(), Code> {
-    let kernel = object::<Kernel>(kernel)?;
-    let size = arg_size as u64;
-    if arg_value.is_null() {
-        return kernel.set(arg_index, value::SIZE, size, &[]);
-    }
     // SAFETY: handed on.
-    let bytes = unsafe { list(arg_size, arg_value.cast::<u8>()) };
-    let kind = kernel.arguments.get(arg_index as usize).copied().unwrap_or(argument::UNKNOWN);
-    let handle = <[u8; 8]>::try_from(bytes).ok().map(|bytes| u64::from_le_bytes(bytes) as usize);
-    match (kind, handle) {
-        // The driver says what is wrong with a size that no handle has, or with a value where only a size may be.
-        (argument::OBJECT | argument::UNKNOWN, Some(0)) => {
-            kernel.set(arg_index, value::OBJECT, size, &0u32.to_le_bytes())
-        }
-        (argument::OBJECT | argument::UNKNOWN, Some(handle)) => match any_argument(handle) {
-            Some(id) => kernel.set(arg_index, value::OBJECT, size, &id.to_le_bytes()),
-            None if kind == argument::UNKNOWN => kernel.set(arg_index, value::BYTES, size, bytes),
-            None => Err(Code::INVALID_MEM_OBJECT),
-        },
-        _ => kernel.set(arg_index, value::BYTES, size, bytes),
-    }
+    let bytes = (!arg_value.is_null()).then(|| unsafe { list(arg_size, arg_value.cast::<u8>()) });
+    lent::<Kernel>(kernel, |kernel| kernel.set_any(arg_index, arg_size as u64, bytes))
 }
 
 pub(crate) fn set_kernel_arg_svm_pointer(
@@ -294,4 +327,24 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
     let bytes = ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?;
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_is_accepted_until_an_argument_has_another_form_or_size() {
+        let (mut accepted, shapes) = (Accepted::default(), [1, 2].map(Shape::of_one));
+        assert!(!accepted.has_launched(&shapes[0]));
+        accepted.set(1, (value::BYTES, 4));
+        shapes.iter().for_each(|shape| accepted.launched(*shape));
+        assert!(shapes.iter().chain(&shapes).all(|shape| accepted.has_launched(shape)));
+        assert!(accepted.has_set(1, (value::BYTES, 4)) && !accepted.has_set(1, (value::BYTES, 8)));
+        assert!(!accepted.has_set(0, (value::BYTES, 4)) && !accepted.has_set(u32::MAX, (value::BYTES, 4)));
+        accepted.set(1, (value::OBJECT, 8));
+        assert!(!shapes.iter().any(|shape| accepted.has_launched(shape)));
+        accepted.set(u32::MAX, (value::BYTES, 4));
+        assert!(!accepted.has_set(u32::MAX, (value::BYTES, 4)), "nothing is kept of what no kernel has");
+    }
 }

@@ -8,7 +8,7 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclLaunch;
 
 use crate::border::list;
-use crate::handle::object;
+use crate::handle::lent;
 use crate::kernel::Kernel;
 use crate::order::Order;
 use crate::shim::shim;
@@ -22,6 +22,13 @@ pub(crate) struct Shape {
     given: u32,
     /// Offsets, sizes, sizes of a group.
     sizes: [u64; 9],
+}
+
+impl Shape {
+    /// Of one item alone.
+    pub(crate) fn of_one(queue: u32) -> Self {
+        Self { queue, dimensions: 1, given: 6, sizes: [0, 0, 0, 1, 0, 0, 1, 0, 0] }
+    }
 }
 
 /// Puts `dimensions` numbers into their place.
@@ -78,7 +85,6 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
 ) -> Result<(), Code> {
     // SAFETY: handed on.
     let order = unsafe { Order::new(queue, (count, events, event), COMMAND_NDRANGE_KERNEL)? };
-    let kernel = object::<Kernel>(kernel)?;
     if !(1..=3).contains(&work_dim) {
         return Err(Code::INVALID_WORK_DIMENSION);
     }
@@ -92,8 +98,8 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
         )
     };
     let given = u32::from(offset) | u32::from(local) << 1 | u32::from(size) << 2;
-    let queue = order.queue();
-    launch(order, &kernel, Shape { queue, dimensions: work_dim, given, sizes })
+    let shape = Shape { queue: order.queue(), dimensions: work_dim, given, sizes };
+    lent(kernel, |kernel| launch(order, kernel, shape))
 }
 
 /// One item alone.
@@ -110,8 +116,6 @@ pub(crate) unsafe fn enqueue_task(
 ) -> Result<(), Code> {
     // SAFETY: handed on.
     let order = unsafe { Order::new(queue, (count, events, event), COMMAND_TASK)? };
-    let kernel = object::<Kernel>(kernel)?;
-    let sizes = [0, 0, 0, 1, 0, 0, 1, 0, 0];
-    let queue = order.queue();
-    launch(order, &kernel, Shape { queue, dimensions: 1, given: 6, sizes })
+    let shape = Shape::of_one(order.queue());
+    lent(kernel, |kernel| launch(order, kernel, shape))
 }

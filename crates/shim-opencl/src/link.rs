@@ -115,6 +115,11 @@ impl Link {
         self.link.lengthen_pinned(length)
     }
 
+    /// As [`ProgramLink::quicken`].
+    pub(crate) fn quicken(&self) {
+        self.link.quicken();
+    }
+
     /// In the child of a fork: lets go of the connection without a word to the worker.
     pub(crate) fn abandon(&self) {
         self.link.abandon();

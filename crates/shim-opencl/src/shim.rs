@@ -9,6 +9,7 @@ use katydid_client::job::{self, Job};
 use katydid_client::life;
 use katydid_client::output::say;
 use katydid_client::slab::Slab;
+use katydid_client::threads;
 use katydid_opencl_sys::Code;
 use katydid_transport::Address;
 use katydid_wire::codec::Field as _;
@@ -92,6 +93,7 @@ pub(crate) fn start() -> Result<&'static Shim, Code> {
     };
     let shim = SHIM.get_or_init(|| shim);
     life::start(after_fork, at_exit);
+    threads::quicken(|| shim.link.quicken());
     if let Some((kept, address, kind)) = kept {
         job::keep(&shim.link, kept, &address, kind);
     }
