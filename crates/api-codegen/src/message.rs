@@ -1,8 +1,9 @@
 //! Product `message.rs`: one structure a message and one a reply, with their codecs.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use katydid_api_spec::{Class, Function, Kind};
+use katydid_api_spec::{Class, Function, Journal, Kind};
 
 use crate::source::Source;
 use crate::text::{reply_field, request_field};
@@ -25,9 +26,10 @@ pub(crate) fn generate_messages<'a>(messages: impl Iterator<Item = (u16, &'a Fun
         if function.class != Class::Enqueue {
             reply(&mut out, function);
         }
-        known.push(function);
+        known.push((opcode, function));
     }
     names(&mut out, &known);
+    streams(&mut out, &known);
     out
 }
 
@@ -110,11 +112,11 @@ fn reply(out: &mut String, function: &Function) {
     out.push_str("        };\n        reader.finish(reply)\n    }\n}\n\n");
 }
 
-fn names(out: &mut String, messages: &[&Function]) {
+fn names(out: &mut String, messages: &[(u16, &Function)]) {
     out.push_str("/// The name of a message, for logs.\npub fn message_name(opcode: u16) -> Option<&'static str> {\n");
     out.push_str("    usize::from(opcode).checked_sub(1).and_then(|at| NAMES.get(at)).copied()\n}\n\n");
     out.push_str("static NAMES: &[&str] = &[\n");
-    for function in messages {
+    for (_, function) in messages {
         let _ = writeln!(out, "    \"{}\",", function.name);
     }
     out.push_str("];\n\n");
@@ -124,10 +126,53 @@ fn names(out: &mut String, messages: &[&Function]) {
     out.push_str("/// cannot be read by this build.\npub fn message_layout(opcode: u16) -> Option<u64> {\n");
     out.push_str("    usize::from(opcode).checked_sub(1).and_then(|at| LAYOUTS.get(at)).copied()\n}\n\n");
     out.push_str("static LAYOUTS: &[u64] = &[\n");
-    for function in messages {
+    for (_, function) in messages {
         let _ = writeln!(out, "    {:#018x},", layout(function));
     }
     out.push_str("];\n");
+}
+
+/// Where in the payload of a message the stream is whose work it adds to; none if it adds none, or is sent by those who wait for
+/// work that was added before.
+fn stream_at(function: &Function) -> Option<usize> {
+    let adds = match function.class {
+        Class::Enqueue => !matches!(function.journal, Journal::Destroy(_)),
+        Class::Blocking => function.name.starts_with("kd"),
+        _ => false,
+    };
+    let is_stream = |kind: &Kind| matches!(kind, Kind::Value(ty) if ty.0 == "CUstream");
+    let at = function.params.iter().position(|param| is_stream(&param.kind)).filter(|_| adds)?;
+    Some(function.params[..at].iter().filter_map(request_field).map(|(_, ty)| size(ty)).sum())
+}
+
+/// Bytes of a field.
+fn size(ty: &str) -> usize {
+    match ty {
+        "u8" => 1,
+        "u16" => 2,
+        "u64" | "i64" | "f64" => 8,
+        _ => 4,
+    }
+}
+
+/// `message_stream`, by the bytes in front of the stream.
+fn streams(out: &mut String, messages: &[(u16, &Function)]) {
+    let mut places: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for (opcode, function) in messages {
+        if let Some(at) = stream_at(function) {
+            places.entry(at).or_default().push(opcode.to_string());
+        }
+    }
+    if places.is_empty() {
+        return;
+    }
+    out.push_str("\n/// The stream to whose work a message adds, by its wire id.\n");
+    out.push_str("pub fn message_stream(opcode: u16, payload: &[u8]) -> Option<u32> {\n    let at = match opcode {\n");
+    for (at, opcodes) in places {
+        let _ = writeln!(out, "        {} => {at},", opcodes.join(" | "));
+    }
+    out.push_str("        _ => return None,\n    };\n");
+    out.push_str("    payload.get(at..)?.first_chunk().copied().map(u32::from_le_bytes)\n}\n");
 }
 
 /// FNV-1a over `name(field:type,…)`.

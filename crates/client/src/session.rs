@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::{Holding, Landing, LinkError, ProgramLink, Staging};
+use katydid_transport::{Holding, Landing, LinkError, Place, ProgramLink, Rules, Staging, aboard};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
 use katydid_wire::handshake::SessionKind;
@@ -207,6 +207,27 @@ impl Session {
         self.link.enqueued()
     }
 
+    /// Has work of a place be in one piece: until the value is dropped, other threads do not send what would come between
+    /// two messages of it.
+    ///
+    /// # Errors
+    ///
+    /// [`LOST`] when the worker is gone.
+    pub fn train(&self, place: Place, rules: Rules) -> Result<Train<'_>, CUresult> {
+        let number = self.link.begin_train(place, rules).map_err(|error| self.fail("a copy", &error))?;
+        Ok(Train { session: self, number })
+    }
+
+    /// From now on threads that wait sleep at once.
+    pub fn calm(&self) {
+        self.link.calm();
+    }
+
+    /// Whether other threads than one send messages.
+    pub fn has_company(&self) -> bool {
+        self.link.has_company()
+    }
+
     /// Memory that both sides see, for bulk copies.
     pub fn staging(&self) -> Option<&Staging> {
         self.link.staging()
@@ -270,6 +291,26 @@ impl Session {
             output::say(format_args!("{why}; every further CUDA call returns {LOST}"));
         }
         LOST
+    }
+}
+
+/// Messages that are in one piece ([`Session::train`]).
+pub struct Train<'a> {
+    session: &'a Session,
+    number: u64,
+}
+
+impl Train<'_> {
+    /// Runs `body`, whose messages belong to it, by any thread. Nothing in there waits for what another thread may hold while it
+    /// sends.
+    pub fn carry<T>(&self, body: impl FnOnce() -> T) -> T {
+        aboard(self.number, body)
+    }
+}
+
+impl Drop for Train<'_> {
+    fn drop(&mut self) {
+        self.session.link.end_train(self.number);
     }
 }
 

@@ -175,10 +175,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Whether both run the same code in the same shape: then they differ in what it is given, if at all.
+    /// Whether both run the same code in the same shape and manner: then they differ in what it is given, if at all.
     pub fn runs_as(&self, other: &Self) -> bool {
         let shape = |it: &Self| (it.function, it.kernel, it.context, it.grid, it.block, it.shared);
-        shape(self) == shape(other)
+        shape(self) == shape(other) && self.attributes == other.attributes
     }
 }
 
@@ -257,6 +257,27 @@ pub struct Conditional {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_set_besides_is_part_of_how_a_kernel_runs() {
+        let one = Kernel {
+            function: 1,
+            kernel: 0,
+            context: 2,
+            grid: [3; 3],
+            block: [4; 3],
+            shared: 5,
+            arguments: Arguments::new(vec![6], [0]),
+            is_packed: false,
+            attributes: Attributes::new(),
+            code: Kept(Arc::new(())),
+        };
+        assert!(one.runs_as(&Kernel { arguments: Arguments::new(vec![7], [0]), is_packed: true, ..one.clone() }));
+        // A driver may refuse clusters of another shape.
+        let clusters = [(4, [2, 1, 1, 0, 0, 0, 0, 0])].into();
+        assert!(!one.runs_as(&Kernel { attributes: clusters, ..one.clone() }));
+        assert!(!one.runs_as(&Kernel { block: [8; 3], ..one.clone() }));
+    }
 
     #[test]
     fn pointers_lead_to_their_arguments_for_as_long_as_these_live() {

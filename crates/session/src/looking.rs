@@ -31,6 +31,9 @@ const MOST: Duration = Duration::from_micros(200);
 const SOON: Duration = Duration::from_micros(60);
 /// So many of them in a row are taken for the beginning of more: rousing an executor costs as much as some of them.
 const OFTEN: u32 = 8;
+/// What flags of contexts say of waiting, and `CU_CTX_SCHED_BLOCKING_SYNC` of it.
+const SCHEDULING: u32 = 7;
+const BLOCKING: u32 = 4;
 /// A context with more streams than this is not looked at: each is asked about.
 const MOST_STREAMS: usize = 8;
 
@@ -102,6 +105,15 @@ impl Pace {
         self.soon = if is_soon { self.soon.saturating_add(1) } else { 0 };
         self.last = Some(now);
         self.soon >= OFTEN
+    }
+}
+
+impl Looking {
+    /// A context with these flags is made. Of a program that wants to wait asleep nobody looks at anything.
+    pub(crate) fn heed(&mut self, flags: u32) {
+        if flags & SCHEDULING == BLOCKING {
+            (self.is_worth_it, self.may_rouse) = (false, false);
+        }
     }
 }
 

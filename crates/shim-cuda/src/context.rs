@@ -30,6 +30,8 @@ use crate::{current, graph, managed, pinned, pool, registered, stream, variable}
 const FLAGS: u32 = 0xff;
 /// How the processor waits: spin, yield or block.
 const SCHEDULING: u32 = 7;
+/// `CU_CTX_SCHED_BLOCKING_SYNC`, of these.
+const BLOCKING: u32 = 4;
 /// `CU_CTX_MAP_HOST`: set on every context by today's drivers.
 const MAP_HOST: u32 = 8;
 /// The state of a context that was not begun, or has ended.
@@ -261,6 +263,7 @@ impl Context {
             let flags = self.flags.load(Ordering::Relaxed);
             let message = kdContextRetain { context: self.wire(), device: self.position as i32, flags };
             self.begin(&shim()?.session.call(0, &message)?.facts)?;
+            heed(flags)?;
         }
         *retains += u32::from(wanted(is_active));
         Ok(())
@@ -336,6 +339,14 @@ pub(crate) fn settle_all() -> Result<u64, CUresult> {
 /// The context of a handle (0: the current one).
 pub(crate) fn or_current(handle: usize) -> Result<Arc<Context>, CUresult> {
     if handle == 0 { current::required() } else { object(CUcontext(device::handle(handle))) }
+}
+
+/// A program of which one context is to wait asleep does so in all of them.
+fn heed(flags: u32) -> Result<(), CUresult> {
+    if flags & SCHEDULING == BLOCKING {
+        shim()?.session.calm();
+    }
+    Ok(())
 }
 
 fn check_flags(flags: u32) -> Result<(), CUresult> {
@@ -432,7 +443,7 @@ pub(crate) fn primary_set_flags(ordinal: CUdevice, flags: u32) -> Result<(), CUr
     let context = &device::device(ordinal)?.primary;
     check_flags(flags)?;
     context.flags.store(flags, Ordering::Relaxed);
-    Ok(())
+    if context.is_active() { heed(flags) } else { Ok(()) }
 }
 
 /// As before CUDA 11: an active context keeps the flags that it has.
@@ -485,7 +496,7 @@ unsafe fn create_as(target: *mut CUcontext, flags: u32, ordinal: CUdevice, api_v
     }
     target.write(context.handle());
     current::push(context);
-    Ok(())
+    heed(flags)
 }
 
 /// With execution affinity, which is refused when any is asked for.
@@ -656,7 +667,7 @@ pub(crate) fn set_flags(flags: u32) -> Result<(), CUresult> {
     let context = current::active()?;
     check_flags(flags)?;
     context.flags.store(flags, Ordering::Relaxed);
-    Ok(())
+    heed(flags)
 }
 
 /// # Safety

@@ -9,8 +9,8 @@ use katydid_wire::message::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged
 
 use crate::copy_rows::{Extent, Rows};
 use crate::pinned;
-use crate::session::shim;
-use crate::transfer::{Own, Road, Way, drain, fill, helpers};
+use crate::session::{Shim, shim};
+use crate::transfer::{Direction, Own, Road, Way, drain, fill, helpers, in_one_piece};
 
 /// The end that only the worker reaches.
 #[derive(Clone, Copy)]
@@ -119,14 +119,21 @@ impl Near<'_> {
 /// Runs `step` for each part of a copy, by as many threads as pay: all of them are busy, and none of the parts is larger than the
 /// road takes.
 fn each_part(
-    way: Way,
-    extent: Extent,
+    (shim, way): (&Shim, Way),
+    (direction, extent): (Direction, Extent),
     (road, threads): (&Road, usize),
     step: impl Fn(Part) -> Result<(), CUresult> + Sync,
 ) -> Result<(), CUresult> {
-    let helpers = helpers(way, extent.bytes(), threads);
-    let parts = parts(extent, extent.bytes().div_ceil(helpers.count() as u64 + 1).clamp(1, road.most()));
-    helpers.run(parts.len() as u64, CUresult::ERROR_UNKNOWN, &|index| step(parts[index as usize]))
+    let bytes = extent.bytes();
+    let helpers = helpers(way, bytes, threads);
+    let parts = parts(extent, bytes.div_ceil(helpers.count() as u64 + 1).clamp(1, road.most()));
+    if let [one] = parts[..] {
+        return step(one);
+    }
+    in_one_piece(shim, way, (direction, bytes), |train| {
+        let carried = |index| train.carry(|| step(parts[index as usize]));
+        helpers.run(parts.len() as u64, CUresult::ERROR_UNKNOWN, &carried)
+    })
 }
 
 /// From the program's memory; it has been read when this returns.
@@ -141,7 +148,7 @@ pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
     }
     let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::inwards(shim, extent.bytes());
-    each_part(way, extent, (&road, threads), |part| {
+    each_part((shim, way), (Direction::In, extent), (&road, threads), |part| {
         let (Part { width, height, .. }, Place { array, x, y, z, pitch }) = (part, far.place(part));
         if let Road::Staged(staging) = road {
             // SAFETY: readable by the contract; the piece was taken for so many bytes, so nobody else writes it.
@@ -166,7 +173,7 @@ pub(crate) unsafe fn fetch(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
     let shim = shim()?;
     let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::outwards(shim, extent.bytes());
-    each_part(way, extent, (&road, threads), |part| {
+    each_part((shim, way), (Direction::Out, extent), (&road, threads), |part| {
         let (Part { width, height, .. }, Place { array, x, y, z, pitch }) = (part, far.place(part));
         if let Road::Staged(staging) = road {
             let message = |offset| kdRowsOutStaged { array, stream, x, y, z, pitch, width, height, offset };

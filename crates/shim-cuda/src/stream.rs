@@ -94,6 +94,27 @@ pub(crate) fn default_wire() -> u32 {
     if per_thread { PER_THREAD as u32 } else { 0 }
 }
 
+/// Whether work of one stream is in order with that of another, each given by wire ids of context and stream: they are the same,
+/// or one is the default stream of a context and the other one of those that it waits for.
+pub(crate) fn are_in_order(one: (u32, u32), other: (u32, u32)) -> bool {
+    let is_legacy = |it: (u32, u32)| it.1 <= LEGACY as u32;
+    match (is_legacy(one), is_legacy(other)) {
+        (true, true) => one.0 == other.0,
+        (true, false) => waits_for_legacy(other, one.0),
+        (false, true) => waits_for_legacy(one, other.0),
+        (false, false) => one.1 == other.1 && !is_of_thread(one.1),
+    }
+}
+
+/// Whether a stream that is not the legacy one of a context waits for that.
+fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool {
+    if is_of_thread(stream) {
+        return here == context;
+    }
+    let made = shim().ok().and_then(|shim| shim.streams.get_index(stream - FIRST_WIRE));
+    made.is_some_and(|made| made.flags & stream_flags::NON_BLOCKING == 0 && made.context.wire() == context)
+}
+
 /// Whether a wire id means another stream in each thread.
 pub(crate) fn is_of_thread(wire: u32) -> bool {
     wire == PER_THREAD as u32

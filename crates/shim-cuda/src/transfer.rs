@@ -8,12 +8,16 @@
 use std::time::Duration;
 
 use katydid_client::packing::{self, INWARDS, OUTWARDS};
+use katydid_client::session::Train;
 use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
 use katydid_transport::packing::{LEAST, Pace, Packing, unpack};
-use katydid_transport::{Landing, PIECE, Piece, Staging};
+use katydid_transport::{Landing, PIECE, PIECES, Piece, Rules, Staging};
 use katydid_wire::codec::Message;
-use katydid_wire::message::{kdCopyIn, kdCopyInPacked, kdCopyInStaged, kdCopyOut, kdCopyOutPacked, kdCopyOutStaged};
+use katydid_wire::message::{
+    cuStreamSynchronize, kdCopyIn, kdCopyInPacked, kdCopyInStaged, kdCopyOut, kdCopyOutPacked, kdCopyOutStaged,
+    message_stream,
+};
 
 use crate::session::{Shim, shim};
 use crate::stream;
@@ -115,7 +119,7 @@ pub(crate) fn drain(
 pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
     let (shim, source) = (shim()?, Own(source));
     let (road, threads) = Road::inwards(shim, size);
-    shared_out(way, size, road.most(), threads, &|at, length| {
+    shared_out(shim, way, (Direction::In, size), (road.most(), threads), &|at, length| {
         let (destination, stream) = (target + at, way.stream);
         if let Road::Staged(staging) = road {
             // SAFETY: inside the source, by the contract; the piece was taken, so nobody else writes it, and has room
@@ -164,7 +168,7 @@ fn may_pack(shim: &Shim, bytes: usize) -> bool {
 pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
     let (shim, target) = (shim()?, Own(target));
     let (road, threads) = Road::outwards(shim, size);
-    shared_out(way, size, road.most(), threads, &|at, length| {
+    shared_out(shim, way, (Direction::Out, size), (road.most(), threads), &|at, length| {
         let (source, size, stream) = (source + at, length as u32, way.stream);
         let to = target.at(at).cast_mut();
         if let Road::Staged(staging) = road {
@@ -273,10 +277,48 @@ pub(crate) fn helpers(way: Way, size: u64, threads: usize) -> Helpers {
     Helpers::for_bytes(size, if stream::is_of_thread(way.stream) { 1 } else { threads })
 }
 
-/// Runs `step` for each part of `size` bytes, none larger than `most`: by this thread and as many others as pay, up to
-/// `threads` in all. Their order does not matter to anybody, since all of them lie between the same two calls of this thread.
-fn shared_out(way: Way, size: u64, most: u64, threads: usize, step: Step<'_>) -> Result<(), CUresult> {
-    helpers(way, size, threads).share_out((size, most), CUresult::ERROR_UNKNOWN, step)
+/// Where the bytes of a copy go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    In,
+    Out,
+}
+
+/// Runs `copy` with what each of its parts is to be done in. Of several parts the GPU sees none without the others: what other
+/// threads give to streams that are in order with this one comes before or behind all of them.
+///
+/// They wait meanwhile. So nothing waits within for what the stream had to do before: not for answers, and not for pieces, of
+/// which there may be too few for a copy into the GPU.
+pub(crate) fn in_one_piece<T>(
+    shim: &Shim,
+    way: Way,
+    (direction, size): (Direction, u64),
+    copy: impl FnOnce(&Train<'_>) -> Result<T, CUresult>,
+) -> Result<T, CUresult> {
+    let waits = direction == Direction::Out || size > (PIECES * PIECE) as u64;
+    if waits && shim.session.has_company() {
+        shim.session.call(way.context, &cuStreamSynchronize { hStream: way.stream })?;
+    }
+    let rules = Rules { stream: message_stream, meet: stream::are_in_order };
+    copy(&shim.session.train((way.context, way.stream), rules)?)
+}
+
+/// Runs `step` for each part of a copy, none larger than `most`: by this thread and as many others as pay, up to `threads` in
+/// all. Their order does not matter to anybody.
+fn shared_out(
+    shim: &Shim,
+    way: Way,
+    (direction, size): (Direction, u64),
+    (most, threads): (u64, usize),
+    step: Step<'_>,
+) -> Result<(), CUresult> {
+    let helpers = helpers(way, size, threads);
+    if helpers.count() == 0 && size <= most {
+        return step(0, size);
+    }
+    in_one_piece(shim, way, (direction, size), |train| {
+        helpers.share_out((size, most), CUresult::ERROR_UNKNOWN, &|at, length| train.carry(|| step(at, length)))
+    })
 }
 
 #[cfg(test)]
@@ -285,11 +327,16 @@ mod tests {
 
     use super::*;
 
+    fn shared(stream: u32, size: u64, step: Step<'_>) -> Result<(), CUresult> {
+        let helpers = helpers(Way { context: 1, stream }, size, processors());
+        helpers.share_out((size, PIECE as u64), CUresult::ERROR_UNKNOWN, step)
+    }
+
     #[test]
     fn parts_cover_everything_once_whoever_does_them() {
         for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * PIECE as u64 + 1, 7)] {
             let seen = Mutex::new(Vec::new());
-            shared_out(Way { context: 1, stream }, size, PIECE as u64, processors(), &|at, length| {
+            shared(stream, size, &|at, length| {
                 seen.lock().unwrap().push((at, length));
                 Ok(())
             })
@@ -302,16 +349,13 @@ mod tests {
             });
             assert_eq!(end, size);
         }
-        assert_eq!(
-            shared_out(Way { context: 1, stream: 0 }, 0, 1, processors(), &|_, _| Err(CUresult::ERROR_UNKNOWN)),
-            Ok(())
-        );
+        assert_eq!(shared(0, 0, &|_, _| Err(CUresult::ERROR_UNKNOWN)), Ok(()));
     }
 
     #[test]
     fn a_failure_of_any_part_is_that_of_the_copy() {
         let most = 4 * PIECE as u64;
-        let failed = shared_out(Way { context: 1, stream: 0 }, most, PIECE as u64, processors(), &|at, length| {
+        let failed = shared(0, most, &|at, length| {
             if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
         });
         assert_eq!(failed, Err(CUresult::ERROR_UNKNOWN));

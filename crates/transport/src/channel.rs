@@ -14,8 +14,7 @@
 //! A reply's place: a state word ([`WAITING`], [`ARRIVED`]), a word that is 1 while the thread sleeps on the state
 //! ([`REPLY_SLEEPER`]), then the reply's frame, so that a reply of up to 24 bytes passes between processors as one cache line.
 //! All of the reply is written by plain stores, the state last: an instruction that locks would wait until the frame is
-//! written, and the thread, which looks all the time, would take the line away in between. Each side writes its word before
-//! it looks at the other's, with a fence between: so a sleeper is woken, or has seen the state.
+//! written, and the thread, which looks all the time, would take the line away in between ([`crate::reply`]).
 //!
 //! The pieces themselves are memory of their own (`area.rs`), made by the worker, because no dump of the program is to
 //! hold them.
@@ -23,12 +22,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use katydid_wire::frame::MAX_REPLY;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
 use crate::barrier;
+use crate::reply::Words;
 use crate::ring::{Memory, Side};
 use crate::shared::Shared;
 use crate::wait;
@@ -65,7 +65,7 @@ const REPLIES: usize = BUSY + PAGE;
 /// How many there are: threads of the program that may use the link at once.
 pub(crate) const SEATS: usize = 1024;
 /// The word within a place that tells whether the thread sleeps.
-pub(crate) const REPLY_SLEEPER: usize = 4;
+const REPLY_SLEEPER: usize = 4;
 /// The frame within a place.
 pub(crate) const REPLY_FRAME: usize = 8;
 /// Bytes of a place.
@@ -74,9 +74,9 @@ pub(crate) const REPLY: usize = (REPLY_FRAME + MAX_REPLY).next_multiple_of(PAGE)
 pub(crate) const LENGTH: usize = REPLIES + SEATS * REPLY;
 
 /// State of a place: the reply has not arrived.
-pub(crate) const WAITING: u32 = 0;
+const WAITING: u32 = 0;
 /// State of a place: the reply is there.
-pub(crate) const ARRIVED: u32 = 1;
+const ARRIVED: u32 = 1;
 
 /// What no side may change after the other's check, or reading could fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -85,6 +85,62 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 pub(crate) fn reply_place(thread: u32) -> Option<usize> {
     let seat = (thread as usize).checked_sub(1).filter(|seat| *seat < SEATS)?;
     Some(REPLIES + seat * REPLY)
+}
+
+/// The place of a reply as the sides see it that tell each other of it.
+#[derive(Debug)]
+pub(crate) struct ReplyWords<'a> {
+    shared: &'a Shared,
+    place: usize,
+}
+
+impl<'a> ReplyWords<'a> {
+    pub(crate) fn new(shared: &'a Shared, place: usize) -> Self {
+        Self { shared, place }
+    }
+
+    /// Program, before it asks. Seen by the worker before the request is, since publishing that is a release.
+    pub(crate) fn clear(&self) {
+        self.state().store(WAITING, Ordering::Relaxed);
+    }
+
+    fn state(&self) -> &AtomicU32 {
+        self.shared.word(self.place)
+    }
+
+    fn sleeper(&self) -> &AtomicU32 {
+        self.shared.word(self.place + REPLY_SLEEPER)
+    }
+}
+
+impl Words for ReplyWords<'_> {
+    fn set_arrived(&self) {
+        self.state().store(ARRIVED, Ordering::Release);
+    }
+
+    fn has_arrived(&self) -> bool {
+        self.state().load(Ordering::Acquire) == ARRIVED
+    }
+
+    fn set_asleep(&self, asleep: bool) {
+        self.sleeper().store(asleep.into(), Ordering::Relaxed);
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.sleeper().load(Ordering::Relaxed) != 0
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn sleep(&self) {
+        wait::sleep(self.state(), WAITING);
+    }
+
+    fn wake(&self) {
+        wait::wake(self.state());
+    }
 }
 
 /// The same of memory that grows: the worker looks at its length before it uses more of it.
@@ -155,7 +211,7 @@ impl RingMemory {
         self.is_registered.load(Ordering::Relaxed) && self.shared.word(WORKER_BARRIERS).load(Ordering::Relaxed) == 1
     }
 
-    fn flag(&self, side: Side) -> &std::sync::atomic::AtomicU32 {
+    fn flag(&self, side: Side) -> &AtomicU32 {
         self.shared.word(match side {
             Side::Producer => PROGRAM_ASLEEP,
             Side::Consumer => WORKER_ASLEEP,

@@ -1,7 +1,7 @@
 //! Holding frames back: whoever keeps a job can stop a program at the seam, between two frames, and let it go on.
 //!
-//! A link compares the number of the next frame with a limit, under the lock that it holds anyway; without a hold the
-//! limit is never reached. A thread at the limit waits, with one exception: a thread that has said
+//! A link compares the number of the next frame with a limit, under the lock that it holds anyway; without a hold, and
+//! without a train ([`crate::train`]), the limit is never reached. A thread at the limit waits, with one exception: a thread that has said
 //! [`pass_holds`] is answering for work of the GPU that has to end before the session is at rest.
 
 use std::cell::Cell;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use katydid_wire::key::SessionKey;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::train::{Place, Rules, Trains, Wagon};
 use crate::{Address, ConnectError, LinkError};
 
 /// The limit that no frame reaches.
@@ -88,8 +89,11 @@ pub trait Holding: Send + Sync {
 /// Where a link stops, kept under the lock of its frames.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// The next frame is held if its number is this or more.
+    /// A frame is looked at if its number is this or more.
     at: u64,
+    /// It is held if its number is this or more.
+    held_at: u64,
+    trains: Trains,
     /// Nobody passes.
     is_strict: bool,
     /// [`Holding::hold_at`]: to be reported when it is reached.
@@ -100,14 +104,40 @@ pub(crate) struct Limit {
 
 impl Default for Limit {
     fn default() -> Self {
-        Self { at: NEVER, is_strict: false, wish: None, reached: None }
+        Self { at: NEVER, held_at: NEVER, trains: Trains::default(), is_strict: false, wish: None, reached: None }
     }
 }
 
 impl Limit {
-    /// Whether frame `number` may be sent by the calling thread.
-    pub(crate) fn admits(&self, number: u64) -> bool {
-        number < self.at || (!self.is_strict && PASSES.get())
+    /// Whether frame `number` may be sent, whatever it is and whoever sends it.
+    #[inline]
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        number < self.at
+    }
+
+    /// Whether the calling thread may send `frame` as number `number`.
+    pub(crate) fn admit(&mut self, number: u64, frame: Wagon<'_>) -> bool {
+        let is_held = number >= self.held_at && (self.is_strict || !PASSES.get());
+        !is_held && self.trains.admit(frame)
+    }
+
+    /// As [`Trains::begin`].
+    pub(crate) fn begin_train(&mut self, place: Place, rules: Rules) -> Option<u64> {
+        let begun = self.trains.begin(place, rules);
+        self.fit();
+        begun
+    }
+
+    /// As [`Trains::end`].
+    pub(crate) fn end_train(&mut self, number: u64) -> bool {
+        let was_awaited = self.trains.end(number);
+        self.fit();
+        was_awaited
+    }
+
+    /// While there are trains each frame is looked at.
+    fn fit(&mut self) {
+        self.at = if self.trains.is_empty() { self.held_at } else { 0 };
     }
 
     /// Frame `number` waits; true if that is what somebody wished to know.
@@ -121,23 +151,27 @@ impl Limit {
     }
 
     pub(crate) fn hold(&mut self) {
-        self.at = 0;
+        self.held_at = 0;
+        self.fit();
     }
 
     /// Not even threads that pass holds get through.
     pub(crate) fn close(&mut self) {
-        (self.at, self.is_strict) = (0, true);
+        (self.held_at, self.is_strict) = (0, true);
+        self.fit();
     }
 
     pub(crate) fn open(&mut self) {
         // Whoever has not asked by now would hear of a frame that does not wait any more.
         self.reached = None;
-        (self.at, self.is_strict) = (self.wish.unwrap_or(NEVER), false);
+        (self.held_at, self.is_strict) = (self.wish.unwrap_or(NEVER), false);
+        self.fit();
     }
 
     pub(crate) fn wish(&mut self, frame: u64) {
         self.wish = Some(frame);
-        self.at = self.at.min(frame);
+        self.held_at = self.held_at.min(frame);
+        self.fit();
     }
 
     pub(crate) fn take_reached(&mut self) -> Option<u64> {
@@ -174,39 +208,44 @@ impl Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train::aboard;
+    use crate::train::tests::RULES;
+
+    /// A frame for stream 5 of context 1.
+    const FRAME: Wagon<'_> = Wagon { opcode: 1, context: 1, payload: &[5] };
 
     #[test]
     fn a_hold_admits_nobody_but_those_that_pass() {
         let mut limit = Limit::default();
-        assert!(limit.admits(u64::MAX - 1));
+        assert!(limit.admit(u64::MAX - 1, FRAME));
         limit.hold();
-        assert!(!limit.admits(0));
+        assert!(!limit.admit(0, FRAME));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 pass_holds();
-                assert!(limit.admits(5));
+                assert!(limit.admit(5, FRAME));
             });
         });
         limit.close();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 pass_holds();
-                assert!(!limit.admits(5));
+                assert!(!limit.admit(5, FRAME));
             });
         });
         limit.open();
-        assert!(limit.admits(7));
+        assert!(limit.admit(7, FRAME));
     }
 
     #[test]
     fn a_wished_frame_is_told_once() {
         let mut limit = Limit::default();
         limit.wish(3);
-        assert!(limit.admits(2) && !limit.admits(3));
+        assert!(limit.admit(2, FRAME) && !limit.admit(3, FRAME));
         assert!(limit.note(3) && !limit.note(3));
         assert_eq!((limit.take_reached(), limit.take_reached()), (Some(3), None));
         limit.open();
-        assert!(limit.admits(3));
+        assert!(limit.admit(3, FRAME));
         limit.wish(5);
         assert!(limit.note(5));
         limit.open();
@@ -220,6 +259,19 @@ mod tests {
         limit.hold();
         assert!(!limit.note(4));
         limit.open();
-        assert!(limit.admits(8) && !limit.admits(9));
+        assert!(limit.admit(8, FRAME) && !limit.admit(9, FRAME));
+    }
+
+    #[test]
+    fn trains_and_holds_do_not_undo_each_other() {
+        let mut limit = Limit::default();
+        let train = limit.begin_train((1, 5), RULES).unwrap();
+        assert!(!limit.is_open(3) && !limit.admit(3, FRAME) && aboard(train, || limit.admit(3, FRAME)));
+        limit.hold();
+        assert!(!aboard(train, || limit.admit(3, FRAME)));
+        assert!(limit.end_train(train) && !limit.is_open(3) && !limit.admit(3, FRAME));
+        let train = limit.begin_train((1, 6), RULES).unwrap();
+        limit.open();
+        assert!(!limit.is_open(3) && limit.admit(3, FRAME) && !limit.end_train(train) && limit.is_open(3));
     }
 }

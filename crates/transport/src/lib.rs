@@ -38,6 +38,7 @@ mod line;
 mod mapped;
 pub mod packing;
 mod pending;
+mod reply;
 mod ring;
 mod seats;
 pub mod share;
@@ -49,6 +50,7 @@ mod stream;
 mod switch;
 mod talk;
 mod tls;
+mod train;
 mod turn;
 mod vsock;
 mod wait;
@@ -70,6 +72,7 @@ pub use staging::{PIECE, PIECES, Piece, SHELF_TURN, SHELF_WRITERS, ShelfMemory, 
 pub use switch::{AttachError, Switch};
 pub use talk::{Talk, TalkError, Word};
 pub use tls::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};
+pub use train::{Place, Rules, aboard};
 pub use vsock::{bind_vsock, vsock_peer, vsock_port};
 pub use wait::Spin;
 
@@ -129,6 +132,29 @@ pub trait ProgramLink: Send + Sync {
     fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
         let _ = length;
         Ok(())
+    }
+
+    /// Begins a train ([`train`]) of work for a place, and waits until there is none that it meets; its number is for [`aboard`].
+    /// Whoever begins one ends it.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`].
+    fn begin_train(&self, place: Place, rules: Rules) -> Result<u64, LinkError> {
+        let _ = (place, rules);
+        Ok(0)
+    }
+
+    /// Ends a train.
+    fn end_train(&self, number: u64) {
+        let _ = number;
+    }
+
+    /// From now on threads that wait sleep at once.
+    fn calm(&self) {}
+
+    /// Whether threads have sent frames, and still live, besides one.
+    fn has_company(&self) -> bool {
+        false
     }
 
     /// Has the system prepare what makes frames cheaper to queue. With several threads this takes it milliseconds; nobody has to

@@ -41,6 +41,11 @@ impl Seats {
         }
     }
 
+    /// Whether more than one is taken.
+    pub(crate) fn are_several(&self) -> bool {
+        self.taken.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>() > 1
+    }
+
     /// Runs `send` with this thread's number, which no other thread has meanwhile.
     pub(crate) fn send<R>(self: &Arc<Self>, send: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
         match self.sit(|seat| seat.number) {

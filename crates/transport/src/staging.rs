@@ -18,12 +18,15 @@ use crate::area::{Area, SHELF, SHELF_LENGTH};
 use crate::channel::{BUSY, BUSY_STRIDE, PAGE};
 use crate::descriptor::Descriptor;
 use crate::shared::Shared;
+use crate::train;
 use crate::wait::{self, Spin};
 
 /// Bytes of a piece.
 pub const PIECE: usize = 4 << 20;
 /// Number of pieces.
 pub const PIECES: usize = 16;
+/// Of these, those that only trains wait for ([`crate::train`]): others may wait for a train while they have one.
+const OF_TRAINS: usize = 4;
 /// Between two looks of a program that waits for a piece; copying one takes some 80 µs.
 const NAP: Duration = Duration::from_micros(20);
 /// Between two looks whether the worker is still there.
@@ -112,8 +115,13 @@ impl Staging {
     /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE`]; none if all are in use.
     #[must_use]
     pub fn try_take(&self, length: usize) -> Option<Piece> {
+        self.try_take_of(PIECES, length)
+    }
+
+    /// The same of the first pieces.
+    fn try_take_of(&self, most: usize, length: usize) -> Option<Piece> {
         let length = length.clamp(1, PIECE) as u32;
-        Piece::all().find(|piece| {
+        Piece::all().take(most).find(|piece| {
             let word = self.channel.word(piece.busy());
             let free = word.load(Ordering::Relaxed) == 0;
             free && word.compare_exchange(0, length, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -125,12 +133,13 @@ impl Staging {
     /// # Errors
     /// [`LinkError::Closed`] if the worker ends meanwhile.
     pub fn take(&self, length: usize) -> Result<Piece, LinkError> {
-        if let Some(piece) = self.spin.until(|| self.try_take(length)) {
+        let most = if train::is_aboard() { PIECES } else { PIECES - OF_TRAINS };
+        if let Some(piece) = self.spin.until(|| self.try_take_of(most, length)) {
             return Ok(piece);
         }
         let mut checked = Instant::now();
         loop {
-            if let Some(piece) = self.try_take(length) {
+            if let Some(piece) = self.try_take_of(most, length) {
                 return Ok(piece);
             }
             std::thread::sleep(NAP);
@@ -316,6 +325,15 @@ mod tests {
             scope.spawn(|| worker.release(pieces[3]));
             assert_eq!(program.take(1).unwrap(), pieces[3]);
         });
+    }
+
+    #[test]
+    fn a_train_finds_pieces_that_others_leave() {
+        let (program, _) = both_sides();
+        let others: Vec<Piece> = (0..PIECES - OF_TRAINS).map(|_| program.take(1).unwrap()).collect();
+        assert!(program.try_take_of(PIECES - OF_TRAINS, 1).is_none());
+        let own = train::aboard(1, || program.take(1).unwrap());
+        assert!(!others.contains(&own));
     }
 
     #[test]

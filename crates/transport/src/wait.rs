@@ -38,7 +38,7 @@ pub struct Spin {
     nanoseconds: AtomicU32,
     /// Waits in vain since the last one that was not.
     in_vain: AtomicU32,
-    longest: u32,
+    longest: AtomicU32,
     /// Lets others run between looks: with two processors, the awaited side may be waiting for this one.
     yields: bool,
 }
@@ -67,7 +67,22 @@ impl Spin {
     }
 
     fn of(longest: u32, yields: bool) -> Self {
-        Self { nanoseconds: AtomicU32::new(longest), in_vain: AtomicU32::new(0), longest, yields }
+        Self {
+            nanoseconds: AtomicU32::new(longest),
+            in_vain: AtomicU32::new(0),
+            longest: AtomicU32::new(longest),
+            yields,
+        }
+    }
+
+    /// Has all waits be short from now on: the program wants its threads to sleep while they wait.
+    pub(crate) fn calm(&self) {
+        self.longest.fetch_min(SHORTEST, Ordering::Relaxed);
+        self.nanoseconds.fetch_min(SHORTEST, Ordering::Relaxed);
+    }
+
+    fn longest(&self) -> u32 {
+        self.longest.load(Ordering::Relaxed)
     }
 
     /// Looks until `found` gives something, or it is time to sleep.
@@ -75,7 +90,7 @@ impl Spin {
         if let Some(value) = found() {
             return Some(value);
         }
-        if self.longest == 0 {
+        if self.longest() == 0 {
             return None;
         }
         let (begun, budget) = (Instant::now(), Duration::from_nanos(self.budget().into()));
@@ -96,7 +111,7 @@ impl Spin {
     fn budget(&self) -> u32 {
         let in_vain = self.in_vain.load(Ordering::Relaxed);
         let is_probe = in_vain > 0 && in_vain.is_multiple_of(PROBE);
-        if is_probe { self.longest } else { self.nanoseconds.load(Ordering::Relaxed) }
+        if is_probe { self.longest() } else { self.nanoseconds.load(Ordering::Relaxed) }
     }
 
     /// Something was found after that time, or nothing. Threads that learn at once may undo what another one learnt.
@@ -106,7 +121,7 @@ impl Spin {
             Some(waited) => (before.max(u32::try_from(waited.as_nanos() * 2).unwrap_or(u32::MAX)), 0),
             None => (before / 2, self.in_vain.load(Ordering::Relaxed).wrapping_add(1)),
         };
-        self.nanoseconds.store(next.clamp(SHORTEST, self.longest.max(SHORTEST)), Ordering::Relaxed);
+        self.nanoseconds.store(next.clamp(SHORTEST, self.longest().max(SHORTEST)), Ordering::Relaxed);
         self.in_vain.store(in_vain, Ordering::Relaxed);
     }
 }
@@ -162,6 +177,18 @@ mod tests {
         assert_eq!((spin.budget(), spin.in_vain.load(Ordering::Relaxed)), (90_000, 0));
         spin.learn(Some(Duration::from_secs(100)));
         assert_eq!(spin.budget(), MEMORY);
+    }
+
+    #[test]
+    fn calm_waits_are_short_whatever_is_learnt() {
+        let (spin, none) = (Spin::of(WORK, false), Spin::of(0, true));
+        spin.calm();
+        none.calm();
+        assert_eq!((spin.budget(), none.longest()), (SHORTEST, 0));
+        spin.learn(Some(Duration::from_millis(3)));
+        assert_eq!(spin.budget(), SHORTEST);
+        (0..PROBE).for_each(|_| spin.learn(None));
+        assert_eq!(spin.budget(), SHORTEST);
     }
 
     #[test]

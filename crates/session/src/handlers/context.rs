@@ -28,6 +28,7 @@ pub(crate) fn kdContextRetain(
     set_flags(session, message.device, message.flags)?;
     let handle = retain(session, message.device)?;
     let facts = begin(session, message.context, handle)?;
+    session.looking.heed(message.flags);
     done(kdContextRetainReply { facts })
 }
 
@@ -102,6 +103,7 @@ pub(crate) fn kdContextCreate(
     // SAFETY: the output is a local; what comes off is the context just pushed.
     ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
     let facts = begin(session, message.context, handle)?;
+    session.looking.heed(message.flags);
     done(kdContextCreateReply { facts })
 }
 

@@ -166,11 +166,12 @@ impl Lift<'_> {
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Memory of so many chunks: what lies ready, or new one.
+    /// Memory of so many chunks: what lies ready, or new one. It has one of few sizes, so that what is never given back is no
+    /// more than two of the largest.
     fn buffers(&self, count: usize) -> Result<Buffers, SnapshotError> {
         match self.aside.and_then(|aside| aside.lend(count)) {
             Some(ready) => Ok(ready),
-            None => Buffers::make(self.driver, count),
+            None => Buffers::make(self.driver, count.next_power_of_two()),
         }
     }
 }
@@ -320,6 +321,19 @@ impl Drop for Buffers {
 mod tests {
     use super::*;
     use crate::tests::soft;
+
+    #[test]
+    fn memory_that_stays_is_bounded_whatever_was_wanted() {
+        let (driver, _turn) = soft::driver();
+        let (aside, progress) = (Aside::default(), Progress::default());
+        let lift = Lift { driver: &driver, carrier: None, progress: &progress, aside: Some(&aside) };
+        let most = HALVES * MOST_THREADS;
+        for count in 1..=most {
+            aside.keep_buffers(lift.buffers(count).unwrap());
+        }
+        let kept: usize = std::iter::from_fn(|| aside.lend(1)).map(|buffers| buffers.count()).sum();
+        assert!(kept < 2 * most, "{kept}");
+    }
 
     #[test]
     fn registered_memory_stays_for_the_next_until_all_is_given_back() {

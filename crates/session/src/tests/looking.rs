@@ -55,6 +55,18 @@ fn what_a_query_refuses_is_left_to_the_call() {
     assert_eq!(wait(&mut stage(), (0, CUresult::ERROR_ILLEGAL_ADDRESS), || false), (1, false));
 }
 
+/// `CU_CTX_SCHED_SPIN`, and `CU_CTX_SCHED_BLOCKING_SYNC` with `CU_CTX_MAP_HOST`.
+#[test]
+fn nobody_looks_for_a_program_that_waits_asleep() {
+    let mut stage = stage();
+    stage.session.looking.may_rouse = true;
+    stage.session.looking.heed(1);
+    assert!(stage.session.looking.may_rouse);
+    stage.session.looking.heed(4 | 8);
+    assert!(!stage.session.looking.may_rouse);
+    assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
+}
+
 #[test]
 fn a_frame_of_another_loop_is_not_looked_at() {
     let mut stage = stage();

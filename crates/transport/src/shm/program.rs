@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -13,15 +13,17 @@ use rustix::fs::ftruncate;
 
 use crate::area::Area;
 use crate::barrier;
-use crate::channel::{ARRIVED, LENGTH, REPLY_FRAME, REPLY_SLEEPER, RING, RingMemory, WAITING, WINDOW, reply_place};
+use crate::channel::{LENGTH, REPLY_FRAME, RING, ReplyWords, RingMemory, WINDOW, reply_place};
 use crate::connect::PINNED;
 use crate::descriptor::{Descriptor, above_standard};
 use crate::hold::{Bell, Limit};
 use crate::home::{Home, borrowed};
 use crate::mapped::Kept;
+use crate::reply::{self, Words as _};
 use crate::ring::{Broken, Producer};
 use crate::seats::Seats;
 use crate::shared::{CHANNEL_PLACE, Shared};
+use crate::train::{Place, Rules, Wagon};
 use crate::turn::{Taken, Turn};
 use crate::wait::{self, Spin};
 use crate::{Address, ConnectError, Holding, LinkError, ProgramLink, Staging};
@@ -114,32 +116,27 @@ impl ShmProgram {
         self.queue.take(0)
     }
 
-    /// The queue, once the frame of the thread with this number may go into it.
+    /// The queue, once this frame may go into it.
     #[inline]
-    fn admitted(&self, thread: u32) -> Result<Taken<'_, Queue>, LinkError> {
-        let queue = self.queue.take(thread);
-        if self.admits(&queue) {
+    fn admitted(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<Taken<'_, Queue>, LinkError> {
+        let queue = self.queue.take(head.thread);
+        if queue.limit.is_open(queue.sequence) && self.socket.is_connected() {
             return Ok(queue);
         }
         drop(queue);
-        self.wait_for_admission(thread)
-    }
-
-    #[inline]
-    fn admits(&self, queue: &Queue) -> bool {
-        queue.limit.admits(queue.sequence) && self.socket.is_connected()
+        self.wait_for_admission(head, parts)
     }
 
     #[cold]
-    fn wait_for_admission(&self, thread: u32) -> Result<Taken<'_, Queue>, LinkError> {
+    fn wait_for_admission(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<Taken<'_, Queue>, LinkError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let mut queue = self.queue.take(thread);
-            if self.admits(&queue) {
+            let mut queue = self.queue.take(head.thread);
+            let number = queue.sequence;
+            if queue.limit.admit(number, Wagon::of(head, parts)) && self.socket.is_connected() {
                 return Ok(queue);
             }
             self.socket.get()?;
-            let number = queue.sequence;
             if queue.limit.note(number) {
                 self.bell.ring();
             }
@@ -148,12 +145,19 @@ impl ShmProgram {
         }
     }
 
+    /// Makes all who wait for admission look again.
+    fn look_again(&self) {
+        // Whoever has just found the limit closed is waiting by now.
+        drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        self.opened.notify_all();
+    }
+
     /// Puts a frame into the ring; returns its number.
     fn put(&self, mut head: FrameHead, parts: &[&[u8]]) -> Result<u64, LinkError> {
         let payload = parts.iter().map(|part| part.len()).sum();
         let length = padded(HEAD + payload) as u64;
         let mut queue = loop {
-            let mut queue = self.admitted(head.thread)?;
+            let mut queue = self.admitted(&head, parts)?;
             queue.producer.begin_anew(&self.ring).map_err(|Broken| self.broken())?;
             let has_room = queue.producer.has_room(&self.ring, length).map_err(|Broken| self.broken())?;
             if has_room || self.wait_for_room(&mut queue.producer, length)? {
@@ -205,19 +209,13 @@ impl ShmProgram {
 
     /// Waits until the reply lies in `place`.
     fn wait_for_reply(&self, place: usize) -> Result<(), LinkError> {
-        let state = self.shared.word(place);
-        let arrived = || (state.load(Ordering::Acquire) == ARRIVED).then_some(());
+        let words = ReplyWords::new(&self.shared, place);
+        let arrived = || words.has_arrived().then_some(());
         if self.spin.until(arrived).is_some() {
             return Ok(());
         }
-        let sleeper = self.shared.word(place + REPLY_SLEEPER);
         loop {
-            sleeper.store(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if arrived().is_none() {
-                wait::sleep(state, WAITING);
-            }
-            sleeper.store(0, Ordering::Relaxed);
+            reply::sleep(&words);
             if arrived().is_some() {
                 return Ok(());
             }
@@ -252,8 +250,7 @@ impl ProgramLink for ShmProgram {
         self.socket.get()?;
         self.seats.call(|thread| {
             let place = reply_place(thread).ok_or(WRONG_REPLY)?;
-            // Seen by the worker before the frame is, since publishing the frame is a release.
-            self.shared.word(place).store(WAITING, Ordering::Relaxed);
+            ReplyWords::new(&self.shared, place).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
             let sequence = self.put(head, parts)?;
             self.wait_for_reply(place)?;
@@ -277,6 +274,33 @@ impl ProgramLink for ShmProgram {
         ftruncate(pinned.get()?, longer)?;
         *known = longer;
         Ok(())
+    }
+
+    fn begin_train(&self, place: Place, rules: Rules) -> Result<u64, LinkError> {
+        let thread = self.seats.number()?;
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(number) = self.queue.take(thread).limit.begin_train(place, rules) {
+                return Ok(number);
+            }
+            self.socket.get()?;
+            waiting = self.opened.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn end_train(&self, number: u64) {
+        let was_awaited = self.queue.take(self.seats.number().unwrap_or(0)).limit.end_train(number);
+        if was_awaited {
+            self.look_again();
+        }
+    }
+
+    fn calm(&self) {
+        self.spin.calm();
+    }
+
+    fn has_company(&self) -> bool {
+        self.seats.are_several()
     }
 
     fn quicken(&self) {
@@ -308,9 +332,7 @@ impl Holding for ShmProgram {
 
     fn release(&self) {
         self.lock().limit.open();
-        // Whoever has just found the limit closed is waiting by now.
-        drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        self.opened.notify_all();
+        self.look_again();
         // After a restore this process has to be registered again; while it is one, that is nothing.
         if self.is_quick.load(Ordering::Relaxed) {
             self.quicken();

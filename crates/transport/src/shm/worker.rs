@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use katydid_wire::frame::{FrameError, FrameHead, HEAD, MAX_FRAME, Output, ReplyHead, padded};
 use katydid_wire::handshake::LinkKind;
@@ -11,8 +10,9 @@ use rustix::event::Timespec;
 
 use crate::Line;
 use crate::area::{self, Area};
-use crate::channel::{ARRIVED, LENGTH, REPLY_FRAME, REPLY_SLEEPER, RING_LENGTH, RingMemory, create, reply_place};
+use crate::channel::{LENGTH, REPLY_FRAME, RING_LENGTH, ReplyWords, RingMemory, create, reply_place};
 use crate::descriptor::is_hung_up;
+use crate::reply;
 use crate::ring::{Broken, Consumer, Memory as _, Side};
 use crate::shared::{CHANNEL_PLACE, Shared};
 use crate::wait::{self, Spin};
@@ -205,12 +205,7 @@ impl Replier for ShmReplier {
             self.shared.copy_in(at, part);
             at += part.len();
         }
-        let state = self.shared.word(place);
-        state.store(ARRIVED, Ordering::Release);
-        fence(Ordering::SeqCst);
-        if self.shared.word(place + REPLY_SLEEPER).load(Ordering::Relaxed) != 0 {
-            wait::wake(state);
-        }
+        reply::announce(&ReplyWords::new(&self.shared, place));
         Ok(())
     }
 }

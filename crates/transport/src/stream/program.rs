@@ -20,6 +20,7 @@ use crate::seats::Seats;
 use crate::socket::send_while;
 use crate::stream::lanes::{BULK, Lanes, Taken};
 use crate::tls::Sealer;
+use crate::train::{Place, Rules, Wagon};
 use crate::{Address, ConnectError, Holding, Landing, Line, LinkError, ProgramLink, Staging};
 
 const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
@@ -189,18 +190,21 @@ impl StreamProgram {
         self.outlet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The outlet, once the calling thread's frame may be sent.
-    fn admitted(&self) -> Result<MutexGuard<'_, Outlet>, LinkError> {
+    /// The outlet, once this frame may be sent.
+    fn admitted(&self, frame: Wagon<'_>) -> Result<MutexGuard<'_, Outlet>, LinkError> {
         let mut outlet = self.outlet();
-        while !outlet.limit.admits(outlet.sequence) || !self.socket.is_connected() {
-            self.socket.get()?;
+        loop {
             let number = outlet.sequence;
+            let is_admitted = outlet.limit.is_open(number) || outlet.limit.admit(number, frame);
+            if is_admitted && self.socket.is_connected() {
+                return Ok(outlet);
+            }
+            self.socket.get()?;
             if outlet.limit.note(number) {
                 self.bell.ring();
             }
             outlet = self.opened.wait(outlet).unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(outlet)
     }
 
     /// Writes a frame. `before` runs with its number while no later frame, and no reply to this one, can come. What it
@@ -217,7 +221,7 @@ impl StreamProgram {
             self.lanes.widen(payload + landing, |number| self.open_lane(number));
         }
         loop {
-            let mut outlet = self.admitted()?;
+            let mut outlet = self.admitted(Wagon::of(&head, parts))?;
             let lane = if is_bulk { self.lanes.take() } else { None };
             let number = lane.as_ref().map_or(0, Taken::number);
             let over = |bytes: usize| if bytes >= BULK { number } else { 0 };
@@ -580,6 +584,27 @@ impl ProgramLink for StreamProgram {
 
     fn staging(&self) -> Option<&Staging> {
         None
+    }
+
+    fn begin_train(&self, place: Place, rules: Rules) -> Result<u64, LinkError> {
+        let mut outlet = self.outlet();
+        loop {
+            if let Some(number) = outlet.limit.begin_train(place, rules) {
+                return Ok(number);
+            }
+            self.socket.get()?;
+            outlet = self.opened.wait(outlet).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn end_train(&self, number: u64) {
+        if self.outlet().limit.end_train(number) {
+            self.opened.notify_all();
+        }
+    }
+
+    fn has_company(&self) -> bool {
+        self.seats.are_several()
     }
 
     fn limit_silence(&self, limit: Duration) -> io::Result<()> {

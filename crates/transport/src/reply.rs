@@ -1,0 +1,126 @@
+//! How a thread is told that its reply lies in its place: by a word that the worker writes last, and wakes the thread only if
+//! another word says that it sleeps.
+//!
+//! Each side writes its word before it looks at the other's, with a fence between. So one of them sees the other:
+//! [`loom_tests`] explores every interleaving.
+
+/// Both words of a place, and who sleeps there.
+pub(crate) trait Words {
+    /// What was written before is seen by whoever finds the reply there.
+    fn set_arrived(&self);
+    fn has_arrived(&self) -> bool;
+    fn set_asleep(&self, asleep: bool);
+    fn is_asleep(&self) -> bool;
+    /// Of all threads that run one, one is the first.
+    fn fence(&self);
+    /// Sleeps until woken, unless the reply is there. May end early for no reason.
+    fn sleep(&self);
+    fn wake(&self);
+}
+
+/// Worker: the reply is written.
+pub(crate) fn announce(words: &impl Words) {
+    words.set_arrived();
+    words.fence();
+    if words.is_asleep() {
+        words.wake();
+    }
+}
+
+/// Program: sleeps until the reply is there, or for a while.
+pub(crate) fn sleep(words: &impl Words) {
+    words.set_asleep(true);
+    words.fence();
+    if !words.has_arrived() {
+        words.sleep();
+    }
+    words.set_asleep(false);
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread;
+
+    use super::*;
+
+    /// A place, and the ring in front of it, of which only the number of the last request counts.
+    struct Model {
+        has_arrived: AtomicBool,
+        is_asleep: AtomicBool,
+        request: AtomicU32,
+        frame: UnsafeCell<u32>,
+        /// Stands for the kernel's queue: a sleeper looks at the word under this lock, as a futex does.
+        kernel: Mutex<()>,
+        queue: Condvar,
+    }
+
+    impl Words for Model {
+        fn set_arrived(&self) {
+            self.has_arrived.store(true, Ordering::Release);
+        }
+        fn has_arrived(&self) -> bool {
+            self.has_arrived.load(Ordering::Acquire)
+        }
+        fn set_asleep(&self, asleep: bool) {
+            self.is_asleep.store(asleep, Ordering::Relaxed);
+        }
+        fn is_asleep(&self) -> bool {
+            self.is_asleep.load(Ordering::Relaxed)
+        }
+        fn fence(&self) {
+            fence(Ordering::SeqCst);
+        }
+        fn sleep(&self) {
+            let kernel = self.kernel.lock().unwrap();
+            if !self.has_arrived.load(Ordering::Relaxed) {
+                drop(self.queue.wait(kernel).unwrap());
+            }
+        }
+        fn wake(&self) {
+            let _kernel = self.kernel.lock().unwrap();
+            self.queue.notify_one();
+        }
+    }
+
+    /// Two calls: the second one begins while the worker may still be about to wake the sleeper of the first.
+    #[test]
+    #[expect(unsafe_code, reason = "loom checks the access")]
+    fn loom_no_interleaving_loses_a_reply_or_its_wake_up() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let model = Arc::new(Model {
+                has_arrived: AtomicBool::new(false),
+                is_asleep: AtomicBool::new(false),
+                request: AtomicU32::new(0),
+                frame: UnsafeCell::new(0),
+                kernel: Mutex::new(()),
+                queue: Condvar::new(),
+            });
+            let worker = Arc::clone(&model);
+            let thread = thread::spawn(move || {
+                for due in 1..=2 {
+                    while worker.request.load(Ordering::Acquire) < due {
+                        thread::yield_now();
+                    }
+                    // SAFETY: loom fails the test if another thread uses the cell meanwhile.
+                    worker.frame.with_mut(|frame| unsafe { *frame = due });
+                    announce(&*worker);
+                }
+            });
+            for number in 1..=2 {
+                model.has_arrived.store(false, Ordering::Relaxed);
+                model.request.store(number, Ordering::Release);
+                while !model.has_arrived() {
+                    sleep(&*model);
+                }
+                // SAFETY: as above.
+                assert_eq!(model.frame.with(|frame| unsafe { *frame }), number);
+            }
+            thread.join().unwrap();
+        });
+    }
+}
