@@ -13,22 +13,21 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Display;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, Device, Image, Reader, Session, Times, Which, Writer};
+use katydid_image::{CheckpointNumber, Device, Image, Session, Times, Which, Writer};
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{ToProgram, ask, state};
 use tempfile::TempDir;
 
 use crate::checkpoint::{Attempt, CheckpointError, manifest, now, options};
-use crate::companion::{Catalogue, Companion, CompanionError, Progress, Questions, Rebuild};
+use crate::companion::{CompanionError, Questions};
 use crate::job::{Inner, lock};
 use crate::members::{Answerer, Member, MemberError, Members, Question, Standing};
 use crate::proof;
 use crate::stages::Stages;
-use crate::stop::{PROMPT, Return, Stop, address, attended, come_back, session_name};
+use crate::stop::{PROMPT, Return, Side, Stop};
 use crate::view::{Request, Step};
 
 /// How long the device of a locked process may take to come to rest again; nothing has been submitted since.
@@ -98,8 +97,8 @@ pub(crate) struct Parked(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     seats: BTreeMap<u64, Seat>,
-    /// Processes that lost their worker while they were locked.
-    failed: HashSet<u32>,
+    /// Members that lost their worker for good while they were locked, and their processes: these may live on.
+    failed: BTreeMap<u64, u32>,
 }
 
 impl Parked {
@@ -112,7 +111,7 @@ impl Parked {
     pub(crate) fn fail(&self, member: &Member) {
         let mut table = lock(&self.0);
         if table.seats.remove(&member.id).is_some() {
-            table.failed.insert(member.pid);
+            table.failed.insert(member.id, member.pid);
         }
     }
 
@@ -139,7 +138,9 @@ impl Parked {
 
     /// One of [`state`].
     fn state(&self, id: u64) -> u32 {
-        match lock(&self.0).seats.get(&id) {
+        let table = lock(&self.0);
+        match table.seats.get(&id) {
+            None if table.failed.contains_key(&id) => state::FAILED,
             None => state::RUNNING,
             Some(Seat { kept: None, .. }) => state::LOCKED,
             Some(_) => state::CHECKPOINTED,
@@ -223,7 +224,8 @@ impl Inner {
     fn state_of(&self, process: u32) -> Result<u32, Refusal> {
         match self.member_of(process) {
             Ok(member) => Ok(self.parked.state(member.id)),
-            Err(_) if lock(&self.parked.0).failed.contains(&process) => Ok(state::FAILED),
+            // What it had a session with is no member any more.
+            Err(_) if lock(&self.parked.0).failed.values().any(|pid| *pid == process) => Ok(state::FAILED),
             Err(refusal) => Err(refusal),
         }
     }
@@ -235,7 +237,8 @@ impl Inner {
         }
         let mut stop = Stop::of(&self.members, vec![member.clone()])?;
         let begun = Instant::now();
-        let rested = stop.hold().and_then(|()| stop.pause(patience)).and_then(|()| stop.go_back(Questions::Refused));
+        let held = stop.hold().and_then(|()| proof::strike_at("lock"));
+        let rested = held.and_then(|()| stop.pause(patience)).and_then(|()| stop.go_back(Questions::Refused));
         let Err(error) = rested else {
             self.parked.put(&member, None);
             return Ok(());
@@ -249,6 +252,7 @@ impl Inner {
 
     /// Lets it call again.
     fn unlock_member(&self, member: &Member) -> Result<(), Refusal> {
+        proof::strike_at("unlock")?;
         // From here on it may be waited for at a point of its own.
         self.parked.remove(member.id);
         let released = self.members.order(member.id, &ToProgram::Release {}, PROMPT);
@@ -257,7 +261,7 @@ impl Inner {
 
     /// Takes its session aside, and has its worker end.
     fn checkpoint_member(&self, member: Member) -> Result<(), Refusal> {
-        let image = tempfile::Builder::new().prefix("katydid-process-").tempdir();
+        let image = self.incarnations.temporary("process");
         let image = image.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
         let request = Request {
             image: image.path().to_owned(),
@@ -321,7 +325,9 @@ impl Inner {
         match stop.go_back(questions) {
             Ok(()) => cause,
             Err(also) => {
-                stop.sides.iter().for_each(|side| self.parked.fail(&side.member));
+                // One that is there and has no worker waits for what `bereft` has to say: it does after us.
+                let gone = |side: &&Side| !self.members.list().iter().any(|member| member.id == side.member.id);
+                stop.sides.iter().filter(gone).for_each(|side| self.parked.fail(&side.member));
                 CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) }
             }
         }
@@ -334,25 +340,9 @@ impl Inner {
         let reader = opened.map_err(CheckpointError::from)?;
         let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
         check(&devices.collect::<Vec<&Device>>(), gpus)?;
-        self.rebuilt(member, &reader).map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        let given = self.give_worker(member, &reader, Return::Held);
+        given.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
         self.parked.put(member, None);
-        Ok(())
-    }
-
-    fn rebuilt(&self, member: &Member, reader: &Reader) -> Result<(), CheckpointError> {
-        let server = address(&member.address)?;
-        let directory = reader.directory()?;
-        let catalogue = Catalogue::new(reader);
-        let plan = Rebuild {
-            catalogue: &catalogue,
-            directory: directory.as_ref().map(AsFd::as_fd),
-            device_only: true,
-            incarnations: &self.incarnations,
-            devices: "",
-        };
-        let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
-        let home = (member.address.as_str(), companion.key);
-        attended(&mut companion, &catalogue, || come_back(&self.members, member, home, Return::Held, &|| false))?;
         Ok(())
     }
 }
