@@ -81,11 +81,18 @@ impl Inner {
     fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), CheckpointError> {
         let reader = Image::open(&recovery.image)?.checkpoint(Which::Number(recovery.number))?;
         let how = if self.parked.has(member.id) { Return::Held } else { Return::Free };
-        self.give_worker(member, &reader, how)
+        self.give_worker(member, &reader, how, &self.parked.devices(member.id))
     }
 
-    /// Gives a member that waits for one a worker of its server's, with the session that a checkpoint has of it.
-    pub(crate) fn give_worker(&self, member: &Member, reader: &Reader, how: Return) -> Result<(), CheckpointError> {
+    /// Gives a member that waits for one a worker of its server's, with the session that a checkpoint has of it, on `devices`
+    /// in place of its own.
+    pub(crate) fn give_worker(
+        &self,
+        member: &Member,
+        reader: &Reader,
+        how: Return,
+        devices: &str,
+    ) -> Result<(), CheckpointError> {
         let server = address(&member.address)?;
         let directory = reader.directory()?;
         let catalogue = Catalogue::new(reader);
@@ -94,7 +101,7 @@ impl Inner {
             directory: directory.as_ref().map(AsFd::as_fd),
             device_only: true,
             incarnations: &self.incarnations,
-            devices: "",
+            devices,
         };
         let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
         proof::strike_at("rejoin")?;

@@ -180,6 +180,7 @@ impl<'a> Travel<'a> {
         self.leave(stop)?;
         (self.tell)(&Step::Resume);
         stop.move_to(&mut rebuilt, &catalogue, &self.wanted.to)?;
+        self.job.parked.forget_places();
         // Programs that begin later read it; without it they begin where the others were.
         let noted = self.job.set_server(&self.wanted.to);
         noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;

@@ -34,7 +34,7 @@ impl Device {
             ordinal: ordinal as i32,
             index,
             variable: Variable { multiprocessors: settings::cores() as u32, bus: index as u32 + 1 },
-            memory: DeviceMemory::new(index, bytes),
+            memory: DeviceMemory::new(ordinal, bytes),
             primary: Primary::new(),
         }
     }

@@ -12,6 +12,8 @@ use std::env;
 use std::fs;
 use std::sync::LazyLock;
 
+use katydid_cuda_sys::CUuuid;
+
 use crate::device;
 
 /// More devices than this have no room for their address ranges.
@@ -46,16 +48,12 @@ fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
 /// The device of an entry: its number, or its whole UUID.
 fn named(entry: &str, count: usize) -> Option<usize> {
     match entry.strip_prefix("GPU-") {
-        Some(wanted) => (0..count).find(|index| spelled(device::uuid(*index)) == wanted.to_ascii_lowercase()),
+        Some(wanted) => {
+            let uuid = |index: usize| CUuuid { bytes: device::uuid(index) }.to_string();
+            (0..count).find(|index| uuid(*index) == wanted.to_ascii_lowercase())
+        }
         None => entry.parse().ok().filter(|index| *index < count),
     }
-}
-
-/// A UUID in groups of 8-4-4-4-12 digits.
-fn spelled(uuid: [u8; 16]) -> String {
-    let number = u128::from_be_bytes(uuid);
-    let group = |from: u32, digits: usize| format!("{:0digits$x}", (number >> from) & ((1 << (4 * digits)) - 1));
-    [group(96, 8), group(80, 4), group(64, 4), group(48, 4), group(0, 12)].join("-")
 }
 
 /// Bytes of memory of each device, a multiple of 2 MiB.

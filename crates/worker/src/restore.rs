@@ -23,6 +23,7 @@ use katydid_wire::companion::{FromWorker, ToWorker};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
+use crate::anew;
 use crate::companion::{Companion, Seat, Voice, failed};
 use crate::log::Log;
 use crate::memory::{self, Arenas};
@@ -57,6 +58,9 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
             let _ = voice.say(&refusal);
+            if let FromWorker::Anew { devices } = refusal {
+                log.line(format_args!("cannot begin anew: {}", anew::begin(&devices, note)));
+            }
             return ExitCode::FAILURE;
         }
     };
@@ -172,7 +176,10 @@ fn rebuild(
     let part = input.part(&name).map_err(failed)?;
     let blank = match opencl::is_kept_in(&part) {
         true => opencl::blank(&warm, note, &part, &devices),
-        false => blank(warm, note, &part, &input, &incarnations),
+        false => match anew::order(&warm.facts, &devices).map_err(failed)? {
+            Some(devices) => return Err(FromWorker::Anew { devices }),
+            None => blank(warm, note, &part, &input, &incarnations),
+        },
     };
     let Blank { mut session, ranges, driver, log, usage } = blank.map_err(failed)?;
     restore(&mut *session, &part, &input, voice)?;

@@ -17,7 +17,7 @@ use katydid_tests::watch::{go_on, is_stopped, kill, runs, tree, until};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{LIMIT, Stage, WAYS, said};
+use crate::stage::{LIMIT, Stage, WAYS, kept_of, said};
 
 /// The program that asks, with `ask`, a process and what for.
 const ASKER: (&str, Variant) = ("process_checkpoint", Variant::Plain);
@@ -30,13 +30,14 @@ const MIDDLES: [&str; 4] = ["lock", "write", "rejoin", "unlock"];
 /// How a process stands whose session is lost.
 const FAILED: u32 = 3;
 
-const ON_EVERY_WAY: [(&str, Scenario); 6] = [
+const ON_EVERY_WAY: [(&str, Scenario); 7] = [
     ("a_process_is_taken_aside_by_others", aside),
     ("a_process_whose_worker_dies_while_it_is_locked_has_failed", lost),
     ("a_process_whose_worker_dies_during_its_checkpoint_has_failed", lost_within),
     ("a_process_whose_worker_dies_stays_locked_if_a_checkpoint_allows", replaced),
     ("a_process_that_cannot_be_restored_now_is_restored_later", restored_late),
     ("whoever_asks_may_be_killed_in_the_middle", asker_killed),
+    ("a_process_is_restored_to_other_gpus_in_any_order", placed),
 ];
 const ON_ONE_WAY: [(&str, Scenario); 5] = [
     ("a_process_takes_itself_aside", itself),
@@ -98,6 +99,22 @@ impl<'a> Held<'a> {
         is_answer(&program::run(&mut self.asker(what), LIMIT)?, what, wanted)
     }
 
+    /// Has somebody ask for it to be restored, with pairs of GPUs.
+    fn restored_to(&self, pairs: &[(u8, u8)], wanted: (u32, u32)) -> Result<()> {
+        let mut asker = self.asker("restore");
+        asker.args(pairs.iter().flat_map(|(old, new)| [uuid(*old), uuid(*new)]));
+        is_answer(&program::run(&mut asker, LIMIT)?, "restore", wanted).with_context(|| format!("{pairs:?}"))
+    }
+
+    /// The numbers of the GPUs of softcuda's that its worker was told to have, in their order.
+    fn gpus(&self) -> Result<Vec<u8>> {
+        let environment = fs::read(format!("/proc/{}/environ", self.stage.server.workers_of(1)?[0]))?;
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        let visible = environment.split('\0').find_map(|entry| entry.strip_prefix("CUDA_VISIBLE_DEVICES="));
+        let last = |uuid: &str| Ok(u8::from_str_radix(uuid.get(uuid.len() - 2..).context("no UUID")?, 16)?);
+        visible.into_iter().flat_map(|list| list.split(',')).map(last).collect()
+    }
+
     /// The same by one that is a job.
     fn asked_by_job(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
         let asker = self.stage.start("asker", ASKER, &["ask", &self.process, what], &[])?;
@@ -150,6 +167,12 @@ impl<'a> Held<'a> {
         is_empty(&self.temporary)?;
         self.stage.is_clean()
     }
+}
+
+/// Of a device of softcuda's, as it is told to [`ASKER`].
+fn uuid(number: u8) -> String {
+    let bytes = b"katydid softcud".iter().chain([&number]);
+    bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A process that was unlocked may have ended by the time it is asked for its state.
@@ -232,6 +255,35 @@ fn replaced(places: &Places, way: &str) -> Result<()> {
         held.ends_well(places)?;
     }
     Ok(())
+}
+
+/// All three to the next one; there it stays; two of them change places; and back. Its memory and its kernels are of all three.
+fn placed(places: &Places, way: &str) -> Result<()> {
+    const PROGRAM: (&str, Variant) = ("kept_devices", Variant::Plain);
+    let stage = Stage::of_driver(places, way, "soft", &[("KATYDID_SOFT_DEVICES", "3".into())])?;
+    let held = Held::of(&stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
+    held.asked("lock", (0, 1))?;
+    held.asked("checkpoint", (0, 2))?;
+    for wrong in [&[(7, 7)][..], &[(0, 7)], &[(0, 0), (0, 0)], &[(0, 1)], &[(0, 2), (1, 2), (2, 0)]] {
+        held.restored_to(wrong, (1, 2))?;
+    }
+    for (pairs, wanted) in [
+        (&[(0, 1), (1, 2), (2, 0)][..], &[1, 2, 0][..]),
+        (&[], &[1, 2, 0]),
+        (&[(1, 0), (0, 1)], &[0, 2, 1]),
+        (&[(2, 1), (1, 2), (0, 0)], &[]),
+    ] {
+        held.restored_to(pairs, (0, 1))?;
+        ensure!(held.gpus()? == wanted, "after {pairs:?} it is on {:?}", held.gpus()?);
+        held.asked("checkpoint", (0, 2))?;
+        stage.server.workers_of(0)?;
+    }
+    held.restored_to(&[(0, 2), (2, 0)], (0, 1))?;
+    held.asked("unlock", (0, 0))?;
+    let (kept, outcome) = (kept_of(places, PROGRAM.0)?, held.job.finish(LIMIT)?);
+    ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));
+    is_empty(&held.temporary)?;
+    stage.is_clean()
 }
 
 /// There is no server any more; then one without the memory; then one whose only place somebody else has.
