@@ -4,6 +4,7 @@
 //   fixture endless       says `ready`, then launches and synchronises for ever, until a call fails: says the error
 //   fixture stuck         says `ready`, then synchronises with a kernel that never ends
 //   fixture hold BYTES    as `idle`, with that much device memory
+//   fixture outlives FILE as `endless`, but after the error it waits for the file before it ends
 //   fixture quits FILE    says `ready`, waits for the file, says `quits` and ends at once, with the GPU's side as it is
 //   fixture count N       launches N kernels, says how many arrived
 //
@@ -21,10 +22,14 @@ __global__ void forever(volatile int *cell) {
     while (*cell >= 0) *cell = *cell / 2;
 }
 
-static void need(cudaError_t got) {
-    if (got == cudaSuccess) return;
+static void tell(cudaError_t got) {
     printf("error %d %s\n", int(got), cudaGetErrorName(got));
     fflush(stdout);
+}
+
+static void need(cudaError_t got) {
+    if (got == cudaSuccess) return;
+    tell(got);
     exit(3);
 }
 
@@ -73,9 +78,25 @@ static int stuck() {
     return 0;
 }
 
+static void until_there(const char *file) {
+    while (access(file, F_OK) != 0) usleep(1000);
+}
+
+static int outlives(const char *file) {
+    say("ready");
+    cudaError_t got = cudaSuccess;
+    while (got == cudaSuccess) {
+        raise<<<8, 32>>>(cell);
+        got = cudaDeviceSynchronize();
+    }
+    tell(got);
+    until_there(file);
+    return 3;
+}
+
 static int quits(const char *file) {
     say("ready");
-    while (access(file, F_OK) != 0) usleep(1000);
+    until_there(file);
     say("quits");
     _exit(0);
 }
@@ -116,8 +137,9 @@ int main(int argc, char **argv) {
     if (strcmp(what, "hold") == 0) return idle(strtoull(number, nullptr, 10));
     if (strcmp(what, "endless") == 0) return endless();
     if (strcmp(what, "stuck") == 0) return stuck();
+    if (strcmp(what, "outlives") == 0) return outlives(number);
     if (strcmp(what, "quits") == 0) return quits(number);
     if (strcmp(what, "count") == 0) return count(atol(number));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | quits FILE | count N | devices\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | outlives FILE | quits FILE | count N | devices\n");
     return 2;
 }

@@ -2,13 +2,15 @@
 // other has memory of the device and of the host, code with a variable, and a stream that may wait; its answers go on where
 // they were.
 //
-// With arguments it does one thing to a process that somebody else has started: `ask ID WHAT`. Or all to itself: `self`.
+// With arguments it does one thing to a process that somebody else has started: `ask ID WHAT [OLD NEW]…`, with the UUIDs of
+// GPUs in hexadecimal. Or all to itself: `self`.
 #include "first_device.h"
 #include "two_programs.h"
 
 #include <initializer_list>
 #include <poll.h>
 #include <signal.h>
+#include <vector>
 
 constexpr unsigned N = 1 << 20;
 
@@ -184,11 +186,22 @@ static void locked_in_time(pid_t process) {
     CHECK(ask(Word::step) == wanted.next(), "another sum");
 }
 
-static int asks(pid_t process, const char *what) {
+static CUuuid uuid_of(const char *digits) {
+    CUuuid uuid = {};
+    for (int i = 0; i < 16; i++) must(sscanf(digits + 2 * i, "%2hhx", reinterpret_cast<unsigned char *>(uuid.bytes + i)) == 1, digits);
+    return uuid;
+}
+
+static int asks(pid_t process, const char *what, char **gpus) {
     int code = -1, number = -1;
+    std::vector<CUcheckpointGpuPair> pairs;
+    for (; gpus[0] && gpus[1]; gpus += 2) pairs.push_back({uuid_of(gpus[0]), uuid_of(gpus[1])});
+    CUcheckpointRestoreArgs arguments = {};
+    arguments.gpuPairs = pairs.data();
+    arguments.gpuPairsCount = unsigned(pairs.size());
     if (!strcmp(what, "lock")) code = cuCheckpointProcessLock(process, nullptr);
     if (!strcmp(what, "checkpoint")) code = cuCheckpointProcessCheckpoint(process, nullptr);
-    if (!strcmp(what, "restore")) code = cuCheckpointProcessRestore(process, nullptr);
+    if (!strcmp(what, "restore")) code = cuCheckpointProcessRestore(process, &arguments);
     if (!strcmp(what, "unlock")) code = cuCheckpointProcessUnlock(process, nullptr);
     if (!strcmp(what, "state")) code = 0;
     int known = cuCheckpointProcessGetState(process, reinterpret_cast<CUprocessState *>(&number));
@@ -212,7 +225,7 @@ static int aside_by_itself() {
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "self")) return aside_by_itself();
-    if (argc > 3 && !strcmp(argv[1], "ask")) return asks(atoi(argv[2]), argv[3]);
+    if (argc > 3 && !strcmp(argv[1], "ask")) return asks(atoi(argv[2]), argv[3], argv + 4);
     pid_t process = begin_other(other);
     must(hear<unsigned>() == 0, "the other process");
     CHECK(ask(Word::step) == wanted.next(), "another sum");

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> ServerError {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    folder: TempDir,
+    folder: Arc<TempDir>,
     tcp: String,
     /// Of a server that is behind TLS too: its address, with the certificates of a program that it lets in.
     tls: Option<String>,
@@ -107,9 +108,34 @@ impl Server {
         further: &[&str],
         variables: &[(&str, OsString)],
     ) -> Result<Self, ServerError> {
+        Self::start_at((Arc::new(folder), "tcp://127.0.0.1:0"), places, driver, further, variables)
+    }
+
+    /// Another one at the addresses of this one, which has ended.
+    ///
+    /// # Errors
+    ///
+    /// See [`ServerError`].
+    pub fn successor(
+        &self,
+        places: &Places,
+        driver: &str,
+        further: &[&str],
+        variables: &[(&str, OsString)],
+    ) -> Result<Self, ServerError> {
+        Self::start_at((Arc::clone(&self.folder), &self.tcp), places, driver, further, variables)
+    }
+
+    fn start_at(
+        (folder, tcp): (Arc<TempDir>, &str),
+        places: &Places,
+        driver: &str,
+        further: &[&str],
+        variables: &[(&str, OsString)],
+    ) -> Result<Self, ServerError> {
         let log = fs::File::create(folder.path().join("log")).map_err(system("make a log"))?;
         let mut command = Command::new(places.katydid());
-        command.args(["serve", "--listen", &unix_address(folder.path()), "--listen", "tcp://127.0.0.1:0"]);
+        command.args(["serve", "--listen", &unix_address(folder.path()), "--listen", tcp]);
         command.arg("--admin").arg(admin_socket(folder.path())).args(["--driver", driver]).args(further);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;

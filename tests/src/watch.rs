@@ -52,6 +52,12 @@ pub fn runs(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
 }
 
+/// Whether a process stands still by a signal.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
+}
+
 /// Processor time that a process has used, in ticks of 10 ms; 0 for one that is gone.
 pub fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -112,8 +118,17 @@ pub fn doings(pid: u32) -> String {
 
 /// Kills a process at once; one that is gone needs no killing.
 pub fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+/// Has a process that stands still go on.
+pub fn go_on(pid: u32) {
+    signal(pid, Signal::CONT);
+}
+
+fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
 }
 

@@ -138,12 +138,12 @@ impl Launch {
             Some(known) => {
                 known.reach().map_err(Failure::server)?;
                 self.serve_by(&known.address.to_string(), job);
-                self.supervise(job.is_some(), started)
+                self.supervise(job, started)
             }
             None => {
                 let server = PrivateServer::start(&self.driver)?;
                 self.serve_by(&server.address().to_string(), job);
-                let status = self.supervise(job.is_some(), started);
+                let status = self.supervise(job, started);
                 // The sessions of a job outlive its program for as long as a checkpoint of it is being written.
                 if let Some(job) = job {
                     job.settle();
@@ -204,17 +204,16 @@ impl Launch {
     fn run_private(mut self, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
         let server = PrivateServer::start(&self.driver)?;
         self.set(address::VARIABLE, server.address().to_string());
-        let status = self.supervise(false, started);
+        let status = self.supervise(None, started);
         server.stop();
         status
     }
 
     /// Runs the program as a child, or that of a job below a guard.
-    fn supervise(&mut self, is_job: bool, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
-        let run = if is_job {
-            supervise::run_guarded(&self.command, self.has_rings, started)
-        } else {
-            supervise::run(&mut self.command, started)
+    fn supervise(&mut self, job: Option<&Job>, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
+        let run = match job {
+            Some(job) => supervise::run_guarded(&self.command, &job.debris(), self.has_rings, started),
+            None => supervise::run(&mut self.command, started),
         };
         run.map_err(|source| self.error(source).into())
     }

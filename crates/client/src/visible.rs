@@ -4,6 +4,8 @@
 //! the order, then the choice. Entries are ordinals or the beginning of a UUID (`GPU-8a2bfe9a…`); the first entry that names no device
 //! hides itself and all that follow, as the driver does.
 
+use katydid_cuda_sys::CUuuid;
+
 /// Positions of the worker's devices in the order that the program wishes: `PCI_BUS_ID` counts by `addresses`, such as
 /// `0000:19:00.0`; `FASTEST_FIRST`, which is also meant by any other word and none, leaves the driver's own order.
 pub fn ordered(setting: Option<&str>, addresses: &[&str]) -> Vec<usize> {
@@ -35,28 +37,20 @@ pub fn visible(setting: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
     seen
 }
 
+fn spelled(bytes: [u8; 16]) -> String {
+    CUuuid { bytes }.to_string()
+}
+
 fn position(entry: &str, uuids: &[[u8; 16]]) -> Option<usize> {
     if let Some(prefix) = entry.strip_prefix("GPU-") {
         let wanted = prefix.to_ascii_lowercase();
-        let mut matching = uuids.iter().enumerate().filter(|(_, uuid)| spelled(uuid).starts_with(&wanted));
+        let mut matching = uuids.iter().enumerate().filter(|(_, uuid)| spelled(**uuid).starts_with(&wanted));
         let first = matching.next()?.0;
         // A prefix that fits several devices names none.
         return (!wanted.is_empty() && matching.next().is_none()).then_some(first);
     }
     let ordinal: usize = entry.parse().ok()?;
     (ordinal < uuids.len()).then_some(ordinal)
-}
-
-/// A UUID in groups of 8-4-4-4-12 digits.
-fn spelled(uuid: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (at, byte) in uuid.iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
 }
 
 #[cfg(test)]

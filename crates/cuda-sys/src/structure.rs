@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "asserts that structures are plain bytes")]
 
 use std::ffi::c_void;
+use std::fmt;
 
 use crate::{CUarray, CUarray_format, CUcontext, CUdeviceptr, CUfunction, CUstream, Pod};
 
@@ -295,6 +296,16 @@ opaque! {
     CUmulticastObjectProp 32
     CUstreamAttrValue 64
     CUtensorMap 128
+}
+
+/// In groups of 8-4-4-4-12 digits.
+impl fmt::Display for CUuuid {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = u128::from_be_bytes(self.bytes);
+        let group = |from: u32, digits: u32| (number >> from) & ((1 << (4 * digits)) - 1);
+        let (first, last) = (group(96, 8), group(0, 12));
+        write!(out, "{first:08x}-{:04x}-{:04x}-{:04x}-{last:012x}", group(80, 4), group(64, 4), group(48, 4))
+    }
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ pub struct Rebuild<'a> {
     pub device_only: bool,
     /// The incarnations of the job that they will belong to.
     pub incarnations: &'a Incarnations,
-    /// Devices to use in place of the session's own, a line each.
+    /// Devices to use in place of the session's own, a line each, as `ToWorker::Restore` has them.
     pub devices: &'a str,
 }
 
@@ -116,6 +116,12 @@ pub enum CompanionError {
         session: String,
         /// What lies where.
         text: String,
+    },
+    /// It begins anew, with devices in another order, and takes the same order then.
+    #[error("{session}: the driver does not have its devices in another order")]
+    Anew {
+        /// Which session.
+        session: String,
     },
     /// It said something that does not belong here.
     #[error("the worker of {session} broke the protocol: {what}")]
@@ -291,7 +297,14 @@ impl Companion {
         loop {
             let mut companion = Self::connect(address, SessionKey::NONE, session)?;
             left -= 1;
-            match companion.restore(plan, progress) {
+            let mut restored = companion.restore(plan, progress);
+            if let Err(CompanionError::Anew { .. }) = restored {
+                let key = companion.key;
+                drop(companion);
+                companion = Self::connect(address, key, session)?;
+                restored = companion.restore(plan, progress);
+            }
+            match restored {
                 Err(CompanionError::Elsewhere { .. }) if left > 0 => {}
                 done => return done.map(|()| companion),
             }
@@ -361,6 +374,7 @@ impl Companion {
                 Some(FromWorker::Elsewhere { text }) => {
                     return Err(CompanionError::Elsewhere { session: self.session.clone(), text });
                 }
+                Some(FromWorker::Anew { .. }) => return Err(CompanionError::Anew { session: self.session.clone() }),
                 Some(answer) => return Ok(answer),
             }
         }

@@ -18,7 +18,7 @@ use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use crate::guard::Guard;
+use crate::guard::{Guard, Leavings};
 use crate::kernel_data::{KernelData, Lent};
 use crate::links::Turn;
 use crate::patience::{STANDSTILL, in_time, patiently, signs};
@@ -278,13 +278,13 @@ impl Criu {
     ///
     /// # Errors
     ///
-    /// [`CriuError::Failed`]; nothing of the tree is left then, nor of the `names` that files have for this.
+    /// [`CriuError::Failed`]; nothing of the tree is left then, nor of the names that files have for this.
     pub fn restore(
         &self,
         katydid: &Path,
         folder: &Path,
         work: &Path,
-        names: &[&Path],
+        leavings: Leavings<'_>,
         inherit: &[OsString],
     ) -> Result<(Guard, u32), CriuError> {
         let command = self.restore_command(folder, work, inherit);
@@ -292,7 +292,7 @@ impl Criu {
         let start = |source| self.start(source);
         let mut said = tempfile::tempfile().map_err(start)?;
         let stderr = said.try_clone().map_err(start)?;
-        let guard = Guard::spawn(katydid, &command, names, |command| {
+        let guard = Guard::spawn(katydid, &command, leavings, |command| {
             command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
         });
         let mut guard = guard.map_err(start)?;

@@ -6,18 +6,17 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use katydid_image::{CheckpointNumber, Image, Which};
+use katydid_image::{CheckpointNumber, Image, Reader, Which};
 use katydid_wire::job::ToProgram;
 
+use crate::checkpoint::CheckpointError;
 use crate::companion::{Catalogue, Companion, Progress, Rebuild};
 use crate::job::{Inner, lock};
 use crate::members::{Member, Standing};
-use crate::stop::{Return, Stop, address, attended, session_name};
+use crate::proof;
+use crate::stop::{Return, Stop, address, attended, come_back, session_name};
 
-/// How long a program may take to connect to its new worker.
-const RETURN: Duration = Duration::from_secs(60);
 /// Workers that are tried.
 const ATTEMPTS: u32 = 3;
 
@@ -51,7 +50,8 @@ impl Inner {
             // The next worker may be killed by what killed the last one, or be killed while it is made.
             let mut attempts = (0..ATTEMPTS).map(|_| self.rebuild(&member, &recovery));
             let first = attempts.next().unwrap_or(Ok(()));
-            first.or_else(|first| attempts.find_map(Result::ok).ok_or(first))
+            let outcome = first.or_else(|first| attempts.find_map(Result::ok).ok_or(first));
+            outcome.map_err(|error| format!("cannot be rebuilt: {error}"))
         });
         if let Err(reason) = outcome {
             let text = format!("its worker is gone, and {reason}");
@@ -77,28 +77,36 @@ impl Inner {
         Ok(recovery)
     }
 
-    /// Gives the member a worker like the one it lost; the text says why that failed.
-    fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), String> {
-        let text = |error: &dyn std::fmt::Display| format!("cannot be rebuilt: {error}");
-        let image = Image::open(&recovery.image).map_err(|error| text(&error))?;
-        let reader = image.checkpoint(Which::Number(recovery.number)).map_err(|error| text(&error))?;
-        let directory = reader.directory().map_err(|error| text(&error))?;
-        let server = address(&member.address).map_err(|error| text(&error))?;
-        let session = session_name(member);
-        let catalogue = Catalogue::new(&reader);
-        let directory = directory.as_ref().map(AsFd::as_fd);
-        let (catalogue, incarnations) = (&catalogue, &self.incarnations);
-        let plan = Rebuild { catalogue, directory, device_only: true, incarnations, devices: "" };
-        let companion = Companion::rebuild(&server, &session, &plan, &Progress::default());
-        let mut companion = companion.map_err(|error| text(&error))?;
-        let key = companion.key;
+    /// Gives the member a worker like the one it lost.
+    fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), CheckpointError> {
+        let reader = Image::open(&recovery.image)?.checkpoint(Which::Number(recovery.number))?;
         let how = if self.parked.has(member.id) { Return::Held } else { Return::Free };
-        let order = how.order(&member.address, key);
-        let resumed = attended(&mut companion, catalogue, || self.members.order(member.id, &order, RETURN));
-        match resumed.map_err(|error| text(&error))? {
-            word if how.is_done(&word) => self.members.set_home(member.id, &member.address, key),
-            _ => return Err("the program does not come back to another".to_owned()),
-        }
+        self.give_worker(member, &reader, how, &self.parked.devices(member.id))
+    }
+
+    /// Gives a member that waits for one a worker of its server's, with the session that a checkpoint has of it, on `devices`
+    /// in place of its own.
+    pub(crate) fn give_worker(
+        &self,
+        member: &Member,
+        reader: &Reader,
+        how: Return,
+        devices: &str,
+    ) -> Result<(), CheckpointError> {
+        let server = address(&member.address)?;
+        let directory = reader.directory()?;
+        let catalogue = Catalogue::new(reader);
+        let plan = Rebuild {
+            catalogue: &catalogue,
+            directory: directory.as_ref().map(AsFd::as_fd),
+            device_only: true,
+            incarnations: &self.incarnations,
+            devices,
+        };
+        let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
+        proof::strike_at("rejoin")?;
+        let home = (member.address.as_str(), companion.key);
+        attended(&mut companion, &catalogue, || come_back(&self.members, member, home, how, &|| false))?;
         Ok(())
     }
 }

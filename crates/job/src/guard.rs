@@ -23,7 +23,8 @@
 //! | `release` | supervisor | the job has come to its end: whoever is left goes on without a guard |
 //!
 //! A restore may need names of files that nobody is to find later (`links.rs`). The guard knows them until they are taken
-//! away, and does that itself should the supervisor be killed before.
+//! away, and does that itself should the supervisor be killed before. The same goes for folders of the job among temporary
+//! files: it knows how their paths begin (`incarnations.rs`).
 
 #![expect(unsafe_code, reason = "descriptors are taken over from, and passed to, another process by their numbers")]
 
@@ -58,6 +59,8 @@ const RESTORED: &[u8] = b"restored";
 const MOST: usize = 64;
 /// Between two looks whether everybody is gone.
 const LOOK: Duration = Duration::from_millis(1);
+/// To remove a folder to which somebody still writes.
+const ATTEMPTS: u32 = 1000;
 
 /// A job's guard. Dropped: all processes of the job are killed, and are gone.
 #[derive(Debug)]
@@ -70,6 +73,15 @@ pub struct Guard {
     ended: HashMap<u32, ExitStatus>,
 }
 
+/// What a guard takes away when its supervisor is killed.
+#[derive(Debug, Clone, Copy)]
+pub struct Leavings<'a> {
+    /// Names of files, until [`Guard::restored`] is told.
+    pub names: &'a [&'a Path],
+    /// How the paths of the job's temporary folders begin.
+    pub debris: &'a Path,
+}
+
 /// What the guard says.
 #[derive(Debug, PartialEq, Eq)]
 enum Word {
@@ -80,8 +92,7 @@ enum Word {
 
 impl Guard {
     /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. Standard streams
-    /// are for `streams` to choose: the guard passes them on, and does not keep them. `names` are of files, and are to go
-    /// unless [`Guard::restored`] is told.
+    /// are for `streams` to choose: the guard passes them on, and does not keep them.
     ///
     /// # Errors
     ///
@@ -89,7 +100,7 @@ impl Guard {
     pub fn spawn(
         katydid: &Path,
         command: &Command,
-        names: &[&Path],
+        leavings: Leavings<'_>,
         streams: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
@@ -97,7 +108,8 @@ impl Guard {
         let mut guard = Command::new(katydid);
         let number = theirs.as_raw_fd();
         guard.args([COMMAND, "--link", &number.to_string()]);
-        guard.args(names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
+        guard.args(leavings.names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
+        guard.arg("--debris").arg(leavings.debris);
         guard.arg("--").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
@@ -325,12 +337,19 @@ impl Given {
 }
 
 /// The guard: starts `command`, says so, and looks after all that comes of it. `ended` becomes readable with the end of a
-/// child. `names` of files go with the job, if that ends before it is restored.
+/// child. `names` of files go with the job, if that ends before it is restored, and folders whose paths begin with `debris` if
+/// the supervisor is killed.
 ///
 /// # Errors
 ///
 /// The system refuses what a guard needs; nothing runs below it then.
-pub fn keep(given: Given, mut command: Command, mut names: Vec<PathBuf>, ended: &OwnedFd) -> io::Result<()> {
+pub fn keep(
+    given: Given,
+    mut command: Command,
+    mut names: Vec<PathBuf>,
+    debris: &Path,
+    ended: &OwnedFd,
+) -> io::Result<()> {
     let Given { link, others } = given;
     set_child_subreaper(Some(getpid()))?;
     session::make_own_if_outside(&mut command);
@@ -346,6 +365,7 @@ pub fn keep(given: Given, mut command: Command, mut names: Vec<PathBuf>, ended: 
     if begun.is_err() || !attended(&link, ended, &mut names) {
         end_all()?;
         take_away(&names);
+        clear(debris);
     }
     Ok(())
 }
@@ -360,6 +380,22 @@ fn take_away(names: &[PathBuf]) {
     for name in names {
         // CRIU may have been before us.
         let _ = fs::remove_file(name);
+    }
+}
+
+/// Removes all folders whose paths begin so. A worker may put a file there meanwhile, until it sees that nobody asks any more.
+fn clear(debris: &Path) {
+    let (Some(above), Some(prefix)) = (debris.parent(), debris.file_name()) else { return };
+    let is_debris = |name: &OsStr| name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes());
+    let entries = fs::read_dir(above).into_iter().flatten().flatten();
+    for folder in entries.filter(|entry| is_debris(&entry.file_name())) {
+        for _ in 0..ATTEMPTS {
+            match fs::remove_dir_all(folder.path()) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => thread::sleep(LOOK),
+                // What cannot be removed is the system's to clear away.
+                _ => break,
+            }
+        }
     }
 }
 
@@ -470,6 +506,18 @@ mod tests {
             turn.unlock().unwrap();
         });
         assert!(!name.exists() && other.exists());
+    }
+
+    #[test]
+    fn debris_goes_and_what_is_called_otherwise_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["katydid-07-process-a/packs", "katydid-07-process-b", "katydid-08-process-a"] {
+            fs::create_dir_all(folder.path().join(path)).unwrap();
+        }
+        fs::write(folder.path().join("katydid-07-process-a/packs/one"), "text").unwrap();
+        clear(&folder.path().join("katydid-07-"));
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["katydid-08-process-a"]);
     }
 
     #[test]

@@ -310,9 +310,10 @@ impl Members {
         sent.map_err(|_| self.gone(id))
     }
 
-    /// Notes that the member lets go of its worker: the end of its connection is expected.
+    /// Notes that the member lets go of its worker: the end of its connection is expected. One that has lost its worker has
+    /// nothing to let go of.
     pub fn set_away(&self, id: u64) {
-        self.change(id, |member| member.standing = Standing::Away);
+        self.pass(id, Standing::Present, Standing::Away);
     }
 
     /// Drops a member that will not come back.
@@ -337,10 +338,19 @@ impl Members {
         self.forget_silent(id);
     }
 
-    /// A member that was to leave has stayed.
+    /// A member that was to leave has stayed, unless it has lost its worker meanwhile.
     pub fn set_present(&self, id: u64) {
-        self.change(id, |member| member.standing = Standing::Present);
+        self.pass(id, Standing::Away, Standing::Present);
         self.forget_silent(id);
+    }
+
+    /// Has a member that stands as `from` says stand as `to` says.
+    fn pass(&self, id: u64, from: Standing, to: Standing) {
+        self.change(id, |member| {
+            if member.standing == from {
+                member.standing = to;
+            }
+        });
     }
 
     /// Its connection may have ended while that was expected.
@@ -348,7 +358,7 @@ impl Members {
         self.lock().seats.retain(|seat| seat.member.id != id || seat.stream.is_some());
     }
 
-    /// Waits until the member is back, or `is_over`: it has ended while it was away.
+    /// Waits until the member waits for a worker, or `is_over`: it has ended while it was away.
     ///
     /// # Errors
     ///
@@ -357,7 +367,7 @@ impl Members {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let is_back = |seat: &Seat| (seat.member.standing == Standing::Back).then_some(());
+            let is_back = |seat: &Seat| matches!(seat.member.standing, Standing::Back | Standing::Bereft).then_some(());
             match self.wait_for(id, left.min(LOOK), is_back) {
                 Err(MemberError::Silent { program, pid, .. }) if is_over() => {
                     return Err(MemberError::Gone { program, pid });
@@ -864,6 +874,11 @@ mod tests {
         say(&theirs, &FromProgram::Lost { frames: 13 });
         assert_eq!(heard.recv().unwrap(), Event::Lost { id });
         assert_eq!(members.list()[0].standing, Standing::Bereft);
+        // It cannot let go of it any more, nor stay with it.
+        members.set_away(id);
+        members.set_present(id);
+        assert_eq!(members.list()[0].standing, Standing::Bereft);
+        members.wait_back(id, PATIENCE, &|| false).unwrap();
     }
 
     #[test]

@@ -11,15 +11,14 @@
 //! The rule: whatever is refused on the other side is refused before a program leaves, and everything goes on where it
 //! was. The workers of before end when their programs have gone.
 
-use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use katydid_image::{Image, Manifest, Reader, Times, Which, Writer};
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
+use tempfile::TempDir;
 
 use crate::checkpoint::{ATTEMPTS, Attempt, CheckpointError, find_processes, manifest, micros, now, options, undo};
 use crate::companion::{Catalogue, Companion, Progress, Questions, Rebuild};
@@ -33,33 +32,24 @@ use crate::view::{Migration, Moved, Request, Step};
 /// What a member's link is when it shares memory with its worker.
 const SHARED_MEMORY: u32 = 1;
 
-/// Where the checkpoint on the way lies; removed with this value if nobody wants it.
+/// Where the checkpoint on the way lies.
 struct Place {
     path: PathBuf,
-    is_ours: bool,
+    /// Nobody wants it: it goes with this value.
+    ours: Option<TempDir>,
 }
 
 impl Place {
     fn new(job: &Inner, wanted: Option<&Path>) -> Result<Self, CheckpointError> {
         if let Some(path) = wanted {
-            return Ok(Self { path: path.to_owned(), is_ours: false });
+            return Ok(Self { path: path.to_owned(), ours: None });
         }
-        let path = std::env::temp_dir().join(format!("katydid-migrate-{}-{}", std::process::id(), job.folder.name()));
-        let made = fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|source| CheckpointError::System {
+        let made = job.incarnations.temporary("migrate");
+        let ours = made.map_err(|source| CheckpointError::System {
             doing: "make a folder for the checkpoint on the way",
             source,
         })?;
-        Ok(Self { path, is_ours: true })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.is_ours {
-            // What cannot be removed is the system's to clear away.
-            let _ = fs::remove_dir_all(&self.path);
-        }
+        Ok(Self { path: ours.path().to_owned(), ours: Some(ours) })
     }
 }
 
@@ -190,10 +180,11 @@ impl<'a> Travel<'a> {
         self.leave(stop)?;
         (self.tell)(&Step::Resume);
         stop.move_to(&mut rebuilt, &catalogue, &self.wanted.to)?;
+        self.job.parked.forget_places();
         // Programs that begin later read it; without it they begin where the others were.
         let noted = self.job.set_server(&self.wanted.to);
         noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
-        if !self.place.is_ours {
+        if self.place.ours.is_none() {
             *lock(&self.job.recovery) = Some(Recovery::new(self.place.path.clone(), committed.number, stop));
         }
         Ok((workers, committed.sizes.content))

@@ -13,22 +13,21 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Display;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, Device, Image, Reader, Session, Times, Which, Writer};
+use katydid_image::{CheckpointNumber, Image, Session, Times, Which, Writer};
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{ToProgram, ask, state};
 use tempfile::TempDir;
 
 use crate::checkpoint::{Attempt, CheckpointError, manifest, now, options};
-use crate::companion::{Catalogue, Companion, CompanionError, Progress, Questions, Rebuild};
+use crate::companion::{CompanionError, Questions};
 use crate::job::{Inner, lock};
 use crate::members::{Answerer, Member, MemberError, Members, Question, Standing};
 use crate::proof;
 use crate::stages::Stages;
-use crate::stop::{PROMPT, Return, Stop, address, attended, come_back, session_name};
+use crate::stop::{PROMPT, Return, Side, Stop};
 use crate::view::{Request, Step};
 
 /// How long the device of a locked process may take to come to rest again; nothing has been submitted since.
@@ -98,8 +97,10 @@ pub(crate) struct Parked(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     seats: BTreeMap<u64, Seat>,
-    /// Processes that lost their worker while they were locked.
-    failed: HashSet<u32>,
+    /// Members that lost their worker for good while they were locked, and their processes: these may live on.
+    failed: BTreeMap<u64, u32>,
+    /// Members that were restored to other GPUs than they know: UUIDs in the order of their own, a line each.
+    placed: BTreeMap<u64, String>,
 }
 
 impl Parked {
@@ -112,7 +113,7 @@ impl Parked {
     pub(crate) fn fail(&self, member: &Member) {
         let mut table = lock(&self.0);
         if table.seats.remove(&member.id).is_some() {
-            table.failed.insert(member.pid);
+            table.failed.insert(member.id, member.pid);
         }
     }
 
@@ -133,13 +134,17 @@ impl Parked {
     fn swept(&self, members: &Members) -> std::sync::MutexGuard<'_, Table> {
         let list = members.list();
         let mut table = lock(&self.0);
-        table.seats.retain(|id, _| list.iter().any(|member| member.id == *id));
+        let is_there = |id: &u64| list.iter().any(|member| member.id == *id);
+        table.seats.retain(|id, _| is_there(id));
+        table.placed.retain(|id, _| is_there(id));
         table
     }
 
     /// One of [`state`].
     fn state(&self, id: u64) -> u32 {
-        match lock(&self.0).seats.get(&id) {
+        let table = lock(&self.0);
+        match table.seats.get(&id) {
+            None if table.failed.contains_key(&id) => state::FAILED,
             None => state::RUNNING,
             Some(Seat { kept: None, .. }) => state::LOCKED,
             Some(_) => state::CHECKPOINTED,
@@ -149,6 +154,21 @@ impl Parked {
     fn put(&self, member: &Member, kept: Option<Kept>) {
         let seat = Seat { program: member.program.clone(), pid: member.pid, kept: kept.map(Arc::new) };
         lock(&self.0).seats.insert(member.id, seat);
+    }
+
+    /// The GPUs that a member was restored to; empty: those that it knows.
+    pub(crate) fn devices(&self, id: u64) -> String {
+        lock(&self.0).placed.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Notes that.
+    fn place(&self, id: u64, devices: String) {
+        lock(&self.0).placed.insert(id, devices);
+    }
+
+    /// All members are on the GPUs of another server.
+    pub(crate) fn forget_places(&self) {
+        lock(&self.0).placed.clear();
     }
 
     fn remove(&self, id: u64) {
@@ -223,7 +243,8 @@ impl Inner {
     fn state_of(&self, process: u32) -> Result<u32, Refusal> {
         match self.member_of(process) {
             Ok(member) => Ok(self.parked.state(member.id)),
-            Err(_) if lock(&self.parked.0).failed.contains(&process) => Ok(state::FAILED),
+            // What it had a session with is no member any more.
+            Err(_) if lock(&self.parked.0).failed.values().any(|pid| *pid == process) => Ok(state::FAILED),
             Err(refusal) => Err(refusal),
         }
     }
@@ -235,7 +256,8 @@ impl Inner {
         }
         let mut stop = Stop::of(&self.members, vec![member.clone()])?;
         let begun = Instant::now();
-        let rested = stop.hold().and_then(|()| stop.pause(patience)).and_then(|()| stop.go_back(Questions::Refused));
+        let held = stop.hold().and_then(|()| proof::strike_at("lock"));
+        let rested = held.and_then(|()| stop.pause(patience)).and_then(|()| stop.go_back(Questions::Refused));
         let Err(error) = rested else {
             self.parked.put(&member, None);
             return Ok(());
@@ -249,6 +271,7 @@ impl Inner {
 
     /// Lets it call again.
     fn unlock_member(&self, member: &Member) -> Result<(), Refusal> {
+        proof::strike_at("unlock")?;
         // From here on it may be waited for at a point of its own.
         self.parked.remove(member.id);
         let released = self.members.order(member.id, &ToProgram::Release {}, PROMPT);
@@ -257,7 +280,7 @@ impl Inner {
 
     /// Takes its session aside, and has its worker end.
     fn checkpoint_member(&self, member: Member) -> Result<(), Refusal> {
-        let image = tempfile::Builder::new().prefix("katydid-process-").tempdir();
+        let image = self.incarnations.temporary("process");
         let image = image.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
         let request = Request {
             image: image.path().to_owned(),
@@ -321,7 +344,9 @@ impl Inner {
         match stop.go_back(questions) {
             Ok(()) => cause,
             Err(also) => {
-                stop.sides.iter().for_each(|side| self.parked.fail(&side.member));
+                // One that is there and has no worker waits for what `bereft` has to say: it does after us.
+                let gone = |side: &&Side| !self.members.list().iter().any(|member| member.id == side.member.id);
+                stop.sides.iter().filter(gone).for_each(|side| self.parked.fail(&side.member));
                 CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) }
             }
         }
@@ -333,26 +358,12 @@ impl Inner {
         let opened = Image::open(kept.image.path()).and_then(|image| image.checkpoint(Which::Number(kept.number)));
         let reader = opened.map_err(CheckpointError::from)?;
         let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
-        check(&devices.collect::<Vec<&Device>>(), gpus)?;
-        self.rebuilt(member, &reader).map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        let known: Vec<&str> = devices.map(|device| device.uuid.as_str()).collect();
+        let devices = placed(&known, &self.parked.devices(member.id), gpus)?;
+        let given = self.give_worker(member, &reader, Return::Held, &devices);
+        given.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        self.parked.place(member.id, devices);
         self.parked.put(member, None);
-        Ok(())
-    }
-
-    fn rebuilt(&self, member: &Member, reader: &Reader) -> Result<(), CheckpointError> {
-        let server = address(&member.address)?;
-        let directory = reader.directory()?;
-        let catalogue = Catalogue::new(reader);
-        let plan = Rebuild {
-            catalogue: &catalogue,
-            directory: directory.as_ref().map(AsFd::as_fd),
-            device_only: true,
-            incarnations: &self.incarnations,
-            devices: "",
-        };
-        let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
-        let home = (member.address.as_str(), companion.key);
-        attended(&mut companion, &catalogue, || come_back(&self.members, member, home, Return::Held, &|| false))?;
         Ok(())
     }
 }
@@ -366,21 +377,27 @@ fn written(attempt: &Attempt<'_, '_>, stop: &mut Stop<'_>) -> Result<Vec<Session
     attempt.write(stop, false)
 }
 
-/// Whether a session with these devices can be restored as the pairs say: to the same ones, so far.
-fn check(devices: &[&Device], gpus: &[u8]) -> Result<(), Refusal> {
-    let mut named = HashSet::new();
+/// The GPUs for a session that knows the ones of `known`, and was on those of `now` if that says something: what the pairs say
+/// of these. Empty: the ones that it knows.
+fn placed(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, Refusal> {
+    let invalid = || Refusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again");
+    let hex = |uuid: &[u8]| uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let now: Vec<&str> = if now.is_empty() { known.to_vec() } else { now.lines().collect() };
+    let position = |uuid: &[u8]| now.iter().position(|gpu| *gpu == hex(uuid)).ok_or_else(invalid);
+    let (mut placed, mut moved) = (now.clone(), HashSet::new());
     for pair in gpus.chunks(2 * UUID) {
         let (old, new) = pair.split_at_checked(UUID).ok_or(Refusal::plain(code::INVALID_VALUE))?;
-        let hex: String = old.iter().map(|byte| format!("{byte:02x}")).collect();
-        if !devices.iter().any(|device| device.uuid == hex) || !named.insert(hex) {
-            return Err(Refusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again"));
-        }
-        if old != new {
-            let text = "a process is restored to the GPUs that it had; `katydid migrate` takes a job to another server";
-            return Err(Refusal::new(code::NOT_SUPPORTED, text));
+        let at = position(old)?;
+        placed[at] = now[position(new)?];
+        if !moved.insert(at) {
+            return Err(invalid());
         }
     }
-    Ok(())
+    // Two of its GPUs cannot become one.
+    if placed.iter().collect::<HashSet<_>>().len() < placed.len() {
+        return Err(invalid());
+    }
+    Ok(if placed == known { String::new() } else { placed.join("\n") })
 }
 
 #[cfg(test)]
@@ -389,21 +406,47 @@ mod tests {
 
     use super::*;
 
-    fn codes(gpus: &[u8]) -> Option<u32> {
-        let device = |byte: u8| Device { uuid: format!("{byte:02x}").repeat(UUID), ..Device::default() };
-        let devices = [device(1), device(2)];
-        check(&devices.iter().collect::<Vec<&Device>>(), gpus).err().map(|refusal| refusal.0)
+    fn uuid(byte: u8) -> String {
+        format!("{byte:02x}").repeat(UUID)
+    }
+
+    fn lines(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| uuid(*byte)).collect::<Vec<String>>().join("\n")
+    }
+
+    fn pairs(pairs: &[(u8, u8)]) -> Vec<u8> {
+        pairs.iter().flat_map(|(old, new)| [[*old; UUID], [*new; UUID]].concat()).collect()
+    }
+
+    /// Of a session that knows the GPUs 1, 2 and 3.
+    fn placed_from(now: &[u8], gpus: &[u8]) -> Result<String, u32> {
+        let known = [1, 2, 3].map(uuid);
+        placed(&known.each_ref().map(String::as_str), &lines(now), gpus).map_err(|refusal| refusal.0)
     }
 
     #[test]
-    fn a_process_is_restored_to_the_gpus_that_it_had() {
-        let pair = |old: u8, new: u8| [[old; UUID], [new; UUID]].concat();
-        assert_eq!(codes(&[]), None);
-        assert_eq!(codes(&[pair(1, 1), pair(2, 2)].concat()), None);
-        assert_eq!(codes(&pair(1, 2)), Some(code::NOT_SUPPORTED));
-        assert_eq!(codes(&pair(3, 3)), Some(code::INVALID_VALUE));
-        assert_eq!(codes(&[pair(1, 1), pair(1, 1)].concat()), Some(code::INVALID_VALUE));
-        assert_eq!(codes(&pair(1, 1)[..UUID - 1]), Some(code::INVALID_VALUE));
+    fn a_process_is_restored_to_gpus_of_its_own_in_any_order() {
+        assert_eq!(placed_from(&[], &[]), Ok(String::new()));
+        assert_eq!(placed_from(&[], &pairs(&[(1, 1), (2, 2)])), Ok(String::new()));
+        assert_eq!(placed_from(&[], &pairs(&[(1, 2), (2, 1)])), Ok(lines(&[2, 1, 3])));
+        assert_eq!(placed_from(&[], &pairs(&[(1, 2), (2, 3), (3, 1)])), Ok(lines(&[2, 3, 1])));
+    }
+
+    #[test]
+    fn where_it_was_last_is_where_it_stays_and_what_pairs_name() {
+        assert_eq!(placed_from(&[2, 3, 1], &[]), Ok(lines(&[2, 3, 1])));
+        assert_eq!(placed_from(&[2, 3, 1], &pairs(&[(2, 1), (1, 2)])), Ok(lines(&[1, 3, 2])));
+        assert_eq!(placed_from(&[2, 1, 3], &pairs(&[(2, 1), (1, 2)])), Ok(String::new()));
+    }
+
+    #[test]
+    fn gpus_that_are_not_its_own_or_become_one_are_refused() {
+        for wrong in [&[(4, 4)][..], &[(1, 4)], &[(4, 1)], &[(1, 1), (1, 1)], &[(1, 2)], &[(1, 3), (2, 3), (3, 1)]] {
+            assert_eq!(placed_from(&[], &pairs(wrong)), Err(code::INVALID_VALUE), "{wrong:?}");
+        }
+        for length in [1, UUID, UUID + 1] {
+            assert_eq!(placed_from(&[], &pairs(&[(1, 1)])[..length]), Err(code::INVALID_VALUE));
+        }
     }
 
     #[test]

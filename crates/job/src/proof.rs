@@ -2,13 +2,15 @@
 //!
 //! `KATYDID_CHECKPOINT_AT` is the program's: it holds itself at the frames that the variable counts. A supervisor that was
 //! started without it lets such a program go on at once, since nobody would ask for a checkpoint there: a restored program
-//! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint when it comes to the stage, and `STAGE:kill`
-//! ends the supervisor there, as a crash of the machine's would. Without the variables nothing here does anything.
+//! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint when it comes to the stage, `STAGE:kill`
+//! ends the supervisor there, as a crash of the machine's would, and `STAGE:stop` stops it until it gets SIGCONT, so that
+//! somebody else can be killed meanwhile. Without the variables nothing here does anything.
 
 use std::env;
 
 use katydid_wire::job::ToProgram;
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Signal, kill_process};
+use rustix::thread::gettid;
 
 use crate::checkpoint::CheckpointError;
 use crate::job::{Inner, lock};
@@ -23,17 +25,22 @@ const FAULT: &str = "KATYDID_FAULT";
 
 /// Fails, or does not return, if `step` begins the stage that the environment names.
 pub(crate) fn strike(step: &Step) -> Result<(), CheckpointError> {
-    let Some(wanted) = env::var(FAULT).ok().filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
-    let stage = step.name();
-    match wanted.strip_prefix(&stage) {
-        Some("") => Err(CheckpointError::Wanted { stage }),
-        Some(":kill") => {
-            // There is nothing more certain to be asked of the system; if it refuses, the test notices.
-            let _ = kill_process(getpid(), Signal::KILL);
-            Ok(())
-        }
-        _ => Ok(()),
-    }
+    strike_at(&step.name())
+}
+
+/// The same at a stage that is none of a checkpoint.
+pub(crate) fn strike_at(stage: &str) -> Result<(), CheckpointError> {
+    let wanted = env::var(FAULT).unwrap_or_default();
+    let signal = match wanted.strip_prefix(stage) {
+        Some("") => return Err(CheckpointError::Wanted { stage: stage.to_owned() }),
+        Some(":kill") => Signal::KILL,
+        Some(":stop") => Signal::STOP,
+        _ => return Ok(()),
+    };
+    // There is nothing more certain to be asked of the system; if it refuses, the test notices. Sent to this thread, it takes
+    // effect before the next line.
+    let _ = kill_process(gettid(), signal);
+    Ok(())
 }
 
 impl Inner {

@@ -348,7 +348,7 @@ pub(crate) fn attended<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, 
     })
 }
 
-/// Has a program that is back, or will be unless `is_over`, take up the session at an address and with a key.
+/// Has a program that waits for a worker, or will unless `is_over`, take up the session at an address and with a key.
 pub(crate) fn resume(
     members: &Members,
     member: &Member,

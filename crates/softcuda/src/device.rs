@@ -34,7 +34,7 @@ impl Device {
             ordinal: ordinal as i32,
             index,
             variable: Variable { multiprocessors: settings::cores() as u32, bus: index as u32 + 1 },
-            memory: DeviceMemory::new(index, bytes),
+            memory: DeviceMemory::new(ordinal, bytes),
             primary: Primary::new(),
         }
     }
@@ -44,11 +44,9 @@ impl Device {
         "Katydid softcuda"
     }
 
-    /// 16 bytes that name it in every process of every machine: software devices are alike.
+    /// Its UUID.
     pub(crate) fn uuid(&self) -> [u8; 16] {
-        let mut uuid = *b"katydid softcud\0";
-        uuid[15] = self.index as u8;
-        uuid
+        uuid(self.index)
     }
 
     /// PCI bus; domain and device are 0.
@@ -94,6 +92,13 @@ pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static Device> {
     let (device, bus, domain) = (parts.next().flatten(), parts.next().flatten(), parts.next().unwrap_or(Some(0)));
     let found = all().iter().find(|it| Some(it.pci_bus()) == bus && device == Some(0) && domain == Some(0));
     found.ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// 16 bytes that name a device in every process of every machine: software devices are alike.
+pub(crate) fn uuid(index: usize) -> [u8; 16] {
+    let mut uuid = *b"katydid softcud\0";
+    uuid[15] = index as u8;
+    uuid
 }
 
 #[cfg(test)]

@@ -4,13 +4,17 @@
 //! |--------------------------|----------------------------------------------------------------|-----------------------|
 //! | `KATYDID_SOFT_DEVICES`   | number of devices, 0 to 16                                     | 1                     |
 //! | `KATYDID_SOFT_MEMORY`    | bytes of each device, with K, M, G or T behind                 | half of the RAM       |
-//! | `CUDA_VISIBLE_DEVICES`   | ordinals, in the order the program shall see them              | all                   |
+//! | `CUDA_VISIBLE_DEVICES`   | ordinals or UUIDs, in the order the program shall see them     | all                   |
 //! | `CUDA_MODULE_LOADING`    | `EAGER` changes what `cuModuleGetLoadingMode` says             | lazy                  |
 //! | `KATYDID_LOG`            | anything: faults and missing tables are told on stderr         | only codes            |
 
 use std::env;
 use std::fs;
 use std::sync::LazyLock;
+
+use katydid_cuda_sys::CUuuid;
+
+use crate::device;
 
 /// More devices than this have no room for their address ranges.
 pub(crate) const MOST_DEVICES: usize = 16;
@@ -33,12 +37,23 @@ fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
     let Some(list) = list else { return (0..count).collect() };
     let mut chosen: Vec<usize> = Vec::new();
     for entry in list.split(',') {
-        match entry.trim().parse() {
-            Ok(index) if index < count && !chosen.contains(&index) => chosen.push(index),
+        match named(entry.trim(), count) {
+            Some(index) if !chosen.contains(&index) => chosen.push(index),
             _ => break,
         }
     }
     chosen
+}
+
+/// The device of an entry: its number, or its whole UUID.
+fn named(entry: &str, count: usize) -> Option<usize> {
+    match entry.strip_prefix("GPU-") {
+        Some(wanted) => {
+            let uuid = |index: usize| CUuuid { bytes: device::uuid(index) }.to_string();
+            (0..count).find(|index| uuid(*index) == wanted.to_ascii_lowercase())
+        }
+        None => entry.parse().ok().filter(|index| *index < count),
+    }
 }
 
 /// Bytes of memory of each device, a multiple of 2 MiB.
@@ -113,6 +128,7 @@ mod tests {
         assert_eq!(visible(3, None), [0, 1, 2]);
         assert_eq!(visible(3, Some("2,0")), [2, 0]);
         assert_eq!(visible(3, Some("1,7,0")), [1]);
+        assert_eq!(visible(3, Some("GPU-6b617479-6469-6420-736f-667463756402,0,GPU-6b61")), [2, 0]);
         assert_eq!(visible(3, Some("")), Vec::<usize>::new());
         assert_eq!(visible(99, None).len(), MOST_DEVICES);
     }

@@ -19,7 +19,7 @@
 //!   ├── Write ─────────────────────────────────▶│  nothing waits for it any more, so it may take the machine
 //!   │◀───────────────────── Progress … Written ─┤
 //!
-//!   ├── Restore (+ directory) ─────────────────▶│
+//!   ├── Restore (+ directory) ─────────────────▶│  as to another order of devices, it begins anew first (`Anew`)
 //!   │◀──────────────────── Progress … Restored ─┤  detached: waits for its program
 //! ```
 //!
@@ -88,7 +88,7 @@ messages! {
         /// 1: nothing is taken to be unchanged since an earlier checkpoint.
         full: u32,
     }
-    /// Rebuild a session from an image, then wait for its program. Answer: `Restored`, or `Elsewhere`.
+    /// Rebuild a session from an image, then wait for its program. Answer: `Restored`, `Elsewhere` or `Anew`.
     5 Restore {
         /// Where the image is.
         store: Store,
@@ -100,7 +100,8 @@ messages! {
         device_only: u32,
         /// The incarnations of its job, 8 bytes each, the one in which the session will live first.
         incarnations: Vec<u8>,
-        /// Devices to use in place of those that the session had: a line each, `NEW` or `OLD=NEW`.
+        /// Devices to use in place of those that the session had. For OpenCL: a line each, `NEW` or `OLD=NEW`. For CUDA: UUIDs of
+        /// all devices in hexadecimal, a line each, in the order of the session's.
         devices: String,
     }
     /// Give the snapshot at hand up. Answer: `Unwritten` in place of `Written`.
@@ -204,6 +205,14 @@ messages! {
         text: String,
     }
 
+    /// The worker's driver has its devices in another order than the session is to have, and learns one when it starts: the
+    /// process begins anew with that, and takes the same order from a companion with the session's key. The answer to `Restore`
+    /// then, and the last word on this connection.
+    13 Anew {
+        /// What the driver is told: `CUDA_VISIBLE_DEVICES`.
+        devices: String,
+    }
+
     /// Which of these chunks does the image hold? Answer: `Known`.
     16 Has {
         /// Hashes one after the other, at most [`MAX_HASHES`].
@@ -284,6 +293,7 @@ mod tests {
             FromWorker::Attached {},
             FromWorker::Unwritten { text: "no room for the image".into() },
             FromWorker::Prepared {},
+            FromWorker::Anew { devices: "GPU-1,GPU-0".into() },
             FromWorker::Has { hashes: vec![0xab; 2 * HASH] },
             FromWorker::Put { data: vec![9; 64] },
             FromWorker::PutState { name: "rank-0.journal".into(), data: vec![1, 2, 3], last: 1 },

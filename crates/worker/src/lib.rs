@@ -7,6 +7,7 @@
 //! A worker serves one program and ends with it, whatever either of them is doing (`monitor.rs`). It trusts the daemon
 //! that started it and the driver it opened; the program's bytes it does not trust (`katydid-session`).
 
+mod anew;
 mod companion;
 mod control;
 mod door;
@@ -73,9 +74,13 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     };
     control::warm(control, &warm.name);
     let build = Build::current(SPEC_HASH);
+    let before = anew::note();
+    if before.is_some() && !anew::is_visited(control) {
+        return ExitCode::FAILURE;
+    }
     match Pending::receive(control, &build) {
         Ok(Some((peer, note))) => {
-            let (note, control) = (Note::decode(&note), options.control);
+            let (note, control) = (before.unwrap_or_else(|| Note::decode(&note)), options.control);
             match peer.hello().claim.role {
                 Role::COMPANION => restore::serve(warm, peer, &note, &build, control),
                 Role::PROGRAM => serve::serve(warm, peer, &note, &build, control),

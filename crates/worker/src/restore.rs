@@ -9,6 +9,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -23,6 +24,7 @@ use katydid_wire::companion::{FromWorker, ToWorker};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
+use crate::anew;
 use crate::companion::{Companion, Seat, Voice, failed};
 use crate::log::Log;
 use crate::memory::{self, Arenas};
@@ -51,12 +53,21 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
     };
     let asker = Arc::new(Asker::new(Arc::clone(&voice)));
     let Some((order, folder)) = first_order(&voice) else { return ExitCode::FAILURE };
-    let hearing = Hearing::start(&voice, &asker).map_err(failed);
-    let rebuilt = hearing.and_then(|hearing| Ok((rebuild(warm, order, folder, note, &voice, &asker)?, hearing)));
-    let (rebuilt, hearing) = match rebuilt {
+    let hearing = match Hearing::start(&voice, &asker) {
+        Ok(hearing) => hearing,
+        Err(reason) => {
+            let _ = voice.say(&failed(reason));
+            return ExitCode::FAILURE;
+        }
+    };
+    let rebuilt = match rebuild(warm, order, folder, note, &voice, &asker) {
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
+            hearing.refused();
             let _ = voice.say(&refusal);
+            if let FromWorker::Anew { devices } = refusal {
+                log.line(format_args!("cannot begin anew: {}", anew::begin(&devices, note)));
+            }
             return ExitCode::FAILURE;
         }
     };
@@ -95,6 +106,8 @@ fn first_order(voice: &Voice) -> Option<(ToWorker, Option<OwnedFd>)> {
 /// A thread that hears answers while the session is rebuilt, and then serves the companion.
 struct Hearing {
     next: Sender<Companion>,
+    /// The session was refused: whoever hangs up now changes nothing.
+    is_refused: Arc<AtomicBool>,
 }
 
 impl Hearing {
@@ -102,8 +115,15 @@ impl Hearing {
         let (next, later) = channel();
         let (voice, asker) = (Arc::clone(voice), Arc::clone(asker));
         let thread = thread::Builder::new().name("hearing".into());
-        thread.spawn(move || hear(&voice, &asker, &later)).map_err(|error| error.to_string())?;
-        Ok(Self { next })
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&is_refused);
+        thread.spawn(move || hear(&voice, &asker, &later, &told)).map_err(|error| error.to_string())?;
+        Ok(Self { next, is_refused })
+    }
+
+    /// The process ends, or begins anew, by another thread.
+    fn refused(&self) {
+        self.is_refused.store(true, SeqCst);
     }
 
     fn give_to(self, companion: Companion) {
@@ -113,7 +133,7 @@ impl Hearing {
 }
 
 /// Hands answers on. The first word that is none comes after `Restored`: from there on the companion is served as any.
-fn hear(voice: &Arc<Voice>, asker: &Asker, later: &Receiver<Companion>) {
+fn hear(voice: &Arc<Voice>, asker: &Asker, later: &Receiver<Companion>, is_refused: &AtomicBool) {
     loop {
         match voice.hear() {
             Ok((word, folder)) => {
@@ -124,6 +144,9 @@ fn hear(voice: &Arc<Voice>, asker: &Asker, later: &Receiver<Companion>) {
             }
             Err(_) => {
                 asker.end();
+                if is_refused.load(SeqCst) {
+                    return;
+                }
                 // One that has left once the program is there does no harm.
                 match later.try_recv() {
                     Ok(companion) => return companion.serve_from(None),
@@ -172,7 +195,10 @@ fn rebuild(
     let part = input.part(&name).map_err(failed)?;
     let blank = match opencl::is_kept_in(&part) {
         true => opencl::blank(&warm, note, &part, &devices),
-        false => blank(warm, note, &part, &input, &incarnations),
+        false => match anew::order(&warm.facts, &devices).map_err(failed)? {
+            Some(devices) => return Err(FromWorker::Anew { devices }),
+            None => blank(warm, note, &part, &input, &incarnations),
+        },
     };
     let Blank { mut session, ranges, driver, log, usage } = blank.map_err(failed)?;
     restore(&mut *session, &part, &input, voice)?;

@@ -1,33 +1,55 @@
-//! Processes that somebody else locks, checkpoints, restores and unlocks by `cuCheckpointProcess*`: askers of other jobs, each
-//! a process of its own; what fails on the way, who is killed, and what the job can do meanwhile.
+//! Processes that somebody else locks, checkpoints, restores and unlocks by `cuCheckpointProcess*`: askers that belong to no
+//! job or to another, each a process of its own; what fails on the way, who is killed, and what the job can do meanwhile.
+//!
+//! Who is to be killed in the middle of something is killed while the supervisor stands still there
+//! (`KATYDID_FAULT=STAGE:stop`).
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::Places;
-use katydid_tests::watch::kill;
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::{self, Outcome, Running};
+use katydid_tests::watch::{go_on, is_stopped, kill, runs, tree, until};
+use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{LIMIT, Stage, WAYS, said};
+use crate::stage::{LIMIT, Stage, WAYS, kept_of, said};
 
 /// The program that asks, with `ask`, a process and what for.
 const ASKER: (&str, Variant) = ("process_checkpoint", Variant::Plain);
+/// All that is asked, in its order, and how the process stands afterwards.
+const STEPS: [(&str, u32); 4] = [("lock", 1), ("checkpoint", 2), ("restore", 1), ("unlock", 0)];
 /// Stages of `cuCheckpointProcessCheckpoint` that can fail.
 const STAGES: [&str; 4] = ["capture", "write", "commit", "leave"];
+/// A stage in the middle of each step.
+const MIDDLES: [&str; 4] = ["lock", "write", "rejoin", "unlock"];
+/// How a process stands whose session is lost.
+const FAILED: u32 = 3;
 
-const ON_ONE_WAY: [(&str, Scenario); 3] = [
+const ON_EVERY_WAY: [(&str, Scenario); 7] = [
+    ("a_process_is_taken_aside_by_others", aside),
+    ("a_process_whose_worker_dies_while_it_is_locked_has_failed", lost),
+    ("a_process_whose_worker_dies_during_its_checkpoint_has_failed", lost_within),
+    ("a_process_whose_worker_dies_stays_locked_if_a_checkpoint_allows", replaced),
+    ("a_process_that_cannot_be_restored_now_is_restored_later", restored_late),
+    ("whoever_asks_may_be_killed_in_the_middle", asker_killed),
+    ("a_process_is_restored_to_other_gpus_in_any_order", placed),
+];
+const ON_ONE_WAY: [(&str, Scenario); 5] = [
     ("a_process_takes_itself_aside", itself),
     ("a_process_whose_checkpoint_fails_is_locked_and_whole", failing),
+    ("a_process_whose_restore_fails_is_checkpointed_and_whole", failing_to_restore),
     ("a_process_that_is_killed_while_it_is_aside_leaves_nothing", killed),
+    ("a_supervisor_that_is_killed_leaves_no_image", supervisor_killed),
 ];
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let aside: (&str, Scenario) = ("a_process_is_taken_aside_by_others", aside);
-    let every = WAYS.map(|way| (aside.0, aside.1, way)).into_iter();
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
@@ -40,57 +62,279 @@ struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
+    /// One that comes to its end if it can.
     fn new(stage: &'a Stage, fault: Option<&str>) -> Result<Self> {
+        Self::of(stage, LOOP, &Plan { points: &[60], fault, ..Plan::default() })
+    }
+
+    /// One that waits for [`Held::farewell`] when a call has failed.
+    fn outliving(stage: &'a Stage, fault: Option<&str>) -> Result<Self> {
+        let farewell = stage.image("farewell");
+        let arguments = ["outlives", farewell.to_str().context("a file without a name")?];
+        let plan = Plan { arguments: &arguments, points: &[60], fault, ..Plan::default() };
+        Self::of(stage, ("fixture", Variant::Static), &plan)
+    }
+
+    fn of(stage: &'a Stage, program: (&str, Variant), plan: &Plan<'_>) -> Result<Self> {
         let temporary = stage.image("temporary");
-        fs::create_dir(&temporary)?;
+        fs::create_dir_all(&temporary)?;
         let variables = [("TMPDIR", temporary.to_str().context("a folder without a name")?)];
-        let plan = Plan { points: &[60], fault, variables: &variables, ..Plan::default() };
-        let mut job = stage.start_by("held", LOOP, &plan)?;
+        let mut job = stage.start_by("held", program, &Plan { variables: &variables, ..*plan })?;
         ensure!(job.holds_itself()?, "the job ended before its point");
         let process = job.view().context("the job has no view")?["program"].to_string();
         Ok(Self { stage, job, process, temporary })
     }
 
-    /// Has an asker ask for `what`; what it says then, the code and the state after it, is `wanted`. A process that was
-    /// unlocked may have ended by the time it is asked for its state.
-    fn asked(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
-        let outcome = self.stage.start("asker", ASKER, &["ask", &self.process, what], &[])?.finish(LIMIT)?;
-        let text = format!("{what} {}, state 0 {}\n", wanted.0, wanted.1);
-        let is_free = what == "unlock" && outcome.text().starts_with("unlock 0,") && wanted.0 == 0;
-        ensure!(is_free || outcome.text() == text, "wanted {text}got {}", said(&outcome));
-        Ok(())
+    /// An asker that belongs to no job.
+    fn asker(&self, what: &str) -> Command {
+        let places = &self.stage.places;
+        let way = Way::Direct { name: "asker", folder: Some(places.shim()) };
+        let mut command = way.command(places, &places.program(ASKER.0, ASKER.1));
+        command.args(["ask", &self.process, what]);
+        command
     }
 
-    fn is_empty_handed(temporary: &PathBuf) -> Result<()> {
-        let left: Vec<_> = fs::read_dir(temporary)?.flatten().map(|entry| entry.file_name()).collect();
-        ensure!(left.is_empty(), "there is left: {left:?}");
-        Ok(())
+    /// Has somebody ask for `what`; what it says then, the code and the state after it, is `wanted`.
+    fn asked(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
+        is_answer(&program::run(&mut self.asker(what), LIMIT)?, what, wanted)
+    }
+
+    /// Has somebody ask for it to be restored, with pairs of GPUs.
+    fn restored_to(&self, pairs: &[(u8, u8)], wanted: (u32, u32)) -> Result<()> {
+        let mut asker = self.asker("restore");
+        asker.args(pairs.iter().flat_map(|(old, new)| [uuid(*old), uuid(*new)]));
+        is_answer(&program::run(&mut asker, LIMIT)?, "restore", wanted).with_context(|| format!("{pairs:?}"))
+    }
+
+    /// The numbers of the GPUs of softcuda's that its worker was told to have, in their order.
+    fn gpus(&self) -> Result<Vec<u8>> {
+        let environment = fs::read(format!("/proc/{}/environ", self.stage.server.workers_of(1)?[0]))?;
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        let visible = environment.split('\0').find_map(|entry| entry.strip_prefix("CUDA_VISIBLE_DEVICES="));
+        let last = |uuid: &str| Ok(u8::from_str_radix(uuid.get(uuid.len() - 2..).context("no UUID")?, 16)?);
+        visible.into_iter().flat_map(|list| list.split(',')).map(last).collect()
+    }
+
+    /// The same by one that is a job.
+    fn asked_by_job(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
+        let asker = self.stage.start("asker", ASKER, &["ask", &self.process, what], &[])?;
+        is_answer(&asker.finish(LIMIT)?, what, wanted)
+    }
+
+    /// Has somebody ask for `what`, and does `work` when the supervisor stands still in the middle of that. Says what came of
+    /// the asker.
+    fn meanwhile(&self, what: &str, work: impl FnOnce(&mut Running) -> Result<()>) -> Result<Outcome> {
+        let mut asker = Running::start(&mut self.asker(what), Stdio::null())?;
+        until("the supervisor stands still", || is_stopped(self.job.pid()))?;
+        work(&mut asker)?;
+        go_on(self.job.pid());
+        Ok(asker.finish(LIMIT)?)
+    }
+
+    /// Kills its worker.
+    fn kill_worker(&self) -> Result<u32> {
+        let worker = self.stage.server.workers_of(1)?[0];
+        kill(worker);
+        until("its worker is gone", || !runs(worker))?;
+        Ok(worker)
+    }
+
+    /// It was locked, and its session is lost: nothing can be asked for it any more, and its calls fail with a reason.
+    fn has_failed(mut self) -> Result<()> {
+        let mut said = String::new();
+        let failed = format!("state 0, state 0 {FAILED}\n");
+        until("it has failed", || {
+            said = program::run(&mut self.asker("state"), LIMIT).map_or_else(|error| error.to_string(), |it| it.text());
+            said != "state 0, state 0 1\n"
+        })?;
+        ensure!(said == failed, "after it was locked: {said}");
+        for (what, _) in STEPS {
+            self.asked(what, (401, FAILED))?;
+        }
+        self.job.wait_for("error")?;
+        fs::write(self.stage.image("farewell"), "")?;
+        let outcome = self.job.finish(LIMIT)?;
+        let has_reason =
+            outcome.errors().contains("its worker is gone, and the job has no checkpoint to rebuild it from");
+        ensure!(outcome.status.code() == Some(3) && has_reason, "{}", self::said(&outcome));
+        is_empty(&self.temporary)?;
+        self.stage.is_clean()
     }
 
     /// It goes on to its end, and leaves nothing.
     fn ends_well(self, places: &Places) -> Result<()> {
         went_on(places, self.job)?;
-        Self::is_empty_handed(&self.temporary)?;
+        is_empty(&self.temporary)?;
         self.stage.is_clean()
     }
+}
+
+/// Of a device of softcuda's, as it is told to [`ASKER`].
+fn uuid(number: u8) -> String {
+    let bytes = b"katydid softcud".iter().chain([&number]);
+    bytes.map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A process that was unlocked may have ended by the time it is asked for its state.
+fn is_answer(outcome: &Outcome, what: &str, wanted: (u32, u32)) -> Result<()> {
+    let text = format!("{what} {}, state 0 {}\n", wanted.0, wanted.1);
+    let is_free = what == "unlock" && outcome.text().starts_with("unlock 0,") && wanted.0 == 0;
+    ensure!(is_free || outcome.text() == text, "wanted {text}got {}", said(outcome));
+    Ok(())
+}
+
+fn is_empty(temporary: &PathBuf) -> Result<()> {
+    let left: Vec<_> = fs::read_dir(temporary)?.flatten().map(|entry| entry.file_name()).collect();
+    ensure!(left.is_empty(), "there is left: {left:?}");
+    Ok(())
 }
 
 /// Each step is another process's, of another job. While it lasts, the job is not checkpointed, and says why.
 fn aside(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let held = Held::new(&stage, None)?;
-    held.asked("state", (0, 0))?;
-    held.asked("lock", (0, 1))?;
+    held.asked_by_job("state", (0, 0))?;
+    held.asked_by_job("lock", (0, 1))?;
     let outcome = held.job.checkpoint(&stage.image("image"), &["--device-only"])?;
     let refusal = said(&outcome);
     ensure!(!outcome.status.success() && refusal.contains("was locked by cuCheckpointProcessLock"), "{refusal}");
-    held.asked("checkpoint", (0, 2))?;
+    held.asked_by_job("checkpoint", (0, 2))?;
     stage.server.workers_of(0)?;
-    held.asked("unlock", (401, 2))?;
-    held.asked("restore", (0, 1))?;
+    held.asked_by_job("unlock", (401, 2))?;
+    held.asked_by_job("restore", (0, 1))?;
     stage.server.workers_of(1)?;
-    held.asked("unlock", (0, 0))?;
+    held.asked_by_job("unlock", (0, 0))?;
     held.ends_well(places)
+}
+
+fn lost(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let held = Held::outliving(&stage, None)?;
+    held.asked("lock", (0, 1))?;
+    held.kill_worker()?;
+    held.has_failed()
+}
+
+/// At each stage.
+fn lost_within(places: &Places, way: &str) -> Result<()> {
+    for at in STAGES {
+        let stage = Stage::new(places, way)?;
+        let held = Held::outliving(&stage, Some(&format!("{at}:stop")))?;
+        held.asked("lock", (0, 1))?;
+        let asker = held.meanwhile("checkpoint", |_| held.kill_worker().map(drop))?;
+        ensure!(asker.text().starts_with("checkpoint 304,"), "{at}: {}", said(&asker));
+        held.has_failed().context(at)?;
+    }
+    Ok(())
+}
+
+/// While it is locked, and in the middle of its own checkpoint.
+fn replaced(places: &Places, way: &str) -> Result<()> {
+    for fault in [None, Some("leave:stop")] {
+        let stage = Stage::new(places, way)?;
+        let mut held = Held::of(&stage, LOOP, &Plan { points: &[60, 60], fault, ..Plan::default() })?;
+        // That of the job has no such stage.
+        stage.checkpoint(&held.job, "image", &["--device-only"])?;
+        ensure!(held.job.holds_itself()?, "the job did not come to its point again");
+        held.asked("lock", (0, 1))?;
+        let worker = match fault {
+            None => held.kill_worker()?,
+            Some(_) => {
+                let mut worker = 0;
+                let asker = held.meanwhile("checkpoint", |_| held.kill_worker().map(|killed| worker = killed))?;
+                ensure!(asker.text().starts_with("checkpoint 304,"), "{}", said(&asker));
+                worker
+            }
+        };
+        until("it has another worker", || stage.server.workers_of(1).is_ok_and(|workers| workers[0] != worker))?;
+        if fault.is_none() {
+            held.asked("checkpoint", (0, 2))?;
+            held.asked("restore", (0, 1))?;
+        }
+        held.asked("unlock", (0, 0))?;
+        held.ends_well(places)?;
+    }
+    Ok(())
+}
+
+/// All three to the next one; there it stays; two of them change places; and back. Its memory and its kernels are of all three.
+fn placed(places: &Places, way: &str) -> Result<()> {
+    const PROGRAM: (&str, Variant) = ("kept_devices", Variant::Plain);
+    let stage = Stage::of_driver(places, way, "soft", &[("KATYDID_SOFT_DEVICES", "3".into())])?;
+    let held = Held::of(&stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
+    held.asked("lock", (0, 1))?;
+    held.asked("checkpoint", (0, 2))?;
+    for wrong in [&[(7, 7)][..], &[(0, 7)], &[(0, 0), (0, 0)], &[(0, 1)], &[(0, 2), (1, 2), (2, 0)]] {
+        held.restored_to(wrong, (1, 2))?;
+    }
+    for (pairs, wanted) in [
+        (&[(0, 1), (1, 2), (2, 0)][..], &[1, 2, 0][..]),
+        (&[], &[1, 2, 0]),
+        (&[(1, 0), (0, 1)], &[0, 2, 1]),
+        (&[(2, 1), (1, 2), (0, 0)], &[]),
+    ] {
+        held.restored_to(pairs, (0, 1))?;
+        ensure!(held.gpus()? == wanted, "after {pairs:?} it is on {:?}", held.gpus()?);
+        held.asked("checkpoint", (0, 2))?;
+        stage.server.workers_of(0)?;
+    }
+    held.restored_to(&[(0, 2), (2, 0)], (0, 1))?;
+    held.asked("unlock", (0, 0))?;
+    let (kept, outcome) = (kept_of(places, PROGRAM.0)?, held.job.finish(LIMIT)?);
+    ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));
+    is_empty(&held.temporary)?;
+    stage.is_clean()
+}
+
+/// There is no server any more; then one without the memory; then one whose only place somebody else has.
+fn restored_late(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let ballast = Plan { arguments: &["60", "0", "48"], points: &[70], ..Plan::default() };
+    let held = Held::of(&stage, LOOP, &ballast)?;
+    held.asked("lock", (0, 1))?;
+    held.asked("checkpoint", (0, 2))?;
+    kill(stage.server.pid());
+    until("the server is gone", || !runs(stage.server.pid()))?;
+    held.asked("restore", (304, 2)).context("without a server")?;
+    let driver = driver_under_test();
+    let small = stage.server.successor(places, &driver, &[], &[("KATYDID_SOFT_MEMORY", "32M".into())])?;
+    held.asked("restore", (304, 2)).context("without the memory")?;
+    small.workers_of(0)?;
+    drop(small);
+    let server = stage.server.successor(places, &driver, &["--max-sessions", "1"], &[])?;
+    let mut other = stage.start("other", LOOP, &[], &[60])?;
+    ensure!(other.holds_itself()?, "the other job ended before its point");
+    held.asked("restore", (304, 2)).context("without a place")?;
+    other.kill_everything(&server)?;
+    drop(other);
+    server.workers_of(0)?;
+    held.asked("restore", (0, 1))?;
+    held.asked("unlock", (0, 0))?;
+    went_on(places, held.job)?;
+    is_empty(&held.temporary)?;
+    Ok(server.workers_of(0).map(drop)?)
+}
+
+/// What it asked for is done all the same, and others ask for the rest.
+fn asker_killed(places: &Places, way: &str) -> Result<()> {
+    for middle in MIDDLES.iter().zip(STEPS) {
+        let (at, (killed, _)) = middle;
+        let stage = Stage::new(places, way)?;
+        let held = Held::new(&stage, Some(&format!("{at}:stop")))?;
+        for (what, state) in STEPS {
+            if what == killed {
+                let asker = held.meanwhile(what, |asker| {
+                    asker.kill();
+                    Ok(until("the asker is gone", || !runs(asker.pid()))?)
+                })?;
+                ensure!(asker.text().is_empty(), "it was not in the middle: {}", said(&asker));
+            } else {
+                held.asked(what, (0, state)).with_context(|| format!("one was killed at {at}"))?;
+            }
+        }
+        held.ends_well(places).with_context(|| format!("one was killed at {at}"))?;
+    }
+    Ok(())
 }
 
 fn itself(places: &Places, way: &str) -> Result<()> {
@@ -114,6 +358,23 @@ fn failing(places: &Places, way: &str) -> Result<()> {
     Ok(())
 }
 
+/// The worker that has its session already ends again.
+fn failing_to_restore(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let held = Held::new(&stage, Some("rejoin"))?;
+    held.asked("lock", (0, 1))?;
+    held.asked("checkpoint", (0, 2))?;
+    for _ in 0..2 {
+        held.asked("restore", (304, 2))?;
+        stage.server.workers_of(0)?;
+    }
+    kill(held.process.parse()?);
+    let outcome = held.job.finish(LIMIT)?;
+    ensure!(!outcome.status.success(), "the job ended well: {}", said(&outcome));
+    is_empty(&held.temporary)?;
+    stage.is_clean()
+}
+
 /// While it is locked, and while it is checkpointed.
 fn killed(places: &Places, way: &str) -> Result<()> {
     for steps in [&["lock"][..], &["lock", "checkpoint"]] {
@@ -125,8 +386,33 @@ fn killed(places: &Places, way: &str) -> Result<()> {
         kill(held.process.parse()?);
         let outcome = held.job.finish(LIMIT)?;
         ensure!(!outcome.status.success(), "the job ended well: {}", said(&outcome));
-        Held::is_empty_handed(&held.temporary)?;
+        is_empty(&held.temporary)?;
         stage.is_clean()?;
+    }
+    Ok(())
+}
+
+/// In the middle of a checkpoint, after it, and in the middle of a migration.
+fn supervisor_killed(places: &Places, way: &str) -> Result<()> {
+    for fault in [Some("commit:kill"), None, Some("write:kill")] {
+        let stage = Stage::new(places, way)?;
+        let held = Held::new(&stage, fault)?;
+        let processes = tree(held.job.pid());
+        if fault == Some("write:kill") {
+            let address = stage.server.unix();
+            let outcome = program::run(&mut held.job.migrate_command(&address, &[]), LIMIT)?;
+            ensure!(!outcome.status.success(), "it was moved: {}", said(&outcome));
+        } else {
+            held.asked("lock", (0, 1))?;
+            let asker = program::run(&mut held.asker("checkpoint"), LIMIT)?;
+            let is_done = asker.text() == "checkpoint 0, state 0 2\n";
+            ensure!(is_done == fault.is_none(), "{}", said(&asker));
+            ensure!(fault.is_some() || is_empty(&held.temporary).is_err(), "its image is elsewhere");
+            kill(held.job.pid());
+        }
+        until("everybody is gone", || !processes.iter().any(|pid| runs(*pid)))?;
+        is_empty(&held.temporary).with_context(|| format!("with {fault:?}"))?;
+        stage.server.workers_of(0)?;
     }
     Ok(())
 }

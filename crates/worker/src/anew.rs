@@ -1,0 +1,88 @@
+//! A worker that begins anew, with the driver's devices in another order: what a driver shows as which number it learns when
+//! it starts, from `CUDA_VISIBLE_DEVICES`, and everything of a session goes by these numbers.
+//!
+//! The rule: it stays the process that the daemon knows, with the daemon's note, and all else is as in a fresh one. Whoever
+//! wanted it so comes back by the session's key; one that does not come in time has gone.
+
+#![expect(unsafe_code, reason = "handling of signals that the next start is to find")]
+
+use std::env;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use katydid_cuda_sys::CUuuid;
+use katydid_wire::facts::Facts;
+use katydid_wire::note::Note;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Tells a driver which devices it has, in which order.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+/// The daemon's note of before. Not among the arguments, which others can read.
+const NOTE: &str = "KATYDID_WORKER_NOTE";
+/// How long the companion may take to come back.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a driver must be told to have its devices as in `wanted`, UUIDs in hexadecimal, a line each; none if it has.
+///
+/// # Errors
+///
+/// One of them is not there.
+pub(crate) fn order(facts: &Facts, wanted: &str) -> Result<Option<String>, String> {
+    let have: Vec<String> = facts.devices.iter().map(|device| CUuuid { bytes: device.uuid }.to_string()).collect();
+    let spelled = wanted.lines().map(|line| {
+        let found = have.iter().find(|uuid| uuid.replace('-', "") == line);
+        found.cloned().ok_or_else(|| format!("there is no GPU {line} here"))
+    });
+    let spelled = spelled.collect::<Result<Vec<String>, String>>()?;
+    if have.starts_with(&spelled) {
+        return Ok(None);
+    }
+    Ok(Some(spelled.iter().map(|uuid| format!("GPU-{uuid}")).collect::<Vec<String>>().join(",")))
+}
+
+/// Begins anew with these devices; returns only when it cannot.
+pub(crate) fn begin(devices: &str, note: &Note) -> io::Error {
+    // As a fresh worker finds them (`daemon/src/spawn.rs`).
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: no handler of ours is set.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let mut arguments = env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(arguments.next().unwrap_or_default()).args(arguments);
+    command.env(VISIBLE, devices).env(NOTE, String::from_utf8_lossy(&note.encode()).as_ref()).exec()
+}
+
+/// The note of before, in a worker that has begun anew.
+pub(crate) fn note() -> Option<Note> {
+    env::var(NOTE).ok().map(|note| Note::decode(note.as_bytes()))
+}
+
+/// Waits for the companion on the socket to the daemon; whether somebody came.
+pub(crate) fn is_visited(control: BorrowedFd<'_>) -> bool {
+    let patience = Timespec::try_from(PATIENCE).ok();
+    poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::facts::DeviceFacts;
+
+    use super::*;
+
+    #[test]
+    fn a_driver_is_told_another_order_only() {
+        let device = |byte: u8| DeviceFacts { uuid: [byte; 16], ..DeviceFacts::default() };
+        let facts = Facts { devices: vec![device(1), device(2), device(3)], ..Facts::default() };
+        let lines =
+            |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}").repeat(16)).collect::<Vec<_>>().join("\n");
+        assert_eq!(order(&facts, &lines(&[1, 2, 3])), Ok(None));
+        assert_eq!(order(&facts, ""), Ok(None));
+        let told = "GPU-02020202-0202-0202-0202-020202020202,GPU-01010101-0101-0101-0101-010101010101";
+        assert_eq!(order(&facts, &lines(&[2, 1])), Ok(Some(told.to_owned())));
+        assert!(order(&facts, &lines(&[1, 4])).is_err());
+    }
+}
