@@ -277,20 +277,22 @@ impl ProgramLink for ShmProgram {
     }
 
     fn begin_train(&self, place: Place, rules: Rules) -> Result<u64, LinkError> {
-        let thread = self.seats.number()?;
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(number) = self.queue.take(thread).limit.begin_train(place, rules) {
-                return Ok(number);
+        self.seats.send(|thread| {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                if let Some(number) = self.queue.take(thread).limit.begin_train(place, rules) {
+                    return Ok(number);
+                }
+                self.socket.get()?;
+                waiting = self.opened.wait(waiting).unwrap_or_else(PoisonError::into_inner);
             }
-            self.socket.get()?;
-            waiting = self.opened.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-        }
+        })
     }
 
     fn end_train(&self, number: u64) {
-        let was_awaited = self.queue.take(self.seats.number().unwrap_or(0)).limit.end_train(number);
-        if was_awaited {
+        let end = |thread| self.queue.take(thread).limit.end_train(number);
+        // Where all seats are taken, 0 is anybody's.
+        if self.seats.send(|thread| Ok(end(thread))).unwrap_or_else(|_| end(0)) {
             self.look_again();
         }
     }
