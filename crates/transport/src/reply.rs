@@ -2,7 +2,7 @@
 //! another word says that it sleeps.
 //!
 //! Each side writes its word before it looks at the other's, with a fence between. So one of them sees the other:
-//! [`loom_tests`] explores every interleaving.
+//! Its tests by loom explore every interleaving.
 
 /// Both words of a place, and who sleeps there.
 pub(crate) trait Words {
