@@ -1,8 +1,8 @@
 //! How a thread is told that its reply lies in its place: by a word that the worker writes last, and wakes the thread only if
 //! another word says that it sleeps.
 //!
-//! Each side writes its word before it looks at the other's, with a fence between. So one of them sees the other:
-//! Its tests by loom explore every interleaving.
+//! Each side writes its word before it looks at the other's, with a fence between. So one of them sees the other.
+//! Tests by loom explore every interleaving.
 
 /// Both words of a place, and who sleeps there.
 pub(crate) trait Words {
