@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Variant};
 use katydid_tests::opencl as programs;
-use katydid_tests::places::{DRIVER_VARIABLE, PACK_VARIABLE, Places};
+use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
@@ -355,8 +355,8 @@ fn katydid(places: &Places, arguments: &[&str], limit: Duration) -> Result<Outco
 
 /// One binary of tests, on the GPU; what it says lies in the report.
 fn tests_of_the_system(folder: &Path, report: &Path, name: &str, limit: Duration) -> Result<Outcome> {
-    let mut command = Command::new(folder.join("tests").join(name));
-    command.arg("--test-threads=2").env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, "auto");
+    let mut command = steps::tests(folder, name, "auto");
+    command.arg("--test-threads=2");
     // What failed is to be read in the report too.
     let file = report.join(format!("{name}.txt"));
     succeeds_noting(&mut command, limit, |outcome| {

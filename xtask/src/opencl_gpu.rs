@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Home, Job, Plan};
 use katydid_tests::opencl as programs;
-use katydid_tests::places::{DRIVER_VARIABLE, PACK_VARIABLE, Places};
+use katydid_tests::places::{DRIVER_VARIABLE, Places};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
 use crate::output::{line, step};
-use crate::{gpu, opencl_rates};
+use crate::{gpu, opencl_rates, steps};
 
 /// Limits of the steps. What works takes half of them.
 const TESTS_LIMIT: Duration = Duration::from_secs(90);
@@ -85,9 +85,7 @@ pub(crate) fn run(folder: &Path, report: &Path) -> Result<ExitCode> {
 
 /// One binary of tests; how each test went is said, and all of it lies in the report.
 fn tests(folder: &Path, report: &Path, name: &str, arguments: &[&str], limit: Duration) -> Result<()> {
-    let mut command = Command::new(folder.join("tests").join(name));
-    command.args(arguments).env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, driver());
-    let outcome = program::run(&mut command, limit);
+    let outcome = program::run(steps::tests(folder, name, &driver()).args(arguments), limit);
     // Also of a run that was cut off: what failed until then is told there.
     let said = match &outcome {
         Ok(outcome) => outcome.text() + &outcome.errors(),
@@ -95,8 +93,7 @@ fn tests(folder: &Path, report: &Path, name: &str, arguments: &[&str], limit: Du
     };
     fs::write(report.join(format!("{name}.txt")), said).context("cannot write")?;
     let outcome = outcome?;
-    let text = outcome.text();
-    text.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
+    steps::tell_verdicts(&outcome.text());
     ensure!(outcome.status.success(), "{}", outcome.ending());
     Ok(())
 }

@@ -103,7 +103,7 @@ fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) 
     fs::write(report.join(format!("{name}.out")), &said).context("cannot write to the report")?;
     fs::write(report.join(format!("{name}.err")), &complaints).context("cannot write to the report")?;
     if matches!(one.tool, Tool::Tests(_)) {
-        said.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
+        tell_verdicts(&said);
     }
     match outcome {
         Ok(outcome) if outcome.status.success() => Ok(()),
@@ -124,10 +124,18 @@ fn command(folder: &Path, report: &Path, one: &Step) -> Result<Command> {
             command.args(["gpu-test", "--run"]).arg(folder).env(OUT, own);
             command
         }
-        Tool::Tests(name) => {
-            let mut command = Command::new(folder.join("tests").join(name));
-            command.env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, "auto");
-            command
-        }
+        Tool::Tests(name) => tests(folder, name, "auto"),
     })
+}
+
+/// A binary of tests of a pack, on this driver, without its arguments.
+pub(crate) fn tests(folder: &Path, name: &str, driver: &str) -> Command {
+    let mut command = Command::new(folder.join("tests").join(name));
+    command.env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, driver);
+    command
+}
+
+/// Says what failed of what a binary of tests has said, and its last words.
+pub(crate) fn tell_verdicts(said: &str) {
+    said.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
 }
