@@ -35,7 +35,7 @@ const SOFT: &str = "soft";
 /// What to run, and where.
 #[derive(Debug, clap::Args)]
 #[command(
-    next_help_heading = "Options of `frameworks`; --only of `apps`, `checkpoint` and `figures` too, and of `programs` the last three"
+    next_help_heading = "Options of `frameworks`; --only of `apps`, `checkpoint`, `figures` and `opencl` too, and of `programs` the last three"
 )]
 pub(crate) struct Options {
     /// Items or whole families of them, such as torch.training,cupy; programs; steps. All unless given.

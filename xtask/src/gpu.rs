@@ -275,7 +275,7 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
         Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
         Some(Part::Figures) => steps::run(figures::PLAN, &folder, &report, &options.only),
         Some(Part::Programs) => crate::programs::run_packed(&folder, &report, options),
-        Some(Part::Opencl) => opencl_gpu::run(&folder, &report),
+        Some(Part::Opencl) => steps::run(opencl_gpu::PLAN, &folder, &report, &options.only),
         None => run_all(&folder, &report),
     }
 }
@@ -355,7 +355,7 @@ fn katydid(places: &Places, arguments: &[&str], limit: Duration) -> Result<Outco
 
 /// One binary of tests, on the GPU; what it says lies in the report.
 fn tests_of_the_system(folder: &Path, report: &Path, name: &str, limit: Duration) -> Result<Outcome> {
-    let mut command = steps::tests(folder, name, "auto");
+    let mut command = steps::tests(folder, name);
     command.arg("--test-threads=2");
     // What failed is to be read in the report too.
     let file = report.join(format!("{name}.txt"));

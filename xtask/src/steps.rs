@@ -4,6 +4,7 @@
 //! wanted, each has a limit of its own, and what it said is written before the next one begins. Steps never run at the
 //! same time, since they measure, or take the whole machine.
 
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -57,6 +58,8 @@ pub(crate) enum Tool {
     Ourselves,
     /// A binary of tests, by its name.
     Tests(&'static str),
+    /// A function of this program, with limits of its own. It is given the pack and the report.
+    Function(fn(&Path, &Path) -> Result<()>),
 }
 
 /// Does the steps of `plan` that are among `only`, all if that is empty, out of a pack; what each came to is a line of
@@ -85,13 +88,23 @@ pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> 
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Does a step for the `time`th time and writes what it said, also if it did not end in time.
+/// Does a step for the `time`th time.
 fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) -> Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left < LEAST {
         bail!("there was no time left for it");
     }
-    let mut command = command(folder, report, one)?;
+    let command = match one.tool {
+        Tool::Katydid => Command::new(Places::of_pack(folder).katydid()),
+        Tool::Ourselves => ourselves(folder, report, one)?,
+        Tool::Tests(name) => tests(folder, name),
+        Tool::Function(work) => return work(folder, report),
+    };
+    start(command, report, one, time, left)
+}
+
+/// Runs the command of a step and writes what it said, also if it did not end in time.
+fn start(mut command: Command, report: &Path, one: &Step, time: u32, left: Duration) -> Result<()> {
     command.args(one.arguments.split(' ').filter(|word| !word.is_empty()));
     let outcome = program::run(&mut command, Duration::from_secs(one.seconds).min(left));
     let (said, complaints) = match &outcome {
@@ -113,29 +126,28 @@ fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) 
     }
 }
 
-/// What does a step, without its arguments.
-fn command(folder: &Path, report: &Path, one: &Step) -> Result<Command> {
-    Ok(match one.tool {
-        Tool::Katydid => Command::new(Places::of_pack(folder).katydid()),
-        Tool::Ourselves => {
-            let own = report.join(one.name);
-            fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
-            let mut command = Command::new(folder.join("bin/xtask"));
-            command.args(["gpu-test", "--run"]).arg(folder).env(OUT, own);
-            command
-        }
-        Tool::Tests(name) => tests(folder, name, "auto"),
-    })
+/// This program, with a folder of its own in the report.
+fn ourselves(folder: &Path, report: &Path, one: &Step) -> Result<Command> {
+    let own = report.join(one.name);
+    fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
+    let mut command = Command::new(folder.join("bin/xtask"));
+    command.args(["gpu-test", "--run"]).arg(folder).env(OUT, own);
+    Ok(command)
 }
 
-/// A binary of tests of a pack, on this driver, without its arguments.
-pub(crate) fn tests(folder: &Path, name: &str, driver: &str) -> Command {
+/// A binary of tests of a pack, without its arguments.
+pub(crate) fn tests(folder: &Path, name: &str) -> Command {
     let mut command = Command::new(folder.join("tests").join(name));
-    command.env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, driver);
+    command.env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, driver());
     command
 }
 
+/// CUDA's, of the servers; `auto` unless the environment says otherwise, as where there is no GPU.
+pub(crate) fn driver() -> String {
+    env::var(DRIVER_VARIABLE).unwrap_or_else(|_| "auto".to_owned())
+}
+
 /// Says what failed of what a binary of tests has said, and its last words.
-pub(crate) fn tell_verdicts(said: &str) {
+fn tell_verdicts(said: &str) {
     said.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
 }
