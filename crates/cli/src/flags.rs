@@ -754,6 +754,9 @@ pub(crate) struct BenchBodyFlags {
     /// What takes seconds too: copies of a GiB, a million objects.
     #[arg(long)]
     pub(crate) heavy: bool,
+    /// Copies over TCP too that the program makes itself.
+    #[arg(long)]
+    pub(crate) by_hand: bool,
     /// Nothing but the first call.
     #[arg(long)]
     pub(crate) only_start: bool,

@@ -58,15 +58,18 @@ pub(super) struct Plan {
     idle: Duration,
     /// What takes seconds is measured too.
     pub(super) heavy: bool,
+    /// Copies over TCP by this program are measured too.
+    pub(super) by_hand: bool,
 }
 
 impl Plan {
     /// `quick` gives up a steady 99th percentile for a run of a second.
     fn new(flags: &BenchBodyFlags) -> Self {
-        let (idle, heavy) = (Duration::from_millis(if flags.quick { 300 } else { 1000 }), flags.heavy);
+        let idle = Duration::from_millis(if flags.quick { 300 } else { 1000 });
+        let (heavy, by_hand) = (flags.heavy, flags.by_hand);
         match flags.quick {
-            true => Self { repetitions: 300, large: 3, objects: 10_000, idle, heavy },
-            false => Self { repetitions: 3000, large: 12, objects: 1_000_000, idle, heavy },
+            true => Self { repetitions: 300, large: 3, objects: 10_000, idle, heavy, by_hand },
+            false => Self { repetitions: 3000, large: 12, objects: 1_000_000, idle, heavy, by_hand },
         }
     }
 }

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "calls into the driver library under measurement")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io;
 use std::ptr;
 
 use katydid_cuda_sys::CUresult;
@@ -33,6 +34,13 @@ impl CudaError {
     /// For what was not begun.
     pub(super) fn no_time() -> Self {
         Self::Missing("there was no time left for it".to_owned())
+    }
+}
+
+/// A figure that takes more than a driver may fail by the rest of it.
+impl From<io::Error> for CudaError {
+    fn from(error: io::Error) -> Self {
+        Self::Missing(error.to_string())
     }
 }
 

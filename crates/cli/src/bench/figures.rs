@@ -29,7 +29,7 @@ const MIB256: u64 = 256 << 20;
 const GIB: u64 = 1 << 30;
 
 /// All figures, in the order of the table. The parts of the measuring program note each by its key.
-pub(super) const FIGURES: [Figure; 62] = [
+pub(super) const FIGURES: [Figure; 63] = [
     figure("first_call", "process start to context, warm server"),
     figure("first_call_cold", "process start to context, no worker ready"),
     figure("stream_query", "round trip: cuStreamQuery, idle"),
@@ -92,6 +92,7 @@ pub(super) const FIGURES: [Figure; 62] = [
     copy("plain_64m_1", "plain TCP, 64 MiB over 1 connection", MIB64),
     copy("plain_64m_4", "plain TCP, 64 MiB over 4 connections", MIB64),
     copy("plain_64m_8", "plain TCP, 64 MiB over 8 connections", MIB64),
+    copy("by_hand_64m_8", "64 MiB of the device sent over 8 connections by hand", MIB64),
 ];
 
 /// One figure of one way, in nanoseconds.

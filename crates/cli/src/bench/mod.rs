@@ -228,6 +228,7 @@ fn measure_round(
         let mut command = prepared(setup);
         command.args(quick.then_some("--quick"));
         command.args((!quick && round == 1 && setup.way != Way::Unix).then_some("--heavy"));
+        command.args((setup.way == Way::Native).then_some("--by-hand"));
         comparison.add(setup.way, run(setup.way, command)?);
     }
     comparison.end_round();

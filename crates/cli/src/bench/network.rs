@@ -1,4 +1,4 @@
-//! A plain copy over TCP between two threads of this process, as iperf3 would make it: what the path itself can do.
+//! Copies over TCP between threads of this process: what the path itself can do.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -6,51 +6,85 @@ use std::thread;
 use std::time::Instant;
 
 /// Bytes of one copy, all connections together.
-const BYTES: usize = 64 << 20;
+pub(super) const BYTES: usize = 64 << 20;
 /// What is written at a time.
-const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 1 << 20;
 
-/// Nanoseconds of each of `repetitions` copies over so many connections of loopback. The first tenth, and at least one, is
-/// thrown away: TCP learns how much may be under way.
+/// Nanoseconds of each of `repetitions` plain copies over so many connections of loopback, as iperf3 would make them: the same
+/// bytes again and again.
 ///
 /// # Errors
 ///
 /// What the system refuses.
 pub(super) fn plain(connections: usize, repetitions: usize) -> io::Result<Vec<f64>> {
+    let piece = vec![1; PIECE];
+    let bytes = BYTES / connections;
+    let send = |stream: &mut TcpStream| {
+        (0..bytes).step_by(PIECE).try_for_each(|at| stream.write_all(&piece[..PIECE.min(bytes - at)]))
+    };
+    timed(connections, repetitions, |_, stream| answer(stream, send))
+}
+
+/// The same of copies whose every connection is served by `serve`, which is given its number. The first tenth, and at least
+/// one, is thrown away: TCP learns how much may be under way.
+///
+/// # Errors
+///
+/// What the system refuses, and what went wrong in `serve`.
+pub(super) fn timed<E: From<io::Error> + Send>(
+    connections: usize,
+    repetitions: usize,
+    serve: impl Fn(usize, &mut TcpStream) -> Result<(), E> + Sync,
+) -> Result<Vec<f64>, E> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut pairs = Vec::with_capacity(connections);
+    let (mut ours, mut theirs) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
     for _ in 0..connections {
-        let ours = TcpStream::connect(listener.local_addr()?)?;
-        pairs.push((ours, listener.accept()?.0));
+        ours.push(TcpStream::connect(listener.local_addr()?)?);
+        theirs.push(listener.accept()?.0);
     }
     thread::scope(|scope| {
-        let (mut ours, theirs): (Vec<TcpStream>, Vec<TcpStream>) = pairs.into_iter().unzip();
-        for stream in theirs {
-            scope.spawn(move || send(stream, BYTES / connections));
-        }
-        let mut memory = vec![0; BYTES];
-        let mut samples = Vec::with_capacity(repetitions);
-        let warm = (repetitions / 10).max(1);
-        for round in 0..warm + repetitions {
-            let start = Instant::now();
-            receive(&mut ours, &mut memory)?;
-            if round >= warm {
-                samples.push(start.elapsed().as_nanos() as f64);
-            }
-        }
-        Ok(samples)
+        let serve = &serve;
+        let served: Vec<_> =
+            (0..).zip(theirs).map(|(at, mut stream)| scope.spawn(move || serve(at, &mut stream))).collect();
+        let samples = received(ours, repetitions);
+        // Why nothing more came is known there.
+        served.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(died().into())))?;
+        Ok(samples?)
     })
 }
 
-/// Answers each byte with `bytes` of them, until the other end closes.
-fn send(mut stream: TcpStream, bytes: usize) -> io::Result<()> {
-    let piece = vec![1; PIECE];
+/// Answers each byte by `send`, until the other end closes.
+///
+/// # Errors
+///
+/// What the system refuses, and what went wrong in `send`.
+pub(super) fn answer<E: From<io::Error>>(
+    stream: &mut TcpStream,
+    mut send: impl FnMut(&mut TcpStream) -> Result<(), E>,
+) -> Result<(), E> {
     while stream.read(&mut [0])? == 1 {
-        for at in (0..bytes).step_by(PIECE) {
-            stream.write_all(&piece[..PIECE.min(bytes - at)])?;
-        }
+        send(stream)?;
     }
     Ok(())
+}
+
+/// Asks for so many copies, and closes.
+fn received(mut streams: Vec<TcpStream>, repetitions: usize) -> io::Result<Vec<f64>> {
+    let mut memory = vec![0; BYTES];
+    let mut samples = Vec::with_capacity(repetitions);
+    let warm = (repetitions / 10).max(1);
+    for round in 0..warm + repetitions {
+        let start = Instant::now();
+        receive(&mut streams, &mut memory)?;
+        if round >= warm {
+            samples.push(start.elapsed().as_nanos() as f64);
+        }
+    }
+    Ok(samples)
+}
+
+fn died() -> io::Error {
+    io::ErrorKind::Other.into()
 }
 
 /// Asks for all bytes, each connection's into its part of the memory.
@@ -63,7 +97,7 @@ fn receive(streams: &mut [TcpStream], memory: &mut [u8]) -> io::Result<()> {
             stream.read_exact(part)
         };
         let all: Vec<_> = parts.map(|part| scope.spawn(move || fetch(part))).collect();
-        all.into_iter().try_for_each(|thread| thread.join().unwrap_or(Err(io::ErrorKind::Other.into())))
+        all.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(died())))
     })
 }
 
@@ -76,5 +110,16 @@ mod tests {
         for connections in [1, 4] {
             assert_eq!(plain(connections, 2).unwrap().len(), 2);
         }
+    }
+
+    #[test]
+    fn what_went_wrong_in_a_sender_is_told() {
+        let failing = |at, stream: &mut TcpStream| {
+            answer(
+                stream,
+                |stream| if at == 1 { Err(io::Error::other("no bytes")) } else { stream.write_all(&[0; BYTES / 2]) },
+            )
+        };
+        assert_eq!(timed(2, 1, failing).unwrap_err().to_string(), "no bytes");
     }
 }

@@ -1,6 +1,7 @@
 //! What the measuring program does, part by part. Each part notes its figures under the keys of `figures::FIGURES`; one
 //! that fails costs its own figures and no others.
 
+mod by_hand;
 mod calls;
 mod copies;
 mod graphs;
@@ -30,6 +31,9 @@ pub(super) fn measure(body: &mut Body) {
     graphs::measure(body);
     modules::measure(body);
     threads::measure(body);
+    if body.plan.by_hand {
+        by_hand::measure(body);
+    }
     if body.plan.heavy {
         objects::measure(body);
         copies::measure_large(body);

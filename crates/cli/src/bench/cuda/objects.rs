@@ -95,12 +95,22 @@ impl Stream<'_> {
     pub(in crate::bench) fn begin_copy_out(&self, to: &Pinned<'_>, from: u64) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuMemcpyDtoHAsync_v2(to.start.cast::<c_void>(), from, to.bytes, self.handle))
     }
+
+    /// Records an event.
+    pub(in crate::bench) fn record(&self, event: &Event<'_>) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuEventRecord(event.handle, self.handle))
+    }
 }
 
 impl Event<'_> {
     /// Records it in the one stream.
     pub(in crate::bench) fn record(&self) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuEventRecord(self.handle, self.cuda.stream))
+    }
+
+    /// Waits for it.
+    pub(in crate::bench) fn wait(&self) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuEventSynchronize(self.handle))
     }
 }
 
