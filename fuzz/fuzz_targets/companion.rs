@@ -3,9 +3,13 @@
 #![no_main]
 
 use katydid_wire::companion::{FromWorker, ToWorker};
+use katydid_wire::sharing::Sharing;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
+    if let Ok(sharing) = Sharing::decode(bytes) {
+        assert_eq!(Sharing::decode(&sharing.encode()), Ok(sharing));
+    }
     // The length is made right, or most inputs would end there.
     let mut message = bytes.to_vec();
     if message.len() >= 8 {

@@ -40,6 +40,7 @@ use crate::members::{Member, MemberError};
 use crate::noted::{self, Noted};
 use crate::notes::Notes;
 use crate::proof;
+use crate::queues;
 use crate::shared::{self, Segment};
 use crate::stages::Stages;
 use crate::stop::{Programs, Stop, Workers, session_name};
@@ -91,6 +92,21 @@ pub enum CheckpointError {
         /// Its process.
         pid: u32,
     },
+    /// Memory or events that it shares.
+    #[error("{program} (process {pid}) {what}")]
+    Shared {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// What is shared with whom, and what helps.
+        what: &'static str,
+    },
+    /// What CRIU would not bring back.
+    #[error(
+        "descriptors are on their way through a socket of the job, and CRIU would lose them: try again in a moment"
+    )]
+    Descriptors,
     /// A program outside the tree.
     #[error(
         "process {pid} of the job is no descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
@@ -348,6 +364,7 @@ impl<'j> Attempt<'j, '_> {
         self.begin(&Step::Capture)?;
         let Some(dump) = self.criu.zip(dumper) else {
             self.capture(stop.apart().1)?;
+            stop.is_whole()?;
             let is_complete = self.job.members.arrivals() == arrivals;
             return Ok(is_complete.then_some(Dumped { processes: processes(self.root)?, criu: None, frozen: None }));
         };
@@ -360,6 +377,7 @@ impl<'j> Attempt<'j, '_> {
         }
         stop.detach(Questions::Write(self.writer))?;
         let mut dumped = self.captured_and_dumped(stop, dump)?;
+        stop.is_whole()?;
         if self.job.members.arrivals() != arrivals {
             return Ok(None);
         }
@@ -425,6 +443,10 @@ impl<'j> Attempt<'j, '_> {
         let noted = noted.map_err(|source| CheckpointError::System { doing: "read CRIU's list of files", source })?;
         let shared = self.shared(&after, &noted, &folder)?;
         frozen.names_are_gone();
+        let passing = queues::have_descriptors(&folder);
+        if passing.map_err(|source| CheckpointError::System { doing: "read what CRIU found in sockets", source })? {
+            return Err(CheckpointError::Descriptors);
+        }
         let part = part(criu, tree::seen_by_itself(self.root), Notes { shared, ..notes }, &noted)?;
         Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })
     }

@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use katydid_image::{CheckpointNumber, ChunkId, FileEntry, Reader, Sink, Source, Writer};
 use katydid_transport::{Address, ConnectError, Talk, TalkError, companion};
+use katydid_wire::codec::CodecError;
 use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, STATE_PIECE, Store, ToWorker};
 use katydid_wire::envelope::EnvelopeError;
 use katydid_wire::key::SessionKey;
+use katydid_wire::sharing::Sharing;
 
 use crate::incarnations::Incarnations;
 
@@ -222,16 +224,20 @@ impl Companion {
     /// # Errors
     ///
     /// What the worker says.
-    pub fn snapshot(&mut self, plan: Plan, writer: &Writer, progress: &Progress) -> Result<u64, CompanionError> {
+    pub fn snapshot(&mut self, plan: Plan, writer: &Writer, progress: &Progress) -> Result<Sharing, CompanionError> {
         let order = ToWorker::Snapshot {
             session: self.session.clone(),
             device_only: u32::from(plan.device_only),
             full: u32::from(plan.full),
         };
         match self.order(&order, None, SILENCE, Questions::Write(writer), Some(progress))? {
-            FromWorker::Captured { bytes, .. } => {
+            FromWorker::Captured { bytes, sharing, .. } => {
                 progress.total.store(bytes, Relaxed);
-                Ok(bytes)
+                let what = |error: CodecError| CompanionError::Breach {
+                    session: self.session.clone(),
+                    what: error.to_string(),
+                };
+                Sharing::decode(&sharing).map_err(what)
             }
             other => Err(self.unexpected(&other)),
         }

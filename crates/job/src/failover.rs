@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use katydid_image::{CheckpointNumber, Image, Reader, Which};
 use katydid_wire::job::ToProgram;
+use katydid_wire::sharing::LENDS;
 
 use crate::checkpoint::CheckpointError;
 use crate::companion::{Catalogue, Companion, Progress, Rebuild};
@@ -80,6 +81,11 @@ impl Inner {
     /// Gives the member a worker like the one it lost.
     fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), CheckpointError> {
         let reader = Image::open(&recovery.image)?.checkpoint(Which::Number(recovery.number))?;
+        let part = reader.manifest().sessions.iter().find(|part| part.name == session_name(member));
+        if part.is_some_and(|part| part.notes.contains_key(LENDS)) {
+            let what = "has lent memory or events to other programs, which go on with those of the lost worker";
+            return Err(CheckpointError::Shared { program: member.program.clone(), pid: member.pid, what });
+        }
         let how = if self.parked.has(member.id) { Return::Held } else { Return::Free };
         self.give_worker(member, &reader, how, &self.parked.devices(member.id))
     }

@@ -137,7 +137,7 @@ impl<'a> Travel<'a> {
         let begun = Instant::now();
         let questions = Questions::Write(writer);
         match attempt.stand_still(&mut stop, None, arrivals) {
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => stop.is_separate().map_err(|error| undo(&mut stop, None, questions, error))?,
             Ok(None) => return stop.go_on(questions).map(|()| None),
             Err(error) => return Err(undo(&mut stop, None, questions, error)),
         }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use crate::protobuf::{Fields, Value};
 
 /// The first magic number of both files, and the second of each, as they stand there.
-const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
+pub(crate) const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
 const FILES: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
 const REMAPS: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
 /// `file_entry.reg`.
@@ -78,7 +78,7 @@ pub(crate) fn read(folder: &Path) -> io::Result<Noted> {
     Ok(decode(&files, &remaps))
 }
 
-fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn bounded(path: &Path) -> io::Result<Vec<u8>> {
     if fs::metadata(path)?.len() > MOST {
         let text = format!("{} is longer than any that CRIU writes", path.display());
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));

@@ -64,7 +64,10 @@ impl Refusal {
 impl From<CheckpointError> for Refusal {
     /// What a worker refuses to keep is not supported; anything else is the system's.
     fn from(error: CheckpointError) -> Self {
-        let is_refused = matches!(error, CheckpointError::Companion(CompanionError::Refused { .. }));
+        let is_refused = matches!(
+            error,
+            CheckpointError::Companion(CompanionError::Refused { .. }) | CheckpointError::Shared { .. }
+        );
         Self::new(if is_refused { code::NOT_SUPPORTED } else { code::OPERATING_SYSTEM }, error)
     }
 }
@@ -374,6 +377,7 @@ fn written(attempt: &Attempt<'_, '_>, stop: &mut Stop<'_>) -> Result<Vec<Session
     stop.ready(attempt.plan(), attempt.writer)?;
     attempt.begin(&Step::Capture)?;
     attempt.capture(stop.apart().1)?;
+    stop.is_whole()?;
     attempt.write(stop, false)
 }
 

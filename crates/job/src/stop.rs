@@ -18,9 +18,11 @@ use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{FromProgram, ToProgram};
 use katydid_wire::key::SessionKey;
+use katydid_wire::sharing::Sharing;
 
 use crate::checkpoint::CheckpointError;
 use crate::companion::{Catalogue, Companion, CompanionError, Plan, Progress, Questions};
+use crate::loans;
 use crate::members::{Member, MemberError, Members, Standing};
 use crate::tree;
 
@@ -52,6 +54,8 @@ pub(crate) struct Side {
     pub(crate) progress: Arc<Progress>,
     /// Its process, as we see it, once that is known.
     pub(crate) process: Option<u32>,
+    /// What its session shares with others, once that is captured.
+    sharing: Sharing,
     reached: Reached,
 }
 
@@ -69,7 +73,7 @@ pub(crate) struct Programs<'s> {
 }
 
 /// The workers of a stop.
-pub(crate) struct Workers<'s>(Vec<(&'s mut Companion, &'s Progress)>);
+pub(crate) struct Workers<'s>(Vec<(&'s mut Companion, &'s Progress, &'s mut Sharing)>);
 
 impl Programs<'_> {
     /// Has all of them let go of their workers, which are detached.
@@ -97,8 +101,11 @@ impl Programs<'_> {
 impl Workers<'_> {
     /// Has all of them copy their state aside.
     pub(crate) fn capture(self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
-        let captured = in_parallel(self.0, |(companion, progress)| companion.snapshot(plan, writer, progress));
-        Ok(captured.into_iter().try_for_each(|bytes| bytes.map(drop))?)
+        let captured = in_parallel(self.0, |(companion, progress, sharing)| {
+            *sharing = companion.snapshot(plan, writer, progress)?;
+            Ok::<(), CompanionError>(())
+        });
+        Ok(captured.into_iter().collect::<Result<(), CompanionError>>()?)
     }
 }
 
@@ -133,8 +140,8 @@ impl<'a> Stop<'a> {
         let sides = in_parallel(list, |member| {
             let address = address(&member.address)?;
             let companion = Companion::connect(&address, member.key, &session_name(&member))?;
-            let (progress, process, reached) = (Arc::default(), None, Reached::Free);
-            Ok::<_, CheckpointError>(Side { member, companion, progress, process, reached })
+            let (progress, process, sharing, reached) = (Arc::default(), None, Sharing::default(), Reached::Free);
+            Ok::<_, CheckpointError>(Side { member, companion, progress, process, sharing, reached })
         });
         let sides = sides.into_iter().collect::<Result<Vec<Side>, CheckpointError>>()?;
         Ok(Self { members, sides })
@@ -182,9 +189,22 @@ impl<'a> Stop<'a> {
         let (programs, workers) = self
             .sides
             .iter_mut()
-            .map(|side| ((&mut side.member, &mut side.reached), (&mut side.companion, &*side.progress)))
+            .map(|side| {
+                let worker = (&mut side.companion, &*side.progress, &mut side.sharing);
+                ((&mut side.member, &mut side.reached), worker)
+            })
             .unzip();
         (Programs { members: self.members, list: programs }, Workers(workers))
+    }
+
+    /// After the capture: all that the programs share they share among each other.
+    pub(crate) fn is_whole(&self) -> Result<(), CheckpointError> {
+        loans::check(self.sides.iter().map(|side| (&side.member, &side.sharing)))
+    }
+
+    /// The same, and that is nothing: everybody may change workers by itself.
+    pub(crate) fn is_separate(&self) -> Result<(), CheckpointError> {
+        loans::check_alone(self.sides.iter().map(|side| (&side.member, &side.sharing)))
     }
 
     /// Lets everybody go on from wherever they are. The first failure is told; the others are tried all the same.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use katydid_image::{Session as SessionPart, Sink, Source};
 use katydid_transport::{Switch, WorkerLink};
+use katydid_wire::sharing::Sharing;
 
 use crate::control::{Control, RestError};
 use crate::progress::Progress;
@@ -105,6 +106,11 @@ pub trait Taken: Send {
 
     /// Of these, how many may differ from what the image has.
     fn changed(&self) -> u64;
+
+    /// What the session shares with others, which have to be kept along with it.
+    fn sharing(&self) -> Sharing {
+        Sharing::default()
+    }
 
     /// Brings everything to the image, once, while the program goes on.
     ///

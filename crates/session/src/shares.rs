@@ -1,8 +1,9 @@
 //! What the session lends to other programs of the server, and has borrowed from them.
 //!
-//! The lender of memory or of an event knows how many use it (`katydid_transport::share`), and so does the borrower: while
-//! either is the case a session cannot be kept, because the other side would go on with what is not this session's any more.
-//! What is lent and in nobody's use is part of an image: a restored session lends it under the same name.
+//! The lender of memory or of an event knows how many use it (`katydid_transport::share`), and the borrower what it uses: a
+//! session is kept together with all whom it shares something with, or not at all, because the other side would go on with
+//! what is not this session's any more. That is the supervisor's to see to (`katydid_wire::sharing`). A restored session lends
+//! under the same names as before, and its borrowers find there what they had.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -13,6 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 use katydid_transport::share::{Borrowed, DOOR, INCARNATION, Lease, Lender, Lent, NAME, SECRET};
+use katydid_wire::sharing::Sharing;
 
 use crate::ask::ask;
 
@@ -100,23 +102,22 @@ impl Shares {
         self.incarnations = numbers(incarnations);
     }
 
-    /// Opens the door of an image.
+    /// Lends behind the door of an image what was lent there.
     ///
     /// # Errors
     ///
     /// `OPERATING_SYSTEM`.
-    pub(crate) fn open_again(&mut self, door: [u8; DOOR]) -> Result<(), CUresult> {
-        let lender = Lender::open_again(door, self.incarnations.first().copied().unwrap_or(0));
+    pub(crate) fn open_again(&mut self, door: [u8; DOOR], all: Vec<(Loan, Vec<Lent>)>) -> Result<(), CUresult> {
+        self.lent = all.iter().map(|(loan, _)| (loan.subject, *loan)).collect();
+        let lent = all.into_iter().map(|(loan, pieces)| (loan.secret, pieces));
+        let lender = Lender::open_again(door, self.incarnations.first().copied().unwrap_or(0), lent);
         self.lender = Some(lender.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?);
         Ok(())
     }
 
-    /// Lends behind the door of an image what was lent there.
-    pub(crate) fn lend_again(&mut self, loan: Loan, pieces: Vec<Lent>) {
-        if let Some(lender) = &self.lender {
-            lender.lend_again(pieces, loan.secret);
-            self.lent.insert(loan.subject, loan);
-        }
+    /// Whether others may hold something.
+    pub(crate) fn lends(&self) -> bool {
+        !self.lent.is_empty()
     }
 
     /// For an image.
@@ -212,14 +213,26 @@ impl Shares {
         self.mapped.range(..end).next_back().is_some_and(|(start, (length, _))| start + length > address)
     }
 
-    /// Hands nothing over until [`Shares::go_on`]; what stands in the way of a checkpoint.
-    pub(crate) fn stand_still(&self) -> Option<&'static str> {
-        let lent = self.lender.as_ref().is_some_and(|lender| lender.stand_still() > 0);
-        match (self.blocks.is_empty() && self.mapped.is_empty(), self.events.is_empty()) {
-            (false, _) => Some("memory of another program is open"),
-            (_, false) => Some("an event of another program is open"),
-            _ => lent.then_some("another program has memory or an event of this one open"),
+    /// Hands nothing over until [`Shares::go_on`]; what is in use on either side.
+    pub(crate) fn stand_still(&self) -> Sharing {
+        let leases = self.blocks.values().chain(self.events.values());
+        let borrowed =
+            leases.chain(self.mapped.values().map(|(_, lease)| lease)).map(|lease| lease.borrowing).collect();
+        Sharing {
+            door: self.lender.as_ref().map(Lender::door),
+            held: self.lender.as_ref().map_or_else(Vec::new, Lender::stand_still),
+            borrowed,
         }
+    }
+
+    /// Whether a block is another program's.
+    pub(crate) fn has_block(&self, id: u32) -> bool {
+        self.blocks.contains_key(&id)
+    }
+
+    /// Whether an event is.
+    pub(crate) fn has_event(&self, id: u32) -> bool {
+        self.events.contains_key(&id)
     }
 
     /// Hands over again.
@@ -266,11 +279,11 @@ mod tests {
         assert_eq!(shares.borrow(&[3; NAME]).err(), Some(CUresult::ERROR_INVALID_HANDLE));
         let other = Shares::default();
         let borrowed = other.borrow(&name).unwrap();
-        assert!(borrowed.pieces.is_empty() && other.stand_still().is_none());
+        assert!(borrowed.pieces.is_empty() && !other.stand_still().is_some());
         let mut other = Shares::default();
         other.map(0x1000, 0x1000, borrowed.lease);
         assert!(other.stand_still().is_some() && other.overlaps(0x1800, 1) && !other.overlaps(0x2000, 1));
-        assert!(!other.unmap(0x1000, 1) && other.unmap(0x1000, 0x1000) && other.stand_still().is_none());
+        assert!(!other.unmap(0x1000, 1) && other.unmap(0x1000, 0x1000) && !other.stand_still().is_some());
     }
 
     #[test]
@@ -309,7 +322,7 @@ mod tests {
         assert!(borrower.stand_still().is_some() && lender.stand_still().is_some());
         lender.go_on();
         borrower.keep_events(|_| false);
-        assert!(borrower.stand_still().is_none());
+        assert!(!borrower.stand_still().is_some());
         lender.keep_events(|id| id != 4);
         assert_eq!(borrower.borrow(&name).err(), Some(CUresult::ERROR_INVALID_HANDLE));
     }

@@ -193,6 +193,11 @@ impl VirtualMemory {
         self.mapped.iter().map(|(address, size, id)| (address, size, *id))
     }
 
+    /// The block of the mapping that begins at an address.
+    pub(crate) fn block_at(&self, address: u64) -> Option<u32> {
+        self.mapped.iter().find(|(start, ..)| *start == address).map(|(.., id)| *id)
+    }
+
     /// Whether every byte of a range is mapped.
     pub(crate) fn is_mapped(&self, address: u64, size: u64) -> bool {
         size > 0 && self.mapped.covers(address, size)

@@ -10,7 +10,7 @@
 //!
 //! While a lender's session stands still, borrowers wait; where it goes on in another worker, they wait for that one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -19,6 +19,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use katydid_wire::sharing::{Borrowing, Held};
+pub use katydid_wire::sharing::{DOOR, SECRET};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
@@ -26,14 +29,10 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::fdpass;
 
-/// Bytes of a name.
+/// Bytes of a name: which lender, which incarnation of its job, and which of the things that it lends.
 pub const NAME: usize = DOOR + INCARNATION + SECRET;
-/// Of them, the first: which lender.
-pub const DOOR: usize = 8;
-/// The next: which incarnation of its job, as a little-endian number; 0 outside of jobs.
+/// Of them, those of the incarnation, a little-endian number; 0 outside of jobs.
 pub const INCARNATION: usize = 8;
-/// The last: which of the things that it lends.
-pub const SECRET: usize = 16;
 /// Pieces that one name may stand for.
 const MOST: u32 = 4096;
 /// In place of their number: the lender knows no such name.
@@ -53,8 +52,10 @@ pub type Lent = (OwnedFd, u64);
 #[derive(Debug, Default)]
 struct Books {
     items: HashMap<[u8; SECRET], Arc<Vec<Lent>>>,
-    /// Borrowers that hold something.
-    borrowers: usize,
+    /// Borrowers, each by a number of its own: what it holds, and its connection.
+    borrowers: HashMap<u64, ([u8; SECRET], UnixStream)>,
+    /// Borrowers so far.
+    came: u64,
     /// Nothing is handed over at this moment.
     stands_still: bool,
 }
@@ -71,13 +72,16 @@ impl State {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a secret stands for, once the lender does not stand still; from here on there is one borrower more.
-    fn take(&self, secret: [u8; SECRET]) -> Option<Arc<Vec<Lent>>> {
+    /// What a secret stands for, once the lender does not stand still; from here on there is one borrower more, whose number
+    /// comes with it.
+    fn take(&self, secret: [u8; SECRET], connection: UnixStream) -> Option<(u64, Arc<Vec<Lent>>)> {
         let books = self.goes_on.wait_while(self.books(), |books| books.stands_still);
         let mut books = books.unwrap_or_else(PoisonError::into_inner);
         let pieces = books.items.get(&secret).map(Arc::clone)?;
-        books.borrowers += 1;
-        Some(pieces)
+        books.came += 1;
+        let number = books.came;
+        books.borrowers.insert(number, (secret, connection));
+        Some((number, pieces))
     }
 }
 
@@ -104,15 +108,21 @@ impl Lender {
         Ok(lender)
     }
 
-    /// Opens the door of an earlier worker: at once, or as soon as that has left it.
+    /// Opens the door of an earlier worker: at once, or as soon as that has left it. Behind it is what that has lent, under
+    /// the same secrets.
     ///
     /// # Errors
     ///
     /// What the system says.
-    pub fn open_again(door: [u8; DOOR], incarnation: u64) -> io::Result<Self> {
+    pub fn open_again(
+        door: [u8; DOOR],
+        incarnation: u64,
+        lent: impl IntoIterator<Item = ([u8; SECRET], Vec<Lent>)>,
+    ) -> io::Result<Self> {
         let address = address(&door, &incarnation.to_le_bytes())?;
         let mut listener = unless_taken(UnixListener::bind_addr(&address))?;
         let lender = Self { door, incarnation, state: Arc::default() };
+        lender.state.books().items = lent.into_iter().map(|(secret, pieces)| (secret, Arc::new(pieces))).collect();
         let state = Arc::clone(&lender.state);
         let listen = move || {
             loop {
@@ -141,13 +151,8 @@ impl Lender {
     /// The system has no random bytes.
     pub fn lend(&self, pieces: Vec<Lent>) -> io::Result<[u8; SECRET]> {
         let secret = random()?;
-        self.lend_again(pieces, secret);
-        Ok(secret)
-    }
-
-    /// The same under a secret of an earlier worker.
-    pub fn lend_again(&self, pieces: Vec<Lent>, secret: [u8; SECRET]) {
         self.state.books().items.insert(secret, Arc::new(pieces));
+        Ok(secret)
     }
 
     /// The name to pass on of what is lent under a secret.
@@ -174,11 +179,17 @@ impl Lender {
         name.starts_with(&self.door) && name[DOOR..].starts_with(&self.incarnation.to_le_bytes())
     }
 
-    /// Hands nothing over until [`Lender::go_on`]; borrowers that hold something at this moment.
-    pub fn stand_still(&self) -> usize {
+    /// Hands nothing over until [`Lender::go_on`]; what others hold at this moment.
+    pub fn stand_still(&self) -> Vec<Held> {
         let mut books = self.state.books();
         books.stands_still = true;
-        books.borrowers
+        let mut holders = BTreeMap::<[u8; SECRET], u32>::new();
+        // The thread that attends to one which has hung up may not have noticed yet.
+        for (secret, _) in books.borrowers.values().filter(|(_, connection)| !is_over(connection)) {
+            *holders.entry(*secret).or_default() += 1;
+        }
+        let held = |(secret, holders)| Held { secret, holders, is_lent: books.items.contains_key(&secret) };
+        holders.into_iter().map(held).collect()
     }
 
     /// Hands over again.
@@ -200,6 +211,8 @@ pub struct Borrowed {
 /// Ends with the use of what was borrowed.
 #[derive(Debug)]
 pub struct Lease {
+    /// Whose and which.
+    pub borrowing: Borrowing,
     _connection: UnixStream,
 }
 
@@ -210,10 +223,10 @@ pub struct Lease {
 ///
 /// The lender is gone, has taken it back, or belongs to another user.
 pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
-    let (address, secret) = parts(name)?;
+    let (address, borrowing) = parts(name)?;
     let (since, mut limit) = (Instant::now(), if may_move { CLOSED } else { Duration::ZERO });
     loop {
-        let outcome = UnixStream::connect_addr(&address).and_then(|connection| borrow_over(connection, secret));
+        let outcome = UnixStream::connect_addr(&address).and_then(|connection| borrow_over(connection, borrowing));
         match outcome.as_ref().map_err(io::Error::kind) {
             // The worker has ended without an answer: its session may go on in another one.
             Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => limit = STANDSTILL,
@@ -227,10 +240,10 @@ pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
     }
 }
 
-fn borrow_over(mut connection: UnixStream, secret: &[u8]) -> io::Result<Borrowed> {
+fn borrow_over(mut connection: UnixStream, borrowing: Borrowing) -> io::Result<Borrowed> {
     check_user(connection.as_fd())?;
     connection.set_read_timeout(Some(STANDSTILL))?;
-    connection.write_all(secret)?;
+    connection.write_all(&borrowing.secret)?;
     let mut count = [0; 4];
     connection.read_exact(&mut count)?;
     connection.set_read_timeout(Some(PATIENCE))?;
@@ -246,7 +259,7 @@ fn borrow_over(mut connection: UnixStream, secret: &[u8]) -> io::Result<Borrowed
         piece.map(|piece| (piece, u64::from_le_bytes(size))).ok_or_else(|| ErrorKind::InvalidData.into())
     };
     let pieces = (0..count).map(one).collect::<io::Result<Vec<_>>>()?;
-    Ok(Borrowed { pieces, lease: Lease { _connection: connection } })
+    Ok(Borrowed { pieces, lease: Lease { borrowing, _connection: connection } })
 }
 
 fn random<const N: usize>() -> io::Result<[u8; N]> {
@@ -255,11 +268,14 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     if length == N { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Where a name leads, and the secret to show there.
-fn parts(name: &[u8; NAME]) -> io::Result<(SocketAddr, &[u8])> {
+/// Where a name leads, and what it names there.
+fn parts(name: &[u8; NAME]) -> io::Result<(SocketAddr, Borrowing)> {
+    let mut borrowing = Borrowing { door: [0; DOOR], secret: [0; SECRET] };
     let (door, rest) = name.split_at(DOOR);
     let (incarnation, secret) = rest.split_at(INCARNATION);
-    Ok((address(door, incarnation)?, secret))
+    borrowing.door.copy_from_slice(door);
+    borrowing.secret.copy_from_slice(secret);
+    Ok((address(door, incarnation)?, borrowing))
 }
 
 /// The address of a socket that lies in no folder.
@@ -282,6 +298,12 @@ fn check_user(peer: BorrowedFd<'_>) -> io::Result<()> {
     if same { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
+/// Whether the other end has hung up.
+fn is_over(connection: &UnixStream) -> bool {
+    let mut ends = [PollFd::new(connection, PollFlags::empty())];
+    poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 fn attend(listener: &UnixListener, state: &Arc<State>) {
     for connection in listener.incoming() {
         let Ok(connection) = connection else { continue };
@@ -298,9 +320,10 @@ fn serve(mut connection: &UnixStream, state: &State) -> io::Result<()> {
     connection.set_read_timeout(Some(PATIENCE))?;
     let mut secret = [0; SECRET];
     connection.read_exact(&mut secret)?;
-    let Some(pieces) = state.take(secret) else { return connection.write_all(&UNKNOWN.to_le_bytes()) };
+    let taken = state.take(secret, connection.try_clone()?);
+    let Some((number, pieces)) = taken else { return connection.write_all(&UNKNOWN.to_le_bytes()) };
     let outcome = hand_over(connection, &pieces);
-    state.books().borrowers -= 1;
+    state.books().borrowers.remove(&number);
     outcome
 }
 
@@ -348,13 +371,11 @@ mod tests {
         *name.last_chunk().unwrap()
     }
 
-    /// Waits until as many hold something; the count follows a closed connection at once, but not before it.
-    fn wait_for(lender: &Lender, count: usize) {
-        let begin = Instant::now();
-        while lender.state.books().borrowers != count {
-            assert!(begin.elapsed() < SOON, "{lender:?}");
-            thread::yield_now();
-        }
+    /// How many hold each secret.
+    fn held(lender: &Lender) -> Vec<([u8; SECRET], u32, bool)> {
+        let held = lender.stand_still();
+        lender.go_on();
+        held.into_iter().map(|held| (held.secret, held.holders, held.is_lent)).collect()
     }
 
     #[test]
@@ -362,11 +383,15 @@ mod tests {
         let lender = Lender::open(0).unwrap();
         let name = lender.name(&lender.lend(vec![file("first"), file("second one")]).unwrap());
         assert!(lender.is_own(&name));
-        let borrowed = borrow(&name, false).unwrap();
-        wait_for(&lender, 1);
+        let (borrowed, again) = (borrow(&name, false).unwrap(), borrow(&name, false).unwrap());
+        assert_eq!(borrowed.lease.borrowing, Borrowing { door: lender.door(), secret: secret_of(&name) });
+        assert_eq!(held(&lender), [(secret_of(&name), 2, true)]);
+        drop(again);
+        lender.end(&secret_of(&name));
+        assert_eq!(held(&lender), [(secret_of(&name), 1, false)]);
         assert_eq!(borrowed.pieces.iter().map(text_of).collect::<Vec<_>>(), ["first", "second one"]);
         drop(borrowed);
-        wait_for(&lender, 0);
+        assert_eq!(held(&lender), []);
     }
 
     #[test]
@@ -392,9 +417,8 @@ mod tests {
             name
         };
         let others = [2, 3].map(|number| {
-            let lender = Lender::open_again(first.door(), number).unwrap();
-            lender.lend_again(vec![file(&format!("restored {number}"))], secret_of(&name));
-            lender
+            let lent = [(secret_of(&name), vec![file(&format!("restored {number}"))])];
+            Lender::open_again(first.door(), number, lent).unwrap()
         });
         assert!(others.iter().all(|other| !other.is_own(&name)) && others[0].is_own(&in_incarnation(2)));
         let found = [2, 3].map(|number| borrowed_text(&in_incarnation(number)));
@@ -407,14 +431,13 @@ mod tests {
     fn who_borrows_while_the_lender_stands_still_waits() {
         let lender = Lender::open(0).unwrap();
         let name = lent(&lender, "text");
-        assert_eq!(lender.stand_still(), 0);
+        assert_eq!(lender.stand_still(), []);
         thread::scope(|scope| {
             let (came, comes) = std::sync::mpsc::channel();
             scope.spawn(move || came.send(borrowed_text(&name)).unwrap());
             // It cannot come, however long this waits.
             assert!(comes.recv_timeout(Duration::from_millis(50)).is_err());
-            lender.end(&secret_of(&name));
-            lender.lend_again(vec![file("later")], secret_of(&name));
+            lender.state.books().items.insert(secret_of(&name), Arc::new(vec![file("later")]));
             lender.go_on();
             assert_eq!(comes.recv_timeout(SOON).unwrap(), "later");
         });
@@ -426,8 +449,7 @@ mod tests {
         let lender = Lender { door: random().unwrap(), incarnation: 5, state: Arc::default() };
         let name = lender.name(&[7; SECRET]);
         let old = UnixListener::bind_addr(&parts(&name).unwrap().0).unwrap();
-        let new = Lender::open_again(lender.door, 5).unwrap();
-        new.lend_again(vec![file("moved")], [7; SECRET]);
+        let _new = Lender::open_again(lender.door, 5, [([7; SECRET], vec![file("moved")])]).unwrap();
         let borrower = thread::spawn(move || borrowed_text(&name));
         drop(old.accept().unwrap());
         drop(old);

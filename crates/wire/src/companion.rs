@@ -164,6 +164,8 @@ messages! {
         bytes: u64,
         /// Of these, how many may differ from the last checkpoint of this session.
         changed: u64,
+        /// What it shares with other sessions, which need not be in the same checkpoint ([`crate::sharing`]).
+        sharing: Vec<u8>,
     }
     /// How far the order at hand is.
     5 Progress {
@@ -285,7 +287,7 @@ mod tests {
             FromWorker::Paused { frames: 99 },
             FromWorker::Continued {},
             FromWorker::Detached {},
-            FromWorker::Captured { bytes: 1 << 35, changed: 1 << 21 },
+            FromWorker::Captured { bytes: 1 << 35, changed: 1 << 21, sharing: vec![1, 2] },
             FromWorker::Progress { done: 1, total: 2, written: 3 },
             FromWorker::Written { part: b"{}".into() },
             FromWorker::Restored { frames: 99 },

@@ -21,6 +21,7 @@ pub mod nvml;
 pub mod opencl;
 pub mod reference;
 pub mod resource;
+pub mod sharing;
 pub mod tensor_map;
 pub mod texture;
 

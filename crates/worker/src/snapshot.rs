@@ -139,8 +139,8 @@ impl Work {
         let taken = self.take(session, options, &output);
         let (taken, words) = match taken {
             Ok(taken) => {
-                let (bytes, changed) = (taken.bytes(), taken.changed());
-                (Some(taken), FromWorker::Captured { bytes, changed })
+                let (bytes, changed, sharing) = (taken.bytes(), taken.changed(), taken.sharing().encode());
+                (Some(taken), FromWorker::Captured { bytes, changed, sharing })
             }
             Err(text) => (None, FromWorker::Failed { text }),
         };

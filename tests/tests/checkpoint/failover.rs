@@ -107,14 +107,14 @@ fn replaced_by_another(stage: &Stage, pid: u64) -> Result<()> {
 }
 
 /// The worker of the session of a process.
-fn worker_of(stage: &Stage, pid: u64) -> Result<Option<u32>> {
+pub(crate) fn worker_of(stage: &Stage, pid: u64) -> Result<Option<u32>> {
     let sessions = stage.server.sessions()?;
     let session = sessions.iter().find(|session| session["pid"].as_u64() == Some(pid));
     Ok(session.and_then(|session| u32::try_from(session["worker_pid"].as_u64()?).ok()))
 }
 
 /// The process that holds itself at a point.
-fn holding(job: &Job<'_>) -> Option<u64> {
+pub(crate) fn holding(job: &Job<'_>) -> Option<u64> {
     let view = job.view()?;
     let member = view["members"].as_array()?.iter().find(|member| holds_itself(member))?;
     member["pid"].as_u64()

@@ -1,11 +1,18 @@
-//! What programs were given of each other's memory before a checkpoint and open after it: by those that were restored together,
-//! and by no others, though there are several restores of one image, and the first run, at once.
+//! What programs were given of each other's memory before a checkpoint and open after it, or have open at the checkpoint: it leads
+//! those to each other that were restored together, and no others, though there are several restores of one image, and the
+//! first run, at once. Whoever shares something is kept with all the others, or not at all.
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::Places;
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program;
+use katydid_tests::server::Server;
+use katydid_tests::watch::kill;
+use katydid_tests::way::Way;
 
+use crate::failover::{holding, worker_of};
+use crate::processes::is_answer;
 use crate::scenarios::Scenario;
 use crate::stage::{LIMIT, Stage, continues, kept_of, said};
 
@@ -13,9 +20,17 @@ use crate::stage::{LIMIT, Stage, continues, kept_of, said};
 const PROGRAM: (&str, Variant) = ("kept_lent", Variant::Plain);
 const POINTS: [u64; 2] = [60, 80];
 
-const ON_SOME_WAYS: [(&str, Scenario, &str); 2] = [
+/// Three programs that have everything of each other open, at their frame number 90 too.
+const OPEN: (&str, Variant) = ("kept_shared", Variant::Plain);
+const POINT: u64 = 90;
+
+const ON_SOME_WAYS: [(&str, Scenario, &str); 6] = [
     ("what_is_lent_is_opened_by_those_who_were_restored_with_it", family, "shm"),
     ("what_is_lent_is_opened_by_those_who_were_restored_with_it", family, "tcp"),
+    ("what_is_open_is_so_again_in_each_restore", several, "shm"),
+    ("what_is_open_is_so_again_in_each_restore", several, "tcp"),
+    ("whoever_shares_does_not_move_alone", together, "unix"),
+    ("a_lender_whose_worker_dies_is_not_rebuilt", lender_lost, "shm"),
 ];
 
 /// The trials' names and ways.
@@ -51,4 +66,71 @@ fn whole(job: Job<'_>, kept: &str) -> Result<()> {
     let outcome = job.finish(LIMIT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "the first run: {}", said(&outcome));
     Ok(())
+}
+
+/// Two restores of one image at once, while the first run stands at the point of the checkpoint; then it goes to its end.
+fn several(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, OPEN.0)?);
+    let mut first = stage.start("open", OPEN, &[], &[POINT])?;
+    ensure!(first.holds_itself()?, "the job ended before its point");
+    let begun = first.output_so_far()?.len();
+    stage.checkpoint(&first, "image", &["--leave-running"])?;
+    let restores = ["open-2", "open-3"].map(|name| stage.restore(name, "image", &[]));
+    for restored in restores {
+        continues(&kept, (begun, begun), &restored?.finish(LIMIT)?).context("beside the first run")?;
+    }
+    let_go(&stage, &mut first)?;
+    whole(first, &kept)?;
+    stage.is_clean()
+}
+
+/// Each process holds itself at that number of its own frames, and is let go by a checkpoint.
+fn let_go(stage: &Stage, job: &mut Job<'_>) -> Result<()> {
+    while job.holds_itself()? {
+        stage.checkpoint(job, "later", &["--leave-running"])?;
+    }
+    Ok(())
+}
+
+/// Neither by `katydid migrate` nor by `cuCheckpointProcess*`; the job goes on as if nobody had asked.
+fn together(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, OPEN.0)?);
+    let other = Server::start(places, &driver_under_test(), &[])?;
+    let mut job = stage.start("open", OPEN, &[], &[POINT])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let outcome = program::run(&mut job.migrate_command(&other.unix(), &[]), LIMIT)?;
+    let is_refused = !outcome.status.success() && outcome.errors().contains("which cannot be moved");
+    ensure!(is_refused, "{}", said(&outcome));
+    taken_aside(&stage, &job)?;
+    let_go(&stage, &mut job)?;
+    whole(job, &kept)?;
+    other.workers_of(0)?;
+    stage.is_clean()
+}
+
+/// Has another process lock the job's program, take it aside, which is not supported (801), and let it go.
+fn taken_aside(stage: &Stage, job: &Job<'_>) -> Result<()> {
+    let places = &stage.places;
+    let process = job.view().context("the job has no view")?["program"].to_string();
+    for (what, answer) in [("lock", (0, 1)), ("checkpoint", (801, 1)), ("unlock", (0, 0))] {
+        let way = Way::Direct { name: "asker", folder: Some(places.shim()) };
+        let mut asker = way.command(places, &places.program("process_checkpoint", Variant::Plain));
+        is_answer(&program::run(asker.args(["ask", &process, what]), LIMIT)?, what, answer)?;
+    }
+    Ok(())
+}
+
+/// Others have its memory open, which another worker's would not be.
+fn lender_lost(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("open", OPEN, &[], &[POINT, POINT])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    ensure!(job.holds_itself()?, "the job did not come to its point again");
+    let holder = holding(&job).context("nobody holds itself")?;
+    kill(worker_of(&stage, holder)?.context("it has no worker")?);
+    let outcome = job.finish(LIMIT)?;
+    let reason = "has lent memory or events to other programs";
+    ensure!(!outcome.status.success() && outcome.errors().contains(reason), "{}", said(&outcome));
+    stage.is_clean()
 }

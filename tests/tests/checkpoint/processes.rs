@@ -176,7 +176,7 @@ fn uuid(number: u8) -> String {
 }
 
 /// A process that was unlocked may have ended by the time it is asked for its state.
-fn is_answer(outcome: &Outcome, what: &str, wanted: (u32, u32)) -> Result<()> {
+pub(crate) fn is_answer(outcome: &Outcome, what: &str, wanted: (u32, u32)) -> Result<()> {
     let text = format!("{what} {}, state 0 {}\n", wanted.0, wanted.1);
     let is_free = what == "unlock" && outcome.text().starts_with("unlock 0,") && wanted.0 == 0;
     ensure!(is_free || outcome.text() == text, "wanted {text}got {}", said(outcome));

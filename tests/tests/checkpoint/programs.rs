@@ -24,7 +24,7 @@ const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 13] = [
+const REFUSALS: [(&str, &[&str]); 12] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -34,10 +34,10 @@ const REFUSALS: [(&str, &[&str]); 13] = [
     ("context_events", &["waits for a value that nobody writes"]),
     // One process of it locks the other, whose stream waits at times.
     ("process_checkpoint", &["was locked by cuCheckpointProcessLock", "waits for a value that nobody writes"]),
-    // Processes of these have memory and events of each other open, at times.
-    ("kept_lent", &["what programs share cannot be saved"]),
-    ("shared_memory", &["what programs share cannot be saved"]),
-    ("torch.processes", &["what programs share cannot be saved"]),
+    // Its processes send each other descriptors.
+    ("kept_shared", &["descriptors are on their way"]),
+    // One process of it has a block open, at times, that the other one has released.
+    ("shared_memory", &["that another program still has open"]),
     // Memory of its arrays is mapped by itself.
     ("sparse_arrays", &["its memory is mapped piece by piece", "it is a pool of tiles"]),
     // It maps memory of the host by itself.

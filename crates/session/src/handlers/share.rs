@@ -68,15 +68,14 @@ impl Session {
     /// What the driver says to a piece, or the system.
     pub(crate) fn lend_again(&mut self, loans: Loans) -> Result<(), Fault> {
         let Some(door) = loans.door else { return Ok(()) };
-        self.shares.open_again(door)?;
+        let mut all = Vec::with_capacity(loans.loans.len());
         for loan in loans.loans {
             if let Subject::Event(event) = loan.subject {
                 self.enter_context(self.tables.events.context(event)?)?;
             }
-            let pieces = self.pieces_of(loan.subject, loan.length)?;
-            self.shares.lend_again(loan, pieces);
+            all.push((loan, self.pieces_of(loan.subject, loan.length)?));
         }
-        Ok(())
+        Ok(self.shares.open_again(door, all)?)
     }
 
     /// What a borrower gets.

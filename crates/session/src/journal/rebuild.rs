@@ -5,7 +5,7 @@
 //! restore by name: device memory may hold pointers to it.
 //!
 //! There are two passes. The first needs nothing of the program, so that it can run while the program is being put back;
-//! the second registers its memory, and makes what may name that.
+//! the second borrows what other sessions of the job lend, registers the program's memory, and makes what may name either.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -26,6 +26,7 @@ use crate::ask::ask;
 use crate::dispatch::{dispatch, is_end, is_kept};
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
+use crate::shares::Loans;
 
 /// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -122,11 +123,19 @@ pub(crate) struct Replay {
     pub(super) numbers: Numbers,
     /// What waits for the program.
     second: Vec<Record>,
+    /// What waits for the contents.
+    loans: Loans,
 }
 
 impl Default for Replay {
     fn default() -> Self {
-        Self { is_on: false, outcome: CUresult::SUCCESS, numbers: Numbers::default(), second: Vec::new() }
+        Self {
+            is_on: false,
+            outcome: CUresult::SUCCESS,
+            numbers: Numbers::default(),
+            second: Vec::new(),
+            loans: Loans::default(),
+        }
     }
 }
 
@@ -150,8 +159,7 @@ impl Session {
         self.tables.resume(pending.known);
         self.replay_all(&first, images)?;
         self.restore_times(times).map_err(RebuildError::from_fault)?;
-        self.lend_again(loans).map_err(RebuildError::from_loan)?;
-        self.replay.second = second;
+        (self.replay.loans, self.replay.second) = (loans, second);
         self.facts = opening.facts;
         self.frames = pending.frames;
         self.shared.resume(pending.deferred, pending.calls, &pending.stdout, &pending.stderr);
@@ -162,7 +170,19 @@ impl Session {
         Ok(())
     }
 
-    /// Rebuilds the rest, once the program's pinned memory is there.
+    /// Opens the session's door to borrowers, once the contents are there: a worker that is given up before, because its
+    /// driver chose other addresses, must lend nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RebuildError`].
+    pub fn open_door(&mut self) -> Result<(), RebuildError> {
+        let loans = std::mem::take(&mut self.replay.loans);
+        self.lend_again(loans).map_err(RebuildError::from_loan)
+    }
+
+    /// Rebuilds the rest, once the program's pinned memory is there, and the doors are open of those with whom it shares
+    /// something.
     ///
     /// # Errors
     ///

@@ -18,6 +18,7 @@ use katydid_wire::message::{
     kdTextureReferenceSet, message_name,
 };
 use katydid_wire::reference::{ReferenceArguments, given};
+use katydid_wire::sharing::Sharing;
 use katydid_wire::texture::TextureArguments;
 
 use super::state::{Opening, Pending, State};
@@ -51,12 +52,6 @@ pub enum JournalError {
         /// Wire id.
         event: u32,
     },
-    /// Memory or an event is shared with another program, which would go on with what is not this session's any more.
-    #[error("{what}: what programs share cannot be saved; close it on both sides first")]
-    Shared {
-        /// What is shared.
-        what: &'static str,
-    },
     /// The driver does not answer what must be known.
     #[error("the driver answers {code} when asked about {what}")]
     Driver {
@@ -68,12 +63,14 @@ pub enum JournalError {
 }
 
 /// The state of a session, and the images that it names by number.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Saved {
     /// For [`Session::rebuild`].
     pub state: Vec<u8>,
     /// Images of modules and libraries, each once.
     pub images: Vec<Arc<OwnedImage>>,
+    /// With whom it has to be saved.
+    pub sharing: Sharing,
 }
 
 /// Gathers records.
@@ -192,9 +189,7 @@ impl Session {
             return Err(JournalError::Off);
         }
         self.check_contexts()?;
-        if let Some(what) = self.shares.stand_still() {
-            return Err(JournalError::Shared { what });
-        }
+        let sharing = self.shares.stand_still();
         let mut all = Gathered::default();
         for kind in Kind::ALL {
             for (id, entry) in self.journal.of(kind) {
@@ -224,7 +219,7 @@ impl Session {
         let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
         let loans = self.shares.loans();
         let state = State { opening: self.opening(), pending: self.pending(), first, second, times, loans };
-        Ok(Saved { state: state.encode(), images: all.images })
+        Ok(Saved { state: state.encode(), images: all.images, sharing })
     }
 
     /// A context in error has lost what it held.
@@ -310,8 +305,8 @@ impl Session {
         Ok(())
     }
 
-    /// Divides records into what needs no program and what waits for its memory; each in order. Textures and surfaces
-    /// come last, by their numbers: a driver counts.
+    /// Divides records into what needs no program and what waits for its memory, or for memory and events of others; each in
+    /// order, what is borrowed before what may name it. Textures and surfaces come last, by their numbers: a driver counts.
     fn in_order(&self, mut records: Vec<(Kind, Record)>) -> (Vec<Record>, Vec<Record>) {
         let is_counted = |kind| matches!(kind, Kind::Texture | Kind::Surface);
         records.sort_by_key(|(kind, record)| match is_counted(*kind) {
@@ -323,16 +318,39 @@ impl Session {
             let message = kdHostRegister::decode(&record.payload).ok().filter(|_| kind == Kind::Pinned);
             message.is_some_and(|message| self.host.as_ref().is_none_or(|host| !host.is_private(message.address)))
         };
-        let has_programs = records.iter().any(|(kind, record)| is_programs(*kind, record));
+        let (borrowed, records): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|(kind, record)| self.is_borrowed(*kind, record));
+        let may_name = !borrowed.is_empty() || records.iter().any(|(kind, record)| is_programs(*kind, record));
         let waits = |kind: Kind, record: &Record| match kind {
             Kind::Pinned => is_programs(kind, record),
-            Kind::Exec | Kind::Texture | Kind::Surface | Kind::Reference => has_programs,
-            Kind::Condition => has_programs && message_name(record.opcode) == Some("kdGraphForget"),
+            Kind::Exec | Kind::Texture | Kind::Surface | Kind::Reference => may_name,
+            Kind::Condition => may_name && message_name(record.opcode) == Some("kdGraphForget"),
             _ => false,
         };
         let (second, first): (Vec<_>, Vec<_>) = records.into_iter().partition(|(kind, record)| waits(*kind, record));
-        let plain = |list: Vec<(Kind, Record)>| list.into_iter().map(|(_, record)| record).collect();
-        (plain(first), plain(second))
+        let plain = |list: Vec<(Kind, Record)>| list.into_iter().map(|(_, record)| record);
+        (plain(first).collect(), plain(borrowed).chain(plain(second)).collect())
+    }
+
+    /// Whether a frame is about memory or an event of another program's.
+    fn is_borrowed(&self, kind: Kind, record: &Record) -> bool {
+        let id = record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id));
+        match (kind, record.opcode) {
+            (Kind::Foreign, _) => true,
+            (Kind::Block, _) => self.shares.has_block(id),
+            (Kind::Event, _) => self.shares.has_event(id),
+            (Kind::Mapping, kdMemoryMap::OPCODE) => {
+                let message = kdMemoryMap::decode(&record.payload).ok();
+                message.is_some_and(|message| self.shares.has_block(message.memory))
+            }
+            // What may be done with it.
+            (Kind::Mapping, _) => {
+                let address = record.payload.first_chunk().map_or(0, |address| u64::from_le_bytes(*address));
+                let block = self.virtual_memory.block_at(address);
+                block.is_some_and(|block| self.shares.has_block(block))
+            }
+            _ => false,
+        }
     }
 
     fn opening(&self) -> Opening {

@@ -162,7 +162,8 @@ impl Ahead {
         }
         let mappings: BTreeMap<u32, u64> =
             session.virtual_memory.mappings().map(|(address, _, block)| (block, address)).collect();
-        for (id, handle, size) in session.virtual_memory.blocks() {
+        let blocks = session.virtual_memory.blocks();
+        for (id, handle, size) in blocks.into_iter().filter(|(id, ..)| !session.shares.has_block(*id)) {
             self.map(Retained::of(&driver, handle, mappings.get(&id).copied()), size);
         }
     }

@@ -154,7 +154,8 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Blocks are read where they are mapped as a whole, else through a mapping of our own.
+    /// Blocks are read where they are mapped as a whole, else through a mapping of our own. Those of other programs are theirs
+    /// to keep.
     fn blocks(&mut self, session: &Session) -> Result<(), SnapshotError> {
         if let Some(block) = session.virtual_memory.any_of(Memory::Host) {
             return Err(SnapshotError::HostBlock { block });
@@ -164,7 +165,8 @@ impl Finder<'_> {
         }
         let driver = Arc::clone(&self.driver);
         let mappings: Vec<_> = session.virtual_memory.mappings().collect();
-        for (id, handle, size) in session.virtual_memory.blocks() {
+        let blocks = session.virtual_memory.blocks();
+        for (id, handle, size) in blocks.into_iter().filter(|(id, ..)| !session.shares.has_block(*id)) {
             let mapped = mappings.iter().filter(|(.., block)| *block == id);
             let own = Retained::of(&driver, handle, mapped.clone().next().map(|(address, ..)| *address))?;
             let device = own.device()?;

@@ -16,6 +16,7 @@ use katydid_image::{Arena, ChunkId, Device, Region, Session as SessionPart, Sink
 use katydid_keep::{CaptureOptions, Failure, Progress};
 use katydid_wire::facts::DeviceFacts;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
+use katydid_wire::sharing::{LENDS, Sharing};
 
 use super::area::CHUNK;
 use super::capture::Captured;
@@ -63,7 +64,8 @@ impl Session {
     fn part(&self, name: &str) -> SessionPart {
         let devices = self.facts.devices.iter().zip(0..).map(|(facts, index)| device(facts, index)).collect();
         let arenas = self.device.map().arenas().iter().map(arena).collect();
-        let notes = BTreeMap::from([(FRAMES.to_owned(), self.frames.into())]);
+        let mut notes = BTreeMap::from([(FRAMES.to_owned(), self.frames.into())]);
+        notes.extend(self.shares.lends().then(|| (LENDS.to_owned(), true.into())));
         let driver_version = u32::try_from(self.facts.driver_version).unwrap_or(0);
         let name = name.to_owned();
         SessionPart { name, driver_version, protocol: PROTOCOL, devices, arenas, notes, ..SessionPart::default() }
@@ -93,7 +95,8 @@ impl Session {
             let reason = "the number of frames is missing".to_owned();
             SnapshotError::Damaged { what: "the session", reason }
         })?;
-        self.put_back(Share::Device, (&part.regions, &part.states), source, progress)
+        self.put_back(Share::Device, (&part.regions, &part.states), source, progress)?;
+        Ok(self.open_door()?)
     }
 
     /// The rest, once the program's host memory is there.
@@ -196,6 +199,10 @@ impl katydid_keep::Taken for Taken {
 
     fn changed(&self) -> u64 {
         self.captured.changed()
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.saved.sharing.clone()
     }
 
     fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, Failure> {

@@ -258,9 +258,9 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
     let at = saved.state.windows(8).position(|bytes| bytes == b"kdModule").unwrap();
     let mut renamed = saved.state.clone();
     renamed[at] = b'x';
-    let refused = try_rebuild(&Saved { state: renamed, images: Vec::new() }).err().unwrap();
+    let refused = try_rebuild(&Saved { state: renamed, ..Saved::default() }).err().unwrap();
     assert!(matches!(refused, RebuildError::State(StateError::UnknownMessage { .. })), "{refused}");
-    let missing = try_rebuild(&Saved { state: saved.state, images: Vec::new() }).err().unwrap();
+    let missing = try_rebuild(&Saved { state: saved.state, ..Saved::default() }).err().unwrap();
     assert!(matches!(missing, RebuildError::Image { number: 0 }), "{missing}");
 }
 
@@ -269,7 +269,7 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
 fn no_change_of_a_state_makes_a_replay_panic() {
     let saved = rich();
     for length in 0..saved.state.len() {
-        let cut = Saved { state: saved.state[..length].to_vec(), images: saved.images.clone() };
+        let cut = Saved { state: saved.state[..length].to_vec(), images: saved.images.clone(), ..Saved::default() };
         assert!(try_rebuild(&cut).is_err(), "{length}");
     }
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -285,7 +285,7 @@ fn no_change_of_a_state_makes_a_replay_panic() {
             let at = random() as usize % changed.len();
             changed[at] = if random() % 2 == 0 { random() as u8 } else { changed[at] ^ 1 << (random() % 8) };
         }
-        let _ = try_rebuild(&Saved { state: changed, images: saved.images.clone() });
+        let _ = try_rebuild(&Saved { state: changed, images: saved.images.clone(), ..Saved::default() });
     }
     calls();
 }

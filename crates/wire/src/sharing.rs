@@ -1,0 +1,108 @@
+//! What a session shares with others of its server at a moment: by that a supervisor knows whether a checkpoint has both
+//! sides of everything.
+
+use crate::codec::{CodecError, Field as _, Reader};
+
+/// Bytes by which a lender is known.
+pub const DOOR: usize = 8;
+/// Bytes by which a thing is known that it lends.
+pub const SECRET: usize = 16;
+/// Note of a session in an image that had lent something.
+pub const LENDS: &str = "lends";
+
+/// Both directions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sharing {
+    /// The session's own; none as long as it has lent nothing.
+    pub door: Option<[u8; DOOR]>,
+    /// What others hold of its.
+    pub held: Vec<Held>,
+    /// What it holds of others.
+    pub borrowed: Vec<Borrowing>,
+}
+
+/// Memory or an event of a session's that others hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Which.
+    pub secret: [u8; SECRET],
+    /// How many do; one that holds it twice counts twice.
+    pub holders: u32,
+    /// The session has it still, and lends it.
+    pub is_lent: bool,
+}
+
+/// Memory or an event of another session's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Borrowing {
+    /// Whose.
+    pub door: [u8; DOOR],
+    /// Which.
+    pub secret: [u8; SECRET],
+}
+
+impl Sharing {
+    /// Whether anything of either side is in use.
+    pub fn is_some(&self) -> bool {
+        !self.held.is_empty() || !self.borrowed.is_empty()
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.door.map_or_else(Vec::new, Vec::from).put(&mut out);
+        (self.held.len() as u32).put(&mut out);
+        for held in &self.held {
+            held.secret.to_vec().put(&mut out);
+            held.holders.put(&mut out);
+            u8::from(held.is_lent).put(&mut out);
+        }
+        (self.borrowed.len() as u32).put(&mut out);
+        for it in &self.borrowed {
+            it.door.to_vec().put(&mut out);
+            it.secret.to_vec().put(&mut out);
+        }
+        out
+    }
+
+    /// Out of bytes.
+    ///
+    /// # Errors
+    ///
+    /// They are cut, or more than that.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new("what a session shares", bytes);
+        let mut it = Self { door: exactly(reader.take()?), ..Self::default() };
+        for _ in 0..reader.take::<u32>()? {
+            let secret = exactly(reader.take()?).unwrap_or_default();
+            it.held.push(Held { secret, holders: reader.take()?, is_lent: reader.take::<u8>()? != 0 });
+        }
+        for _ in 0..reader.take::<u32>()? {
+            let door = exactly(reader.take()?).unwrap_or_default();
+            it.borrowed.push(Borrowing { door, secret: exactly(reader.take()?).unwrap_or_default() });
+        }
+        reader.finish(it)
+    }
+}
+
+/// None of another length: there is no such door.
+fn exactly<const N: usize>(bytes: Vec<u8>) -> Option<[u8; N]> {
+    bytes.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_directions_survive_the_way_and_damage_is_noticed() {
+        let held = vec![Held { secret: [1; SECRET], holders: 3, is_lent: true }];
+        let all =
+            Sharing { door: Some([7; DOOR]), held, borrowed: vec![Borrowing { door: [2; DOOR], secret: [3; SECRET] }] };
+        for sharing in [all, Sharing::default()] {
+            let bytes = sharing.encode();
+            assert_eq!(Sharing::decode(&bytes), Ok(sharing));
+            assert!(Sharing::decode(&bytes[1..]).is_err() && Sharing::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
+    }
+}

@@ -1,0 +1,244 @@
+// Three programs that have memory, a block, an allocation of a pool and an event of each other open over all steps: the first one has those of both
+// others, and they have its. In each step each writes where another one reads, in an order that only the events give.
+#include <cuda.h>
+
+#include <vector>
+
+#include "first_device.h"
+#include "steps.h"
+#include "two_programs.h"
+
+constexpr size_t WORDS = 1 << 14, BYTES = 4 * WORDS, BLOCK = 8 << 20;
+constexpr unsigned OTHERS = 2, THREADS = 256;
+
+static CUdevice device;
+static CUfunction add;
+static CUstream stream;
+
+// What the other side is told; the descriptors come after it.
+struct Told {
+    bool has_handles, has_pools;
+    CUipcMemHandle memory;
+    CUipcEventHandle event;
+    CUmemPoolPtrExportData pooled;
+};
+
+// Memory of one program, as it sees it, or another one.
+struct View {
+    CUdeviceptr memory, block, pooled;
+    CUevent event;
+};
+
+// What a program lends, and the same of another.
+struct Lent {
+    View own = {};
+    Told told = {};
+    CUmemGenericAllocationHandle block;
+    CUmemoryPool pool;
+    int of_block = -1, of_pool = -1;
+};
+
+struct Borrowed {
+    View theirs = {};
+    Told told = {};
+    CUmemoryPool pool;
+};
+
+static void begin() {
+    CUcontext context;
+    begin_on_first(&device, &context);
+    add = load_add();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+}
+
+static void make_pool(Lent &lent, const CUmemLocation &place) {
+    int types = 0;
+    OK(cuDeviceGetAttribute(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, device));
+    lent.told.has_pools = types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (!lent.told.has_pools) return;
+    CUmemPoolProps kind = {};
+    kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location = place;
+    kind.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    OK(cuMemPoolCreate(&lent.pool, &kind));
+    OK(cuMemAllocFromPoolAsync(&lent.own.pooled, BYTES, lent.pool, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolExportToShareableHandle(&lent.of_pool, lent.pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemPoolExportPointer(&lent.told.pooled, lent.own.pooled));
+}
+
+// Where a kind is not to be had, as on a software device by itself, parts of the block are in its place.
+static void make(Lent &lent) {
+    CUmemAllocationProp wish = {};
+    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    wish.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    OK(cuMemCreate(&lent.block, BLOCK, &wish, 0));
+    lent.own.block = mapped(lent.block, BLOCK, device);
+    OK(cuMemExportToShareableHandle(&lent.of_block, lent.block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemAlloc(&lent.own.memory, BLOCK));
+    unsigned capable = 0;
+    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, lent.own.memory));
+    lent.told.has_handles = capable;
+    if (capable) OK(cuIpcGetMemHandle(&lent.told.memory, lent.own.memory));
+    else lent.own.memory = lent.own.block + BLOCK / 4;
+    make_pool(lent, wish.location);
+    if (!lent.told.has_pools) lent.own.pooled = lent.own.block + BLOCK / 2;
+    OK(cuEventCreate(&lent.own.event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(cuIpcGetEventHandle(&lent.told.event, lent.own.event));
+    for (CUdeviceptr at : {lent.own.block, lent.own.memory, lent.own.pooled}) OK(cuMemsetD32(at, 1, WORDS));
+    OK(cuCtxSynchronize());
+}
+
+static void give(const Lent &lent) {
+    tell(lent.told);
+    send_descriptor(lent.of_block);
+    if (lent.told.has_pools) send_descriptor(lent.of_pool);
+}
+
+static void open_memory(Borrowed &other) {
+    if (other.told.has_handles) OK(cuIpcOpenMemHandle(&other.theirs.memory, other.told.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    else other.theirs.memory = other.theirs.block + BLOCK / 4;
+}
+
+// The block is held by its mapping alone.
+static void take(Borrowed &other) {
+    other.told = hear<Told>();
+    CUmemGenericAllocationHandle block;
+    int descriptor = receive_descriptor();
+    OK(cuMemImportFromShareableHandle(&block, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(descriptor);
+    other.theirs.block = mapped(block, BLOCK, device);
+    OK(cuMemRelease(block));
+    open_memory(other);
+    other.theirs.pooled = other.theirs.block + BLOCK / 2;
+    if (other.told.has_pools) {
+        descriptor = receive_descriptor();
+        OK(cuMemPoolImportFromShareableHandle(&other.pool, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        close(descriptor);
+        OK(cuMemPoolImportPointer(&other.theirs.pooled, other.pool, &other.told.pooled));
+    }
+    OK(cuIpcOpenEventHandle(&other.theirs.event, other.told.event));
+}
+
+static void give_back(Borrowed &other) {
+    if (other.told.has_handles) OK(cuIpcCloseMemHandle(other.theirs.memory));
+    if (other.told.has_pools) {
+        OK(cuMemFreeAsync(other.theirs.pooled, stream));
+        OK(cuStreamSynchronize(stream));
+        OK(cuMemPoolDestroy(other.pool));
+    }
+    OK(cuMemUnmap(other.theirs.block, BLOCK));
+    OK(cuMemAddressFree(other.theirs.block, BLOCK));
+    OK(cuEventDestroy(other.theirs.event));
+}
+
+// to[i] = from[i] * 3 + term, behind all that is in the stream.
+static void enqueue(CUdeviceptr to, CUdeviceptr from, int term) {
+    unsigned words = WORDS;
+    void *parameters[] = {&to, &words, &from, &term};
+    OK(cuLaunchKernel(add, WORDS / THREADS, 1, 1, THREADS, 1, 1, 0, stream, parameters, nullptr));
+}
+
+// One of the others: from the first one's pooled memory to its own, and from its own to the first one's.
+static int other(unsigned number) {
+    begin();
+    Lent lent;
+    Borrowed first;
+    make(lent);
+    take(first);
+    give(lent);
+    for (int step = hear<int>(); step > 0; step = hear<int>()) {
+        if (step % 8 == 4 && first.told.has_handles) {
+            OK(cuIpcCloseMemHandle(first.theirs.memory));
+            open_memory(first);
+        }
+        OK(cuStreamWaitEvent(stream, first.theirs.event, 0));
+        enqueue(lent.own.memory, first.theirs.pooled, step);
+        enqueue(first.theirs.memory + number * BYTES, lent.own.memory, int(number));
+        enqueue(lent.own.block, first.theirs.block, step);
+        enqueue(lent.own.pooled, lent.own.pooled, step);
+        OK(cuEventRecord(lent.own.event, stream));
+        meet();
+    }
+    give_back(first);
+    meet();
+    return failures != 0;
+}
+
+static int second() { return other(1); }
+static int third() { return other(2); }
+
+// What comes from the others, copied by one graph for all steps.
+static CUgraphExec gathering(const Borrowed (&others)[OTHERS], CUdeviceptr to) {
+    CUgraph graph;
+    CUgraphExec exec;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (const Borrowed &other : others)
+        for (CUdeviceptr from : {other.theirs.memory, other.theirs.block, other.theirs.pooled}) {
+            OK(cuMemcpyDtoDAsync(to, from, BYTES, stream));
+            to += BYTES;
+        }
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    return exec;
+}
+
+static Checksum sum_of(CUdeviceptr gathered, const View &own) {
+    Checksum sum;
+    std::vector<uint32_t> host((3 * OTHERS + OTHERS) * WORDS);
+    OK(cuMemcpyDtoH(host.data(), gathered, 3 * OTHERS * BYTES));
+    OK(cuMemcpyDtoH(host.data() + 3 * OTHERS * WORDS, own.memory + BYTES, OTHERS * BYTES));
+    for (size_t at = 0; at < host.size(); at += 257) sum.add(host[at]);
+    return sum;
+}
+
+int main(int argc, char **argv) {
+    const int steps = steps_wanted(argc, argv, 24);
+    pid_t children[OTHERS];
+    int ways[OTHERS];
+    for (unsigned at = 0; at < OTHERS; at++) {
+        children[at] = begin_other(at == 0 ? second : third);
+        ways[at] = peer;
+    }
+    begin();
+    Lent lent;
+    Borrowed others[OTHERS];
+    CUdeviceptr gathered;
+    make(lent);
+    OK(cuMemsetD32(lent.own.memory, 0, BLOCK / 16));
+    OK(cuMemAlloc(&gathered, 3 * OTHERS * BYTES));
+    for (unsigned at = 0; at < OTHERS; at++) {
+        peer = ways[at];
+        give(lent);
+        take(others[at]);
+    }
+    CUgraphExec exec = gathering(others, gathered);
+    for (int step = 1; step <= steps; step++) {
+        enqueue(lent.own.pooled, lent.own.pooled, step);
+        enqueue(lent.own.block, lent.own.block, -step);
+        OK(cuEventRecord(lent.own.event, stream));
+        for (int way : ways) {
+            peer = way;
+            tell(step);
+        }
+        for (unsigned at = 0; at < OTHERS; at++) {
+            peer = ways[at];
+            meet();
+            OK(cuStreamWaitEvent(stream, others[at].theirs.event, 0));
+        }
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuStreamSynchronize(stream));
+        told(step, sum_of(gathered, lent.own));
+    }
+    OK(cuGraphExecDestroy(exec));
+    for (unsigned at = 0; at < OTHERS; at++) {
+        give_back(others[at]);
+        peer = ways[at];
+        tell(0);
+        meet();
+        end_other(children[at]);
+    }
+    return finish("kept_shared");
+}
