@@ -121,6 +121,11 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
+/// Has a process stand still.
+pub fn stand_still(pid: u32) {
+    signal(pid, Signal::STOP);
+}
+
 /// Has a process that stands still go on.
 pub fn go_on(pid: u32) {
     signal(pid, Signal::CONT);

@@ -68,7 +68,7 @@ const PASSING: Duration = Duration::from_secs(10);
 /// A job's guard. Dropped: all processes of the job are killed, and are gone.
 #[derive(Debug)]
 pub struct Guard {
-    /// None: the guard was released.
+    /// None: the guard was released, or is gone.
     link: Option<OwnedFd>,
     process: Child,
     first: u32,
@@ -189,6 +189,9 @@ impl Guard {
             if let Some(status) = self.ended.remove(&pid) {
                 return Ok(Some(status));
             }
+            if self.link.is_none() {
+                return Ok(Some(ExitStatus::from_raw(Signal::KILL.as_raw())));
+            }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self.hear(left)? {
                 Some(Word::Ended(ended, status)) => drop(self.ended.insert(ended, status)),
@@ -206,9 +209,9 @@ impl Guard {
         let _ = self.process.wait();
     }
 
-    /// The next word; none when it does not come within `limit`. The end of the link is that of everybody.
+    /// The next word; none when it does not come within `limit`, and when the link ends: that is the end of everybody.
     fn hear(&mut self, limit: Option<Duration>) -> io::Result<Option<Word>> {
-        let Some(link) = &self.link else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(link) = &self.link else { return Err(io::Error::other("the guard of its processes has ended")) };
         let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(link, PollFlags::IN)], limit.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
@@ -216,12 +219,18 @@ impl Guard {
             Err(error) => return Err(error.into()),
         }
         let mut packet = [0; MOST];
-        let (length, _) = recv(link, packet.as_mut_slice(), RecvFlags::empty())?;
+        let length = match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
+            Ok((length, _)) => length,
+            // It had not read all that it was told.
+            Err(rustix::io::Errno::CONNRESET) => 0,
+            Err(error) => return Err(error.into()),
+        };
         match packet.get(..length).filter(|packet| !packet.is_empty()) {
             Some(packet) => Ok(Word::read(packet)),
             None => {
+                self.link = None;
                 self.has_ended();
-                Ok(Some(Word::Ended(self.first, ExitStatus::from_raw(Signal::KILL.as_raw()))))
+                Ok(None)
             }
         }
     }

@@ -29,10 +29,11 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 9] = [
+const ON_ONE_WAY: [(&str, Scenario); 10] = [
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
+    ("a_guard_that_is_killed_takes_a_restored_job_along", killed_guard_of_a_restore),
     ("a_port_that_somebody_has_is_waited_for_at_a_restore", taken_port),
     ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
@@ -213,20 +214,36 @@ fn killed_guard(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let mut twin = stage.restore_by("victim-2", "image", &plan)?;
     ensure!(twin.holds_itself()?, "the restored job ended before its point");
-    for job in [twin, job] {
-        let processes = tree(job.pid());
-        let is_guard =
-            |pid: &&u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| holds(&line, b"job-guard"));
-        let guard = *processes.iter().find(is_guard).context("there is no guard")?;
-        ensure!(processes.len() > 4, "only {processes:?}");
-        kill(guard);
-        let outcome = job.finish(LIMIT)?;
-        ensure!(outcome.status.code() == Some(128 + 9), "{}", said(&outcome));
-        until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
-    }
+    guard_dies(twin)?;
+    guard_dies(job)?;
     let outcome = stage.restore("victim", "image", &[])?.finish(LIMIT)?;
     continues(&kept, (before, before), &outcome)?;
     stage.is_clean()
+}
+
+/// Restored in the namespaces that everybody has, the program is not what the guard was started with.
+fn killed_guard_of_a_restore(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let plan = Plan { points: &[60, 80], ..Plan::default() };
+    let mut job = stage.start_by("victim", LOOP, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let mut job = stage.restore_by("victim", "image", &plan)?;
+    ensure!(job.holds_itself()?, "the restored job ended before its point");
+    guard_dies(job)?;
+    stage.is_clean()
+}
+
+/// A job of several processes of which the guard is killed.
+fn guard_dies(job: Job<'_>) -> Result<()> {
+    let processes = tree(job.pid());
+    let is_guard = |pid: &&u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| holds(&line, b"job-guard"));
+    let guard = *processes.iter().find(is_guard).context("there is no guard")?;
+    kill(guard);
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.code() == Some(128 + 9), "{}", said(&outcome));
+    Ok(until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?)
 }
 
 /// Whether `word` is among these bytes.
