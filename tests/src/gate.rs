@@ -29,6 +29,8 @@ impl Gate {
                 before(number);
                 // What cannot be brought there ends, as it would with a server that is gone.
                 let Ok(far) = TcpStream::connect(&to) else { continue };
+                // What is small is not kept back for more to come.
+                let _ = near.set_nodelay(true).and_then(|()| far.set_nodelay(true));
                 let ends = [near.try_clone(), far.try_clone()].into_iter().flatten();
                 noted.lock().unwrap_or_else(PoisonError::into_inner).extend(ends);
                 both_ways(near, far);

@@ -357,7 +357,7 @@ fn damaged_images(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-fn files_below(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+pub(crate) fn files_below(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
