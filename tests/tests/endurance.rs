@@ -13,7 +13,7 @@ use katydid_tests::watch::{PATIENCE, children, descriptors, memory_files, reside
 use katydid_tests::way::Way;
 
 /// Sessions unless told otherwise.
-const SESSIONS: u64 = 60;
+const SESSIONS: u64 = 36;
 /// What memory may differ by, in KiB: an allocator keeps some, however often it is asked.
 const SLACK: u64 = 2 << 10;
 
