@@ -7,6 +7,7 @@
 pub mod catalog;
 pub mod certs;
 pub mod frameworks;
+pub mod gate;
 pub mod job;
 pub mod measured;
 pub mod opencl;

@@ -82,6 +82,16 @@ pub fn memory_files(pid: u32) -> usize {
     targets.filter(|target| target.to_string_lossy().starts_with("/memfd:")).count()
 }
 
+/// Descriptors that a process has open.
+pub fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().count()
+}
+
+/// Threads of a process.
+pub fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().count()
+}
+
 /// Children of a process, zombies included.
 pub fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -119,6 +129,11 @@ pub fn doings(pid: u32) -> String {
 /// Kills a process at once; one that is gone needs no killing.
 pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
+}
+
+/// Has a process stand still.
+pub fn stand_still(pid: u32) {
+    signal(pid, Signal::STOP);
 }
 
 /// Has a process that stands still go on.

@@ -17,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use katydid_scratch::Scratch;
 use katydid_transport::{AUTHORITY, CERTIFICATE, KEY};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -116,7 +117,7 @@ fn issue(flags: &IssueFlags, purpose: ExtendedKeyUsagePurpose) -> Result<String,
 }
 
 /// Certificates for a server and a program of this machine, which are gone with this value.
-pub(crate) struct Loopback(tempfile::TempDir);
+pub(crate) struct Loopback(Scratch);
 
 impl Loopback {
     /// The server's folder.
@@ -132,7 +133,7 @@ impl Loopback {
 
 /// Makes an authority, a certificate for 127.0.0.1 and one for a program, valid for a day.
 pub(crate) fn for_loopback() -> Result<Loopback, Failure> {
-    let folder = tempfile::Builder::new().prefix("katydid-certs-").tempdir().map_err(Failure::work)?;
+    let folder = Scratch::new("certs").map_err(Failure::work)?;
     let made = Loopback(folder);
     let authority = AuthorityFlags { authority: made.0.path().join("authority"), days: 1 };
     let flags = |output, name: &str| IssueFlags {

@@ -288,9 +288,6 @@ pub(crate) struct GuardFlags {
     /// A name that a file has for a restore only.
     #[arg(long)]
     pub(crate) name: Vec<PathBuf>,
-    /// How the paths of the job's temporary folders begin.
-    #[arg(long)]
-    pub(crate) debris: PathBuf,
     /// What to start.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,

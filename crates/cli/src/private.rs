@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use katydid_daemon::{Server, ServerConfig, Verbosity, WorkersView};
+use katydid_scratch::Scratch;
 use katydid_transport::Address;
-use tempfile::TempDir;
 
 use crate::failure::Failure;
 use crate::mps::Mps;
@@ -21,7 +21,7 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct PrivateServer {
     server: Server,
     /// Mode 0700; removed after the server, whose sockets are in it.
-    _folder: TempDir,
+    _folder: Scratch,
 }
 
 impl PrivateServer {
@@ -46,7 +46,7 @@ impl PrivateServer {
     }
 
     fn start_as(driver: &str, further: &[Address], change: impl FnOnce(&mut ServerConfig)) -> Result<Self, Failure> {
-        let folder = tempfile::Builder::new().prefix("katydid-").tempdir().map_err(|error| {
+        let folder = Scratch::new("private").map_err(|error| {
             Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
         })?;
         let listen = [Address::Unix(folder.path().join("sock"))].into_iter().chain(further.iter().cloned()).collect();

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use katydid_image::{CheckpointNumber, Which};
 use katydid_job::restore::{Opened, Restored, Surroundings};
+use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use serde_json::json;
 
@@ -46,7 +47,7 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
 /// Restores, and waits for the end.
 fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
-    let work = tempfile::Builder::new().prefix("katydid-restore-").tempdir().map_err(|error| {
+    let work = Scratch::new("restore").map_err(|error| {
         Failure::work(format!("cannot make a folder for CRIU's log: {error}; set TMPDIR to one with room"))
     })?;
     let katydid = std::env::current_exe().map_err(Failure::work)?;

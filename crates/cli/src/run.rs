@@ -212,7 +212,7 @@ impl Launch {
     /// Runs the program as a child, or that of a job below a guard.
     fn supervise(&mut self, job: Option<&Job>, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
         let run = match job {
-            Some(job) => supervise::run_guarded(&self.command, &job.debris(), self.has_rings, started),
+            Some(_) => supervise::run_guarded(&self.command, self.has_rings, started),
             None => supervise::run(&mut self.command, started),
         };
         run.map_err(|source| self.error(source).into())

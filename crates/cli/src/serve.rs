@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_daemon::{Server, ServerConfig, Verbosity, WorkerCommand};
+use katydid_job::folder;
 use katydid_transport::Address;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::Build;
@@ -35,6 +36,7 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     check_mps(&flags)?;
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
+    folder::clear_away();
     let wants_mps = flags.mps;
     let mut config = requested(flags)?;
     // Ends behind the workers.
@@ -46,6 +48,9 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
         config.worker.arguments.extend(["--images".into(), path.into()]);
     }
     let server = Server::start(config).map_err(Failure::server)?;
+    if let Some(mps) = &mps {
+        mps.when_revived(server.renewal());
+    }
     if !quiet {
         announce(&server);
     }

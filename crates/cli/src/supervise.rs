@@ -11,11 +11,10 @@ use std::env;
 use std::fs;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
-use katydid_job::guard::{Guard, Leavings};
+use katydid_job::guard::Guard;
 use katydid_job::{rings, tree};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
@@ -42,21 +41,16 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
 }
 
 /// The same for the program of a job, below a guard: killed outright, we take the whole job with us. It does without rings
-/// of the kernel, unless it `has_rings`. Folders whose paths begin with `debris` go then too.
+/// of the kernel, unless it `has_rings`.
 ///
 /// # Errors
 ///
 /// See [`run`]; or there is no guard.
-pub(crate) fn run_guarded(
-    command: &Command,
-    debris: &Path,
-    has_rings: bool,
-    started: impl FnOnce(u32),
-) -> io::Result<ExitStatus> {
+pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
     // What the guard does without, whoever is below it does too.
     let before = if has_rings { |_: &mut Command| {} } else { rings::refuse };
-    let guard = Guard::spawn(&env::current_exe()?, command, Leavings { names: &[], debris }, before)?;
+    let guard = Guard::spawn(&env::current_exe()?, command, &[], before)?;
     let program = guard.first();
     started(program);
     attended(guard, signals, (program, program))

@@ -12,7 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use common::{Home, Serving};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// The server of these tests gives a program this long to say hello.
@@ -149,8 +149,41 @@ fn the_service_of_a_server_ends_with_it_however_that_ends() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!is_alive(pid));
-        assert!(signal == Signal::KILL || !fs::exists(pipes).unwrap(), "{pipes}");
+        // What a killed server leaves goes with the start of the next one.
+        assert_eq!(fs::exists(pipes).unwrap(), signal == Signal::KILL, "{pipes}");
+        Serving::start_with(&home, &[], &[&unix_of(&home)], &[("TMPDIR", &temporary)]).stop();
+        assert!(!fs::exists(pipes).unwrap(), "{pipes}");
     }
+}
+
+#[test]
+fn a_service_that_ends_while_its_server_lives_is_started_again_at_its_place() {
+    let home = Home::new();
+    let note = home.path("note");
+    // The second start fails.
+    let script = format!(
+        "echo $$ $CUDA_MPS_PIPE_DIRECTORY >> {0}; [ $(wc -l < {0}) = 2 ] && exit 1; \
+         : > $CUDA_MPS_PIPE_DIRECTORY/control; exec sleep 1000",
+        note.display()
+    );
+    let path = service(&home, &script);
+    let server = Serving::start_with(&home, &["--mps"], &[&unix_of(&home)], &[("PATH", &path)]);
+    let starts = |count: usize| loop {
+        let text = fs::read_to_string(&note).unwrap();
+        let starts: Vec<(String, String)> =
+            text.lines().filter_map(|line| line.split_once(' ')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
+        if starts.len() >= count {
+            return starts;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let first = starts(1)[0].0.parse().unwrap();
+    kill_process(Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();
+    let all = starts(3);
+    assert!(all[0].1 == all[2].1 && is_alive(&all[2].0) && !is_alive(&all[1].0), "{all:?}");
+    assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
+    assert_eq!(server.stop(), Some(0));
+    assert!(!is_alive(&all[2].0));
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(crate) struct Mind {
     pid: u32,
     control: Arc<OwnedFd>,
     assignment: Arc<Mutex<Assignment>>,
+    /// The pool's when it was started.
+    era: u64,
 }
 
 /// What a worker is for.
@@ -35,18 +37,39 @@ pub(crate) struct Mind {
 enum Assignment {
     Nobody,
     Session(SessionId),
+    /// Nobody, ever.
+    Dismissed,
     Dead,
 }
 
 impl Mind {
-    fn new(worker: &Worker) -> Self {
+    fn new(worker: &Worker, era: u64) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Nobody));
-        Self { pid: worker.pid(), control: Arc::clone(&worker.control), assignment }
+        Self { pid: worker.pid(), control: Arc::clone(&worker.control), assignment, era }
     }
 
     /// The worker's process.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// When it was started, as the pool counts.
+    pub(crate) fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// Has a worker that serves nobody end.
+    pub(crate) fn dismiss(&self) {
+        let mut assignment = self.lock();
+        if *assignment == Assignment::Nobody {
+            *assignment = Assignment::Dismissed;
+            self.hang_up();
+        }
+    }
+
+    /// The worker sees its end closed and exits; if not, its minder ends it.
+    fn hang_up(&self) {
+        let _ = shutdown(&self.control, Shutdown::Both);
     }
 
     /// Gives the worker to a session: `hand_over` sends the program on the control socket and must not wait.
@@ -60,12 +83,11 @@ impl Mind {
         hand_over: impl FnOnce(BorrowedFd<'_>) -> Result<(), AcceptError>,
     ) -> Result<(), AssignError> {
         let mut assignment = self.lock();
-        if *assignment == Assignment::Dead {
+        if *assignment != Assignment::Nobody {
             return Err(AssignError::Dead);
         }
         hand_over(self.control.as_fd()).map_err(|error| {
-            // The worker sees its end closed and exits; if not, its minder ends it.
-            let _ = shutdown(&self.control, Shutdown::Both);
+            self.hang_up();
             AssignError::HandOver(error)
         })?;
         *assignment = Assignment::Session(id);
@@ -92,16 +114,13 @@ impl Mind {
     fn session(&self) -> Option<SessionId> {
         match *self.lock() {
             Assignment::Session(id) => Some(id),
-            Assignment::Nobody | Assignment::Dead => None,
+            Assignment::Nobody | Assignment::Dismissed | Assignment::Dead => None,
         }
     }
 
-    /// The worker is dead; says whom it served.
-    fn bury(&self) -> Option<SessionId> {
-        match std::mem::replace(&mut *self.lock(), Assignment::Dead) {
-            Assignment::Session(id) => Some(id),
-            Assignment::Nobody | Assignment::Dead => None,
-        }
+    /// The worker is dead; says what it was for.
+    fn bury(&self) -> Assignment {
+        std::mem::replace(&mut *self.lock(), Assignment::Dead)
     }
 
     fn lock(&self) -> MutexGuard<'_, Assignment> {
@@ -134,9 +153,9 @@ struct Minder<'a> {
     reason: Option<String>,
 }
 
-/// Minds `worker`, which counts as warming in the pool, until it is dead and reaped.
-pub(crate) fn mind(shared: &Shared, worker: Worker) {
-    let mind = Mind::new(&worker);
+/// Minds `worker`, which was started in this era of the pool and counts as warming there, until it is dead and reaped.
+pub(crate) fn mind(shared: &Shared, worker: Worker, era: u64) {
+    let mind = Mind::new(&worker, era);
     let deadline = Some(Instant::now() + WARM_LIMIT);
     let mut minder = Minder { shared, worker, mind, warm: false, silent: false, deadline, reason: None };
     while minder.step() {}
@@ -192,7 +211,7 @@ impl Minder<'_> {
             Message::Warm(driver) if !self.warm => {
                 self.warm = true;
                 self.deadline = None;
-                self.shared.pool.ready(self.mind.clone(), driver);
+                self.shared.pool.ready(&self.mind, driver);
             }
             Message::Failed(reason) | Message::Refused(reason) => self.reason = Some(reason),
             Message::Usage { device_memory, calls } => {
@@ -209,10 +228,11 @@ impl Minder<'_> {
         self.listen();
         let outcome = self.worker.outcome();
         match self.mind.bury() {
-            Some(id) => self.end_session(id, &outcome),
-            None if self.shared.pool.is_stopping() => {}
-            None if self.warm => self.lose(&outcome),
-            None => self.shared.start_failed(&self.reason.unwrap_or(outcome)),
+            Assignment::Session(id) => self.end_session(id, &outcome),
+            Assignment::Dismissed => {}
+            _ if self.shared.pool.is_stopping() => {}
+            _ if self.warm => self.lose(&outcome),
+            _ => self.shared.start_failed(&self.reason.unwrap_or(outcome)),
         }
     }
 

@@ -41,6 +41,8 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Workers of an earlier one are of no use.
+    era: u64,
     ready: VecDeque<Mind>,
     warming: usize,
     /// Programs that wait for a worker: each raises the number of workers wanted.
@@ -71,29 +73,40 @@ impl Pool {
         Self { target, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits until a worker should be started and counts it as warming; false when the server stops.
-    pub(crate) fn wait_for_need(&self) -> bool {
+    /// Waits until a worker should be started, counts it as warming, and says in which era; none when the server stops.
+    pub(crate) fn wait_for_need(&self) -> Option<u64> {
         let mut state = self.lock();
         loop {
             if state.stopping {
-                return false;
+                return None;
             }
             if state.wants_another(self.target) {
                 state.warming += 1;
-                return true;
+                return Some(state.era);
             }
             state = self.wait(state, state_rest);
         }
     }
 
-    /// A worker's driver is up.
-    pub(crate) fn ready(&self, worker: Mind, driver: String) {
+    /// A worker's driver is up; one of an earlier era is of no use.
+    pub(crate) fn ready(&self, worker: &Mind, driver: String) {
         let mut state = self.lock();
         state.warming -= 1;
         state.failures_in_a_row = 0;
         (state.last_failure, state.rest_until) = (None, None);
         state.driver = Some(driver);
-        state.ready.push_back(worker);
+        match worker.era() == state.era {
+            true => state.ready.push_back(worker.clone()),
+            false => worker.dismiss(),
+        }
+        self.changed.notify_all();
+    }
+
+    /// Begins an era: has all workers that serve nobody replaced.
+    pub(crate) fn renew(&self) {
+        let mut state = self.lock();
+        state.era += 1;
+        state.ready.drain(..).for_each(|worker| worker.dismiss());
         self.changed.notify_all();
     }
 
@@ -203,7 +216,7 @@ mod tests {
     #[test]
     fn as_many_workers_are_started_as_are_wanted() {
         let pool = Pool::new(2);
-        assert!(pool.wait_for_need() && pool.wait_for_need());
+        assert!(pool.wait_for_need().is_some() && pool.wait_for_need().is_some());
         assert!(!pool.lock().wants_another(2));
         pool.lock().waiting = 1;
         assert!(pool.lock().wants_another(2));
@@ -228,7 +241,7 @@ mod tests {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
             let program = scope.spawn(|| pool.take(PATIENCE).map(|_| ()));
-            assert!(pool.wait_for_need());
+            assert!(pool.wait_for_need().is_some());
             pool.failed("no driver");
             assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
         });
@@ -239,10 +252,10 @@ mod tests {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
             let program = scope.spawn(|| pool.take(PATIENCE).map(|_| ()));
-            assert!(pool.wait_for_need());
+            assert!(pool.wait_for_need().is_some());
             pool.stop();
             assert_eq!(program.join().unwrap(), Err(PoolError::Stopping));
-            assert!(!pool.wait_for_need());
+            assert!(pool.wait_for_need().is_none());
         });
     }
 }

@@ -157,6 +157,12 @@ impl Server {
         self.shared.pool.view().0
     }
 
+    /// What has the workers that serve nobody yet replaced, for whoever changes what they were started in.
+    pub fn renewal(&self) -> impl Fn() + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.pool.renew()
+    }
+
     /// Sessions at this moment: one counts until its worker is reaped, and holds nothing any more.
     pub fn sessions(&self) -> usize {
         self.shared.sessions.list().len()
@@ -205,8 +211,8 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartEr
 /// Keeps the pool filled. Workers die with this thread, which ends only after all of them.
 fn fill_pool(shared: &Shared) {
     thread::scope(|scope| {
-        while shared.pool.wait_for_need() {
-            let started = spawn(&shared.worker).and_then(|worker| start_minder(scope, shared, worker));
+        while let Some(era) = shared.pool.wait_for_need() {
+            let started = spawn(&shared.worker).and_then(|worker| start_minder(scope, shared, worker, era));
             if let Err(error) = started {
                 shared.start_failed(&format!("{}: {error}", shared.worker.program.display()));
             }
@@ -214,7 +220,12 @@ fn fill_pool(shared: &Shared) {
     });
 }
 
-fn start_minder<'scope>(scope: &'scope Scope<'scope, '_>, shared: &'scope Shared, worker: Worker) -> io::Result<()> {
+fn start_minder<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &'scope Shared,
+    worker: Worker,
+    era: u64,
+) -> io::Result<()> {
     let builder = thread::Builder::new().name(format!("minder-{}", worker.pid()));
-    builder.spawn_scoped(scope, move || mind(shared, worker)).map(drop)
+    builder.spawn_scoped(scope, move || mind(shared, worker, era)).map(drop)
 }

@@ -256,6 +256,28 @@ fn the_servers_memory_limit_is_passed_to_the_worker() {
     assert_eq!(Note::decode(bench.served("a").1.as_bytes()).memory, 1 << 20);
 }
 
+/// When a process was started, in ticks.
+fn started(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_renewal_replaces_the_workers_that_serve_nobody_and_no_other() {
+    let bench = Bench::new("serve");
+    let (mut first, _) = bench.served("first");
+    until("a warm worker", || bench.server.as_ref().unwrap().workers().ready == 1);
+    let mut since = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    bench.server.as_ref().unwrap().renewal()();
+    let (_second, _) = bench.served("second");
+    let workers: Vec<u32> = bench.sessions().iter().map(|session| session.worker_pid).collect();
+    assert!(started(workers[0]) <= started(since.id()) && started(workers[1]) >= started(since.id()));
+    since.kill().unwrap();
+    since.wait().unwrap();
+    first.set_nonblocking(true).unwrap();
+    assert_eq!(first.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
 #[test]
 fn who_knows_the_key_of_a_session_gets_to_its_worker() {
     let bench = Bench::new("serve");

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use katydid_scratch::Scratch;
 use rustix::process::Signal;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 
-use crate::guard::{Guard, Leavings};
+use crate::guard::Guard;
 use crate::kernel_data::{KernelData, Lent};
 use crate::links::Turn;
 use crate::patience::{STANDSTILL, in_time, patiently, signs};
@@ -249,7 +249,7 @@ impl Criu {
     fn start_dumper(&self, dump: Dump, lock: NetworkLock, turn: Option<Turn>) -> Result<Dumper, CriuError> {
         let failed = |source| self.start(source);
         // What it says after the dump must not change the image.
-        let work = tempfile::Builder::new().prefix("katydid-dump-").tempdir().map_err(failed)?;
+        let work = Scratch::new("dump").map_err(failed)?;
         let (servant, theirs) = Servant::pair().map_err(failed)?;
         let lent = self.lend();
         let said = tempfile::tempfile().map_err(failed)?;
@@ -284,7 +284,7 @@ impl Criu {
         katydid: &Path,
         folder: &Path,
         work: &Path,
-        leavings: Leavings<'_>,
+        names: &[&Path],
         inherit: &[OsString],
     ) -> Result<(Guard, u32), CriuError> {
         let command = self.restore_command(folder, work, inherit);
@@ -292,7 +292,7 @@ impl Criu {
         let start = |source| self.start(source);
         let mut said = tempfile::tempfile().map_err(start)?;
         let stderr = said.try_clone().map_err(start)?;
-        let guard = Guard::spawn(katydid, &command, leavings, |command| {
+        let guard = Guard::spawn(katydid, &command, names, |command| {
             command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
         });
         let mut guard = guard.map_err(start)?;
@@ -410,7 +410,7 @@ pub(crate) struct Dumper {
     servant: Servant,
     child: Child,
     /// Takes its log.
-    work: TempDir,
+    work: Scratch,
     said: File,
     lent: Option<Lent>,
     /// By which connections are kept silent.

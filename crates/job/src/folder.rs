@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The rule: whoever holds the lock owns the folder. A folder whose lock is free is debris and may be taken; a lock is
-//! never waited for. Programs remember the path of the job socket, so a restored job wants the very same folder. An owner
+//! never waited for. Whoever makes a job removes the debris of others, and so does the guard of a supervisor that was killed
+//! (`guard.rs`), together with what is nobody's among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder. An owner
 //! that goes removes the lock last: until then nobody else takes the folder, and from then on it touches nothing in it.
 
 use std::fs::{self, DirBuilder, File};
@@ -110,7 +111,10 @@ impl Folder {
     ///
     /// See [`FolderError`].
     pub fn take(name: &str) -> Result<Self, FolderError> {
-        Self::take_below(&jobs()?, name)
+        let jobs = jobs()?;
+        let folder = Self::take_below(&jobs, name);
+        clear_below(&jobs);
+        folder
     }
 
     /// As [`Folder::take`], in a folder of the caller's.
@@ -252,9 +256,7 @@ fn running_below(jobs: &Path) -> Result<Vec<Entry>, FolderError> {
 
 /// The job of a folder, if its supervisor lives.
 fn alive(folder: &Path) -> Option<Entry> {
-    let lock = File::open(folder.join(LOCK)).ok()?;
-    // A lock that can be had is one that nobody holds; it is given back at once.
-    if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() {
+    if !folder.join(LOCK).exists() || is_debris(folder) {
         return None;
     }
     serde_json::from_slice(&fs::read(folder.join("job.json")).ok()?).ok()
@@ -283,6 +285,27 @@ pub fn find(wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
 fn of_process(entries: &[Entry], pid: u32) -> Option<&Entry> {
     let holds = |root: u32| root == pid || tree::tree(root).is_ok_and(|tree| tree.iter().any(|one| one.pid == pid));
     entries.iter().find(|entry| entry.supervisor == pid || (entry.program != 0 && holds(entry.program)))
+}
+
+/// Removes what supervisors of this user's left that are gone: folders of jobs, and temporary ones.
+pub fn clear_away() {
+    if let Ok(jobs) = jobs() {
+        clear_below(&jobs);
+    }
+    katydid_scratch::clear_away(&std::env::temp_dir());
+}
+
+fn clear_below(jobs: &Path) {
+    let entries = fs::read_dir(jobs).into_iter().flatten().flatten();
+    for debris in entries.map(|entry| entry.path()).filter(|folder| is_debris(folder)) {
+        // Dropped, it goes; whoever was quicker has a use for it.
+        let _ = Folder::take_at(&debris);
+    }
+}
+
+/// Whether this folder has a lock, and nobody holds it; one that can be had is given back at once.
+fn is_debris(folder: &Path) -> bool {
+    File::open(folder.join(LOCK)).is_ok_and(|lock| flock(lock, FlockOperation::NonBlockingLockShared).is_ok())
 }
 
 /// Where what was found out about this machine is kept until it starts anew; none where there is no place for it.
@@ -394,6 +417,18 @@ mod tests {
         let folder = Folder::take_at(&path).unwrap();
         assert!(!folder.control().exists());
         assert!(matches!(Folder::take_at(&path), Err(FolderError::Taken { .. })));
+    }
+
+    #[test]
+    fn debris_goes_when_somebody_makes_a_job_and_the_living_stay() {
+        let jobs = tempfile::tempdir().unwrap();
+        let living = Folder::take_below(jobs.path(), "living").unwrap();
+        DirBuilder::new().mode(0o700).create(jobs.path().join("gone")).unwrap();
+        for file in ["lock", "control", "shims", "job.json"] {
+            fs::write(jobs.path().join("gone").join(file), "{}").unwrap();
+        }
+        clear_below(jobs.path());
+        assert!(!jobs.path().join("gone").exists() && living.path().join(LOCK).exists());
     }
 
     #[test]

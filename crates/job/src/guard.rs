@@ -21,10 +21,11 @@
 //! | `ended PID STATUS` | guard | a child of the guard was reaped; the status is `wait`'s |
 //! | `restored` | supervisor | the names that files had for a restore are taken away |
 //! | `release` | supervisor | the job has come to its end: whoever is left goes on without a guard |
+//! | `end` | supervisor | whoever is left is to be killed |
 //!
 //! A restore may need names of files that nobody is to find later (`links.rs`). The guard knows them until they are taken
-//! away, and does that itself should the supervisor be killed before. The same goes for folders of the job among temporary
-//! files: it knows how their paths begin (`incarnations.rs`).
+//! away, and does that itself should the supervisor be killed before. What else a killed supervisor leaves, its folder and
+//! what it has among temporary files, is nobody's from then on: the guard clears that away, like anybody (`folder.rs`).
 
 #![expect(unsafe_code, reason = "descriptors are taken over from, and passed to, another process by their numbers")]
 
@@ -43,10 +44,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{
-    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, setpgid, wait,
+    Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, setpgid, wait,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
+use crate::folder;
 use crate::links::Turn;
 use crate::session;
 use crate::tree;
@@ -54,32 +56,24 @@ use crate::tree;
 /// The hidden command whose body is [`keep`].
 const COMMAND: &str = "job-guard";
 const RELEASE: &[u8] = b"release";
+const END: &[u8] = b"end";
 const RESTORED: &[u8] = b"restored";
 /// Longest packet.
 const MOST: usize = 64;
 /// Between two looks whether everybody is gone.
 const LOOK: Duration = Duration::from_millis(1);
-/// To remove a folder to which somebody still writes.
-const ATTEMPTS: u32 = 1000;
+/// For a process that is about to be gone to be so.
+const PASSING: Duration = Duration::from_secs(10);
 
 /// A job's guard. Dropped: all processes of the job are killed, and are gone.
 #[derive(Debug)]
 pub struct Guard {
-    /// None: the guard was released.
+    /// None: the guard was released, or is gone.
     link: Option<OwnedFd>,
     process: Child,
     first: u32,
     /// Children of the guard that have ended, and were not asked for yet.
     ended: HashMap<u32, ExitStatus>,
-}
-
-/// What a guard takes away when its supervisor is killed.
-#[derive(Debug, Clone, Copy)]
-pub struct Leavings<'a> {
-    /// Names of files, until [`Guard::restored`] is told.
-    pub names: &'a [&'a Path],
-    /// How the paths of the job's temporary folders begin.
-    pub debris: &'a Path,
 }
 
 /// What the guard says.
@@ -92,7 +86,8 @@ enum Word {
 
 impl Guard {
     /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. Standard streams
-    /// are for `streams` to choose: the guard passes them on, and does not keep them.
+    /// are for `streams` to choose: the guard passes them on, and does not keep them. Files have `names` until
+    /// [`Guard::restored`] is told.
     ///
     /// # Errors
     ///
@@ -100,7 +95,7 @@ impl Guard {
     pub fn spawn(
         katydid: &Path,
         command: &Command,
-        leavings: Leavings<'_>,
+        names: &[&Path],
         streams: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
@@ -108,8 +103,7 @@ impl Guard {
         let mut guard = Command::new(katydid);
         let number = theirs.as_raw_fd();
         guard.args([COMMAND, "--link", &number.to_string()]);
-        guard.args(leavings.names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
-        guard.arg("--debris").arg(leavings.debris);
+        guard.args(names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
         guard.arg("--").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
@@ -152,9 +146,13 @@ impl Guard {
 
     /// The names that files had for a restore are gone: others may have them from here on.
     pub(crate) fn restored(&self) {
+        self.tell(RESTORED);
+    }
+
+    /// A guard that is gone does what it is told already, and knows no names.
+    fn tell(&self, word: &[u8]) {
         if let Some(link) = &self.link {
-            // A guard that is gone knows no names.
-            let _ = send(link, RESTORED, SendFlags::NOSIGNAL);
+            let _ = send(link, word, SendFlags::NOSIGNAL);
         }
     }
 
@@ -191,6 +189,9 @@ impl Guard {
             if let Some(status) = self.ended.remove(&pid) {
                 return Ok(Some(status));
             }
+            if self.link.is_none() {
+                return Ok(Some(ExitStatus::from_raw(Signal::KILL.as_raw())));
+            }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self.hear(left)? {
                 Some(Word::Ended(ended, status)) => drop(self.ended.insert(ended, status)),
@@ -203,16 +204,14 @@ impl Guard {
 
     /// The job has come to its end: whoever it has left behind goes on.
     pub fn release(mut self) {
-        if let Some(link) = self.link.take() {
-            // A guard that is gone already has released everybody.
-            let _ = send(&link, RELEASE, SendFlags::NOSIGNAL);
-        }
+        self.tell(RELEASE);
+        self.link = None;
         let _ = self.process.wait();
     }
 
-    /// The next word; none when it does not come within `limit`. The end of the link is that of everybody.
+    /// The next word; none when it does not come within `limit`, and when the link ends: that is the end of everybody.
     fn hear(&mut self, limit: Option<Duration>) -> io::Result<Option<Word>> {
-        let Some(link) = &self.link else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(link) = &self.link else { return Err(io::Error::other("the guard of its processes has ended")) };
         let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(link, PollFlags::IN)], limit.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
@@ -220,12 +219,18 @@ impl Guard {
             Err(error) => return Err(error.into()),
         }
         let mut packet = [0; MOST];
-        let (length, _) = recv(link, packet.as_mut_slice(), RecvFlags::empty())?;
+        let length = match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
+            Ok((length, _)) => length,
+            // It had not read all that it was told.
+            Err(rustix::io::Errno::CONNRESET) => 0,
+            Err(error) => return Err(error.into()),
+        };
         match packet.get(..length).filter(|packet| !packet.is_empty()) {
             Some(packet) => Ok(Word::read(packet)),
             None => {
+                self.link = None;
                 self.has_ended();
-                Ok(Some(Word::Ended(self.first, ExitStatus::from_raw(Signal::KILL.as_raw()))))
+                Ok(None)
             }
         }
     }
@@ -241,7 +246,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Its end is what tells the guard.
+        self.tell(END);
         self.link = None;
         self.has_ended();
     }
@@ -337,20 +342,13 @@ impl Given {
 }
 
 /// The guard: starts `command`, says so, and looks after all that comes of it. `ended` becomes readable with the end of a
-/// child. `names` of files go with the job, if that ends before it is restored, and folders whose paths begin with `debris` if
-/// the supervisor is killed.
+/// child. `names` of files go with the job, if that ends before it is restored.
 ///
 /// # Errors
 ///
 /// The system refuses what a guard needs; nothing runs below it then.
-pub fn keep(
-    given: Given,
-    mut command: Command,
-    mut names: Vec<PathBuf>,
-    debris: &Path,
-    ended: &OwnedFd,
-) -> io::Result<()> {
-    let Given { link, others } = given;
+pub fn keep(given: Given, mut command: Command, mut names: Vec<PathBuf>, ended: &OwnedFd) -> io::Result<()> {
+    let (Given { link, others }, supervisor) = (given, getppid());
     set_child_subreaper(Some(getpid()))?;
     session::make_own_if_outside(&mut command);
     dies_with_us(&mut command);
@@ -362,12 +360,36 @@ pub fn keep(
     let _ = leave_group();
     // The supervisor may be gone already.
     let begun = say(&link, &Word::Started(child.id())).and_then(|()| let_go_of_streams());
-    if begun.is_err() || !attended(&link, ended, &mut names) {
-        end_all()?;
-        take_away(&names);
-        clear(debris);
+    let end = if begun.is_ok() { attended(&link, ended, &mut names) } else { End::Alone };
+    if end == End::Released {
+        return Ok(());
+    }
+    end_all()?;
+    take_away(&names);
+    if end == End::Alone {
+        outlive(supervisor);
+        folder::clear_away();
     }
     Ok(())
+}
+
+/// How the supervisor has left the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Released,
+    /// It has the job ended, and removes itself what it has made.
+    Told,
+    /// It is gone.
+    Alone,
+}
+
+/// Waits until the kernel has closed everything of a process that is dying, and with it the locks that it had: then its
+/// children have another parent.
+fn outlive(parent: Option<Pid>) {
+    let deadline = Instant::now() + PASSING;
+    while parent.is_some() && getppid() == parent && Instant::now() < deadline {
+        thread::sleep(LOOK);
+    }
 }
 
 /// Takes names away that a restore needed. Another one may have made the same since, and have its turn: then they are gone with
@@ -380,22 +402,6 @@ fn take_away(names: &[PathBuf]) {
     for name in names {
         // CRIU may have been before us.
         let _ = fs::remove_file(name);
-    }
-}
-
-/// Removes all folders whose paths begin so. A worker may put a file there meanwhile, until it sees that nobody asks any more.
-fn clear(debris: &Path) {
-    let (Some(above), Some(prefix)) = (debris.parent(), debris.file_name()) else { return };
-    let is_debris = |name: &OsStr| name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes());
-    let entries = fs::read_dir(above).into_iter().flatten().flatten();
-    for folder in entries.filter(|entry| is_debris(&entry.file_name())) {
-        for _ in 0..ATTEMPTS {
-            match fs::remove_dir_all(folder.path()) {
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => thread::sleep(LOOK),
-                // What cannot be removed is the system's to clear away.
-                _ => break,
-            }
-        }
     }
 }
 
@@ -429,8 +435,8 @@ fn let_go_of_streams() -> io::Result<()> {
     Ok(dup2_stderr(&nothing)?)
 }
 
-/// Reaps, and tells, until the supervisor says or is gone; whether it said so.
-fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> bool {
+/// Reaps, and tells, until the supervisor says or is gone.
+fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
     loop {
         let mut either = [PollFd::new(link, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
         if poll(&mut either, None).is_err() {
@@ -442,11 +448,13 @@ fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> bool {
             let heard = recv(link, packet.as_mut_slice(), RecvFlags::empty());
             match heard.ok().and_then(|(length, _)| packet.get(..length)) {
                 Some(RESTORED) => names.clear(),
-                word => return word == Some(RELEASE),
+                Some(RELEASE) => return End::Released,
+                Some(END) => return End::Told,
+                _ => return End::Alone,
             }
         }
         if has_ended && !reaped(link, ended) {
-            return false;
+            return End::Alone;
         }
     }
 }
@@ -506,18 +514,6 @@ mod tests {
             turn.unlock().unwrap();
         });
         assert!(!name.exists() && other.exists());
-    }
-
-    #[test]
-    fn debris_goes_and_what_is_called_otherwise_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        for path in ["katydid-07-process-a/packs", "katydid-07-process-b", "katydid-08-process-a"] {
-            fs::create_dir_all(folder.path().join(path)).unwrap();
-        }
-        fs::write(folder.path().join("katydid-07-process-a/packs/one"), "text").unwrap();
-        clear(&folder.path().join("katydid-07-"));
-        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, ["katydid-08-process-a"]);
     }
 
     #[test]

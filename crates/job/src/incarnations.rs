@@ -5,15 +5,13 @@
 //! of a job read it beside the job socket, and know from the numbers before it what was given to them in an earlier one.
 
 use std::collections::hash_map::RandomState;
-use std::env;
 use std::fs;
 use std::hash::BuildHasher;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use katydid_wire::job::INCARNATIONS;
 use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 
 /// Numbers, the last one first; none is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,26 +23,6 @@ impl Incarnations {
     pub fn and_next(mut self) -> Self {
         self.0.insert(0, number());
         self
-    }
-
-    /// How the paths begin of all folders that [`Incarnations::temporary`] makes for the present one.
-    #[must_use]
-    pub fn debris(&self) -> PathBuf {
-        env::temp_dir().join(self.prefix())
-    }
-
-    /// A folder for what is of the present one and for a while only, with a word for what that is. The guard of the job takes
-    /// it away if the supervisor is killed.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be made.
-    pub(crate) fn temporary(&self, kind: &str) -> io::Result<TempDir> {
-        tempfile::Builder::new().prefix(&format!("{}{kind}-", self.prefix())).tempdir()
-    }
-
-    fn prefix(&self) -> String {
-        format!("katydid-{:016x}-", self.0.first().copied().unwrap_or_default())
     }
 
     /// As workers are told: 8 bytes each, little-endian.
@@ -72,16 +50,6 @@ fn number() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_temporary_is_told_from_that_of_others() {
-        let (one, other) = (Incarnations::default().and_next(), Incarnations::default().and_next());
-        let folder = one.temporary("process").unwrap();
-        let begins = |with: &Incarnations| {
-            folder.path().to_str().unwrap().starts_with(&format!("{}process-", with.debris().display()))
-        };
-        assert!(begins(&one) && !begins(&other));
-    }
 
     #[test]
     fn each_has_another_number_and_all_are_noted() {

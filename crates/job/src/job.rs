@@ -188,12 +188,6 @@ impl Job {
         self.0.known_folder.join("shims")
     }
 
-    /// How the paths of its temporary folders begin.
-    #[must_use]
-    pub fn debris(&self) -> PathBuf {
-        self.0.incarnations.debris()
-    }
-
     /// Its programs, as far as they have a GPU side.
     #[must_use]
     pub fn members(&self) -> &Members {

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use katydid_scratch::Scratch;
 use rustix::fs::statfs;
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -55,7 +56,7 @@ impl KernelData {
         if fs::metadata(&left).and_then(|left| left.modified()).is_ok_and(|written| Some(written) < started()) {
             fs::remove_file(&left).ok()?;
         }
-        let folder = tempfile::Builder::new().prefix("katydid-criu-").tempdir_in(MEMORY).ok()?;
+        let folder = Scratch::below(Path::new(MEMORY), "criu").ok()?;
         let (program, first) = command.split_first()?;
         let mut command = Command::new(program);
         command.args(first).arg("check").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

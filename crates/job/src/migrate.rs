@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use katydid_image::{Image, Manifest, Reader, Times, Which, Writer};
+use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
-use tempfile::TempDir;
 
 use crate::checkpoint::{ATTEMPTS, Attempt, CheckpointError, find_processes, manifest, micros, now, options, undo};
 use crate::companion::{Catalogue, Companion, Progress, Questions, Rebuild};
@@ -36,15 +36,15 @@ const SHARED_MEMORY: u32 = 1;
 struct Place {
     path: PathBuf,
     /// Nobody wants it: it goes with this value.
-    ours: Option<TempDir>,
+    ours: Option<Scratch>,
 }
 
 impl Place {
-    fn new(job: &Inner, wanted: Option<&Path>) -> Result<Self, CheckpointError> {
+    fn new(wanted: Option<&Path>) -> Result<Self, CheckpointError> {
         if let Some(path) = wanted {
             return Ok(Self { path: path.to_owned(), ours: None });
         }
-        let made = job.incarnations.temporary("migrate");
+        let made = Scratch::new("migrate");
         let ours = made.map_err(|source| CheckpointError::System {
             doing: "make a folder for the checkpoint on the way",
             source,
@@ -68,7 +68,7 @@ pub(crate) fn migrate(
     let request = request(wanted)?;
     tell(&Step::Prepare);
     let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
-    let place = Place::new(job, wanted.image.as_deref())?;
+    let place = Place::new(wanted.image.as_deref())?;
     let image = Image::create_or_open(&place.path)?;
     let travel = Travel { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };
     for _ in 0..ATTEMPTS {

@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, Image, Session, Times, Which, Writer};
+use katydid_scratch::Scratch;
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{ToProgram, ask, state};
-use tempfile::TempDir;
 
 use crate::checkpoint::{Attempt, CheckpointError, manifest, now, options};
 use crate::companion::{CompanionError, Questions};
@@ -81,7 +81,7 @@ impl From<MemberError> for Refusal {
 /// The session of a process that has no worker.
 #[derive(Debug)]
 struct Kept {
-    image: TempDir,
+    image: Scratch,
     number: CheckpointNumber,
 }
 
@@ -283,7 +283,7 @@ impl Inner {
 
     /// Takes its session aside, and has its worker end.
     fn checkpoint_member(&self, member: Member) -> Result<(), Refusal> {
-        let image = self.incarnations.temporary("process");
+        let image = Scratch::new("process");
         let image = image.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
         let request = Request {
             image: image.path().to_owned(),

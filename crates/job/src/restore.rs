@@ -25,7 +25,7 @@ use crate::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
 use crate::criu::{Criu, CriuError};
 use crate::files::{self, Written};
 use crate::folder::{self, Folder, FolderError};
-use crate::guard::{Guard, Leavings};
+use crate::guard::Guard;
 use crate::incarnations::Incarnations;
 use crate::job::{Job, JobError, Settings};
 use crate::links::Turn;
@@ -195,8 +195,7 @@ impl Opened {
         let incarnations = self.notes.incarnations.clone().and_next();
         let (companions, raised) = thread::scope(|scope| {
             let sessions = scope.spawn(|| self.rebuild(around, &incarnations, &progress));
-            let home = Home { folder: &folder, debris: &incarnations.debris() };
-            let raised = Raised::new(self, &criu, around, home, apart);
+            let raised = Raised::new(self, &criu, around, &folder, apart);
             while !sessions.is_finished() {
                 told(&progress, tell);
                 thread::sleep(TICK);
@@ -324,14 +323,6 @@ fn told(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
     tell(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
 }
 
-/// The folders of the job that is to be.
-#[derive(Debug, Clone, Copy)]
-struct Home<'a> {
-    folder: &'a Folder,
-    /// How the paths of temporary ones begin.
-    debris: &'a Path,
-}
-
 /// Processes that CRIU has made, and stopped. Dropped: their guard kills them.
 #[derive(Debug)]
 struct Raised {
@@ -349,13 +340,13 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        home: Home<'_>,
+        folder: &Folder,
         apart: bool,
     ) -> Result<Self, RestoreError> {
         let since = Instant::now();
         let mut is_told = false;
         loop {
-            match Self::once(opened, criu, around, home, apart) {
+            match Self::once(opened, criu, around, folder, apart) {
                 Err(error) if error.is_of_port() && since.elapsed() < PORTS => {}
                 other => return other,
             }
@@ -372,20 +363,19 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        home: Home<'_>,
+        folder: &Folder,
         apart: bool,
     ) -> Result<Self, RestoreError> {
         let fds = inheritable()?;
         let inherit = stdio::inherit(&opened.notes.stdio, [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd()]);
         if apart {
-            return Self::apart(opened, criu, around, home, &inherit);
+            return Self::apart(opened, criu, around, folder, &inherit);
         }
         let turn = turn(opened);
         let made = shared::make(&opened.notes.shared, &opened.files);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
         let names: Vec<&Path> = shared::given_names(&opened.notes.shared).collect();
-        let leavings = Leavings { names: &names, debris: home.debris };
-        match criu.restore(around.katydid, &opened.files, around.work, leavings, &inherit) {
+        match criu.restore(around.katydid, &opened.files, around.work, &names, &inherit) {
             Ok((guard, program)) => {
                 made.keep();
                 Ok(Self { program, child: program, guard, is_apart: false })
@@ -396,7 +386,7 @@ impl Raised {
             // port may be free later.
             Err(first) => {
                 drop((made, turn));
-                let raised = Self::apart(opened, criu, around, home, &inherit);
+                let raised = Self::apart(opened, criu, around, folder, &inherit);
                 raised.map_err(|second| if second.is_of_port() { second } else { first.into() })
             }
         }
@@ -407,7 +397,7 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        home: Home<'_>,
+        folder: &Folder,
         inherit: &[OsString],
     ) -> Result<Self, RestoreError> {
         let _turn = turn(opened);
@@ -415,7 +405,7 @@ impl Raised {
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
         let space = Space {
             known_folder: opened.notes.folder.clone(),
-            folder: home.folder.path().to_owned(),
+            folder: folder.path().to_owned(),
             note: Criu::note(around.work),
             last_id: highest.saturating_add(ID_GAP).min(highest_id()),
             files: opened.files.clone(),
@@ -427,8 +417,7 @@ impl Raised {
         let _lent = criu.lend();
         let keeper = namespace::keeper(around.katydid, &space, &restore);
         let names: Vec<&Path> = shared::given_names_outside(&opened.notes.shared).collect();
-        let leavings = Leavings { names: &names, debris: home.debris };
-        let guard = Guard::spawn(around.katydid, &keeper, leavings, |command| {
+        let guard = Guard::spawn(around.katydid, &keeper, &names, |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         });
         let mut guard = guard.map_err(system("start a keeper"))?;

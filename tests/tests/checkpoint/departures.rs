@@ -3,13 +3,12 @@
 //! which nobody lives ends as its program did, and nothing of it stays on either server.
 
 use std::fs;
-use std::io;
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use katydid_tests::gate::Gate;
 use katydid_tests::job::{Job, Plan, holds_itself};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
@@ -67,44 +66,17 @@ fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
         command == wanted.as_bytes()
     };
     let victim = tree(job.pid()).into_iter().find(has_many_steps).context("the program is not there")?;
-    let gate = gate(other.tcp().to_owned(), move || {
-        kill(victim);
-        while runs(victim) {
-            sleep(Duration::from_millis(1));
+    // The command's own look whether there is a server passes.
+    let gate = Gate::to(other.tcp(), move |number| {
+        if number > 0 {
+            kill(victim);
+            while runs(victim) {
+                sleep(Duration::from_millis(1));
+            }
         }
     })?;
-    let outcome = program::run(&mut job.migrate_command(&gate, &[]), PATIENCE)?;
+    let outcome = program::run(&mut job.migrate_command(gate.address(), &[]), PATIENCE)?;
     ensure!(!outcome.status.success() && !outcome.errors().is_empty(), "it moved: {}", said(&outcome));
     other.workers_of(0)?;
     Ok(())
-}
-
-/// The address of a way to the server at `to`. The command's own look whether there is one passes; before whatever comes then
-/// is let through, `strike` runs.
-fn gate(to: String, strike: impl FnOnce() + Send + 'static) -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = format!("tcp://{}", listener.local_addr()?);
-    thread::spawn(move || {
-        let mut strike = Some(strike);
-        for (number, near) in listener.incoming().flatten().enumerate() {
-            if let Some(strike) = strike.take_if(|_| number > 0) {
-                strike();
-            }
-            // What cannot be brought there ends, as it would with a server that is gone.
-            if let Ok(far) = TcpStream::connect(to.trim_start_matches("tcp://")) {
-                both_ways(near, far);
-            }
-        }
-    });
-    Ok(address)
-}
-
-fn both_ways(near: TcpStream, far: TcpStream) {
-    let (Ok(near_too), Ok(far_too)) = (near.try_clone(), far.try_clone()) else { return };
-    for (mut from, mut to) in [(near, far), (far_too, near_too)] {
-        thread::spawn(move || {
-            let _ = io::copy(&mut from, &mut to);
-            let _ = to.shutdown(Shutdown::Write);
-        });
-    }
 }

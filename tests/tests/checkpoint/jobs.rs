@@ -7,13 +7,15 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::Running;
 use katydid_tests::server::Server;
-use katydid_tests::watch::{kill, runs, tree, until};
+use katydid_tests::watch::{is_stopped, kill, runs, tree, until};
 use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
@@ -29,10 +31,12 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 9] = [
+const ON_ONE_WAY: [(&str, Scenario); 11] = [
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
+    ("a_guard_that_is_killed_takes_a_restored_job_along", killed_guard_of_a_restore),
+    ("what_a_killed_supervisor_and_its_guard_leave_goes_with_the_next_job", killed_both),
     ("a_port_that_somebody_has_is_waited_for_at_a_restore", taken_port),
     ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
@@ -213,20 +217,74 @@ fn killed_guard(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let mut twin = stage.restore_by("victim-2", "image", &plan)?;
     ensure!(twin.holds_itself()?, "the restored job ended before its point");
-    for job in [twin, job] {
-        let processes = tree(job.pid());
-        let is_guard =
-            |pid: &&u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| holds(&line, b"job-guard"));
-        let guard = *processes.iter().find(is_guard).context("there is no guard")?;
-        ensure!(processes.len() > 4, "only {processes:?}");
-        kill(guard);
-        let outcome = job.finish(LIMIT)?;
-        ensure!(outcome.status.code() == Some(128 + 9), "{}", said(&outcome));
-        until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
-    }
+    guard_dies(twin)?;
+    guard_dies(job)?;
     let outcome = stage.restore("victim", "image", &[])?.finish(LIMIT)?;
     continues(&kept, (before, before), &outcome)?;
     stage.is_clean()
+}
+
+/// Restored in the namespaces that everybody has, the program is not what the guard was started with.
+fn killed_guard_of_a_restore(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let plan = Plan { points: &[60, 80], ..Plan::default() };
+    let mut job = stage.start_by("victim", LOOP, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let mut job = stage.restore_by("victim", "image", &plan)?;
+    ensure!(job.holds_itself()?, "the restored job ended before its point");
+    guard_dies(job)?;
+    stage.is_clean()
+}
+
+/// In the middle of a checkpoint: alone, the supervisor leaves nothing; with its guard, nothing that outlives the start of
+/// another job, which is not the same.
+fn killed_both(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let temporary = stage.image("temporary");
+    fs::create_dir(&temporary)?;
+    let left = || fs::read_dir(&temporary).map_or(0, Iterator::count);
+    let folder = temporary.display().to_string();
+    let variables = [("TMPDIR", folder.as_str())];
+    for with_guard in [false, true] {
+        let plan = Plan { points: &[60], fault: Some("pause:stop"), variables: &variables, ..Plan::default() };
+        let mut job = stage.start_by("victim", LOOP, &plan)?;
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        let asking = Running::start(&mut job.checkpoint_command(&stage.image("image"), &[]), Stdio::null())?;
+        until("the supervisor stands still", || is_stopped(job.pid()))?;
+        ensure!(left() > 0, "there was nothing temporary to be left");
+        let processes = tree(job.pid());
+        if with_guard {
+            kill(guard_of(&job)?);
+        }
+        kill(job.pid());
+        asking.finish(LIMIT)?;
+        until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
+        ensure!((left() > 0, !stage.home.jobs().is_empty()) == (with_guard, with_guard), "{:?}", stage.home.jobs());
+    }
+    let other = Plan { points: &[60], variables: &variables, ..Plan::default() };
+    let mut job = stage.start_by("other", LOOP, &other)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    ensure!(stage.home.jobs() == ["other"], "{:?}", stage.home.jobs());
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    ensure!(left() == 0, "something temporary is left");
+    went_on(places, job)?;
+    stage.is_clean()
+}
+
+fn guard_of(job: &Job<'_>) -> Result<u32> {
+    let is_guard = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| holds(&line, b"job-guard"));
+    tree(job.pid()).into_iter().find(is_guard).context("there is no guard")
+}
+
+/// A job of several processes of which the guard is killed.
+fn guard_dies(job: Job<'_>) -> Result<()> {
+    let processes = tree(job.pid());
+    kill(guard_of(&job)?);
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.code() == Some(128 + 9), "{}", said(&outcome));
+    Ok(until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?)
 }
 
 /// Whether `word` is among these bytes.

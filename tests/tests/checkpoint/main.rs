@@ -13,6 +13,7 @@
 //! choice of calls, `KATYDID_CHECKPOINT_COUNT` more of them a run, and `KATYDID_CHECKPOINT_WAYS=all` every program on every
 //! way.
 
+mod chaos;
 mod departures;
 mod elsewhere;
 mod failover;

@@ -390,10 +390,10 @@ impl<'a> Elsewhere<'a> {
 }
 
 /// A small generator with a fixed seed (splitmix64).
-pub(crate) struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -401,7 +401,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
@@ -433,7 +433,7 @@ fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn number(variable: &str, otherwise: u64) -> Result<u64> {
+pub(crate) fn number(variable: &str, otherwise: u64) -> Result<u64> {
     let Ok(text) = env::var(variable) else { return Ok(otherwise) };
     text.parse().with_context(|| format!("{variable}={text} is no number"))
 }

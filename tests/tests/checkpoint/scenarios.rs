@@ -17,7 +17,7 @@ use katydid_tests::way::{Way, katydid};
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{departures, failover, jobs, lent, names, processes, restores, sealed, stores};
+use crate::{chaos, departures, failover, jobs, lent, names, processes, restores, sealed, stores};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -61,6 +61,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     };
     every
         .chain(one)
+        .chain(chaos::all())
         .chain(departures::all())
         .chain(failover::all())
         .chain(jobs::all())
@@ -281,9 +282,14 @@ pub(crate) struct Small<'a>(&'a Path);
 
 impl<'a> Small<'a> {
     pub(crate) fn mount(folder: &'a Path) -> Result<Self> {
+        Self::mount_of(folder, "24m")
+    }
+
+    pub(crate) fn mount_of(folder: &'a Path, size: &str) -> Result<Self> {
         fs::create_dir(folder)?;
         let mut mount = Command::new("mount");
-        let outcome = program::run(mount.args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(folder), PATIENCE)?;
+        let outcome =
+            program::run(mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(folder), PATIENCE)?;
         ensure!(outcome.status.success(), "{}", said(&outcome));
         Ok(Self(folder))
     }
@@ -351,7 +357,7 @@ fn damaged_images(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-fn files_below(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+pub(crate) fn files_below(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();

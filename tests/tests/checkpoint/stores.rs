@@ -6,21 +6,24 @@ mod s3;
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::Plan;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
-use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::watch::{PATIENCE, descriptors, resident_kib, threads, tree, until};
 use katydid_tests::way::katydid;
 
-use crate::scenarios::{LOOP, Scenario, Small, images, kept_loop, was_stopped, went_on};
+use crate::programs::number;
+use crate::scenarios::{LOOP, Scenario, Small, files_below, images, kept_loop, was_stopped, went_on};
 use crate::stage::{Checkpoint, Stage, WAYS, continues, said};
 
 /// Workers write through the supervisor then, so the way matters.
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("an_object_store_holds_an_image", object_store)];
 
-const ON_ONE_WAY: [(&str, Scenario); 4] = [
+const ON_ONE_WAY: [(&str, Scenario); 5] = [
+    ("a_job_that_is_checkpointed_again_and_again_grows_nowhere", again_and_again),
     ("a_disk_that_fills_up_leaves_the_last_checkpoint_whole", filling_disk),
     ("a_run_takes_checkpoints_as_time_passes_and_keeps_few", every_so_often),
     ("checkpoints_are_taken_from_outside_as_time_passes", every_so_often_from_outside),
@@ -49,6 +52,51 @@ fn about(places: &Places, endpoint: &str, words: &[&str]) -> Result<Outcome> {
     let outcome = program::run(katydid(places, words).envs(credentials(endpoint)), PATIENCE)?;
     ensure!(outcome.status.success(), "{words:?}: {}", said(&outcome));
     Ok(outcome)
+}
+
+/// What processes hold, each of them: descriptors and threads, KiB of memory; and the files of an image.
+#[derive(Debug)]
+struct Held {
+    open: Vec<(usize, usize)>,
+    memory: Vec<u64>,
+    files: usize,
+}
+
+/// Checkpoints of one run into one image that keeps three: neither the supervisor nor the program, its worker or the image
+/// has more after them than after a few. `KATYDID_ENDURANCE_CHECKPOINTS` takes more.
+fn again_and_again(places: &Places, way: &str) -> Result<()> {
+    /// What an allocator may keep, in KiB.
+    const SLACK: u64 = 4 << 10;
+    let count = number("KATYDID_ENDURANCE_CHECKPOINTS", 24)?;
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("often", LOOP, &["1000000", "5"], &[])?;
+    job.wait_for("step 3 ")?;
+    let worker = stage.server.workers_of(1)?[0];
+    let everybody: Vec<u32> = tree(job.pid()).into_iter().chain([worker, stage.server.pid()]).collect();
+    let held = || -> Result<Held> {
+        let mut last = Vec::new();
+        until("nobody opens or closes anything", || {
+            std::thread::sleep(Duration::from_millis(20));
+            let now: Vec<_> = everybody.iter().map(|pid| (descriptors(*pid), threads(*pid))).collect();
+            now == std::mem::replace(&mut last, now.clone())
+        })?;
+        let memory = everybody.iter().map(|pid| resident_kib(*pid)).collect();
+        Ok(Held { open: last, memory, files: files_below(&stage.image("image"))?.len() })
+    };
+    let take = |count| {
+        (0..count).try_for_each(|_| stage.checkpoint(&job, "image", &["--leave-running", "--keep", "3"]).map(drop))
+    };
+    take(count / 3)?;
+    let before = held()?;
+    take(count - count / 3)?;
+    let after = held()?;
+    let grows = before.memory.iter().zip(&after.memory).any(|(before, after)| *after > before + SLACK);
+    let is_flat = before.open == after.open && !grows && after.files <= before.files + 4;
+    ensure!(is_flat, "before: {before:?}; after: {after:?}");
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    stage.server.workers_of(0)?;
+    Ok(())
 }
 
 /// Checkpoints of one run in a bucket, each restored from there; then the bucket is listed, verified and cleared up.

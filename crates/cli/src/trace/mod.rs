@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use katydid_client::trace::Trace;
+use katydid_scratch::Scratch;
 
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::TraceFlags;
@@ -21,7 +22,7 @@ use summary::Summary;
 
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &TraceFlags) -> Outcome {
-    let folder = tempfile::Builder::new().prefix("katydid-trace-").tempdir().map_err(|error| {
+    let folder = Scratch::new("trace").map_err(|error| {
         Failure::work(format!("cannot make a folder for the trace: {error}; set TMPDIR to one with room"))
     })?;
     let mut launch = Launch::prepare(&flags.session, &flags.command)?;

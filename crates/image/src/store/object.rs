@@ -12,10 +12,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use katydid_scratch::Scratch;
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
-use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::local::PART;
@@ -41,7 +41,7 @@ struct Shared {
     /// Requests run here; whoever calls waits.
     runtime: Runtime,
     /// Files of other programs.
-    scratch: TempDir,
+    scratch: Scratch,
 }
 
 impl fmt::Debug for Objects {
@@ -69,7 +69,7 @@ impl Objects {
     pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String) -> Result<Self> {
         let io = |error| ImageError::io(&address, "prepare this machine for the object store", error);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(SIDE_BY_SIDE).enable_all().build();
-        let (runtime, scratch) = (runtime.map_err(io)?, TempDir::with_prefix("katydid-image-").map_err(io)?);
+        let (runtime, scratch) = (runtime.map_err(io)?, Scratch::new("image").map_err(io)?);
         let prefix = Path::parse(prefix.trim_matches('/'));
         let prefix = prefix.map_err(|_| ImageError::unfit(&address, "its prefix has an empty part"))?;
         Ok(Self(Arc::new(Shared { objects, prefix, address, runtime, scratch })))

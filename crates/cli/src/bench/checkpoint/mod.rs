@@ -16,13 +16,12 @@ mod report;
 mod sizes;
 mod subject;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use katydid_scratch::Scratch;
 
 use crate::bench::wait_until_warm;
 use crate::failure::{Failure, Outcome};
@@ -36,8 +35,6 @@ use subject::{Limits, Subject};
 
 /// Where memory is a file system.
 const MEMORY: &str = "/dev/shm";
-/// Begin of the names of folders; the process's id follows.
-const PREFIX: &str = "katydid-bench-";
 /// Nothing more is begun after so long, unless the flags say otherwise.
 const WITHIN: Duration = Duration::from_secs(15 * 60);
 
@@ -55,7 +52,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
     let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY));
-    clear_left_behind(&place);
+    katydid_scratch::clear_away(&place);
     let limits = Limits::within(flags.within.as_ref().map_or(WITHIN, |within| within.0))?;
     let progress = Progress::new();
     let server = PrivateServer::start(&flags.driver)?;
@@ -75,19 +72,6 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes what measurements left that were killed.
-fn clear_left_behind(place: &Path) {
-    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let rest = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        let owner = rest.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if owner.is_some_and(|owner| !katydid_job::tree::exists(owner)) {
-            // Somebody else's: then it stays.
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
 /// What every measurement needs.
 struct Bench<'a> {
     layout: &'a Layout,
@@ -105,9 +89,8 @@ impl Bench<'_> {
     }
 
     /// A folder for images, in memory.
-    fn folder(&self) -> Measured<TempDir> {
-        let prefix = format!("{PREFIX}{}-", std::process::id());
-        tempfile::Builder::new().prefix(&prefix).tempdir_in(self.place).map_err(|error| error.to_string())
+    fn folder(&self) -> Measured<Scratch> {
+        Scratch::below(self.place, "bench").map_err(|error| error.to_string())
     }
 
     /// Waits for a worker without a program, so that neither programs nor figures meet one that is being started.

@@ -1,0 +1,171 @@
+//! Folders for a while, for a log, a socket or a checkpoint on its way: they go with whoever made them, however that ends.
+//!
+//! A process that is killed removes nothing. So its maker holds a lock on each such folder (`flock`, on the folder itself),
+//! which the kernel takes back with the process, and whoever makes the next one, or [`clear_away`]s, removes those that nobody
+//! holds.
+//!
+//! The rule: a folder of this name that can be locked belongs to nobody, and may be removed by whoever holds its lock. One
+//! that its maker has not locked yet may be taken for such: then the maker notices, and makes another one. Where there are no
+//! locks, nobody gets one, and nothing is removed but by its maker.
+
+use std::env;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::process::geteuid;
+
+/// How all of their names begin.
+const PREFIX: &str = "katydid.";
+/// To make one that somebody takes for nobody's each time.
+const TRIES: u32 = 100;
+/// To remove one to which somebody still writes: a worker, until it sees that nobody asks any more.
+const ATTEMPTS: u32 = 1000;
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A folder that only this user can enter. Dropped: it goes, with all that is in it.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    /// None where the file system has no locks.
+    _lock: Option<File>,
+}
+
+impl Scratch {
+    /// Makes one among temporary files (`TMPDIR`), with a word for what it is for.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn new(kind: &str) -> io::Result<Self> {
+        Self::below(&env::temp_dir(), kind)
+    }
+
+    /// The same in a folder of the caller's choice.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn below(above: &Path, kind: &str) -> io::Result<Self> {
+        clear_away(above);
+        for _ in 0..TRIES {
+            let path = tempfile::Builder::new().prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
+            match held(&path) {
+                Ok(lock) => return Ok(Self { path, _lock: Some(lock) }),
+                // Whoever has it is about to remove it.
+                Err(error) if is_taken(&error) => {}
+                Err(_) => return Ok(Self { path, _lock: None }),
+            }
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+/// Removes what processes that are gone have left in a folder, as far as it is this user's.
+pub fn clear_away(above: &Path) {
+    let entries = fs::read_dir(above).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+    for path in ours.map(|entry| entry.path()) {
+        if let Ok(_lock) = held(&path) {
+            remove(&path);
+        }
+    }
+}
+
+/// The lock on a folder of this user's, if nobody has it.
+fn held(path: &Path) -> io::Result<File> {
+    let only = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let flags = i32::try_from(only.bits()).map_err(io::Error::other)?;
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let found = folder.metadata()?;
+    if found.uid() != geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+    // Whoever had it before has removed it, perhaps.
+    if fs::symlink_metadata(path)?.ino() == found.ino() { Ok(folder) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotFound)
+}
+
+fn remove(path: &Path) {
+    for _ in 0..ATTEMPTS {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => thread::sleep(PAUSE),
+            // What cannot be removed is the system's to clear away.
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(above: &Path) -> Vec<String> {
+        let entries = fs::read_dir(above).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_folder_goes_with_its_maker_and_with_all_that_is_in_it() {
+        let above = tempfile::tempdir().unwrap();
+        let scratch = Scratch::below(above.path(), "test").unwrap();
+        fs::create_dir_all(scratch.path().join("a/b")).unwrap();
+        assert!(scratch.path().starts_with(above.path()) && names(above.path())[0].starts_with("katydid.test."));
+        drop(scratch);
+        assert!(names(above.path()).is_empty());
+    }
+
+    #[test]
+    fn what_somebody_holds_stays_and_what_nobody_holds_goes() {
+        let above = tempfile::tempdir().unwrap();
+        let living = Scratch::below(above.path(), "living").unwrap();
+        for left in ["katydid.dead.1", "katydid-other", "else"] {
+            fs::create_dir_all(above.path().join(left).join("below")).unwrap();
+        }
+        fs::write(above.path().join("katydid.file"), "").unwrap();
+        std::os::unix::fs::symlink(above.path().join("else"), above.path().join("katydid.link")).unwrap();
+        let next = Scratch::below(above.path(), "next").unwrap();
+        assert!(living.path().exists() && next.path().exists());
+        drop((living, next));
+        let mut left = names(above.path());
+        left.sort();
+        assert_eq!(left, ["else", "katydid-other", "katydid.file", "katydid.link"]);
+        assert!(above.path().join("else/below").exists());
+    }
+
+    #[test]
+    fn makers_and_removers_do_not_disturb_each_other() {
+        let above = tempfile::tempdir().unwrap();
+        let one = || {
+            for _ in 0..200 {
+                let scratch = Scratch::below(above.path(), "relay").unwrap();
+                fs::write(scratch.path().join("file"), "text").unwrap();
+                thread::yield_now();
+                assert_eq!(fs::read(scratch.path().join("file")).unwrap(), b"text");
+            }
+        };
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(one))));
+        assert!(names(above.path()).is_empty());
+    }
+}

@@ -1,0 +1,65 @@
+//! A way to a TCP address through this process, which can be cut.
+
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// Connections to one address and on to another. They live on with whoever made them; new ones pass as long as this process
+/// lives.
+#[derive(Debug)]
+pub struct Gate {
+    address: String,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Gate {
+    /// A way to the server at `to`, `tcp://…`. `before` each connection is let through, it is told how many there were.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn to(to: &str, mut before: impl FnMut(usize) + Send + 'static) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = format!("tcp://{}", listener.local_addr()?);
+        let (open, to) = (Arc::<Mutex<Vec<TcpStream>>>::default(), to.trim_start_matches("tcp://").to_owned());
+        let noted = Arc::clone(&open);
+        thread::spawn(move || {
+            for (number, near) in listener.incoming().flatten().enumerate() {
+                before(number);
+                // What cannot be brought there ends, as it would with a server that is gone.
+                let Ok(far) = TcpStream::connect(&to) else { continue };
+                // What is small is not kept back for more to come.
+                let _ = near.set_nodelay(true).and_then(|()| far.set_nodelay(true));
+                let ends = [near.try_clone(), far.try_clone()].into_iter().flatten();
+                noted.lock().unwrap_or_else(PoisonError::into_inner).extend(ends);
+                both_ways(near, far);
+            }
+        });
+        Ok(Self { address, open })
+    }
+
+    /// Where to connect to.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Ends all connections that there are, in the middle of whatever they carry.
+    pub fn cut(&self) {
+        for end in self.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // One that has ended needs no cut.
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn both_ways(near: TcpStream, far: TcpStream) {
+    let (Ok(near_too), Ok(far_too)) = (near.try_clone(), far.try_clone()) else { return };
+    for (mut from, mut to) in [(near, far), (far_too, near_too)] {
+        thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    }
+}

@@ -1,0 +1,495 @@
+//! Anything may be killed, stand still or be cut off at any moment: whoever has a hand in a job, while it runs, is
+//! checkpointed, restored or moved. What must hold after it is the same each time: a program that has lost nothing is right;
+//! one that has says so; the last whole checkpoint verifies, and comes to the right end; nothing stays, neither processes
+//! nor sessions nor files; and the server serves whoever comes next.
+//!
+//! What happens to whom and when is drawn from a seed, a round each. The moment is one of the clock, so the same round may hit
+//! something else another time; whatever it hits, the above holds. `KATYDID_CHAOS_ROUNDS` has more rounds on each way,
+//! `KATYDID_CHAOS_SEED` begins with another one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use katydid_tests::gate::Gate;
+use katydid_tests::job::{Job, Plan, STOPPED};
+use katydid_tests::opencl;
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::{Outcome, Running};
+use katydid_tests::server::Server;
+use katydid_tests::watch::{children, go_on, kill, runs, stand_still, tree, until};
+use katydid_tests::way::Way;
+
+use crate::programs::{Random, number};
+use crate::scenarios::{LOOP, Scenario, Small, images};
+use crate::stage::{LIMIT, Stage, opencl_server, said, way_to};
+
+/// Rounds on each way unless told otherwise.
+const ROUNDS: u64 = 4;
+const WAYS: [&str; 4] = ["shm", "unix", "tcp", "private"];
+/// Exit codes of a program in which a killed CRIU was at work (`katydid run` says so).
+const LEFT_BY_CRIU: [i32; 3] = [128 + 5, 128 + 11, 128 + 13];
+/// For a CRIU: how often, and between two looks.
+const LOOKS: usize = 100;
+const LOOK: Duration = Duration::from_millis(1);
+/// How long a checkpoint, a restore or a move takes at most where a moment in it is meant.
+const SPAN: u64 = 300;
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    WAYS.into_iter().map(|way| ("whatever_is_killed_at_whatever_moment_nothing_is_lost", chaos as Scenario, way))
+}
+
+fn chaos(places: &Places, way: &str) -> Result<()> {
+    let (rounds, first) = (number("KATYDID_CHAOS_ROUNDS", ROUNDS)?, number("KATYDID_CHAOS_SEED", 1)?);
+    let has_opencl = opencl::has_driver(places);
+    let (mut field, mut failures) = (None, Vec::new());
+    for seed in first..first + rounds {
+        let mut random = Random(seed ^ way.bytes().fold(0, |sum, byte| (sum << 8) | u64::from(byte)));
+        let plan = Round::draw(&mut random, way, has_opencl);
+        let here = match field.take() {
+            Some(field) => field,
+            None => Field::new(places, way, has_opencl)?,
+        };
+        match Field::round(here, &plan) {
+            Ok(next) => field = Some(next),
+            Err(error) => {
+                let failure = format!("seed {seed}: {plan:?}: {error:#}");
+                eprintln!("{way}: {failure}");
+                failures.push(failure);
+            }
+        }
+    }
+    ensure!(failures.is_empty(), "{} of {rounds} rounds failed:\n{}", failures.len(), failures.join("\n"));
+    Ok(())
+}
+
+/// What runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Cuda,
+    Heavy,
+    Family,
+    Opencl,
+}
+
+/// What it is in the middle of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Running,
+    Checkpoint { full: bool, stops: bool },
+    Restore,
+    Migrate,
+    Every,
+}
+
+/// Whom it hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Program,
+    Worker,
+    Server,
+    Supervisor,
+    Guard,
+    /// Supervisor and guard at once.
+    Both,
+    Asker,
+    Criu,
+}
+
+/// How.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blow {
+    Kill(Victim),
+    /// For so many milliseconds.
+    Pause(Victim, u64),
+    /// All connections to the server.
+    Cut,
+    /// The disk of the image is full.
+    Full,
+}
+
+/// One round.
+#[derive(Debug)]
+struct Round {
+    subject: Subject,
+    action: Action,
+    blow: Blow,
+    /// Milliseconds from the beginning of the action.
+    after: u64,
+    /// Which of several.
+    which: u64,
+}
+
+impl Round {
+    fn draw(random: &mut Random, way: &str, has_opencl: bool) -> Self {
+        let subjects = [Subject::Cuda, Subject::Heavy, Subject::Family, Subject::Opencl];
+        let victims = [
+            Victim::Program,
+            Victim::Worker,
+            Victim::Server,
+            Victim::Supervisor,
+            Victim::Guard,
+            Victim::Both,
+            Victim::Asker,
+            Victim::Criu,
+        ];
+        let subject = subjects[random.below(if has_opencl { 4 } else { 3 }) as usize];
+        let action = match random.below(8) {
+            0 => Action::Running,
+            1 => Action::Checkpoint { full: true, stops: false },
+            2 => Action::Checkpoint { full: false, stops: false },
+            3 => Action::Checkpoint { full: false, stops: true },
+            4 | 5 => Action::Restore,
+            6 if way != "private" => Action::Migrate,
+            _ => Action::Every,
+        };
+        let victim = victims[random.below(victims.len() as u64) as usize];
+        let blow = match random.below(10) {
+            0..=5 => Blow::Kill(victim),
+            6 | 7 => Blow::Pause(victim, 20 + random.below(400)),
+            8 if way == "tcp" => Blow::Cut,
+            8 => Blow::Kill(victim),
+            _ => Blow::Full,
+        };
+        // Early moments are more often within the action than late ones.
+        let span = SPAN >> random.below(4);
+        Self { subject, action, blow, after: random.below(span), which: random.next() }
+    }
+
+    /// Whether the program may come to another end than its own.
+    fn is_fatal(&self) -> bool {
+        match self.blow {
+            Blow::Kill(victim) => !matches!(victim, Victim::Asker | Victim::Criu) || self.asker_is_supervisor(victim),
+            Blow::Cut => true,
+            Blow::Pause(..) | Blow::Full => false,
+        }
+    }
+
+    /// Nobody else has asked for what is going on.
+    fn asker_is_supervisor(&self, victim: Victim) -> bool {
+        victim == Victim::Asker && matches!(self.action, Action::Restore)
+    }
+
+    fn kills_server(&self) -> bool {
+        self.blow == Blow::Kill(Victim::Server)
+    }
+}
+
+/// Where rounds take place, one after the other: a stage with folders that nothing else uses.
+struct Field {
+    stage: Stage,
+    /// The server that jobs move to.
+    other: Server,
+    name: String,
+    gate: Option<Gate>,
+    has_opencl: bool,
+    /// What each subject prints undisturbed.
+    right: BTreeMap<Subject, String>,
+}
+
+impl Field {
+    fn new(places: &Places, way: &str, has_opencl: bool) -> Result<Self> {
+        let named = if way == "private" { "shm" } else { way };
+        let mut stage = if has_opencl { Stage::with_opencl(places, named, &[])? } else { Stage::new(places, named)? };
+        let other = server(places, has_opencl)?;
+        let gate = (way == "tcp").then(|| Gate::to(stage.server.tcp(), |_| {})).transpose()?;
+        if let Some(gate) = &gate {
+            stage.way = Way::Served { name: "tcp", address: gate.address().to_owned(), as_stream: false };
+        } else if way == "private" {
+            stage.way = Way::Private { driver: driver_under_test() };
+        }
+        fs::create_dir(stage.image("temporary"))?;
+        Ok(Self { stage, other, name: way.to_owned(), gate, has_opencl, right: BTreeMap::new() })
+    }
+
+    /// One round; the field if all is as it has to be after it.
+    fn round(mut self, round: &Round) -> Result<Self> {
+        let right = self.undisturbed(round.subject)?;
+        let folder = self.stage.image("disk");
+        let small = Small::mount_of(&folder, "96m")?;
+        let image = folder.join("image");
+        self.struck(round, &image, &right)?;
+        if round.kills_server() && self.name != "private" {
+            self.succeed()?;
+        }
+        self.is_whole(round, &image, &right).context("afterwards")?;
+        drop(small);
+        fs::remove_dir(&folder)?;
+        self.is_clean().context("at last")?;
+        Ok(self)
+    }
+
+    /// A server in place of the one that was killed.
+    fn succeed(&mut self) -> Result<()> {
+        until("the killed server is gone", || !runs(self.stage.server.pid()))?;
+        let (places, variables) = (&self.stage.places, self.variables());
+        self.stage.server = self.stage.server.successor(places, &driver_under_test(), &[], &variables)?;
+        Ok(())
+    }
+
+    fn variables(&self) -> Vec<(&'static str, std::ffi::OsString)> {
+        if self.has_opencl { opencl::driver(&self.stage.places) } else { Vec::new() }
+    }
+
+    fn undisturbed(&mut self, subject: Subject) -> Result<String> {
+        if let Some(text) = self.right.get(&subject) {
+            return Ok(text.clone());
+        }
+        let outcome = self.start(subject, &[])?.finish(LIMIT)?;
+        ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+        self.right.insert(subject, outcome.text());
+        Ok(outcome.text())
+    }
+
+    /// Of a supervisor, which may be the server too, and of its program.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let opencl = self.variables().into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned()));
+        opencl.chain([("TMPDIR", self.stage.image("temporary").display().to_string())]).collect()
+    }
+
+    fn start(&self, subject: Subject, options: &[&str]) -> Result<Job<'_>> {
+        let settings = self.settings();
+        let variables: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let (program, arguments): (PathBuf, &[&str]) = match subject {
+            Subject::Cuda => (self.stage.places.program(LOOP.0, LOOP.1), &["60", "15"]),
+            Subject::Heavy => (self.stage.places.program(LOOP.0, LOOP.1), &["40", "20", "16"]),
+            Subject::Family => (self.stage.places.program("kept_processes", LOOP.1), &["2000"]),
+            Subject::Opencl => (opencl::program(&self.stage.places, "kept_large"), &["8", "50", "15"]),
+        };
+        let plan = Plan { arguments, options, variables: &variables, ..Plan::default() };
+        let Stage { places, home, way, .. } = &self.stage;
+        Ok(Job::start(places, home, way, "victim", &program, &plan)?)
+    }
+
+    fn restore(&self, image: &Path) -> Result<Job<'_>> {
+        let settings = self.settings();
+        let variables: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        self.stage.restore_from("victim", image, &Plan { variables: &variables, ..Plan::default() })
+    }
+
+    /// Has a job be in the middle of something, and strikes.
+    fn struck(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
+        let path = image.display().to_string();
+        let every = ["--image", path.as_str(), "--every", "100ms", "--keep", "2"];
+        let mut job = self.start(round.subject, if round.action == Action::Every { &every } else { &[] })?;
+        let first = right.lines().next().context("it says nothing")?;
+        job.wait_for(&format!("{first}\n"))?;
+        match round.action {
+            Action::Running => {}
+            Action::Every => {
+                until("there is a checkpoint", || image.join("latest").exists() || !runs(job.pid()))?;
+            }
+            Action::Restore => {
+                let outcome = job.checkpoint(image, &[])?;
+                ensure!(outcome.status.success(), "the first checkpoint: {}", said(&outcome));
+                ensure!(job.finish(LIMIT)?.status.code() == Some(STOPPED), "it was not stopped");
+                job = self.restore(image)?;
+            }
+            Action::Checkpoint { .. } | Action::Migrate => {
+                let outcome = job.checkpoint(image, &["--leave-running"])?;
+                ensure!(outcome.status.success(), "the first checkpoint: {}", said(&outcome));
+            }
+        }
+        let asker = self.ask(round, &job, image)?;
+        sleep(Duration::from_millis(round.after));
+        self.strike(round, &job, asker.as_ref(), image)?;
+        let asked = asker.map(|asker| asker.finish(LIMIT)).transpose()?;
+        let filler = image.with_file_name("filler");
+        let _ = fs::remove_file(filler);
+        let outcome = job.finish(LIMIT)?;
+        self.judge(round, &outcome, asked.as_ref(), right)
+    }
+
+    /// Asks for what the round has going on.
+    fn ask(&self, round: &Round, job: &Job<'_>, image: &Path) -> Result<Option<Running>> {
+        let mut command = match round.action {
+            Action::Checkpoint { full, stops } => {
+                let options = [(!stops).then_some("--leave-running"), full.then_some("--full")];
+                job.checkpoint_command(image, &options.into_iter().flatten().collect::<Vec<_>>())
+            }
+            Action::Migrate => {
+                let to = match way_to(&self.name, &self.other)? {
+                    Way::Served { address, .. } => address,
+                    _ => bail!("no such way"),
+                };
+                job.migrate_command(&to, &[])
+            }
+            _ => return Ok(None),
+        };
+        command.env("TMPDIR", self.stage.image("temporary"));
+        Ok(Some(Running::start(&mut command, Stdio::null())?))
+    }
+
+    fn strike(&self, round: &Round, job: &Job<'_>, asker: Option<&Running>, image: &Path) -> Result<()> {
+        match round.blow {
+            Blow::Kill(victim) => self.victims(round, victim, job, asker).into_iter().for_each(kill),
+            Blow::Pause(victim, long) => {
+                let victims = self.victims(round, victim, job, asker);
+                victims.iter().copied().for_each(stand_still);
+                sleep(Duration::from_millis(long));
+                victims.into_iter().for_each(go_on);
+            }
+            Blow::Cut => self.gate.iter().for_each(Gate::cut),
+            Blow::Full => {
+                // As much as there is room for.
+                let _ = fs::write(image.with_file_name("filler"), vec![1; 96 << 20]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Who that is now; nobody where there is none.
+    fn victims(&self, round: &Round, victim: Victim, job: &Job<'_>, asker: Option<&Running>) -> Vec<u32> {
+        let all = tree(job.pid());
+        let guard = all.iter().copied().find(|pid| line(*pid).contains("\0job-guard\0"));
+        let is_criu = |pid: &u32| Some(*pid) != guard && line(*pid).contains("/criu\0");
+        let one = |mut from: Vec<u32>| {
+            from.sort_unstable();
+            let place = round.which.checked_rem(from.len() as u64);
+            place.map(|place| from[place as usize]).into_iter().collect::<Vec<u32>>()
+        };
+        match victim {
+            Victim::Program => {
+                let below = guard.map(tree).unwrap_or_default();
+                one(below.into_iter().skip(1).filter(|pid| !is_criu(pid)).collect())
+            }
+            Victim::Worker if self.name == "private" => {
+                one(all.into_iter().filter(|pid| line(*pid).contains("\0worker\0")).collect())
+            }
+            Victim::Worker => {
+                let sessions = self.stage.server.sessions().unwrap_or_default();
+                let pids = sessions.iter().filter_map(|session| session["worker_pid"].as_u64());
+                one(pids.filter_map(|pid| u32::try_from(pid).ok()).collect())
+            }
+            Victim::Server if self.name != "private" => vec![self.stage.server.pid()],
+            Victim::Server | Victim::Supervisor => vec![job.pid()],
+            Victim::Guard => guard.into_iter().collect(),
+            Victim::Both => guard.into_iter().chain([job.pid()]).collect(),
+            Victim::Asker => {
+                asker.map(Running::pid).or((round.action == Action::Restore).then(|| job.pid())).into_iter().collect()
+            }
+            Victim::Criu => {
+                let found = || tree(job.pid()).into_iter().filter(is_criu).collect::<Vec<u32>>();
+                // It is there for a part of the action only.
+                let looks = std::iter::repeat_with(found).inspect(|_| sleep(LOOK)).take(LOOKS);
+                looks.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
+            }
+        }
+    }
+
+    /// The job has come to an end that it may come to.
+    fn judge(&self, round: &Round, outcome: &Outcome, asked: Option<&Outcome>, right: &str) -> Result<()> {
+        let told = || format!("the job: {}\n=== the asker: {}", said(outcome), asked.map(said).unwrap_or_default());
+        let text = outcome.text();
+        let is_right = |text: &str| match round.action {
+            Action::Restore => right.ends_with(text),
+            _ => right == text,
+        };
+        let is_stopped = matches!(round.action, Action::Checkpoint { stops: true, .. })
+            && outcome.status.code() == Some(STOPPED)
+            && right.starts_with(&text);
+        let is_begun = right.contains(text.trim_end_matches(|letter| letter != '\n'));
+        let of_criu = round.blow == Blow::Kill(Victim::Criu)
+            && (outcome.status.code().is_some_and(|code| LEFT_BY_CRIU.contains(&code))
+                || round.action == Action::Restore)
+            && is_begun
+            && !outcome.errors().is_empty();
+        let of_disk = round.blow == Blow::Full && round.action == Action::Restore && !outcome.errors().is_empty();
+        let went_well = outcome.status.success() && is_right(&text);
+        let is_excused =
+            round.is_fatal() && !outcome.status.success() && (is_said(outcome) || self.kills_outright(round));
+        ensure!(went_well || is_stopped || of_criu || of_disk || is_excused, "a wrong end: {}", told());
+        if let Some(asked) = asked {
+            let is_told = asked.status.success() || !asked.errors().is_empty() || asked.text().contains("error");
+            ensure!(is_told || round.blow == Blow::Kill(Victim::Asker), "it failed without a word: {}", told());
+            let is_harmless = matches!(round.blow, Blow::Pause(..));
+            ensure!(
+                asked.status.success() || !is_harmless || outcome_came_first(asked),
+                "a pause is no failure: {}",
+                told()
+            );
+        }
+        Ok(())
+    }
+
+    /// Whoever is killed says nothing, nor does anybody for a process that was killed.
+    fn kills_outright(&self, round: &Round) -> bool {
+        match round.blow {
+            Blow::Kill(Victim::Worker) => false,
+            Blow::Kill(Victim::Server) => self.name == "private",
+            Blow::Kill(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The image is whole, and comes to the right end; and nothing is left.
+    fn is_whole(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
+        if round.action != Action::Running && (round.action != Action::Every || image.join("latest").exists()) {
+            let outcome = images(&self.stage.places, "verify", image)?;
+            ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
+            let outcome = self.restore(image)?.finish(LIMIT)?;
+            let mut is_right = outcome.status.success() && right.ends_with(&outcome.text());
+            // A process that was killed is missing in later checkpoints, and the others may have no use for their lives.
+            if round.subject == Subject::Family && round.blow == Blow::Kill(Victim::Program) {
+                is_right |= right.contains(&outcome.text());
+            }
+            ensure!(is_right, "it did not come to the right end: {}", said(&outcome));
+        } else {
+            let outcome = self.start(round.subject, &[])?.finish(LIMIT)?;
+            ensure!(outcome.status.success() && outcome.text() == right, "whoever came next: {}", said(&outcome));
+        }
+        Ok(())
+    }
+
+    fn is_clean(&self) -> Result<()> {
+        self.stage.is_clean()?;
+        self.other.workers_of(0)?;
+        let mark = self.stage.image("").display().to_string();
+        until("no process of the job is left", || marked(&mark).is_empty())
+            .with_context(|| format!("there are {:?}", marked(&mark).into_iter().map(line).collect::<Vec<_>>()))?;
+        let temporary = self.stage.image("temporary");
+        let left = || fs::read_dir(&temporary).into_iter().flatten().flatten().map(|entry| entry.path());
+        until("nothing temporary is left", || left().next().is_none())
+            .with_context(|| format!("there are {:?}", left().collect::<Vec<_>>()))?;
+        for server in [&self.stage.server, &self.other] {
+            until("all children of the server run", || children(server.pid()).into_iter().all(runs))?;
+        }
+        Ok(())
+    }
+}
+
+fn server(places: &Places, has_opencl: bool) -> Result<Server> {
+    if has_opencl { opencl_server(places, &[]) } else { Ok(Server::start(places, &driver_under_test(), &[])?) }
+}
+
+/// Whether somebody says why.
+fn is_said(outcome: &Outcome) -> bool {
+    !outcome.errors().is_empty() || outcome.text().lines().any(|line| line.contains("returned"))
+}
+
+/// A job may end before it is asked.
+fn outcome_came_first(asked: &Outcome) -> bool {
+    let text = asked.errors() + &asked.text();
+    ["no job", "has ended", "is ending", "no program"].iter().any(|words| text.contains(words))
+}
+
+/// The command line of a process.
+fn line(pid: u32) -> String {
+    String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
+}
+
+/// Processes whose environment names a folder of the round.
+fn marked(folder: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let names = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environment).contains(folder)
+    };
+    ids.filter(|pid| runs(*pid) && names(pid)).collect()
+}
