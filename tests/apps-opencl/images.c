@@ -118,6 +118,20 @@ static void arrays(void) {
     CHECK(clEnqueueReadImage(queue, others, CL_TRUE, origin, region, 0, 0, back, 0, NULL, NULL));
     printf("array: %s\n", memcmp(host, back, sizeof host) ? "wrong" : "as expected");
     clReleaseMemObject(lines), clReleaseMemObject(others);
+    // A part of lines in the program's memory, which is where it was.
+    float own[N][X];
+    memcpy(own, host, sizeof own);
+    lines = image(CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, CL_R, CL_FLOAT, desc, own);
+    size_t corner[3] = {2, 1, 0}, part[3] = {4, 2, 1}, row, slice;
+    cl_int code;
+    float *mapped = clEnqueueMapImage(queue, lines, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, corner, part, &row, &slice, 0, NULL, NULL, &code);
+    CHECK(code);
+    int good = mapped == &own[1][2] && slice == sizeof own[0] && mapped[X + 3] == host[2][5];
+    mapped[X + 3] = 99;
+    CHECK(clEnqueueUnmapMemObject(queue, lines, mapped, 0, NULL, NULL));
+    CHECK(clEnqueueReadImage(queue, lines, CL_TRUE, origin, region, 0, 0, back, 0, NULL, NULL));
+    printf("lines of an array, mapped: %s\n", good && back[2][5] == 99 && back[2][4] == host[2][4] ? "as expected" : "wrong");
+    clReleaseMemObject(lines);
 }
 
 int main(void) {

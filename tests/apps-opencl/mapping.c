@@ -53,6 +53,34 @@ static void use(cl_mem buffer, cl_kernel kernel, const char *what, int *own) {
     CHECK(clReleaseEvent(ready));
 }
 
+// Maps that nobody waits for, or that may only be written to.
+static void odd_ones(int *own) {
+    int back[4] = {0}, *mapped;
+    for (int i = 0; i < N; i++) own[i] = i;
+    cl_mem buffer = buffer_of(CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, N * 4, own);
+    cl_event ready;
+    CHECK(clEnqueueUnmapMemObject(queue, buffer, map(buffer, CL_MAP_READ | CL_MAP_WRITE, 0, N * 4, &ready), 0, NULL, NULL));
+    CHECK(clReleaseEvent(ready));
+    CHECK(clEnqueueReadBuffer(queue, buffer, CL_FALSE, 400, sizeof back, back, 0, NULL, NULL));
+    // Who has the region knows that the read before it has ended.
+    mapped = map(buffer, CL_MAP_WRITE_INVALIDATE_REGION, 0, 4, NULL);
+    printf("given back at once: %d %d\n", back[0], back[3]);
+    mapped[0] = 1;
+    CHECK(clEnqueueUnmapMemObject(queue, buffer, mapped, 0, NULL, NULL));
+    CHECK(clReleaseMemObject(buffer));
+    buffer = buffer_of(CL_MEM_READ_WRITE | CL_MEM_HOST_WRITE_ONLY | CL_MEM_COPY_HOST_PTR, N * 4, own);
+    cl_mem copy = buffer_of(CL_MEM_READ_WRITE, N * 4, NULL);
+    mapped = map(buffer, CL_MAP_WRITE, 400, 400, NULL);
+    mapped[1] = -1;
+    CHECK(clEnqueueUnmapMemObject(queue, buffer, mapped, 0, NULL, NULL));
+    CHECK(clEnqueueCopyBuffer(queue, buffer, copy, 0, 0, N * 4, 0, NULL, NULL));
+    CHECK(clEnqueueReadBuffer(queue, copy, CL_TRUE, 400, sizeof back, back, 0, NULL, NULL));
+    printf("only written to: %d %d %d, read: %s\n", back[0], back[1], back[2],
+           code_name(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, sizeof back, back, 0, NULL, NULL)));
+    CHECK(clReleaseMemObject(buffer));
+    CHECK(clReleaseMemObject(copy));
+}
+
 int main(void) {
     set_up(0);
     cl_program program = build(source, "");
@@ -75,6 +103,7 @@ int main(void) {
     CHECK(clReleaseMemObject(theirs));
     CHECK(clReleaseMemObject(ours));
     clReleaseKernel(kernel), clReleaseProgram(program);
+    odd_ones(own);
     free(own);
     tear_down();
     return 0;

@@ -4,12 +4,32 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use crate::places::{PACK_VARIABLE, Places};
 
 /// Names a folder of vendors' files, for a pack whose driver is to be another one than the machine's.
 const VENDORS_VARIABLE: &str = "KATYDID_TEST_OPENCL";
+
+/// The program of random calls ([`seeds`]).
+pub const RANDOM: &str = "random_calls";
+/// Further seeds for it: `FIRST-LAST`, or one number.
+const SEEDS_VARIABLE: &str = "KATYDID_OPENCL_SEEDS";
+
+/// The seeds that the environment wants of [`RANDOM`]; none where it is silent.
+///
+/// # Errors
+///
+/// What it says is no range of numbers.
+pub fn seeds() -> io::Result<Option<RangeInclusive<u64>>> {
+    let Ok(text) = env::var(SEEDS_VARIABLE) else { return Ok(None) };
+    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) => Ok(Some(first..=last)),
+        _ => Err(io::Error::other(format!("{SEEDS_VARIABLE}={text} is no range of numbers"))),
+    }
+}
 
 /// The places, with what programs of OpenCL print in place of what those of CUDA do.
 #[must_use]

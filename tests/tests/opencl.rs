@@ -4,6 +4,9 @@
 //! The driver is the one that `cargo xtask setup` fetched; where it could not be, that is said and nothing is tested. In a
 //! pack it is the machine's. `drivers::…` are about finding it, and about programs without a loader. All of that is with
 //! ocl-icd as the loader; `khronos::…` and `khronos_shm::…` have Khronos' own in its place.
+//!
+//! `random_calls` makes its calls out of seeds, of which every run has the same few, on a way that packs as well; `random::…`
+//! are those of `KATYDID_OPENCL_SEEDS` (`100-199`), each on all ways.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -13,7 +16,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use katydid_tests::opencl::{
-    self, driver, has_driver, is_pocl, khronos, libraries, library, memory_driver, program, programs, with_first,
+    self, RANDOM, driver, has_driver, is_pocl, khronos, libraries, library, memory_driver, program, programs,
+    with_first,
 };
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
@@ -70,6 +74,10 @@ fn main() -> ExitCode {
             trials.push(Trial::test(format!("{way}::{name}"), move || one(&places, &way, &name)));
         }
     }
+    match random_trials(&places, &server) {
+        Ok(more) => trials.extend(more),
+        Err(error) => return failed(&error),
+    }
     match khronos(&places) {
         Some(folder) => trials.extend(khronos_trials(&places, &server, &folder, &programs)),
         None => println!("not tested: Khronos' loader; `cargo xtask setup` fetches it"),
@@ -93,6 +101,51 @@ fn khronos_trials(places: &Places, server: &Server, folder: &Path, programs: &[S
         Trial::test(title, move || judged(&places, &way, &name, |way| by_khronos(&places, way, &name, &folder)))
     };
     all.map(trial).collect()
+}
+
+/// TCP on which all is packed.
+const PACKED: &str = "packed";
+
+/// Random calls: those that are kept where all is packed, and the seeds that the environment wants.
+fn random_trials(places: &Places, server: &Server) -> std::io::Result<Vec<Trial>> {
+    let ways = ways(server);
+    let [_, tcp, ..] = &ways;
+    let (of, way) = (places.clone(), tcp.clone());
+    let packed = move || judged(&of, &way, RANDOM, |way| random(&of, PACKED, way, &[]));
+    let mut trials = vec![Trial::test(format!("{PACKED}::{RANDOM}"), packed)];
+    let named = ways.iter().map(|way| (way.to_string(), way)).chain([(PACKED.to_owned(), tcp)]);
+    let named: Vec<(String, &Way)> = named.collect();
+    for seed in opencl::seeds()?.into_iter().flatten() {
+        for (name, way) in &named {
+            let (places, name, way) = (places.clone(), name.clone(), (*way).clone());
+            trials.push(Trial::test(format!("random::{name}::{seed}"), move || one_seed(&places, &name, &way, seed)));
+        }
+    }
+    Ok(trials)
+}
+
+/// The program of random calls on a way of that name.
+fn random(places: &Places, name: &str, way: &Way, arguments: &[&str]) -> Command {
+    let mut command = with_driver(places, way, RANDOM);
+    if name == PACKED {
+        command.env("KATYDID_PACKING", "always");
+    }
+    command.args(arguments);
+    command
+}
+
+/// The calls of one seed are as they must be, and come to the same as without Katydid.
+fn one_seed(places: &Places, name: &str, way: &Way, seed: u64) -> Result<(), Failed> {
+    let seed = seed.to_string();
+    let mut texts = Vec::new();
+    for (name, way) in [("direct", &DIRECT), (name, way)] {
+        let outcome = run(&mut random(places, name, way, &[&seed, "1"]), LIMIT)?;
+        if !outcome.status.success() {
+            return Err(format!("{name}: {}{}", outcome.text(), outcome.errors()).into());
+        }
+        texts.push(outcome.text());
+    }
+    if texts[0] == texts[1] { Ok(()) } else { Err(texts.concat().into()) }
 }
 
 fn failed(error: &dyn std::fmt::Display) -> ExitCode {

@@ -125,7 +125,7 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
     }
     let (sources, programs) = (tree.root.join("tests/apps-opencl"), tree.target.join("apps/opencl"));
     fs::create_dir_all(&programs).with_context(|| format!("cannot make {}", programs.display()))?;
-    let header = fs::read(sources.join("check.h")).context("cannot read check.h")?;
+    let headers = [headers(&sources)?, headers(&sources.join("random"))?].concat();
     for entry in fs::read_dir(&sources).with_context(|| format!("cannot read {}", sources.display()))? {
         let path = entry.context("cannot read the programs")?.path();
         if path.extension().is_none_or(|extension| extension != "c") {
@@ -137,7 +137,7 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
         if is_ranked && !setup::has_open_mpi() {
             continue;
         }
-        if_changed(&program, &[&header, &text], || {
+        if_changed(&program, &[&headers, &text], || {
             if !is_ranked {
                 return build(&root, "gcc", &PROGRAM, &path, &program);
             }
@@ -149,6 +149,16 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
     let (source, library) = (sources.join("drivers/memory.c"), programs.join("memory.so"));
     let text = fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
     if_changed(&library, &[&text], || build(&root, "gcc", &LIBRARY, &source, &library))
+}
+
+/// The text of all headers of a folder.
+fn headers(folder: &Path) -> Result<Vec<u8>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "h"));
+    paths.sort();
+    let texts = paths.iter().map(|path| fs::read(path).with_context(|| format!("cannot read {}", path.display())));
+    Ok(texts.collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// Does `work`, which makes a file out of these texts, unless it has made it of the same ones before.

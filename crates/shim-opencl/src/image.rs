@@ -16,7 +16,7 @@ use crate::bulk;
 use crate::context::Context;
 use crate::handle::{Held, Object, make, object};
 use crate::info::{Room, ask, handles};
-use crate::memory::{Memory, contents, inherited};
+use crate::memory::{Memory, contents, for_driver, inherited};
 use crate::queue::pairs;
 use crate::rows::Rows;
 use crate::shim::shim;
@@ -58,9 +58,9 @@ impl Shape {
         unsafe { origin.add(3).read_unaligned() }
     }
 
-    /// Bytes from line to line of an array of lines: its slices.
-    pub(crate) fn row_of_array(&self) -> usize {
-        if self.slice == 0 { self.row } else { self.slice }
+    /// Bytes from row to row; the lines of an array are a slice apart.
+    pub(crate) fn line(&self) -> usize {
+        if self.kind == MEM_OBJECT_IMAGE1D_ARRAY { self.slice } else { self.row }
     }
 }
 
@@ -83,6 +83,14 @@ fn rows(shape: &cl_image_desc, element: usize, start: usize) -> Result<Rows, Cod
         return Err(Code::INVALID_IMAGE_DESCRIPTOR);
     }
     Ok(Rows { start, width, rows: height, slices: depth, row, slice })
+}
+
+/// Row and slice pitch of the program's memory.
+fn pitches(shape: &cl_image_desc, rows: &Rows) -> (usize, usize) {
+    if shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY {
+        return (shape.image_row_pitch.max(rows.width), rows.row);
+    }
+    (rows.row, rows.slice)
 }
 
 /// Bytes of an element: what a channel takes, times how many there are; none if the format is not known.
@@ -134,6 +142,7 @@ unsafe fn create(
     // SAFETY: not null, so readable by the contract.
     let (format, desc) = unsafe { (format.read_unaligned(), desc.read_unaligned()) };
     let parent = if desc.mem_object == cl_mem::NULL { None } else { Some(object::<Memory>(desc.mem_object)?) };
+    let told = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
     let given = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
     let size = element(&format);
     let rows = match size {
@@ -152,15 +161,16 @@ unsafe fn create(
             memory: base.id,
             context: context.base.id,
             parent: parent.as_ref().map_or(0, |parent| parent.base.id),
-            flags,
+            flags: told,
             staged: sent.staged,
             arguments: &arguments,
         })?;
+        let (row, slice) = pitches(&desc, &rows);
         let shape = Shape {
             kind: desc.image_type,
             element: made.elementSize as usize,
-            row: rows.row,
-            slice: rows.slice,
+            row,
+            slice,
             given: given && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0),
             levels: desc.num_mip_levels,
         };
@@ -310,6 +320,17 @@ mod tests {
         // RGBA of 8 bits, R of 32, BGRA of 16, RGB of 565, and nonsense.
         let found = [of(0x10b5, 0x10d2), of(0x10b0, 0x10de), of(0x10b6, 0x10d8), of(0x10b4, 0x10d4), of(1, 2)];
         assert_eq!(found, [Some(4), Some(4), Some(8), Some(2), None]);
+    }
+
+    #[test]
+    fn lines_of_an_array_are_a_slice_apart() {
+        let of = |row, slice| {
+            let shape = cl_image_desc { image_array_size: 3, ..plain(MEM_OBJECT_IMAGE1D_ARRAY, [4, 0, 0], row, slice) };
+            let rows = rows(&shape, 4, 64).unwrap();
+            assert_eq!((rows.width, rows.rows, rows.slices), (16, 3, 1));
+            pitches(&shape, &rows)
+        };
+        assert_eq!([of(0, 0), of(20, 0), of(20, 40)], [(16, 16), (20, 20), (20, 40)]);
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::shim::shim;
 struct Pending {
     number: u64,
     target: Rows,
+    /// Whether its bytes are still to be brought over.
+    is_wanted: bool,
     /// Where its bytes are when it has ended; none if the worker sends them.
     parcel: Option<Parcel>,
 }
@@ -49,8 +51,44 @@ impl Landings {
     ///
     /// The target stays writable until the command has ended, as OpenCL demands of the program.
     pub(crate) unsafe fn expect(&self, number: u64, target: Rows, parcel: Option<Parcel>) {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(Pending { number, target, parcel });
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(Pending {
+            number,
+            target,
+            is_wanted: true,
+            parcel,
+        });
         self.count.fetch_add(1, Ordering::Release);
+    }
+
+    /// Leaves memory alone from now on that a read under way would have brought its bytes to; false if none would.
+    pub(crate) fn abandon(&self, target: &Rows) -> bool {
+        if !self.any() {
+            return false;
+        }
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = list.iter_mut().find(|pending| pending.is_wanted && pending.target == *target);
+        pending.map(|pending| pending.is_wanted = false).is_some()
+    }
+}
+
+impl Pending {
+    /// Brings its bytes over, if they are wanted, and its command has ended; false if that has not.
+    ///
+    /// # Safety
+    ///
+    /// The target is writable, unless it was abandoned.
+    unsafe fn settle(&mut self) -> Result<bool, Code> {
+        if self.is_wanted {
+            // SAFETY: by the contract.
+            return unsafe { bring(self.number, &self.target, &mut self.parcel, false) };
+        }
+        // None of its bytes: what remains of them when all are fetched.
+        let offset = if self.parcel.is_some() { 0 } else { self.target.len() as u64 };
+        let has_ended = shim()?.link.call(&kdclLand { landing: self.number, offset, size: 0, wait: 0 })?.state <= 0;
+        match self.parcel.take_if(|_| has_ended) {
+            Some(parcel) => parcels::drop_unread(parcel).map(|()| true),
+            None => Ok(has_ended),
+        }
     }
 }
 
@@ -64,7 +102,7 @@ pub(crate) fn settle() -> Result<(), Code> {
     let mut failure = Ok(());
     list.retain_mut(|pending| {
         // SAFETY: not ended for the program, so its memory is still the command's.
-        match failure.and_then(|()| unsafe { bring(pending.number, &pending.target, &mut pending.parcel, false) }) {
+        match failure.and_then(|()| unsafe { pending.settle() }) {
             Ok(has_ended) => !has_ended,
             Err(code) => {
                 failure = Err(code);
@@ -135,6 +173,6 @@ unsafe fn bring_parcel(number: u64, target: &Rows, parcel: &mut Option<Parcel>, 
         unsafe { parcels::fetch(parcel, target)? };
         return Ok(true);
     }
-    parcels::drop_of_failed(parcel)?;
+    parcels::drop_unread(parcel)?;
     if wait { Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) } else { Ok(true) }
 }

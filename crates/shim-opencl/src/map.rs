@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use katydid_opencl_sys::constant::{
     COMMAND_MAP_BUFFER, COMMAND_MAP_IMAGE, COMMAND_UNMAP_MEM_OBJECT, MAP_READ, MAP_WRITE, MAP_WRITE_INVALIDATE_REGION,
-    MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
+    MEM_OBJECT_IMAGE1D_ARRAY,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
@@ -22,7 +22,7 @@ use crate::event;
 use crate::handle::object;
 use crate::memory::Memory;
 use crate::order::Order;
-use crate::rows::Rows;
+use crate::rows::{Direction, Rows};
 use crate::shim::shim;
 use crate::transfer::{Transfer, image_box, run, three};
 
@@ -55,8 +55,8 @@ impl Drop for Lent {
 enum Back {
     /// Nothing, of a map for reading.
     Nothing,
-    /// The form and the extent are written from the rows.
-    Written(u32, Extent, Rows),
+    /// The form and the extent are written from the region.
+    Written(u32, Extent),
     /// The worker does what there is to be done for a region of memory that it has too, which may have been written.
     Shared(Extent, bool),
 }
@@ -65,6 +65,7 @@ enum Back {
 #[derive(Debug)]
 struct Map {
     back: Back,
+    region: Rows,
     /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
     _lent: Option<Lent>,
 }
@@ -92,8 +93,8 @@ impl Maps {
         Ok(self.whole.as_ref().map_or(0, |lent| lent.start))
     }
 
-    fn add(&mut self, address: usize, map: Map) {
-        self.regions.entry(address).or_default().push(map);
+    fn add(&mut self, map: Map) {
+        self.regions.entry(map.region.start).or_default().push(map);
     }
 
     fn take(&mut self, address: usize) -> Option<Map> {
@@ -113,9 +114,10 @@ fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
     if flags & !known != 0 || both {
         return Err(Code::INVALID_VALUE);
     }
-    let reads = flags & MAP_READ != 0 && memory.flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) != 0;
-    let writes = flags & !MAP_READ != 0 && memory.flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) != 0;
-    if reads || writes { Err(Code::INVALID_OPERATION) } else { Ok(()) }
+    if flags & MAP_READ != 0 {
+        memory.allows(Direction::In)?;
+    }
+    if flags & !MAP_READ != 0 { memory.allows(Direction::Out) } else { Ok(()) }
 }
 
 /// Enqueues the map's command and notes the region.
@@ -124,17 +126,17 @@ fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
 ///
 /// The transfer's rows are writable.
 unsafe fn map(order: Order, transfer: Transfer, blocking: bool, flags: u64, lent: Option<Lent>) -> Result<usize, Code> {
-    let (address, memory) = (transfer.rows.start, Arc::clone(&transfer.memory));
+    let (region, memory) = (transfer.rows, Arc::clone(&transfer.memory));
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
-    let back = if writes { Back::Written(transfer.form, transfer.extent, transfer.rows) } else { Back::Nothing };
+    let back = if writes { Back::Written(transfer.form, transfer.extent) } else { Back::Nothing };
     if flags & MAP_WRITE_INVALIDATE_REGION == 0 {
         // SAFETY: by the contract.
         unsafe { transfer.read(order, blocking)? };
     } else {
-        only_command(order, &transfer)?;
+        only_command(order, &transfer, blocking)?;
     }
-    memory.maps().add(address, Map { back, _lent: lent });
-    Ok(address)
+    memory.maps().add(Map { back, region, _lent: lent });
+    Ok(region.start)
 }
 
 /// Maps a run of a buffer that lies in memory which the worker has too.
@@ -148,7 +150,7 @@ fn map_shared(order: Order, transfer: Transfer, blocking: bool, flags: u64) -> R
     }
     order.done();
     let back = Back::Shared(transfer.extent, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
-    transfer.memory.maps().add(address, Map { back, _lent: None });
+    transfer.memory.maps().add(Map { back, region: transfer.rows, _lent: None });
     Ok(address)
 }
 
@@ -163,12 +165,17 @@ fn unmap_shared(order: Order, memory: &Memory, address: usize, extent: Extent, w
     Ok(())
 }
 
-/// A command that is in its place among the others and moves nothing to the program.
-fn only_command(order: Order, transfer: &Transfer) -> Result<(), Code> {
+/// A command that is in its place among the others and moves nothing to the program. Who waits for it knows of those before it,
+/// too, and so has what they read.
+fn only_command(order: Order, transfer: &Transfer, blocking: bool) -> Result<(), Code> {
+    let order = if blocking { order.with_event(COMMAND_MAP_BUFFER)? } else { order };
     let one = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), ..*transfer };
     let waits = one.arguments(&order);
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
     shim()?.link.call(&kdclRead { queue, event, memory, form: one.form, landing: 0, waits: &waits })?;
+    if blocking {
+        event::wait_for(&[event])?;
+    }
     order.done();
     Ok(())
 }
@@ -247,8 +254,7 @@ pub(crate) unsafe fn enqueue_map_image(
         let slice = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { row } else { slice };
         (lent.start, row, slice, Some(lent))
     } else {
-        let slice = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { shape.row_of_array() } else { shape.row };
-        let start = memory.host + from[2] * shape.slice + from[1] * slice + from[0] * shape.element;
+        let start = memory.host + from[2] * shape.slice + from[1] * shape.line() + from[0] * shape.element;
         (start, shape.row, shape.slice, None)
     };
     let place = ptr::with_exposed_provenance::<void>(start);
@@ -279,13 +285,15 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     let order = unsafe { Order::new(queue, (count, events, event), COMMAND_UNMAP_MEM_OBJECT)? };
     let memory = object::<Memory>(memobj)?;
     let map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
+    // Who gives a region back before it is known to be there cannot have changed it.
+    let is_unused = shim()?.landings.abandon(&map.region);
     match map.back {
-        Back::Written(form, extent, rows) => {
+        Back::Written(form, extent) if !is_unused => {
             // SAFETY: the region is still the program's, and lent until `map` is dropped.
-            unsafe { Transfer { memory, form, extent, rows }.write(order, false) }
+            unsafe { Transfer { memory, form, extent, rows: map.region }.write(order, false) }
         }
         Back::Shared(extent, writes) => unmap_shared(order, &memory, mapped_ptr.addr(), extent, writes),
-        Back::Nothing => unmapped(order, memory),
+        Back::Nothing | Back::Written(..) => unmapped(order, memory),
     }
 }
 
@@ -293,7 +301,7 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
 fn unmapped(order: Order, memory: Arc<Memory>) -> Result<(), Code> {
     let form = if memory.image.is_some() { IMAGE } else { RUN };
     let extent = Extent { region: [1, 1, 1], ..Default::default() };
-    only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) })
+    only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) }, false)
 }
 
 #[cfg(test)]
@@ -306,7 +314,7 @@ mod tests {
         let whole = maps.whole(100).unwrap();
         assert_eq!(maps.whole(100), Ok(whole));
         for _ in 0..2 {
-            maps.add(whole, Map { back: Back::Nothing, _lent: None });
+            maps.add(Map { back: Back::Nothing, region: Rows::run(whole, 100), _lent: None });
         }
         assert_eq!(maps.count(), 2);
         assert!(maps.take(whole).is_some() && maps.take(whole).is_some() && maps.take(whole).is_none());

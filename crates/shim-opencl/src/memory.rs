@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
     BUFFER_CREATE_TYPE_REGION, MEM_ALLOC_HOST_PTR, MEM_ASSOCIATED_MEMOBJECT, MEM_CONTEXT, MEM_COPY_HOST_PTR, MEM_FLAGS,
-    MEM_HOST_PTR, MEM_MAP_COUNT, MEM_OBJECT_BUFFER, MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_TYPE,
-    MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER, PIPE_PROPERTIES,
+    MEM_HOST_NO_ACCESS, MEM_HOST_PTR, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_MAP_COUNT, MEM_OBJECT_BUFFER,
+    MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_TYPE, MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER,
+    PIPE_PROPERTIES,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
 use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
@@ -22,12 +23,16 @@ use crate::image::Shape;
 use crate::info::{Known, Room, handles};
 use crate::map::Maps;
 use crate::queue::pairs;
-use crate::rows::Rows;
+use crate::rows::{Direction, Rows};
 use crate::shim::shim;
 use crate::upcall::{self, Call};
 
 /// What flags may say of the program's memory, and what not both.
 const HOST: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
+/// Which accesses kernels have.
+const KERNEL: u64 = 0b111;
+/// Which accesses the program has.
+const PROGRAM: u64 = MEM_HOST_WRITE_ONLY | MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS;
 
 /// A memory object.
 #[derive(Debug)]
@@ -95,6 +100,12 @@ impl Memory {
         self.kind == MEM_OBJECT_BUFFER
     }
 
+    /// Whether the program may read it, or write to it.
+    pub(crate) fn allows(&self, direction: Direction) -> Result<(), Code> {
+        let other = if direction == Direction::In { MEM_HOST_WRITE_ONLY } else { MEM_HOST_READ_ONLY };
+        if self.flags & (other | MEM_HOST_NO_ACCESS) == 0 { Ok(()) } else { Err(Code::INVALID_OPERATION) }
+    }
+
     /// What is mapped of it.
     pub(crate) fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
@@ -129,7 +140,7 @@ unsafe fn create(
     if size == 0 {
         return Err(Code::INVALID_BUFFER_SIZE);
     }
-    let shim = shim()?;
+    let (shim, told) = (shim()?, for_driver(0, flags)?);
     let (link, host) = (&shim.link, host_ptr.expose_provenance());
     // Shared virtual memory is used where it is, on both sides.
     let svm = if flags & MEM_USE_HOST_PTR != 0 && shim.ranges.all(host, size) { host as u64 } else { 0 };
@@ -152,7 +163,7 @@ unsafe fn create(
         link.call(&kdclBuffer {
             memory: base.id,
             context: context.base.id,
-            flags,
+            flags: told,
             size: size as u64,
             place: if shared == 0 { svm } else { shared as u64 },
             staged: sent.staged,
@@ -174,6 +185,14 @@ unsafe fn create(
             Err(code)
         }
     }
+}
+
+/// The flags for the driver. Which accesses the program has is held to here alone: the worker reads what is mapped for writing,
+/// since all of it is written back. `whole` are the flags of what the object is a part of.
+pub(crate) fn for_driver(whole: u64, flags: u64) -> Result<u64, Code> {
+    let (whole, own) = (whole & PROGRAM, flags & PROGRAM);
+    let widens = ![0, whole, MEM_HOST_NO_ACCESS].contains(&own) && whole != 0;
+    if own.count_ones() > 1 || widens { Err(Code::INVALID_VALUE) } else { Ok(flags & !PROGRAM) }
 }
 
 /// Whether the program asks for memory that the host reaches well. What it has itself it goes on using.
@@ -233,7 +252,7 @@ pub(crate) unsafe fn create_sub_buffer(
     // SAFETY: not null, so a region by the contract.
     let region = unsafe { info.cast::<cl_buffer_region>().read_unaligned() };
     let (origin, size) = (region.origin as u64, region.size as u64);
-    let inherited = inherited(parent.flags, flags);
+    let (inherited, flags) = (inherited(parent.flags, flags), for_driver(parent.flags, flags)?);
     let memory = make(|base| {
         shim()?.link.call(&kdclSubBuffer { memory: base.id, parent: parent.base.id, flags, origin, size })?;
         let context = Held::clone(&parent.context);
@@ -249,10 +268,6 @@ pub(crate) unsafe fn create_sub_buffer(
 
 /// Flags of a part: what it does not say itself is as the whole has it.
 pub(crate) fn inherited(parent: u64, own: u64) -> u64 {
-    /// Which accesses kernels have.
-    const KERNEL: u64 = 0b111;
-    /// Which accesses the program has.
-    const PROGRAM: u64 = 0b111 << 7;
     let part = |mask: u64| if own & mask == 0 { parent & mask } else { own & mask };
     part(KERNEL) | part(PROGRAM) | (parent & !(KERNEL | PROGRAM))
 }
@@ -359,6 +374,16 @@ mod tests {
         assert_eq!(inherited(0b10 | MEM_USE_HOST_PTR, 0), 0b10 | MEM_USE_HOST_PTR);
         assert_eq!(inherited(0b1, 0b100), 0b100);
         assert_eq!(inherited(0b1 | 1 << 8, 1 << 9), 0b1 | 1 << 9);
+    }
+
+    #[test]
+    fn the_driver_is_not_told_which_accesses_the_program_has_and_parts_have_no_others_than_the_whole() {
+        let (reads, writes, none) = (MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_HOST_NO_ACCESS);
+        assert_eq!([0, reads, writes, none].map(|access| for_driver(0, 0b1 | access)), [Ok(0b1); 4]);
+        assert_eq!([0, reads, none].map(|access| for_driver(reads, access)), [Ok(0); 3]);
+        for (whole, own) in [(0, reads | writes), (0, reads | none), (reads, writes), (writes, reads), (none, reads)] {
+            assert_eq!(for_driver(whole, own), Err(Code::INVALID_VALUE), "{whole} {own}");
+        }
     }
 
     #[test]

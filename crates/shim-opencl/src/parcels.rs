@@ -202,11 +202,11 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order, blocking: bool) ->
 pub(crate) unsafe fn fetch(parcel: Parcel, target: &Rows) -> Result<(), Code> {
     // SAFETY: by the contract; the block has as many bytes as the rows, and the driver has done with it.
     unsafe { target.copy_wide(Direction::In, parcel.start()) };
-    drop_of_failed(parcel)
+    drop_unread(parcel)
 }
 
-/// Frees the block of a read that has failed.
-pub(crate) fn drop_of_failed(parcel: Parcel) -> Result<(), Code> {
+/// Frees the block of a read that has failed, or whose bytes nobody wants.
+pub(crate) fn drop_unread(parcel: Parcel) -> Result<(), Code> {
     shim()?.parcels.give_back(parcel);
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::slice;
 use katydid_client::threads::{Helpers, processors};
 
 /// Memory of the program's: `slices` of `rows` of `width` bytes each.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rows {
     /// Address of the first byte.
     pub(crate) start: usize,

@@ -310,7 +310,9 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     let shim = shim()?;
     let address = svm_ptr.addr();
     let (size, writes) = shim.ranges.lock().maps.remove(&address).ok_or(Code::INVALID_VALUE)?;
-    let rows = Rows::run(address, if writes { size } else { 0 });
+    // Who gives a region back before it is known to be there cannot have changed it.
+    let is_unused = shim.landings.abandon(&Rows::run(address, size));
+    let rows = Rows::run(address, if writes && !is_unused { size } else { 0 });
     // SAFETY: pages of the allocation, which held the region when it was mapped.
     let bytes = unsafe { rows.gather() };
     let sent = bulk::send(&shim.link, &bytes)?;

@@ -34,6 +34,11 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
+    /// The transfer, if the object allows the program such a one.
+    fn allowed(self, direction: Direction) -> Result<Self, Code> {
+        self.memory.allows(direction).map(|()| self)
+    }
+
     /// The bytes of the command's message so far: the waits, the extent.
     pub(crate) fn arguments(&self, order: &Order) -> Vec<u8> {
         let mut bytes = order.arguments();
@@ -193,7 +198,7 @@ pub(crate) unsafe fn enqueue_read_buffer(
     // SAFETY: handed on.
     unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_READ_BUFFER)?;
-        run(buffer, offset, size, ptr)?.read(order, blocking != 0)
+        run(buffer, offset, size, ptr)?.allowed(Direction::In)?.read(order, blocking != 0)
     }
 }
 
@@ -215,7 +220,7 @@ pub(crate) unsafe fn enqueue_write_buffer(
     // SAFETY: handed on.
     unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_WRITE_BUFFER)?;
-        run(buffer, offset, size, ptr)?.write(order, blocking != 0)
+        run(buffer, offset, size, ptr)?.allowed(Direction::Out)?.write(order, blocking != 0)
     }
 }
 
@@ -304,7 +309,7 @@ pub(crate) unsafe fn enqueue_read_buffer_rect(
     unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
         let boxes = Boxes { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
-        boxes.transfer(buffer, ptr)?.read(order, blocking != 0)
+        boxes.transfer(buffer, ptr)?.allowed(Direction::In)?.read(order, blocking != 0)
     }
 }
 
@@ -333,7 +338,7 @@ pub(crate) unsafe fn enqueue_write_buffer_rect(
     unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_WRITE_BUFFER_RECT)?;
         let boxes = Boxes { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
-        boxes.transfer(buffer, ptr)?.write(order, blocking != 0)
+        boxes.transfer(buffer, ptr)?.allowed(Direction::Out)?.write(order, blocking != 0)
     }
 }
 
@@ -394,7 +399,9 @@ pub(crate) unsafe fn enqueue_read_image(
     // SAFETY: handed on.
     unsafe {
         let order = Order::new(queue, waits, COMMAND_READ_IMAGE)?;
-        image_box(image, origin, region, (row_pitch, slice_pitch), ptr)?.read(order, blocking != 0)
+        image_box(image, origin, region, (row_pitch, slice_pitch), ptr)?
+            .allowed(Direction::In)?
+            .read(order, blocking != 0)
     }
 }
 
@@ -419,7 +426,9 @@ pub(crate) unsafe fn enqueue_write_image(
     // SAFETY: handed on.
     unsafe {
         let order = Order::new(queue, waits, COMMAND_WRITE_IMAGE)?;
-        image_box(image, origin, region, (input_row_pitch, input_slice_pitch), ptr)?.write(order, blocking != 0)
+        image_box(image, origin, region, (input_row_pitch, input_slice_pitch), ptr)?
+            .allowed(Direction::Out)?
+            .write(order, blocking != 0)
     }
 }
 

@@ -179,7 +179,7 @@ fn checked(places: &Places, item: &Item, way: &str) -> Result<Completion> {
 }
 
 /// The calls of the session that had most, of those that have ended.
-fn most_calls(stage: &Stage) -> Result<u64> {
+pub(crate) fn most_calls(stage: &Stage) -> Result<u64> {
     let is_told = |log: &str| log.matches(" began: ").count() == log.matches(") ended").count();
     until("the server tells of the end of each session", || is_told(&stage.server.log()))?;
     let log = stage.server.log();

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::opencl::{has_driver, is_pocl, programs};
+use katydid_tests::opencl::{has_driver, is_pocl, programs, seeds};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
@@ -12,7 +12,7 @@ use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::programs::{one_of_opencl, shown};
+use crate::programs::{one_of_opencl, one_of_random, shown};
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, opencl_server, said, way_to};
 
@@ -20,6 +20,9 @@ use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, opencl_server, said, 
 const KEPT: &str = "kept_objects";
 /// Two kinds of PoCL's CPU devices.
 const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
+
+/// The seed of random calls that every run has.
+const SEED: u64 = 5;
 
 /// What a worker is told to do otherwise than it would, and programs for it: to make its copies elsewhere while a program stands
 /// still (left to itself, it has a child keep those of PoCL); to map as with a device that is no processor, or as after a
@@ -61,6 +64,15 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         for way in WAYS {
             let (places, name) = (places.clone(), name.clone());
             let trial = Trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&places, &name, way, &[]));
+            trials.push(trial.with_ignored_flag(!has_driver));
+        }
+    }
+    // A range that is none is told by the tests without checkpoints.
+    for seed in seeds().ok().flatten().unwrap_or(SEED..=SEED) {
+        for way in WAYS {
+            let places = places.clone();
+            let trial =
+                Trial::test(format!("{way}::random_calls_of_seed_{seed}"), move || one_of_random(&places, way, seed));
             trials.push(trial.with_ignored_flag(!has_driver));
         }
     }

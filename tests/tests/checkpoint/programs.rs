@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::{App, Variant};
 use katydid_tests::job::{Job, Plan, STOPPED};
-use katydid_tests::opencl::is_pocl;
+use katydid_tests::opencl::{RANDOM, is_pocl};
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::watch::doings;
 use katydid_tests::way::Way;
 use libtest_mimic::{Failed, Trial};
 
-use crate::frameworks::Undisturbed;
+use crate::frameworks::{Undisturbed, most_calls};
 use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, kept, said};
 
 /// Checkpoints of one run, unless the environment says otherwise.
@@ -24,7 +24,7 @@ const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 12] = [
+const REFUSALS: [(&str, &[&str]); 13] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -45,6 +45,7 @@ const REFUSALS: [(&str, &[&str]); 12] = [
     // Queues of these wait for events that the program sets later.
     ("user_events", &["waits for an event that the program sets later"]),
     ("out_of_order", &["waits for an event that the program sets later"]),
+    ("random_calls", &["waits for an event that the program sets later"]),
 ];
 /// The same on a real GPU: nobody is shown the heap of its kernels.
 const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
@@ -58,6 +59,9 @@ const OTHERWISE: [(&str, (&str, &str), &str, &str); 2] = [
     ("packed_copies", ("KATYDID_PACKING", "always"), "tcp", "bandwidth"),
     ("packed_copies", ("KATYDID_PACKING", "always"), "unix", "big_copy"),
 ];
+
+/// Steps of random calls.
+const RANDOM_STEPS: &str = "100";
 
 /// What a restore says that cannot have shared virtual memory where it was.
 const MOVED: &[&str] = &["the driver here does not give that address"];
@@ -143,6 +147,23 @@ pub(crate) fn one_of_opencl(
     let may_move = name.ends_with("svm") && !is_pocl(places);
     let run = Run::of(name, wanted, random, count).accepting(if may_move { MOVED } else { &[] });
     run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(shown)
+}
+
+/// The program of random calls with one seed, at frames in all of its run.
+pub(crate) fn one_of_random(places: &Places, way: &str, seed: u64) -> Result<(), Failed> {
+    let title = format!("{way}::random_calls of seed {seed}");
+    random_calls(places, way, seed).context(title).map_err(shown)
+}
+
+fn random_calls(places: &Places, way: &str, seed: u64) -> Result<()> {
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let (seed, title) = (seed.to_string(), format!("{way}{RANDOM}{seed}"));
+    let start =
+        |plan: &Plan<'_>| stage.start_opencl("job", RANDOM, &Plan { arguments: &[&seed, "1", RANDOM_STEPS], ..*plan });
+    let undisturbed = start(&Plan::default())?.finish(LIMIT)?;
+    ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
+    let frames = most_calls(&stage)?;
+    Run::of_known(RANDOM, Wanted::Text(undisturbed.text()), choice(&title)?, frames, LIMIT).through(&stage, &start)
 }
 
 /// Starts the program under test.

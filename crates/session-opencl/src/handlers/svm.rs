@@ -48,7 +48,7 @@ pub(crate) fn kdclSvmAlloc(
     let room = room(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
     let room = usize::try_from(room).map_err(|_| Code::OUT_OF_RESOURCES)?;
     let allocate = || {
-        with_mappings(move || {
+        with_mappings(room, move || {
             let Object { handle, .. } = { context };
             // SAFETY: the context is alive.
             unsafe { alloc(handle, message.flags, room, 0) }.expose_provenance() as u64
