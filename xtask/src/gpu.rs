@@ -299,7 +299,9 @@ fn on_all_ways(places: &Places, server: &Server, only: &[String]) -> Result<Vec<
     let mut runs = Vec::new();
     for way in &[Way::Direct { name: "native", folder: None }, private, shm, tcp] {
         step(&way.to_string());
-        for app in catalog::apps()?.iter().filter(|app| app.is_test() && app.travels() && is_wanted(app)) {
+        let can_run = |app: &App| app.runs_directly() || !matches!(way, Way::Direct { .. });
+        let apps = catalog::apps()?;
+        for app in apps.iter().filter(|app| app.is_test() && app.travels() && is_wanted(app) && can_run(app)) {
             runs.extend(app.variants().iter().map(|variant| try_one(places, way, app, *variant)));
         }
     }

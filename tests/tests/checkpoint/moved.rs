@@ -33,6 +33,9 @@ const BOUND: [(&str, &str); 7] = [
     ("private_tables", "counts the multiprocessors that its kernels run on"),
 ];
 
+/// As many devices as any machine has GPUs: a session needs those that its program was told of.
+const MANY: [(&str, &str); 1] = [("KATYDID_SOFT_DEVICES", "8")];
+
 /// What a restore by another driver may be refused for: what the driver chose, and memory may hold. Each names it.
 const REFUSALS: [&str; 5] = [
     // A variable, by its module: NVIDIA's driver puts them where it likes.
@@ -56,7 +59,7 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
     let directions = if here.0 == SOFT {
         vec![("to_another", soft, (SOFT.to_owned(), &OTHER[..]))]
     } else {
-        vec![("to_soft", here.clone(), soft.clone()), ("from_soft", soft, here)]
+        vec![("to_soft", here.clone(), (SOFT.to_owned(), &MANY[..])), ("from_soft", soft, here)]
     };
     let is_bound = |app: &App| BOUND.iter().any(|(name, _)| *name == app.name);
     let with_text = |app: &&App| matches!(app.kind, Kind::Runtime | Kind::Driver | Kind::Plain) && !is_bound(app);

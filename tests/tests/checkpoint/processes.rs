@@ -297,10 +297,12 @@ fn restored_late(places: &Places, way: &str) -> Result<()> {
     until("the server is gone", || !runs(stage.server.pid()))?;
     held.asked("restore", (304, 2)).context("without a server")?;
     let driver = driver_under_test();
-    let small = stage.server.successor(places, &driver, &[], &[("KATYDID_SOFT_MEMORY", "32M".into())])?;
-    held.asked("restore", (304, 2)).context("without the memory")?;
-    small.workers_of(0)?;
-    drop(small);
+    // The memory of a GPU is what it is.
+    if driver == "soft" {
+        let small = stage.server.successor(places, &driver, &[], &[("KATYDID_SOFT_MEMORY", "32M".into())])?;
+        held.asked("restore", (304, 2)).context("without the memory")?;
+        small.workers_of(0)?;
+    }
     let server = stage.server.successor(places, &driver, &["--max-sessions", "1"], &[])?;
     let mut other = stage.start("other", LOOP, &[], &[60])?;
     ensure!(other.holds_itself()?, "the other job ended before its point");

@@ -1,0 +1,120 @@
+// Long random sequences of calls from several threads, each result of which is checked against a model of all memory: odd
+// mixtures of copies, fills, kernels, graphs, streams and threads that nobody would think of.
+//
+//   random_calls [FIRST [COUNT]]       seeds; the same seed is the same sequence, and prints the same
+//
+// With even seeds streams come to functions of the program and graphs have its memory, with odd ones kernels reach that memory.
+//
+// Each thread has its own choices, and memory that is its own for a round. Between rounds the threads meet, some end and
+// others go on for them, and memory changes hands with work under way.
+#include <condition_variable>
+#include <mutex>
+
+#include "first_device.h"
+#include "random_graphs.h"
+
+constexpr int THREADS = 3, ROUNDS = 5, STEPS = 24;
+
+// All threads and the main thread wait here for each other.
+class Meeting {
+    std::mutex lock;
+    std::condition_variable all_here;
+    int here = 0;
+    unsigned round = 0;
+
+  public:
+    void wait() {
+        std::unique_lock<std::mutex> held(lock);
+        unsigned mine = round;
+        if (++here == THREADS + 1) {
+            here = 0;
+            round++;
+            all_here.notify_all();
+        } else {
+            all_here.wait(held, [&] { return round != mine; });
+        }
+    }
+};
+
+static void begin() {
+    CUmemPoolProps wish = {};
+    begin_on_first(&world.device, &world.context);
+    OK(cuModuleLoadData(&world.module, RANDOM_PTX));
+    wish.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    OK(cuMemPoolCreate(&world.pool, &wish));
+}
+
+struct Play {
+    std::vector<Slot *> slots;
+    CUstream shared[2];
+    Meeting meeting;
+    std::vector<Buffer *> given[THREADS];
+
+    // Some rounds of one slot, on the calling thread.
+    void rounds(int slot, int count) {
+        slots[slot]->enter();
+        while (count-- > 0) {
+            slots[slot]->take_steps(STEPS);
+            given[slot] = slots[slot]->hand_out();
+            if (count == 0) slots[slot]->leave();
+            meeting.wait();
+            meeting.wait();
+        }
+    }
+
+    void exchange(Random &random) {
+        for (std::vector<Buffer *> &some : given) {
+            for (Buffer *buffer : some) slots[random.below(THREADS)]->adopt(buffer);
+            some.clear();
+        }
+    }
+};
+
+static void say(uint64_t seed, int round, const std::vector<Slot *> &slots) {
+    Checksum sum;
+    for (const Slot *slot : slots) sum.add(slot->digest);
+    printf("seed %llu round %d %016llx\n", (unsigned long long)seed, round, (unsigned long long)sum.value);
+    fflush(stdout);
+}
+
+static void play(uint64_t seed) {
+    Play play;
+    Random random{seed};
+    int left[THREADS] = {};
+    std::thread threads[THREADS];
+    OK(cuStreamCreate(&play.shared[0], CU_STREAM_DEFAULT));
+    OK(cuStreamCreate(&play.shared[1], CU_STREAM_NON_BLOCKING));
+    for (int slot = 0; slot < THREADS; slot++) {
+        play.slots.push_back(new Slot(seed, slot));
+        play.slots[slot]->start(play.shared);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int slot = 0; slot < THREADS; slot++) {
+            if (left[slot]-- > 0) continue;
+            if (threads[slot].joinable()) threads[slot].join();
+            int count = std::min(ROUNDS - round, 1 + int(random.below(3)));
+            left[slot] = count - 1;
+            threads[slot] = std::thread([&play, slot, count] { play.rounds(slot, count); });
+        }
+        play.meeting.wait();
+        play.exchange(random);
+        say(seed, round, play.slots);
+        play.meeting.wait();
+    }
+    for (std::thread &thread : threads) thread.join();
+    for (Slot *slot : play.slots) slot->finish();
+    say(seed, ROUNDS, play.slots);
+    for (Slot *slot : play.slots) delete slot;
+    for (CUstream stream : play.shared) OK(cuStreamDestroy(stream));
+}
+
+int main(int argc, char **argv) {
+    uint64_t first = argc > 1 ? strtoull(argv[1], nullptr, 0) : 1, count = argc > 2 ? strtoull(argv[2], nullptr, 0) : argc > 1 ? 1 : 4;
+    begin();
+    for (uint64_t seed = first; seed < first + count; seed++) play(seed);
+    OK(cuMemPoolDestroy(world.pool));
+    OK(cuModuleUnload(world.module));
+    OK(cuDevicePrimaryCtxRelease(world.device));
+    return finish("random_calls");
+}
