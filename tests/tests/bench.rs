@@ -32,6 +32,7 @@ fn a_quick_run_measures_everything_on_every_way() -> Result<()> {
         let key = figure["key"].as_str().unwrap_or_default();
         let ways: &[&str] = match key {
             _ if LEFT_OUT.iter().any(|part| key.contains(part)) => continue,
+            "by_hand_64m_8" => &["native"],
             "first_call_cold" | "sessions_1" | "sessions_8" => &["native", "shm"],
             _ => &["native", "shm", "unix", "tcp"],
         };
