@@ -63,6 +63,18 @@ int main(void) {
     cl_image_format format = {CL_RGBA, CL_UNSIGNED_INT8};
     SHOW("image of no shape", clCreateImage(context, 0, &format, NULL, NULL, &code));
     SHOW("queue of unknown properties", clCreateCommandQueue(context, device, 1u << 20, &code));
+    // Where a queue has had commands with the same objects, nobody need ask the driver about one that cannot be wrong.
+    cl_mem other = buffer_of(0, 256, NULL);
+    for (int i = 0; i < 2; i++) CHECK(clEnqueueWriteBuffer(queue, buffer, CL_FALSE, 0, sizeof host, host, 0, NULL, NULL));
+    for (int i = 0; i < 2; i++) CHECK(clEnqueueCopyBuffer(queue, buffer, other, 0, 0, 256, 0, NULL, NULL));
+    IS("copy over itself", clEnqueueCopyBuffer(queue, buffer, buffer, 0, 8, 16, 0, NULL, NULL));
+    IS("copy beside itself", clEnqueueCopyBuffer(queue, buffer, buffer, 0, 16, 16, 0, NULL, NULL));
+    IS("copy from beyond the end", clEnqueueCopyBuffer(queue, buffer, other, 250, 0, 16, 0, NULL, NULL));
+    IS("copy to beyond the end", clEnqueueCopyBuffer(queue, buffer, other, 0, 250, 16, 0, NULL, NULL));
+    IS("copy of more than there is", clEnqueueCopyBuffer(queue, buffer, other, 8, 8, (size_t)-4, 0, NULL, NULL));
+    IS("write beyond the end again", clEnqueueWriteBuffer(queue, buffer, CL_FALSE, 253, 4, host, 0, NULL, NULL));
+    IS("none of these was begun", clFinish(queue));
+    CHECK(clReleaseMemObject(other));
     CHECK(clSetUserEventStatus(user, CL_COMPLETE));
     CHECK(clReleaseEvent(user));
     clReleaseKernel(kernel), clReleaseProgram(program), clReleaseMemObject(buffer);

@@ -31,6 +31,8 @@ fi
 
 # Also what PoCL compiles, so that nothing depends on runs before.
 scratch=$(mktemp -d)
+# Some machines name further drivers there, and every test of PyOpenCL's runs once a platform.
+unset OCL_ICD_FILENAMES KATYDID_OPENCL_DRIVERS
 
 # What is run, and what is taken out of what it prints.
 declare -A command=(

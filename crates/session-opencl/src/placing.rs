@@ -32,12 +32,13 @@ pub(crate) const EXTRA: Range<u64> = 0..8;
 /// The heap maps what is as large as this also where it goes by what is usual.
 pub(crate) const LARGE: u64 = 512 << 10;
 
-/// Does `work`, in which the heap maps what it is asked for if that has so many bytes, [`LARGE`] at least.
-pub(crate) fn with_mappings<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Option<T> {
-    thread::scope(|scope| thread::Builder::new().spawn_scoped(scope, || mapping(bytes, work)).ok()?.join().ok())
+/// Does `work`, in which the heap maps what it is asked for if that has so many bytes, [`LARGE`] at least: below `end` where there
+/// is one. In a thread of its own, whose stack and heap are there before anything is closed: they would take the place.
+pub(crate) fn with_mappings<T: Send>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T + Send) -> Option<T> {
+    thread::scope(|scope| thread::Builder::new().spawn_scoped(scope, || mapping(bytes, end, work)).ok()?.join().ok())
 }
 
-fn mapping<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
     let usual = || {
         // SAFETY: numbers; the heap looks at them with the next request.
         unsafe {
@@ -47,11 +48,29 @@ fn mapping<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     };
     usual();
     let _plugs = Plugs::of(bytes);
+    let closed = end.map(|end| Closed::above(end, bytes as u64));
     // SAFETY: as above.
     unsafe { mallopt(M_MMAP_THRESHOLD, SMALL) };
     let done = work();
     usual();
+    drop(closed);
     done
+}
+
+/// What `ask` gives that lies in [`ZONE`], if one of so many tries does, else the last of it: another thread may give the heap a
+/// block back just when the others are held, and then that is taken. The rest is given back at the end: until then it is in
+/// the way of nobody.
+pub(crate) fn in_zone(tries: usize, mut ask: impl FnMut() -> Option<u64>, give_back: impl FnMut(u64)) -> Option<u64> {
+    let mut given = Vec::new();
+    for raw in std::iter::from_fn(&mut ask).take(tries) {
+        given.push(raw);
+        if ZONE.contains(&raw) {
+            break;
+        }
+    }
+    let kept = given.pop();
+    given.into_iter().for_each(give_back);
+    kept
 }
 
 /// Blocks of this thread's part of the heap, each of which has the address of the next one in it.
@@ -105,15 +124,16 @@ unsafe fn is_mapped(block: *mut c_void) -> bool {
 }
 
 /// Address ranges that are closed until this is dropped.
-pub(crate) struct Closed(Vec<Range<u64>>);
+struct Closed(Vec<Range<u64>>);
 
 impl Closed {
-    /// Closes every gap above `end` in which as many bytes fit, and leaves open what is below.
-    pub(crate) fn above(end: u64, bytes: u64) -> Self {
+    /// Closes every gap above `end` in which as many bytes fit, and leaves open what is below. Of the gap that `end` lies in all
+    /// above is closed, however little: the system takes what is at its top.
+    fn above(end: u64, bytes: u64) -> Self {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let wanted = gaps(&maps).into_iter().map(|gap| gap.start.max(end)..gap.end);
+        let wanted = gaps(&maps).into_iter().filter(|gap| gap.end - gap.start >= bytes);
         let mut closed = Self(Vec::new());
-        for gap in wanted.filter(|gap| gap.end.saturating_sub(gap.start) >= bytes) {
+        for gap in wanted.map(|gap| gap.start.max(end)..gap.end).filter(|gap| !gap.is_empty()) {
             if close(&gap) {
                 closed.0.push(gap);
             }
@@ -161,10 +181,33 @@ fn gaps(maps: &str) -> Vec<Range<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::process::Command;
+    use std::sync::Barrier;
+
     use super::*;
+
+    /// Set for the process of a test that is alone in it.
+    const ALONE: &str = "KATYDID_TEST_ALONE";
+
+    /// Whether this process has this one test; if not, one that has it is run. Other tests map and free memory at any moment, and
+    /// settings of the heap are everybody's.
+    fn is_alone(test: &str) -> bool {
+        if env::var_os(ALONE).is_some() {
+            return true;
+        }
+        let mut process = Command::new(env::current_exe().unwrap());
+        let output = process.args(["--exact", &format!("placing::tests::{test}")]).env(ALONE, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        false
+    }
 
     #[test]
     fn the_heap_maps_a_block_though_it_has_room_for_it() {
+        if !is_alone("the_heap_maps_a_block_though_it_has_room_for_it") {
+            return;
+        }
         let bytes = LARGE as usize;
         // SAFETY: blocks of the heap, freed once each.
         unsafe {
@@ -174,13 +217,102 @@ mod tests {
             let usual = libc::malloc(bytes);
             assert!(!room.is_null() && !is_mapped(usual));
             libc::free(usual);
-            mapping(bytes, || {
+            mapping(bytes, None, || {
                 let mapped = libc::malloc(bytes);
                 assert!(is_mapped(mapped));
                 libc::free(mapped);
             });
             libc::free(fence);
         }
+    }
+
+    /// Asks the heap for a large block, which is to end where it is said. Whether it did.
+    fn ends_at(end: u64) -> bool {
+        let bytes = LARGE as usize;
+        // SAFETY: a request.
+        let block = || unsafe { libc::malloc(bytes) }.expose_provenance() as u64;
+        let raw = with_mappings(bytes, Some(end), block).unwrap();
+        // SAFETY: a block of the heap, freed once.
+        unsafe { libc::free(ptr::with_exposed_provenance_mut(raw as usize)) };
+        (end - LARGE - EXTRA.end * PAGE..end - LARGE).contains(&raw)
+    }
+
+    #[test]
+    fn what_is_free_above_the_place_is_closed_though_it_is_small() {
+        if !is_alone("what_is_free_above_the_place_is_closed_though_it_is_small") {
+            return;
+        }
+        let end = ZONE.end - (2 << 30);
+        let (place, length) = (ptr::with_exposed_provenance_mut((end + LARGE / 2) as usize), PAGE as usize);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: nothing lies there, and nobody knows of it.
+        unsafe { mmap_anonymous(place, length, ProtFlags::empty(), flags) }.unwrap();
+        let is_there = ends_at(end);
+        // SAFETY: as above.
+        unsafe { munmap(place, length) }.unwrap();
+        assert!(is_there);
+    }
+
+    /// Threads that wait leave no stack of an ended one for the thread that allocates. All have begun before: one that is about
+    /// to opens and closes gaps of its own.
+    #[test]
+    fn nothing_of_the_thread_that_allocates_comes_to_lie_in_the_place() {
+        if !is_alone("nothing_of_the_thread_that_allocates_comes_to_lie_in_the_place") {
+            return;
+        }
+        let (begun, over) = (Barrier::new(65), Barrier::new(65));
+        thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| {
+                    begun.wait();
+                    over.wait();
+                });
+            }
+            begun.wait();
+            let is_there = ends_at(ZONE.end - (1 << 30));
+            over.wait();
+            assert!(is_there);
+        });
+    }
+
+    /// Room that the heap gets at that moment, as from another thread, is what the first request is given.
+    #[test]
+    fn what_comes_to_lie_in_the_heap_is_asked_for_again_and_given_back() {
+        if !is_alone("what_comes_to_lie_in_the_heap_is_asked_for_again_and_given_back") {
+            return;
+        }
+        let (bytes, end) = (LARGE as usize, ZONE.end - (3 << 30));
+        // SAFETY: blocks of the heap, freed once each.
+        unsafe {
+            mallopt(M_MMAP_MAX, 0);
+            let (room, fence) = (libc::malloc(12 * bytes), libc::malloc(64));
+            let (mut late, mut asked, mut back) = (Some(room), Vec::new(), Vec::new());
+            let ask = || {
+                let raw = mapping(bytes, Some(end), || {
+                    if let Some(room) = late.take() {
+                        libc::free(room);
+                    }
+                    libc::malloc(bytes).expose_provenance() as u64
+                });
+                asked.push(raw);
+                Some(raw)
+            };
+            let kept = in_zone(4, ask, |raw| back.push(raw)).unwrap();
+            asked.iter().for_each(|raw| libc::free(ptr::with_exposed_provenance_mut(*raw as usize)));
+            libc::free(fence);
+            assert!(ZONE.contains(&kept) && asked.len() > 1, "{asked:x?}");
+            assert!(asked[0] == room.expose_provenance() as u64 && asked.pop() == Some(kept) && asked == back);
+        }
+    }
+
+    #[test]
+    fn a_driver_with_addresses_of_its_own_is_asked_so_often_and_keeps_one() {
+        let mut back = Vec::new();
+        let mut addresses = 1..9;
+        assert_eq!(in_zone(4, || addresses.next(), |raw| back.push(raw)), Some(4));
+        assert_eq!((back, addresses.next()), (vec![1, 2, 3], Some(5)));
+        let mut few = 1..3;
+        assert_eq!((in_zone(4, || few.next(), |_| ()), in_zone(4, || None, |_| ())), (Some(2), None));
     }
 
     #[test]

@@ -49,6 +49,14 @@ impl Session {
         Ok(markers)
     }
 
+    /// Keeps the event of a command that the program knows nothing of until the command has ended, and until the next one is kept.
+    /// PoCL 3.1 looks at the event of a command that fails once more when it has let go of it, and ends the process if nobody
+    /// else has it.
+    pub(crate) fn outlast(&mut self, event: HeldEvent) {
+        self.outlasting.retain(|event| event.status().is_ok_and(|status| status > 0));
+        self.outlasting.push(event);
+    }
+
     /// Whether a callback is due that the driver has not made yet.
     fn awaits_callbacks(&self) -> bool {
         self.shared.callbacks.waiting().iter().any(|callback| {
@@ -111,7 +119,12 @@ impl Kept for Session {
 
     fn note_frames(&mut self, frames: u64) {
         self.frames = frames;
-        self.markers = None;
+        // Of a queue that was not at rest, what the marker waits for may fail yet.
+        for marker in self.markers.take().into_iter().flatten() {
+            if marker.event.status().is_ok_and(|status| status > 0) {
+                self.outlast(marker.event);
+            }
+        }
     }
 
     fn snapshot(

@@ -15,6 +15,7 @@ use katydid_wire::opencl::message::message_name;
 use katydid_wire::opencl::{id, kind};
 
 use crate::apart::Ready;
+use crate::data::HeldEvent;
 use crate::devices;
 use crate::dispatch::dispatch;
 use crate::driver::Platform;
@@ -54,6 +55,8 @@ pub struct Session {
     pub(crate) svm: Svm,
     /// Bytes that memory objects were counted with, by id.
     pub(crate) counted: HashMap<u32, u64>,
+    /// Callbacks of the ends of memory objects, by id, in the order in which they were registered.
+    pub(crate) destructors: HashMap<u32, Vec<u64>>,
     /// How what is alive was made.
     pub(crate) journal: Journal,
     pub(crate) replay: Replay,
@@ -69,6 +72,8 @@ pub struct Session {
     pub(crate) orders: Option<Orders>,
     /// Markers behind everything that queues have, while the session comes to rest.
     pub(crate) markers: Option<Vec<Marker>>,
+    /// Events of commands of our own that had not ended when nobody waited for them any more ([`Session::outlast`]).
+    pub(crate) outlasting: Vec<HeldEvent>,
     /// Devices to use in place of those that the session had, if it is rebuilt.
     pub(crate) wishes: String,
     /// None on a stream.
@@ -137,6 +142,7 @@ impl Session {
             blobs: HashMap::new(),
             svm: Svm::default(),
             counted: HashMap::new(),
+            destructors: HashMap::new(),
             journal: Journal::default(),
             replay: Replay::default(),
             told: BTreeMap::new(),
@@ -145,6 +151,7 @@ impl Session {
             frames: 0,
             orders: None,
             markers: None,
+            outlasting: Vec::new(),
             wishes,
             staging: None,
             staging_known: HashMap::new(),

@@ -114,6 +114,46 @@ fn a_failure_that_nobody_waits_for_is_told_with_the_next_reply() {
     assert_eq!(session.shared.take_deferred(), Code::INVALID_DEVICE);
 }
 
+/// The driver's word of the end of a memory object, and whom to give it to.
+static DESTROYED: Mutex<Vec<(unsafe extern "C" fn(cl_mem, *mut void), usize)>> = Mutex::new(Vec::new());
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn when_destroyed(
+    _: cl_mem,
+    notify: Option<unsafe extern "C" fn(cl_mem, *mut void)>,
+    data: *mut void,
+) -> i32 {
+    DESTROYED.lock().unwrap().push((notify.unwrap(), data.expose_provenance()));
+    0
+}
+
+#[test]
+#[expect(unsafe_code, reason = "an empty table, and what a driver calls")]
+fn the_end_of_an_object_that_a_driver_still_has_is_due_after_a_restore() {
+    // SAFETY: every entry of a table of zeros is `None`.
+    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    api.clSetMemObjectDestructorCallback = Some(when_destroyed);
+    api.clReleaseMemObject = Some(release);
+    let (mut session, _) = session();
+    let memory = id(kind::MEMORY, 3);
+    let object =
+        Object { handle: cl_mem(std::ptr::without_provenance_mut(64)), api: Box::leak(Box::new(api)), size: 8 };
+    session.shared.objects.set(memory, object).unwrap();
+    let due =
+        |session: &mut Session| -> Vec<u64> { session.state().unwrap().due.iter().map(|due| due.token).collect() };
+    for token in [7, 8] {
+        run(&mut session, token, &message::kdclMemoryCallback { memory, token });
+    }
+    assert!(due(&mut session).is_empty(), "its end has not come");
+    run(&mut session, 9, &message::kdclRelease { object: memory });
+    assert_eq!(due(&mut session), [8, 7], "the last one is called first");
+    for (notify, data) in DESTROYED.lock().unwrap().drain(..).rev() {
+        // SAFETY: as a driver does, once for each.
+        unsafe { notify(cl_mem::NULL, std::ptr::with_exposed_provenance_mut(data)) };
+    }
+    assert_eq!(due(&mut session), [8, 7], "each is due once");
+}
+
 #[test]
 fn a_piece_that_comes_with_a_refused_write_is_given_back() {
     let (mut session, notes) = session();

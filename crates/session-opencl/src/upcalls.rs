@@ -22,6 +22,8 @@ pub(crate) struct Due {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Due>,
+    /// Callbacks that the driver makes when it has destroyed what the program has released.
+    awaited: Vec<u64>,
     /// The frame in which the program's upcall thread waits.
     waiting: Option<FrameHead>,
 }
@@ -36,8 +38,17 @@ pub(crate) struct Upcalls {
 impl Upcalls {
     /// Adds one.
     pub(crate) fn push(&self, due: Due) {
-        self.lock().queue.push_back(due);
+        let mut state = self.lock();
+        state.awaited.retain(|token| *token != due.token);
+        state.queue.push_back(due);
+        drop(state);
         self.is_due.notify_one();
+    }
+
+    /// Notes those of an object that the program has released, in the order in which they will be due. Drivers let go of a
+    /// command's objects after they have said that it has ended, so a session can come to rest before.
+    pub(crate) fn expect(&self, tokens: impl IntoIterator<Item = u64>) {
+        self.lock().awaited.extend(tokens);
     }
 
     /// Waits for the next; `head` is the frame that is answered with it.
@@ -58,9 +69,11 @@ impl Upcalls {
         self.lock().waiting
     }
 
-    /// What is due and was not fetched yet, which stays so.
+    /// What is due and was not fetched yet, which stays so. Of an object that nobody will have after a restore, what is awaited is due.
     pub(crate) fn due(&self) -> Vec<Due> {
-        self.lock().queue.iter().cloned().collect()
+        let state = self.lock();
+        let awaited = state.awaited.iter().map(|token| Due { token: *token, status: 0, text: Vec::new() });
+        state.queue.iter().cloned().chain(awaited).collect()
     }
 
     /// No holder of the lock panics, so a poisoned one is taken as it is.

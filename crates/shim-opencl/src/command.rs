@@ -15,6 +15,7 @@ use crate::border::list;
 use crate::handle::{ids, object, objects};
 use crate::memory::Memory;
 use crate::order::Order;
+use crate::queue::Queue;
 use crate::shim::shim;
 use crate::transfer::three;
 
@@ -52,10 +53,24 @@ fn copy(order: Order, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Extent)) ->
     from.2.put(&mut waits);
     to.2.put(&mut waits);
     let (queue, event, form) = (order.queue(), order.event(), from.1 | to.1 << 4);
-    let (source, destination) = (source.base.id, destination.base.id);
-    shim()?.link.call(&kdclCopy { queue, event, source, destination, form, waits: &waits })?;
+    let ids = (source.base.id, destination.base.id);
+    let message = kdclCopy { queue, event, source: ids.0, destination: ids.1, form, waits: &waits };
+    if form == RUN | RUN << 4 && is_sure(&order.queue, (&source, &from.2), (&destination, &to.2)) {
+        shim()?.link.enqueue(&message)?;
+    } else {
+        shim()?.link.call(&message)?;
+        source.accepted(&order.queue);
+        destination.accepted(&order.queue);
+    }
     order.done();
     Ok(())
+}
+
+/// Whether nothing can be wrong with a copy between two runs.
+fn is_sure(queue: &Queue, from: (&Memory, &Extent), to: (&Memory, &Extent)) -> bool {
+    let (start, end, size) = (from.1.origin[0], to.1.origin[0], from.1.region[0]);
+    let overlaps = from.0.base.id == to.0.base.id && start.abs_diff(end) < size;
+    from.0.is_sure(queue, start, size) && to.0.is_sure(queue, end, size) && !overlaps
 }
 
 /// # Safety

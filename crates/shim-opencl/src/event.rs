@@ -65,16 +65,38 @@ impl Event {
 
     /// When the command came to a state; none before it has ended, and where the driver does not say.
     fn time(&self, state: u32) -> Result<Option<u64>, Code> {
-        if self.state.load(Ordering::Acquire) != COMPLETE.cast_signed() {
+        if let Some(queue) = &self.queue {
+            queue.times_are_asked();
+        }
+        if !self.has_ended() {
             return Ok(None);
         }
         if self.times.get().is_none() {
-            let value = ask(query::TIMES, self.base.id, 0, 0, &[])?;
-            let all: Vec<u64> = lists::take(&mut &value[..]).ok_or(Code::INVALID_EVENT)?;
+            self.came_at(&ask(query::TIMES, self.base.id, 0, 0, &[])?)?;
+        }
+        Ok(self.times.get().and_then(|times| times.get(&state).copied()))
+    }
+
+    /// Whether its command is known to have ended, well or not.
+    fn has_ended(&self) -> bool {
+        let by_queue =
+            || self.queue.as_ref().is_some_and(|queue| queue.is_in_order() && queue.progress.has_ended(self.number));
+        self.state.load(Ordering::Acquire) <= COMPLETE.cast_signed() || by_queue()
+    }
+
+    /// Notes when the command came to its states, as the worker lists it. Nothing of one that failed.
+    fn came_at(&self, list: &[u8]) -> Result<(), Code> {
+        let all: Vec<u64> = lists::take(&mut &*list).ok_or(Code::INVALID_EVENT)?;
+        if !all.is_empty() {
             // Another thread may have asked as well, and was told the same.
             let _ = self.times.set(all.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1])).collect());
         }
-        Ok(self.times.get().and_then(|times| times.get(&state).copied()))
+        Ok(())
+    }
+
+    /// Whether the times are to come with the end.
+    fn wants_times(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.are_times_asked()) && self.times.get().is_none()
     }
 
     /// The state now. What an ended command read is in the program's memory when this says so.
@@ -95,13 +117,19 @@ impl Event {
 
 /// Waits for events, by their ids; what they read is in the program's memory then.
 pub(crate) fn wait_for(ids: &[u32]) -> Result<(), Code> {
+    wait_with(ids, false).map(drop)
+}
+
+/// The same; the times of the only event, if they are wanted.
+fn wait_with(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let link = &shim()?.link;
     let mut bytes = Vec::new();
     lists::put(&mut bytes, ids);
-    let waited = link.call(&kdclWait { events: &bytes });
+    let waited = link.call(&kdclWait { wanted: wants_times.into(), events: &bytes });
     landing::settle()?;
-    waited?;
-    link.earlier()
+    let times = waited?.times;
+    link.earlier()?;
+    Ok(times)
 }
 
 /// # Safety
@@ -115,7 +143,12 @@ pub(crate) unsafe fn wait_for_events(count: u32, events: *const cl_event) -> Res
     if events.iter().any(|event| event.context.base.id != first.context.base.id) {
         return Err(Code::INVALID_CONTEXT);
     }
-    wait_for(&ids(&events))?;
+    // The times of several are asked for when they are.
+    let one = events.first().filter(|event| events.len() == 1 && event.wants_times());
+    let times = wait_with(&ids(&events), one.is_some())?;
+    if let Some(event) = one {
+        event.came_at(&times)?;
+    }
     events.iter().for_each(|event| event.ended(COMPLETE.cast_signed()));
     Ok(())
 }

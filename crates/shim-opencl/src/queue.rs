@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
 use katydid_opencl_sys::constant::{
@@ -32,6 +32,8 @@ pub(crate) struct Queue {
     flags: u64,
     /// What is on its way.
     pub(crate) progress: Progress,
+    /// The program has asked when a command of it came to its states, and so will again.
+    asks_times: AtomicBool,
 }
 
 /// How far a queue is that keeps its order, as far as it is known here: so that nobody waits for what is known to have ended.
@@ -80,6 +82,11 @@ impl Progress {
         self.ended.fetch_max(number, Ordering::AcqRel);
     }
 
+    /// Whether the command of a number is known to have ended; of one without never.
+    pub(crate) fn has_ended(&self, number: u64) -> bool {
+        (1..=self.ended.load(Ordering::Acquire)).contains(&number)
+    }
+
     /// The number of the last command; none if some are not sent yet.
     fn last(&self) -> Option<u64> {
         let counts = self.counts.load(Ordering::Acquire);
@@ -105,6 +112,16 @@ impl Queue {
     /// Whether one command is done after the other.
     pub(crate) fn is_in_order(&self) -> bool {
         self.flags & QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
+    }
+
+    /// The program wants to know when a command came to its states.
+    pub(crate) fn times_are_asked(&self) {
+        self.asks_times.store(self.is_profiled(), Ordering::Relaxed);
+    }
+
+    /// Whether it has wanted to.
+    pub(crate) fn are_times_asked(&self) -> bool {
+        self.asks_times.load(Ordering::Relaxed)
     }
 
     /// Whether it keeps the times of its commands.
@@ -146,7 +163,8 @@ fn create(
         shim()?.link.call(&message)?;
         let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
         let (flags, progress) = (flags_of(form, properties), Progress::default());
-        Ok(Queue { base, context, device, properties: given, flags, progress })
+        let asks_times = AtomicBool::new(false);
+        Ok(Queue { base, context, device, properties: given, flags, progress, asks_times })
     })?;
     Ok(queue.handle())
 }
@@ -263,6 +281,7 @@ mod tests {
         progress.sent();
         progress.end(first);
         assert_eq!((first, second, progress.last(), progress.is_idle()), (1, 2, Some(2), false));
+        assert!(progress.has_ended(first) && !progress.has_ended(second) && !progress.has_ended(0));
         progress.end(second);
         progress.end(first);
         assert!(progress.is_idle());

@@ -87,8 +87,18 @@ impl Transfer {
         let sent = bulk::send(link, &data)?;
         waits.extend_from_slice(sent.inline);
         let (queue, memory) = (order.queue(), self.memory.base.id);
-        link.call(&kdclWrite { queue, event, memory, form: self.form, staged: sent.staged, waits: &waits })?;
+        let message = kdclWrite { queue, event, memory, form: self.form, staged: sent.staged, waits: &waits };
+        if sent.staged == 0 && self.is_sure(order) {
+            return link.enqueue(&message);
+        }
+        link.call(&message)?;
+        self.memory.accepted(&order.queue);
         Ok(())
+    }
+
+    /// Whether the driver's word need not be waited for.
+    fn is_sure(&self, order: &Order) -> bool {
+        self.form == RUN && self.memory.is_sure(&order.queue, self.extent.origin[0], self.extent.region[0])
     }
 
     /// The bytes of a message that waits for no events.

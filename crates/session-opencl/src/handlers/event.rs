@@ -11,7 +11,9 @@ use katydid_wire::opencl::message;
 use crate::arguments::Arguments;
 use crate::data::{HeldEvent, ask, wait};
 use crate::fault::Fault;
+use crate::handlers::info::listed;
 use crate::handlers::{driver, make};
+use crate::journal::times;
 use crate::notify::{self, Notify};
 use crate::objects::Object;
 use crate::rest::mark;
@@ -68,6 +70,9 @@ pub(crate) fn kdclWait(
     let ids: Vec<u32> = Arguments::new("kdclWait", message.events).list("events")?;
     let first: Object<cl_event> = session.shared.objects.get(*ids.first().ok_or(Code::INVALID_VALUE)?)?;
     let events: Vec<cl_event> = session.shared.objects.all(&ids)?;
+    // Of an event from before a restore they are known already.
+    let known = ids.first().and_then(|id| session.event_times.get(id)).map(listed);
+    let is_asked = message.wanted != 0 && events.len() == 1;
     let held: Vec<HeldEvent> =
         events.iter().map(|event| HeldEvent::retain(*event, first.api)).collect::<Result<_, _>>()?;
     if session.may_glance() {
@@ -77,7 +82,9 @@ pub(crate) fn kdclWait(
     }
     Ok(Box::new(move |_| {
         let events: Vec<cl_event> = held.iter().map(HeldEvent::handle).collect();
-        wait(&events, first.api).map(|()| message::kdclWaitReply {})
+        wait(&events, first.api)?;
+        let times = if is_asked { known.unwrap_or_else(|| listed(&times(&first))) } else { Vec::new() };
+        Ok(message::kdclWaitReply { times })
     }))
 }
 
@@ -110,6 +117,7 @@ pub(crate) fn kdclFinish(
     if session.may_look()
         && let Ok(marker) = mark(&queue)
     {
+        session.outlast(HeldEvent::retain(marker.handle(), marker.api())?);
         session.look_at(vec![marker]);
     }
     driver!(queue.api, clRetainCommandQueue(queue.handle)).ok()?;

@@ -58,7 +58,7 @@ impl Session {
 }
 
 /// A list of all times, as it travels.
-fn listed(times: &BTreeMap<u32, u64>) -> Vec<u8> {
+pub(super) fn listed(times: &BTreeMap<u32, u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     list::put(&mut bytes, &times.iter().flat_map(|(state, time)| [u64::from(*state), *time]).collect::<Vec<_>>());
     bytes

@@ -52,6 +52,9 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             session.was_in_host.remove(&message.object);
             session.given_pipes.remove(&message.object);
             session.host_maps.retain(|(memory, _), _| *memory != message.object);
+            // The last one is called first.
+            let tokens = session.destructors.remove(&message.object).unwrap_or_default();
+            session.shared.upcalls.expect(tokens.into_iter().rev());
             session.shared.usage.sub_memory(session.counted.remove(&message.object).unwrap_or(0));
             driver!(api, clReleaseMemObject(cl_mem(pointer)))
         }

@@ -296,5 +296,6 @@ pub(crate) fn kdclMemoryCallback(
         unsafe { Notify::forget(data) };
     }
     code.ok()?;
+    session.destructors.entry(message.memory).or_default().push(message.token);
     Ok(message::kdclMemoryCallbackReply {})
 }

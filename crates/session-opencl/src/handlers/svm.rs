@@ -18,9 +18,12 @@ use crate::fault::Fault;
 use crate::handlers::driver;
 use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
-use crate::placing::{Closed, LARGE, with_mappings};
+use crate::placing::{LARGE, in_zone, with_mappings};
 use crate::session::Session;
 use crate::svm::PAGE;
+
+/// How often a driver is asked for memory in the zone.
+const TRIES: usize = 4;
 
 fn at(address: u64) -> *mut void {
     ptr::with_exposed_provenance_mut(address as usize)
@@ -47,19 +50,24 @@ pub(crate) fn kdclSvmAlloc(
     }
     let room = room(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
     let room = usize::try_from(room).map_err(|_| Code::OUT_OF_RESOURCES)?;
-    let allocate = || {
-        with_mappings(room, move || {
+    let allocate = |end| {
+        with_mappings(room, end, move || {
             let Object { handle, .. } = { context };
             // SAFETY: the context is alive.
             unsafe { alloc(handle, message.flags, room, 0) }.expose_provenance() as u64
         })
     };
-    // A restore has closed what it wants closed.
-    let closed = (!session.replay.is_on).then(|| Closed::above(session.svm.end_of_next(room as u64), room as u64));
-    let made = allocate().filter(|raw| *raw != 0);
-    drop(closed);
+    let end = if session.replay.is_on { session.replay.svm_end } else { Some(session.svm.end_of_next(room as u64)) };
+    let give_back = |raw| {
+        if let Some(free) = context.api.clSVMFree {
+            // SAFETY: the driver gave it, it is given back once, and nobody knows of it.
+            unsafe { free(context.handle, at(raw)) };
+        }
+    };
+    let tries = if session.replay.is_on { 1 } else { TRIES };
+    let made = in_zone(tries, || allocate(end).filter(|raw| *raw != 0), give_back);
     // A driver may want addresses of its own, and these may have been closed to it.
-    let raw = made.or_else(allocate).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
+    let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     driver!(context.api, clRetainContext(context.handle)).ok()?;
     session.shared.usage.add_memory(message.size);
     Ok(message::kdclSvmAllocReply { address: session.svm.add(raw, message.size, &context) })

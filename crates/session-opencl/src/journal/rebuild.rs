@@ -28,7 +28,7 @@ use crate::driver::{self, value};
 use crate::fault::{Fault, SessionError};
 use crate::handlers::{driver, room};
 use crate::objects::Object;
-use crate::placing::{self, Closed};
+use crate::placing;
 use crate::session::Session;
 use crate::svm::PAGE;
 
@@ -133,6 +133,8 @@ pub(crate) struct Replay {
     pub(crate) outcome: Code,
     /// Buffers whose contents the image has.
     pub(crate) filled: HashSet<u32>,
+    /// Where shared virtual memory is to end, if that is wanted.
+    pub(crate) svm_end: Option<u64>,
 }
 
 impl Replay {
@@ -144,7 +146,7 @@ impl Replay {
 
 impl Default for Replay {
     fn default() -> Self {
-        Self { is_on: false, outcome: Code::SUCCESS, filled: HashSet::new() }
+        Self { is_on: false, outcome: Code::SUCCESS, filled: HashSet::new(), svm_end: None }
     }
 }
 
@@ -255,9 +257,10 @@ impl Session {
         // As the program saw it, it began at the first whole page of what the driver was given.
         for extra in placing::EXTRA {
             let end = was.saturating_add(room - PAGE).saturating_add(extra * PAGE);
-            let closed = Closed::above(end, room);
-            let address = self.allocate(record)?;
-            drop(closed);
+            self.replay.svm_end = Some(end);
+            let address = self.allocate(record);
+            self.replay.svm_end = None;
+            let address = address?;
             if address == was {
                 return Ok(());
             }
