@@ -1,10 +1,9 @@
 // 32 host threads, each with a stream, memory and an event of its own, at work all the time; after every step all
 // meet, and the main thread prints one line of what they have.
+#include "meeting.h"
 #include "steps.h"
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -21,28 +20,8 @@ static void need(cudaError_t got) {
     if (got != cudaSuccess) wrong++;
 }
 
-// All threads and the main thread wait here for each other.
-class Meeting {
-    std::mutex lock;
-    std::condition_variable all_here;
-    int here = 0;
-    unsigned round = 0;
-
-  public:
-    void wait() {
-        std::unique_lock<std::mutex> held(lock);
-        unsigned mine = round;
-        if (++here == THREADS + 1) {
-            here = 0;
-            round++;
-            all_here.notify_all();
-        } else {
-            all_here.wait(held, [&] { return round != mine; });
-        }
-    }
-};
-
-static Meeting meeting;
+// With the main thread.
+static Meeting meeting(THREADS + 1);
 static unsigned results[THREADS][N];
 
 static void body(int thread, int steps) {

@@ -2,8 +2,9 @@
 //! the help of this machine's processor, with our binaries and a few programs under test in its memory.
 //!
 //! `tests/vsock/init` is that machine's only process of its own: it starts a server, runs each program without Katydid and
-//! through vsock, and says on the serial line whether they print the same. Packages come as CRIU's do (`criu.rs`), and QEMU
-//! is started through its own loader, so that nothing is installed and everything runs the same on every machine.
+//! through vsock, one of them with checkpoints and restores, and says on the serial line whether they print the same. Packages
+//! come as CRIU's do (`criu.rs`), and QEMU is started through its own loader, so that nothing is installed and everything runs
+//! the same on every machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,12 +26,27 @@ const QEMU: &str = "qemu-system-x86=1:7.2+dfsg-7+deb12u18+b3";
 const OTHERS: [&str; 2] = ["linux-image-6.1.0-50-cloud-amd64=6.1.176-1", "busybox-static=1:1.35.0-4+deb12u1+b1"];
 /// The kernel's file and its modules, in that package.
 const KERNEL: &str = "boot/vmlinuz-6.1.0-50-cloud-amd64";
-const MODULES: &str = "lib/modules/6.1.0-50-cloud-amd64/kernel/net/vmw_vsock";
-/// In the order in which they are loaded.
-const LOADED: [&str; 3] = ["vsock.ko", "vmw_vsock_virtio_transport_common.ko", "vsock_loopback.ko"];
+const MODULES: &str = "lib/modules/6.1.0-50-cloud-amd64/kernel";
+/// In the order in which they are loaded: vsock, and what CRIU asks for.
+const LOADED: [&str; 12] = [
+    "drivers/net/tun.ko",
+    "drivers/net/veth.ko",
+    "net/vmw_vsock/vsock.ko",
+    "net/vmw_vsock/vmw_vsock_virtio_transport_common.ko",
+    "net/vmw_vsock/vsock_loopback.ko",
+    "net/ipv4/inet_diag.ko",
+    "net/ipv4/tcp_diag.ko",
+    "net/ipv4/udp_diag.ko",
+    "net/netlink/netlink_diag.ko",
+    "net/packet/af_packet_diag.ko",
+    "net/netfilter/nfnetlink.ko",
+    "net/unix/unix_diag.ko",
+];
 /// Programs that between them use all that a link has: bulk over several connections, calls back, prints, memory of the host.
 const PROGRAMS: [&str; 6] =
     ["vector_add", "big_copy", "async_pipeline", "host_callbacks", "device_printf", "pinned_memory"];
+/// The program that is checkpointed and restored.
+const KEPT: &str = "long_loop";
 /// What `dist` has installed and the machine needs.
 const INSTALLED: [&str; 5] = [
     "bin/katydid",
@@ -44,8 +60,8 @@ const MACHINE: &str =
     "-accel tcg -cpu max -smp 2 -m 2048 -nodefaults -no-user-config -display none -no-reboot -serial stdio";
 /// What its kernel is told: where to speak, and to end when something is wrong with it.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 quiet";
-/// Seconds that all may take; it takes twenty on an idle machine, and a minute more with measurements.
-const LIMIT: &str = "300";
+/// Seconds that all may take; it takes some eighty on an idle machine, and a minute more with measurements.
+const LIMIT: &str = "600";
 /// What the machine says at the end if all was well.
 const WELL: &str = "vsock: ok";
 
@@ -127,6 +143,7 @@ fn image(tree: &Tree, root: &Path, measures: bool) -> Result<PathBuf> {
     for module in LOADED {
         place(&root.join(MODULES).join(module), &format!("modules/{module}"))?;
     }
+    fs::write(folder.join("modules/order"), LOADED.join("\n")).context("cannot name the modules")?;
     let mut libraries = BTreeSet::new();
     for file in INSTALLED {
         let installed = tree.target.join("dist").join(file);
@@ -135,11 +152,16 @@ fn image(tree: &Tree, root: &Path, measures: bool) -> Result<PathBuf> {
         shell::works("strip", &[&folder.join("katydid").join(file).to_string_lossy()]);
         libraries.extend(needed(&installed)?);
     }
-    for name in PROGRAMS {
+    let kept = format!("kept/{KEPT}");
+    let compared = PROGRAMS.map(|name| (name, format!("programs/{name}")));
+    for (name, at) in compared.into_iter().chain([(KEPT, kept)]) {
         let program = tree.places().program(name, Variant::Static);
-        place(&program, &format!("programs/{name}"))?;
+        place(&program, &at)?;
         libraries.extend(needed(&program)?);
     }
+    let criu = "lib/katydid/criu";
+    let mut copy = Command::new("cp");
+    shell::run(copy.arg("--archive").arg(tree.target.join("dist").join(criu)).arg(folder.join("katydid").join(criu)))?;
     for library in libraries {
         place(&library, &library.to_string_lossy()[1..])?;
     }

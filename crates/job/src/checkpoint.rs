@@ -363,8 +363,7 @@ impl<'j> Attempt<'j, '_> {
         stop.pause(self.request.patience_ms.map_or(PATIENCE, |millis| Duration::from_millis(millis.into())))?;
         self.begin(&Step::Capture)?;
         let Some(dump) = self.criu.zip(dumper) else {
-            self.capture(stop.apart().1)?;
-            stop.is_whole()?;
+            self.capture_alone(stop)?;
             let is_complete = self.job.members.arrivals() == arrivals;
             return Ok(is_complete.then_some(Dumped { processes: processes(self.root)?, criu: None, frozen: None }));
         };
@@ -377,7 +376,6 @@ impl<'j> Attempt<'j, '_> {
         }
         stop.detach(Questions::Write(self.writer))?;
         let mut dumped = self.captured_and_dumped(stop, dump)?;
-        stop.is_whole()?;
         if self.job.members.arrivals() != arrivals {
             return Ok(None);
         }
@@ -398,10 +396,16 @@ impl<'j> Attempt<'j, '_> {
             (capture.join().unwrap_or(Err(CheckpointError::Ourselves)), dumped)
         });
         let dumped = dumped?;
-        captured.map(|()| dumped)
+        captured.and_then(|()| stop.is_whole()).map(|()| dumped)
     }
 
-    pub(crate) fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
+    /// Has the workers copy their state aside while nothing else is done.
+    pub(crate) fn capture_alone(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+        self.capture(stop.apart().1)?;
+        stop.is_whole()
+    }
+
+    fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
         self.stages.beside(&Step::Capture, || workers.capture(self.plan(), self.writer))
     }
 

@@ -20,13 +20,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::guard::Guard;
 use crate::kernel_data::{KernelData, Lent};
-use crate::links::Turn;
 use crate::patience::{STANDSTILL, in_time, patiently, signs};
 use crate::servant::{Said, Servant};
 use crate::silence;
 use crate::stdio::Standard;
 use crate::tcp;
 use crate::tree::{self, Process};
+use crate::turns::{Turn, TurnError};
 
 /// Names another CRIU: a program, or a folder such as `lib/katydid/criu`.
 pub const VARIABLE: &str = "KATYDID_CRIU";
@@ -49,6 +49,8 @@ const BOTH: [&str; 7] = [
 const LOG: &str = "dump.log";
 /// Between two looks whether a CRIU gets on.
 const LOOK: Duration = Duration::from_secs(1);
+/// What CRIU says of a port that is taken, and of a connection.
+const TAKEN: [&str; 2] = ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
 /// Lines of a log that an error quotes.
 const QUOTED: usize = 3;
 
@@ -125,6 +127,9 @@ pub enum CriuError {
         /// The end of its log.
         last: String,
     },
+    /// Others would not let it do so.
+    #[error(transparent)]
+    Turn(#[from] TurnError),
     /// A dump or a restore failed.
     #[error("CRIU could not {doing} the program: {reason}")]
     Failed {
@@ -136,9 +141,11 @@ pub enum CriuError {
 }
 
 impl CriuError {
-    /// Whether somebody else has a port that the job listens on.
+    /// Whether somebody else has a port that the job listens on, or the kernel keeps one of its connections that has just
+    /// ended.
     pub(crate) fn is_of_port(&self) -> bool {
-        matches!(self, Self::Failed { reason, .. } if reason.contains("Address already in use"))
+        let is_one = |reason: &str| TAKEN.iter().any(|words| reason.contains(words));
+        matches!(self, Self::Failed { reason, .. } if is_one(reason))
     }
 
     /// Whether CRIU had no chance to take its hand out of the program.
@@ -231,7 +238,7 @@ impl Criu {
     ///
     /// # Errors
     ///
-    /// It cannot be started.
+    /// It cannot be started; or others do not give way, of whom those that dump now are waited for here.
     pub(crate) fn prepare(
         &self,
         root: u32,
@@ -242,7 +249,8 @@ impl Criu {
     ) -> Result<Dumper, CriuError> {
         let is_silenced = self.network_lock == NetworkLock::Nftables && tcp::is_connected(processes);
         let lock = if is_silenced { NetworkLock::Nftables } else { NetworkLock::Skip };
-        let turn = Turn::of_dump(processes);
+        let mut turn = Turn::of_dump(processes);
+        turn.iter_mut().try_for_each(Turn::come)?;
         self.start_dumper(Dump { root, folder: folder.to_owned(), stdio: stdio.clone(), after }, lock, turn)
     }
 
@@ -426,11 +434,12 @@ impl Dumper {
     ///
     /// # Errors
     ///
-    /// [`CriuError::Failed`]; the processes run on then, or are stopped, according to how far it came.
+    /// [`CriuError::Failed`]; the processes run on then, or are stopped, according to how far it came. Or others do not
+    /// give way.
     pub(crate) fn dump(mut self) -> Result<Self, CriuError> {
         self.wait_for("pre-dump")?;
         self.lent = None;
-        self.turn.iter_mut().for_each(Turn::begin);
+        self.turn.iter_mut().try_for_each(Turn::begin)?;
         // Whoever is gone is noticed by its silence.
         let _ = self.servant.answer(true);
         self.wait_for("post-dump")?;
@@ -568,7 +577,8 @@ fn root(work: &Path) -> Result<u32, String> {
 impl Drop for Dumper {
     fn drop(&mut self) {
         if !self.is_over {
-            self.turn.iter_mut().for_each(Turn::begin);
+            // Whoever does not give way is no reason to leave them standing.
+            let _ = self.turn.iter_mut().try_for_each(Turn::resume);
             let _ = self.servant.answer(false);
         }
         self.reap();
@@ -691,6 +701,15 @@ mod tests {
         assert_eq!(quoted(log), "Unable to open fd=2 id=0x7; Restoring FAILED.");
         assert_eq!(quoted("one\ntwo\n\n"), "two");
         assert_eq!(quoted(""), "it did not say why");
+    }
+
+    #[test]
+    fn a_connection_that_has_just_ended_is_waited_for_and_an_address_of_another_host_is_not() {
+        let failed = |reason: &str| CriuError::Failed { doing: "restore", reason: reason.to_owned() };
+        let is_of_port = |reason| failed(reason).is_of_port();
+        assert!(is_of_port("Can't bind inet socket (id 3): Address already in use; Restoring FAILED."));
+        assert!(is_of_port("Can't connect inet socket back: Cannot assign requested address; Restoring FAILED."));
+        assert!(!is_of_port("Can't bind inet socket back: Cannot assign requested address"));
     }
 
     #[test]

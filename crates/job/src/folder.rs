@@ -8,18 +8,22 @@
 //!   NAME/shims                        the job socket, for the shims of the job's programs
 //! ```
 //!
-//! The rule: whoever holds the lock owns the folder. A folder whose lock is free is debris and may be taken; a lock is
-//! never waited for. Whoever makes a job removes the debris of others, and so does the guard of a supervisor that was killed
-//! (`guard.rs`), together with what is nobody's among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder. An owner
-//! that goes removes the lock last: until then nobody else takes the folder, and from then on it touches nothing in it.
+//! The rule: whoever holds the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may be
+//! taken; an owner is never waited for, but whoever only looks, or takes debris away, has the lock for a moment. Whoever makes a
+//! job removes the debris of others, and so does the guard of a supervisor that was killed (`guard.rs`), together with what is
+//! nobody's among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
+//! An owner that goes removes the lock last: until then nobody else takes the folder, and from then on it touches nothing in it.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +37,10 @@ const MAX_SOCKET: usize = 107;
 /// Jobs of one name at once.
 const MAX_NAMESAKES: u32 = 10_000;
 
-/// Attempts to take a folder whose owner is about to go.
-const MAX_TRIES: u32 = 100;
+/// Attempts to take a folder whose owner is about to go, or that somebody looks at.
+const MAX_TRIES: u32 = 1000;
+/// A pause between two of them.
+const MOMENT: Duration = Duration::from_millis(1);
 /// Name of the lock.
 const LOCK: &str = "lock";
 
@@ -42,8 +48,8 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Its lock ends with this value.
-    _lock: File,
+    /// It ends with this value.
+    lock: File,
     /// Done when the folder is ours no more.
     gone: Once,
 }
@@ -136,6 +142,15 @@ impl Folder {
     ///
     /// [`FolderError::Taken`] when a job has it.
     pub fn take_at(path: &Path) -> Result<Self, FolderError> {
+        let folder = Self::claim(path)?;
+        let mut lock = &folder.lock;
+        let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        noted.map_err(|source| FolderError::System { path: path.join(LOCK), source })?;
+        Ok(folder)
+    }
+
+    /// The same of who has no use for it.
+    fn claim(path: &Path) -> Result<Self, FolderError> {
         let system = |source| FolderError::System { path: path.to_owned(), source };
         if path.join("control").as_os_str().len() > MAX_SOCKET {
             let problem = "its path is too long for a socket".to_owned();
@@ -143,7 +158,7 @@ impl Folder {
         }
         for _ in 0..MAX_TRIES {
             if let Some(lock) = lock_of(path)? {
-                let folder = Self { path: path.to_owned(), _lock: lock, gone: Once::new() };
+                let folder = Self { path: path.to_owned(), lock, gone: Once::new() };
                 for socket in [folder.control(), folder.shims(), out_of_sight(&folder.shims())] {
                     remove(&socket).map_err(system)?;
                 }
@@ -220,19 +235,30 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
         _ => {}
     }
     let place = path.join(LOCK);
-    let lock = match check(path).and_then(|()| File::options().create(true).append(true).open(&place).map_err(system)) {
-        Ok(lock) => lock,
-        Err(_) if !path.exists() => return Ok(None),
-        Err(error) => return Err(error),
+    let open = || File::options().create(true).append(true).read(true).open(&place).map_err(system);
+    let lock = match check(path).and_then(|()| open()) {
+        Err(FolderError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        lock => lock?,
     };
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(FolderError::Taken { path: path.to_owned() }),
+        Err(Errno::WOULDBLOCK) if has_owner(&lock) => return Err(FolderError::Taken { path: path.to_owned() }),
+        Err(Errno::WOULDBLOCK) => {
+            thread::sleep(MOMENT);
+            return Ok(None);
+        }
         Err(error) => return Err(system(error.into())),
         Ok(()) => {}
     }
     let number = |stat: io::Result<fs::Metadata>| stat.ok().map(|stat| stat.ino());
     let (ours, there) = (number(lock.metadata()), number(fs::metadata(&place)));
     Ok((ours.is_some() && ours == there).then_some(lock))
+}
+
+/// Whether the lock is held by its owner, as far as can be told: nobody but an owner notes a process in it.
+fn has_owner(mut lock: &File) -> bool {
+    let mut text = String::new();
+    // One that cannot be read is not known to be anybody's for a moment.
+    lock.read_to_string(&mut text).is_err() || text.trim().parse().is_ok_and(|pid| !tree::has_ended(pid))
 }
 
 /// The jobs of this user that run now, by name.
@@ -299,7 +325,7 @@ fn clear_below(jobs: &Path) {
     let entries = fs::read_dir(jobs).into_iter().flatten().flatten();
     for debris in entries.map(|entry| entry.path()).filter(|folder| is_debris(folder)) {
         // Dropped, it goes; whoever was quicker has a use for it.
-        let _ = Folder::take_at(&debris);
+        let _ = Folder::claim(&debris);
     }
 }
 
@@ -334,7 +360,7 @@ fn jobs() -> Result<PathBuf, FolderError> {
 /// Others must be able neither to read it nor to have made it.
 fn check(folder: &Path) -> Result<(), FolderError> {
     let problem = match fs::symlink_metadata(folder) {
-        Err(error) => error.to_string(),
+        Err(source) => return Err(FolderError::System { path: folder.to_owned(), source }),
         Ok(stat) if !stat.is_dir() => "is no folder".to_owned(),
         Ok(stat) if stat.uid() != geteuid().as_raw() => "belongs to another user".to_owned(),
         Ok(stat) if stat.mode() & 0o077 != 0 => "others may enter it".to_owned(),
@@ -372,6 +398,8 @@ fn tidy(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -403,6 +431,27 @@ mod tests {
         };
         std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(one))));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn whoever_looks_for_jobs_and_debris_keeps_nobody_from_a_folder() {
+        let (jobs, over) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
+        let looks = || {
+            while !over.load(Ordering::Relaxed) {
+                clear_below(jobs.path());
+                // A folder that goes while it is looked at is none.
+                let _ = running_below(jobs.path());
+            }
+        };
+        let names: Vec<_> = std::thread::scope(|scope| {
+            (0..2).for_each(|_| drop(scope.spawn(looks)));
+            let names = (0..2000).map(|_| Folder::take_below(jobs.path(), "train").map(|folder| folder.name()));
+            let names = names.collect();
+            over.store(true, Ordering::Relaxed);
+            names
+        });
+        let others: Vec<_> = names.iter().filter(|name| !name.as_ref().is_ok_and(|name| name == "train")).collect();
+        assert!(others.is_empty(), "{} of {}: {others:?}", others.len(), names.len());
     }
 
     #[test]

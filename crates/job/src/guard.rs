@@ -49,9 +49,9 @@ use rustix::process::{
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::folder;
-use crate::links::Turn;
 use crate::session;
 use crate::tree;
+use crate::turns::Turn;
 
 /// The hidden command whose body is [`keep`].
 const COMMAND: &str = "job-guard";
@@ -365,8 +365,8 @@ pub fn keep(given: Given, mut command: Command, mut names: Vec<PathBuf>, ended: 
         return Ok(());
     }
     end_all()?;
-    take_away(&names);
     if end == End::Alone {
+        take_away(&names);
         outlive(supervisor);
         folder::clear_away();
     }
@@ -377,7 +377,7 @@ pub fn keep(given: Given, mut command: Command, mut names: Vec<PathBuf>, ended: 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Released,
-    /// It has the job ended, and removes itself what it has made.
+    /// It has the job ended, and removes itself what it has made: it may have the turn where that is, and waits for us.
     Told,
     /// It is gone.
     Alone,
@@ -392,16 +392,10 @@ fn outlive(parent: Option<Pid>) {
     }
 }
 
-/// Takes names away that a restore needed. Another one may have made the same since, and have its turn: then they are gone with
-/// the end of that.
+/// Takes names away that a restore needed. If others do not give way, they are gone with the next turn there.
 fn take_away(names: &[PathBuf]) {
-    if names.is_empty() {
-        return;
-    }
-    let _turn = Turn::of_restore(&names.iter().map(PathBuf::as_path).collect::<Vec<_>>(), false);
-    for name in names {
-        // CRIU may have been before us.
-        let _ = fs::remove_file(name);
+    if !names.is_empty() {
+        let _ = Turn::remove(&names.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     }
 }
 
@@ -445,34 +439,43 @@ fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
         let (is_told, has_ended) = (!either[0].revents().is_empty(), !either[1].revents().is_empty());
         if is_told {
             let mut packet = [0; MOST];
-            let heard = recv(link, packet.as_mut_slice(), RecvFlags::empty());
-            match heard.ok().and_then(|(length, _)| packet.get(..length)) {
+            match heard(link, &mut packet) {
                 Some(RESTORED) => names.clear(),
                 Some(RELEASE) => return End::Released,
                 Some(END) => return End::Told,
                 _ => return End::Alone,
             }
         }
-        if has_ended && !reaped(link, ended) {
-            return End::Alone;
+        if has_ended {
+            reaped(link, ended);
         }
     }
 }
 
-/// Reaps who has ended; false when nobody can be told any more.
-fn reaped(link: &OwnedFd, ended: &OwnedFd) -> bool {
+/// What the supervisor says; none when it is gone. One that has left without hearing all that we said has the kernel say that
+/// first, and then what it said itself.
+fn heard<'a>(link: &OwnedFd, packet: &'a mut [u8; MOST]) -> Option<&'a [u8]> {
+    loop {
+        match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
+            Ok((length, _)) => return packet.get(..length).filter(|packet| !packet.is_empty()),
+            Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Reaps who has ended, and tells. A supervisor that does not listen any more has said why, or is gone: the link tells.
+fn reaped(link: &OwnedFd, ended: &OwnedFd) {
     // What is in there says only that somebody has ended, and one reading may stand for several.
     let _ = rustix::io::read(ended, &mut [0; MOST][..]);
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => {
                 let pid = pid.as_raw_nonzero().get().unsigned_abs();
-                if say(link, &Word::Ended(pid, ExitStatus::from_raw(status.as_raw()))).is_err() {
-                    return false;
-                }
+                let _ = say(link, &Word::Ended(pid, ExitStatus::from_raw(status.as_raw())));
             }
             Err(rustix::io::Errno::INTR) => {}
-            Ok(None) | Err(_) => return true,
+            Ok(None) | Err(_) => return,
         }
     }
 }
@@ -497,23 +500,22 @@ fn say(link: &OwnedFd, word: &Word) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn names_of_a_restore_go_when_their_folder_is_nobodys_turn() {
-        let folder = tempfile::tempdir().unwrap();
-        let (name, other) = (folder.path().join("link_remap.3"), folder.path().join("other"));
-        for path in [&name, &other] {
-            fs::write(path, "text").unwrap();
+    /// What a guard makes of its supervisor's last word, if that has not heard its own.
+    fn end_of(word: &[u8]) -> End {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (ended, _tells) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        say(&theirs, &Word::Ended(9, ExitStatus::from_raw(0))).unwrap();
+        if !word.is_empty() {
+            send(&ours, word, SendFlags::NOSIGNAL).unwrap();
         }
-        let turn = File::open(folder.path()).unwrap();
-        turn.lock().unwrap();
-        thread::scope(|scope| {
-            let (names, waiting) = (vec![name.clone(), folder.path().join("link_remap.4")], name.clone());
-            scope.spawn(move || take_away(&names));
-            thread::sleep(10 * LOOK);
-            assert!(waiting.exists(), "it was somebody else's turn");
-            turn.unlock().unwrap();
-        });
-        assert!(!name.exists() && other.exists());
+        drop(ours);
+        attended(&theirs, &ended, &mut Vec::new())
+    }
+
+    #[test]
+    fn the_last_word_counts_though_nobody_listens_any_more() {
+        assert_eq!((end_of(RELEASE), end_of(END), end_of(b"")), (End::Released, End::Told, End::Alone));
     }
 
     #[test]

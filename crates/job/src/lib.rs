@@ -47,4 +47,5 @@ mod stop;
 mod tcp;
 mod terminals;
 pub mod tree;
+pub mod turns;
 pub mod view;

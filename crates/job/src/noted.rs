@@ -71,14 +71,19 @@ struct Regular<'a> {
 /// It has no `files.img`, or a file in it cannot be read.
 pub(crate) fn read(folder: &Path) -> io::Result<Noted> {
     let files = bounded(&folder.join("files.img"))?;
-    let remaps = match bounded(&folder.join("remap-fpath.img")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        remaps => remaps?,
-    };
+    let remaps = bounded_if_any(&folder.join("remap-fpath.img"))?;
     Ok(decode(&files, &remaps))
 }
 
-pub(crate) fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+/// A file of a dump; nothing, where CRIU had none to write.
+pub(crate) fn bounded_if_any(path: &Path) -> io::Result<Vec<u8>> {
+    match bounded(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        bytes => bytes,
+    }
+}
+
+fn bounded(path: &Path) -> io::Result<Vec<u8>> {
     if fs::metadata(path)?.len() > MOST {
         let text = format!("{} is longer than any that CRIU writes", path.display());
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
@@ -111,10 +116,7 @@ fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u8]> {
 
 /// Of a `file_entry` that is a regular file's.
 fn regular(message: &[u8]) -> Option<Regular<'_>> {
-    let entry = Fields(message).find_map(|(number, value)| match value {
-        Value::Bytes(bytes) if number == REGULAR => Some(bytes),
-        _ => None,
-    })?;
+    let entry = Fields(message).bytes_in(REGULAR)?;
     let mut file = Regular::default();
     for (number, value) in Fields(entry) {
         match (number, value) {
@@ -129,12 +131,7 @@ fn regular(message: &[u8]) -> Option<Regular<'_>> {
 
 /// A file's number and that under whose name it is found, of a `remap_file_path_entry` that is about names.
 fn linked(message: &[u8]) -> Option<(u64, u64)> {
-    let number = |wanted| {
-        Fields(message).find_map(|(number, value)| match value {
-            Value::Number(value) if number == wanted => Some(value),
-            _ => None,
-        })
-    };
+    let number = |wanted| Fields(message).number_in(wanted);
     (number(TYPE)? == LINKED).then_some((number(OF)?, number(FOUND_BY)?))
 }
 

@@ -376,8 +376,7 @@ fn written(attempt: &Attempt<'_, '_>, stop: &mut Stop<'_>) -> Result<Vec<Session
     stop.pause(REST)?;
     stop.ready(attempt.plan(), attempt.writer)?;
     attempt.begin(&Step::Capture)?;
-    attempt.capture(stop.apart().1)?;
-    stop.is_whole()?;
+    attempt.capture_alone(stop)?;
     attempt.write(stop, false)
 }
 

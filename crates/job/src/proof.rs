@@ -4,9 +4,11 @@
 //! started without it lets such a program go on at once, since nobody would ask for a checkpoint there: a restored program
 //! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint when it comes to the stage, `STAGE:kill`
 //! ends the supervisor there, as a crash of the machine's would, and `STAGE:stop` stops it until it gets SIGCONT, so that
-//! somebody else can be killed meanwhile. Without the variables nothing here does anything.
+//! somebody else can be killed meanwhile. With `impatience` it does not wait for other jobs at all. Without the variables
+//! nothing here does anything.
 
 use std::env;
+use std::time::Duration;
 
 use katydid_wire::job::ToProgram;
 use rustix::process::{Signal, kill_process};
@@ -22,6 +24,8 @@ use crate::view::Step;
 const POINTS: &str = "KATYDID_CHECKPOINT_AT";
 /// Names the stage.
 const FAULT: &str = "KATYDID_FAULT";
+/// Stands for a stage in it.
+const IMPATIENCE: &str = "impatience";
 
 /// Fails, or does not return, if `step` begins the stage that the environment names.
 pub(crate) fn strike(step: &Step) -> Result<(), CheckpointError> {
@@ -41,6 +45,11 @@ pub(crate) fn strike_at(stage: &str) -> Result<(), CheckpointError> {
     // effect before the next line.
     let _ = kill_process(gettid(), signal);
     Ok(())
+}
+
+/// How long to wait for other jobs, which is `usual` for.
+pub(crate) fn patience(usual: Duration) -> Duration {
+    if env::var(FAULT).is_ok_and(|wanted| wanted == IMPATIENCE) { Duration::ZERO } else { usual }
 }
 
 impl Inner {

@@ -34,6 +34,22 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// What the first field of this number holds, if there is one that is a number.
+    pub(crate) fn number_in(mut self, wanted: u64) -> Option<u64> {
+        self.find_map(|(field, value)| match value {
+            Value::Number(number) if field == wanted => Some(number),
+            _ => None,
+        })
+    }
+
+    /// The same of bytes, texts and messages.
+    pub(crate) fn bytes_in(mut self, wanted: u64) -> Option<&'a [u8]> {
+        self.find_map(|(field, value)| match value {
+            Value::Bytes(bytes) if field == wanted => Some(bytes),
+            _ => None,
+        })
+    }
+
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -101,6 +117,8 @@ mod tests {
         assert!(matches!(fields.next(), Some((68, Value::Bytes(b"/image")))));
         assert!(matches!(fields.next(), Some((12, Value::Number(1)))));
         assert!(fields.next().is_none());
+        assert_eq!((Fields(&message).number_in(12), Fields(&message).number_in(68)), (Some(1), None));
+        assert_eq!((Fields(&message).bytes_in(68), Fields(&message).bytes_in(12)), (Some(&b"/image"[..]), None));
     }
 
     #[test]

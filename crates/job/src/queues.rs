@@ -13,8 +13,8 @@
 use std::io;
 use std::path::Path;
 
-use crate::noted::{MAGIC, bounded};
-use crate::protobuf::{Fields, Value};
+use crate::noted::{MAGIC, bounded_if_any};
+use crate::protobuf::Fields;
 
 /// The second magic number.
 const QUEUES: [u8; 4] = [0x26, 0x40, 0x26, 0x56];
@@ -28,10 +28,7 @@ const RIGHTS: u64 = 4;
 ///
 /// The file cannot be read.
 pub(crate) fn have_descriptors(folder: &Path) -> io::Result<bool> {
-    match bounded(&folder.join("sk-queues.img")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        queues => Ok(has_descriptors(&queues?)),
-    }
+    Ok(has_descriptors(&bounded_if_any(&folder.join("sk-queues.img"))?))
 }
 
 /// Reads as far as a piece is whole.
@@ -40,18 +37,10 @@ fn has_descriptors(queues: &[u8]) -> bool {
     let mut messages = std::iter::from_fn(|| {
         let (length, after) = rest.split_first_chunk()?;
         let (message, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        rest = after.get(usize::try_from(bytes(message)?).ok()?..)?;
+        rest = after.get(usize::try_from(Fields(message).number_in(LENGTH)?).ok()?..)?;
         Some(message)
     });
-    messages.any(|message| Fields(message).any(|(number, value)| number == RIGHTS && matches!(value, Value::Bytes(_))))
-}
-
-/// Those of the piece behind a message.
-fn bytes(message: &[u8]) -> Option<u64> {
-    Fields(message).find_map(|(number, value)| match value {
-        Value::Number(value) if number == LENGTH => Some(value),
-        _ => None,
-    })
+    messages.any(|message| Fields(message).bytes_in(RIGHTS).is_some())
 }
 
 #[cfg(test)]

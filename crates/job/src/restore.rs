@@ -28,7 +28,6 @@ use crate::folder::{self, Folder, FolderError};
 use crate::guard::Guard;
 use crate::incarnations::Incarnations;
 use crate::job::{Job, JobError, Settings};
-use crate::links::Turn;
 use crate::members::MemberError;
 use crate::namespace::{self, Space};
 use crate::notes::Notes;
@@ -37,6 +36,7 @@ use crate::stdio;
 use crate::stop::{attended, in_parallel, resume, session_kind};
 use crate::terminals;
 use crate::tree;
+use crate::turns::{Turn, TurnError};
 
 /// How long a restored program may take to come to the job socket: it tries every few milliseconds.
 const RETURN: Duration = Duration::from_secs(60);
@@ -95,6 +95,9 @@ pub enum RestoreError {
         /// What the system said.
         source: io::Error,
     },
+    /// Others would not let it do so.
+    #[error(transparent)]
+    Turn(#[from] TurnError),
     /// The system.
     #[error("cannot {doing}: {source}")]
     System {
@@ -351,7 +354,7 @@ impl Raised {
                 other => return other,
             }
             if !is_told {
-                (around.waits)("a port that the job listens on is still taken; it is tried again for a minute");
+                (around.waits)("a port or a connection of the job is still taken; it is tried again for a minute");
                 is_told = true;
             }
             thread::sleep(NEXT_TRY);
@@ -371,11 +374,11 @@ impl Raised {
         if apart {
             return Self::apart(opened, criu, around, folder, &inherit);
         }
-        let turn = turn(opened);
+        let given: Vec<&Path> = shared::given_names(&opened.notes.shared).collect();
+        let turn = turn(opened, &given, around.waits)?;
         let made = shared::make(&opened.notes.shared, &opened.files);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
-        let names: Vec<&Path> = shared::given_names(&opened.notes.shared).collect();
-        match criu.restore(around.katydid, &opened.files, around.work, &names, &inherit) {
+        match criu.restore(around.katydid, &opened.files, around.work, &given, &inherit) {
             Ok((guard, program)) => {
                 made.keep();
                 Ok(Self { program, child: program, guard, is_apart: false })
@@ -400,7 +403,8 @@ impl Raised {
         folder: &Folder,
         inherit: &[OsString],
     ) -> Result<Self, RestoreError> {
-        let _turn = turn(opened);
+        let names: Vec<&Path> = shared::given_names_outside(&opened.notes.shared).collect();
+        let _turn = turn(opened, &names, around.waits)?;
         let restore = criu.restore_command(&opened.files, around.work, inherit);
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
         let space = Space {
@@ -416,7 +420,7 @@ impl Raised {
         shared.and_then(|list| fs::write(&space.shared, list)).map_err(system("tell of the job's shared memory"))?;
         let _lent = criu.lend();
         let keeper = namespace::keeper(around.katydid, &space, &restore);
-        let names: Vec<&Path> = shared::given_names_outside(&opened.notes.shared).collect();
+        let _outside = shared::Outside(&opened.notes.shared);
         let guard = Guard::spawn(around.katydid, &keeper, &names, |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         });
@@ -434,7 +438,6 @@ impl Raised {
             if let Some(mut stderr) = guard.stderr() {
                 stderr.read_to_end(&mut said).map_err(system("wait for the keeper"))?;
             }
-            shared::take_away(&opened.notes.shared);
             return Err(criu.failure(around.work, &said).into());
         };
         guard.restored();
@@ -450,11 +453,10 @@ impl Raised {
 /// Where a CRIU makes files anew that had no name any more, for a moment, it calls them as every other CRIU that restores
 /// the same job does; and those that had lost one of several names come under such as each dump gives. So restores with such
 /// files take turns: held until the value is dropped.
-fn turn(opened: &Opened) -> Option<Turn> {
-    let mut names = fs::read_dir(&opened.files).ok()?.flatten().map(|entry| entry.file_name());
-    let has_ghosts = names.any(|name| name.to_string_lossy().starts_with(GHOST));
-    let given: Vec<&Path> = shared::given_names(&opened.notes.shared).collect();
-    (has_ghosts || !given.is_empty()).then(|| Turn::of_restore(&given, has_ghosts))
+fn turn(opened: &Opened, given: &[&Path], tell: fn(&str)) -> Result<Option<Turn>, TurnError> {
+    let names = fs::read_dir(&opened.files).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let has_ghosts = names.into_iter().any(|name| name.to_string_lossy().starts_with(GHOST));
+    (has_ghosts || !given.is_empty()).then(|| Turn::of_restore(given, has_ghosts, tell)).transpose()
 }
 
 /// Begin of the names of CRIU's files about files without a name.

@@ -108,10 +108,7 @@ fn decoded(packet: &[u8]) -> Said {
 }
 
 fn name(notify: &[u8]) -> Option<String> {
-    Fields(notify).find_map(|(field, value)| match value {
-        Value::Bytes(name) if field == 1 => Some(String::from_utf8_lossy(name).into_owned()),
-        _ => None,
-    })
+    Fields(notify).bytes_in(1).map(|name| String::from_utf8_lossy(name).into_owned())
 }
 
 #[cfg(test)]

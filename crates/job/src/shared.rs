@@ -28,6 +28,7 @@ use crate::files;
 use crate::links::{self, Key, Lost};
 use crate::stdio::Standard;
 use crate::tree::Process;
+use crate::turns;
 
 /// Where POSIX's shared memory is.
 pub(crate) const PLACE: &str = "/dev/shm";
@@ -183,7 +184,10 @@ impl Saving<'_> {
             if !stat.is_file() {
                 self.add(Kind::Fifo, path, &stat, None)?;
             } else if stat.len() <= SMALL {
-                self.add(Kind::Open, path, &stat, Some(&mut File::open(&link)?))?;
+                match File::open(&link) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    file => drop(self.add(Kind::Open, path, &stat, Some(&mut file?))?),
+                }
             }
         }
         Ok(())
@@ -257,20 +261,30 @@ fn shared_name(line: &str) -> Option<(PathBuf, bool)> {
 /// Copies what a file has; holes stay holes.
 fn copied(from: &mut File, to: &mut File) -> io::Result<()> {
     let length = from.metadata()?.len();
+    copied_up_to(length, from, to)
+}
+
+/// The same of a file that had `length` bytes: somebody outside of the job may write on, or have made it shorter since.
+fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     to.set_len(length)?;
     let mut buffer = vec![0; PIECE];
     let mut at = 0;
     // Behind the last data there is none: the answer is an error then.
-    while let Ok(data) = seek(&*from, SeekFrom::Data(at)) {
+    while at < length
+        && let Ok(data) = seek(&*from, SeekFrom::Data(at))
+    {
         let hole = seek(&*from, SeekFrom::Hole(data))?.min(length);
         from.seek(io::SeekFrom::Start(data))?;
         to.seek(io::SeekFrom::Start(data))?;
         let mut left = hole.saturating_sub(data);
         while left > 0 {
             let piece = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-            from.read_exact(&mut buffer[..piece])?;
-            to.write_all(&buffer[..piece])?;
-            left -= piece as u64;
+            let got = from.read(&mut buffer[..piece])?;
+            if got == 0 {
+                return Ok(());
+            }
+            to.write_all(&buffer[..got])?;
+            left -= got as u64;
         }
         at = hole;
     }
@@ -321,6 +335,9 @@ fn make_all(segment: &Segment, folder: &Path, made: &mut Made) -> io::Result<()>
         make_one(segment, folder)?;
         made.0.push(segment.path.clone());
     }
+    if !segment.given.is_empty() {
+        turns::mark(&segment.path);
+    }
     let links = segment.links.iter().filter(|link| is_anew || !link.exists());
     for name in links.chain(&segment.given).filter(|name| **name != segment.path) {
         match fs::remove_file(name) {
@@ -343,11 +360,17 @@ pub(crate) fn given_names_outside(segments: &[Segment]) -> impl Iterator<Item = 
     given_names(segments).filter(|name| !name.starts_with(PLACE))
 }
 
-/// Takes away the names that CRIU needed, where it did not restore. Those in `/dev/shm` were the job's alone.
-pub(crate) fn take_away(segments: &[Segment]) {
-    for name in given_names_outside(segments) {
-        // There may be none.
-        let _ = fs::remove_file(name);
+/// Names that CRIU needs and a job shares with others, made for it out of our sight. Dropped, they go: CRIU has taken them away
+/// where it has restored.
+#[derive(Debug)]
+pub(crate) struct Outside<'a>(pub(crate) &'a [Segment]);
+
+impl Drop for Outside<'_> {
+    fn drop(&mut self) {
+        for name in given_names_outside(self.0) {
+            // There may be none.
+            let _ = fs::remove_file(name);
+        }
     }
 }
 
@@ -413,6 +436,20 @@ mod tests {
         for (rights, name) in [("rw-p", "/dev/shm/a"), ("rw-s", "/memfd:x (deleted)"), ("rw-s", ""), ("r--p", "[heap]")]
         {
             assert_eq!(shared_name(&line(rights, name)), None, "{rights} {name}");
+        }
+    }
+
+    #[test]
+    fn what_others_append_or_cut_off_meanwhile_is_not_waited_for() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"text and more").unwrap();
+        for (length, wanted) in [(4, &b"text"[..]), (13, b"text and more"), (15, b"text and more\0\0")] {
+            let mut copy = tempfile::tempfile().unwrap();
+            copied_up_to(length, &mut file, &mut copy).unwrap();
+            let mut found = Vec::new();
+            copy.rewind().unwrap();
+            copy.read_to_end(&mut found).unwrap();
+            assert_eq!(found, wanted);
         }
     }
 

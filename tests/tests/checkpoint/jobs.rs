@@ -273,7 +273,7 @@ fn killed_both(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-fn guard_of(job: &Job<'_>) -> Result<u32> {
+pub(crate) fn guard_of(job: &Job<'_>) -> Result<u32> {
     let is_guard = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| holds(&line, b"job-guard"));
     tree(job.pid()).into_iter().find(is_guard).context("there is no guard")
 }

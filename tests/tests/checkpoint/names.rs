@@ -1,26 +1,32 @@
 //! Files that have lost the name under which they were opened, and have others: a program's semaphores, restored twice at
 //! once; what CRIU calls such files, of which nothing stays; and one that is written on and on.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::Places;
+use katydid_tests::program::{Outcome, Running};
 use katydid_tests::watch::until;
 
 use crate::is_sweep;
-use crate::jobs::{KILLED_CRIU, in_place_of_criu};
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::jobs::{KILLED_CRIU, guard_of, in_place_of_criu};
+use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
 use crate::stage::{LIMIT, Stage, continues, kept_of, said};
 
-const ON_ONE_WAY: [(&str, Scenario); 4] = [
+const ON_ONE_WAY: [(&str, Scenario); 8] = [
+    ("a_restore_that_fails_gives_its_turn_back", failed_restore),
     ("semaphores_are_restored_twice_at_once", twins),
     ("a_file_comes_back_under_the_name_that_it_has_left", comes_back),
     ("a_killed_criu_leaves_no_name_that_it_gave", killed),
     ("what_was_written_to_a_file_under_another_name_is_written_again", written_again),
+    ("names_that_nobody_could_take_away_hinder_nobody", left_behind),
+    ("names_of_somebody_elses_criu_stay", of_others),
+    ("whoever_has_no_turn_is_told_who_has_it", no_turn),
 ];
 
 /// A supervisor's end has not been right many times in a row yet: the sweep's.
@@ -69,11 +75,18 @@ const OPENING: &str = r#"cd "$1" && exec 5<>first && echo text >&5 && ln first o
 
 /// Starts that, with the file in the folder `files`.
 fn opening<'a>(stage: &'a Stage, points: &[u64], variables: &[(&str, &str)]) -> Result<Job<'a>> {
+    fs::create_dir(stage.image("files"))?;
+    opening_by(stage, "opens", &Plan { points, variables, ..Plan::default() })
+}
+
+/// As a job of another name, which the file has too.
+fn opening_by<'a>(stage: &'a Stage, name: &str, plan: &Plan<'_>) -> Result<Job<'a>> {
     let (files, program) = (stage.image("files"), stage.places.program(LOOP.0, LOOP.1));
-    fs::create_dir(&files)?;
-    let arguments = ["-c", OPENING, "sh", &files.display().to_string(), &program.display().to_string()];
-    let plan = Plan { arguments: &arguments, points, variables, ..Plan::default() };
-    Ok(Job::start(&stage.places, &stage.home, &stage.way, "opens", Path::new("/bin/sh"), &plan)?)
+    let own = || OPENING.replace("other", name).replace("first", &format!("{name}-first"));
+    let text = if name == "opens" { OPENING.to_owned() } else { own() };
+    let arguments = ["-c", &text, "sh", &files.display().to_string(), &program.display().to_string()];
+    let plan = Plan { arguments: &arguments, ..*plan };
+    Ok(Job::start(&stage.places, &stage.home, &stage.way, name, Path::new("/bin/sh"), &plan)?)
 }
 
 /// What is in a folder, by name.
@@ -184,4 +197,157 @@ fn written_again(places: &Places, way: &str) -> Result<()> {
     ensure!(fs::read_to_string(&other)? == kept, "the restored program wrote something else");
     ensure!(!first.exists(), "the first name is back");
     stage.is_clean()
+}
+
+/// A CRIU that restores nothing while there is a file `armed` beside it.
+const FAILING_CRIU: &str = r#"#!/bin/sh
+case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
+[ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
+exit 1
+"#;
+
+/// It comes to its end, and nothing stays of the names that it made for CRIU: others dump and restore where it did.
+fn failed_restore(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (script, files) = (in_place_of_criu(places, &stage, FAILING_CRIU)?, stage.image("files"));
+    let variables = [("KATYDID_CRIU", script.as_str())];
+    let mut job = opening(&stage, &[60], &[])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    fs::write(stage.image("armed"), "")?;
+    let plan = Plan { variables: &variables, ..Plan::default() };
+    let outcome = stage.restore_by("opens", "image", &plan)?.finish(LIMIT)?;
+    ensure!(!outcome.status.success() && outcome.errors().contains("CRIU"), "{}", said(&outcome));
+    ensure!(names(&files)? == ["other"], "{:?} are left", names(&files)?);
+    fs::remove_file(stage.image("armed"))?;
+    continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(LIMIT)?)?;
+    stage.is_clean()
+}
+
+/// As soon as it has noted which file it gave a name, it is killed with all who might take the name away: the supervisor, and the
+/// guard, whose number is in a file.
+const LEAVING_CRIU: &str = r#"#!/bin/sh
+case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
+[ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
+folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
+CRIU "$@" &
+until [ -e "$folder/remap-fpath.img" ]; do kill -0 $! 2>/dev/null || break; done
+kill -9 $! $PPID $(cat "$(dirname "$0")/guard")
+"#;
+
+/// Of a program that is killed in a dump, with its supervisor and its guard: another one in the same folder is checkpointed and
+/// restored as if they had never been, and they are gone.
+fn left_behind(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (script, files) = (in_place_of_criu(places, &stage, LEAVING_CRIU)?, stage.image("files"));
+    let job = opening(&stage, &[60], &[("KATYDID_CRIU", script.as_str())]);
+    let (mut job, mut other) = (job?, opening_by(&stage, "left", &Plan { points: &[60], ..Plan::default() })?);
+    ensure!(job.holds_itself()? && other.holds_itself()?, "a job ended before its point");
+    fs::write(stage.image("guard"), guard_of(&job)?.to_string())?;
+    fs::write(stage.image("armed"), "")?;
+    let outcome = job.checkpoint(&stage.image("lost"), &["--leave-running"])?;
+    ensure!(!outcome.status.success(), "nobody was killed: {}", said(&outcome));
+    job.finish(LIMIT)?;
+    let left = names(&files)?;
+    ensure!(left.iter().any(|name| name.starts_with("link_remap.")), "nothing was left: {left:?}");
+    stage.checkpoint(&other, "image", &[])?;
+    ensure!(names(&files)? == ["left", "other"], "{:?} after a checkpoint", names(&files)?);
+    let written = other.output_so_far()?.len();
+    was_stopped(other)?;
+    continues(&kept, (written, written), &stage.restore("left", "image", &[])?.finish(LIMIT)?)?;
+    ensure!(names(&files)? == ["left", "other"], "{:?} after a restore", names(&files)?);
+    // The next job clears away what else they have left.
+    went_on(places, stage.start("next", LOOP, &[], &[])?)?;
+    stage.is_clean()
+}
+
+/// Numbers that CRIU is about to give.
+const NUMBERS: std::ops::Range<u32> = 1..100;
+
+/// Some image may need them.
+fn of_others(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let mut job = opening(&stage, &[60, 70], &[])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let files = stage.image("files");
+    for number in NUMBERS {
+        fs::write(files.join(format!("link_remap.{number}")), number.to_string())?;
+    }
+    let all = names(&files)?;
+    let are_there = |when: &str| {
+        let is_whole = |number: u32| fs::read_to_string(files.join(format!("link_remap.{number}")));
+        let mut are_whole = NUMBERS.map(|number| is_whole(number).is_ok_and(|text| text == number.to_string()));
+        ensure!(are_whole.all(|is_whole| is_whole) && names(&files)? == all, "{:?} {when}", names(&files)?);
+        Ok(())
+    };
+    for options in [&["--leave-running"][..], &[]] {
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        stage.checkpoint(&job, "image", options)?;
+        are_there("after a checkpoint")?;
+    }
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    continues(&kept, (written, written), &stage.restore("opens", "image", &[])?.finish(LIMIT)?)?;
+    are_there("after a restore")?;
+    stage.is_clean()
+}
+
+/// A CRIU that is there, and dumps when it is told to, while there is a file `armed` beside it.
+const WAITING_CRIU: &str = r#"#!/bin/sh
+case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
+cd "$(dirname "$0")"
+[ -e armed ] || exec CRIU "$@"
+: > there
+until [ -e told ]; do sleep 0.01; done
+exec CRIU "$@"
+"#;
+
+/// While we have it, in the eyes of others: neither checkpoint nor restore is had, in words, and the program goes on to its
+/// end, whether it ran or stood still by then. It is checkpointed when we have given way.
+fn no_turn(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    fs::create_dir(stage.image("files"))?;
+    let script = in_place_of_criu(places, &stage, WAITING_CRIU)?;
+    let variables = [("KATYDID_CRIU", script.as_str())];
+    let hasty = Plan { points: &[60, 70, 80], fault: Some("impatience"), variables: &variables, ..Plan::default() };
+    let mut job = opening_by(&stage, "opens", &hasty)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let (files, us) = (stage.image("files"), format!("process {} (", std::process::id()));
+    let lock = File::open(&files)?;
+    lock.lock()?;
+    let is_told = |outcome: &Outcome| {
+        let text = outcome.errors();
+        !outcome.status.success() && text.contains(&us) && text.contains(&files.display().to_string())
+    };
+    let outcome = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
+    ensure!(is_told(&outcome), "{}", said(&outcome));
+    lock.unlock()?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    let outcome = taken_late(&stage, &job, &lock)?;
+    ensure!(is_told(&outcome), "while it stands still: {}", said(&outcome));
+    lock.unlock()?;
+    ensure!(job.holds_itself()?, "the job ended before its third point");
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    lock.lock()?;
+    went_on(places, job)?;
+    let outcome = stage.restore_by("opens", "image", &Plan { points: &[], ..hasty })?.finish(LIMIT)?;
+    ensure!(is_told(&outcome), "{}", said(&outcome));
+    lock.unlock()?;
+    ensure!(names(&files)? == ["other"], "{:?} are left", names(&files)?);
+    stage.is_clean()
+}
+
+/// A checkpoint of a job whose turn we have as soon as it has looked whether anybody has it.
+fn taken_late(stage: &Stage, job: &Job<'_>, lock: &File) -> Result<Outcome> {
+    fs::write(stage.image("armed"), "")?;
+    let command = &mut job.checkpoint_command(&stage.image("image"), &["--leave-running"]);
+    let asking = Running::start(command, Stdio::null())?;
+    until("CRIU is there", || stage.image("there").exists())?;
+    lock.lock()?;
+    fs::write(stage.image("told"), "")?;
+    let outcome = asking.finish(LIMIT)?;
+    fs::remove_file(stage.image("armed"))?;
+    Ok(outcome)
 }

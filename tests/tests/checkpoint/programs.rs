@@ -22,9 +22,14 @@ const COUNT: u64 = 3;
 /// Programs made for this: on every way, in every run.
 const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
+/// What is said of a queue of OpenCL that waits for the program, which is held.
+const GATED: &str = "waits for an event that the program sets later";
+/// How long a checkpoint waits for such a queue in tests: what it waits for does not come, whatever the machine has to do.
+const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
+
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 13] = [
+const REFUSALS: [(&str, &[&str]); 16] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -32,6 +37,9 @@ const REFUSALS: [(&str, &[&str]); 13] = [
     // Streams of these wait for values that the program writes later, which it cannot while it is held.
     ("stream_values", &["waits for a value that nobody writes"]),
     ("context_events", &["waits for a value that nobody writes"]),
+    // Functions of their streams wait for what the program does later; one of them maps memory of the host by itself.
+    ("functions_memory", &["waits for a value that nobody writes", "its memory is the host's"]),
+    ("full_queues", &["waits for a value that nobody writes"]),
     // One process of it locks the other, whose stream waits at times.
     ("process_checkpoint", &["was locked by cuCheckpointProcessLock", "waits for a value that nobody writes"]),
     // Its processes send each other descriptors.
@@ -43,9 +51,10 @@ const REFUSALS: [(&str, &[&str]); 13] = [
     // It maps memory of the host by itself.
     ("host_blocks", &["its memory is the host's"]),
     // Queues of these wait for events that the program sets later.
-    ("user_events", &["waits for an event that the program sets later"]),
-    ("out_of_order", &["waits for an event that the program sets later"]),
-    ("random_calls", &["waits for an event that the program sets later"]),
+    ("user_events", &[GATED]),
+    ("out_of_order", &[GATED]),
+    ("kept_failures", &[GATED]),
+    ("random_calls", &[GATED]),
 ];
 /// The same on a real GPU: nobody is shown the heap of its kernels.
 const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
@@ -53,6 +62,11 @@ const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
     ("device_malloc", &["allocate memory in kernels"]),
     ("virtual_functions", &["allocate memory in kernels"]),
 ];
+
+/// Whether queues of a program wait for it at times.
+fn is_gated(program: &str) -> bool {
+    REFUSALS.iter().any(|(name, words)| *name == program && words.contains(&GATED))
+}
 
 /// Programs that have another choice than the usual one, and the ways for which it is one: large copies are packed for a network.
 const OTHERWISE: [(&str, (&str, &str), &str, &str); 2] = [
@@ -149,17 +163,18 @@ pub(crate) fn one_of_opencl(
     run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(shown)
 }
 
-/// The program of random calls with one seed, at frames in all of its run.
-pub(crate) fn one_of_random(places: &Places, way: &str, seed: u64) -> Result<(), Failed> {
+/// The program of random calls with one seed, at frames in all of its run. `variables`: of the program.
+pub(crate) fn one_of_random(places: &Places, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<(), Failed> {
     let title = format!("{way}::random_calls of seed {seed}");
-    random_calls(places, way, seed).context(title).map_err(shown)
+    random_calls(places, way, variables, seed).context(title).map_err(shown)
 }
 
-fn random_calls(places: &Places, way: &str, seed: u64) -> Result<()> {
+fn random_calls(places: &Places, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[])?;
     let (seed, title) = (seed.to_string(), format!("{way}{RANDOM}{seed}"));
+    let arguments = [seed.as_str(), "1", RANDOM_STEPS];
     let start =
-        |plan: &Plan<'_>| stage.start_opencl("job", RANDOM, &Plan { arguments: &[&seed, "1", RANDOM_STEPS], ..*plan });
+        |plan: &Plan<'_>| stage.start_opencl("job", RANDOM, &Plan { arguments: &arguments, variables, ..*plan });
     let undisturbed = start(&Plan::default())?.finish(LIMIT)?;
     ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
     let frames = most_calls(&stage)?;
@@ -288,7 +303,8 @@ impl<'a> Run<'a> {
             .and_then(|()| self.has_shown_something())
             .and_then(|()| self.restores(&Elsewhere::here(stage)))
             .and_then(|()| stage.is_clean());
-        all.context(points)
+        // Why a worker is gone, only the server says.
+        all.with_context(|| format!("the server said: {}", stage.server.log())).context(points)
     }
 
     /// Checkpoints on one stage, restores with the server of another, and with the first one's if the other refuses.
@@ -323,8 +339,10 @@ impl<'a> Run<'a> {
     /// One checkpoint; false when the program is in a state that may be refused, and was.
     fn checkpoint(&mut self, stage: &Stage, job: &Job<'_>, stops: bool) -> Result<bool> {
         let before = job.output_so_far()?.len();
-        let options: &[&str] = if stops { &[] } else { &["--leave-running"] };
-        let outcome = job.checkpoint(&stage.image("image"), options).with_context(|| whereabouts(stage, job))?;
+        let leaves = (!stops).then_some("--leave-running");
+        let hurries = is_gated(self.name).then_some(GATED_PATIENCE).into_iter().flatten();
+        let options: Vec<&str> = leaves.into_iter().chain(hurries).collect();
+        let outcome = job.checkpoint(&stage.image("image"), &options).with_context(|| whereabouts(stage, job))?;
         if !outcome.status.success() {
             let (printed, errors) = (job.output_so_far()?, job.errors_so_far()?);
             return self.refused(&format!("{}--- the job\n{printed}{errors}", said(&outcome)));

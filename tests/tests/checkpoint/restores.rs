@@ -77,19 +77,17 @@ fn turns(places: &Places, way: &str) -> Result<()> {
     let lock = File::create(stage.image("run/katydid/ghosts.lock"))?;
     lock.lock()?;
     let job = stage.restore("ghost", "image", &[])?;
-    until("the restore waits for its turn", || waits_for_a_lock(job.pid()))?;
+    let us = format!("process {} (", std::process::id());
+    until("the restore waits for its turn", || job.errors_so_far().is_ok_and(|text| text.contains(&us)))?;
     let there = tree(job.pid());
     ensure!(there == [job.pid()], "somebody was made: {there:?}");
+    let hasty = Plan { fault: Some("impatience"), ..Plan::default() };
+    let outcome = stage.restore_by("hasty", "image", &hasty)?.finish(LIMIT)?;
+    let is_told = outcome.errors().contains("did not give way") && outcome.errors().contains(&us);
+    ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
     lock.unlock()?;
     continues(&kept, (written, written), &job.finish(LIMIT)?)?;
     stage.is_clean()
-}
-
-/// Whether a process waits for a lock on a file that another one has.
-fn waits_for_a_lock(pid: u32) -> bool {
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let mut waiting = locks.lines().filter(|line| line.contains("-> FLOCK"));
-    waiting.any(|line| line.split_whitespace().any(|word| word == pid.to_string()))
 }
 
 fn kills(places: &Places, way: &str) -> Result<()> {

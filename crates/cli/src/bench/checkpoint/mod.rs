@@ -52,7 +52,6 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
     let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY));
-    katydid_scratch::clear_away(&place);
     let limits = Limits::within(flags.within.as_ref().map_or(WITHIN, |within| within.0))?;
     let progress = Progress::new();
     let server = PrivateServer::start(&flags.driver)?;
