@@ -274,6 +274,46 @@ static void core_dumps() {
     printf("core dumps\n");
 }
 
+// A managed variable that was found through a library's module goes with the library; other kernels are launched all the same.
+static void variables_of_libraries() {
+    static const char text[] = R"(.version 8.0
+.target sm_90
+.address_size 64
+.global .attribute(.managed) .align 4 .u32 cell = 5;
+.visible .entry raise() {
+    .reg .u32 %r<2>;
+    ld.global.u32 %r1, [cell];
+    add.u32 %r1, %r1, 1;
+    st.global.u32 [cell], %r1;
+    ret;
+}
+)";
+    CUmodule own;
+    CUfunction raise;
+    OK(cuModuleLoadData(&own, text));
+    OK(cuModuleGetFunction(&raise, own, "raise"));
+    for (int round = 0; round < 2; round++) {
+        CUlibrary library;
+        CUmodule module;
+        CUkernel kernel;
+        CUdeviceptr cell;
+        size_t size;
+        OK(cuLibraryLoadData(&library, text, nullptr, nullptr, 0, nullptr, nullptr, 0));
+        OK(cuLibraryGetModule(&module, library));
+        OK(cuModuleGetGlobal_v2(&cell, &size, module, "cell"));
+        OK(cuLibraryGetKernel(&kernel, library, "raise"));
+        *reinterpret_cast<unsigned *>(cell) = 41;
+        OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+        OK(cuCtxSynchronize());
+        CHECK(*reinterpret_cast<unsigned *>(cell) == 42, "%u", *reinterpret_cast<unsigned *>(cell));
+        OK(cuLibraryUnload(library));
+        OK(cuLaunchKernel(raise, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+        OK(cuCtxSynchronize());
+    }
+    OK(cuModuleUnload(own));
+    printf("variables of libraries\n");
+}
+
 static void tensor_maps() {
     alignas(64) CUtensorMap map = {}, moved;
     CUdeviceptr memory;
@@ -331,6 +371,7 @@ int main() {
         libraries(file);
         links(file);
     }
+    variables_of_libraries();
     contexts();
     devices();
     primary();

@@ -88,8 +88,8 @@ static void groups() {
     OK(cuStreamSynchronize(first));
     CHECK(word(words + 16) == 2 && word(words + 20) == 1, "%u", word(words + 20));
     waits[0].operation = static_cast<CUstreamBatchMemOpType>(77);
+    // No operations at all (null) are not tried: NVIDIA's driver 580 ended the program in one of many runs.
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(first, 3, waits, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(first, 1, nullptr, 0));
     // Captured, a group is one node.
     CUgraph graph;
     CUgraphExec exec;

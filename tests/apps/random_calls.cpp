@@ -3,38 +3,13 @@
 //
 //   random_calls [FIRST [COUNT]]       seeds; the same seed is the same sequence, and prints the same
 //
-// With even seeds streams come to functions of the program and graphs have its memory, with odd ones kernels reach that memory.
-//
 // Each thread has its own choices, and memory that is its own for a round. Between rounds the threads meet, some end and
 // others go on for them, and memory changes hands with work under way.
-#include <condition_variable>
-#include <mutex>
-
 #include "first_device.h"
+#include "meeting.h"
 #include "random_graphs.h"
 
 constexpr int THREADS = 3, ROUNDS = 5, STEPS = 24;
-
-// All threads and the main thread wait here for each other.
-class Meeting {
-    std::mutex lock;
-    std::condition_variable all_here;
-    int here = 0;
-    unsigned round = 0;
-
-  public:
-    void wait() {
-        std::unique_lock<std::mutex> held(lock);
-        unsigned mine = round;
-        if (++here == THREADS + 1) {
-            here = 0;
-            round++;
-            all_here.notify_all();
-        } else {
-            all_here.wait(held, [&] { return round != mine; });
-        }
-    }
-};
 
 static void begin() {
     CUmemPoolProps wish = {};
@@ -48,7 +23,8 @@ static void begin() {
 struct Play {
     std::vector<Slot *> slots;
     CUstream shared[2];
-    Meeting meeting;
+    // With the main thread.
+    Meeting meeting{THREADS + 1};
     std::vector<Buffer *> given[THREADS];
 
     // Some rounds of one slot, on the calling thread.

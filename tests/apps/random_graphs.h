@@ -81,6 +81,7 @@ inline void Slot::change_graph(Graph &graph) {
         if (work.what != What::Block && work.height == 1) change(work);
     if (is_built) build(other);
     else capture(other);
+    for (const Work &work : other.works) tell(work, is_built ? "updates, built," : "updates, captured,", -1);
     OK(cuGraphExecUpdate(graph.exec, other.graph, &info));
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS, "result %d", info.result);
     OK(cuGraphDestroy(graph.graph));

@@ -5,15 +5,9 @@
 
 constexpr size_t KERNEL_BYTES = 32768, HELD = 64 << 20;
 
-// Whether memory of the host can be part of a graph, or of a kernel otherwise, and of which memory that is.
-inline bool Slot::may_have(const Buffer &one, bool in_graph) const {
-    bool is_hosts = one.is_of_host() || one.sort == Sort::Managed;
-    return !in_graph || (one.sort != Sort::Pageable && (has_functions || !is_hosts));
-}
-inline bool Slot::is_reached(const Buffer &one) const {
-    bool is_hosts = one.is_of_host() || one.sort == Sort::Managed;
-    return one.device && (!is_hosts || (!has_functions && !one.is_heavy()));
-}
+// Whether memory can be part of a graph, and of a kernel.
+inline bool Slot::may_have(const Buffer &one, bool in_graph) const { return !in_graph || one.sort != Sort::Pageable; }
+inline bool Slot::is_reached(const Buffer &one) const { return one.device && !one.is_heavy(); }
 
 inline bool Slot::propose(Work &work, bool in_graph) {
     work.form = unsigned(random.below(1 << 16));
@@ -149,7 +143,6 @@ inline bool Slot::propose_word(Work &work) {
 
 inline bool Slot::propose_host(Work &work) {
     work.what = What::Host;
-    if (!has_functions) return false;
     Buffer *to = pick([](const Buffer &one) { return one.host && !one.is_heavy() && one.sort != Sort::Combined && one.sort != Sort::Pageable; });
     if (!to) return false;
     work.width = random.size(to->size);
@@ -272,7 +265,6 @@ inline void Slot::step_make() {
     const Sort sorts[] = {Sort::Plain,   Sort::Plain,    Sort::Plain,      Sort::Pitched, Sort::Ordered, Sort::Ordered,  Sort::Pooled,  Sort::Managed,
                           Sort::Pinned, Sort::Pinned, Sort::Combined, Sort::Registered, Sort::Mapped,  Sort::Array,   Sort::Array, Sort::Pageable, Sort::Pageable};
     Sort sort = sorts[random.below(sizeof sorts / sizeof *sorts)];
-    if (has_functions && sort == Sort::Managed) sort = Sort::Plain;
     size_t size = random.size(sort == Sort::Managed ? 16 << 10 : LARGEST);
     if (held + size < HELD) make_one(sort, size);
 }

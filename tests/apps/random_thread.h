@@ -34,7 +34,7 @@ inline Module functions_of(CUmodule module) {
 
 class Slot {
   public:
-    Slot(uint64_t seed, int slot) : seed(seed), slot(slot), has_functions(seed % 2 == 0), random{seed * 1000003 + uint64_t(slot)}, order(random) {}
+    Slot(uint64_t seed, int slot) : seed(seed), slot(slot), random{seed * 1000003 + uint64_t(slot)}, order(random) {}
 
     // Once, on whatever thread.
     void start(const CUstream (&shared)[2]) {
@@ -68,8 +68,6 @@ class Slot {
   private:
     const uint64_t seed;
     const int slot;
-    // Functions of the program, and its memory in graphs; or its memory in kernels.
-    const bool has_functions;
     int step = 0;
     Random random;
 

@@ -50,7 +50,8 @@ inline CUDA_MEMCPY3D as_3d(const Work &work) {
     return rows;
 }
 
-inline void issue_block(const Work &work, CUstream stream, bool waits) {
+// `is_captured`: copies between contexts are no part of graphs.
+inline void issue_block(const Work &work, CUstream stream, bool waits, bool is_captured) {
     bool on_device = !work.to.of->is_of_host() && !work.from.of->is_of_host();
     bool has_planes = work.depth > 1 || work.to.of->depth > 1 || work.from.of->depth > 1;
     if (!has_planes && work.form % 2 && (waits || !on_device)) {
@@ -63,7 +64,7 @@ inline void issue_block(const Work &work, CUstream stream, bool waits) {
         else OK(cuMemcpy2DAsync(&rows, stream));
         return;
     }
-    if (work.to.of->is_on_device() && work.from.of->is_on_device() && work.form % 4 == 2) {
+    if (work.to.of->is_on_device() && work.from.of->is_on_device() && work.form % 4 == 2 && !is_captured) {
         CUDA_MEMCPY3D_PEER rows = {};
         TELL_SIDE(rows, src, work.from, 2);
         TELL_SIDE(rows, dst, work.to, 2);
@@ -82,13 +83,13 @@ inline void issue_block(const Work &work, CUstream stream, bool waits) {
     else OK(cuMemcpy3DAsync(&rows, stream));
 }
 
-inline void issue_copy(const Work &work, CUstream stream, bool waits) {
+inline void issue_copy(const Work &work, CUstream stream, bool waits, bool is_captured) {
     const Side &to = work.to, &from = work.from;
     size_t size = work.width;
     if (work.form % 3 == 0 || (!to.of->device && !from.of->device)) {
         if (waits) OK(cuMemcpy(address(to), address(from), size));
         else OK(cuMemcpyAsync(address(to), address(from), size, stream));
-    } else if (work.form % 3 == 1 && to.of->is_on_device() && from.of->is_on_device()) {
+    } else if (work.form % 3 == 1 && to.of->is_on_device() && from.of->is_on_device() && !is_captured) {
         if (waits) OK(cuMemcpyPeer(address(to), world.context, address(from), world.context, size));
         else OK(cuMemcpyPeerAsync(address(to), world.context, address(from), world.context, size, stream));
     } else if (from.of->is_of_host() && to.of->device) {
@@ -190,8 +191,8 @@ inline void issue_word(const Work &work, CUstream stream) {
 // Gives work to a stream. `waits`: by the call without a stream, which is of the default one. `is_captured`: the stream is.
 inline void issue(const Work &work, CUstream stream, bool waits, bool is_captured) {
     switch (work.what) {
-    case What::Copy: return issue_copy(work, stream, waits);
-    case What::Block: return issue_block(work, stream, waits);
+    case What::Copy: return issue_copy(work, stream, waits, is_captured);
+    case What::Block: return issue_block(work, stream, waits, is_captured);
     case What::Fill: return issue_fill(work, stream, waits);
     case What::Host: return issue_host(work, stream, is_captured);
     case What::Word: return issue_word(work, stream);

@@ -1,7 +1,8 @@
 //! Hands out addresses of one device's memory, within what the worker has backed.
 //!
 //! Blocks are multiples of 256 bytes, like the driver's, and a free block is always as long as it can be: neighbours
-//! are joined when they come free. A block is taken from the shortest free one that holds it, so large ones last.
+//! are joined when they come free, unless they were backed apart and that matters. A block is taken from the shortest
+//! free one that holds it, so large ones last.
 //!
 //! Native `cuMemFree` waits for the GPU. Here a freed block waits instead, in quarantine, until its context has been
 //! synchronised; before that, work queued earlier may still use it.
@@ -43,6 +44,8 @@ pub struct Suballocator {
     used_bytes: u64,
     quarantined_bytes: u64,
     backed_bytes: u64,
+    /// No block lies in two parts that were backed apart.
+    is_of_parts: bool,
 }
 
 impl Suballocator {
@@ -58,7 +61,14 @@ impl Suballocator {
             used_bytes: 0,
             quarantined_bytes: 0,
             backed_bytes: 0,
+            is_of_parts: false,
         }
+    }
+
+    /// The same where each part that is backed is memory of its own to a driver, which takes no range that lies in two.
+    #[must_use]
+    pub fn of_parts(arena: Range<u64>) -> Self {
+        Self { is_of_parts: true, ..Self::new(arena) }
     }
 
     /// A block of `size` bytes (rounded up to 256; from 2 MiB on, the block starts at a multiple of 2 MiB) at a
@@ -78,7 +88,7 @@ impl Suballocator {
         let (length, align) = shape(size, align)?;
         self.unbacked.iter().find_map(|(&start, &end)| {
             // A free block right before counts towards the new one.
-            let from = self.free.ending_at(start).unwrap_or(start);
+            let from = self.free.ending_at(start).filter(|_| !self.is_of_parts).unwrap_or(start);
             let block_end = from.checked_next_multiple_of(align)?.checked_add(length)?;
             let enough =
                 block_end.max(start + 1).checked_next_multiple_of(GRANULARITY).filter(|enough| *enough <= end)?;
@@ -101,6 +111,9 @@ impl Suballocator {
             });
             self.grown.insert(from, to);
             self.backed_bytes += to - from;
+            if self.is_of_parts {
+                self.free.seams.insert(from);
+            }
             self.free.put(from, to - from);
         }
     }
@@ -144,6 +157,7 @@ impl Suballocator {
         let ranges: Vec<Range<u64>> = self.grown.iter().filter_map(whole).collect();
         for range in &ranges {
             self.grown.remove(&range.start);
+            self.free.seams.remove(&range.start);
             self.free.cut(range.start, range.end);
             self.backed_bytes -= range.end - range.start;
             self.leave_unbacked(range.clone());
@@ -195,24 +209,26 @@ fn shape(size: u64, align: u64) -> Option<(u64, u64)> {
     Some((length, align.max(least).checked_next_power_of_two()?))
 }
 
-/// Free blocks, none of which touches another.
+/// Free blocks, none of which touches another but at a seam.
 #[derive(Debug, Default)]
 struct FreeList {
     /// Start to length.
     by_start: BTreeMap<u64, u64>,
     /// Length and start.
     by_length: BTreeSet<(u64, u64)>,
+    /// Addresses before which every block ends.
+    seams: BTreeSet<u64>,
 }
 
 impl FreeList {
     /// Adds a block, joined with its neighbours.
     fn put(&mut self, address: u64, length: u64) {
         let (mut start, mut end) = (address, address + length);
-        if let Some(&after) = self.by_start.get(&end) {
+        if let Some(&after) = self.by_start.get(&end).filter(|_| !self.seams.contains(&end)) {
             self.remove(end, after);
             end += after;
         }
-        if let Some(before) = self.ending_at(start) {
+        if let Some(before) = self.ending_at(start).filter(|_| !self.seams.contains(&start)) {
             self.remove(before, start - before);
             start = before;
         }
@@ -333,6 +349,25 @@ mod tests {
         let mut allocator = grown(4);
         allocator.allocate(MEBIBYTE, 1).unwrap();
         assert_eq!(allocator.growth_for(4 * MEBIBYTE, 1, 0), Some(BASE + 4 * MEBIBYTE..BASE + 6 * MEBIBYTE));
+    }
+
+    #[test]
+    fn a_block_lies_in_one_part_where_that_matters() {
+        let mut allocator = Suballocator::of_parts(BASE..BASE + (1 << 40));
+        let part = |at: u64| BASE + at * GRANULARITY..BASE + (at + 1) * GRANULARITY;
+        allocator.grow(part(0));
+        assert_eq!(allocator.growth_for(GRANULARITY + 1, 1, 0), Some(part(1).start..part(2).end));
+        allocator.grow(part(1));
+        assert_eq!(allocator.allocate(GRANULARITY + 1, 1), None);
+        let blocks = [(); 2].map(|()| allocator.allocate(GRANULARITY, 1).unwrap());
+        for block in blocks {
+            allocator.free(block, 0).unwrap();
+        }
+        allocator.release_until(0);
+        assert_eq!(allocator.allocate(GRANULARITY + 1, 1), None, "nor after they came free");
+        assert_eq!(allocator.trim(), [part(0), part(1)]);
+        allocator.grow(BASE..BASE + 2 * GRANULARITY);
+        assert_eq!(allocator.allocate(GRANULARITY + 1, 1), Some(BASE), "a part of that size holds it");
     }
 
     #[test]

@@ -96,8 +96,16 @@ pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, CUresult>) -> Result<
 impl Arena {
     /// Nothing of `range` is backed yet.
     pub fn new(range: Range<u64>, growth: u64) -> Self {
-        let state = State { free: Suballocator::new(range), grown: RangeMap::new() };
-        Self { state: Mutex::new(state), growth }
+        Self::over(Suballocator::new(range), growth)
+    }
+
+    /// The same where no block may lie in two pieces, and each is as small as it can be.
+    pub fn of_parts(range: Range<u64>) -> Self {
+        Self::over(Suballocator::of_parts(range), 0)
+    }
+
+    fn over(free: Suballocator, growth: u64) -> Self {
+        Self { state: Mutex::new(State { free, grown: RangeMap::new() }), growth }
     }
 
     /// A block of `size` bytes at a multiple of `align`.

@@ -12,15 +12,16 @@ mod raw;
 mod update;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use katydid_cuda_sys::{CUevent, CUresult};
+use katydid_cuda_sys::{CUevent, CUresult, CUstream};
 
 use crate::backend::{Backend, Outcome};
 use crate::capture::{Place, StreamKey, Taken};
 use crate::graph::State;
 use crate::legality::Call;
 use crate::params::Params;
+use crate::plan::Plan;
 
 /// The graphs and captures of a process.
 #[derive(Debug)]
@@ -91,6 +92,19 @@ impl<B: Backend> Graphs<B> {
         }
         let params = make()?;
         self.ask(|state| state.take(place.key, params)).map(|_| Taken::Yes)
+    }
+
+    /// Has a stream that is not captured come to an operation as to a graph of that alone, which nobody else sees.
+    ///
+    /// # Errors
+    ///
+    /// What the backend says.
+    pub fn run_once(&self, params: Params, stream: CUstream) -> Outcome {
+        let number = self.ask(State::mint)?;
+        let plan = Arc::new(Plan::of(number, params));
+        self.backend.instantiate(number, number, &plan, 0)?;
+        let launched = self.backend.launch(number, &plan, stream);
+        launched.and(self.backend.destroy(number))
     }
 
     /// As [`Graphs::take`]; what cannot be captured spoils the capture.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUevent, CUstreamBatchMemOpParams,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUevent, CUstreamBatchMemOpParams, Pod as _,
     launch_param, node_type,
 };
 
@@ -80,6 +80,23 @@ impl Params {
             Self::MemFree(_) => "MEM_FREE",
             Self::Batch(_) => "MEM_OP",
             Self::Conditional(_) => "CONDITIONAL",
+        }
+    }
+
+    /// Whether both are the same copy, fill or call: a driver need not be told then, and refuses copies of several rows, of
+    /// which it changes none. Of others that is not said, since what they name may be another thing of the same name.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memcpy(one), Self::Memcpy(other)) => {
+                one.context == other.context && one.copy.to_bytes() == other.copy.to_bytes()
+            }
+            (Self::Memset(one), Self::Memset(other)) => {
+                let shape = |fill: &CUDA_MEMSET_NODE_PARAMS| (fill.pitch, fill.elementSize, fill.width, fill.height);
+                let place = |it: &Memset| (it.context, it.fill.dst, it.fill.value, shape(&it.fill));
+                place(one) == place(other)
+            }
+            (Self::Host(one), Self::Host(other)) => one == other,
+            _ => false,
         }
     }
 

@@ -41,6 +41,12 @@ impl Plan {
         Ok(Self { steps, order })
     }
 
+    /// One step.
+    pub(crate) fn of(node: NodeId, params: Params) -> Self {
+        let step = Step { node, params, before: Vec::new(), is_enabled: true, inner: Vec::new() };
+        Self { steps: vec![step], order: vec![0] }
+    }
+
     /// All steps with those of inner plans, each before what is inside it; a step's number is its place here.
     pub fn flat(&self) -> Vec<&Step> {
         let mut all = Vec::new();

@@ -67,8 +67,11 @@ pub(crate) fn apply(old: &mut Plan, new: &Plan, kinds: Kinds<'_>) -> Result<Vec<
         for (inner, fresh) in target.inner.iter_mut().zip(&step.inner) {
             changed.extend(apply(inner, fresh, kinds)?);
         }
+        let is_same = target.params.is_same(&step.params);
         replace(target, &step.params, kinds).map_err(|code| (code, Some(step.node)))?;
-        changed.push(target.node);
+        if !is_same {
+            changed.push(target.node);
+        }
     }
     Ok(changed)
 }
@@ -112,7 +115,7 @@ fn same_rows(one: &CUDA_MEMSET_NODE_PARAMS, other: &CUDA_MEMSET_NODE_PARAMS) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::{Host, Memset};
+    use crate::params::{Host, Memcpy, Memset};
     use katydid_cuda_sys::CUgraphEdgeData;
 
     fn step(node: u32, params: Params, before: &[usize]) -> Step {
@@ -143,6 +146,19 @@ mod tests {
         let mut changed = old;
         assert_eq!(apply(&mut changed, &new, NO_COPIES), Ok(vec![2, 1]));
         assert!(matches!(changed.steps[0].params, Params::Host(Host { data: 2, .. })));
+    }
+
+    #[test]
+    fn what_stays_as_it_is_is_not_told() {
+        let copy = |width| CUDA_MEMCPY3D { WidthInBytes: width, Height: 2, Depth: 1, ..CUDA_MEMCPY3D::default() };
+        let copies = |width| Params::Memcpy(Memcpy { copy: copy(width), context: 1 });
+        let both = |first, second| plan(vec![step(1, first, &[]), step(2, second, &[0])]);
+        let known: Kinds<'_> = &|_, _| Some((0, 1));
+        let mut old = both(copies(8), fill(1));
+        assert_eq!(apply(&mut old, &both(copies(8), fill(1)), known), Ok(vec![]));
+        assert_eq!(apply(&mut old, &both(copies(9), fill(1)), known), Err((result::PARAMETERS_CHANGED, Some(1))));
+        let other = Memcpy { copy: CUDA_MEMCPY3D { dstDevice: 7, ..copy(8) }, context: 1 };
+        assert_eq!(apply(&mut old, &both(Params::Memcpy(other), fill(1)), known), Ok(vec![1]));
     }
 
     #[test]

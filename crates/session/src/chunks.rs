@@ -71,9 +71,9 @@ impl<T> Chunks<T> {
         self.ranges.get(&address).is_some_and(|(length, _)| *length == size)
     }
 
-    /// Whether a range that was noted starts there.
-    pub(crate) fn starts_at(&self, address: u64) -> bool {
-        self.ranges.contains_key(&address)
+    /// What backs the range that begins at an address.
+    pub(crate) fn at(&self, address: u64) -> Option<&T> {
+        self.ranges.get(&address).map(|(_, backing)| backing)
     }
 
     /// Whether every byte of the range is backed.

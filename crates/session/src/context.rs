@@ -124,6 +124,7 @@ impl Session {
         let bytes = self.tables.arrays.forget_context(id);
         refund(self, bytes);
         self.thread_streams.retain(|(_, context), _| *context != id);
+        self.shared.blocks.forget_variables(|owner| owner.context() == id);
         if let Some(host) = &mut self.host {
             host.forget_context(id);
         }

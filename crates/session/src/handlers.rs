@@ -62,7 +62,9 @@ pub(crate) use graph::{
     kdGraphInstantiate, kdGraphLaunch, kdGraphUpload, kdUpcallBytes, kdUpcallData, kdUpcallsBegin,
 };
 pub(crate) use green::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
-pub(crate) use host::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};
+pub(crate) use host::{
+    kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister, pull_task, push_now, push_words_now,
+};
 pub(crate) use image::{kdImagePiece, kdImageRecall};
 pub(crate) use launch::kdLaunch;
 pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule};

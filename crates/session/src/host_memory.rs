@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{Reservation, ReserveError};
 use katydid_cuda_sys::{CUresult, host_register_flags};
@@ -23,15 +24,133 @@ use crate::fault::{Fault, SessionError};
 use crate::large_pages;
 
 /// Registered blocks are whole pages.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
+/// Bytes of the words that are pushed of a page of which some are.
+const WORD: usize = 4;
+/// Bytes in front of such words: a bit for each word of the page.
+const MASK: usize = PAGE as usize / WORD / 8;
+
+/// Memory of the worker's that the program has pages of its own of, or the same: what can be pushed and pulled.
+///
+/// The main loop alone changes the books. Whoever else writes or reads a block's memory holds them meanwhile: it stays until
+/// then. A program pushes and pulls no variable that it is unloading, and no mapping that it is taking away.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(Mutex<Chunks<Held>>);
+
+/// Why memory is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It was registered, in the context of this wire id; 0 once that is gone.
+    Registered(u32),
+    /// It is a variable that the driver put into managed memory.
+    Variable(Owner),
+    /// It is the host's, and the program has mapped it and opened it for itself.
+    Mapped,
+}
+
+/// What a variable goes with, by wire ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// Goes with its context itself.
+    Module {
+        module: u32,
+        context: u32,
+    },
+    Library {
+        library: u32,
+        context: u32,
+    },
+}
+
+impl Owner {
+    pub(crate) fn context(self) -> u32 {
+        match self {
+            Self::Module { context, .. } | Self::Library { context, .. } => context,
+        }
+    }
+}
+
+impl Blocks {
+    fn lock(&self) -> MutexGuard<'_, Chunks<Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a managed variable. Others that the books have there are gone, or are the same one.
+    pub(crate) fn add_variable(&self, address: u64, size: u64, owner: Owner) {
+        let mut blocks = self.lock();
+        let end = address.saturating_add(size);
+        forget(&mut blocks, |start, length, held| {
+            matches!(held, Held::Variable(_)) && start < end && address < start.saturating_add(length)
+        });
+        blocks.insert(address, size, Held::Variable(owner));
+    }
+
+    /// Variables have gone with their owners.
+    pub(crate) fn forget_variables(&self, is_gone: impl Fn(Owner) -> bool) {
+        forget(&mut self.lock(), |_, _, held| matches!(held, Held::Variable(owner) if is_gone(owner)));
+    }
+
+    /// Notes that the program may use a mapping of the host's memory, or may not any more.
+    pub(crate) fn open(&self, address: u64, size: u64, is_open: bool) {
+        let mut blocks = self.lock();
+        if is_open {
+            // One that was open before stays so.
+            blocks.insert(address, size, Held::Mapped);
+        } else {
+            forget(&mut blocks, |start, _, held| start == address && held == Held::Mapped);
+        }
+    }
+
+    /// Whether all of the range is in the books.
+    pub(crate) fn holds(&self, address: u64, size: u64) -> bool {
+        self.lock().covers(address, size)
+    }
+
+    /// Writes `data`, if all of that is in the books. The GPU may read meanwhile: the program's race, as it would be natively.
+    pub(crate) fn push(&self, address: u64, data: &[u8]) -> bool {
+        let blocks = self.lock();
+        let holds = blocks.covers(address, data.len() as u64);
+        if holds {
+            // SAFETY: there, and stays so while the books are held.
+            unsafe { push(address, data) };
+        }
+        holds
+    }
+
+    /// Writes words of a page, if all of it is in the books.
+    pub(crate) fn patch(&self, address: u64, words: Words<'_>) -> bool {
+        let blocks = self.lock();
+        let holds = blocks.covers(address, PAGE);
+        if holds {
+            // SAFETY: as above.
+            unsafe { patch(address, words) };
+        }
+        holds
+    }
+
+    /// Copies `size` bytes, if all of that is in the books.
+    pub(crate) fn pull(&self, address: u64, size: usize) -> Option<Vec<u8>> {
+        let blocks = self.lock();
+        // SAFETY: as above.
+        blocks.covers(address, size as u64).then(|| unsafe { pull(address, size) })
+    }
+}
+
+/// Takes blocks out of the books.
+fn forget(blocks: &mut Chunks<Held>, is_gone: impl Fn(u64, u64, Held) -> bool) {
+    let gone: Vec<_> =
+        blocks.iter().filter(|(at, size, held)| is_gone(*at, *size, **held)).map(|(at, size, _)| (at, size)).collect();
+    for (address, size) in gone {
+        blocks.remove(address, size);
+    }
+}
 
 /// The pinned arena.
 #[derive(Debug)]
 pub struct HostMemory {
     /// Keeps the mapping alive.
     arena: Reservation,
-    /// Registered blocks, with the wire id of the context they were registered in; 0 once that is gone.
-    blocks: Chunks<u32>,
+    blocks: Arc<Blocks>,
     /// A context went and took registrations with it.
     is_stale: bool,
     /// The program has its own view of the same pages, which are this memory's; otherwise they are the worker's alone.
@@ -41,13 +160,18 @@ pub struct HostMemory {
 impl HostMemory {
     /// An arena over the whole length of which private memory is mapped, readable and writable.
     pub fn private(arena: Reservation) -> Self {
-        Self { arena, blocks: Chunks::default(), is_stale: false, shared: None }
+        Self { arena, blocks: Arc::default(), is_stale: false, shared: None }
     }
 
     /// An arena over the whole length of which the program's memory is mapped, readable and writable. That memory never
     /// becomes shorter, but may be shorter than the arena.
     pub fn shared(arena: Reservation, shared: OwnedFd) -> Self {
         Self { shared: Some(shared), ..Self::private(arena) }
+    }
+
+    /// The books, for whoever reads the link while the main loop is held up.
+    pub(crate) fn books(&self) -> Arc<Blocks> {
+        Arc::clone(&self.blocks)
     }
 
     /// Whether the program has the same pages.
@@ -76,7 +200,7 @@ impl HostMemory {
     /// whole pages of the arena.
     pub(crate) fn register(&mut self, driver: &Driver, context: u32, address: u64, size: u64) -> Result<(), Fault> {
         let is_outside = self.check(address, size)? == Lies::Outside;
-        if !self.blocks.is_free(address, size) {
+        if !self.blocks.lock().is_free(address, size) {
             return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.into());
         }
         if is_outside {
@@ -91,13 +215,13 @@ impl HostMemory {
             unmap(address, size);
         }
         registered?;
-        self.blocks.insert(address, size, context);
+        self.blocks.lock().insert(address, size, Held::Registered(context));
         Ok(())
     }
 
     /// Whether a registered block starts there.
     pub(crate) fn is_registered(&self, address: u64) -> bool {
-        self.blocks.starts_at(address)
+        matches!(self.blocks.lock().at(address), Some(Held::Registered(_)))
     }
 
     /// Notes a block that is registered when there is a context.
@@ -107,7 +231,7 @@ impl HostMemory {
     /// As [`HostMemory::register`].
     pub(crate) fn adopt(&mut self, address: u64, size: u64) -> Result<(), Fault> {
         self.check(address, size)?;
-        if !self.blocks.insert(address, size, 0) {
+        if !self.blocks.lock().insert(address, size, Held::Registered(0)) {
             return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.into());
         }
         self.is_stale = true;
@@ -120,12 +244,13 @@ impl HostMemory {
     ///
     /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED` when it is no registered block.
     pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<Leaving, Fault> {
-        match self.blocks.remove(address, size).as_deref() {
-            Some([(_, _, context)]) => {
-                Ok(Leaving { address, size, is_known: *context != 0, is_outside: !self.is_inside(address) })
-            }
-            _ => Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into()),
-        }
+        let mut blocks = self.blocks.lock();
+        let context = match blocks.at(address) {
+            Some(Held::Registered(context)) if blocks.is_one(address, size) => *context,
+            _ => return Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into()),
+        };
+        blocks.remove(address, size);
+        Ok(Leaving { address, size, is_known: context != 0, is_outside: !self.is_inside(address) })
     }
 
     /// Whether a block's contents are the worker's own, so that nobody else keeps them.
@@ -143,28 +268,34 @@ impl HostMemory {
         if !std::mem::take(&mut self.is_stale) {
             return;
         }
-        for (address, size, registered) in self.blocks.iter_mut().filter(|block| *block.2 == 0) {
+        // The driver may wait for the GPU: nothing is held meanwhile.
+        let is_gone = |held: &Held| *held == Held::Registered(0);
+        let gone: Vec<_> =
+            self.blocks.lock().iter().filter(|block| is_gone(block.2)).map(|(at, size, _)| (at, size)).collect();
+        for (address, size) in gone {
             if register(driver, address, size) == CUresult::SUCCESS {
-                *registered = context;
+                let mut blocks = self.blocks.lock();
+                let held = blocks.iter_mut().find(|block| block.0 == address).map(|block| block.2);
+                held.into_iter().for_each(|held| *held = Held::Registered(context));
             }
         }
-    }
-
-    /// Whether all of the range is registered.
-    pub(crate) fn holds(&self, address: u64, size: u64) -> bool {
-        self.blocks.covers(address, size)
     }
 
     /// A context is gone, and the registrations made in it. Shared blocks wait to be registered again; the contents of
     /// private ones were the worker's alone, so the program sends them anew.
     pub(crate) fn forget_context(&mut self, context: u32) {
-        let gone = self.blocks.iter_mut().filter(|block| *block.2 == context);
-        let gone: Vec<_> =
-            gone.map(|(address, size, registered)| (address, size, std::mem::take(registered))).collect();
-        for (address, size, _) in gone {
+        let mut blocks = self.blocks.lock();
+        let gone = blocks.iter_mut().filter(|block| *block.2 == Held::Registered(context));
+        let gone: Vec<_> = gone
+            .map(|(address, size, held)| {
+                *held = Held::Registered(0);
+                (address, size)
+            })
+            .collect();
+        for (address, size) in gone {
             self.is_stale = true;
             if self.is_private(address) {
-                self.blocks.remove(address, size);
+                blocks.remove(address, size);
             }
             if !self.is_inside(address) {
                 unmap(address, size);
@@ -173,8 +304,10 @@ impl HostMemory {
     }
 
     /// Registered blocks: address and size.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.blocks.iter().map(|(address, size, _)| (address, size))
+    pub(crate) fn blocks(&self) -> Vec<(u64, u64)> {
+        let blocks = self.blocks.lock();
+        let registered = blocks.iter().filter(|block| matches!(block.2, Held::Registered(_)));
+        registered.map(|(address, size, _)| (address, size)).collect()
     }
 
     /// Bytes of the arena that have memory behind them.
@@ -271,14 +404,67 @@ fn clear(address: u64, size: u64) -> Result<(), CUresult> {
     cleared.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
 }
 
-/// Writes `data`. The GPU may read meanwhile: the program's race, as it would be natively.
+/// Writes `data`. The GPU may read meanwhile: words of 8 bytes and less it sees whole or not at all, as it would natively.
 ///
 /// # Safety
 ///
-/// The range must be registered, or managed memory of a module that is loaded.
-pub(crate) unsafe fn push(address: u64, data: &[u8]) {
-    // SAFETY: writable by the caller's promise; `data` is the frame's own copy, which lies elsewhere.
-    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), pointer(address), data.len()) };
+/// The range must be in the books of [`Blocks`].
+unsafe fn push(address: u64, data: &[u8]) {
+    let head = (address.wrapping_neg() % 8).min(data.len() as u64) as usize;
+    let (head, words) = data.split_at(head);
+    let (words, tail) = words.as_chunks::<8>();
+    let first = pointer(address + head.len() as u64);
+    // SAFETY: writable by the caller's promise; `data` is the frame's own copy, which lies elsewhere. What comes behind the
+    // head is aligned to words, each of which is stored at once.
+    unsafe {
+        std::ptr::copy_nonoverlapping(head.as_ptr(), pointer(address), head.len());
+        for (at, word) in words.iter().enumerate() {
+            first.cast::<u64>().add(at).write_volatile(u64::from_le_bytes(*word));
+        }
+        std::ptr::copy_nonoverlapping(tail.as_ptr(), first.add(words.len() * 8), tail.len());
+    }
+}
+
+/// Some words of a page, as they travel: a bit for each of its words, then those whose bit is set.
+#[derive(Clone, Copy)]
+pub(crate) struct Words<'a> {
+    mask: &'a [u8; MASK],
+    data: &'a [[u8; WORD]],
+}
+
+impl<'a> Words<'a> {
+    /// None if there are other words than the bits say.
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
+        let (mask, data) = bytes.split_first_chunk::<MASK>()?;
+        let (data, rest) = data.as_chunks::<WORD>();
+        let count: u32 = mask.iter().map(|bits| bits.count_ones()).sum();
+        (rest.is_empty() && data.len() == count as usize).then_some(Self { mask, data })
+    }
+
+    /// Offset and bytes of each run of words without a gap.
+    fn runs(self) -> impl Iterator<Item = (usize, &'a [u8])> {
+        let is_set = move |word: usize| self.mask[word / 8] >> (word % 8) & 1 != 0;
+        let (mut word, mut data) = (0, self.data);
+        std::iter::from_fn(move || {
+            let first = (word..MASK * 8).find(|word| is_set(*word))?;
+            word = (first..MASK * 8).find(|word| !is_set(*word)).unwrap_or(MASK * 8);
+            let (run, rest) = data.split_at_checked(word - first)?;
+            data = rest;
+            Some((first * WORD, run.as_flattened()))
+        })
+    }
+}
+
+/// Writes some words of the page that begins at `address`.
+///
+/// # Safety
+///
+/// As [`push`], of the whole page.
+unsafe fn patch(address: u64, words: Words<'_>) {
+    for (at, run) in words.runs() {
+        // SAFETY: inside the page.
+        unsafe { push(address + at as u64, run) };
+    }
 }
 
 /// Copies `size` bytes.
@@ -286,7 +472,7 @@ pub(crate) unsafe fn push(address: u64, data: &[u8]) {
 /// # Safety
 ///
 /// As [`push`].
-pub(crate) unsafe fn pull(address: u64, size: usize) -> Vec<u8> {
+unsafe fn pull(address: u64, size: usize) -> Vec<u8> {
     let mut data = vec![0; size];
     // SAFETY: readable by the caller's promise; `data` has `size` bytes and lies elsewhere.
     unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), data.as_mut_ptr(), size) };
@@ -300,4 +486,40 @@ pub(crate) fn pointer(address: u64) -> *mut u8 {
 
 pub(crate) fn out_of_range(address: u64, size: u64) -> Fault {
     SessionError::BadRange { what: "pinned memory", address, size }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODULE: Owner = Owner::Module { module: 3, context: 1 };
+    const LIBRARY: Owner = Owner::Library { library: 3, context: 2 };
+
+    #[test]
+    fn variables_go_with_their_owners_and_make_way_for_others() {
+        let blocks = Blocks::default();
+        blocks.add_variable(0x1000, 64, MODULE);
+        blocks.add_variable(0x2000, 64, LIBRARY);
+        assert!(blocks.holds(0x1010, 48) && blocks.holds(0x2000, 64) && !blocks.holds(0x1000, 65));
+        // Of a module that was loaded where others had been.
+        blocks.add_variable(0xff0, 0x1020, MODULE);
+        assert!(blocks.holds(0xff0, 0x1020) && !blocks.holds(0x2010, 48));
+        blocks.add_variable(0x3000, 8, LIBRARY);
+        blocks.forget_variables(|owner| matches!(owner, Owner::Module { module: 3, .. }));
+        assert!(!blocks.holds(0x1000, 64) && blocks.holds(0x3000, 8));
+        blocks.forget_variables(|owner| owner.context() == 2);
+        assert!(!blocks.holds(0x3000, 8));
+    }
+
+    #[test]
+    fn mappings_are_there_while_they_are_open() {
+        let blocks = Blocks::default();
+        blocks.open(0x20_0000, 0x20_0000, true);
+        blocks.open(0x20_0000, 0x20_0000, true);
+        blocks.open(0x40_0000, 0x20_0000, true);
+        assert!(blocks.holds(0x3f_fff8, 16));
+        blocks.open(0x40_0000, 0x20_0000, false);
+        assert!(!blocks.holds(0x3f_fff8, 16) && blocks.holds(0x20_0000, 0x20_0000));
+        assert!(blocks.pull(0x40_0000, 8).is_none() && !blocks.push(0x40_0000, &[0; 8]));
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Reach {
     /// End of the arena itself.
     pinned_end: u64,
     /// Variables of modules by address, with their size in bytes. Those of unloaded modules stay: an address that the
-    /// driver gave out is never memory of the worker.
+    /// driver gave out is never memory of the worker. Where a later one lies over them they are one range.
     variables: BTreeMap<u64, u64>,
     /// Reservations of the program by address, with their size in bytes.
     reservations: BTreeMap<u64, u64>,
@@ -52,8 +52,14 @@ impl Reach {
 
     /// Notes a variable that the driver told the address of.
     pub(crate) fn add_variable(&mut self, address: u64, size: u64) {
-        let known = self.variables.entry(address).or_insert(size);
-        *known = size.max(*known);
+        let (mut start, mut end) = (address, address.saturating_add(size));
+        while let Some((&known, &length)) = self.variables.range(..end).next_back()
+            && known.saturating_add(length) > start
+        {
+            self.variables.remove(&known);
+            (start, end) = (start.min(known), end.max(known.saturating_add(length)));
+        }
+        self.variables.insert(start, end - start);
     }
 
     /// Notes addresses that the program reserved: nothing of the worker's can lie there until they are given back.
@@ -64,11 +70,6 @@ impl Reach {
     /// Forgets the reservation that starts at `address`.
     pub(crate) fn remove_reservation(&mut self, address: u64) {
         self.reservations.remove(&address);
-    }
-
-    /// Whether all of a range is, or was, one variable.
-    pub(crate) fn is_variable(&self, address: u64, size: u64) -> bool {
-        address.checked_add(size).is_some_and(|end| holds(&self.variables, address, end))
     }
 
     /// Passes `size` bytes at `address`.
@@ -117,6 +118,18 @@ mod tests {
         for (address, size) in [(0x2000_0000_0000, 1 << 40), (0x3000_0000_0000, 1), (0x7f00_0000_1020, 32)] {
             assert!(reach().check(address, size).is_ok(), "{address:#x}");
         }
+    }
+
+    #[test]
+    fn a_variable_can_be_named_wherever_one_of_an_unloaded_module_was() {
+        for (address, size) in [(0x7f00_0000_0f00, 4096), (0x7f00_0000_1030, 8192), (0x7f00_0000_0000, 16384)] {
+            let mut reach = reach();
+            reach.add_variable(address, size);
+            reach.add_variable(0x7f00_0001_0000, 16);
+            assert!(reach.check(address, size).is_ok() && reach.check(0x7f00_0000_1000, 64).is_ok(), "{address:#x}");
+            assert!(reach.check(0x7f00_0001_0000, 16).is_ok() && reach.check(0x7f00_0001_0000, 17).is_err());
+        }
+        assert!(reach().check(0x7f00_0000_1000, 65).is_err());
     }
 
     #[test]

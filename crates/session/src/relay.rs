@@ -2,13 +2,16 @@
 //!
 //! A driver's queue holds some thousand launches. When it is full, a launch waits for the GPU, and a stream that
 //! stands still for a host function makes it wait for the program, whose acknowledgement would come through the very
-//! loop that waits. So from then on a thread of its own reads the link: acknowledgements are handled there, everything
-//! else goes on to the main loop in order. Programs without host functions do not pay for the detour.
+//! loop that waits. So from then on a thread of its own reads the link: acknowledgements, and the pages of the program's
+//! memory that the function reads and writes, are handled there, everything else goes on to the main loop in order. While a
+//! function is due, the thread reads on where it would leave frames in the link otherwise. Programs without host functions
+//! do not pay for the detour.
 
 use std::mem::ManuallyDrop;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use katydid_cuda_sys::CUresult;
 use katydid_keep::Pumped;
@@ -16,7 +19,8 @@ use katydid_transport::{Event, Switch, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdHostFunction, kdStreamCallback, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
+    kdHostFunction, kdHostPull, kdHostPush, kdHostPushWords, kdStreamCallback, kdUpcallBytes, kdUpcallData,
+    kdUpcallNext, kdUpcallsBegin,
 };
 
 use crate::executor::{Executors, Place};
@@ -24,10 +28,14 @@ use crate::fault::{Fault, SessionError};
 use crate::session::Session;
 use crate::shared::Shared;
 
-/// Frames that may wait for the main loop.
-const FRAMES: usize = 1 << 16;
-/// Bytes of payload that may wait; the frame that passes this waits in the link.
+/// Bytes that may wait for the main loop; the frame that passes this waits in the link.
 const BYTES: usize = 64 << 20;
+/// The same while a function is due, the end of which may lie in the link behind that frame.
+const BYTES_BEFORE_AN_END: usize = 1 << 30;
+/// What a frame counts for beside its payload, so that there are not too many.
+const FRAME: usize = 1 << 10;
+/// How often it is looked whether a function has become due.
+const PERIOD: Duration = Duration::from_millis(10);
 
 /// A link that is never closed from this side: executors and the GPU may be writing into memory that it maps, until
 /// the process ends.
@@ -63,7 +71,7 @@ impl Relay {
     ///
     /// The system has no thread left.
     pub(crate) fn start(link: KeptLink, shared: Arc<Shared>, waiting: Option<FrameHead>) -> Result<Self, SessionError> {
-        let (sender, frames) = sync_channel(FRAMES);
+        let (sender, frames) = channel();
         let budget = Arc::new(Budget::default());
         let mut reader = Reader { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
         if let Some(head) = waiting {
@@ -113,7 +121,7 @@ struct Reader {
     shared: Arc<Shared>,
     /// Of the program's upcall thread.
     executors: Executors,
-    sender: SyncSender<Relayed>,
+    sender: Sender<Relayed>,
     budget: Arc<Budget>,
 }
 
@@ -124,7 +132,8 @@ impl Reader {
         let _ = self.sender.send(Relayed::End(outcome));
     }
 
-    /// Handles what the program's upcall thread sends: nobody else may have to wait for it.
+    /// Handles what the program's upcall thread sends, and pages of pinned memory, which it wants too: nobody else may have to
+    /// wait for it.
     fn is_for_upcalls(&mut self, head: &FrameHead, payload: &[u8]) -> Result<bool, SessionError> {
         let task = match head.opcode {
             kdUpcallNext::OPCODE if head.wants_reply => {
@@ -145,6 +154,13 @@ impl Reader {
                 }
                 return Ok(true);
             }
+            kdHostPush::OPCODE | kdHostPushWords::OPCODE => return self.is_pushed(head, payload),
+            kdHostPull::OPCODE if head.wants_reply => {
+                match crate::handlers::pull_task(&self.shared, *head, &kdHostPull::decode(payload)?)? {
+                    Some(task) => task,
+                    None => return Ok(false),
+                }
+            }
             _ => return Ok(false),
         };
         self.shared.usage.count_call();
@@ -152,12 +168,26 @@ impl Reader {
         Ok(true)
     }
 
+    /// Takes what the program wrote into pinned memory, ahead of all that is on its way to the main loop: a host function
+    /// must have written when the stream goes on. Work that was sent before has no use for other bytes: where it has, the
+    /// program has waited for it.
+    fn is_pushed(&self, head: &FrameHead, payload: &[u8]) -> Result<bool, SessionError> {
+        let is_pushed = match head.opcode {
+            kdHostPush::OPCODE => crate::handlers::push_now(&self.shared, &kdHostPush::decode(payload)?),
+            _ => crate::handlers::push_words_now(&self.shared, &kdHostPushWords::decode(payload)?)?,
+        };
+        if is_pushed {
+            self.shared.usage.count_call();
+        }
+        Ok(is_pushed)
+    }
+
     fn read(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
         loop {
             let item = match link.next()? {
                 Event::Frame(frame) if self.is_for_upcalls(&frame.head, frame.payload)? => continue,
                 Event::Frame(frame) => {
-                    self.budget.take(frame.payload.len());
+                    self.budget.take(frame.payload.len(), || self.shared.upcalls.is_busy());
                     Relayed::Frame(frame.head, frame.payload.to_vec())
                 }
                 Event::Interrupted => Relayed::Interrupted,
@@ -178,46 +208,62 @@ struct Budget {
 }
 
 impl Budget {
-    /// Waits until `bytes` may go on their way, which is at once when there are none.
-    fn take(&self, bytes: usize) {
+    /// Waits until a frame with so many bytes may go on its way, which is at once when there is none.
+    fn take(&self, bytes: usize, is_due: impl Fn() -> bool) {
+        let most = || if is_due() { BYTES_BEFORE_AN_END } else { BYTES };
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while *taken > 0 && *taken + bytes > BYTES {
-            taken = self.given.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        while *taken > 0 && *taken + bytes + FRAME > most() {
+            taken = self.given.wait_timeout(taken, PERIOD).unwrap_or_else(PoisonError::into_inner).0;
         }
-        *taken += bytes;
+        *taken += bytes + FRAME;
     }
 
     fn give(&self, bytes: usize) {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        *taken -= bytes;
+        *taken -= bytes + FRAME;
         self.given.notify_one();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
     fn a_budget_lets_one_frame_of_any_size_pass() {
         let budget = Budget::default();
-        budget.take(2 * BYTES);
+        budget.take(2 * BYTES, || false);
         budget.give(2 * BYTES);
-        budget.take(BYTES);
+        budget.take(BYTES, || false);
         budget.give(BYTES);
     }
 
     #[test]
     fn what_is_beyond_the_budget_waits() {
         let budget = Arc::new(Budget::default());
-        budget.take(BYTES);
+        budget.take(BYTES, || false);
         let waiting = thread::spawn({
             let budget = Arc::clone(&budget);
-            move || budget.take(1)
+            move || budget.take(1, || false)
         });
         assert!(!waiting.is_finished());
         budget.give(BYTES);
         waiting.join().unwrap();
-        assert_eq!(*budget.taken.lock().unwrap(), 1);
+        assert_eq!(*budget.taken.lock().unwrap(), 1 + FRAME);
+    }
+
+    #[test]
+    fn the_end_of_a_function_is_found_behind_a_thousand_thousand_frames() {
+        let (budget, is_due) = (Arc::new(Budget::default()), Arc::new(AtomicBool::new(false)));
+        (0..BYTES / FRAME).for_each(|_| budget.take(0, || false));
+        let waiting = thread::spawn({
+            let (budget, is_due) = (Arc::clone(&budget), Arc::clone(&is_due));
+            move || (0..1_000_000 - BYTES / FRAME).for_each(|_| budget.take(0, || is_due.load(Ordering::Relaxed)))
+        });
+        assert!(!waiting.is_finished());
+        is_due.store(true, Ordering::Relaxed);
+        waiting.join().unwrap();
     }
 }

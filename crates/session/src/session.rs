@@ -172,8 +172,9 @@ impl Session {
         if setup.host.as_ref().is_some_and(HostMemory::is_shared) {
             reach.share_pinned();
         }
+        let blocks = setup.host.as_ref().map(HostMemory::books).unwrap_or_default();
         Self {
-            shared: Arc::new(Shared::new(setup.driver, setup.capture, setup.usage)),
+            shared: Arc::new(Shared::new(setup.driver, setup.capture, setup.usage, blocks)),
             tables: Tables::default(),
             facts: setup.facts,
             reach,

@@ -10,6 +10,7 @@ use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
 use crate::graphs::Stages;
+use crate::host_memory::Blocks;
 use crate::upcalls::Upcalls;
 use crate::usage::Usage;
 
@@ -21,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) upcalls: Upcalls,
     /// Memory that graphs copy from or to for the program.
     pub(crate) stages: Stages,
+    /// Pinned memory that is registered.
+    pub(crate) blocks: Arc<Blocks>,
     /// What the session uses.
     pub(crate) usage: Arc<Usage>,
     /// None before a rebuilt session has its program.
@@ -33,11 +36,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(driver: Arc<Driver>, capture: Capture, usage: Arc<Usage>) -> Self {
+    pub(crate) fn new(driver: Arc<Driver>, capture: Capture, usage: Arc<Usage>, blocks: Arc<Blocks>) -> Self {
         Self {
             driver,
             upcalls: Upcalls::default(),
             stages: Stages::default(),
+            blocks,
             usage,
             replier: OnceLock::new(),
             calls: Calls::default(),

@@ -8,6 +8,7 @@ use katydid_wire::frame::FrameHead;
 use crate::arrays::Arrays;
 use crate::fault::Fault;
 use crate::handles::{Handle, Handles};
+use crate::host_memory::Owner;
 use crate::references::References;
 use crate::session::Session;
 
@@ -98,6 +99,7 @@ impl Resolve for CUmodule {
 
     fn ended(session: &mut Session, id: u32) {
         let _ = session.tables.modules.take(id);
+        session.shared.blocks.forget_variables(|owner| matches!(owner, Owner::Module { module, .. } if module == id));
         session.tables.references.forget_module(id);
     }
 }
@@ -139,6 +141,10 @@ impl Resolve for CUlibrary {
 
     fn ended(session: &mut Session, id: u32) {
         let _ = session.tables.libraries.take(id);
+        session
+            .shared
+            .blocks
+            .forget_variables(|owner| matches!(owner, Owner::Library { library, .. } if library == id));
         session.images.forget(id);
     }
 }

@@ -4,7 +4,7 @@
 //! but what it made: mappings lie inside its own reservations, so no message unmaps an arena or the worker, and what
 //! its blocks hold counts against its quota until the last mapping of a released block is gone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 
@@ -44,8 +44,6 @@ pub(crate) struct VirtualMemory {
     blocks: HashMap<u32, Block>,
     /// What is mapped, with the id of its block.
     mapped: Chunks<u32>,
-    /// Mappings that the host's processors may use, with their size by address.
-    open: BTreeMap<u64, u64>,
 }
 
 impl VirtualMemory {
@@ -91,25 +89,12 @@ impl VirtualMemory {
         self.blocks.iter().find(|(_, block)| block.memory == memory).map(|(id, _)| *id)
     }
 
-    /// Notes what the driver lets the host's processors do with whole mappings: of the host's blocks alone.
-    pub(crate) fn set_open(&mut self, address: u64, size: u64, is_open: bool) {
+    /// Whole mappings of the host's blocks in a range: address and size.
+    pub(crate) fn on_host(&self, address: u64, size: u64) -> Vec<(u64, u64)> {
         let is_on_host = |id: &u32| self.blocks.get(id).is_some_and(|block| block.memory == Memory::Host);
         let inside = |at: u64| at >= address && at - address < size;
-        for (start, length, id) in self.mapped.iter() {
-            if !inside(start) || !is_on_host(id) {
-                continue;
-            }
-            match is_open {
-                true => drop(self.open.insert(start, length)),
-                false => drop(self.open.remove(&start)),
-            }
-        }
-    }
-
-    /// Whether the worker itself may use a range that lies in one mapping.
-    pub(crate) fn is_open(&self, address: u64, size: u64) -> bool {
-        let below = self.open.range(..=address).next_back();
-        below.is_some_and(|(start, length)| address - start < *length && size <= *length - (address - start))
+        let found = self.mapped.iter().filter(|(start, _, id)| inside(*start) && is_on_host(id));
+        found.map(|(start, length, _)| (start, length)).collect()
     }
 
     /// The driver's handle of a block that was not released.
@@ -167,8 +152,7 @@ impl VirtualMemory {
     pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<u64, Fault> {
         let gone = self.mapped.remove(address, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let mut free = 0;
-        for (start, _, id) in gone {
-            self.open.remove(&start);
+        for (_, _, id) in gone {
             if let Some(block) = self.blocks.get_mut(&id) {
                 block.mappings -= 1;
             }
@@ -195,7 +179,7 @@ impl VirtualMemory {
 
     /// The block of the mapping that begins at an address.
     pub(crate) fn block_at(&self, address: u64) -> Option<u32> {
-        self.mapped.iter().find(|(start, ..)| *start == address).map(|(.., id)| *id)
+        self.mapped.at(address).copied()
     }
 
     /// Whether every byte of a range is mapped.
@@ -257,18 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_host_is_open_where_that_was_granted_and_costs_nothing() {
+    fn memory_of_the_host_is_told_apart_and_costs_nothing() {
         let mut books = made();
         books.add(8, 0x80, GRANULE, Memory::Host);
         books.map(START + 2 * GRANULE, GRANULE, 8);
-        books.set_open(START, 4 * GRANULE, true);
-        assert!(books.is_open(START + 2 * GRANULE + 8, GRANULE - 8) && !books.is_open(START, 8));
-        assert!(!books.is_open(START + 3 * GRANULE - 8, 9) && books.any_of(Memory::Host) == Some(8));
-        books.set_open(START + 2 * GRANULE, GRANULE, false);
-        assert!(!books.is_open(START + 2 * GRANULE, 8));
-        books.set_open(START + 2 * GRANULE, GRANULE, true);
+        assert_eq!(books.on_host(START, 4 * GRANULE), [(START + 2 * GRANULE, GRANULE)]);
+        assert!(books.on_host(START, 2 * GRANULE).is_empty() && books.any_of(Memory::Host) == Some(8));
         assert_eq!((books.release(8), books.unmap(START + 2 * GRANULE, GRANULE).unwrap()), (0, 0));
-        assert!(!books.is_open(START + 2 * GRANULE, 8) && books.any_of(Memory::Host).is_none());
+        assert!(books.on_host(START, 4 * GRANULE).is_empty() && books.any_of(Memory::Host).is_none());
     }
 
     #[test]

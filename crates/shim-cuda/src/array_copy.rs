@@ -7,7 +7,6 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use katydid_client::regions::Region;
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUdeviceptr, CUresult, CUstream, memory_type};
 use katydid_wire::message::kdArrayCopy;
 
@@ -18,7 +17,7 @@ use crate::handle::object;
 use crate::packed::{self, Far};
 use crate::session::shim;
 use crate::transfer::Way;
-use crate::{current, pinned, stream};
+use crate::{current, stream};
 
 /// One side, checked.
 enum End {
@@ -104,8 +103,10 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
             unsafe { packed::write(way, to.far(), rows, extent) }?;
             if wait == Wait::Yes { stream::settle_copy(stream) } else { Ok(()) }
         }
-        // SAFETY: handed on.
-        (End::Memory(rows), _) if rows.is_own() => unsafe { packed::fetch(way, from.far(), rows, extent) },
+        (End::Memory(rows), _) if rows.is_own() => {
+            // SAFETY: handed on.
+            stream::waits_in(stream, || unsafe { packed::fetch(way, from.far(), rows, extent) })
+        }
         _ => {
             between(way, &to, &from, extent)?;
             let waits = wait == Wait::Yes && (to.is_shared() || from.is_shared());
@@ -148,10 +149,7 @@ fn between(way: Way, to: &End, from: &End, extent: Extent) -> Result<(), CUresul
 ///
 /// The rows of both are readable and writable.
 unsafe fn here(way: Way, to: &Rows, from: &Rows, extent: Extent) -> Result<(), CUresult> {
-    if let Some(region) = shim()?.regions.find(from.address()).filter(Region::is_host) {
-        pinned::prepare_read(&region, way.stream)?;
-    }
-    stream::synchronize_wire(way.stream)?;
+    stream::synchronize_all_before(way.context, way.stream)?;
     for (z, y) in (0..extent.depth).flat_map(|z| (0..extent.height).map(move |y| (z, y))) {
         let row = |rows: &Rows| (rows.address() + z * rows.slice + y * rows.pitch) as usize;
         let (to, from) = (std::ptr::with_exposed_provenance_mut::<u8>(row(to)), row(from));

@@ -10,11 +10,11 @@ use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUcontext, CUdeviceptr, CUresult, CUstream};
 use katydid_wire::message::kdCopy;
 
-use crate::graph::capture;
+use crate::graph::{capture, turn};
 use crate::handle::object;
 use crate::session::{Shim, shim};
 use crate::transfer::{Way, copy_in, copy_out};
-use crate::{current, pinned, stream};
+use crate::{behind, current, pinned, stream};
 
 /// What the program says of a side.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,19 +99,18 @@ pub(crate) enum Wait {
 ///
 /// A side that is the program's own is valid for its part of the copy.
 pub(crate) unsafe fn run(way: Way, target: Side, source: Side, size: u64, wait: Wait) -> Result<(), CUresult> {
-    if let Side::Own(address) = source
-        && let Some(region) = shim()?.regions.find(address).filter(Region::is_host)
-    {
-        pinned::prepare_read(&region, way.stream)?;
-    }
     match (target, source) {
         (Side::Gpu(target), Side::Own(source)) => {
+            pinned::prepare(source, way.stream)?;
             // SAFETY: the source is readable, by the contract.
             unsafe { copy_in(way, target, Side::as_ptr(source), size) }?;
             if wait == Wait::Yes { stream::settle_copy(way.stream) } else { Ok(()) }
         }
-        // SAFETY: the target is writable, by the contract.
-        (Side::Own(target), Side::Gpu(source)) => unsafe { copy_out(way, Side::as_ptr(target), source, size) },
+        (Side::Own(target), Side::Gpu(source)) => {
+            pinned::prepare(target, way.stream)?;
+            // SAFETY: the target is writable, by the contract.
+            stream::waits_in(way.stream, || unsafe { copy_out(way, Side::as_ptr(target), source, size) })
+        }
         (Side::Gpu(target), Side::Gpu(source)) => between(way, target, source, size),
         (Side::Gpu(target), Side::Shared(source))
         | (Side::Shared(target), Side::Gpu(source) | Side::Shared(source)) => {
@@ -120,7 +119,7 @@ pub(crate) unsafe fn run(way: Way, target: Side, source: Side, size: u64, wait: 
         }
         (Side::Own(target), Side::Own(source) | Side::Shared(source)) | (Side::Shared(target), Side::Own(source)) => {
             // The processor can do it, in its turn.
-            stream::synchronize_wire(way.stream)?;
+            stream::synchronize_all_before(way.context, way.stream)?;
             // SAFETY: both sides are readable and writable, by the contract, or blocks of the pinned arena.
             unsafe { Side::as_ptr(target).copy_from(Side::as_ptr(source), size as usize) };
             Ok(())
@@ -145,9 +144,13 @@ unsafe fn copy(
     wait: Wait,
 ) -> Result<(), CUresult> {
     let context = stream::asked_in(stream)?;
-    if size == 0 || (wait == Wait::No && capture::copy(stream, target, source, size)?) {
+    let is_given = || -> Result<bool, CUresult> {
+        Ok(capture::copy(stream, target, source, size)? || turn::copy(stream, target, source, size)?)
+    };
+    if size == 0 || (wait == Wait::No && is_given()?) {
         return Ok(());
     }
+    behind::take_place(stream)?;
     let way = Way { context, stream: stream::wire(stream)? };
     let size = size as u64;
     let (target, source) = (locate(target.0, target.1, size)?, locate(source.0, source.1, size)?);
@@ -196,7 +199,8 @@ pub(crate) fn among(contexts: [CUcontext; 2], copy: impl FnOnce() -> Result<(), 
     current.synchronize()
 }
 
-/// Contexts say nothing that the addresses do not, but what the copy is in order with; wrong ones are refused.
+/// Contexts say nothing that the addresses do not, but what the copy is in order with; wrong ones are refused. No driver
+/// takes such copies into graphs.
 ///
 /// # Safety
 ///
@@ -229,6 +233,9 @@ pub(crate) unsafe fn peer_async(
         if !context.is_null() {
             object(context)?;
         }
+    }
+    if size > 0 {
+        capture::refuse(stream)?;
     }
     // SAFETY: handed on.
     unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream, Wait::No) }

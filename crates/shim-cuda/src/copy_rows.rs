@@ -4,12 +4,11 @@
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUresult, CUstream, Function, memory_type};
 
-use crate::array_copy;
 use crate::border::refuse;
 use crate::copy::{Claim, Side, Wait, among, locate};
-use crate::graph::capture;
+use crate::graph::{capture, turn};
 use crate::handle::object;
-use crate::stream;
+use crate::{array_copy, behind, stream};
 
 /// How much is copied: bytes of a row, rows of a slice, slices.
 #[derive(Clone, Copy)]
@@ -123,6 +122,7 @@ pub(crate) unsafe fn of_peers_async(copy: *const CUDA_MEMCPY3D_PEER, stream: CUs
     // SAFETY: handed on.
     unsafe {
         let plain = of_peers(copy)?;
+        capture::refuse(stream)?;
         copy_slices(&raw const plain, stream, Wait::No)
     }
 }
@@ -170,6 +170,11 @@ pub(crate) fn described(copy: &CUDA_MEMCPY3D) -> (Described, Described, Extent) 
     (target, source, extent)
 }
 
+/// Whether a side is an array.
+pub(crate) fn has_array(copy: &CUDA_MEMCPY3D) -> bool {
+    [copy.dstMemoryType, copy.srcMemoryType].contains(&memory_type::ARRAY)
+}
+
 /// Checks a copy of something, and finds its sides.
 ///
 /// # Errors
@@ -191,9 +196,11 @@ unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: Wait) 
     }
     // SAFETY: not null, so readable by the contract.
     let copy = unsafe { copy.read_unaligned() };
-    if !described(&copy).2.is_empty() && wait == Wait::No && capture::rows(stream, &copy)? {
+    let is_given = || -> Result<bool, CUresult> { Ok(capture::rows(stream, &copy)? || turn::rows(stream, &copy)?) };
+    if !described(&copy).2.is_empty() && wait == Wait::No && is_given()? {
         return Ok(());
     }
+    behind::take_place(stream)?;
     // SAFETY: handed on.
     unsafe { array_copy::copy(&copy, stream::wire(stream)?, wait) }
 }

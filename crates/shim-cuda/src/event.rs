@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::device::handle;
 use crate::handle::{glance, object, wire};
 use crate::session::shim;
-use crate::{current, graph, pinned, stream};
+use crate::{behind, current, graph, pinned, stream};
 
 /// In what a glance tells of an event, beside its context's wire id: it was recorded before, and no other program can have
 /// it, so that it is recorded by a message and nothing else.
@@ -130,6 +130,7 @@ fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
 
 /// Outside of captures; event and stream must be of the same context.
 fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
+    behind::take_place(stream)?;
     let (seen, shim) = (glance(event)?, shim()?);
     let context = seen.brief & !PLAIN;
     if seen.brief & PLAIN != 0

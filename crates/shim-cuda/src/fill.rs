@@ -5,48 +5,59 @@ use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUresult, CUstream}
 use katydid_wire::message::kdFill;
 
 use crate::copy::{Claim, Side, locate};
-use crate::graph::capture;
+use crate::graph::{capture, turn};
 use crate::session::shim;
-use crate::stream;
+use crate::{behind, stream};
 
-/// What is written where: elements of a size, in rows at a pitch. All but counts are bytes.
-#[derive(Clone, Copy)]
-struct Fill {
-    target: u64,
-    pitch: u64,
-    value: u32,
-    element: u32,
-    width: u64,
-    height: u64,
-}
+/// What is written where, checked and done. Its target, pitch and size of an element are bytes, its width and height counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fill(pub(crate) CUDA_MEMSET_NODE_PARAMS);
 
 impl Fill {
-    fn row(target: u64, value: u32, element: u32, width: usize) -> Self {
-        Self { target, pitch: 0, value, element, width: width as u64, height: 1 }
+    fn row(dst: u64, value: u32, element: u32, width: usize) -> Self {
+        Self(CUDA_MEMSET_NODE_PARAMS { dst, pitch: 0, value, elementSize: element, width, height: 1 })
+    }
+
+    /// The same in each of so many rows.
+    fn rows(self, pitch: usize, height: usize) -> Self {
+        Self(CUDA_MEMSET_NODE_PARAMS { pitch, height, ..self.0 })
+    }
+
+    /// Where all of it lies.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE`.
+    pub(crate) fn side(&self) -> Result<Side, CUresult> {
+        locate(Claim::Device, self.0.dst, self.span().ok_or(CUresult::ERROR_INVALID_VALUE)?)
     }
 
     /// Bytes from the first to the last; none when rows overlap, elements lie askew, or numbers pass all bounds.
     fn span(&self) -> Option<u64> {
-        let element = u64::from(self.element);
-        let row = self.width.checked_mul(element)?;
-        let rows_fit = self.height <= 1 || (self.pitch >= row && self.pitch.is_multiple_of(element));
-        if !rows_fit || !self.target.is_multiple_of(element) {
+        let CUDA_MEMSET_NODE_PARAMS { dst, pitch, elementSize, width, height, .. } = self.0;
+        let (element, pitch) = (u64::from(elementSize), pitch as u64);
+        let row = (width as u64).checked_mul(element)?;
+        let rows_fit = height <= 1 || (pitch >= row && pitch.is_multiple_of(element));
+        if !rows_fit || !dst.is_multiple_of(element) {
             return None;
         }
-        (self.height - 1).checked_mul(self.pitch)?.checked_add(row)
+        (height as u64).saturating_sub(1).checked_mul(pitch)?.checked_add(row)
     }
 
     fn run(self, stream: CUstream) -> Result<(), CUresult> {
         let context = stream::asked_in(stream)?;
-        if self.width == 0 || self.height == 0 || capture::fill(stream, &self.node())? {
+        let is_given =
+            || -> Result<bool, CUresult> { Ok(capture::fill(stream, &self.0)? || turn::fill(stream, &self.0)?) };
+        if self.0.width == 0 || self.0.height == 0 || is_given()? {
             return Ok(());
         }
+        behind::take_place(stream)?;
         let stream = stream::wire(stream)?;
-        let span = self.span().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let Self { target, pitch, value, element, width, height } = self;
-        match locate(Claim::Device, target, span)? {
+        match self.side()? {
             Side::Gpu(destination) | Side::Shared(destination) => {
-                let message = kdFill { destination, pitch, value, elementSize: element, width, height, stream };
+                let CUDA_MEMSET_NODE_PARAMS { value, elementSize, .. } = self.0;
+                let [pitch, width, height] = [self.0.pitch, self.0.width, self.0.height].map(|number| number as u64);
+                let message = kdFill { destination, pitch, value, elementSize, width, height, stream };
                 shim()?.session.enqueue(context, &message)
             }
             Side::Own(_) => {
@@ -58,31 +69,17 @@ impl Fill {
         }
     }
 
-    /// The same as a node of a graph.
-    fn node(&self) -> CUDA_MEMSET_NODE_PARAMS {
-        CUDA_MEMSET_NODE_PARAMS {
-            dst: self.target,
-            pitch: self.pitch as usize,
-            value: self.value,
-            elementSize: self.element,
-            width: self.width as usize,
-            height: self.height as usize,
-        }
-    }
-
     /// # Safety
     ///
     /// The rows are writable memory of this process.
-    unsafe fn write(&self) {
-        let bytes = self.value.to_le_bytes();
-        for row in 0..self.height {
-            let start = std::ptr::with_exposed_provenance_mut::<u8>((self.target + row * self.pitch) as usize);
-            for at in 0..self.width as usize {
+    pub(crate) unsafe fn write(&self) {
+        let CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, elementSize, width, height } = self.0;
+        let (bytes, size) = (value.to_le_bytes(), elementSize as usize);
+        for row in 0..height {
+            let start = std::ptr::with_exposed_provenance_mut::<u8>(dst as usize + row * pitch);
+            for at in 0..width {
                 // SAFETY: inside the row, by the contract; an element has at most four bytes.
-                unsafe {
-                    let element = start.add(at * self.element as usize);
-                    element.copy_from_nonoverlapping(bytes.as_ptr(), self.element as usize);
-                }
+                unsafe { start.add(at * size).copy_from_nonoverlapping(bytes.as_ptr(), size) };
             }
         }
     }
@@ -113,8 +110,7 @@ macro_rules! fills {
             width: usize,
             height: usize,
         ) -> Result<(), CUresult> {
-            let fill = Fill::row(target, u32::from(value), $element, width);
-            wait_if_host(target, Fill { pitch: pitch as u64, height: height as u64, ..fill })
+            wait_if_host(target, Fill::row(target, u32::from(value), $element, width).rows(pitch, height))
         }
 
         #[doc = concat!("Rows of elements of ", $element, " bytes.")]
@@ -126,8 +122,7 @@ macro_rules! fills {
             height: usize,
             stream: CUstream,
         ) -> Result<(), CUresult> {
-            let fill = Fill::row(target, u32::from(value), $element, width);
-            Fill { pitch: pitch as u64, height: height as u64, ..fill }.run(stream)
+            Fill::row(target, u32::from(value), $element, width).rows(pitch, height).run(stream)
         }
     )*};
 }
@@ -149,8 +144,8 @@ fn wait_if_host(target: u64, fill: Fill) -> Result<(), CUresult> {
 mod tests {
     use super::*;
 
-    fn span(target: u64, element: u32, pitch: u64, width: u64, height: u64) -> Option<u64> {
-        Fill { target, pitch, value: 0, element, width, height }.span()
+    fn span(target: u64, element: u32, pitch: usize, width: usize, height: usize) -> Option<u64> {
+        Fill::row(target, 0, element, width).rows(pitch, height).span()
     }
 
     #[test]
@@ -165,14 +160,14 @@ mod tests {
         assert_eq!(span(0x1002, 4, 0, 4, 1), None);
         assert_eq!(span(0x1000, 1, 512, 513, 2), None);
         assert_eq!(span(0x1000, 4, 510, 10, 2), None);
-        assert_eq!(span(0x1000, 4, 0, u64::MAX / 2, 1), None);
+        assert_eq!(span(0x1000, 4, 0, usize::MAX / 2, 1), None);
     }
 
     #[test]
     fn memory_of_the_program_is_filled_by_rows() {
         let mut room = [0u16; 12];
         let target = room.as_mut_ptr().expose_provenance() as u64;
-        let fill = Fill { target, pitch: 8, value: 0x0102, element: 2, width: 3, height: 3 };
+        let fill = Fill::row(target, 0x0102, 2, 3).rows(8, 3);
         // SAFETY: three rows of three elements, four elements apart, are inside the array.
         unsafe { fill.write() };
         assert_eq!(room, [0x102, 0x102, 0x102, 0, 0x102, 0x102, 0x102, 0, 0x102, 0x102, 0x102, 0]);

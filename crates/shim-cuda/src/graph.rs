@@ -9,6 +9,7 @@ mod backend;
 pub(crate) mod capture;
 mod describe;
 pub(crate) mod part;
+pub(crate) mod turn;
 
 use std::ffi::{c_char, c_void};
 use std::sync::LazyLock;

@@ -24,7 +24,7 @@ use crate::graph::capture;
 use crate::handle::{glance, object, wire};
 use crate::kernel::Kernel;
 use crate::session::shim;
-use crate::{clusters, current, library, occupancy, pinned, stream};
+use crate::{behind, clusters, current, library, occupancy, pinned, stream};
 
 /// Threads of a warp, what registers are given to it in, and what warps are spread over.
 const WARP: u32 = 32;
@@ -349,6 +349,7 @@ unsafe fn launch(
     if unsafe { capture::launch(stream, launching) }? {
         return Ok(());
     }
+    behind::take_place(stream)?;
     // SAFETY: handed on.
     Known::lend(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })
 }

@@ -10,7 +10,7 @@
 //! | `session`, `border`, `handle` | start, the way in, what handles stand for |
 //! | `device`, `capability`, `context`, `current` | facts, kept since the start; each thread's contexts |
 //! | `module`, `library`, `function`, `kernel`, `code`, `image`, `jit` | code and what is known of it |
-//! | `launch`, `occupancy`, `upcall` | running it |
+//! | `launch`, `occupancy`, `upcall`, `behind` | running it |
 //! | `memory`, `virtual_memory`, `ipc`, `share`, `host_memory`, `pinned`, `pointer`, `copy`, `copy_rows`, `fill`, `transfer` | memory |
 //! | `stream`, `stream_attribute`, `stream_value`, `event` | order |
 //! | `array`, `array_copy`, `texture`, `reference`, `surface_reference` | arrays, textures, surfaces |
@@ -19,6 +19,7 @@
 mod array;
 mod array_copy;
 mod array_map;
+mod behind;
 mod border;
 mod capability;
 mod clusters;

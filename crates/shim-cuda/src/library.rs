@@ -120,6 +120,7 @@ pub(crate) fn unload(handle: CUlibrary) -> Result<(), CUresult> {
     }
     for module in shim.modules.live().iter().filter(|module| module.is_library(own)) {
         shim.modules.remove(module.slot.handle);
+        variable::forget_all(shim, module.slot.handle)?;
     }
     variable::forget_all(shim, own)?;
     shim.session.enqueue(any_context(), &cuLibraryUnload { library: library.wire() })

@@ -3,7 +3,6 @@
 //! read nor written: they may not be mapped.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
-use katydid_client::regions::Region;
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
 
@@ -143,9 +142,7 @@ fn each_part(
 /// The rows are readable.
 pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
-    if let Some(region) = shim.regions.find(rows.address()).filter(Region::is_host) {
-        pinned::prepare_read(&region, way.stream)?;
-    }
+    pinned::prepare(rows.address(), way.stream)?;
     let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::inwards(shim, extent.bytes());
     each_part((shim, way), (Direction::In, extent), (&road, threads), |part| {
@@ -171,6 +168,7 @@ pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
 /// The rows are writable.
 pub(crate) unsafe fn fetch(way: Way, far: Far, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
+    pinned::prepare(rows.address(), way.stream)?;
     let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::outwards(shim, extent.bytes());
     each_part((shim, way), (Direction::Out, extent), (&road, threads), |part| {

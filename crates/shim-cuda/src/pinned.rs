@@ -5,19 +5,23 @@
 //! could tell: a block that a launch names is pushed before it, and after a synchronisation what the GPU changed, and
 //! only that, is written back. A block that no launch named does not exist in the worker: a stray access is a fault.
 //! Memory of the program's own that it registered is treated so on every link (see [`crate::registered`]).
+//!
+//! A function of the program's that a stream comes to reads what the GPU wrote before, and the GPU what it has written: the
+//! upcall thread takes back and pushes too. The GPU waits for it, so it waits for nobody who may wait for the GPU: pages are
+//! made and given back with the books open ([`Standing`]), and the worker answers for their contents at once.
 #![expect(unsafe_code, reason = "reads and writes memory that the program uses meanwhile")]
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{ReserveError, Settled};
 use katydid_client::memory::{Arena, Backing};
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::CUresult;
-use katydid_wire::message::{kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister};
+use katydid_wire::message::{kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
 
 use crate::session::{Shim, shim};
 use crate::{context, current, managed, registered, stream, variable};
@@ -26,9 +30,10 @@ use crate::{context, current, managed, registered, stream, variable};
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of one message that pushes or pulls.
 const PIECE: usize = 512 << 10;
-/// Bytes that are compared, and pushed, at once: what kernels and programs wait for is no longer.
-const WORD: usize = 8;
-/// So many changes of a page are pushed by themselves.
+/// Bytes that are compared, and pushed, at once. What kernels and programs wait for has 4 bytes, or two such words, which go
+/// together; what lies closer is not written by the GPU and the program at the same time.
+const WORD: usize = 4;
+/// So many runs of changed words of a page are pushed by themselves.
 const FEW: usize = 16;
 
 /// The pinned arena.
@@ -38,15 +43,28 @@ pub(crate) struct Pinned {
     pub(crate) is_shared: bool,
     start: u64,
     /// Whole pages that the worker has its own of, by address: blocks on a stream link, registered memory on any.
-    copies: Mutex<BTreeMap<u64, Copy>>,
+    copies: Mutex<Copies>,
+    /// Pages have come or gone.
+    moved: Condvar,
     /// Blocks that kernels reach without being told by a launch, by address; locked before `copies`.
     flags: Mutex<BTreeMap<u64, Region>>,
     /// How many they are: most programs have none, and their launches need not look.
     flag_count: AtomicUsize,
 }
 
+type Copies = BTreeMap<u64, Copy>;
+
+/// Whether the worker has pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    There,
+    /// A thread is having them made, or given back.
+    Moving,
+}
+
 /// Pages in the worker, as far as this side knows them.
 struct Copy {
+    standing: Standing,
     /// Wire id of the context that it was made in, and goes with.
     context: u32,
     /// What the worker's pages held when last seen; as long as they.
@@ -64,7 +82,12 @@ struct Copy {
 impl Copy {
     /// Pages that no launch has named.
     fn new(context: u32, known: Vec<u8>) -> Self {
-        Self { context, known, used_at: 0, is_used: false, user: None, pending: 0 }
+        Self { standing: Standing::There, context, known, used_at: 0, is_used: false, user: None, pending: 0 }
+    }
+
+    /// The GPU may be at work with the pages.
+    fn is_at_work(&self) -> bool {
+        self.is_used && self.standing == Standing::There
     }
 
     /// A launch in a stream is about to be sent that names it.
@@ -106,9 +129,10 @@ impl Pinned {
             leave_out_of_dumps(&range);
         }
         let start = range.start;
-        let (copies, flags, flag_count) = <(Mutex<_>, Mutex<_>, AtomicUsize)>::default();
+        let (copies, moved, flags, flag_count) = <(Mutex<_>, Condvar, Mutex<_>, AtomicUsize)>::default();
         let is_shared = memory.is_some();
-        Ok(Some(Self { arena: Arena::new(range, 0), is_shared, start, copies, flags, flag_count }))
+        // A driver gets each piece registered by itself.
+        Ok(Some(Self { arena: Arena::of_parts(range), is_shared, start, copies, moved, flags, flag_count }))
     }
 
     /// A block that the program asked to have mapped for kernels, in a context of a wire id. Where the worker has pages of
@@ -137,8 +161,25 @@ impl Pinned {
         }
     }
 
-    fn copies(&self) -> MutexGuard<'_, BTreeMap<u64, Copy>> {
+    /// The books, which nobody holds while he waits for the GPU.
+    fn copies(&self) -> MutexGuard<'_, Copies> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same once no thread moves any of these pages. Not for the upcall thread.
+    fn copies_at(&self, pages: &Range<u64>) -> MutexGuard<'_, Copies> {
+        let is_moving = |copies: &mut Copies| {
+            overlapping(copies, pages)
+                .iter()
+                .any(|start| copies.get(start).is_some_and(|it| it.standing == Standing::Moving))
+        };
+        self.moved.wait_while(self.copies(), is_moving).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread that moved pages has done so.
+    fn tell_moved(&self, change: impl FnOnce(&mut Copies)) {
+        change(&mut self.copies());
+        self.moved.notify_all();
     }
 
     /// A block has ended with its context, whose wire id is given.
@@ -160,21 +201,29 @@ impl Pinned {
     /// The pages in the worker of a block that was freed go, but those that others need.
     pub(crate) fn forget(&self, region: &Region) -> Result<(), CUresult> {
         self.unfollow(region);
-        let shim = shim()?;
-        let mut copies = self.copies();
-        for start in overlapping(&copies, &pages(region)) {
-            let Some(copy) = copies.get(&start) else { continue };
+        let (shim, pages) = (shim()?, pages(region));
+        let mut copies = self.copies_at(&pages);
+        let mut leaving = Vec::new();
+        for start in overlapping(&copies, &pages) {
+            let Some(copy) = copies.get_mut(&start) else { continue };
             let size = copy.known.len() as u64;
             if region.is_registered() && registered::touches(shim, &(start..start + size)) {
                 continue;
             }
-            copies.remove(&start);
             if is_of_worker(region) {
+                copies.remove(&start);
                 continue;
             }
-            shim.session.call(any_context(), &kdHostUnregister { address: start, size })?;
+            copy.standing = Standing::Moving;
+            leaving.push((start, size));
         }
-        Ok(())
+        drop(copies);
+        // The worker waits until the GPU is done with them.
+        let unregister =
+            |&(address, size)| shim.session.call(any_context(), &kdHostUnregister { address, size }).map(drop);
+        let left = leaving.iter().map(unregister).fold(Ok(()), Result::and);
+        self.tell_moved(|copies| leaving.iter().for_each(|(start, _)| drop(copies.remove(start))));
+        left
     }
 
     /// A variable in memory that both use, whose bytes in the worker are `known`.
@@ -347,9 +396,10 @@ fn push(
     (context, user): (u32, Option<(u32, u32)>),
     named: &mut Named,
 ) -> Result<(), CUresult> {
-    let mut copies = pinned.copies();
-    for start in make_equal(shim, &mut copies, region, context)? {
+    let mut copies = made(shim, pinned, region, context)?;
+    for start in overlapping(&copies, &pages(region)) {
         let Some(copy) = copies.get_mut(&start) else { continue };
+        push_changes(shim, context, start, copy)?;
         copy.name(user);
         named.0.push(start);
     }
@@ -364,39 +414,70 @@ fn push_flags(context: u32) -> Result<(), CUresult> {
     }
     // Held throughout: a block that is in there is not freed.
     let flags = pinned.flags();
-    let mut copies = pinned.copies();
-    flags.values().try_for_each(|region| make_equal(shim, &mut copies, region, context).map(drop))
+    flags.values().try_for_each(|region| {
+        let mut copies = made(shim, pinned, region, context)?;
+        let starts = overlapping(&copies, &pages(region));
+        starts.iter().try_for_each(|start| match copies.get_mut(start) {
+            Some(copy) => push_changes(shim, context, *start, copy),
+            None => Ok(()),
+        })
+    })
 }
 
-/// Makes the worker's pages of a block, if they are not there, and pushes what differs; returns where they start.
-fn make_equal(
+/// Before the worker goes on behind a function of the program's: pushes what that wrote into blocks that launches on their way
+/// have named.
+pub(crate) fn push_used() -> Result<(), CUresult> {
+    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
+    let mut copies = pinned.copies();
+    copies
+        .iter_mut()
+        .filter(|(_, copy)| copy.is_at_work())
+        .try_for_each(|(start, copy)| push_changes(shim, 0, *start, copy))
+}
+
+/// The books, with the worker's pages of a block in them: they are made where they are not there. None are of a block that
+/// another thread has freed since it was found: whoever does that takes it out of the map of addresses, and then its pages out
+/// of the books, before its memory goes.
+fn made<'a>(
     shim: &Shim,
-    copies: &mut BTreeMap<u64, Copy>,
+    pinned: &'a Pinned,
     region: &Region,
     context: u32,
-) -> Result<Vec<u64>, CUresult> {
+) -> Result<MutexGuard<'a, Copies>, CUresult> {
     let pages = pages(region);
     if region.is_registered() {
         registered::check(&pages)?;
     }
-    for gap in gaps(copies, &pages) {
-        let size = gap.end - gap.start;
-        let answer = shim.session.call(context, &kdHostRegister { address: gap.start, size, flags: 0 });
-        answer.map_err(|code| if region.is_registered() { registered::taken(code) } else { code })?;
+    loop {
+        let mut copies = pinned.copies_at(&pages);
+        let is_there = || shim.regions.find(region.start).is_some_and(|found| found.id == region.id);
+        let Some(gap) = gaps(&copies, &pages).pop().filter(|_| is_there()) else { return Ok(copies) };
+        let (address, size) = (gap.start, gap.end - gap.start);
         // The worker's pages are fresh: zeros.
-        copies.insert(gap.start, Copy::new(context, vec![0; size as usize]));
+        let coming = Copy { standing: Standing::Moving, ..Copy::new(context, vec![0; size as usize]) };
+        copies.insert(address, coming);
+        drop(copies);
+        let answer = shim.session.call(context, &kdHostRegister { address, size, flags: 0 });
+        pinned.tell_moved(|copies| match copies.get_mut(&address) {
+            Some(copy) if answer.is_ok() => copy.standing = Standing::There,
+            _ => drop(copies.remove(&address)),
+        });
+        answer.map_err(|code| if region.is_registered() { registered::taken(code) } else { code })?;
     }
-    let starts = overlapping(copies, &pages);
-    for start in &starts {
-        let Some(copy) = copies.get_mut(start) else { continue };
-        let now = snapshot(*start, copy.known.len());
-        for piece in differing(&copy.known, &now) {
-            let data = &now[piece.clone()];
-            shim.session.enqueue(context, &kdHostPush { address: start + piece.start as u64, data })?;
+}
+
+/// Pushes what the program has changed of pages.
+fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut Copy) -> Result<(), CUresult> {
+    let now = snapshot(start, copy.known.len());
+    for change in changes(&copy.known, &now) {
+        let address = start + change.start() as u64;
+        match change {
+            Change::Whole(range) => shim.session.enqueue(context, &kdHostPush { address, data: &now[range] })?,
+            Change::Words(_, words) => shim.session.enqueue(context, &kdHostPushWords { address, words: &words })?,
         }
-        copy.known = now;
     }
-    Ok(starts)
+    copy.known = now;
+    Ok(())
 }
 
 /// The program's bytes at this moment; it may be writing some of them, which is its race as it would be natively.
@@ -409,24 +490,57 @@ fn snapshot(address: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where two blocks differ. Of a page with few changes only the changed words are told: what lies beside them may be another one's
-/// to write, a kernel's that runs or a program's that has the memory too, and would be set back. Pages with many go as a whole.
-/// Neighbours are joined to pieces of at most [`PIECE`] bytes.
-fn differing(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
-    let mut pieces: Vec<Range<usize>> = Vec::new();
-    let mut add = |piece: Range<usize>| match pieces.last_mut() {
-        Some(last) if last.end == piece.start && last.len() + piece.len() <= PIECE => last.end = piece.end,
-        _ => pieces.push(piece),
-    };
-    let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize));
-    for (index, (before, now)) in pages.enumerate().filter(|(_, (before, now))| before != now) {
-        let start = index * PAGE as usize;
-        match changed_words(before, now).as_slice() {
-            few if few.len() <= FEW => few.iter().for_each(|run| add(start + run.start..start + run.end)),
-            _ => add(start..start + now.len()),
+/// Something that is to be pushed of two blocks that differ, by offsets in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Change {
+    /// All of a range.
+    Whole(Range<usize>),
+    /// Words of a page that begins there, as they travel: see `kdHostPushWords`.
+    Words(usize, Vec<u8>),
+}
+
+impl Change {
+    fn start(&self) -> usize {
+        match self {
+            Self::Whole(range) => range.start,
+            Self::Words(start, _) => *start,
         }
     }
-    pieces
+}
+
+/// Where two blocks differ: only changed words, since what lies beside them may be another one's to write, a kernel's that
+/// runs or a program's that has the memory too, and would be set back. Neighbours are joined to pieces of at most [`PIECE`] bytes.
+fn changes(before: &[u8], now: &[u8]) -> Vec<Change> {
+    let mut changes: Vec<Change> = Vec::new();
+    let mut add = |piece: Range<usize>| match changes.last_mut() {
+        Some(Change::Whole(last)) if last.end == piece.start && last.len() + piece.len() <= PIECE => {
+            last.end = piece.end
+        }
+        _ => changes.push(Change::Whole(piece)),
+    };
+    let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize));
+    let mut torn = Vec::new();
+    for (index, (before, now)) in pages.enumerate().filter(|(_, (before, now))| before != now) {
+        let start = index * PAGE as usize;
+        let runs = changed_words(before, now);
+        if runs.len() <= FEW || now.len() < PAGE as usize {
+            runs.iter().for_each(|run| add(start + run.start..start + run.end));
+        } else {
+            torn.push(Change::Words(start, words(&runs, now)));
+        }
+    }
+    changes.extend(torn);
+    changes
+}
+
+/// These runs of a page's words as they travel: a bit for each word of the page, then those whose bit is set.
+fn words(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
+    let mut words = vec![0; PAGE as usize / WORD / 8];
+    for word in runs.iter().flat_map(|run| run.start / WORD..run.end / WORD) {
+        words[word / 8] |= 1 << (word % 8);
+    }
+    runs.iter().for_each(|run| words.extend_from_slice(&page[run.clone()]));
+    words
 }
 
 /// Runs of words in which two pages differ.
@@ -458,7 +572,10 @@ pub(crate) fn pull_of(stream: u32, epoch: u64) -> Result<(), CUresult> {
 
 fn pull_after(done: Option<(u32, u32)>, epoch: u64) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
-    for (start, copy) in pinned.copies().iter_mut().filter(|(_, copy)| copy.is_used) {
+    if let Some(stream) = done {
+        shim.upcalls.passed(stream, epoch);
+    }
+    for (start, copy) in pinned.copies().iter_mut().filter(|(_, copy)| copy.is_at_work()) {
         pull(shim, *start, copy)?;
         let is_done = done.is_some() && copy.user == done && copy.pending == 0 && copy.used_at <= epoch;
         copy.is_used = !is_done;
@@ -469,6 +586,7 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64) -> Result<(), CUresult> {
 /// The GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.
 pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
     shim()?.parts.settled(epoch);
+    shim()?.upcalls.settled(epoch);
     let Some((_, pinned)) = unshared()? else { return Ok(()) };
     let is_done = |copy: &&mut Copy| copy.pending == 0 && copy.used_at <= epoch;
     pinned.copies().values_mut().filter(is_done).for_each(|copy| copy.is_used = false);
@@ -519,15 +637,25 @@ fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Before the program's memory is read for a copy in `stream`: a block that the GPU may have written is taken back.
-pub(crate) fn prepare_read(region: &Region, stream: u32) -> Result<(), CUresult> {
+/// Whether there is memory that only the program reaches, and streams may still come to functions of the program.
+pub(crate) fn may_be_behind_functions() -> Result<bool, CUresult> {
+    Ok(unshared()?.is_some_and(|(shim, _)| shim.upcalls.are_pending()))
+}
+
+/// Whether an address is of memory that the program has pinned or registered.
+pub(crate) fn is_pinned(address: u64) -> Result<bool, CUresult> {
+    Ok(shim()?.regions.find(address).is_some_and(|region| region.is_host()))
+}
+
+/// Before the program's side of a copy in `stream` that does not wait for that as it is: what earlier work of the stream does
+/// to that memory has been done, and is there. Memory that the GPU does not reach is the program's to look after.
+pub(crate) fn prepare(address: u64, stream: u32) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
-    if !pinned.is_in_use(region) {
+    let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };
+    if !pinned.is_in_use(&region) && !shim.upcalls.are_pending() {
         return Ok(());
     }
-    let epoch = shim.session.enqueued();
-    stream::synchronize_wire(stream)?;
-    pull_of(stream, epoch)
+    stream::synchronize_wire(stream)
 }
 
 #[cfg(test)]
@@ -535,20 +663,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_words_that_changed_are_pushed_and_pages_where_many_did() {
+    fn only_words_that_changed_are_pushed() {
         let before = vec![0u8; 5 * 4096];
         let mut now = before.clone();
         for at in [0, 9, 4096 + 7, 4 * 4096 + 4095] {
             now[at] = 1;
         }
-        assert_eq!(differing(&before, &now), [0..16, 4096..4104, 5 * 4096 - 8..5 * 4096]);
-        for at in (4096..3 * 4096).step_by(64) {
+        let whole = |ranges: &[Range<usize>]| ranges.iter().cloned().map(Change::Whole).collect::<Vec<_>>();
+        let last = 5 * 4096 - 4..5 * 4096;
+        assert_eq!(changes(&before, &now), whole(&[0..4, 8..12, 4100..4104, last.clone()]));
+        now[2 * 4096..3 * 4096].fill(3);
+        for at in (4096..2 * 4096).step_by(64) {
             now[at] = 2;
         }
-        assert_eq!(differing(&before, &now), [0..16, 4096..3 * 4096, 5 * 4096 - 8..5 * 4096]);
-        assert!(differing(&before, &before).is_empty());
-        let cut = differing(&[0; 13], &[[0; 8].as_slice(), &[1; 5]].concat());
-        assert_eq!((cut.len(), cut.first()), (1, Some(&(8..13))));
+        let mut words = [1_u8, 0].repeat(64);
+        words[0] = 3;
+        words.extend_from_slice(&now[4096..4104]);
+        (1..64).for_each(|word| words.extend_from_slice(&now[4096 + word * 64..][..4]));
+        let torn = Change::Words(4096, words);
+        assert_eq!(changes(&before, &now), [whole(&[0..4, 8..12, 2 * 4096..3 * 4096, last]), vec![torn]].concat());
+        assert!(changes(&before, &before).is_empty());
+        assert_eq!(changes(&[0; 13], &[[0; 8].as_slice(), &[1; 5]].concat()), [Change::Whole(8..13)]);
     }
 
     #[test]
@@ -580,7 +715,7 @@ mod tests {
     #[test]
     fn a_large_change_is_pushed_in_pieces() {
         let (before, now) = (vec![0u8; 3 * PIECE / 2], vec![1u8; 3 * PIECE / 2]);
-        assert_eq!(differing(&before, &now), [0..PIECE, PIECE..3 * PIECE / 2]);
+        assert_eq!(changes(&before, &now), [Change::Whole(0..PIECE), Change::Whole(PIECE..3 * PIECE / 2)]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::context::{Context, Home};
 use crate::device::handle;
 use crate::handle::{glance, object};
 use crate::session::shim;
-use crate::{context, current, graph, green, pinned};
+use crate::{behind, context, current, graph, green, pinned};
 
 /// Handles and wire ids of the default streams.
 const LEGACY: usize = 1;
@@ -353,14 +353,29 @@ pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
     let context = asked_in(stream)?;
     forbid(stream)?;
     let (shim, stream) = (shim()?, wire(stream)?);
-    let epoch = shim.session.enqueued();
-    shim.session.call(context, &cuStreamSynchronize { hStream: stream })?;
-    pinned::pull_of(stream, epoch)
+    waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
+}
+
+/// Runs what returns when everything in the stream before it is done, so that the program may look at what that wrote.
+pub(crate) fn waits_in<T>(stream: u32, run: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let epoch = shim()?.session.enqueued();
+    let got = run()?;
+    pinned::pull_of(stream, epoch)?;
+    Ok(got)
 }
 
 /// Waits for everything in the stream of a wire id.
 pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
-    call(&cuStreamSynchronize { hStream: stream }).map(drop)
+    waits_in(stream, || call(&cuStreamSynchronize { hStream: stream })).map(drop)
+}
+
+/// Waits for everything that a copy would come after if it were given to the stream now: work of the default stream too, where
+/// the two are in order. Who only waits for the stream is not.
+pub(crate) fn synchronize_all_before(context: u32, stream: u32) -> Result<(), CUresult> {
+    if stream > LEGACY as u32 && waits_for_legacy((context, stream), context) {
+        synchronize_wire(LEGACY as u32)?;
+    }
+    synchronize_wire(stream)
 }
 
 /// Ends a copy from the program's memory for which the program waits. Its bytes were read, so the program may go on as soon
@@ -375,9 +390,7 @@ pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
     let context = asked_in(stream)?;
     forbid(stream)?;
     let (shim, stream) = (shim()?, wire(stream)?);
-    let epoch = shim.session.enqueued();
-    shim.session.call(context, &cuStreamQuery { hStream: stream })?;
-    pinned::pull_of(stream, epoch)
+    waits_in(stream, || shim.session.call(context, &cuStreamQuery { hStream: stream })).map(drop)
 }
 
 /// The stream waits for what the event recorded.
@@ -392,6 +405,7 @@ pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result
             return Ok(());
         }
     }
+    behind::take_place(stream)?;
     // Outside of captures the flag means nothing.
     let message = cuStreamWaitEvent { hStream: wire(stream)?, hEvent: waited.wire(), Flags: 0 };
     shim()?.session.enqueue(asked_in(stream)?, &message)

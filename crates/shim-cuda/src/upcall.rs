@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use katydid_client::threads;
@@ -16,7 +17,7 @@ use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUp
 use crate::border::enqueue;
 use crate::graph::capture;
 use crate::session::{Shim, shim};
-use crate::{current, device, pinned, stream};
+use crate::{behind, current, device, pinned, stream};
 
 /// The program's functions expect a stack of the usual size.
 const STACK: usize = 8 << 20;
@@ -34,12 +35,23 @@ enum Due {
 #[derive(Default)]
 pub(crate) struct Registry {
     due: Mutex<(u64, HashMap<u64, Due>)>,
+    /// Functions that were registered and have not returned yet.
+    pending: AtomicUsize,
+    /// The streams that will come to them.
+    streams: behind::Streams,
+    /// Contexts and streams in which a graph was launched that comes to the program, and the count of messages after the last one.
+    graphs: Mutex<HashMap<(u32, u32), u64>>,
+    /// How many they are: calls look at that first.
+    graph_count: AtomicUsize,
 }
 
 impl Registry {
-    fn add(&self, due: Due) -> u64 {
+    /// Notes a function that a stream is about to be given, by the stream's key.
+    fn add(&self, due: Due, stream: u64) -> u64 {
         let token = self.mint();
+        self.streams.begin(stream, token);
         self.due.lock().unwrap_or_else(PoisonError::into_inner).1.insert(token, due);
+        self.pending.fetch_add(1, Ordering::AcqRel);
         token
     }
 
@@ -48,6 +60,54 @@ impl Registry {
         let mut state = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         state.0 += 1;
         state.0
+    }
+
+    /// A function has returned, or will not be called.
+    fn ended(&self, token: u64) {
+        self.streams.end(token);
+        self.pending.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A graph that comes to the program has been launched in a stream by the last of so many messages.
+    pub(crate) fn launched(&self, stream: (u32, u32), epoch: u64) {
+        self.change_graphs(|graphs| {
+            graphs.insert(stream, epoch);
+        });
+    }
+
+    /// Everything sent up to `epoch` is done.
+    pub(crate) fn settled(&self, epoch: u64) {
+        if self.graph_count.load(Ordering::Acquire) > 0 {
+            self.change_graphs(|graphs| graphs.retain(|_, last| *last > epoch));
+        }
+    }
+
+    /// The same of what was sent to a stream.
+    pub(crate) fn passed(&self, stream: (u32, u32), epoch: u64) {
+        if self.graph_count.load(Ordering::Acquire) > 0 {
+            self.change_graphs(|graphs| graphs.retain(|of, last| *of != stream || *last > epoch));
+        }
+    }
+
+    fn change_graphs(&self, change: impl FnOnce(&mut HashMap<(u32, u32), u64>)) {
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut graphs);
+        self.graph_count.store(graphs.len(), Ordering::Release);
+    }
+
+    /// Whether a stream may still come to the program.
+    pub(crate) fn are_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire) > 0 || self.graph_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether functions were registered that have not returned yet; those of graphs not counted.
+    pub(crate) fn are_functions_due(&self) -> bool {
+        self.pending.load(Ordering::Acquire) > 0
+    }
+
+    /// The streams that will come to them.
+    pub(crate) fn streams(&self) -> &behind::Streams {
+        &self.streams
     }
 
     fn take(&self, token: u64) -> Option<Due> {
@@ -68,9 +128,10 @@ pub(crate) unsafe fn launch_host_function(
     if capture::host(stream, function as *const () as usize, data.expose_provenance())? {
         return Ok(());
     }
-    let stream = stream::wire(stream)?;
-    let token = register(Due::Host(function, data.expose_provenance()))?;
-    enqueue(&kdHostFunction { stream, token }).inspect_err(|_| unregister(token))?;
+    behind::take_place(stream)?;
+    let wire = stream::wire(stream)?;
+    let token = register(Due::Host(function, data.expose_provenance()), stream)?;
+    enqueue(&kdHostFunction { stream: wire, token }).inspect_err(|_| unregister(token))?;
     SENT.tell();
     Ok(())
 }
@@ -87,7 +148,9 @@ pub(crate) unsafe fn add_stream_callback(
     let wire = stream::wire(stream)?;
     let callback = callback.filter(|_| flags == 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     current::wire()?;
-    let token = register(Due::Stream(callback, stream.0.expose_provenance(), data.expose_provenance()))?;
+    behind::take_place(stream)?;
+    let due = Due::Stream(callback, stream.0.expose_provenance(), data.expose_provenance());
+    let token = register(due, stream)?;
     enqueue(&kdStreamCallback { stream: wire, token }).inspect_err(|_| unregister(token))?;
     SENT.tell();
     Ok(())
@@ -95,8 +158,10 @@ pub(crate) unsafe fn add_stream_callback(
 
 /// Forgets a function that was not queued.
 fn unregister(token: u64) {
-    if let Ok(shim) = shim() {
-        shim.upcalls.take(token);
+    if let Ok(shim) = shim()
+        && shim.upcalls.take(token).is_some()
+    {
+        shim.upcalls.ended(token);
     }
 }
 
@@ -114,9 +179,9 @@ pub(crate) fn begin() -> Result<(), CUresult> {
 }
 
 /// Notes a function, and sees to it that the thread runs.
-fn register(due: Due) -> Result<u64, CUresult> {
+fn register(due: Due, stream: CUstream) -> Result<u64, CUresult> {
     run_thread()?;
-    Ok(shim()?.upcalls.add(due))
+    Ok(shim()?.upcalls.add(due, stream::place(stream)?.key))
 }
 
 fn run_thread() -> Result<(), CUresult> {
@@ -160,7 +225,10 @@ fn serve(shim: &Shim) {
         } else if let Some(due) = shim.upcalls.take(next.token) {
             // SAFETY: registered for this call, and taken out of the registry, so called once.
             unsafe { run(due, CUresult(next.status)) };
+            shim.upcalls.ended(next.token);
         }
+        // And what the function wrote, in the GPU's.
+        let _ = pinned::push_used();
         done = next.token;
     }
 }
@@ -192,7 +260,7 @@ mod tests {
         }
         let mut count = 0u32;
         let registry = Registry::default();
-        let token = registry.add(Due::Host(note, (&raw mut count).expose_provenance()));
+        let token = registry.add(Due::Host(note, (&raw mut count).expose_provenance()), 1);
         assert!(registry.take(token + 1).is_none());
         let due = registry.take(token).unwrap();
         assert!(registry.take(token).is_none());
@@ -205,6 +273,6 @@ mod tests {
     fn tokens_are_never_zero() {
         let registry = Registry::default();
         unsafe extern "C" fn nothing(_: *mut c_void) {}
-        assert_eq!(registry.add(Due::Host(nothing, 0)), 1);
+        assert_eq!(registry.add(Due::Host(nothing, 0), 1), 1);
     }
 }

@@ -409,9 +409,10 @@ pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let (shim, size) = (shim()?, size as u64);
     let mut state = shim.virtual_memory.lock();
     let tiles = state.tiles(address, size)?;
+    // The thread of the program's functions keeps open pages equal, also while the driver waits for the GPU.
+    tiles.iter().try_for_each(|(start, _)| state.close(shim, *start))?;
     shim.session.call(current::wire().unwrap_or(0), &kdMemoryUnmap { address, size })?;
     for (start, _) in tiles {
-        state.close(shim, start)?;
         shim.regions.remove(start, |region| region.place == Place::Mapped);
         let Some((_, allocation)) = state.mapped.remove(start) else { continue };
         allocation.unmap(shim)?;
@@ -447,13 +448,12 @@ pub(crate) unsafe fn set_access(
     let (shim, size) = (shim()?, size as u64);
     let state = shim.virtual_memory.lock();
     let tiles = state.tiles(address, size)?;
+    if opening == Some(false) {
+        tiles.iter().try_for_each(|(start, _)| state.close(shim, *start))?;
+    }
     shim.session.call(0, &kdMemorySetAccess { address, size, grants: &bytes })?;
-    for (start, length) in tiles {
-        match opening {
-            Some(true) => state.open(shim, start, length)?,
-            Some(false) => state.close(shim, start)?,
-            None => {}
-        }
+    if opening == Some(true) {
+        tiles.iter().try_for_each(|(start, length)| state.open(shim, *start, *length))?;
     }
     Ok(())
 }

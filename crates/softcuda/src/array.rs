@@ -285,7 +285,7 @@ fn allocate_now(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Leve
         end = stop.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         levels.push(level);
     }
-    let memory = memory::place_as(context, end, Kind::Array, |memory| memory.allocate(end, 1))?;
+    let memory = memory::place_as(context, end, Kind::Array, |memory| memory.allocate_amid(end))?;
     for level in &mut levels {
         level.address += memory;
     }

@@ -48,6 +48,11 @@ impl Side {
             Self::Any => Span::anywhere(context, address, size, access),
         }
     }
+
+    /// The same of work whose turn has come ([`Span::due`]).
+    pub(crate) fn due(self, context: &Context, address: u64, size: u64, access: Access) -> Span {
+        Span::due(context, address, size, access, matches!(self, Self::Any))
+    }
 }
 
 /// Refuses a copy whose sides are not what they may be.
@@ -77,8 +82,7 @@ pub(crate) fn peer(
     size: usize,
     when: When,
 ) -> Outcome {
-    let sides = ((Side::Device, to.1), (Side::Device, from.1));
-    if size == 0 || (when == When::Later && capture::copy(stream, sides.0, sides.1, size)?) {
+    if size == 0 {
         return Ok(());
     }
     let target = Span::reached(to.0, to.1, size as u64, Access::ReadWrite)?;

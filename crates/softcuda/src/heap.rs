@@ -86,6 +86,19 @@ impl Heap {
         self.claim(at, at + size).then_some(at)
     }
 
+    /// Takes the first place of `size` bytes behind the middle of the range, or the first of all.
+    pub(crate) fn allocate_amid(&mut self, size: u64) -> Option<u64> {
+        let whole = size.max(1).checked_next_multiple_of(self.granule)?;
+        let middle = (self.range.0 + (self.range.1 - self.range.0) / 2).next_multiple_of(self.granule);
+        let behind = self.free.iter().map(|(&start, &end)| (start.max(middle), end));
+        let place =
+            behind.filter(|(start, _)| *start >= middle).find(|&(start, end)| start < end && end - start >= whole);
+        match place {
+            Some((at, _)) => self.claim(at, at + whole).then_some(at),
+            None => self.allocate(size, 1),
+        }
+    }
+
     /// Takes this very place; false when some of it is used, or it is no place of this heap.
     pub(crate) fn claim(&mut self, start: u64, end: u64) -> bool {
         let around = self.free.range(..=start).next_back().map(|(&free, &limit)| (free, limit));
@@ -127,6 +140,18 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_behind_the_middle_leave_the_others_where_they_are() {
+        let mut heap = Heap::new(LARGE, 2 * LARGE);
+        let middle = LARGE + LARGE / 2;
+        assert_eq!((heap.allocate_amid(1000), heap.allocate(1, 1)), (Some(middle), Some(LARGE)));
+        assert_eq!((heap.allocate_amid(1), heap.free(middle)), (Some(middle + 1024), Some(1024)));
+        assert_eq!(heap.allocate_amid(1024), Some(middle));
+        assert_eq!(heap.allocate_amid(LARGE / 2), None);
+        assert_eq!(heap.allocate_amid(LARGE / 2 - 1536), Some(middle + 1536));
+        assert_eq!(heap.allocate_amid(512), Some(LARGE + 512), "where the half is full");
+    }
 
     #[test]
     fn places_are_given_lowest_first_and_merged_when_freed() {

@@ -86,6 +86,12 @@ impl DeviceMemory {
         self.take(size, |heap| heap.allocate_last(size))
     }
 
+    /// The same in the middle of the arena, for what no program sees the addresses of: where variables come to lie depends on
+    /// none of it.
+    pub(crate) fn allocate_amid(&self, size: u64) -> Outcome<u64> {
+        self.take(size, |heap| heap.allocate_amid(size))
+    }
+
     /// `size` bytes of zeroes in this very place, or `OUT_OF_MEMORY`.
     pub(crate) fn allocate_at(&self, at: u64, size: u64) -> Outcome<u64> {
         let end = at.checked_add(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;

@@ -3,6 +3,8 @@
 //! Every submission gets a ticket, and a stream has reached a ticket once that many jobs are done. The legacy default
 //! stream comes after everything submitted before it to blocking streams, and they after it: both are tickets taken
 //! under the lock of the context's set of streams, so that no two streams can wait for each other.
+//!
+//! A queue has places for [`PLACES`] jobs, as those of GPUs have: whoever finds none free waits, and holds nothing meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -22,6 +24,10 @@ use crate::{current, executor, graphs, pool};
 
 /// Best priority that can be asked for; 0 is the least. All are treated alike.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
+
+/// Jobs that wait in a stream. A thousand launches of a stream have been seen to return at once on NVIDIA's GPUs, and the next
+/// one when the first is done (<https://stackoverflow.com/questions/53970187>).
+const PLACES: usize = 1024;
 
 /// Where a stream comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -159,6 +165,7 @@ impl Stream {
         let context = self.context()?;
         // Whatever gets here is carried out: what can be part of a graph was taken into it before.
         graphs::of_process().refuse_captured(self.place())?;
+        self.wait_for_place();
         let order = context.streams.lock();
         job.after = order.before(self);
         let mut queue = self.queue();
@@ -175,6 +182,14 @@ impl Stream {
             executor::run(Arc::clone(self));
         }
         Ok((ticket, None))
+    }
+
+    /// Waits until there is a place for a job. Threads that come out of it together may go beyond [`PLACES`], each by one job.
+    fn wait_for_place(&self) {
+        let mut queue = self.queue();
+        while queue.jobs.len() >= PLACES {
+            queue = self.reached.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Runs a job that this thread has claimed the stream for, and hands on what came behind it meanwhile.
@@ -390,4 +405,26 @@ pub(crate) fn default_of(context: &Arc<Context>, own: bool) -> Arc<Stream> {
     });
     // A thread that is ending keeps nothing: its call gets a stream of its own.
     kept.unwrap_or_else(|_| make())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn who_finds_no_place_waits_for_one() {
+        let stream = Stream::new(Weak::new(), Role::Created, 0, 0);
+        let add = || stream.queue().jobs.push_back(Job::new(|_| Ok(())));
+        (0..PLACES - 1).for_each(|_| add());
+        stream.wait_for_place();
+        add();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| stream.wait_for_place());
+            assert!(!waiting.is_finished());
+            drop(stream.queue().jobs.pop_front());
+            stream.reached.notify_all();
+        });
+    }
 }

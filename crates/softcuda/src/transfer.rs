@@ -43,6 +43,13 @@ impl Span {
         if span.is_there() { Ok(span) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
+    /// Bytes that work touches which a call has found there, now that its turn has come: what was freed behind it in its stream is
+    /// still there. Who touches them asks for that. `anywhere`: they may be the program's own.
+    pub(crate) fn due(context: &Context, address: u64, size: u64, access: Access, anywhere: bool) -> Self {
+        let pageable = anywhere && address >= LOWEST && space::read().is_foreign(address, size);
+        Self { address, size, access, pageable, device: context.device.ordinal }
+    }
+
     /// `size` of its bytes, from `offset` on: inside of it.
     pub(crate) fn part(self, offset: u64, size: u64) -> Self {
         debug_assert!(offset + size <= self.size, "a part lies inside the whole");

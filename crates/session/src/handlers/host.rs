@@ -1,21 +1,20 @@
 //! Pinned host memory: registration, and on stream links its contents.
 
-#![expect(unsafe_code, reason = "calls the driver and reads the pinned arena")]
-
 use std::sync::Arc;
 
 use katydid_cuda_sys::CUresult;
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
 use katydid_wire::message::{
-    kdHostPull, kdHostPullReply, kdHostPush, kdHostRegister, kdHostRegisterReply, kdHostUnregister,
+    kdHostPull, kdHostPullReply, kdHostPush, kdHostPushWords, kdHostRegister, kdHostRegisterReply, kdHostUnregister,
     kdHostUnregisterReply,
 };
 
-use super::module::is_managed;
 use super::{Called, Detached, Enqueued, done};
+use crate::executor::Task;
 use crate::fault::{Fault, SessionError};
-use crate::host_memory::{HostMemory, out_of_range, pull, push};
-use crate::session::Session;
+use crate::host_memory::{HostMemory, PAGE, Words, out_of_range};
+use crate::session::{Job, Session, task};
+use crate::shared::Shared;
 
 /// Bytes of a reply that describe the data.
 const LENGTH: usize = 4;
@@ -45,40 +44,60 @@ pub(crate) fn kdHostUnregister(
 
 /// Takes what the program wrote into a block.
 pub(crate) fn kdHostPush(session: &mut Session, _head: &FrameHead, message: kdHostPush<'_>) -> Enqueued {
-    check(session, message.address, message.data.len() as u64)?;
-    // SAFETY: just checked.
-    unsafe { push(message.address, message.data) };
-    Ok(CUresult::SUCCESS)
+    let (address, size) = (message.address, message.data.len() as u64);
+    if push_now(&session.shared, &message) { Ok(CUresult::SUCCESS) } else { Err(out_of_range(address, size)) }
+}
+
+/// The same of a part of a page.
+pub(crate) fn kdHostPushWords(session: &mut Session, _head: &FrameHead, message: kdHostPushWords<'_>) -> Enqueued {
+    let is_pushed = push_words_now(&session.shared, &message)?;
+    if is_pushed { Ok(CUresult::SUCCESS) } else { Err(out_of_range(message.address, PAGE)) }
+}
+
+fn words<'a>(message: &kdHostPushWords<'a>) -> Result<Words<'a>, SessionError> {
+    let (address, size) = (message.address, message.words.len() as u64);
+    Words::of(message.words).ok_or(SessionError::BadRange { what: "words of a page", address, size })
 }
 
 /// Sends what the GPU wrote into a block.
 pub(crate) fn kdHostPull(session: &mut Session, _head: &FrameHead, message: kdHostPull) -> Detached<kdHostPullReply> {
-    let size = message.size as usize;
-    if size > MAX_PAYLOAD - LENGTH {
-        let (address, size) = (message.address, u64::from(message.size));
-        return Err(SessionError::BadRange { what: "one reply", address, size }.into());
-    }
-    check(session, message.address, u64::from(message.size))?;
-    Ok(Box::new(move |_| {
-        // SAFETY: just checked; no program asks for memory while it unregisters or unloads it.
-        let data = unsafe { pull(message.address, size) };
-        (CUresult::SUCCESS, kdHostPullReply { data })
-    }))
+    fits(&message)?;
+    let job = pull_job(&session.shared, &message);
+    job.ok_or_else(|| out_of_range(message.address, u64::from(message.size)))
 }
 
-/// Passes a range that is registered, lies in a block of the host's memory that the program mapped, or in a variable that
-/// is managed memory: the driver is asked, because a variable goes with its module.
-fn check(session: &Session, address: u64, size: u64) -> Result<(), Fault> {
-    let is_variable = || {
-        let ends = [address, address.saturating_add(size.saturating_sub(1))];
-        session.reach.is_variable(address, size) && ends.iter().all(|end| is_managed(session.driver(), *end))
+/// The same without a session; none for memory that is not in the books.
+fn pull_job(shared: &Shared, &kdHostPull { address, size }: &kdHostPull) -> Option<Job<kdHostPullReply>> {
+    let blocks = Arc::clone(&shared.blocks);
+    let pull = move || match blocks.pull(address, size as usize) {
+        Some(data) => (CUresult::SUCCESS, kdHostPullReply { data }),
+        None => (CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED, kdHostPullReply::default()),
     };
-    let is_registered = session.host.as_ref().is_some_and(|host| host.holds(address, size));
-    if is_registered || session.virtual_memory.is_open(address, size) || is_variable() {
-        Ok(())
-    } else {
-        Err(out_of_range(address, size))
+    shared.blocks.holds(address, u64::from(size)).then(|| -> Job<kdHostPullReply> { Box::new(move |_| pull()) })
+}
+
+/// The same as a task.
+pub(crate) fn pull_task(shared: &Shared, head: FrameHead, message: &kdHostPull) -> Result<Option<Task>, SessionError> {
+    fits(message)?;
+    Ok(pull_job(shared, message).map(|job| task(head, job)))
+}
+
+/// Takes what the program wrote without a session; false for memory that is not in the books.
+pub(crate) fn push_now(shared: &Shared, message: &kdHostPush<'_>) -> bool {
+    shared.blocks.push(message.address, message.data)
+}
+
+/// The same of a part of a page.
+pub(crate) fn push_words_now(shared: &Shared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
+    Ok(shared.blocks.patch(message.address, words(message)?))
+}
+
+fn fits(message: &kdHostPull) -> Result<(), SessionError> {
+    if message.size as usize > MAX_PAYLOAD - LENGTH {
+        let (address, size) = (message.address, u64::from(message.size));
+        return Err(SessionError::BadRange { what: "one reply", address, size });
     }
+    Ok(())
 }
 
 /// The arena; sessions without one have no pinned memory, and their programs know.

@@ -14,10 +14,11 @@ use katydid_wire::message::{
     kdLibraryLoadReply, kdLibraryModule, kdLibraryModuleReply,
 };
 
-use super::module::{MOST_NAMES, is_managed, name, owned};
+use super::module::{MOST_NAMES, name, note_variable, owned};
 use super::options::JitOptions;
 use super::{Called, done, image};
 use crate::ask::ask;
+use crate::host_memory::Owner;
 use crate::journal::Attachment;
 use crate::session::Session;
 
@@ -77,8 +78,8 @@ pub(crate) fn kdLibraryGlobal(
         }
     };
     status.ok()?;
-    let isManaged = u32::from(is_managed(driver, address));
-    session.reach.add_variable(address, size as u64);
+    let owner = Owner::Library { library: message.library, context: session.current };
+    let isManaged = u32::from(note_variable(session, address, size as u64, owner));
     done(kdLibraryGlobalReply { address, size: size as u64, isManaged })
 }
 

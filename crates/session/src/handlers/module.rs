@@ -17,6 +17,7 @@ use super::options::JitOptions;
 use super::{Called, done, image};
 use crate::ask::ask;
 use crate::fault::Fault;
+use crate::host_memory::Owner;
 use crate::journal::Attachment;
 use crate::session::Session;
 
@@ -60,13 +61,23 @@ pub(crate) fn kdModuleGlobal(
     let driver = session.driver();
     // SAFETY: the outputs are locals, the name ends with a NUL.
     unsafe { driver.cuModuleGetGlobal_v2(&raw mut address, &raw mut size, module, name.as_ptr()) }.ok()?;
-    let isManaged = u32::from(is_managed(driver, address));
-    session.reach.add_variable(address, size as u64);
+    let owner = Owner::Module { module: message.module, context: session.tables.modules.context(message.module)? };
+    let isManaged = u32::from(note_variable(session, address, size as u64, owner));
     done(kdModuleGlobalReply { address, size: size as u64, isManaged })
 }
 
-/// Whether the processor reaches this variable as the GPU does: the driver says so of nothing that is not there.
-pub(super) fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
+/// From here on copies may name a variable. Whether it is managed memory, which the program has pages of its own of.
+pub(super) fn note_variable(session: &mut Session, address: CUdeviceptr, size: u64, owner: Owner) -> bool {
+    session.reach.add_variable(address, size);
+    let is_managed = is_managed(session.driver(), address);
+    if is_managed {
+        session.shared.blocks.add_variable(address, size, owner);
+    }
+    is_managed
+}
+
+/// Whether the processor reaches this variable as the GPU does.
+fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
     let mut managed = 0_u32;
     let told = (&raw mut managed).cast();
     // SAFETY: the output is a local as wide as the attribute.

@@ -155,6 +155,7 @@ pub(crate) fn kdMemoryUnmap(
     _head: &FrameHead,
     message: kdMemoryUnmap,
 ) -> Detached<kdMemoryUnmapReply> {
+    open(session, message.address, message.size, false);
     let free = session.virtual_memory.unmap(message.address, message.size)?;
     refund(session, free);
     Ok(Box::new(move |driver| {
@@ -178,9 +179,16 @@ pub(crate) fn kdMemorySetAccess(
     // SAFETY: the range is mapped for the program; the array has as many entries as said and outlives the call.
     unsafe { session.driver().cuMemSetAccess(message.address, size, grants.as_ptr(), grants.len()) }.ok()?;
     for grant in grants.iter().filter(|grant| is_host(grant.location)) {
-        session.virtual_memory.set_open(message.address, message.size, grant.flags == access_flags::READ_WRITE);
+        open(session, message.address, message.size, grant.flags == access_flags::READ_WRITE);
     }
     done(kdMemorySetAccessReply {})
+}
+
+/// Whole mappings of the host's blocks are, or are not, the program's to use.
+fn open(session: &Session, address: u64, size: u64, is_open: bool) {
+    for (start, length) in session.virtual_memory.on_host(address, size) {
+        session.shared.blocks.open(start, length, is_open);
+    }
 }
 
 /// What a device may do at an address.

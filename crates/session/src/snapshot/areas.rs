@@ -271,7 +271,10 @@ impl Finder<'_> {
 
     fn pinned(&mut self, session: &Session, wanted: Wanted) -> Result<(), SnapshotError> {
         let Some(host) = &session.host else { return Ok(()) };
-        for (address, size) in host.blocks().filter(|(address, _)| wanted.shared_pages || host.is_private(*address)) {
+        for (address, size) in host.blocks() {
+            if !wanted.shared_pages && !host.is_private(address) {
+                continue;
+            }
             let place = (0, self.contexts.of_device(0)?);
             self.add(PINNED, format!("pinned memory at {address:#x}"), address, place, size, Place::Host(address));
         }

@@ -3,7 +3,7 @@
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{
     kdContextRelease, kdCopy, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdFacts, kdFactsReply, kdFill,
-    kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister,
+    kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister,
 };
 
 use super::fake::{calls, fail_next};
@@ -157,6 +157,30 @@ fn pinned_memory_is_written_and_read_only_where_it_is_registered() {
     for (address, size) in [(BASE + 1, 4096), (BASE, 1 << 21), (BASE - 4096, 8192), (BASE, 0), (u64::MAX - 4095, 8192)]
     {
         assert!(stage.try_send(&kdHostRegister { address, size, flags: 0 }, true).is_err(), "{address:#x}");
+    }
+}
+
+#[test]
+fn words_of_a_page_are_written_and_nothing_between_them() {
+    const BASE: u64 = 0x4800_0000_0000;
+    let mut stage = Stage::with_host_memory(BASE, 1 << 20, false);
+    stage.retain(1);
+    stage.reply(&kdHostRegister { address: BASE, size: 8192, flags: 0 });
+    stage.enqueue(&kdHostPush { address: BASE, data: &[9; 8192] });
+    let mut words = vec![0_u8; 128];
+    (words[0], words[127]) = (0b1101, 0x80);
+    words.extend_from_slice(b"onetwothreelast!");
+    stage.enqueue(&kdHostPushWords { address: BASE + 4, words: &words });
+    let got = stage.reply(&kdHostPull { address: BASE, size: 8192 }).data;
+    let mut wanted = vec![9_u8; 8192];
+    wanted[4..8].copy_from_slice(b"onet");
+    wanted[12..20].copy_from_slice(b"wothreel");
+    wanted[4096..4100].copy_from_slice(b"ast!");
+    assert!(got == wanted);
+    let unset = vec![0_u8; 132];
+    for (address, words) in [(BASE + 4100, &words[..]), (BASE, &words[..140]), (BASE, &unset), (BASE, &words[..60])] {
+        let outcome = stage.try_send(&kdHostPushWords { address, words }, false);
+        assert!(matches!(outcome, Err(SessionError::BadRange { .. })), "{address:#x}, {} bytes", words.len());
     }
 }
 

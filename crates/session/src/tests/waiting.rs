@@ -4,12 +4,13 @@ use std::sync::atomic::Ordering;
 
 use katydid_wire::message::{
     cuCtxResetPersistingL2Cache, cuEventCreate, cuEventRecord, cuStreamCreate, cuStreamSynchronize, kdFacts,
-    kdHostFunction, kdUpcallNext,
+    kdHostFunction, kdHostPull, kdUpcallNext,
 };
 
 use super::fake::RAN;
 use super::stage::Stage;
 use crate::fault::SessionError;
+use crate::host_memory::Owner;
 
 #[test]
 fn a_waiting_thread_holds_up_no_other() {
@@ -32,21 +33,29 @@ fn a_thread_that_does_not_wait_ends_the_session() {
     assert!(matches!(outcome, Some(SessionError::Impatient { thread: 1 })), "{outcome:?}");
 }
 
-/// The launch after the host function finds the driver's queue full, and the program's acknowledgement is behind it.
+/// The launch after the host function finds the driver's queue full, and behind it is what the program asks for the function's
+/// sake, a variable and a block that it has mapped, and its acknowledgement.
 #[test]
-fn an_acknowledgement_passes_a_call_that_blocks() {
+fn what_a_function_needs_passes_a_call_that_blocks() {
     RAN.store(0, Ordering::Release);
     let mut stage = Stage::new();
+    let bytes = [[5_u8; 64], [6; 64]];
+    let [variable, mapping] = bytes.each_ref().map(|bytes| bytes.as_ptr().expose_provenance() as u64);
+    stage.session.shared.blocks.add_variable(variable, 64, Owner::Module { module: 1, context: 1 });
+    stage.session.shared.blocks.open(mapping, 64, true);
     let mut lines = vec![
         stage.line(&kdHostFunction { stream: 0, token: 7 }, false, None),
         stage.line(&cuCtxResetPersistingL2Cache {}, false, None),
     ];
     stage.thread = 2;
-    let next = stage.line(&kdUpcallNext { done: 0 }, true, None);
-    let asked = next.0.sequence;
-    lines.push(next);
+    lines.push(stage.line(&kdUpcallNext { done: 0 }, true, None));
+    for address in [variable, mapping] {
+        let answered = lines.last().map(|line| line.0.sequence);
+        lines.push(stage.line(&kdHostPull { address, size: 64 }, true, answered));
+    }
+    let answered = lines.last().map(|line| line.0.sequence);
     // Never answered: the script ends before anything else is due.
-    lines.push(stage.line(&kdUpcallNext { done: 7 }, true, Some(asked)));
+    lines.push(stage.line(&kdUpcallNext { done: 7 }, true, answered));
     stage.thread = 1;
     lines.push(stage.line(&kdFacts {}, true, None));
     stage.serve(lines).unwrap();

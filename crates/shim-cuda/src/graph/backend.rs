@@ -19,9 +19,10 @@ use super::describe::Describer;
 use crate::border::{call, enqueue};
 use crate::copy::{Claim, Side, locate};
 use crate::copy_rows::{self, Sides};
+use crate::fill::Fill;
 use crate::handle::{object, wire};
 use crate::session::shim;
-use crate::{current, device, launch, memory, pinned, stream, upcall};
+use crate::{behind, current, device, launch, memory, pinned, stream, upcall};
 
 /// Bytes of a description in one message.
 const PIECE: usize = 1 << 20;
@@ -83,18 +84,7 @@ impl Backend for Remote {
     }
 
     fn fill(&self, fill: &CUDA_MEMSET_NODE_PARAMS, _context: usize) -> Outcome {
-        let element = u64::from(fill.elementSize);
-        let row = (fill.width as u64).checked_mul(element);
-        let skipped = (fill.height as u64).saturating_sub(1).checked_mul(fill.pitch as u64);
-        let size = row.zip(skipped).and_then(|(row, skipped)| skipped.checked_add(row));
-        if !fill.dst.is_multiple_of(element.max(1)) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        match locate(Claim::Device, fill.dst, size.ok_or(CUresult::ERROR_INVALID_VALUE)?)? {
-            Side::Gpu(_) | Side::Shared(_) => Ok(()),
-            // On a stream link the worker does not reach pinned memory, and no part of the program fills it.
-            Side::Own(_) => Err(CUresult::ERROR_NOT_SUPPORTED),
-        }
+        Fill(*fill).side().map(drop)
     }
 
     fn word(&self, operation: &CUstreamBatchMemOpParams, _context: usize) -> Outcome {
@@ -176,6 +166,7 @@ impl Backend for Remote {
     }
 
     fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
+        behind::take_place(stream)?;
         let stream = wire(stream)?;
         let (mut named, context) = (Vec::new(), current::wire()?);
         for step in plan.flat() {
@@ -184,6 +175,10 @@ impl Backend for Remote {
             }
         }
         let sent = enqueue(&kdGraphLaunch { exec, stream });
+        if self.tokens().get(&exec).is_some_and(|tokens| !tokens.is_empty()) {
+            let shim = shim()?;
+            shim.upcalls.launched((context, stream), shim.session.enqueued());
+        }
         named.into_iter().for_each(pinned::Named::sent);
         sent
     }

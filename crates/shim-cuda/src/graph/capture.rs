@@ -42,9 +42,11 @@ pub(crate) unsafe fn launch(stream: CUstream, launch: impl FnOnce() -> Launch) -
 
 /// A copy of one row. What the program calls a side decides how the node names it.
 pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
-    if is_quiet() {
-        return Ok(false);
-    }
+    rows(stream, &row(to, from, size))
+}
+
+/// A copy of one row as a node has it.
+pub(super) fn row(to: (Claim, u64), from: (Claim, u64), size: usize) -> CUDA_MEMCPY3D {
     let kind = |claim: Claim| match claim {
         Claim::Device => memory_type::DEVICE,
         Claim::Host => memory_type::HOST,
@@ -60,7 +62,7 @@ pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size:
         Claim::Host => it.dstHost = std::ptr::with_exposed_provenance_mut(to.1 as usize),
         _ => it.dstDevice = to.1,
     }
-    take(stream, |context| of_process().copy_params(&it, context))
+    it
 }
 
 /// A copy of rows and slices.

@@ -1,12 +1,15 @@
 //! A plan as the worker gets it: wire ids for handles, and each copy as what it is on this link.
 
-use katydid_cuda_sys::{CUDA_MEMCPY3D, CUcontext, CUevent, CUgraphEdgeData, CUresult, Pod as _};
+use katydid_cuda_sys::{
+    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraphEdgeData, CUresult, Pod as _,
+};
 use katydid_graph::{Kernel, Params, Plan, Step};
 use katydid_wire::facts::{EdgeFacts, GraphFacts, StepFacts, Work};
 
 use super::part::{Part, Rows};
 use crate::copy::Side;
 use crate::copy_rows::{self, Sides};
+use crate::fill::Fill;
 use crate::handle::wire;
 use crate::launch::Target;
 use crate::session::shim;
@@ -56,15 +59,7 @@ impl Describer {
         Ok(match params {
             Params::Kernel(kernel) => launch(kernel)?,
             Params::Memcpy(it) => self.copy(&it.copy, context_wire(it.context)?)?,
-            Params::Memset(it) => Work::Fill {
-                context: context_wire(it.context)?,
-                address: it.fill.dst,
-                pitch: it.fill.pitch as u64,
-                value: it.fill.value,
-                element: it.fill.elementSize,
-                width: it.fill.width as u64,
-                height: it.fill.height as u64,
-            },
+            Params::Memset(it) => self.fill(&it.fill, context_wire(it.context)?)?,
             Params::Host(host) => Work::Host { token: self.part(Part::Call(host.function, host.data))? },
             Params::Child(_) => Work::Child,
             Params::WaitEvent(event) => Work::Wait(event_wire(*event)?),
@@ -77,6 +72,23 @@ impl Describer {
                 Work::Conditional { context: context_wire(it.context)?, handle: it.handle, kind: it.kind }
             }
             Params::Empty | Params::MemAlloc(_) | Params::MemFree(_) => Work::Empty,
+        })
+    }
+
+    /// A fill: the program's where only that reaches the memory.
+    fn fill(&mut self, node: &CUDA_MEMSET_NODE_PARAMS, context: u32) -> Result<Work, CUresult> {
+        let fill = Fill(*node);
+        if matches!(fill.side()?, Side::Own(_)) {
+            return Ok(Work::Host { token: self.part(Part::Fill(fill))? });
+        }
+        Ok(Work::Fill {
+            context,
+            address: node.dst,
+            pitch: node.pitch as u64,
+            value: node.value,
+            element: node.elementSize,
+            width: node.width as u64,
+            height: node.height as u64,
         })
     }
 

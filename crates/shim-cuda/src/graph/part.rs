@@ -1,4 +1,4 @@
-//! The program's part of a graph's copies: rows of its own memory, gathered for the worker or scattered from it.
+//! The program's part of a graph: rows of its own memory, gathered for the worker or scattered from it, moved or filled.
 //!
 //! It runs on the upcall thread when the graph gets there, so that memory is read and written as the driver would read
 //! and write it: at each launch, in the graph's order.
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdUpcallBytes, kdUpcallData};
 
-use crate::pinned;
+use crate::fill::Fill;
 use crate::session::shim;
 
 /// Bytes of one message.
@@ -42,6 +42,8 @@ pub(crate) enum Part {
     Scatter(Rows, Extent),
     /// Copies rows within its own memory: target, then source.
     Move(Rows, Rows, Extent),
+    /// Fills its own memory.
+    Fill(Fill),
 }
 
 /// Parts by token; they stay until their graph is gone and the worker is done with it.
@@ -103,24 +105,19 @@ impl Part {
                     let function = std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void)>(function);
                     function(std::ptr::with_exposed_provenance_mut(data));
                 }
-                Self::Gather(rows, extent) => {
-                    pinned::pull_all()?;
-                    each(&rows, extent, |address, offset, size| {
-                        let start = std::ptr::with_exposed_provenance::<u8>(address as usize);
-                        let data = std::slice::from_raw_parts(start, size as usize);
-                        shim()?.session.enqueue(0, &kdUpcallData { token, offset, data })
-                    })?;
-                }
+                Self::Gather(rows, extent) => each(&rows, extent, |address, offset, size| {
+                    let start = std::ptr::with_exposed_provenance::<u8>(address as usize);
+                    let data = std::slice::from_raw_parts(start, size as usize);
+                    shim()?.session.enqueue(0, &kdUpcallData { token, offset, data })
+                })?,
                 Self::Scatter(rows, extent) => each(&rows, extent, |address, offset, size| {
                     let data = shim()?.session.call(0, &kdUpcallBytes { token, offset, size: size as u32 })?.data;
                     let target = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
                     target.copy_from_nonoverlapping(data.as_ptr(), data.len().min(size as usize));
                     Ok(())
                 })?,
-                Self::Move(target, source, extent) => {
-                    pinned::pull_all()?;
-                    move_rows(&target, &source, extent);
-                }
+                Self::Move(target, source, extent) => move_rows(&target, &source, extent),
+                Self::Fill(fill) => fill.write(),
             }
         }
         Ok(())

@@ -164,10 +164,7 @@ api! {
 
     /// As between two places of one device.
     fn cuMemcpy3DPeerAsync(description: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) {
-        let (stream, description) = (resolve(stream)?, of_peers(&description.0)?);
-        if !capture::volume(&stream, &description)? {
-            volume::copy(&stream, &description, When::Later)?;
-        }
+        volume::copy(&resolve(stream)?, &of_peers(&description.0)?, When::Later)?;
     }
 
     /// Slices of rows; arrays may be on either side.

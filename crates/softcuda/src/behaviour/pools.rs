@@ -2,8 +2,8 @@
 
 use super::*;
 use katydid_cuda_sys::{
-    CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemoryPool, allocation_type, location_type, pointer_attribute,
-    pool_attribute,
+    CUgraph, CUgraphExec, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemoryPool, allocation_type, location_type,
+    pointer_attribute, pool_attribute,
 };
 use std::ptr;
 
@@ -107,6 +107,32 @@ fn a_stream_has_its_own_freed_place_at_once_and_others_when_it_got_there() {
         ok(cuStreamSynchronize(second));
         assert_eq!(from(pool, 4096, first), elsewhere);
         ok(cuMemPoolDestroy(pool));
+    }
+}
+
+/// Both kinds of node that look memory up: a fill, and copies within the device and to the host.
+#[test]
+fn a_graph_has_its_memory_until_a_free_behind_its_launch_has_its_turn() {
+    let _scene = Scene::new();
+    let (stream, mut graph, mut built) = (stream(1), CUgraph::NULL, CUgraphExec::NULL);
+    let (mut places, mut read) = ([0; 2], [0_u8; 16]);
+    // SAFETY: locals, and handles and addresses by value.
+    unsafe {
+        places.iter_mut().for_each(|place| ok(cuMemAllocAsync(place, 4096, stream)));
+        ok(cuStreamBeginCapture_v2(stream, 1));
+        ok(cuMemsetD8Async(places[0], 7, 4096, stream));
+        ok(cuMemcpyDtoDAsync_v2(places[1], places[0], 4096, stream));
+        ok(cuMemcpyDtoHAsync_v2(read.as_mut_ptr().cast(), places[1], read.len(), stream));
+        ok(cuStreamEndCapture(stream, &mut graph));
+        ok(cuGraphInstantiateWithFlags(&mut built, graph, 0));
+        let gate = Gate::new(stream);
+        ok(cuGraphLaunch(built, stream));
+        places.into_iter().for_each(|place| ok(cuMemFreeAsync(place, stream)));
+        gate.open();
+        ok(cuStreamSynchronize(stream));
+        assert_eq!(read, [7; 16]);
+        ok(cuGraphExecDestroy(built));
+        ok(cuGraphDestroy(graph));
     }
 }
 

@@ -190,6 +190,11 @@ impl Backend for Soft {
 
 /// The bytes of a fill, looked up.
 pub(super) fn fill_span(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<Span> {
+    Span::reached(context, fill.dst, fill_size(fill)?, Access::ReadWrite)
+}
+
+/// How many they are, from the first to the last.
+pub(super) fn fill_size(fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<u64> {
     let element = u64::from(fill.elementSize);
     let row = (fill.width as u64).checked_mul(element);
     let skipped = (fill.height as u64).saturating_sub(1).checked_mul(fill.pitch as u64);
@@ -197,5 +202,5 @@ pub(super) fn fill_span(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Ou
     if !fill.dst.is_multiple_of(element.max(1)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    Span::reached(context, fill.dst, size.ok_or(CUresult::ERROR_INVALID_VALUE)?, Access::ReadWrite)
+    size.ok_or(CUresult::ERROR_INVALID_VALUE)
 }

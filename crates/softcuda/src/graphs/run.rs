@@ -13,10 +13,12 @@ use std::thread::{Builder, Scope, scope};
 use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUresult, conditional_type};
 use katydid_graph::Host;
 
-use super::backend::fill_span;
+use super::backend::fill_size;
 use super::tasks::{Action, Task, Tasks};
 use crate::border::Outcome;
 use crate::context::Context;
+use crate::space::Access;
+use crate::transfer::Span;
 use crate::{launch, transfer};
 
 /// Runs a launch to its end. After a failure the rest is skipped, but events still come to pass.
@@ -138,7 +140,7 @@ fn conditional(bodies: &[Tasks], value: impl Fn() -> u32, kind: u32, context: &C
 }
 
 fn fill_rows(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome {
-    let span = fill_span(context, fill).map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)?;
+    let span = Span::due(context, fill.dst, fill_size(fill)?, Access::ReadWrite, false);
     let pattern = fill.value.to_le_bytes();
     let element = fill.elementSize as usize;
     let width = fill.width as u64 * element as u64;

@@ -82,29 +82,33 @@ impl Volume {
         };
         let volume = Self { target: target.layout(extent)?, source: source.layout(extent)?, extent };
         for slice in [0, extent[2] - 1] {
-            volume.spans(context, slice)?;
+            for (layout, access) in [(&volume.target, Access::ReadWrite), (&volume.source, Access::Read)] {
+                let (at, size) = volume.slice(layout, slice)?;
+                layout.side.span(context, at, size, access)?;
+            }
         }
         Ok(volume)
     }
 
-    /// Both sides of one slice, looked up.
-    fn spans(&self, context: &Context, slice: u64) -> Outcome<(Span, Span)> {
+    /// Where one slice of a side begins, and its bytes to the last.
+    fn slice(&self, layout: &Layout, slice: u64) -> Outcome<(u64, u64)> {
         let [width, rows, _] = self.extent;
-        let span = |layout: &Layout, access| {
-            let at = slice.checked_mul(layout.slice).and_then(|offset| layout.start.checked_add(offset));
-            let size = (rows - 1).checked_mul(layout.pitch).and_then(|skipped| skipped.checked_add(width));
-            let (at, size) = at.zip(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-            layout.side.span(context, at, size, access)
-        };
-        Ok((span(&self.target, Access::ReadWrite)?, span(&self.source, Access::Read)?))
+        let at = slice.checked_mul(layout.slice).and_then(|offset| layout.start.checked_add(offset));
+        let size = (rows - 1).checked_mul(layout.pitch).and_then(|skipped| skipped.checked_add(width));
+        at.zip(size).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// Copies. Memory that has gone since is a fault, as it is for a kernel.
+    /// Copies. Memory that has gone since is a fault, as it is for a kernel; what was freed behind the launch has not.
     pub(super) fn run(&self, context: &Context) -> Outcome {
         let [width, rows, slices] = self.extent;
+        let span = |layout: &Layout, slice, access| -> Outcome<Span> {
+            let (at, size) = self.slice(layout, slice)?;
+            Ok(layout.side.due(context, at, size, access))
+        };
         for slice in 0..slices {
-            let spans = self.spans(context, slice).map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)?;
-            transfer::copy(&spans.0, &spans.1, width, rows, (self.target.pitch, self.source.pitch))?;
+            let (target, source) =
+                (span(&self.target, slice, Access::ReadWrite)?, span(&self.source, slice, Access::Read)?);
+            transfer::copy(&target, &source, width, rows, (self.target.pitch, self.source.pitch))?;
         }
         Ok(())
     }

@@ -1,0 +1,75 @@
+//! Copies and fills that only the program can do, in a stream that may come to functions of the program before.
+//!
+//! Pinned memory is read and written when the stream gets there, and the call returns before. Otherwise the calling thread
+//! waits for that and does the copy itself; but the function may be waiting for that thread. So such work is given to the
+//! stream as a graph of its own, in which the upcall thread does the program's part.
+
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream};
+use katydid_graph::Params;
+
+use super::{capture, of_process};
+use crate::copy::{Claim, Side};
+use crate::copy_rows::{self, Sides};
+use crate::fill::Fill;
+use crate::{pinned, stream};
+
+/// A copy of one row; whether it was given to the stream so.
+pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
+    if pinned::may_be_behind_functions()? { give_rows(stream, &capture::row(to, from, size)) } else { Ok(false) }
+}
+
+/// The same of a copy of rows and slices.
+pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
+    if pinned::may_be_behind_functions()? { give_rows(stream, copy) } else { Ok(false) }
+}
+
+/// The same of a fill.
+pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
+    if !pinned::may_be_behind_functions()? || kind_of(Fill(*fill).side()?)? != Kind::Pinned {
+        return Ok(false);
+    }
+    give(stream, |context| of_process().fill_params(fill, context))
+}
+
+fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
+    // Arrays are no part of graphs.
+    if copy_rows::has_array(copy) {
+        return Ok(false);
+    }
+    let Sides { target, source, .. } = copy_rows::sides(copy)?;
+    let kinds = [kind_of(target.side)?, kind_of(source.side)?];
+    if !kinds.contains(&Kind::Pinned) {
+        return Ok(false);
+    }
+    give(stream, |context| of_process().copy_params(copy, context))?;
+    // In its turn all the same: by waiting alone the stream is in order with no other.
+    if kinds.contains(&Kind::Pageable) {
+        stream::synchronize_wire(stream::wire(stream)?)?
+    }
+    Ok(true)
+}
+
+/// What a side is to such work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Pinned, and only the program reaches it.
+    Pinned,
+    /// The program's own: the driver does not return before it has been read or written, whatever the other side is. The program
+    /// may use it at once, and so may its next copy.
+    Pageable,
+    /// The worker reaches it.
+    Far,
+}
+
+fn kind_of(side: Side) -> Result<Kind, CUresult> {
+    match side {
+        Side::Own(address) if pinned::is_pinned(address)? => Ok(Kind::Pinned),
+        Side::Own(_) => Ok(Kind::Pageable),
+        Side::Gpu(_) | Side::Shared(_) => Ok(Kind::Far),
+    }
+}
+
+fn give(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
+    let context = CUcontext(std::ptr::with_exposed_provenance_mut(stream::place(stream)?.context));
+    of_process().run_once(make(context)?, stream).map(|()| true)
+}
