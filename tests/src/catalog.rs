@@ -84,10 +84,9 @@ impl App {
         self.name != "process_checkpoint"
     }
 
-    /// Whether the program is a test by itself. `random_calls` looks for faults, and knows some that are not mended yet
-    /// (docs/driver-api.md): it is run by hand.
+    /// Whether the program is a test by itself.
     pub fn is_test(&self) -> bool {
-        self.kind != Kind::Fixture && self.name != "random_calls"
+        self.kind != Kind::Fixture
     }
 }
 

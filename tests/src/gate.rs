@@ -1,9 +1,12 @@
-//! A way to a TCP address through this process, which can be cut.
+//! TCP addresses of this process: a way to another one, which can be cut, and one where nobody listens.
 
 use std::io;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
 /// Connections to one address and on to another. They live on with whoever made them; new ones pass as long as this process
 /// lives.
@@ -61,5 +64,45 @@ fn both_ways(near: TcpStream, far: TcpStream) {
             let _ = io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Write);
         });
+    }
+}
+
+/// An address where nobody listens, and nobody else can as long as this lives.
+#[derive(Debug)]
+pub struct Silence {
+    address: SocketAddr,
+    _socket: OwnedFd,
+}
+
+impl Silence {
+    /// On loopback.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn new() -> io::Result<Self> {
+        // No program that another test starts is to have it: it could not be restored beside this one.
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
+        let address = getsockname(&socket)?.try_into()?;
+        Ok(Self { address, _socket: socket })
+    }
+
+    /// Where to connect to in vain.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_reached_in_silence_and_nobody_breaks_it() {
+        let silence = Silence::new().unwrap();
+        assert_eq!(TcpStream::connect(silence.address()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(TcpListener::bind(silence.address()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 }

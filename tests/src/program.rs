@@ -237,20 +237,22 @@ mod tests {
     #[test]
     fn a_program_that_ends_tells_all_it_said() {
         let outcome =
-            run(Command::new("sh").args(["-c", "echo a; echo b >&2; exit 7"]), Duration::from_secs(20)).unwrap();
+            run(Command::new("sh").args(["-c", "echo a; echo b >&2; exit 7"]), Duration::from_secs(60)).unwrap();
         assert_eq!((outcome.status.code(), outcome.text(), outcome.errors()), (Some(7), "a\n".into(), "b\n".into()));
     }
 
     #[test]
     fn a_program_that_hangs_is_killed_and_quoted() {
-        let error =
-            run(Command::new("sh").args(["-c", "echo first; sleep 600"]), Duration::from_millis(100)).unwrap_err();
+        let mut running =
+            Running::start(Command::new("sh").args(["-c", "echo first; sleep 600"]), Stdio::null()).unwrap();
+        running.wait_for("first", Duration::from_secs(60)).unwrap();
+        let error = running.finish(Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("first"), "{error}");
     }
 
     #[test]
     fn a_process_left_behind_does_not_keep_the_outcome_back() {
-        let outcome = run(Command::new("sh").args(["-c", "sleep 600 & echo done"]), Duration::from_secs(20)).unwrap();
+        let outcome = run(Command::new("sh").args(["-c", "sleep 600 & echo done"]), Duration::from_secs(60)).unwrap();
         assert_eq!(outcome.text(), "done\n");
     }
 
@@ -258,8 +260,8 @@ mod tests {
     fn output_can_be_read_while_the_program_writes_it() {
         let mut running =
             Running::start(Command::new("sh").args(["-c", "echo one; read x; echo two"]), Stdio::piped()).unwrap();
-        running.wait_for("one", Duration::from_secs(20)).unwrap();
+        running.wait_for("one", Duration::from_secs(60)).unwrap();
         running.close_input();
-        assert_eq!(running.finish(Duration::from_secs(20)).unwrap().text(), "one\ntwo\n");
+        assert_eq!(running.finish(Duration::from_secs(60)).unwrap().text(), "one\ntwo\n");
     }
 }

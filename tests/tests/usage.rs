@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::gate::Silence;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::watch::PATIENCE;
@@ -35,8 +36,8 @@ fn a_socket_that_is_not_there_is_named() -> Result<()> {
 
 #[test]
 fn a_port_where_nobody_listens_is_named() -> Result<()> {
-    // Bound and given back at once, so that nobody listens there.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    let silence = Silence::new()?;
+    let address = silence.address().to_string();
     run_fails(&["--server", &format!("tcp://{address}")], &address)
 }
 

@@ -145,7 +145,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         max_sessions: 8,
         session_memory: None,
         build: build(),
-        hello_patience: Duration::from_millis(200),
+        hello_patience: PATIENCE,
         verbosity: Verbosity::Nothing,
     }
 }
@@ -320,7 +320,7 @@ fn another_build_is_refused_with_both_names() {
 
 #[test]
 fn garbage_and_silence_do_not_keep_a_program_out() {
-    let bench = Bench::new("serve");
+    let bench = Bench::with("serve", |config| config.hello_patience = Duration::from_millis(200));
     let silent: Vec<_> = (0..300).map(|_| bench.connect()).collect();
     for garbage in [[0; 4096], [0xff; 4096], [b'G'; 4096]] {
         let mut stream = bench.connect();
