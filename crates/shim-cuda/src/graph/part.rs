@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_part_that_is_expected_once_goes_when_it_is_done_or_will_not_be() {
         let parts = Parts::default();
-        [7, 8, 9].map(|token| parts.add(token, Part::Call(1, 2)));
+        (7..10).for_each(|token| parts.add(token, Part::Call(1, 2)));
         parts.expect_once(&[7, 8]);
         parts.done(7);
         parts.done(9);
