@@ -1,6 +1,9 @@
 // Events of whole contexts, groups of operations on words, prefetching and discarding in groups.
 #include <cuda.h>
 
+#include <atomic>
+#include <thread>
+
 #include "check.h"
 #include "first_device.h"
 
@@ -129,6 +132,43 @@ static void prefetches() {
     printf("prefetching in groups\n");
 }
 
+static void CUDA_CB wait_until_open(void *gate) {
+    while (!*static_cast<std::atomic<bool> *>(gate)) std::this_thread::yield();
+}
+
+// A copy goes by its stream's context, whichever is current, also behind a function.
+static void copies_in_streams_of_other_contexts() {
+    CUcontext other;
+    CUstream theirs;
+    CUdevice device;
+    CUdeviceptr far;
+    unsigned *near;
+    std::atomic<bool> is_open{false};
+    OK(cuCtxGetDevice(&device));
+    OK(cuCtxCreate(&other, nullptr, 0, device));
+    OK(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&far, 64));
+    OK(cuMemHostAlloc(reinterpret_cast<void **>(&near), 64, CU_MEMHOSTALLOC_PORTABLE));
+    OK(cuMemsetD32(far, 7, 16));
+    OK(cuCtxSynchronize());
+    OK(cuLaunchHostFunc(theirs, wait_until_open, &is_open));
+    OK(cuCtxPopCurrent(nullptr));
+    for (int i = 0; i < 16; i++) {
+        near[i] = 0;
+        OK(cuMemcpyDtoHAsync(near + i, far + 4 * i, 4, theirs));
+    }
+    is_open = true;
+    OK(cuStreamSynchronize(theirs));
+    for (int i = 0; i < 16; i++) CHECK(near[i] == 7, "copy %d: %u", i, near[i]);
+    OK(cuCtxPushCurrent(other));
+    OK(cuMemFreeHost(near));
+    OK(cuMemFree(far));
+    OK(cuCtxPopCurrent(nullptr));
+    OK(cuCtxDestroy(other));
+    OK(cuCtxSynchronize());
+    printf("copies in streams of other contexts\n");
+}
+
 int main() {
     CUdevice device;
     begin_on_first(&device, &context);
@@ -139,5 +179,6 @@ int main() {
     events();
     groups();
     prefetches();
+    copies_in_streams_of_other_contexts();
     return finish("context_events");
 }

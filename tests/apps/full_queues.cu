@@ -100,9 +100,8 @@ static void functions_without_end() {
 
 // One thread waits in a launch; the others do not wait for it. What NVIDIA's driver has them do is not known: there the
 // function ends by itself.
-static void other_threads_go_on() {
+template <typename Give> static void other_threads_go_on(Give give) {
     Stream stream, other;
-    Cell cell{stream};
     Gate gate;
     cudaDeviceProp properties;
     OK(cudaGetDeviceProperties(&properties, 0));
@@ -126,12 +125,43 @@ static void other_threads_go_on() {
         OK(cudaEventDestroy(event));
         gate.is_open = true;
     });
-    for (int i = 0; i < 3000; i++) cell.raise(stream);
+    give(stream);
     opener.join();
     worker.join();
+    OK(cudaStreamSynchronize(stream.handle));
+}
+
+static void other_threads_go_on_beside_launches() {
+    Stream stream;
+    Cell cell{stream};
+    other_threads_go_on([&](const Stream &full) {
+        for (int i = 0; i < 3000; i++) cell.raise(full);
+    });
     const unsigned got = cell.value(stream);
     CHECK(got == 3000, "%u launches of 3000", got);
-    printf("other threads go on\n");
+    printf("other threads go on beside launches\n");
+}
+
+// Of memory that the program does its part of.
+static void other_threads_go_on_beside_copies() {
+    const size_t size = 4096;
+    Stream stream;
+    Cell cell{stream};
+    unsigned *host = static_cast<unsigned *>(aligned_alloc(size, size));
+    memset(host, 1, size);
+    CHECK(cell.value(stream) == 0, "it counts");
+    OK(cudaHostRegister(host, size, cudaHostRegisterDefault));
+    other_threads_go_on([&](const Stream &full) {
+        for (int i = 0; i < 700; i++) {
+            OK(cudaMemcpyAsync(host + i, cell.device, sizeof *host, cudaMemcpyDeviceToHost, full.handle));
+        }
+    });
+    int wrong = 0;
+    for (int i = 0; i < 700; i++) wrong += host[i] != 0;
+    CHECK(wrong == 0, "%d copies wrong", wrong);
+    OK(cudaHostUnregister(host));
+    free(host);
+    printf("other threads go on beside copies\n");
 }
 
 int main() {
@@ -145,6 +175,7 @@ int main() {
     launches_without_end();
     launches_without_end_in_another_stream();
     functions_without_end();
-    other_threads_go_on();
+    other_threads_go_on_beside_launches();
+    other_threads_go_on_beside_copies();
     return finish("full_queues");
 }

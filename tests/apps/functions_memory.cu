@@ -23,6 +23,12 @@ __global__ void every_other(unsigned *cells, int first, unsigned value) {
 }
 
 __global__ void count(unsigned *cell) { ++*cell; }
+// Takes a while.
+__global__ void linger(unsigned *cell, int turns) {
+    unsigned value = *cell;
+    while (turns-- > 0) value = value * 1664525 + 1013904223 + (value >> 7);
+    *cell = value;
+}
 
 __managed__ unsigned variable[N];
 
@@ -332,6 +338,67 @@ static void copies_of_the_hosts_memory_wait_for_the_default_stream() {
     printf("copies of the host's memory are behind the default stream\n");
 }
 
+// The same of copies and fills that only the program can do, where the default stream is at work with the memory and no function
+// of the program's is to come.
+static void copies_and_fills_wait_for_the_default_stream() {
+    for (int kind = 0; kind < MANAGED; kind++) {
+        Memory memory{Kind(kind)};
+        Model model, other;
+        cudaStream_t stream;
+        unsigned *device, *scratch, got[N] = {};
+        OK(cudaStreamCreate(&stream));
+        OK(cudaMalloc(&device, BYTES));
+        OK(cudaMalloc(&scratch, sizeof *scratch));
+        auto raise_late = [&](unsigned by) {
+            linger<<<1, 1, 0, cudaStreamLegacy>>>(scratch, 1 << 19);
+            raise<<<1, 128, 0, cudaStreamLegacy>>>(memory.device, by);
+            model.raise(by);
+        };
+        raise_late(5);
+        OK(cudaMemcpyAsync(device, memory.host, BYTES, cudaMemcpyHostToDevice, stream));
+        OK(cudaMemcpyAsync(got, device, BYTES, cudaMemcpyDeviceToHost, stream));
+        model.check(got, "copied in behind the default stream", NAMES[kind]);
+        OK(cudaMemsetAsync(device, 2, BYTES, stream));
+        raise_late(9);
+        OK(cudaMemcpyAsync(memory.host, device, BYTES, cudaMemcpyDeviceToHost, stream));
+        OK(cudaDeviceSynchronize());
+        for (unsigned &cell : other.cells) cell = 0x02020202;
+        other.check(memory.host, "copied out behind the default stream", NAMES[kind]);
+        raise_late(1);
+        OK(cudaMemsetAsync(memory.device, 1, BYTES, stream));
+        OK(cudaDeviceSynchronize());
+        for (unsigned &cell : other.cells) cell = 0x01010101;
+        other.check(memory.host, "filled behind the default stream", NAMES[kind]);
+        OK(cudaFree(scratch));
+        OK(cudaFree(device));
+        OK(cudaStreamDestroy(stream));
+    }
+    printf("copies and fills are behind the default stream\n");
+}
+
+// What a copy behind a function is to write must still be there then: the end of a registration waits.
+static void registrations_end_behind_functions() {
+    Stream stream;
+    Gate gate;
+    unsigned *device, *host = static_cast<unsigned *>(aligned_alloc(4096, BYTES));
+    memset(host, 0, BYTES);
+    OK(cudaMalloc(&device, BYTES));
+    OK(cudaMemset(device, 2, BYTES));
+    OK(cudaHostRegister(host, BYTES, cudaHostRegisterDefault));
+    gate.close(stream.handle);
+    OK(cudaMemcpyAsync(host, device, BYTES, cudaMemcpyDeviceToHost, stream.handle));
+    std::thread opens([&gate] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        gate.open();
+    });
+    OK(cudaHostUnregister(host));
+    CHECK(host[0] == 0x02020202 && host[N - 1] == 0x02020202, "it ended before: %x, %x", host[0], host[N - 1]);
+    opens.join();
+    free(host);
+    OK(cudaFree(device));
+    printf("registrations end behind functions\n");
+}
+
 // Memory is given back, which waits for the GPU, while that waits for a function that reads memory.
 static void memory_goes_while_functions_run() {
     for (int kind = 0; kind < MANAGED; kind++) {
@@ -478,6 +545,7 @@ static void load() {
     take<<<1, 128>>>(cells, cells);
     count<<<1, 1>>>(cells);
     every_other<<<1, 128>>>(cells, 0, 1);
+    linger<<<1, 1>>>(cells, 1);
     OK(cudaDeviceSynchronize());
     OK(cudaFree(cells));
 }
@@ -488,7 +556,9 @@ int main() {
     copies_and_fills_wait_for_functions_and_nobody_for_them();
     copies_of_ordinary_memory_are_done_when_they_return();
     copies_of_the_hosts_memory_wait_for_the_default_stream();
+    copies_and_fills_wait_for_the_default_stream();
     copies_that_wait_wait_for_kernels_too();
+    registrations_end_behind_functions();
     neighbours_of_what_the_program_writes_are_the_gpus();
     memory_goes_while_functions_run();
     memory_comes_and_goes_beside_launches();

@@ -101,10 +101,7 @@ impl<B: Backend> Graphs<B> {
     /// What the backend says.
     pub fn run_once(&self, params: Params, stream: CUstream) -> Outcome {
         let number = self.ask(State::mint)?;
-        let plan = Arc::new(Plan::of(number, params));
-        self.backend.instantiate(number, number, &plan, 0)?;
-        let launched = self.backend.launch(number, &plan, stream);
-        launched.and(self.backend.destroy(number))
+        self.backend.run_once(number, &Arc::new(Plan::of(number, params)), stream)
     }
 
     /// As [`Graphs::take`]; what cannot be captured spoils the capture.

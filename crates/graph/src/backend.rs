@@ -168,6 +168,17 @@ pub trait Backend: Sync {
     /// What the driver says.
     fn destroy(&self, exec: u32) -> Outcome;
 
+    /// Makes an executable graph, puts its only launch into a stream, and ends it.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    fn run_once(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
+        self.instantiate(exec, exec, plan, 0)?;
+        let launched = self.launch(exec, plan, stream);
+        launched.and(self.destroy(exec))
+    }
+
     /// Calls the destructor of a user object, on a thread of the library's.
     fn destruct(&self, function: usize, data: usize);
 }

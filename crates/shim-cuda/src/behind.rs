@@ -64,12 +64,12 @@ impl Streams {
         self.ended.notify_all();
     }
 
-    /// Takes a place of a stream, if there is one; all streams without functions have.
-    fn take(&self, stream: u64) -> bool {
+    /// Takes so many places of a stream, if there is one left; all streams without functions have.
+    fn take(&self, stream: u64, places: u64) -> bool {
         let mut all = self.lock();
         let Some(behind) = all.get_mut(&stream) else { return true };
         let is_free = !behind.is_full();
-        behind.given += u64::from(is_free);
+        behind.given += if is_free { places } else { 0 };
         is_free
     }
 
@@ -92,14 +92,23 @@ impl Streams {
 ///
 /// What has gone wrong in the stream, or with the stream itself.
 pub(crate) fn take_place(stream: CUstream) -> Result<(), CUresult> {
+    take_places(stream, 1)
+}
+
+/// The same for what has so many places in a driver's queue.
+///
+/// # Errors
+///
+/// As [`take_place`].
+pub(crate) fn take_places(stream: CUstream, places: u64) -> Result<(), CUresult> {
     let shim = shim()?;
     if !shim.upcalls.are_functions_due() {
         return Ok(());
     }
     let (streams, key) = (shim.upcalls.streams(), stream::place(stream)?.key);
-    while !streams.take(key) {
+    while !streams.take(key, places) {
         streams.wait(key);
-        if streams.take(key) {
+        if streams.take(key, places) {
             break;
         }
         let query = cuStreamQuery { hStream: stream::wire(stream)? };
@@ -119,17 +128,17 @@ mod tests {
     #[test]
     fn a_stream_is_full_behind_its_first_function() {
         let streams = Streams::default();
-        assert!((0..2 * PLACES).all(|_| streams.take(7)));
+        assert!((0..2 * PLACES).all(|_| streams.take(7, 1)));
         streams.begin(7, 1);
-        assert!((0..PLACES / 2).all(|_| streams.take(7)));
+        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
         streams.begin(7, 2);
-        assert!((0..PLACES / 2).all(|_| streams.take(7)));
-        assert!(!streams.take(7) && streams.take(8));
+        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
+        assert!(!streams.take(7, 1) && streams.take(8, 1));
         streams.end(1);
-        assert!((0..PLACES / 2).all(|_| streams.take(7)));
-        assert!(!streams.take(7));
+        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
+        assert!(!streams.take(7, 1));
         streams.end(2);
-        assert!(streams.take(7) && streams.lock().is_empty());
+        assert!(streams.take(7, 1) && streams.lock().is_empty());
     }
 
     #[test]
@@ -138,10 +147,10 @@ mod tests {
         let end: [fn(&Streams); 2] = [|streams| streams.end(1), |streams| streams.forget(7)];
         for end in end {
             streams.begin(7, 1);
-            while streams.take(7) {}
+            while streams.take(7, 1) {}
             std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| {
-                    while !streams.take(7) {
+                    while !streams.take(7, 1) {
                         streams.wait(7);
                     }
                 });

@@ -195,6 +195,7 @@ impl Context {
         self.forget_objects(shim);
         self.forget_memory(shim);
         shim.session.call(0, message)?;
+        shim.upcalls.context_ended(self.wire());
         pinned::register_again()
     }
 

@@ -101,13 +101,13 @@ pub(crate) enum Wait {
 pub(crate) unsafe fn run(way: Way, target: Side, source: Side, size: u64, wait: Wait) -> Result<(), CUresult> {
     match (target, source) {
         (Side::Gpu(target), Side::Own(source)) => {
-            pinned::prepare(source, way.stream)?;
+            pinned::prepare(source, way)?;
             // SAFETY: the source is readable, by the contract.
             unsafe { copy_in(way, target, Side::as_ptr(source), size) }?;
             if wait == Wait::Yes { stream::settle_copy(way.stream) } else { Ok(()) }
         }
         (Side::Own(target), Side::Gpu(source)) => {
-            pinned::prepare(target, way.stream)?;
+            pinned::prepare(target, way)?;
             // SAFETY: the target is writable, by the contract.
             stream::waits_in(way.stream, || unsafe { copy_out(way, Side::as_ptr(target), source, size) })
         }

@@ -113,3 +113,16 @@ pub(crate) fn push(context: Arc<Context>) {
 pub(crate) fn pop() -> Option<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten()
 }
+
+/// Does what goes by the current context in another one.
+pub(crate) fn within<T>(context: Arc<Context>, work: impl FnOnce() -> T) -> T {
+    struct Pushed;
+    impl Drop for Pushed {
+        fn drop(&mut self) {
+            pop();
+        }
+    }
+    push(context);
+    let _pushed = Pushed;
+    work()
+}

@@ -61,7 +61,7 @@ impl Fill {
                 shim()?.session.enqueue(context, &message)
             }
             Side::Own(_) => {
-                stream::synchronize_wire(stream)?;
+                stream::synchronize_all_before(context, stream)?;
                 // SAFETY: `locate` found all of it in one block of the pinned arena, which is mapped.
                 unsafe { self.write() };
                 Ok(())

@@ -142,7 +142,7 @@ fn each_part(
 /// The rows are readable.
 pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
-    pinned::prepare(rows.address(), way.stream)?;
+    pinned::prepare(rows.address(), way)?;
     let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::inwards(shim, extent.bytes());
     each_part((shim, way), (Direction::In, extent), (&road, threads), |part| {
@@ -168,7 +168,7 @@ pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
 /// The rows are writable.
 pub(crate) unsafe fn fetch(way: Way, far: Far, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
-    pinned::prepare(rows.address(), way.stream)?;
+    pinned::prepare(rows.address(), way)?;
     let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::outwards(shim, extent.bytes());
     each_part((shim, way), (Direction::Out, extent), (&road, threads), |part| {

@@ -24,7 +24,8 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
 
 use crate::session::{Shim, shim};
-use crate::{context, current, managed, registered, stream, variable};
+use crate::transfer::Way;
+use crate::{context, current, managed, registered, stream, upcall, variable};
 
 /// Blocks begin and end on pages: they are registered by pages, and programs expect it.
 pub(crate) const PAGE: u64 = 4096;
@@ -639,7 +640,7 @@ fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
 
 /// Whether there is memory that only the program reaches, and streams may still come to functions of the program.
 pub(crate) fn may_be_behind_functions() -> Result<bool, CUresult> {
-    Ok(unshared()?.is_some_and(|(shim, _)| shim.upcalls.are_pending()))
+    Ok(unshared()?.is_some_and(|(shim, _)| upcall::may_come(shim)))
 }
 
 /// Whether an address is of memory that the program has pinned or registered.
@@ -647,15 +648,15 @@ pub(crate) fn is_pinned(address: u64) -> Result<bool, CUresult> {
     Ok(shim()?.regions.find(address).is_some_and(|region| region.is_host()))
 }
 
-/// Before the program's side of a copy in `stream` that does not wait for that as it is: what earlier work of the stream does
-/// to that memory has been done, and is there. Memory that the GPU does not reach is the program's to look after.
-pub(crate) fn prepare(address: u64, stream: u32) -> Result<(), CUresult> {
+/// Before the program's side of a copy that does not wait for its stream as it is: what earlier work does to that memory has been
+/// done, and is there. Memory that the GPU does not reach is the program's to look after.
+pub(crate) fn prepare(address: u64, way: Way) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
     let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };
-    if !pinned.is_in_use(&region) && !shim.upcalls.are_pending() {
+    if !pinned.is_in_use(&region) && !upcall::may_come(shim) {
         return Ok(());
     }
-    stream::synchronize_wire(stream)
+    stream::synchronize_all_before(way.context, way.stream)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use katydid_cuda_sys::{CUresult, Function, host_register_flags as id};
 use crate::border::refuse;
 use crate::pinned::PAGE;
 use crate::session::{Shim, shim};
-use crate::{context, current, graph};
+use crate::{context, current, graph, upcall};
 
 /// Every flag that there is.
 const FLAGS: u32 = id::PORTABLE | id::DEVICEMAP | id::IOMEMORY | id::READ_ONLY;
@@ -92,7 +92,8 @@ pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
     if !found.is_registered() || found.start != address {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if pinned.is_in_use(&found) {
+    // Copies and fills that wait in a stream behind a function of the program's name nothing.
+    if pinned.is_in_use(&found) || upcall::may_come(shim) {
         context::settle_all()?;
     }
     let region = shim.regions.remove(address, Region::is_registered).ok_or(CUresult::ERROR_INVALID_VALUE)?;

@@ -16,7 +16,7 @@ use katydid_wire::message::{
 
 use katydid_graph::{Call, Place, Taken};
 
-use crate::border::{call, enqueue, out};
+use crate::border::{enqueue, out};
 use crate::context::{Context, Home};
 use crate::device::handle;
 use crate::handle::{glance, object};
@@ -366,16 +366,22 @@ pub(crate) fn waits_in<T>(stream: u32, run: impl FnOnce() -> Result<T, CUresult>
 
 /// Waits for everything in the stream of a wire id.
 pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
-    waits_in(stream, || call(&cuStreamSynchronize { hStream: stream })).map(drop)
+    synchronize_in(current::wire()?, stream)
 }
 
-/// Waits for everything that a copy would come after if it were given to the stream now: work of the default stream too, where
-/// the two are in order. Who only waits for the stream is not.
+/// The same, asked in a context of a wire id.
+pub(crate) fn synchronize_in(context: u32, stream: u32) -> Result<(), CUresult> {
+    let shim = shim()?;
+    waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
+}
+
+/// Waits for everything that a copy would come after if it were given to the stream now, in a context of a wire id: work of the
+/// default stream too, where the two are in order. Who only waits for the stream is not.
 pub(crate) fn synchronize_all_before(context: u32, stream: u32) -> Result<(), CUresult> {
     if stream > LEGACY as u32 && waits_for_legacy((context, stream), context) {
-        synchronize_wire(LEGACY as u32)?;
+        synchronize_in(context, LEGACY as u32)?;
     }
-    synchronize_wire(stream)
+    synchronize_in(context, stream)
 }
 
 /// Ends a copy from the program's memory for which the program waits. Its bytes were read, so the program may go on as soon

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use katydid_client::threads;
 use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
@@ -31,10 +31,17 @@ enum Due {
     Stream(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), usize, usize),
 }
 
-/// What was registered and has not run yet, by token.
+#[derive(Default)]
+struct State {
+    last_token: u64,
+    /// Functions by token, and the wire ids of their streams' contexts.
+    functions: HashMap<u64, (u32, Due)>,
+}
+
+/// What was registered and has not run yet.
 #[derive(Default)]
 pub(crate) struct Registry {
-    due: Mutex<(u64, HashMap<u64, Due>)>,
+    due: Mutex<State>,
     /// Functions that were registered and have not returned yet.
     pending: AtomicUsize,
     /// The streams that will come to them.
@@ -46,20 +53,32 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Notes a function that a stream is about to be given, by the stream's key.
-    fn add(&self, due: Due, stream: u64) -> u64 {
+    fn due(&self) -> MutexGuard<'_, State> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a function that a stream is about to be given, by the stream's key, and its context's wire id.
+    fn add(&self, due: Due, stream: u64, context: u32) -> u64 {
         let token = self.mint();
         self.streams.begin(stream, token);
-        self.due.lock().unwrap_or_else(PoisonError::into_inner).1.insert(token, due);
+        self.due().functions.insert(token, (context, due));
         self.pending.fetch_add(1, Ordering::AcqRel);
         token
     }
 
     /// A token that nothing else has.
     fn mint(&self) -> u64 {
-        let mut state = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        state.0 += 1;
-        state.0
+        let mut state = self.due();
+        state.last_token += 1;
+        state.last_token
+    }
+
+    /// A context has ended, whose wire id is given: functions that its streams have not come to are not called any more, as after a
+    /// fault.
+    pub(crate) fn context_ended(&self, context: u32) {
+        let left: Vec<u64> =
+            self.due().functions.extract_if(|_, (of, _)| *of == context).map(|(token, _)| token).collect();
+        left.into_iter().for_each(|token| self.ended(token));
     }
 
     /// A function has returned, or will not be called.
@@ -95,11 +114,6 @@ impl Registry {
         self.graph_count.store(graphs.len(), Ordering::Release);
     }
 
-    /// Whether a stream may still come to the program.
-    pub(crate) fn are_pending(&self) -> bool {
-        self.pending.load(Ordering::Acquire) > 0 || self.graph_count.load(Ordering::Acquire) > 0
-    }
-
     /// Whether functions were registered that have not returned yet; those of graphs not counted.
     pub(crate) fn are_functions_due(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
@@ -111,8 +125,14 @@ impl Registry {
     }
 
     fn take(&self, token: u64) -> Option<Due> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&token)
+        self.due().functions.remove(&token).map(|(_, due)| due)
     }
+}
+
+/// Whether a stream may still come to the program: to a function, or to its part of a graph.
+pub(crate) fn may_come(shim: &Shim) -> bool {
+    let of_graphs = || shim.upcalls.graph_count.load(Ordering::Acquire) > 0 || shim.parts.are_expected();
+    shim.upcalls.are_functions_due() || of_graphs()
 }
 
 /// # Safety
@@ -181,7 +201,8 @@ pub(crate) fn begin() -> Result<(), CUresult> {
 /// Notes a function, and sees to it that the thread runs.
 fn register(due: Due, stream: CUstream) -> Result<u64, CUresult> {
     run_thread()?;
-    Ok(shim()?.upcalls.add(due, stream::place(stream)?.key))
+    let (place, context) = (stream::place(stream)?, stream::context_of(stream)?.owner());
+    Ok(shim()?.upcalls.add(due, place.key, context.wire()))
 }
 
 fn run_thread() -> Result<(), CUresult> {
@@ -222,6 +243,7 @@ fn serve(shim: &Shim) {
         if let Some(part) = shim.parts.get(next.token) {
             // SAFETY: the program promised it for every launch of the graph that the part is of.
             let _ = unsafe { part.run(next.token) };
+            shim.parts.done(next.token);
         } else if let Some(due) = shim.upcalls.take(next.token) {
             // SAFETY: registered for this call, and taken out of the registry, so called once.
             unsafe { run(due, CUresult(next.status)) };
@@ -260,7 +282,7 @@ mod tests {
         }
         let mut count = 0u32;
         let registry = Registry::default();
-        let token = registry.add(Due::Host(note, (&raw mut count).expose_provenance()), 1);
+        let token = registry.add(Due::Host(note, (&raw mut count).expose_provenance()), 1, 1);
         assert!(registry.take(token + 1).is_none());
         let due = registry.take(token).unwrap();
         assert!(registry.take(token).is_none());
@@ -270,9 +292,22 @@ mod tests {
     }
 
     #[test]
+    fn functions_of_a_context_end_with_it() {
+        unsafe extern "C" fn nothing(_: *mut c_void) {}
+        let registry = Registry::default();
+        let tokens = [1, 2, 1].map(|context| registry.add(Due::Host(nothing, 0), 7, context));
+        assert!(registry.take(tokens[2]).is_some(), "it runs");
+        registry.context_ended(1);
+        assert!(registry.take(tokens[0]).is_none() && registry.are_functions_due());
+        registry.ended(tokens[2]);
+        registry.context_ended(2);
+        assert!(registry.take(tokens[1]).is_none() && !registry.are_functions_due());
+    }
+
+    #[test]
     fn tokens_are_never_zero() {
         let registry = Registry::default();
         unsafe extern "C" fn nothing(_: *mut c_void) {}
-        assert_eq!(registry.add(Due::Host(nothing, 0), 1), 1);
+        assert_eq!(registry.add(Due::Host(nothing, 0), 1, 1), 1);
     }
 }

@@ -38,6 +38,26 @@ impl Remote {
     fn tokens(&self) -> MutexGuard<'_, HashMap<u32, Vec<u64>>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn tokens_of(&self, exec: u32) -> Vec<u64> {
+        self.tokens().get(&exec).cloned().unwrap_or_default()
+    }
+
+    /// Sends a launch, of a graph that comes to the program or not; wire ids of the context and stream.
+    fn send(&self, exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u32, u32)> {
+        // The worker records an event behind a graph that comes to the program.
+        behind::take_places(stream, if is_mixed { 2 } else { 1 })?;
+        let (stream, context) = (wire(stream)?, current::wire()?);
+        let mut named = Vec::new();
+        for step in plan.flat() {
+            if let Params::Kernel(kernel) = &step.params {
+                named.push(pinned::push_named(kernel.arguments.bytes(), context, stream)?);
+            }
+        }
+        let sent = enqueue(&kdGraphLaunch { exec, stream });
+        named.into_iter().for_each(pinned::Named::sent);
+        sent.map(|()| (context, stream))
+    }
 }
 
 /// Memory that goes back when the last node and launch with it are gone.
@@ -166,21 +186,21 @@ impl Backend for Remote {
     }
 
     fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
-        behind::take_place(stream)?;
-        let stream = wire(stream)?;
-        let (mut named, context) = (Vec::new(), current::wire()?);
-        for step in plan.flat() {
-            if let Params::Kernel(kernel) = &step.params {
-                named.push(pinned::push_named(kernel.arguments.bytes(), context, stream)?);
-            }
-        }
-        let sent = enqueue(&kdGraphLaunch { exec, stream });
-        if self.tokens().get(&exec).is_some_and(|tokens| !tokens.is_empty()) {
+        let is_mixed = !self.tokens_of(exec).is_empty();
+        let place = self.send(exec, plan, stream, is_mixed)?;
+        if is_mixed {
             let shim = shim()?;
-            shim.upcalls.launched((context, stream), shim.session.enqueued());
+            shim.upcalls.launched(place, shim.session.enqueued());
         }
-        named.into_iter().for_each(pinned::Named::sent);
-        sent
+        Ok(())
+    }
+
+    fn run_once(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
+        self.instantiate(exec, exec, plan, 0)?;
+        let tokens = self.tokens_of(exec);
+        shim()?.parts.expect_once(&tokens);
+        let sent = self.send(exec, plan, stream, !tokens.is_empty());
+        sent.map(drop).and(self.destroy(exec))
     }
 
     fn upload(&self, exec: u32, stream: CUstream) -> Outcome {

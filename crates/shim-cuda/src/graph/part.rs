@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::CUresult;
@@ -50,6 +51,8 @@ pub(crate) enum Part {
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     state: Mutex<State>,
+    /// How many are expected once: calls look at that first.
+    once_count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +60,8 @@ struct State {
     all: HashMap<u64, Part>,
     /// Tokens of graphs that are gone, and the count of messages after which they are not asked for.
     leaving: Vec<(u64, u64)>,
+    /// The same of graphs that are launched once, until they have been asked for.
+    once: HashMap<u64, u64>,
 }
 
 impl Parts {
@@ -73,21 +78,52 @@ impl Parts {
         self.state().all.get(&token).copied()
     }
 
+    /// A graph of these tokens is about to be launched, for the first and last time.
+    pub(crate) fn expect_once(&self, tokens: &[u64]) {
+        self.change_once(|state| state.once.extend(tokens.iter().map(|token| (*token, u64::MAX))));
+    }
+
+    /// A part has been done: one that was expected once is gone.
+    pub(crate) fn done(&self, token: u64) {
+        if self.are_expected() {
+            self.change_once(|state| {
+                if state.once.remove(&token).is_some() {
+                    state.all.remove(&token);
+                }
+            });
+        }
+    }
+
+    /// Whether the program may still be asked for one that is expected once.
+    pub(crate) fn are_expected(&self) -> bool {
+        self.once_count.load(Ordering::Acquire) > 0
+    }
+
+    fn change_once(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        self.once_count.store(state.once.len(), Ordering::Release);
+    }
+
     /// The graph of these tokens is gone; launches up to `epoch` may still run.
     pub(crate) fn leave(&self, tokens: impl IntoIterator<Item = u64>, epoch: u64) {
-        self.state().leaving.extend(tokens.into_iter().map(|token| (token, epoch)));
+        let State { all, leaving, once } = &mut *self.state();
+        for token in tokens.into_iter().filter(|token| all.contains_key(token)) {
+            match once.get_mut(&token) {
+                Some(last) => *last = epoch,
+                None => leaving.push((token, epoch)),
+            }
+        }
     }
 
     /// Everything sent up to `epoch` is done.
     pub(crate) fn settled(&self, epoch: u64) {
-        let mut state = self.state();
-        if state.leaving.is_empty() {
-            return;
-        }
-        let (gone, kept) = std::mem::take(&mut state.leaving).into_iter().partition(|(_, at)| *at <= epoch);
-        state.leaving = kept;
-        let gone: Vec<(u64, u64)> = gone;
-        state.all.retain(|token, _| !gone.iter().any(|(other, _)| other == token));
+        self.change_once(|State { all, leaving, once }| {
+            let left = leaving.extract_if(.., |(_, last)| *last <= epoch);
+            for (token, _) in left.chain(once.extract_if(|_, last| *last <= epoch)) {
+                all.remove(&token);
+            }
+        });
     }
 }
 
@@ -191,6 +227,22 @@ mod tests {
         assert!(parts.get(7).is_some());
         parts.settled(10);
         assert!(parts.get(7).is_none());
+    }
+
+    #[test]
+    fn a_part_that_is_expected_once_goes_when_it_is_done_or_will_not_be() {
+        let parts = Parts::default();
+        (7..10).for_each(|token| parts.add(token, Part::Call(1, 2)));
+        parts.expect_once(&[7, 8]);
+        parts.done(7);
+        parts.done(9);
+        parts.leave([7, 8, 9], 10);
+        assert!(parts.get(7).is_none() && parts.get(8).is_some() && parts.get(9).is_some());
+        assert!(parts.are_expected() && parts.state().leaving == [(9, 10)]);
+        parts.settled(9);
+        assert!(parts.are_expected());
+        parts.settled(10);
+        assert!(!parts.are_expected() && parts.state().all.is_empty());
     }
 
     #[test]

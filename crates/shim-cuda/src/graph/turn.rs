@@ -11,7 +11,10 @@ use super::{capture, of_process};
 use crate::copy::{Claim, Side};
 use crate::copy_rows::{self, Sides};
 use crate::fill::Fill;
-use crate::{pinned, stream};
+use crate::{current, pinned, stream};
+
+/// Bytes of the largest copy that is given so: the worker has pinned memory of its own for all of it meanwhile.
+const MOST: u64 = 256 << 20;
 
 /// A copy of one row; whether it was given to the stream so.
 pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
@@ -38,15 +41,16 @@ fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     }
     let Sides { target, source, .. } = copy_rows::sides(copy)?;
     let kinds = [kind_of(target.side)?, kind_of(source.side)?];
-    if !kinds.contains(&Kind::Pinned) {
+    let size = copy.WidthInBytes as u64 * copy.Height as u64 * copy.Depth as u64;
+    if !kinds.contains(&Kind::Pinned) || size > MOST {
         return Ok(false);
     }
-    give(stream, |context| of_process().copy_params(copy, context))?;
+    let is_given = give(stream, |context| of_process().copy_params(copy, context))?;
     // In its turn all the same: by waiting alone the stream is in order with no other.
-    if kinds.contains(&Kind::Pageable) {
-        stream::synchronize_wire(stream::wire(stream)?)?
+    if is_given && kinds.contains(&Kind::Pageable) {
+        stream::synchronize_in(stream::asked_in(stream)?, stream::wire(stream)?)?
     }
-    Ok(true)
+    Ok(is_given)
 }
 
 /// What a side is to such work.
@@ -69,7 +73,12 @@ fn kind_of(side: Side) -> Result<Kind, CUresult> {
     }
 }
 
+/// Gives it to the stream, in that one's context, unless the worker has no room for it: then the program may wait for its turn.
 fn give(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
-    let context = CUcontext(std::ptr::with_exposed_provenance_mut(stream::place(stream)?.context));
-    of_process().run_once(make(context)?, stream).map(|()| true)
+    let context = stream::context_of(stream)?;
+    let params = make(context.handle())?;
+    match current::within(context, || of_process().run_once(params, stream)) {
+        Err(CUresult::ERROR_OUT_OF_MEMORY) => Ok(false),
+        given => given.map(|()| true),
+    }
 }
