@@ -15,10 +15,10 @@ static void *map(cl_mem buffer, cl_map_flags flags, size_t offset, size_t size, 
 }
 
 // How often it is mapped, once it is so often. Drivers may count a map until after the commands that waited for its end: PoCL takes
-// it off once it has told them. Ten seconds are far more than that takes.
+// it off once it has told them. A minute is far more than that takes.
 static cl_uint maps(cl_mem buffer, cl_uint wanted) {
     cl_uint count = 0;
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < 60000; i++) {
         CHECK(clGetMemObjectInfo(buffer, CL_MEM_MAP_COUNT, sizeof count, &count, NULL));
         if (count == wanted) break;
         usleep(1000);

@@ -452,8 +452,8 @@ static void one_seed(uint64_t seed) {
     }
     for (int i = 0; i < 2; i++) close_shared(i);
     for (int i = 0; callbacks_told != callbacks_due || destructors_told != destructors_due; i++) {
-        if (i == 200000) printf("%d of %d callbacks of events, %d of %d of objects\n", callbacks_told, callbacks_due, destructors_told, destructors_due);
-        REQUIRE(i < 200000);
+        if (i == 600000) printf("%d of %d callbacks of events, %d of %d of objects\n", callbacks_told, callbacks_due, destructors_told, destructors_due);
+        REQUIRE(i < 600000);
         usleep(100);
     }
     printf("seed %lu, %lu steps: %016lx\n", (unsigned long)seed, (unsigned long)steps, (unsigned long)sum);

@@ -300,8 +300,8 @@ static void user_objects() {
     usleep(1000);
     CHECK(ended == 0, "it ended while the graph kept it");
     OK(cuGraphReleaseUserObject(graph, object, 1));
-    // The driver ends it when it likes.
-    for (int i = 0; i < 10000 && ended == 0; i++) usleep(1000);
+    // The driver ends it when it likes: a minute is far more than that takes.
+    for (int i = 0; i < 60000 && ended == 0; i++) usleep(1000);
     CHECK(ended == 1, "nobody ended it");
     OK(cuGraphDestroy(graph));
     printf("user objects\n");

@@ -1,15 +1,12 @@
 //! An authority and what it has issued, made with `katydid certs` as a user would.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::places::Places;
 use crate::program::{self, Outcome};
 use crate::server::ServerError;
+use crate::watch::PATIENCE;
 use crate::way::katydid;
-
-/// Far more than it takes to make a key, on a busy machine too.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Folders of certificates.
 #[derive(Debug)]
@@ -49,6 +46,6 @@ impl Certs {
 
 fn run(places: &Places, arguments: &[&str]) -> Result<Outcome, ServerError> {
     let failed = |log: String| ServerError::Silent { log };
-    let outcome = program::run(&mut katydid(places, arguments), LIMIT).map_err(|error| failed(error.to_string()))?;
+    let outcome = program::run(&mut katydid(places, arguments), PATIENCE).map_err(|error| failed(error.to_string()))?;
     if outcome.status.success() { Ok(outcome) } else { Err(failed(outcome.errors())) }
 }

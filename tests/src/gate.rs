@@ -1,9 +1,12 @@
-//! TCP addresses of this process: a way to another one, which can be cut, and one where nobody listens.
+//! TCP addresses of this process: a way to another one, which can be cut, one where nobody listens, and those that nobody
+//! has by chance.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
@@ -92,6 +95,24 @@ impl Silence {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+/// Ports that the system gives to nobody who asks for any: whoever has one can end, and another one can have it then.
+const UNASKED: std::ops::Range<u32> = 20_000..32_000;
+
+/// A port on loopback at which nobody listens, and that stays free but for those who want this very one.
+#[must_use]
+pub fn lasting_port() -> u32 {
+    // Each process begins somewhere else.
+    static NEXT: LazyLock<AtomicU32> =
+        LazyLock::new(|| AtomicU32::new(RandomState::new().build_hasher().finish() as u32));
+    loop {
+        let port = UNASKED.start + NEXT.fetch_add(1, Ordering::Relaxed) % (UNASKED.end - UNASKED.start);
+        let is_taken = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        if !u16::try_from(port).is_ok_and(is_taken) {
+            return port;
+        }
     }
 }
 

@@ -202,7 +202,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`] after a minute without either.
+    /// [`ProgramError::TooLong`] after [`PATIENCE`] without either.
     pub fn holds_itself(&mut self) -> Result<bool, ProgramError> {
         self.holds_itself_within(PATIENCE)
     }
@@ -259,9 +259,10 @@ impl<'a> Job<'a> {
     pub fn kill_everything(&self, server: &Server) -> Result<(), watch::NeverCame> {
         let sessions = server.sessions().unwrap_or_default();
         let workers = sessions.iter().filter_map(|session| u32::try_from(session.get("worker_pid")?.as_u64()?).ok());
-        let victims: Vec<u32> = watch::tree(self.pid()).into_iter().skip(1).chain(workers).collect();
+        // The supervisor last: it learns of the others what it can.
+        let victims: Vec<u32> =
+            watch::tree(self.pid()).into_iter().skip(1).chain(workers).chain([self.pid()]).collect();
         victims.iter().copied().for_each(watch::kill);
-        watch::kill(self.pid());
         watch::until("all processes that were killed are gone", || !victims.iter().any(|pid| runs(*pid)))
     }
 

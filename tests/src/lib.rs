@@ -13,6 +13,7 @@ pub mod measured;
 pub mod opencl;
 pub mod places;
 pub mod program;
+pub mod script;
 pub mod server;
 pub mod verdict;
 pub mod watch;

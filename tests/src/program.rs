@@ -160,18 +160,19 @@ impl Running {
         }
     }
 
-    /// Waits for its end, at most `limit` from its start.
+    /// Waits for its end, at most `limit` from now: it may have been through much already.
     ///
     /// # Errors
     ///
     /// [`ProgramError::TooLong`]; the program is dead then.
     pub fn finish(mut self, limit: Duration) -> Result<Outcome, ProgramError> {
+        let asked = Instant::now();
         loop {
             if let Some(status) = self.ended()? {
                 let (stdout, stderr) = (self.contents(&self.stdout)?, self.contents(&self.stderr)?);
                 return Ok(Outcome { status, stdout, stderr, took: self.started.elapsed() });
             }
-            if self.started.elapsed() > limit {
+            if asked.elapsed() > limit {
                 return Err(self.too_long(limit));
             }
             sleep(LOOK);
@@ -248,6 +249,13 @@ mod tests {
         running.wait_for("first", Duration::from_secs(60)).unwrap();
         let error = running.finish(Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("first"), "{error}");
+    }
+
+    #[test]
+    fn the_limit_begins_when_the_end_is_waited_for() {
+        let mut running = Running::start(Command::new("sh").args(["-c", "sleep 1"]), Stdio::null()).unwrap();
+        running.started -= Duration::from_secs(3600);
+        assert!(running.finish(Duration::from_secs(60)).unwrap().status.success());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::certs::Certs;
+use crate::gate::lasting_port;
 use crate::places::Places;
 use crate::watch::{self, NeverCame, PATIENCE};
 
@@ -29,7 +30,7 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
-    /// It ended, or said nothing for a minute.
+    /// It ended, or said nothing for too long.
     #[error("katydid serve does not answer; it said:\n{log}")]
     Silent {
         /// Its standard error.
@@ -108,7 +109,9 @@ impl Server {
         further: &[&str],
         variables: &[(&str, OsString)],
     ) -> Result<Self, ServerError> {
-        Self::start_at((Arc::new(folder), "tcp://127.0.0.1:0"), places, driver, further, variables)
+        // The address is to be free as well when it has ended and has a successor.
+        let tcp = format!("tcp://127.0.0.1:{}", lasting_port());
+        Self::start_at((Arc::new(folder), &tcp), places, driver, further, variables)
     }
 
     /// Another one at the addresses of this one, which has ended.
@@ -209,7 +212,7 @@ impl Server {
         sessions.ok_or_else(|| ServerError::Nonsense { request: "/v1/sessions".to_owned(), answer: view.to_string() })
     }
 
-    /// Ends it as an operator does; whether it ended by itself within a minute.
+    /// Ends it as an operator does; whether it ended by itself within [`PATIENCE`].
     ///
     /// # Errors
     ///
@@ -230,7 +233,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`NeverCame`] after a minute.
+    /// [`NeverCame`] after [`PATIENCE`].
     pub fn workers_of(&self, count: usize) -> Result<Vec<u32>, NeverCame> {
         let mut workers = Vec::new();
         watch::until(&format!("a server with {count} sessions"), || {

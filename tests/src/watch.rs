@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::places::Places;
 
 /// Long enough for anything that happens by itself, on a busy machine too.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A state that did not come.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub struct NeverCame {
 ///
 /// # Errors
 ///
-/// [`NeverCame`] after a minute.
+/// [`NeverCame`] after [`PATIENCE`].
 pub fn until(what: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCame> {
     let started = Instant::now();
     while !state() {
@@ -46,10 +46,12 @@ pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-/// Whether a process runs: it exists, and is more than an entry that waits to be reaped.
+/// Whether a process runs: it exists, and is more than an entry that waits to be reaped. Each of its threads holds what all
+/// of them have, so its first one may have ended before.
 pub fn runs(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats.any(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X'])))
 }
 
 /// Whether a process stands still by a signal.
@@ -169,6 +171,22 @@ mod tests {
         let me = std::process::id();
         assert!(exists(me) && runs(me) && !runs(u32::MAX) && resident_kib(me) > 0);
         assert_eq!(memory_files(me), 0);
+    }
+
+    #[test]
+    fn a_process_runs_as_long_as_one_of_its_threads() {
+        // The first thread ends alone (system call 60), and the second one sleeps.
+        let script = "import ctypes, threading, time\n\
+            threading.Thread(target=time.sleep, args=(600,)).start()\n\
+            ctypes.CDLL(None).syscall(60, 0)";
+        let mut child = Command::new("python3").args(["-c", script]).spawn().unwrap();
+        let pid = child.id();
+        let first = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        until("the first thread has ended", || first().contains(") Z ")).unwrap();
+        assert!(runs(pid));
+        kill(pid);
+        until("the process has ended", || !runs(pid)).unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

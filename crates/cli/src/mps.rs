@@ -31,8 +31,8 @@ use crate::supervise::dies_with_us;
 const CONTROL: &str = "nvidia-cuda-mps-control";
 /// What it listens on, in its folder.
 const SOCKET: &str = "control";
-/// How long it may take until it listens, and to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take until it listens, and to end, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at it.
 const NAP: Duration = Duration::from_millis(10);
 /// Before one that has ended is started again; doubles each time, until one lives for longer than the longest.

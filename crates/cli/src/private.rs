@@ -13,8 +13,8 @@ use crate::serve;
 
 /// What chooses among devices: on a server of its own, a program is the only one who does.
 const CHOICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
-/// How long the workers of a private server wait for a hello; the only program is ours.
-const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the workers of a private server wait for a hello; the only program is ours, and may be on a busy machine.
+const HELLO_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server that lives as long as this value.
 #[derive(Debug)]

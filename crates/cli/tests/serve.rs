@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::time::Duration;
 
 use common::{Home, Serving};
@@ -115,8 +115,10 @@ fn service(home: &Home, script: &str) -> String {
     let folder = home.path("bin");
     fs::create_dir(&folder).unwrap();
     let program = folder.join("nvidia-cuda-mps-control");
-    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: a file that a child of another test's has open for writing, until it is its program, does not run.
+    let mut writer = Command::new("sh");
+    writer.args(["-c", r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#]).arg(&program).arg(script);
+    assert!(writer.status().unwrap().success());
     format!("{}:/usr/bin:/bin", folder.display())
 }
 

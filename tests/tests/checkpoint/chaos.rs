@@ -27,7 +27,7 @@ use katydid_tests::watch::{children, go_on, kill, runs, stand_still, tree, until
 use katydid_tests::way::Way;
 
 use crate::programs::{Random, number};
-use crate::scenarios::{LOOP, Scenario, Small, images};
+use crate::scenarios::{LOOP, Scenario, Small, images, was_stopped};
 use crate::stage::{LIMIT, Stage, opencl_server, said, way_to};
 
 /// Rounds on each way unless told otherwise.
@@ -38,6 +38,8 @@ const LEFT_BY_CRIU: [i32; 3] = [128 + 5, 128 + 11, 128 + 13];
 /// For a CRIU: how often, and between two looks.
 const LOOKS: usize = 100;
 const LOOK: Duration = Duration::from_millis(1);
+/// Jobs of which one lives long enough for a checkpoint, on a busy machine too.
+const TRIES: usize = 20;
 /// How long a checkpoint, a restore or a move takes at most where a moment in it is meant.
 const SPAN: u64 = 300;
 
@@ -288,25 +290,21 @@ impl Field {
     fn struck(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
         let path = image.display().to_string();
         let every = ["--image", path.as_str(), "--every", "100ms", "--keep", "2"];
-        let mut job = self.start(round.subject, if round.action == Action::Every { &every } else { &[] })?;
-        let first = right.lines().next().context("it says nothing")?;
-        job.wait_for(&format!("{first}\n"))?;
-        match round.action {
-            Action::Running => {}
+        let job = match round.action {
+            Action::Running => self.begun(round.subject, &[], right)?,
             Action::Every => {
+                let job = self.begun(round.subject, &every, right)?;
                 until("there is a checkpoint", || image.join("latest").exists() || !runs(job.pid()))?;
+                job
             }
             Action::Restore => {
-                let outcome = job.checkpoint(image, &[])?;
-                ensure!(outcome.status.success(), "the first checkpoint: {}", said(&outcome));
-                ensure!(job.finish(LIMIT)?.status.code() == Some(STOPPED), "it was not stopped");
-                job = self.restore(image)?;
+                was_stopped(self.first_checkpoint(round.subject, image, &[], right)?)?;
+                self.restore(image)?
             }
             Action::Checkpoint { .. } | Action::Migrate => {
-                let outcome = job.checkpoint(image, &["--leave-running"])?;
-                ensure!(outcome.status.success(), "the first checkpoint: {}", said(&outcome));
+                self.first_checkpoint(round.subject, image, &["--leave-running"], right)?
             }
-        }
+        };
         let asker = self.ask(round, &job, image)?;
         sleep(Duration::from_millis(round.after));
         self.strike(round, &job, asker.as_ref(), image)?;
@@ -315,6 +313,30 @@ impl Field {
         let _ = fs::remove_file(filler);
         let outcome = job.finish(LIMIT)?;
         self.judge(round, &outcome, asked.as_ref(), right)
+    }
+
+    /// A job that has said its first line.
+    fn begun(&self, subject: Subject, options: &[&str], right: &str) -> Result<Job<'_>> {
+        let mut job = self.start(subject, options)?;
+        let first = right.lines().next().context("it says nothing")?;
+        job.wait_for(&format!("{first}\n"))?;
+        Ok(job)
+    }
+
+    /// A job with a checkpoint. Programs are short: one may come to its end, which has to be the right one, before its
+    /// checkpoint does, and another one is taken then.
+    fn first_checkpoint(&self, subject: Subject, image: &Path, options: &[&str], right: &str) -> Result<Job<'_>> {
+        for _ in 0..TRIES {
+            let job = self.begun(subject, &[], right)?;
+            let asked = job.checkpoint(image, options)?;
+            if asked.status.success() {
+                return Ok(job);
+            }
+            ensure!(outcome_came_first(&asked), "the first checkpoint: {}", said(&asked));
+            let outcome = job.finish(LIMIT)?;
+            ensure!(outcome.status.success() && outcome.text() == right, "before a checkpoint: {}", said(&outcome));
+        }
+        bail!("no job of {TRIES} lived to be checkpointed")
     }
 
     /// Asks for what the round has going on.
@@ -506,7 +528,8 @@ fn is_said(outcome: &Outcome) -> bool {
 /// A job may end before it is asked.
 fn outcome_came_first(asked: &Outcome) -> bool {
     let text = asked.errors() + &asked.text();
-    ["no job", "has ended", "is ending", "no program"].iter().any(|words| text.contains(words))
+    // The last: its socket went between being found and being reached. How the job ended is judged as well.
+    ["no job", "has ended", "is ending", "no program", "cannot reach"].iter().any(|words| text.contains(words))
 }
 
 /// The command line of a process.

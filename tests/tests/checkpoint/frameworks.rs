@@ -180,7 +180,10 @@ fn checked(places: &Places, item: &Item, way: &str) -> Result<Completion> {
 
 /// The calls of the session that had most, of those that have ended.
 pub(crate) fn most_calls(stage: &Stage) -> Result<u64> {
-    let is_told = |log: &str| log.matches(" began: ").count() == log.matches(") ended").count();
+    let is_told = |log: &str| {
+        let began = log.matches(" began: ").count();
+        began > 0 && began == log.matches(") ended").count()
+    };
     until("the server tells of the end of each session", || is_told(&stage.server.log()))?;
     let log = stage.server.log();
     let ends = log.lines().filter_map(|line| line.split_once(") ended after ")?.1.split_once(" calls"));

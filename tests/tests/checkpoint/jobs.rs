@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,6 +13,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::Running;
+use katydid_tests::script;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{is_stopped, kill, runs, tree, until};
 use rustix::pty::{OpenptFlags, openpt};
@@ -69,7 +69,10 @@ fn ranks(places: &Places, way: &str) -> Result<()> {
         stage.checkpoint(&job, image, options)?;
         let after = job.output_so_far()?.len();
         match image {
-            "killed" => job.kill_everything(&stage.server)?,
+            "killed" => {
+                job.kill_everything(&stage.server)?;
+                drop(job);
+            }
             "ended" => {
                 let outcome = job.finish(LIMIT)?;
                 ensure!(outcome.status.success() && outcome.text() == kept, "the job that went on: {}", said(&outcome));
@@ -308,8 +311,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 fn taken_port(places: &Places, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
     let (script, note) = (stage.image("listen.py"), stage.image("port"));
-    fs::write(&script, LISTENING)?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    script::write(&script, LISTENING)?;
     let (note_text, program) = (note.display().to_string(), places.program(LOOP.0, LOOP.1).display().to_string());
     let plan = Plan { arguments: &[&note_text, &program], points: &[60], ..Plan::default() };
     // Somebody else may get the port before we do: then another one is tried.
@@ -387,8 +389,7 @@ wait $!
 /// Puts a script in place of CRIU, with `CRIU` as the name of the real one.
 pub(crate) fn in_place_of_criu(places: &Places, stage: &Stage, script: &str) -> Result<String> {
     let path = stage.image("criu.sh");
-    fs::write(&path, script.replace("CRIU \"", &format!("{} \"", criu(places))))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    script::write(&path, &script.replace("CRIU \"", &format!("{} \"", criu(places))))?;
     Ok(path.display().to_string())
 }
 
@@ -535,30 +536,36 @@ fn asked_from_within(places: &Places, way: &str) -> Result<()> {
     let outcome = job.finish(LIMIT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     let text = outcome.text();
-    let restored = stage.restore("self", "image", &[])?.finish(LIMIT)?;
+    // If it has asked again there may be another one.
+    let restored = stage.restore("self", "image", &["--at", "1"])?.finish(LIMIT)?;
     // It was dumped while it waited for the checkpoint.
     let at = text.find("asked\n").context("it did not ask")?;
     ensure!(restored.status.success() && restored.text() == text[at..], "{}", said(&restored));
     stage.is_clean()
 }
 
-/// A script that asks the supervisor of the job it is in for a checkpoint into its argument, and waits until it is there.
+/// A script that asks the supervisor of the job it is in for a checkpoint into its argument, and waits until it is there. The
+/// dump may come before it has hung up, and fail: it asks again when it has waited for long.
 fn asking(stage: &Stage) -> Result<PathBuf> {
     let path = stage.image("ask.py");
-    fs::write(
+    script::write(
         &path,
         r#"#!/usr/bin/env python3
 import json, os, socket, sys, time
 body = json.dumps({"image": sys.argv[1], "leave_running": True})
-control = socket.socket(socket.AF_UNIX)
-control.connect(os.path.join(os.path.dirname(os.environ["KATYDID_JOB"]), "control"))
-control.sendall(f"POST /v1/checkpoints HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-control.close()
-while not os.path.exists(os.path.join(sys.argv[1], "checkpoints/000001/manifest.json")):
+def is_there():
+    return os.path.exists(os.path.join(sys.argv[1], "checkpoints/000001/manifest.json"))
+looks = 0
+while not is_there():
+    if looks % 2000 == 0:
+        control = socket.socket(socket.AF_UNIX)
+        control.connect(os.path.join(os.path.dirname(os.environ["KATYDID_JOB"]), "control"))
+        control.sendall(f"POST /v1/checkpoints HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        control.close()
+    looks += 1
     time.sleep(0.01)
 print("asked", flush=True)
 "#,
     )?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     Ok(path)
 }

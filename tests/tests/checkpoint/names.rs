@@ -227,14 +227,15 @@ fn failed_restore(places: &Places, way: &str) -> Result<()> {
 }
 
 /// As soon as it has noted which file it gave a name, it is killed with all who might take the name away: the supervisor, and the
-/// guard, whose number is in a file.
+/// guard, whose number is in a file. Before it has gone on: it gives way to whoever looks, who starts no process for the kill.
 const LEAVING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
 folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
-CRIU "$@" &
+read guard < "$(dirname "$0")/guard"
+nice -n 19 CRIU "$@" &
 until [ -e "$folder/remap-fpath.img" ]; do kill -0 $! 2>/dev/null || break; done
-kill -9 $! $PPID $(cat "$(dirname "$0")/guard")
+kill -9 $! $PPID "$guard"
 "#;
 
 /// Of a program that is killed in a dump, with its supervisor and its guard: another one in the same folder is checkpointed and

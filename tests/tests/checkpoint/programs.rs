@@ -22,8 +22,9 @@ const COUNT: u64 = 3;
 /// Programs made for this: on every way, in every run.
 const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
-/// What is said of a queue of OpenCL that waits for the program, which is held.
-const GATED: &str = "waits for an event that the program sets later";
+/// What is said of a queue of OpenCL that waits for the program, which is held: of its work, or of frames or calls of the
+/// program that are behind that. Which of these a checkpoint waits for when its time is over depends on the machine's haste.
+const GATED: &str = "in the time given";
 /// How long a checkpoint waits for such a queue in tests: what it waits for does not come, whatever the machine has to do.
 const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
 

@@ -3,7 +3,6 @@
 //! nothing of it stays, and the image can be restored.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -13,7 +12,7 @@ use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{children, runs, tree, until};
 
-use crate::jobs::criu;
+use crate::jobs::in_place_of_criu;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
 
@@ -126,9 +125,7 @@ fn one(places: &Places, way: &str, victim: &str, when: &str) -> Result<()> {
 
 /// A restore in which `victim` is killed, to its end; no process of it is left.
 fn struck(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
-    let script = stage.image("criu.sh");
-    fs::write(&script, STRIKING_CRIU.replace("CRIU \"", &format!("{} \"", criu(&stage.places))))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let script = in_place_of_criu(&stage.places, stage, STRIKING_CRIU)?;
     let victims = match victim {
         "workers" => children(stage.server.pid()),
         "server" => vec![stage.server.pid()],
@@ -136,7 +133,6 @@ fn struck(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
     };
     let victims: Vec<String> = victims.iter().map(u32::to_string).collect();
     fs::write(stage.image("victims"), victims.join(" "))?;
-    let script = script.display().to_string();
     let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_VICTIM", victim), ("CRIU_WHEN", when)];
     let plan = Plan { variables: &variables, ..Plan::default() };
     let outcome = stage.restore_by("struck", "image", &plan)?.finish(LIMIT)?;

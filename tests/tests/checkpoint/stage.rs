@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Far more than any program needs, on a busy machine too.
-pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// The names of the ways.
 pub(crate) const WAYS: [&str; 3] = ["shm", "unix", "tcp"];

@@ -236,8 +236,14 @@ fn busy() -> Option<u32> {
     let first = times(&fs::read_to_string("/proc/stat").ok()?)?;
     thread::sleep(MOMENT);
     let second = times(&fs::read_to_string("/proc/stat").ok()?)?;
-    let (all, idle) = (second.0.checked_sub(first.0)?, second.1.checked_sub(first.1)?);
-    Some((100 * idle.min(all)).checked_div(all).map_or(0, |idle| 100 - idle as u32))
+    Some(used(first, second))
+}
+
+/// Per cent of the time between two looks that was used. The system may take back what was waiting for a disk (proc_stat(5)),
+/// so a sum can be less than before.
+fn used(first: (u64, u64), second: (u64, u64)) -> u32 {
+    let (all, idle) = (second.0.saturating_sub(first.0), second.1.saturating_sub(first.1));
+    (100 * idle.min(all)).checked_div(all).map_or(0, |idle| 100 - idle as u32)
 }
 
 /// All ticks of the processors, and those in which they did nothing.
@@ -318,5 +324,11 @@ mod tests {
     fn ticks_are_counted_once() {
         assert_eq!(times("cpu  10 0 5 80 5 0 0 0 7 7\ncpu0 1"), Some((100, 85)));
         assert_eq!(times("intr 1"), None);
+    }
+
+    #[test]
+    fn what_the_system_takes_back_is_no_time() {
+        assert_eq!([used((100, 85), (200, 110)), used((100, 85), (100, 85))], [75, 0]);
+        assert_eq!([used((100, 85), (200, 84)), used((100, 85), (99, 84))], [100, 0]);
     }
 }
