@@ -516,9 +516,8 @@ pub struct Plan {
 mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
-    use std::time::Instant;
 
-    use katydid_image::{Image, ImageError, Manifest, Options, Which};
+    use katydid_image::{Image, Manifest, Options, Which};
     use katydid_transport::Pending;
     use katydid_wire::SPEC_HASH;
     use katydid_wire::companion::MAX_MESSAGE;
@@ -543,22 +542,11 @@ mod tests {
         }
     }
 
-    /// A checkpoint of an image that nobody else knows. A child that another test forks has a copy of its lock, for a moment.
-    fn begun(image: &Image) -> Writer {
-        let soon = Instant::now() + SOON;
-        loop {
-            match image.begin(Options::default()) {
-                Err(ImageError::Locked { .. }) if Instant::now() < soon => thread::sleep(Duration::from_millis(1)),
-                begun => return begun.unwrap(),
-            }
-        }
-    }
-
     /// What comes of a rebuild by workers that answer so; all of them must have been asked.
     fn rebuilt_by(answers: Vec<FromWorker>) -> Result<Companion, CompanionError> {
         let folder = tempfile::tempdir().unwrap();
         let image = Image::create_or_open(folder.path().join("image")).unwrap();
-        begun(&image).commit(Manifest::default()).unwrap();
+        image.begin(Options::default()).unwrap().commit(Manifest::default()).unwrap();
         let reader = image.checkpoint(Which::Latest).unwrap();
         let catalogue = Catalogue::new(&reader);
         let plan = Rebuild {

@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use katydid_scratch::Scratch;
 use rustix::process::Signal;
@@ -47,8 +47,6 @@ const BOTH: [&str; 7] = [
 ];
 /// The log of a dump.
 const LOG: &str = "dump.log";
-/// Between two looks whether a CRIU gets on.
-const LOOK: Duration = Duration::from_secs(1);
 /// What CRIU says of a port that is taken, and of a connection.
 const TAKEN: [&str; 2] = ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
 /// Lines of a log that an error quotes.
@@ -503,16 +501,9 @@ impl Dumper {
 
     /// Waits for what it says, as long as it gets on.
     fn hear(&mut self) -> Result<Said, CriuError> {
-        let (mut seen, mut since) = (None, Instant::now());
-        while since.elapsed() < STANDSTILL {
-            let said = self.servant.hear(Instant::now() + LOOK).map_err(|source| self.criu.start(source))?;
-            if let Some(said) = said {
-                return Ok(said);
-            }
-            let now = Some(self.signs());
-            if now != seen {
-                (seen, since) = (now, Instant::now());
-            }
+        let said = in_time(|until| self.servant.hear(until), STANDSTILL, &|| self.signs());
+        if let Some(said) = said.map_err(|source| self.criu.start(source))? {
+            return Ok(said);
         }
         self.is_over = true;
         tree::signal(&tree::tree(self.child.id()).unwrap_or_default(), Signal::KILL);

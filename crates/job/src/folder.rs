@@ -331,7 +331,11 @@ fn clear_below(jobs: &Path) {
 
 /// Whether this folder has a lock, and nobody holds it; one that can be had is given back at once.
 fn is_debris(folder: &Path) -> bool {
-    File::open(folder.join(LOCK)).is_ok_and(|lock| flock(lock, FlockOperation::NonBlockingLockShared).is_ok())
+    let Ok(lock) = File::open(folder.join(LOCK)) else { return false };
+    let is_free = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
+    // Closing it is not enough: a child that another thread has just forked has a copy.
+    let _ = flock(&lock, FlockOperation::Unlock);
+    is_free
 }
 
 /// Where what was found out about this machine is kept until it starts anew; none where there is no place for it.

@@ -1,7 +1,8 @@
 //! Waiting for CRIU for as long as it gets on, however much it has to save or to bring back, and however slow the disk is.
 //!
-//! It gets on while files grow in its folders, or while it, or whom it has made, computes. The rule: whoever is given up
-//! is ended with all its descendants, since what it runs through may be another command.
+//! It gets on while files grow in its folders, or while it, or whom it has made, computes. The rules: whoever is given up
+//! is ended with all its descendants, since what it runs through may be another command; and nobody is given up but by a
+//! look when the time was over, since whoever looks may have been away for that long.
 
 use std::fs;
 use std::io;
@@ -37,17 +38,17 @@ pub(crate) fn patiently(
             return Ok(Some(status));
         }
         let left = standstill.saturating_sub(since.elapsed());
-        if left.is_zero() {
-            tree::signal(&tree::tree(child.id())?, Signal::KILL);
-            child.wait()?;
-            return Ok(None);
-        }
         let timeout = Timespec::try_from(left.min(LOOK)).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
             Ok(0) => {
+                let is_over = since.elapsed() >= standstill;
                 let now = Some(signs());
                 if now != seen {
                     (seen, since) = (now, Instant::now());
+                } else if is_over {
+                    tree::signal(&tree::tree(child.id())?, Signal::KILL);
+                    child.wait()?;
+                    return Ok(None);
                 }
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -64,17 +65,19 @@ pub(crate) fn in_time<T>(
     signs: &dyn Fn() -> u64,
 ) -> io::Result<Option<T>> {
     let (mut seen, mut since) = (None, Instant::now());
-    while since.elapsed() < standstill {
+    loop {
         let until = Instant::now() + LOOK.min(standstill);
         if let Some(ended) = wait(until)? {
             return Ok(Some(ended));
         }
+        let is_over = since.elapsed() >= standstill;
         let now = Some(signs());
         if now != seen {
             (seen, since) = (now, Instant::now());
+        } else if is_over {
+            return Ok(None);
         }
     }
-    Ok(None)
 }
 
 /// A number that changes when files in `folder` grow, or `processes` compute.
@@ -109,9 +112,16 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get().min(20)
         };
-        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
-        assert_eq!(patiently(&mut child, SHORT, &signs).unwrap(), None);
-        assert!(looks.get() > 20, "{}", looks.get());
+        // No time at all: as if each look came when it was over.
+        for standstill in [SHORT, Duration::ZERO] {
+            looks.set(0);
+            let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+            assert_eq!(patiently(&mut child, standstill, &signs).unwrap(), None);
+            assert!(looks.get() > 20, "{}", looks.get());
+            looks.set(0);
+            assert_eq!(in_time(|_| Ok(None::<()>), standstill, &signs).unwrap(), None);
+            assert!(looks.get() > 20, "{}", looks.get());
+        }
     }
 
     #[test]

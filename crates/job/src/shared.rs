@@ -22,6 +22,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Gid, Mode, SeekFrom, Uid, chown, fstatfs, mknodat, seek};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::files;
@@ -174,7 +175,7 @@ impl Saving<'_> {
         let is_standard = |path: &Path| stdio.iter().any(|standard| standard.path().map(Path::new) == Some(path));
         for (path, link) in files::named(self.tree).into_iter().take(MOST_OPEN) {
             let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
-            // One that is closed meanwhile is the business of somebody whom we do not hold.
+            // One that is closed is the business of somebody whom we do not hold.
             let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
                 continue;
             };
@@ -183,11 +184,10 @@ impl Saving<'_> {
             }
             if !stat.is_file() {
                 self.add(Kind::Fifo, path, &stat, None)?;
-            } else if stat.len() <= SMALL {
-                match File::open(&link) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    file => drop(self.add(Kind::Open, path, &stat, Some(&mut file?))?),
-                }
+            } else if stat.len() <= SMALL
+                && let Some(mut file) = opened(&link, &stat)?
+            {
+                self.add(Kind::Open, path, &stat, Some(&mut file))?;
             }
         }
         Ok(())
@@ -216,6 +216,17 @@ impl Saving<'_> {
         self.segments.push(Segment { path, copy, mode, owner, kind, links, given });
         self.known.insert(links::key(stat), number);
         Ok(number)
+    }
+}
+
+/// The file of a descriptor of a process, if that is still the one that has this `stat`: somebody whom we do not hold may have
+/// closed it meanwhile, and opened something else.
+fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
+    let is_it = |found: io::Result<Metadata>| found.is_ok_and(|found| links::key(&found) == links::key(stat));
+    match File::open(link) {
+        Ok(file) if is_it(file.metadata()) => Ok(Some(file)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound && is_it(fs::metadata(link)) => Err(error),
+        _ => Ok(None),
     }
 }
 
@@ -273,7 +284,11 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     while at < length
         && let Ok(data) = seek(&*from, SeekFrom::Data(at))
     {
-        let hole = seek(&*from, SeekFrom::Hole(data))?.min(length);
+        let hole = match seek(&*from, SeekFrom::Hole(data)) {
+            // It has just been made shorter.
+            Err(Errno::NXIO) => break,
+            hole => hole?.min(length),
+        };
         from.seek(io::SeekFrom::Start(data))?;
         to.seek(io::SeekFrom::Start(data))?;
         let mut left = hole.saturating_sub(data);
@@ -423,8 +438,9 @@ pub(crate) fn is_posix(segments: &[Segment]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::os::unix::fs::FileExt;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -451,6 +467,20 @@ mod tests {
             copy.read_to_end(&mut found).unwrap();
             assert_eq!(found, wanted);
         }
+    }
+
+    #[test]
+    fn a_descriptor_that_is_of_another_file_meanwhile_is_passed_over() {
+        let (file, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let socket = File::from(OwnedFd::from(socket));
+        let link = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let stat = file.metadata().unwrap();
+        assert!(opened(&link(&file), &stat).unwrap().is_some());
+        for path in [link(&other), link(&socket), "/proc/self/fd/none".into()] {
+            assert!(opened(&path, &stat).unwrap().is_none(), "{}", path.display());
+        }
+        assert!(opened(&link(&socket), &socket.metadata().unwrap()).is_err(), "what it is cannot be opened");
     }
 
     #[test]

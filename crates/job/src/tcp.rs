@@ -77,8 +77,12 @@ fn connections(list: &str) -> impl Iterator<Item = Connection<'_>> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::sync::{Mutex, PoisonError};
 
     use super::*;
+
+    /// Held by whoever has connections: one that is not yet accepted is nobody's at its other end.
+    static TURN: Mutex<()> = Mutex::new(());
 
     fn us() -> Vec<Process> {
         vec![Process { pid: std::process::id(), parent: 0, state: 'R' }]
@@ -86,6 +90,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_found() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(is_connected(&us()));
@@ -93,6 +98,7 @@ mod tests {
 
     #[test]
     fn a_connection_to_ourselves_is_none_to_others() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let process = |pid| Process { pid, parent: 0, state: 'R' };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let script =
@@ -102,7 +108,6 @@ mod tests {
         let mut other = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let _accepted = listener.accept().unwrap();
         assert!(has_others(&[process(other.id())]));
-        // Other tests of this process have connections of their own, all of them to it.
         assert!(!has_others(&[process(std::process::id()), process(other.id())]));
         drop(other.stdin.take());
         other.wait().unwrap();

@@ -390,9 +390,11 @@ mod tests {
         let other = File::open(folder.path()).unwrap();
         other.lock().unwrap();
         let mut place = Place { file: File::open(folder.path()).unwrap(), is_ours: false };
-        let (path, who) = place.lock(Instant::now()).unwrap_err();
-        assert_eq!(path, folder.path());
-        assert!(who.starts_with(&format!("process {} (", std::process::id())), "{who}");
+        let mut told = || place.lock(Instant::now()).unwrap_err();
+        assert_eq!(told().0, folder.path());
+        // The kernel gives its list a page at a time, and a line gets lost at times where others free locks between two pages.
+        let ours = format!("process {} (", std::process::id());
+        assert!((0..1000).any(|_| told().1.starts_with(&ours)), "{}", told().1);
     }
 
     #[test]

@@ -29,6 +29,16 @@ const WRITER_LOCK: &str = "lock";
 /// Held by readers together, or by who clears up alone.
 const READER_LOCK: &str = "katydid-image";
 
+/// A lock that ends with this value, whoever has a copy of the descriptor: a child that another thread has just forked.
+struct Locked(OwnedFd);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // What is not locked needs no unlocking.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// A folder of the file system.
 #[derive(Clone)]
 pub(crate) struct Local(Arc<Folder>);
@@ -167,7 +177,7 @@ impl Folder {
         // Only for the message to others; whether it can be written does not matter.
         let file = File::from(opened);
         let _ = file.set_len(0).and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
-        Ok(Box::new(file))
+        Ok(Box::new(Locked(file.into())))
     }
 
     /// On the image's own file, which is there as long as the image is, and which a reader may open on a read-only disk.
@@ -175,7 +185,7 @@ impl Folder {
         let opened = self.open_at(READER_LOCK, OFlags::RDONLY);
         let opened = opened.map_err(|error| self.failed(READER_LOCK, "open", error))?;
         self.flock(&opened, operation, || "a process that restores from it or clears it up".to_owned())?;
-        Ok(Box::new(opened))
+        Ok(Box::new(Locked(opened)))
     }
 
     /// Never waits: who is refused says by whom, and may come again.
@@ -438,5 +448,25 @@ impl Input for Reading {
             io::ErrorKind::UnexpectedEof => ImageError::damaged(&self.folder.place(&self.name), "it is cut off"),
             _ => self.folder.failed(&self.name, "read", error),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_with_its_holder_though_a_child_has_a_copy_of_the_descriptor() {
+        let folder = tempfile::tempdir().unwrap();
+        let local = Local::at(folder.path(), false, None).unwrap();
+        std::fs::write(folder.path().join(READER_LOCK), "").unwrap();
+        for lock in [Lock::Writer, Lock::Reader, Lock::Sweeper] {
+            let held = local.lock(lock).unwrap();
+            let _copy = held.downcast_ref::<Locked>().unwrap().0.try_clone().unwrap();
+            let other = if lock == Lock::Reader { Lock::Sweeper } else { lock };
+            assert!(matches!(local.lock(other), Err(ImageError::Locked { .. })), "{lock:?}");
+            drop(held);
+            assert!(local.lock(other).is_ok(), "{lock:?}");
+        }
     }
 }
