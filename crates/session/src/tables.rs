@@ -120,6 +120,16 @@ impl Resolve for CUstream {
     }
 }
 
+impl Session {
+    /// The context to which belongs what is made for a stream.
+    pub(crate) fn owner_of_stream(&self, id: u32) -> Result<u32, Fault> {
+        match id {
+            0 | LEGACY | PER_THREAD => Ok(self.current),
+            id => Ok(self.owner(self.tables.streams.context(id)?)),
+        }
+    }
+}
+
 impl Resolve for CUevent {
     fn table(tables: &mut Tables) -> &mut Handles<Self> {
         &mut tables.events
