@@ -307,6 +307,85 @@ static void user_objects() {
     printf("user objects\n");
 }
 
+constexpr size_t CELLS = 64 << 10;
+
+// A graph that copies memory of the program's to the device and from there to other memory of the program's.
+static CUgraph there_and_back(CUcontext in, CUdeviceptr through, const unsigned *from, unsigned *to) {
+    CUgraph graph;
+    CUgraphNode there, back;
+    OK(cuGraphCreate(&graph, 0));
+    CUDA_MEMCPY3D copy = {};
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+    copy.srcHost = from;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.dstDevice = through;
+    copy.WidthInBytes = CELLS * 4;
+    copy.Height = copy.Depth = 1;
+    OK(cuGraphAddMemcpyNode(&there, graph, nullptr, 0, &copy, in));
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = through;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.dstHost = to;
+    OK(cuGraphAddMemcpyNode(&back, graph, &there, 1, &copy, in));
+    return graph;
+}
+
+static unsigned from[CELLS], to[CELLS];
+
+static void fill(unsigned round) {
+    for (unsigned i = 0; i < CELLS; i++) from[i] = i * 7 + round;
+    memset(to, 0, sizeof to);
+}
+
+// Contexts that graphs were in end one after the other; what one has left behind is nothing to the next. A graph that is
+// still there when its context ends may only be destroyed.
+static void ended_contexts(CUdevice device) {
+    for (unsigned round = 0; round < 4; round++) {
+        CUcontext own;
+        CUdeviceptr through;
+        CUgraphExec exec;
+        OK(cuCtxCreate_v2(&own, 0, device));
+        OK(cuMemAlloc_v2(&through, CELLS * 4));
+        fill(round);
+        CUgraph graph = there_and_back(own, through, from, to);
+        OK(cuGraphInstantiate_v2(&exec, graph, nullptr, nullptr, 0));
+        OK(cuGraphLaunch(exec, nullptr));
+        OK(cuStreamSynchronize(nullptr));
+        CHECK(memcmp(from, to, sizeof to) == 0, "other bytes in round %u", round);
+        if (round % 2 == 0) OK(cuGraphExecDestroy(exec));
+        OK(cuCtxDestroy_v2(own));
+        OK(cuCtxSetCurrent(context));
+        if (round % 2 != 0) OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+    }
+    printf("contexts that end\n");
+}
+
+// A stream of one context takes graphs that were made in another one, and they may be destroyed while they run.
+static void streams_of_others(CUdevice device) {
+    CUcontext own;
+    CUstream its_stream;
+    CUdeviceptr through;
+    CUgraphExec exec;
+    OK(cuMemAlloc_v2(&through, CELLS * 4));
+    OK(cuCtxCreate_v2(&own, 0, device));
+    OK(cuStreamCreate(&its_stream, CU_STREAM_NON_BLOCKING));
+    OK(cuCtxSetCurrent(context));
+    fill(9);
+    CUgraph graph = there_and_back(context, through, from, to);
+    OK(cuGraphInstantiate_v2(&exec, graph, nullptr, nullptr, 0));
+    OK(cuLaunchHostFunc(its_stream, [](void *) { usleep(20000); }, nullptr));
+    OK(cuGraphLaunch(exec, its_stream));
+    OK(cuGraphExecDestroy(exec));
+    OK(cuStreamSynchronize(its_stream));
+    CHECK(memcmp(from, to, sizeof to) == 0, "other bytes");
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy_v2(its_stream));
+    OK(cuCtxDestroy_v2(own));
+    OK(cuMemFree_v2(through));
+    printf("streams of other contexts\n");
+}
+
 int main() {
     CUdevice device;
     begin_on_first(&device, &context);
@@ -324,5 +403,7 @@ int main() {
     memory_nodes();
     general();
     user_objects();
+    ended_contexts(device);
+    streams_of_others(device);
     return finish("graph_forms");
 }

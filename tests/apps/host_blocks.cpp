@@ -40,6 +40,27 @@ static void copies(CUdeviceptr memory) {
     CHECK(reinterpret_cast<unsigned *>(memory)[16 + 999] == sent[999], "the program sees another word");
 }
 
+// A grant that is refused changes nothing. What the program wrote before it gave its own access away, where a driver lets it,
+// is in the memory.
+static void access(CUdeviceptr start, size_t size) {
+    volatile unsigned *words = reinterpret_cast<unsigned *>(start);
+    CUmemAccessDesc grants[] = {all_access(CU_MEM_LOCATION_TYPE_HOST), all_access(CU_MEM_LOCATION_TYPE_DEVICE)};
+    unsigned got[2] = {};
+    words[0] = 41;
+    grants[0].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    grants[1].flags = static_cast<CUmemAccess_flags>(8);
+    CHECK(cuMemSetAccess(start, size, grants, 2) != CUDA_SUCCESS, "access of kind 8 was granted");
+    CHECK(words[0] == 41, "the program's word is %u now", words[0]);
+    words[1] = 42;
+    if (cuMemSetAccess(start, size, grants, 1) != CUDA_SUCCESS) return;
+    OK(cuMemcpyDtoH(got, start, 8));
+    CHECK(got[0] == 41 && got[1] == 42, "%u and %u are left", got[0], got[1]);
+    OK(cuMemsetD32(start + 8, 43, 1));
+    grants[0].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    OK(cuMemSetAccess(start, size, grants, 1));
+    CHECK(words[0] == 41 && words[1] == 42 && words[2] == 43, "%u, %u, %u", words[0], words[1], words[2]);
+}
+
 static void blocks_on(CUmemLocationType kind, const char *name) {
     CUmemAllocationProp wish = {}, told;
     wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -64,6 +85,7 @@ static void blocks_on(CUmemLocationType kind, const char *name) {
     CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "the device has %llu", flags);
     both_sides(start + piece - 4096, 2048);
     copies(start + piece - 4096);
+    access(start, 2 * piece);
     OK(cuMemUnmap(start, 2 * piece));
     OK(cuMemAddressFree(start, 2 * piece));
     printf("blocks on %s\n", name);

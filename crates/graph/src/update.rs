@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, update_result as result};
 
+use crate::backend::Outcome;
+use crate::graph::NodeId;
 use crate::params::Params;
 use crate::plan::{Plan, Step};
 
@@ -76,6 +78,25 @@ pub(crate) fn apply(old: &mut Plan, new: &Plan, kinds: Kinds<'_>) -> Result<Vec<
     Ok(changed)
 }
 
+/// Tells of every step that changed: its number, what it was and what it is. If one is refused, those told before are told
+/// back, as far as that goes: nobody would look at them again, since they are no change to what is believed.
+pub(crate) fn tell(
+    changed: &[NodeId],
+    was: &Plan,
+    is: &Plan,
+    change: impl Fn(u32, &Step, &Step) -> Outcome,
+) -> Outcome {
+    let one = |node: NodeId, from: &Plan, to: &Plan| change(to.number(node)?, from.find(node)?, to.find(node)?);
+    for (told, node) in changed.iter().enumerate() {
+        one(*node, was, is).inspect_err(|_| {
+            for node in changed[..told].iter().rev() {
+                let _ = one(*node, is, was);
+            }
+        })?;
+    }
+    Ok(())
+}
+
 /// Gives a step new parameters, if these can replace the old ones; the error is the update's result.
 pub(crate) fn replace(step: &mut Step, params: &Params, kinds: Kinds<'_>) -> Result<(), u32> {
     let allowed = match (&step.params, params) {
@@ -116,7 +137,7 @@ fn same_rows(one: &CUDA_MEMSET_NODE_PARAMS, other: &CUDA_MEMSET_NODE_PARAMS) -> 
 mod tests {
     use super::*;
     use crate::params::{Host, Memcpy, Memset};
-    use katydid_cuda_sys::CUgraphEdgeData;
+    use katydid_cuda_sys::{CUgraphEdgeData, CUresult};
 
     fn step(node: u32, params: Params, before: &[usize]) -> Step {
         let before = before.iter().map(|at| (*at, CUgraphEdgeData::default())).collect();
@@ -159,6 +180,27 @@ mod tests {
         assert_eq!(apply(&mut old, &both(copies(9), fill(1)), known), Err((result::PARAMETERS_CHANGED, Some(1))));
         let other = Memcpy { copy: CUDA_MEMCPY3D { dstDevice: 7, ..copy(8) }, context: 1 };
         assert_eq!(apply(&mut old, &both(Params::Memcpy(other), fill(1)), known), Ok(vec![1]));
+    }
+
+    #[test]
+    fn what_was_told_before_a_refusal_is_told_back() {
+        let both = |data| plan(vec![step(1, host(data), &[]), step(2, host(data), &[]), step(3, host(data), &[])]);
+        let (was, is) = (both(5), both(6));
+        let run = |refused: u32| {
+            let known = std::cell::RefCell::new([5; 3]);
+            let outcome = tell(&[1, 2, 3], &was, &is, |number, from, to| {
+                let data = |step: &Step| if let Params::Host(host) = &step.params { host.data } else { 0 };
+                assert_eq!(known.borrow()[number as usize], data(from));
+                if number == refused {
+                    return Err(CUresult::ERROR_INVALID_VALUE);
+                }
+                known.borrow_mut()[number as usize] = data(to);
+                Ok(())
+            });
+            (outcome, known.into_inner())
+        };
+        assert_eq!(run(2), (Err(CUresult::ERROR_INVALID_VALUE), [5; 3]));
+        assert_eq!(run(9), (Ok(()), [6; 3]));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, XattrFlags, lgetxattr, major, minor, renameat_with, setxattr};
+use rustix::io::Errno;
 
 use crate::folder;
 use crate::links::{self, GIVEN, Key, Lost};
@@ -195,9 +196,11 @@ impl Place {
     fn clear(&self, files: &[(Key, PathBuf)]) {
         for name in self.names(is_given) {
             let path = self.by_descriptor().join(&name);
-            let is_aside = !is_of(&path, files) && !is_marked(&path) && moved(&path, &aside(&path)).is_ok();
-            if !is_aside {
-                // Where there is one aside already, this one has come from a turn that has ended with its holder.
+            let is_old =
+                || moved(&path, &aside(&path)).is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+            // Where there is one aside already, this one has come from a turn that has ended with its holder. What cannot
+            // be set aside is somebody's still.
+            if is_of(&path, files) || is_marked(&path) || is_old() {
                 let _ = fs::remove_file(path);
             }
         }
@@ -284,9 +287,18 @@ fn original(name: &OsStr) -> Option<&OsStr> {
     name.as_bytes().strip_suffix(ASIDE).map(OsStr::from_bytes).filter(|name| is_given(name))
 }
 
-/// Gives a file another name that nobody has.
+/// Gives a file another name that nobody has. Some file systems cannot do that at once (NFS).
 fn moved(from: &Path, to: &Path) -> io::Result<()> {
-    Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(error) if error != Errno::EXIST => moved_by_link(from, to),
+        other => Ok(other?),
+    }
+}
+
+/// The same with both names for a moment.
+fn moved_by_link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)?;
+    fs::remove_file(from)
 }
 
 fn is_of(path: &Path, files: &[(Key, PathBuf)]) -> bool {
@@ -366,6 +378,33 @@ mod tests {
         turn(folder.path()).begin().unwrap();
         assert_eq!(names(folder.path()), ["link_remap.3", "second"]);
         assert_eq!(fs::read_to_string(path("link_remap.3")).unwrap(), "of somebody");
+    }
+
+    #[test]
+    fn what_cannot_be_set_aside_is_left() {
+        let (folder, _file) = with_a_lost_file();
+        // With what is added to it, the name is too long.
+        let name = format!("link_remap.{}", "7".repeat(230));
+        fs::write(folder.path().join(&name), "of somebody").unwrap();
+        let mut turn = turn(folder.path());
+        turn.begin().unwrap();
+        drop(turn);
+        assert_eq!(names(folder.path()), [name, "second".to_owned()]);
+    }
+
+    #[test]
+    fn a_second_name_takes_nobodys_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other, third] = ["one", "other", "third"].map(|name| folder.path().join(name));
+        fs::write(&one, "one").unwrap();
+        fs::write(&other, "other").unwrap();
+        assert_eq!(moved_by_link(&one, &other).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        moved_by_link(&one, &third).unwrap();
+        assert_eq!(names(folder.path()), ["other", "third"]);
+        assert_eq!(
+            (fs::read_to_string(other).unwrap(), fs::read_to_string(third).unwrap()),
+            ("other".into(), "one".into())
+        );
     }
 
     #[test]

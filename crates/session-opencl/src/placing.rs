@@ -29,6 +29,8 @@ const USUAL: (i32, i32) = (128 << 10, 65_536);
 pub(crate) const ZONE: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 /// Pages that a heap may add to what it was asked for.
 pub(crate) const EXTRA: Range<u64> = 0..8;
+/// Bytes of a part of the heap at most, but for the first (glibc's `HEAP_MAX_SIZE`).
+const PART: usize = 64 << 20;
 /// The heap maps what is as large as this also where it goes by what is usual.
 pub(crate) const LARGE: u64 = 512 << 10;
 
@@ -59,18 +61,34 @@ fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
 
 /// What `ask` gives that lies in [`ZONE`], if one of so many tries does, else the last of it: another thread may give the heap a
 /// block back just when the others are held, and then that is taken. The rest is given back at the end: until then it is in
-/// the way of nobody.
-pub(crate) fn in_zone(tries: usize, mut ask: impl FnMut() -> Option<u64>, give_back: impl FnMut(u64)) -> Option<u64> {
+/// the way of nobody. A driver that takes so many bytes elsewhere than in the heap is asked once: it may have no room for more.
+pub(crate) fn in_zone(
+    bytes: usize,
+    tries: usize,
+    mut ask: impl FnMut() -> Option<u64>,
+    give_back: impl FnMut(u64),
+) -> Option<u64> {
     let mut given = Vec::new();
     for raw in std::iter::from_fn(&mut ask).take(tries) {
         given.push(raw);
-        if ZONE.contains(&raw) {
+        if ZONE.contains(&raw) || !may_be_in_heap(raw, bytes) {
             break;
         }
     }
     let kept = given.pop();
     given.into_iter().for_each(give_back);
     kept
+}
+
+/// Whether the heap may have given a block without a mapping of its own. Where a thread's part of it lies nobody says, but that
+/// is small.
+fn may_be_in_heap(raw: u64, bytes: usize) -> bool {
+    bytes <= PART || heap(&fs::read_to_string("/proc/self/maps").unwrap_or_default()).contains(&raw)
+}
+
+/// The first part of the heap, which may become as large as it likes.
+fn heap(maps: &str) -> Range<u64> {
+    maps.lines().find(|line| line.ends_with("[heap]")).and_then(range).unwrap_or_default()
 }
 
 /// Blocks of this thread's part of the heap, each of which has the address of the next one in it.
@@ -164,10 +182,7 @@ fn gaps(maps: &str) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut last = None;
     for line in maps.lines() {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let range = range
-            .and_then(|(start, end)| Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?));
-        let Some(range) = range else { continue };
+        let Some(range) = range(line) else { continue };
         if line.ends_with("[stack]") {
             break;
         }
@@ -177,6 +192,12 @@ fn gaps(maps: &str) -> Vec<Range<u64>> {
         last = Some(range.end);
     }
     gaps
+}
+
+/// The addresses at the beginning of a line.
+fn range(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
 }
 
 #[cfg(test)]
@@ -297,7 +318,7 @@ mod tests {
                 asked.push(raw);
                 Some(raw)
             };
-            let kept = in_zone(4, ask, |raw| back.push(raw)).unwrap();
+            let kept = in_zone(bytes, 4, ask, |raw| back.push(raw)).unwrap();
             asked.iter().for_each(|raw| libc::free(ptr::with_exposed_provenance_mut(*raw as usize)));
             libc::free(fence);
             assert!(ZONE.contains(&kept) && asked.len() > 1, "{asked:x?}");
@@ -309,10 +330,18 @@ mod tests {
     fn a_driver_with_addresses_of_its_own_is_asked_so_often_and_keeps_one() {
         let mut back = Vec::new();
         let mut addresses = 1..9;
-        assert_eq!(in_zone(4, || addresses.next(), |raw| back.push(raw)), Some(4));
+        assert_eq!(in_zone(PART, 4, || addresses.next(), |raw| back.push(raw)), Some(4));
         assert_eq!((back, addresses.next()), (vec![1, 2, 3], Some(5)));
         let mut few = 1..3;
-        assert_eq!((in_zone(4, || few.next(), |_| ()), in_zone(4, || None, |_| ())), (Some(2), None));
+        assert_eq!((in_zone(1, 4, || few.next(), |_| ()), in_zone(1, 4, || None, |_| ())), (Some(2), None));
+    }
+
+    #[test]
+    fn for_much_memory_a_driver_with_addresses_of_its_own_is_asked_once() {
+        let mut addresses = 1..9;
+        assert_eq!(in_zone(PART + 1, 4, || addresses.next(), |_| unreachable!("there is one")), Some(1));
+        let maps = "1000-2000 r--p 00000000 00:00 0 /bin/x\n5000-6000 rw-p 00000000 00:00 0                  [heap]\n";
+        assert_eq!((heap(maps), heap("")), (0x5000..0x6000, 0..0));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::fault::Fault;
 use crate::handlers::refund;
 use crate::journal::Kind;
 use crate::session::Session;
+use crate::shared::Shared;
 
 /// Whether a message means anything only in a context.
 fn needs_context(opcode: u16) -> bool {
@@ -83,11 +84,38 @@ impl Session {
         // SAFETY: the driver made the handle and the table forgets it when it ends.
         unsafe { self.driver().cuCtxSetCurrent(handle) }.ok()?;
         self.entered = context;
-        self.current = self.greens.get(&context).map_or(context, |green| green.owner);
+        self.current = self.owner(context);
         if let Some(host) = &mut self.host {
             host.restore(&self.shared.driver, self.current);
         }
         Ok(())
+    }
+
+    /// The context to which belongs what is made in one, streams apart.
+    pub(crate) fn owner(&self, context: u32) -> u32 {
+        match context {
+            0 => self.current,
+            id => self.greens.get(&id).map_or(id, |green| green.owner),
+        }
+    }
+
+    /// Has `make` make something that is to belong to a context, whichever the frame runs in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::enter_context`], or what `make` says.
+    pub(crate) fn make_in<T>(
+        &mut self,
+        owner: u32,
+        make: impl FnOnce(&Shared) -> Result<T, CUresult>,
+    ) -> Result<T, Fault> {
+        let before = self.entered;
+        if owner != self.current {
+            self.enter_context(owner)?;
+        }
+        let made = make(&self.shared);
+        self.enter_context(before)?;
+        Ok(made?)
     }
 
     /// Gives `id` to a new context and makes it current.
@@ -124,6 +152,8 @@ impl Session {
         let bytes = self.tables.arrays.forget_context(id);
         refund(self, bytes);
         self.thread_streams.retain(|(_, context), _| *context != id);
+        self.graphs.end_context(id);
+        self.shared.stages.end_context(id);
         self.shared.blocks.forget_variables(|owner| owner.context() == id);
         if let Some(host) = &mut self.host {
             host.forget_context(id);

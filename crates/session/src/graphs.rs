@@ -14,6 +14,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUevent, CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, event_flags};
+use katydid_driver::Driver;
 use katydid_wire::facts::{GraphFacts, StepFacts};
 use katydid_wire::frame::FrameHead;
 
@@ -55,13 +56,24 @@ extern "C" fn run(data: *mut c_void) {
     }
 }
 
-/// What the driver reads while a graph runs.
+/// What the driver reads while a graph runs, and how it is known that it does no more.
 #[derive(Default)]
 pub(crate) struct Keep {
     #[expect(clippy::vec_box, reason = "the driver has their addresses")]
     functions: Vec<Box<Repeated>>,
     /// Tokens of stages, which are the session's to free.
     stages: Vec<u64>,
+    /// One for each context that the graph was launched in.
+    ends: Vec<End>,
+    /// A launch was not followed by its event, so that nobody knows when it is over.
+    is_endless: bool,
+}
+
+/// What is recorded behind each launch in a context.
+struct End {
+    event: CUevent,
+    /// Wire id.
+    context: u32,
 }
 
 impl Keep {
@@ -76,6 +88,20 @@ impl Keep {
     fn is_empty(&self) -> bool {
         self.functions.is_empty() && self.stages.is_empty()
     }
+
+    /// Whether a launch may still run. An event that was reached is not asked again.
+    fn is_needed(&mut self, driver: &Driver) -> bool {
+        self.ends.retain(|end| {
+            // SAFETY: the event is the worker's own, and its context lives.
+            let is_over = unsafe { driver.cuEventQuery(end.event) } == CUresult::SUCCESS;
+            if is_over {
+                // SAFETY: as above; it is forgotten here.
+                let _ = unsafe { driver.cuEventDestroy_v2(end.event) };
+            }
+            !is_over
+        });
+        self.is_endless || !self.ends.is_empty()
+    }
 }
 
 /// One executable graph.
@@ -86,8 +112,6 @@ pub(crate) struct Exec {
     /// For each step, by its number.
     steps: Vec<(Built, bool)>,
     keep: Keep,
-    /// Recorded behind each launch, where anything has to be kept for it.
-    done: CUevent,
 }
 
 /// All of a session.
@@ -96,8 +120,8 @@ pub(crate) struct Graphs {
     execs: HashMap<u32, Exec>,
     /// Driver graphs with conditional handles, by the number of the program's graph.
     drafts: HashMap<u32, CUgraph>,
-    /// What launches that may still run need, of graphs that are gone: until the event.
-    retired: Vec<(Keep, CUevent)>,
+    /// What launches that may still run need, of graphs that are gone.
+    retired: Vec<Keep>,
 }
 
 impl Graphs {
@@ -106,6 +130,16 @@ impl Graphs {
     /// `CUDA_ERROR_INVALID_VALUE` for one that is not there.
     pub(crate) fn exec(&self, id: u32) -> Result<&Exec, Fault> {
         self.execs.get(&id).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    }
+
+    fn exec_mut(&mut self, id: u32) -> Result<&mut Exec, Fault> {
+        self.execs.get_mut(&id).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    }
+
+    /// A context is gone: what was launched there is over, and the events that would tell so are gone as well.
+    pub(crate) fn end_context(&mut self, context: u32) {
+        let kept = self.execs.values_mut().map(|exec| &mut exec.keep).chain(&mut self.retired);
+        kept.for_each(|keep| keep.ends.retain(|end| end.context != context));
     }
 }
 
@@ -184,13 +218,8 @@ impl Session {
                 return Err(fault);
             }
         };
-        let done = match keep.is_empty() {
-            true => CUevent::NULL,
-            // SAFETY: the output is a local.
-            false => ask(|out| unsafe { self.driver().cuEventCreate(out, event_flags::DISABLE_TIMING) })?,
-        };
         let template = if owned { template } else { CUgraph::NULL };
-        self.graphs.execs.insert(id, Exec { handle, template, steps, keep, done });
+        self.graphs.execs.insert(id, Exec { handle, template, steps, keep });
         Ok(())
     }
 
@@ -208,16 +237,31 @@ impl Session {
         changed
     }
 
-    /// Launches an executable graph.
-    pub(crate) fn launch_graph(&mut self, id: u32, stream: CUstream) -> Result<CUresult, Fault> {
+    /// Launches an executable graph in a stream of a context.
+    pub(crate) fn launch_graph(&mut self, id: u32, stream: CUstream, context: u32) -> Result<CUresult, Fault> {
         let exec = self.graphs.exec(id)?;
+        let (handle, keeps) = (exec.handle, !exec.keep.is_empty());
+        let end = keeps.then(|| self.end_of(id, context)).transpose()?;
         // SAFETY: handles are the driver's own.
-        let launched = unsafe { self.driver().cuGraphLaunch(exec.handle, stream) };
-        if launched == CUresult::SUCCESS && !exec.done.is_null() {
+        let launched = unsafe { self.driver().cuGraphLaunch(handle, stream) };
+        if let Some(event) = end.filter(|_| launched == CUresult::SUCCESS) {
             // SAFETY: as above.
-            return Ok(unsafe { self.driver().cuEventRecord(exec.done, stream) });
+            let recorded = unsafe { self.driver().cuEventRecord(event, stream) };
+            self.graphs.exec_mut(id)?.keep.is_endless |= recorded != CUresult::SUCCESS;
         }
         Ok(launched)
+    }
+
+    /// The event for launches of a graph in a context, which takes none of another one's.
+    fn end_of(&mut self, id: u32, context: u32) -> Result<CUevent, Fault> {
+        if let Some(end) = self.graphs.exec(id)?.keep.ends.iter().find(|end| end.context == context) {
+            return Ok(end.event);
+        }
+        let flags = event_flags::DISABLE_TIMING;
+        // SAFETY: the output is a local.
+        let event = self.make_in(context, |shared| ask(|out| unsafe { shared.driver.cuEventCreate(out, flags) }))?;
+        self.graphs.exec_mut(id)?.keep.ends.push(End { event, context });
+        Ok(event)
     }
 
     /// Ends an executable graph; what launches that still run need is kept for them.
@@ -229,26 +273,20 @@ impl Session {
             // SAFETY: as above.
             let _ = unsafe { self.driver().cuGraphDestroy(exec.template) };
         }
-        if !exec.done.is_null() {
-            self.graphs.retired.push((exec.keep, exec.done));
-        }
+        self.graphs.retired.push(exec.keep);
         self.sweep_graphs();
         Ok(status)
     }
 
     /// Frees what no launch needs any more.
-    fn sweep_graphs(&mut self) {
-        let driver = Arc::clone(&self.shared.driver);
+    pub(crate) fn sweep_graphs(&mut self) {
         let shared = Arc::clone(&self.shared);
-        self.graphs.retired.retain(|(keep, event)| {
-            // SAFETY: the event is the worker's own.
-            let pending = unsafe { driver.cuEventQuery(*event) } == CUresult::ERROR_NOT_READY;
-            if !pending {
+        self.graphs.retired.retain_mut(|keep| {
+            let is_needed = keep.is_needed(&shared.driver);
+            if !is_needed {
                 keep.stages.iter().for_each(|token| shared.stages.forget(*token));
-                // SAFETY: as above; it is forgotten here.
-                let _ = unsafe { driver.cuEventDestroy_v2(*event) };
             }
-            pending
+            is_needed
         });
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     pub(crate) upcalls: Upcalls,
     /// Memory that graphs copy from or to for the program.
     pub(crate) stages: Stages,
-    /// Pinned memory that is registered.
+    /// Memory that programs push and pull: registered memory, variables, mappings that are open.
     pub(crate) blocks: Arc<Blocks>,
     /// What the session uses.
     pub(crate) usage: Arc<Usage>,

@@ -1,5 +1,7 @@
 //! All handle tables of a session, and how each kind is resolved and ended.
 
+use std::collections::HashMap;
+
 use katydid_cuda_sys::{
     CU_STREAM_LEGACY, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, CUstream,
 };
@@ -25,6 +27,8 @@ pub(crate) struct Tables {
     pub(crate) events: Handles<CUevent>,
     pub(crate) modules: Handles<CUmodule>,
     pub(crate) libraries: Handles<CUlibrary>,
+    /// Of modules that are libraries' own, the library.
+    pub(crate) library_modules: HashMap<u32, u32>,
     pub(crate) functions: Handles<CUfunction>,
     pub(crate) kernels: Handles<CUkernel>,
     pub(crate) arrays: Arrays,
@@ -56,6 +60,7 @@ impl Tables {
         self.streams.forget_context(context);
         self.events.forget_context(context);
         self.modules.forget_context(context);
+        self.library_modules.retain(|module, _| self.modules.get(*module).is_ok());
         self.functions.forget_context(context);
         self.references.forget_context(context);
     }
@@ -99,6 +104,7 @@ impl Resolve for CUmodule {
 
     fn ended(session: &mut Session, id: u32) {
         let _ = session.tables.modules.take(id);
+        session.tables.library_modules.remove(&id);
         session.shared.blocks.forget_variables(|owner| matches!(owner, Owner::Module { module, .. } if module == id));
         session.tables.references.forget_module(id);
     }
@@ -116,6 +122,16 @@ impl Resolve for CUstream {
             LEGACY => Ok(CU_STREAM_LEGACY),
             PER_THREAD => session.thread_stream(head.thread),
             id => session.tables.streams.get(id),
+        }
+    }
+}
+
+impl Session {
+    /// The context to which belongs what is made for a stream.
+    pub(crate) fn owner_of_stream(&self, id: u32) -> Result<u32, Fault> {
+        match id {
+            0 | LEGACY | PER_THREAD => Ok(self.current),
+            id => Ok(self.owner(self.tables.streams.context(id)?)),
         }
     }
 }
@@ -141,6 +157,9 @@ impl Resolve for CUlibrary {
 
     fn ended(session: &mut Session, id: u32) {
         let _ = session.tables.libraries.take(id);
+        let of_it = session.tables.library_modules.iter().filter(|(_, library)| **library == id);
+        let modules: Vec<u32> = of_it.map(|(module, _)| *module).collect();
+        modules.into_iter().for_each(|module| CUmodule::ended(session, module));
         session
             .shared
             .blocks

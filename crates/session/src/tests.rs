@@ -3,6 +3,7 @@
 mod bulk;
 mod contents;
 mod fake;
+mod graphs;
 mod hostile;
 mod journal;
 mod launches;

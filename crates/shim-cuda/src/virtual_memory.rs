@@ -204,6 +204,27 @@ impl State {
         Ok(())
     }
 
+    /// Takes the program's own pages of some mappings away and asks the worker for something that these would be in the way
+    /// of. What the program has written there is the memory's from then on; if the worker refuses, nothing has changed.
+    fn without_pages(
+        &self,
+        shim: &Shim,
+        tiles: &[(u64, u64)],
+        ask: impl FnOnce() -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        let is_open = |start| shim.regions.find(start).is_some_and(|region| region.place == Place::HostMapped);
+        let open: Vec<_> = tiles.iter().filter(|(start, _)| is_open(*start)).collect();
+        if !open.is_empty() {
+            pinned::push_named(&[], current::wire().unwrap_or(0), 0)?.sent();
+        }
+        open.iter().try_for_each(|(start, _)| self.close(shim, *start))?;
+        ask().inspect_err(|_| {
+            for (start, length) in open {
+                let _ = self.open(shim, *start, *length);
+            }
+        })
+    }
+
     /// The mappings that fill `address..address + size` exactly.
     fn tiles(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, CUresult> {
         let end = address.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -410,8 +431,8 @@ pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let mut state = shim.virtual_memory.lock();
     let tiles = state.tiles(address, size)?;
     // The thread of the program's functions keeps open pages equal, also while the driver waits for the GPU.
-    tiles.iter().try_for_each(|(start, _)| state.close(shim, *start))?;
-    shim.session.call(current::wire().unwrap_or(0), &kdMemoryUnmap { address, size })?;
+    let unmap = || shim.session.call(current::wire().unwrap_or(0), &kdMemoryUnmap { address, size }).map(drop);
+    state.without_pages(shim, &tiles, unmap)?;
     for (start, _) in tiles {
         shim.regions.remove(start, |region| region.place == Place::Mapped);
         let Some((_, allocation)) = state.mapped.remove(start) else { continue };
@@ -448,10 +469,9 @@ pub(crate) unsafe fn set_access(
     let (shim, size) = (shim()?, size as u64);
     let state = shim.virtual_memory.lock();
     let tiles = state.tiles(address, size)?;
-    if opening == Some(false) {
-        tiles.iter().try_for_each(|(start, _)| state.close(shim, *start))?;
-    }
-    shim.session.call(0, &kdMemorySetAccess { address, size, grants: &bytes })?;
+    let closing = if opening == Some(false) { &tiles[..] } else { &[] };
+    let grant = || shim.session.call(0, &kdMemorySetAccess { address, size, grants: &bytes }).map(drop);
+    state.without_pages(shim, closing, grant)?;
     if opening == Some(true) {
         tiles.iter().try_for_each(|(start, length)| state.open(shim, *start, *length))?;
     }

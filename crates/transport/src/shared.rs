@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::{area, channel};
 
@@ -56,12 +56,16 @@ impl Shared {
 
     /// Takes the file away and keeps its addresses for [`Shared::put_back`]. Until then whoever touches them faults; the
     /// caller sees to it that nobody does. A file without a byte keeps them: of private memory CRIU asks for each page (before
-    /// Linux 6.7), which are 16 million in 64 GiB.
+    /// Linux 6.7), which are 16 million in 64 GiB. A program that may open no more files has that nevertheless.
     pub(crate) fn put_away(&self) -> io::Result<()> {
-        let nothing = memfd_create("katydid-away", MemfdFlags::CLOEXEC)?;
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: replaces exactly this value's mapping, which nobody uses, by the caller's word.
-        unsafe { mmap(self.base.cast(), self.length, ProtFlags::empty(), flags, nothing, 0) }?;
+        let (place, access) = (self.base.cast(), ProtFlags::empty());
+        let flags = MapFlags::FIXED | MapFlags::NORESERVE;
+        match memfd_create("katydid-away", MemfdFlags::CLOEXEC) {
+            // SAFETY: replaces exactly this value's mapping, which nobody uses, by the caller's word.
+            Ok(nothing) => unsafe { mmap(place, self.length, access, flags | MapFlags::SHARED, nothing, 0) },
+            // SAFETY: as above.
+            Err(_) => unsafe { mmap_anonymous(place, self.length, access, flags | MapFlags::PRIVATE) },
+        }?;
         self.keep_from_children()
     }
 
@@ -214,7 +218,11 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::process::Command;
+
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
 
@@ -269,6 +277,37 @@ mod tests {
         assert_eq!((shared.pointer(0), got), (before, [0; 5]));
         shared.put_away().unwrap();
         shared.put_back(&one).unwrap();
+        shared.copy_out(100, &mut got);
+        assert_eq!(&got, b"first");
+    }
+
+    /// Set for the process of the test below, which is alone in it: limits are everybody's.
+    const ALONE: &str = "KATYDID_TEST_ALONE";
+
+    #[test]
+    fn what_can_have_no_file_is_put_away_as_well() {
+        if env::var_os(ALONE).is_none() {
+            let mut process = Command::new(env::current_exe().unwrap());
+            let test = "shared::tests::what_can_have_no_file_is_put_away_as_well";
+            let output = process.args(["--exact", test]).env(ALONE, "1").output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+            return;
+        }
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 8192).unwrap();
+        let shared = Shared::map(&fd, 8192, CHANNEL_PLACE).unwrap();
+        shared.copy_in(100, b"first");
+        let usual = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).unwrap();
+        let outcomes = [memfd_create("test", MemfdFlags::CLOEXEC).map(drop).is_ok(), shared.put_away().is_ok()];
+        setrlimit(Resource::Nofile, usual).unwrap();
+        assert_eq!(outcomes, [false, true]);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let start = format!("{:x}-", shared.pointer(0).addr());
+        assert!(maps.lines().any(|line| line.starts_with(&start) && line.contains("---p")), "{maps}");
+        shared.put_back(&fd).unwrap();
+        let mut got = [0; 5];
         shared.copy_out(100, &mut got);
         assert_eq!(&got, b"first");
     }

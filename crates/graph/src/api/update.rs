@@ -18,7 +18,7 @@ use crate::backend::{Backend, Outcome};
 use crate::graph::{NodeId, State, node_handle};
 use crate::params::Params;
 use crate::plan::{Plan, Step};
-use crate::update::{Refusal, apply, replace};
+use crate::update::{Refusal, apply, replace, tell};
 
 /// Every function: pointers are null or as the driver API documents them.
 #[allow(clippy::missing_safety_doc, reason = "one contract for all functions of the driver API, stated above")]
@@ -150,11 +150,9 @@ impl<B: Backend> Graphs<B> {
 
     /// Tells the driver library of all steps that changed; the plan is the executable graph's then.
     fn adopt(&self, state: &mut State, id: u32, plan: Plan, changed: &[NodeId]) -> Outcome {
-        let was = Arc::clone(&state.exec(id)?.plan);
-        for node in changed {
-            self.backend.change(id, plan.number(*node)?, was.find(*node)?, plan.find(*node)?)?;
-        }
-        state.exec_mut(id)?.plan = Arc::new(plan);
+        let exec = state.exec_mut(id)?;
+        tell(changed, &exec.plan, &plan, |number, was, is| self.backend.change(id, number, was, is))?;
+        exec.plan = Arc::new(plan);
         Ok(())
     }
 

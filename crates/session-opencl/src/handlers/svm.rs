@@ -65,7 +65,7 @@ pub(crate) fn kdclSvmAlloc(
         }
     };
     let tries = if session.replay.is_on { 1 } else { TRIES };
-    let made = in_zone(tries, || allocate(end).filter(|raw| *raw != 0), give_back);
+    let made = in_zone(room, tries, || allocate(end).filter(|raw| *raw != 0), give_back);
     // A driver may want addresses of its own, and these may have been closed to it.
     let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     driver!(context.api, clRetainContext(context.handle)).ok()?;

@@ -304,8 +304,8 @@ fn copy_of(
     }
     if let Some((token, is_source)) = stage {
         let size = extent.iter().try_fold(1_u64, |size, side| size.checked_mul(*side as u64));
-        let stage =
-            session.shared.stages.make(&session.shared.driver, token, size.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+        let (size, owner) = (size.ok_or(CUresult::ERROR_INVALID_VALUE)?, session.owner(context));
+        let stage = session.make_in(owner, |shared| shared.stages.make(&shared.driver, owner, token, size))?;
         keep.stages.push(token);
         let (pitch, height) = (copy.WidthInBytes, copy.Height);
         if is_source {

@@ -2,11 +2,12 @@
 //!
 //! It is page-locked: of other memory a driver takes what it copies when the graph is launched, before the program's
 //! part of the copy has run. A driver waits for the GPU before it frees such memory, and the GPU may be waiting for the
-//! program: so what a graph leaves is kept for the next one.
+//! program: so what a graph leaves is kept for the next one in the same context. With its context the driver frees it.
 
 #![expect(unsafe_code, reason = "memory that a GPU and the link's reader take turns with")]
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUresult, host_alloc_flags};
@@ -26,6 +27,10 @@ pub(crate) struct Stage {
     size: usize,
     /// Bytes that it has memory for.
     room: usize,
+    /// Wire id of the context that it was made in.
+    context: u32,
+    /// The driver has freed it, with its context.
+    is_gone: AtomicBool,
     driver: Arc<Driver>,
 }
 
@@ -36,18 +41,21 @@ unsafe impl Sync for Stage {}
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // SAFETY: the driver's own, made by `Stages::make`, and freed here only. What it cannot free now goes with the
-        // process.
-        let _ = unsafe { self.driver.cuMemFreeHost(self.start.cast()) };
+        if !*self.is_gone.get_mut() {
+            // SAFETY: the driver's own, made by `Stages::make`, and freed here only. What it cannot free now goes with
+            // the process.
+            let _ = unsafe { self.driver.cuMemFreeHost(self.start.cast()) };
+        }
     }
 }
 
 impl Stage {
-    fn new(driver: &Arc<Driver>, size: usize) -> Result<Self, CUresult> {
+    fn new(driver: &Arc<Driver>, context: u32, size: usize) -> Result<Self, CUresult> {
         let (mut start, flags) = (std::ptr::null_mut(), host_alloc_flags::PORTABLE);
         // SAFETY: the output is a local.
         unsafe { driver.cuMemHostAlloc(&raw mut start, size, flags) }.ok()?;
-        Ok(Self { start: start.cast(), size, room: size, driver: Arc::clone(driver) })
+        let (start, driver) = (start.cast(), Arc::clone(driver));
+        Ok(Self { start, size, room: size, context, is_gone: AtomicBool::new(false), driver })
     }
 
     /// The address for the driver.
@@ -79,18 +87,24 @@ impl Stages {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stage of `size` bytes, which are zeros.
+    /// A stage of `size` bytes, which are zeros, in the context that is current.
     ///
     /// # Errors
     ///
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub(crate) fn make(&self, driver: &Arc<Driver>, token: u64, size: u64) -> Result<Arc<Stage>, CUresult> {
+    pub(crate) fn make(
+        &self,
+        driver: &Arc<Driver>,
+        context: u32,
+        token: u64,
+        size: u64,
+    ) -> Result<Arc<Stage>, CUresult> {
         let taken: u64 = self.all().values().map(|stage| stage.room as u64).sum();
         if size > MOST - taken.min(MOST) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let size = size as usize;
-        let stage = self.take_spare(size).map_or_else(|| Stage::new(driver, size), Ok)?;
+        let stage = self.take_spare(context, size).map_or_else(|| Stage::new(driver, context, size), Ok)?;
         // SAFETY: it has room for `size` bytes, and is nobody else's.
         unsafe { stage.start.write_bytes(0, size) };
         let stage = Arc::new(stage);
@@ -99,11 +113,11 @@ impl Stages {
         Ok(stage)
     }
 
-    /// The closest of those that are kept.
-    fn take_spare(&self, size: usize) -> Option<Stage> {
+    /// The closest of those that are kept of a context.
+    fn take_spare(&self, context: u32, size: usize) -> Option<Stage> {
         let mut spare = self.spare();
         let fits = |stage: &Stage| stage.room >= size && stage.room <= LEAST.max(size.saturating_mul(TIMES));
-        let fitting = spare.iter().enumerate().filter(|(_, stage)| fits(stage));
+        let fitting = spare.iter().enumerate().filter(|(_, stage)| stage.context == context && fits(stage));
         let (at, _) = fitting.min_by_key(|(_, stage)| stage.room)?;
         let mut stage = spare.swap_remove(at);
         stage.size = size;
@@ -119,6 +133,17 @@ impl Stages {
         if kept + stage.room as u64 <= SPARE {
             spare.push(stage);
         }
+    }
+
+    /// A context is gone, and with it the memory of its stages, also of those that executable graphs have.
+    pub(crate) fn end_context(&self, context: u32) {
+        let stays = |stage: &Stage| {
+            let is_gone = stage.context == context;
+            stage.is_gone.fetch_or(is_gone, Ordering::Relaxed);
+            !is_gone
+        };
+        self.all().retain(|_, stage| stays(stage));
+        self.spare().retain(stays);
     }
 
     /// Takes what the program fills a stage with.
@@ -146,5 +171,47 @@ impl Stages {
         // SAFETY: inside the stage, by the check; the driver has written it before it asked the program.
         unsafe { stage.start.add(offset as usize).copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::soft;
+
+    const SIZE: u64 = 1 << 20;
+
+    /// Memory that a context has left behind may be somebody else's, at the same addresses.
+    #[test]
+    fn stages_go_with_their_context_and_are_freed_by_nobody_else() {
+        let (driver, _turn) = soft::driver();
+        let stages = Stages::default();
+        let held = stages.make(&driver, 1, 7, SIZE).unwrap();
+        stages.make(&driver, 1, 8, SIZE).unwrap();
+        stages.forget(8);
+        // SAFETY: takes a number; nobody reads the context's memory from here on.
+        unsafe { driver.cuDevicePrimaryCtxReset_v2(0) }.ok().unwrap();
+        soft::retain(&driver);
+        stages.end_context(1);
+        assert_eq!(stages.fill(7, 0, &[1]), Err(CUresult::ERROR_INVALID_VALUE));
+        let fresh = [1, 2].map(|token| stages.make(&driver, 2, token, SIZE).unwrap());
+        drop(held);
+        for (stage, token) in fresh.iter().zip(1..) {
+            let mut flags = 0;
+            // SAFETY: the output is a local.
+            unsafe { driver.cuMemHostGetFlags(&raw mut flags, stage.start.cast()) }.ok().unwrap();
+            stages.fill(token, SIZE - 3, &[1, 2, 3]).unwrap();
+            assert_eq!(stages.bytes(token, SIZE - 4, 4), Ok(vec![0, 1, 2, 3]));
+        }
+    }
+
+    #[test]
+    fn what_a_graph_leaves_is_for_the_next_one_in_its_context() {
+        let (driver, _turn) = soft::driver();
+        let stages = Stages::default();
+        let first = stages.make(&driver, 1, 1, SIZE).unwrap().address();
+        stages.forget(1);
+        assert_ne!(stages.make(&driver, 2, 2, SIZE).unwrap().address(), first);
+        assert_eq!(stages.make(&driver, 1, 3, SIZE / 2).unwrap().address(), first);
     }
 }

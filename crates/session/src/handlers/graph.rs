@@ -63,7 +63,8 @@ pub(crate) fn kdGraphArguments(session: &mut Session, head: &FrameHead, message:
 /// Launches.
 pub(crate) fn kdGraphLaunch(session: &mut Session, head: &FrameHead, message: kdGraphLaunch) -> Enqueued {
     let stream: CUstream = session.handle(head, message.stream)?;
-    session.launch_graph(message.exec, stream)
+    let context = session.owner_of_stream(message.stream)?;
+    session.launch_graph(message.exec, stream, context)
 }
 
 /// Prepares a launch.

@@ -94,6 +94,7 @@ pub(crate) fn kdLibraryModule(
     // SAFETY: the output is a local.
     let module = ask(|out| unsafe { session.driver().cuLibraryGetModule(out, library) })?;
     session.bind(message.module, module)?;
+    session.tables.library_modules.insert(message.module, message.library);
     done(kdLibraryModuleReply {})
 }
 

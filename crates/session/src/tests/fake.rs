@@ -12,8 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_cuda_sys::{
-    CUarray, CUcontext, CUevent, CUfunction, CUhostFn, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc,
-    CUmemAllocationProp, CUmodule, CUresult, CUstream, CUstreamAttrValue,
+    CUDA_HOST_NODE_PARAMS, CUarray, CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn,
+    CUlaunchAttribute, CUlaunchConfig, CUlibrary, CUmemAccessDesc, CUmemAllocationProp, CUmodule, CUresult, CUstream,
+    CUstreamAttrValue,
 };
 use katydid_driver::Driver;
 
@@ -330,6 +331,28 @@ extern "C" fn full_queue() -> CUresult {
     CUresult::SUCCESS
 }
 
+extern "C" fn library_module(out: *mut CUmodule, _: CUlibrary) -> CUresult {
+    make(out, CUmodule, "library's module")
+}
+
+extern "C" fn graph_create(out: *mut CUgraph, _: u32) -> CUresult {
+    make(out, CUgraph, "graph")
+}
+
+extern "C" fn graph_add_host(
+    out: *mut CUgraphNode,
+    _: CUgraph,
+    _: *const CUgraphNode,
+    _: usize,
+    _: *const CUDA_HOST_NODE_PARAMS,
+) -> CUresult {
+    make(out, CUgraphNode, "node")
+}
+
+extern "C" fn graph_instantiate(out: *mut CUgraphExec, _: CUgraph, _: u64) -> CUresult {
+    make(out, CUgraphExec, "instantiate")
+}
+
 extern "C" fn nothing() -> CUresult {
     CUresult::SUCCESS
 }
@@ -382,6 +405,14 @@ pub(super) fn driver() -> Driver {
             b"cuLaunchHostFunc" => host_function as *mut c_void,
             b"cuCtxResetPersistingL2Cache" => full_queue as *mut c_void,
             b"cuCtxSynchronize" => nothing as *mut c_void,
+            b"cuLibraryGetModule" => library_module as *mut c_void,
+            b"cuLibraryUnload" => nothing as *mut c_void,
+            b"cuGraphCreate" => graph_create as *mut c_void,
+            b"cuGraphAddHostNode" => graph_add_host as *mut c_void,
+            b"cuGraphInstantiateWithFlags" => graph_instantiate as *mut c_void,
+            b"cuGraphLaunch" => nothing as *mut c_void,
+            b"cuGraphExecDestroy" => nothing as *mut c_void,
+            b"cuGraphDestroy" => nothing as *mut c_void,
             _ => std::ptr::null_mut(),
         }
     };

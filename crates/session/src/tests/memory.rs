@@ -1,14 +1,15 @@
 //! Device memory, pinned memory, and which addresses copies may name.
 
-use katydid_cuda_sys::CUresult;
+use katydid_cuda_sys::{CUlibrary, CUresult};
 use katydid_wire::message::{
-    kdContextRelease, kdCopy, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdFacts, kdFactsReply, kdFill,
-    kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister,
+    cuLibraryUnload, kdContextRelease, kdCopy, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdFacts,
+    kdFactsReply, kdFill, kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister, kdLibraryModule,
 };
 
 use super::fake::{calls, fail_next};
 use super::stage::{DEVICE, GRANULE, Stage};
 use crate::fault::SessionError;
+use crate::host_memory::Owner;
 
 fn grow(address: u64, size: u64) -> kdDeviceGrow {
     kdDeviceGrow { device: 0, address, size }
@@ -216,4 +217,21 @@ fn memory_of_the_worker_is_never_replaced_by_registered_memory() {
     let refused = stage.call(&kdHostRegister { address, size: 4096, flags: 0 });
     assert_eq!(refused.status, CUresult::ERROR_NOT_SUPPORTED.0);
     assert!(own.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn variables_of_a_librarys_module_go_with_the_library() {
+    let mut stage = Stage::new();
+    stage.session.tables.libraries.set(1, CUlibrary::NULL, 0).unwrap();
+    stage.session.tables.libraries.set(2, CUlibrary::NULL, 0).unwrap();
+    let variables = [(5, 0x7f00_0000_0000), (6, 0x7f00_0000_1000)];
+    for (library, (module, address)) in (1..).zip(variables) {
+        stage.reply(&kdLibraryModule { module, library });
+        stage.session.shared.blocks.add_variable(address, 64, Owner::Module { module, context: 1 });
+    }
+    stage.enqueue(&cuLibraryUnload { library: 1 });
+    assert_eq!(variables.map(|(_, address)| stage.session.shared.blocks.holds(address, 64)), [false, true]);
+    // The id may be that of another module by now.
+    stage.enqueue(&cuLibraryUnload { library: 1 });
+    assert!(stage.session.tables.modules.get(5).is_err() && stage.session.tables.modules.get(6).is_ok());
 }

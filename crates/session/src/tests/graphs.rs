@@ -1,0 +1,88 @@
+//! Executable graphs: how long the driver is lent what it reads while they run.
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::CUresult;
+use katydid_wire::facts::{GraphFacts, StepFacts, Work};
+use katydid_wire::message::{cuStreamCreate, kdGraphDestroy, kdGraphInstantiate, kdGraphLaunch, kdImagePiece};
+
+use super::fake::{PENDING, calls, fail_next};
+use super::stage::Stage;
+
+/// Context 1 with executable graph 1, of one function of the program, and context 2 with stream 3.
+fn begun() -> Stage {
+    let mut stage = Stage::new();
+    stage.retain(2);
+    stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 0 });
+    stage.context = 1;
+    let step = StepFacts { before: Vec::new(), is_enabled: true, work: Work::Host { token: 7 }, inner: Vec::new() };
+    let bytes = GraphFacts { steps: vec![step] }.encode();
+    stage.enqueue(&kdImagePiece { total: bytes.len() as u64, data: &bytes });
+    stage.reply(&kdGraphInstantiate { exec: 1, graph: 1, flags: 0 });
+    calls();
+    stage
+}
+
+/// The driver has the address of something that is kept besides what the session has itself.
+fn lent(stage: &Stage) -> bool {
+    Arc::strong_count(&stage.session.shared) > 1
+}
+
+/// What was asked, without the numbers of handles.
+fn asked() -> Vec<String> {
+    calls().iter().map(|call| call.split(' ').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn what_a_graph_reads_is_kept_until_its_launches_are_over() {
+    let mut stage = begun();
+    stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
+    stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
+    assert_eq!(asked(), ["event", "record", "record"]);
+    PENDING.set((1, CUresult::SUCCESS));
+    stage.enqueue(&kdGraphDestroy { exec: 1 });
+    assert!(lent(&stage));
+    stage.session.sweep_graphs();
+    assert!(!lent(&stage));
+}
+
+#[test]
+fn an_event_is_of_the_context_of_the_stream() {
+    let mut stage = begun();
+    stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
+    stage.enqueue(&kdGraphLaunch { exec: 1, stream: 3 });
+    assert_eq!(asked(), ["event", "record", "current", "event", "current", "record"]);
+    PENDING.set((9, CUresult::SUCCESS));
+    stage.enqueue(&kdGraphDestroy { exec: 1 });
+    // Events end with their contexts, and so do launches.
+    stage.session.end_context(1);
+    stage.session.sweep_graphs();
+    assert!(lent(&stage));
+    calls();
+    stage.session.end_context(2);
+    stage.session.sweep_graphs();
+    assert!(!lent(&stage) && calls().is_empty());
+    PENDING.set((0, CUresult::SUCCESS));
+}
+
+#[test]
+fn what_a_launch_reads_whose_end_nobody_will_tell_is_kept() {
+    let mut stage = begun();
+    stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
+    fail_next(CUresult::ERROR_INVALID_HANDLE);
+    stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
+    stage.enqueue(&kdGraphDestroy { exec: 1 });
+    assert!(lent(&stage));
+}
+
+#[test]
+fn an_event_that_answers_an_error_tells_of_no_end() {
+    let mut stage = begun();
+    stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
+    PENDING.set((0, CUresult::ERROR_INVALID_CONTEXT));
+    stage.enqueue(&kdGraphDestroy { exec: 1 });
+    assert!(lent(&stage));
+    PENDING.set((0, CUresult::SUCCESS));
+    stage.session.sweep_graphs();
+    assert!(!lent(&stage));
+}
