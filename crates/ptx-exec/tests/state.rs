@@ -91,8 +91,8 @@ fn a_switch_pauses_all_threads_within_a_bounded_number_of_instructions_and_the_g
         switch.pause();
         assert_eq!(running.join().unwrap(), Ok(Progress::Paused));
     });
-    // Some 20,000 instructions: a thousand times the time that they take.
-    assert!(asked.elapsed() < Duration::from_secs(10));
+    // Some 20,000 instructions: thousands of times the time that they take.
+    assert!(asked.elapsed() < Duration::from_secs(60));
     assert_eq!(run(), Ok(Progress::Paused), "as long as the switch asks for it");
     device.set_word(flag, 1);
     switch.resume();

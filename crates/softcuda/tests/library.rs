@@ -5,8 +5,16 @@
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUresult, Function};
+
+/// Held while libraries are opened, and by who forks: a child has the loader as it was just then.
+static LOADER: Mutex<()> = Mutex::new(());
+
+fn loader() -> MutexGuard<'static, ()> {
+    LOADER.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The library, which cargo builds beside the tests.
 fn path() -> PathBuf {
@@ -17,6 +25,7 @@ fn path() -> PathBuf {
 /// A symbol of the library; null if there is none.
 fn symbol(name: &str) -> *mut c_void {
     let (path, name) = (CString::new(path().to_str().unwrap()).unwrap(), CString::new(name).unwrap());
+    let _loader = loader();
     // SAFETY: both are texts; the library stays open for good.
     unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
@@ -38,8 +47,11 @@ type Number = unsafe extern "C" fn(*mut i32) -> CUresult;
 
 /// Runs `body` in a child process; true if it returned true there.
 fn in_child(body: impl FnOnce() -> bool) -> bool {
+    let loader = loader();
     // SAFETY: the child only calls functions of the library and ends without running handlers of the test.
-    match unsafe { libc::fork() } {
+    let child = unsafe { libc::fork() };
+    drop(loader);
+    match child {
         0 => {
             let failed = i32::from(!body());
             // SAFETY: has no preconditions.

@@ -7,8 +7,9 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::proxy::Proxy;
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, answer, answer_in_parts, build, hello, work};
@@ -246,27 +247,31 @@ const SILENCE: Duration = Duration::from_millis(600);
 /// More than two of them.
 const LONG: Duration = Duration::from_millis(1500);
 
-/// Gives signs of life until told to stop; the longest time between two.
-fn beat_until(switch: &Switch, done: &AtomicBool) -> Duration {
-    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+/// Gives signs of life until told to stop.
+fn beat_until(switch: &Switch, done: &AtomicBool) {
     while !done.load(Ordering::Relaxed) {
-        if switch.beat() {
-            longest = longest.max(last.elapsed());
-            last = Instant::now();
-        }
+        switch.beat();
         thread::sleep(Duration::from_millis(20));
     }
-    longest
 }
 
-/// A worker that is busy for long, and reads nothing meanwhile: what who waits and who sends were told, and the longest time
-/// without a sign of life.
-fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>, Duration) {
+/// Dropped, it is done: a test that fails ends.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A worker that is busy for long, and reads nothing meanwhile: what who waits and who sends were told.
+fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>) {
     let (_proxy, link, mut worker) = link_over(server);
     link.limit_silence(SILENCE).unwrap();
     let (replier, switch, done) = (worker.replier(), worker.switch().unwrap(), AtomicBool::new(false));
     thread::scope(|scope| {
-        let beats = scope.spawn(|| beat_until(&switch, &done));
+        let beats = Done(&done);
+        scope.spawn(|| beat_until(&switch, &done));
         let waits = scope.spawn(|| link.call(ECHO, 0, &[b"a long kernel"], &mut Vec::new()).map(|_| ()));
         let frame = worker.next().unwrap().frame().unwrap();
         let (thread, sequence) = (frame.head.thread, frame.head.sequence);
@@ -274,10 +279,9 @@ fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>
         let sends = scope.spawn(|| (0..40).try_for_each(|_| link.enqueue(ADD, 0, &[&[1; 1_000_000]])));
         thread::sleep(LONG);
         let _ = answer_in_parts(&replier, thread, sequence, (b"", b""));
-        done.store(true, Ordering::Relaxed);
-        let longest = beats.join().unwrap();
+        drop(beats);
         while worker.next().is_ok_and(|event| event.frame().is_some_and(|frame| frame.head.sequence < 40)) {}
-        (waits.join().unwrap(), sends.join().unwrap(), longest)
+        (waits.join().unwrap(), sends.join().unwrap())
     })
 }
 
@@ -286,11 +290,11 @@ fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>
 fn a_worker_that_is_busy_is_no_stall() {
     for path in [Path::Tcp, Path::Tls] {
         let server = Server::new(path);
-        // A machine that gave this process no time says nothing about links.
-        let told = (0..50).map(|_| busy_worker(&server)).find(|(_, _, longest)| *longest < SILENCE / 3);
-        let (waited, sent, _) = told.expect("this machine is too busy for this test");
-        waited.unwrap();
-        sent.unwrap();
+        // A machine that gives the network of this test no time makes a stall at times. Who takes a busy worker for one does so each
+        // time: it is busy for longer than anybody waits.
+        let told: Vec<_> =
+            (0..50).map(|_| busy_worker(&server)).take_while(|told| !matches!(told, (Ok(()), Ok(())))).collect();
+        assert!(told.len() < 50, "{told:?}");
     }
 }
 
@@ -304,6 +308,7 @@ fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
         link.limit_silence(Duration::from_millis(200)).unwrap();
         let (switch, done) = (worker.switch().unwrap(), AtomicBool::new(false));
         thread::scope(|scope| {
+            let _done = Done(&done);
             scope.spawn(|| beat_until(&switch, &done));
             let owed = scope.spawn(|| link.call(ECHO, 0, &[b"for ever"], &mut Vec::new()).map(|_| ()));
             assert!(worker.next().unwrap().frame().is_some());
@@ -314,7 +319,6 @@ fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
             proxy.there.release();
             // What was held back may come whole, or be followed by the end.
             let _ = reads.join().unwrap();
-            done.store(true, Ordering::Relaxed);
         });
         goes_on(&server);
     }
@@ -324,13 +328,20 @@ fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
 #[test]
 fn an_idle_link_is_silent() {
     let server = Server::new(Path::Tcp);
-    let (_proxy, link, worker) = link_over(&server);
-    let switch = worker.switch().unwrap();
+    let (_proxy, link, mut worker) = link_over(&server);
+    let (replier, switch) = (worker.replier(), worker.switch().unwrap());
+    let (answered, answers) = mpsc::channel();
     assert!(switch.beat(), "a worker that does not wait for a frame says that it is there");
     thread::scope(|scope| {
-        scope.spawn(move || work(worker));
+        scope.spawn(move || {
+            while let Some(frame) = worker.next().unwrap().frame() {
+                answer(&replier, frame.head.thread, frame.head.sequence, &[]);
+                answered.send(()).unwrap();
+            }
+        });
         link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
-        // It says so until it waits for the next frame.
+        // While it sends it says nothing else. Then it says so until it waits for the next frame.
+        answers.recv().unwrap();
         while switch.beat() {
             thread::sleep(Duration::from_millis(1));
         }
