@@ -14,7 +14,8 @@ use katydid_transport::{ProgramLink, Talk, companion, pass_holds};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::companion::{FromWorker, ToWorker};
 use katydid_wire::message::{
-    cuStreamCreate, cuStreamSynchronize, kdCopyIn, kdCopyOut, kdDeviceGrow, kdFill, kdHostFunction, kdUpcallNext,
+    cuStreamCreate, cuStreamSynchronize, kdCopyIn, kdCopyOut, kdDeviceGrow, kdFacts, kdFill, kdHostFunction,
+    kdUpcallNext,
 };
 use support::{KEY, Program, Way};
 
@@ -192,6 +193,8 @@ on_every_way! {
         let caller = Caller(&*program.link);
         caller.enqueue(&cuStreamCreate { phStream: 5, Flags: 1 });
         caller.enqueue(&kdHostFunction { stream: 5, token: 9 });
+        // Both have been executed when this one is answered: what does not end is the stream.
+        caller.call(&kdFacts {});
         let supervisor = Supervisor::new(&program);
         let frames = program.link.holding().unwrap().hold();
         let refused = supervisor.order(&ToWorker::Pause { frames, patience: 50 });
