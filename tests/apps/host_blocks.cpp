@@ -56,6 +56,7 @@ static void access(CUdeviceptr start, size_t size) {
     OK(cuMemcpyDtoH(got, start, 8));
     CHECK(got[0] == 41 && got[1] == 42, "%u and %u are left", got[0], got[1]);
     OK(cuMemsetD32(start + 8, 43, 1));
+    OK(cuCtxSynchronize());
     grants[0].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     OK(cuMemSetAccess(start, size, grants, 1));
     CHECK(words[0] == 41 && words[1] == 42 && words[2] == 43, "%u, %u, %u", words[0], words[1], words[2]);
