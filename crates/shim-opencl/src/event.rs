@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use katydid_opencl_sys::constant::{
     COMMAND_USER, COMPLETE, EVENT_COMMAND_EXECUTION_STATUS, EVENT_COMMAND_QUEUE, EVENT_COMMAND_TYPE, EVENT_CONTEXT,
-    EVENT_REFERENCE_COUNT, QUEUED, SUBMITTED,
+    EVENT_REFERENCE_COUNT, PROFILING_COMMAND_COMPLETE, PROFILING_COMMAND_END, QUEUED, SUBMITTED,
 };
 use katydid_opencl_sys::{Code, cl_context, cl_event, cl_event_notify, void};
 use katydid_wire::codec::Field as _;
@@ -189,7 +189,14 @@ pub(crate) unsafe fn get_event_profiling_info(
     let event = object::<Event>(event)?;
     let bytes = match event.time(param_name)? {
         Some(time) => time.to_le_bytes().to_vec(),
-        None => ask(query::PROFILING, event.base.id, 0, param_name, &[])?,
+        None => {
+            let bytes = ask(query::PROFILING, event.base.id, 0, param_name, &[])?;
+            // Who is told when a command has ended knows that it has, and so has what it read.
+            if matches!(param_name, PROFILING_COMMAND_END | PROFILING_COMMAND_COMPLETE) {
+                event.status()?;
+            }
+            bytes
+        }
     };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }
