@@ -20,7 +20,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::border::list;
 use crate::context::Context;
-use crate::handle::{Held, object};
+use crate::handle::object;
 use crate::order::Order;
 use crate::rows::Rows;
 use crate::shim::shim;
@@ -167,10 +167,8 @@ pub(crate) unsafe fn enqueue_svm_free(
         return Err(Code::INVALID_VALUE);
     }
     let addresses = pointers.iter().map(|pointer| pointer.expose_provenance()).collect();
-    let held = Held::new(std::sync::Arc::clone(&order.queue));
-    let token = upcall::register(Call::SvmFree(pfn_free_func, held, addresses, user_data.expose_provenance()))?;
-    let id = order.event();
-    // The order's event lives on in the worker until it is told here: nothing is released in between.
+    let (id, end) = (order.event(), order.held_event()?);
+    let token = upcall::register(Call::SvmFree(pfn_free_func, end, addresses, user_data.expose_provenance()))?;
     let told = command::mark_with(order, || {
         let message = kdclEventCallback { event: id, type_of: COMPLETE.cast_signed(), token };
         shim()?.link.call(&message).map(drop)
