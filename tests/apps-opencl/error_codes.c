@@ -21,6 +21,7 @@ int main(void) {
     SHOW("buffer, memory without flag", clCreateBuffer(context, 0, 256, host, &code));
     SHOW("buffer, flag without memory", clCreateBuffer(context, CL_MEM_COPY_HOST_PTR, 256, NULL, &code));
     SHOW("buffer, flags that exclude", clCreateBuffer(context, CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY, 256, NULL, &code));
+    SHOW("buffer, memory of two owners", clCreateBuffer(context, CL_MEM_USE_HOST_PTR | CL_MEM_ALLOC_HOST_PTR, 256, host, &code));
     IS("read beyond the end", clEnqueueReadBuffer(queue, buffer, CL_TRUE, 200, 100, host, 0, NULL, NULL));
     IS("read of nothing to nowhere", clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, 4, NULL, 0, NULL, NULL));
     IS("write beyond the end", clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 253, 4, host, 0, NULL, NULL));

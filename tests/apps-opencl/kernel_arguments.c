@@ -12,6 +12,24 @@ static const char *source =
     "}\n"
     "__kernel void say(int n) { printf(\"item %d of %d: %s %.2f\\n\", (int)get_global_id(0), n, \"text\", n / 4.0f); }\n";
 
+// A type of a program's own may be called as those of images begin.
+static const char *named =
+    "typedef struct { int width, height; } image_size;\n"
+    "__kernel void area(image_size size, __global int *out) { *out = size.width * size.height; }\n";
+
+static void own_type(void) {
+    cl_program program = build(named, "-cl-kernel-arg-info");
+    cl_kernel kernel = kernel_of(program, "area");
+    int size[2] = {6, 7}, area;
+    cl_mem out = buffer_of(CL_MEM_WRITE_ONLY, sizeof area, NULL);
+    CHECK(clSetKernelArg(kernel, 0, sizeof size, size));
+    CHECK(clSetKernelArg(kernel, 1, sizeof out, &out));
+    launch(kernel, 1);
+    CHECK(clEnqueueReadBuffer(queue, out, CL_TRUE, 0, sizeof area, &area, 0, NULL, NULL));
+    printf("a size of an image: %d\n", area);
+    clReleaseMemObject(out), clReleaseKernel(kernel), clReleaseProgram(program);
+}
+
 typedef struct { cl_char c; cl_double d; cl_int4 v; cl_short s[3]; } mixed;
 
 int main(void) {
@@ -64,6 +82,7 @@ int main(void) {
         launch(say, 1);
         CHECK(clFinish(queue));
     }
+    own_type();
     printf("the end\n");
     clReleaseKernel(say), clReleaseKernel(kernel), clReleaseProgram(program);
     clReleaseMemObject(k), clReleaseMemObject(out);

@@ -81,6 +81,112 @@ static void odd_ones(int *own) {
     CHECK(clReleaseMemObject(copy));
 }
 
+static void fill(cl_mem buffer, int value) {
+    CHECK(clEnqueueFillBuffer(queue, buffer, &value, 4, 0, N * 4, 0, NULL, NULL));
+}
+
+static int first_of(cl_mem buffer) {
+    int value;
+    CHECK(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 40, 4, &value, 0, NULL, NULL));
+    return value;
+}
+
+// Several commands have one place in the program's memory: what is there follows the order of the queue, whoever waits for what. Sizes
+// of all ways that bytes take.
+static void one_place(size_t size, cl_mem_flags flags) {
+    int *h = calloc(1, N * 4);
+    cl_mem a = buffer_of(CL_MEM_READ_WRITE, N * 4, NULL), b = buffer_of(flags, N * 4, NULL);
+    fill(a, 1);
+    CHECK(clEnqueueReadBuffer(queue, a, CL_FALSE, 0, size, h, 0, NULL, NULL));
+    fill(a, 2);
+    CHECK(clEnqueueReadBuffer(queue, a, CL_TRUE, 0, size, h, 0, NULL, NULL));
+    printf("read twice: %d", h[10]);
+    CHECK(clFinish(queue));
+    printf(" %d\n", h[10]);
+    CHECK(clEnqueueReadBuffer(queue, a, CL_FALSE, 0, size, h, 0, NULL, NULL));
+    fill(a, 3);
+    CHECK(clEnqueueReadBuffer(queue, a, CL_FALSE, 40, 4, h + 10, 0, NULL, NULL));
+    CHECK(clEnqueueWriteBuffer(queue, b, CL_FALSE, 0, size, h, 0, NULL, NULL));
+    CHECK(clEnqueueReadBuffer(queue, a, CL_FALSE, 0, size, h, 0, NULL, NULL));
+    fill(a, 4);
+    CHECK(clFinish(queue));
+    printf("read and written: %d, then %d\n", first_of(b), h[10]);
+    int *p = map(b, CL_MAP_WRITE, 0, size, NULL);
+    CHECK(clEnqueueReadBuffer(queue, a, CL_FALSE, 0, size, p, 0, NULL, NULL));
+    CHECK(clEnqueueUnmapMemObject(queue, b, p, 0, NULL, NULL));
+    printf("read into a map: %d", first_of(b));
+    fill(a, 5);
+    cl_event ready;
+    p = map(b, CL_MAP_READ | CL_MAP_WRITE, 0, size, &ready);
+    CHECK(clEnqueueReadBuffer(queue, a, CL_FALSE, 0, size, p, 0, NULL, NULL));
+    CHECK(clEnqueueUnmapMemObject(queue, b, p, 0, NULL, NULL));
+    printf(" %d\n", first_of(b));
+    CHECK(clReleaseEvent(ready));
+    CHECK(clReleaseMemObject(a));
+    CHECK(clReleaseMemObject(b));
+    free(h);
+}
+
+// Rows of two reads lie between each other, and the one of which nobody knows when it ends keeps the other one from nothing.
+static void between(void) {
+    int rows[8] = {0}, value = 7;
+    cl_int code;
+    cl_mem a = buffer_of(CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof rows, rows);
+    CHECK(clEnqueueFillBuffer(queue, a, &value, 4, 0, sizeof rows, 0, NULL, NULL));
+    CHECK(clFinish(queue));
+    cl_command_queue other = clCreateCommandQueue(context, device, 0, &code);
+    CHECK(code);
+    cl_event later = clCreateUserEvent(context, &code);
+    CHECK(code);
+    size_t origin[3] = {0, 0, 0}, odd[3] = {4, 0, 0}, region[3] = {4, 4, 1};
+    CHECK(clEnqueueReadBufferRect(other, a, CL_FALSE, origin, odd, region, 4, 0, 8, 0, rows, 1, &later, NULL));
+    CHECK(clEnqueueWriteBuffer(queue, a, CL_TRUE, 0, 4, rows, 0, NULL, NULL));
+    CHECK(clEnqueueReadBufferRect(queue, a, CL_TRUE, origin, origin, region, 4, 0, 8, 0, rows, 0, NULL, NULL));
+    printf("between: %d %d %d %d", rows[0], rows[1], rows[2], rows[7]);
+    value = 8;
+    CHECK(clEnqueueFillBuffer(queue, a, &value, 4, 0, sizeof rows, 0, NULL, NULL));
+    // Here they come to the same place, in no order.
+    CHECK(clEnqueueReadBuffer(queue, a, CL_TRUE, 0, sizeof rows, rows, 0, NULL, NULL));
+    printf(", %d %d", rows[0], rows[7]);
+    rows[7] = 0;
+    CHECK(clSetUserEventStatus(later, CL_COMPLETE));
+    CHECK(clFinish(other));
+    printf(", %d %d\n", rows[0], rows[7]);
+    CHECK(clReleaseEvent(later));
+    CHECK(clReleaseCommandQueue(other));
+    CHECK(clReleaseMemObject(a));
+}
+
+// Who lets go of a buffer that he has mapped, and waits for nothing, gets nothing; a refused unmap changes nothing.
+static void let_go(void) {
+    cl_int code;
+    cl_mem buffer = buffer_of(CL_MEM_READ_WRITE, N * 4, NULL), a = buffer_of(CL_MEM_READ_WRITE, N * 4, NULL);
+    fill(buffer, 5), fill(a, 6);
+    int *p = map(buffer, CL_MAP_READ | CL_MAP_WRITE, 0, N * 4, NULL);
+    p[10] = 9;
+    cl_context another = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
+    CHECK(code);
+    cl_command_queue theirs = clCreateCommandQueue(another, device, 0, &code);
+    CHECK(code);
+    printf("by another context: %s, ", code_name(clEnqueueUnmapMemObject(theirs, buffer, p, 0, NULL, NULL)));
+    printf("%s", code_name(clEnqueueUnmapMemObject(queue, buffer, p, 0, NULL, NULL)));
+    printf(", %d\n", first_of(buffer));
+    CHECK(clReleaseCommandQueue(theirs));
+    CHECK(clReleaseContext(another));
+    p = map(buffer, CL_MAP_WRITE_INVALIDATE_REGION, 0, N * 4, NULL);
+    CHECK(clEnqueueReadBuffer(queue, a, CL_FALSE, 0, N * 4, p, 0, NULL, NULL));
+    CHECK(clEnqueueUnmapMemObject(queue, buffer, p, 0, NULL, NULL));
+    CHECK(clReleaseMemObject(buffer));
+    buffer = buffer_of(CL_MEM_READ_WRITE, N * 4, NULL);
+    cl_event ready;
+    map(buffer, CL_MAP_READ, 0, N * 4, &ready);
+    CHECK(clReleaseEvent(ready));
+    CHECK(clReleaseMemObject(buffer));
+    CHECK(clFinish(queue));
+    printf("let go of while mapped\n");
+    CHECK(clReleaseMemObject(a));
+}
+
 int main(void) {
     set_up(0);
     cl_program program = build(source, "");
@@ -104,6 +210,11 @@ int main(void) {
     CHECK(clReleaseMemObject(ours));
     clReleaseKernel(kernel), clReleaseProgram(program);
     odd_ones(own);
+    one_place(400, CL_MEM_READ_WRITE);
+    one_place(N * 4, CL_MEM_READ_WRITE);
+    one_place(N * 4, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR);
+    between();
+    let_go();
     free(own);
     tear_down();
     return 0;

@@ -20,6 +20,25 @@ static void CL_CALLBACK give_back(cl_command_queue q, cl_uint count, void *point
     freed = (int)count;
 }
 
+// Several commands have one place in the program's memory: what is there follows the order of the queue. And one address is
+// mapped twice.
+static void one_place(int *values, int *others) {
+    int h[256] = {0}, one = 1, two = 2;
+    CHECK(clEnqueueSVMMemFill(queue, values, &one, 4, sizeof h, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemcpy(queue, CL_FALSE, h, values, sizeof h, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemFill(queue, values, &two, 4, sizeof h, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemcpy(queue, CL_TRUE, h, values, sizeof h, 0, NULL, NULL));
+    printf("one place: %d", h[10]);
+    CHECK(clEnqueueSVMMemFill(queue, values, &one, 4, sizeof h, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemcpy(queue, CL_FALSE, h, values, sizeof h, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemcpy(queue, CL_FALSE, others, h, sizeof h, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMap(queue, CL_FALSE, CL_MAP_READ, others, 40, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_READ, others, 80, 0, NULL, NULL));
+    printf(" %d %d", others[0], others[19]);
+    for (int i = 0; i < 2; i++) printf(" %s", code_name(clEnqueueSVMUnmap(queue, others, 0, NULL, NULL)));
+    printf("\n");
+}
+
 int main(void) {
     set_up(0);
     cl_device_svm_capabilities can;
@@ -81,6 +100,7 @@ int main(void) {
     else
         printf("through a buffer: %s\n", code_name(code));
     CHECK(clReleaseMemObject(buffer));
+    one_place(values, others);
     CHECK(clFinish(queue));
     void *list[] = {values, others};
     cl_event gone;

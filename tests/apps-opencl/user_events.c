@@ -29,6 +29,26 @@ static void wait_for_calls(int wanted) {
     while (calls < wanted) usleep(100);
 }
 
+// Who asks when a read ended until he is told has what it read.
+static void ask_for_times(cl_mem buffer) {
+    cl_int code;
+    cl_command_queue timed = clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, &code);
+    CHECK(code);
+    int seen = 0;
+    cl_event done;
+    cl_ulong end;
+    CHECK(clEnqueueReadBuffer(timed, buffer, CL_FALSE, 0, 4, &seen, 0, NULL, &done));
+    CHECK(clFlush(timed));
+    do {
+        usleep(100);
+        code = clGetEventProfilingInfo(done, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
+    } while (code == CL_PROFILING_INFO_NOT_AVAILABLE);
+    CHECK(code);
+    printf("read, by its times: %d\n", seen);
+    CHECK(clReleaseEvent(done));
+    CHECK(clReleaseCommandQueue(timed));
+}
+
 int main(void) {
     set_up(0);
     cl_int code;
@@ -56,6 +76,8 @@ int main(void) {
     printf("set a command's: %s\n", code_name(clSetUserEventStatus(read, CL_COMPLETE)));
     CHECK(clReleaseEvent(gate));
     CHECK(clReleaseEvent(read));
+
+    ask_for_times(buffer);
 
     // A callback of an event that is over already.
     calls = 0;

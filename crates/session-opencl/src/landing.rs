@@ -89,6 +89,15 @@ impl Landing {
         }
     }
 
+    /// The same, after the command's end if that is to be waited for.
+    fn look(&self, wait: bool) -> Result<i32, Code> {
+        if let (true, End::Awaited(event)) = (wait, &self.end) {
+            // What went wrong is in the state.
+            let _ = event.wait();
+        }
+        self.status()
+    }
+
     pub(crate) fn len(&self) -> u64 {
         match &self.place {
             Place::Own(target) => target.len() as u64,
@@ -138,16 +147,21 @@ impl Landings {
         all
     }
 
+    fn find(&self, number: u64) -> Result<Arc<Landing>, Code> {
+        let found = self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
+        found.ok_or(Code::INVALID_VALUE)
+    }
+
+    /// The state of a landing, which stays.
+    pub(crate) fn look(&self, number: u64, wait: bool) -> Result<i32, Code> {
+        self.find(number)?.look(wait)
+    }
+
     /// The state of a landing and, when its command has ended, a part of it. The last part ends the landing, and so
     /// does a failure.
     pub(crate) fn fetch(&self, number: u64, offset: u64, size: u32, wait: bool) -> Result<(i32, Vec<u8>), Code> {
-        let found = self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
-        let landing = found.ok_or(Code::INVALID_VALUE)?;
-        if let (true, End::Awaited(event)) = (wait, &landing.end) {
-            // What went wrong is in the state.
-            let _ = event.wait();
-        }
-        let status = landing.status()?;
+        let landing = self.find(number)?;
+        let status = landing.look(wait)?;
         if status > 0 {
             return Ok((status, Vec::new()));
         }

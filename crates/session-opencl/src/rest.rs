@@ -60,8 +60,11 @@ impl Session {
     /// Whether a callback is due that the driver has not made yet.
     fn awaits_callbacks(&self) -> bool {
         self.shared.callbacks.waiting().iter().any(|callback| {
-            let event = self.shared.objects.get::<cl_event>(callback.event);
-            let event = event.and_then(|event| HeldEvent::retain(event.handle, event.api));
+            let Ok(event) = self.shared.objects.get::<cl_event>(callback.event) else {
+                // Nobody has it any more, so that it could not be made again.
+                return true;
+            };
+            let event = HeldEvent::retain(event.handle, event.api);
             event.and_then(|event| event.status()).is_ok_and(|status| status <= callback.state)
         })
     }

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use katydid_opencl_sys::constant::{
     COMMAND_USER, COMPLETE, EVENT_COMMAND_EXECUTION_STATUS, EVENT_COMMAND_QUEUE, EVENT_COMMAND_TYPE, EVENT_CONTEXT,
-    EVENT_REFERENCE_COUNT, QUEUED, SUBMITTED,
+    EVENT_REFERENCE_COUNT, PROFILING_COMMAND_COMPLETE, PROFILING_COMMAND_END, QUEUED, SUBMITTED,
 };
-use katydid_opencl_sys::{Code, cl_context, cl_event, cl_event_notify, void};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event, cl_event_notify, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::{kdclEventCallback, kdclSetUserEvent, kdclUserEvent, kdclWait};
 use katydid_wire::opencl::{list as lists, query};
@@ -52,6 +52,11 @@ impl Event {
     fn new(base: Base, context: Held<Context>, queue: Option<Held<Queue>>, command: u32) -> Self {
         let state = AtomicI32::new(QUEUED.cast_signed());
         Self { base, context, queue, command, number: 0, state, times: OnceLock::new() }
+    }
+
+    /// Its command's queue; null if it has none.
+    pub(crate) fn queue(&self) -> cl_command_queue {
+        self.queue.as_ref().map_or(cl_command_queue::NULL, |queue| queue.handle())
     }
 
     /// Its state changes no more; what the command read is in the program's memory.
@@ -189,7 +194,14 @@ pub(crate) unsafe fn get_event_profiling_info(
     let event = object::<Event>(event)?;
     let bytes = match event.time(param_name)? {
         Some(time) => time.to_le_bytes().to_vec(),
-        None => ask(query::PROFILING, event.base.id, 0, param_name, &[])?,
+        None => {
+            let bytes = ask(query::PROFILING, event.base.id, 0, param_name, &[])?;
+            // Who is told when a command has ended knows that it has, and so has what it read.
+            if matches!(param_name, PROFILING_COMMAND_END | PROFILING_COMMAND_COMPLETE) {
+                event.status()?;
+            }
+            bytes
+        }
     };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }

@@ -18,13 +18,13 @@ use katydid_wire::opencl::message::{kdclMap, kdclRead, kdclUnmap};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::border::write_if_given;
-use crate::event;
 use crate::handle::object;
 use crate::memory::Memory;
 use crate::order::Order;
 use crate::rows::{Direction, Rows};
 use crate::shim::shim;
 use crate::transfer::{Transfer, image_box, run, three};
+use crate::{event, landing};
 
 /// Memory lent to the program: pages of their own, aligned as any element wants.
 #[derive(Debug)]
@@ -45,6 +45,9 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        if let Ok(shim) = shim() {
+            shim.landings.abandon_all(self.start, self.length);
+        }
         // SAFETY: mapped by `new`; the program has unmapped it, or its object is gone.
         let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.start), self.length) };
     }
@@ -66,6 +69,8 @@ enum Back {
 struct Map {
     back: Back,
     region: Rows,
+    /// The number of the read that fills it ([`crate::landing`]), if nobody has waited for that; else 0.
+    landing: u64,
     /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
     _lent: Option<Lent>,
 }
@@ -129,13 +134,14 @@ unsafe fn map(order: Order, transfer: Transfer, blocking: bool, flags: u64, lent
     let (region, memory) = (transfer.rows, Arc::clone(&transfer.memory));
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
     let back = if writes { Back::Written(transfer.form, transfer.extent) } else { Back::Nothing };
-    if flags & MAP_WRITE_INVALIDATE_REGION == 0 {
+    let landing = if flags & MAP_WRITE_INVALIDATE_REGION == 0 {
         // SAFETY: by the contract.
-        unsafe { transfer.read(order, blocking)? };
+        unsafe { transfer.read(order, blocking)? }
     } else {
         only_command(order, &transfer, blocking)?;
-    }
-    memory.maps().add(Map { back, region, _lent: lent });
+        0
+    };
+    memory.maps().add(Map { back, region, landing, _lent: lent });
     Ok(region.start)
 }
 
@@ -150,15 +156,18 @@ fn map_shared(order: Order, transfer: Transfer, blocking: bool, flags: u64) -> R
     }
     order.done();
     let back = Back::Shared(transfer.extent, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
-    transfer.memory.maps().add(Map { back, region: transfer.rows, _lent: None });
+    transfer.memory.maps().add(Map { back, region: transfer.rows, landing: 0, _lent: None });
     Ok(address)
 }
 
 /// The end of such a map.
-fn unmap_shared(order: Order, memory: &Memory, address: usize, extent: Extent, writes: bool) -> Result<(), Code> {
+fn unmap_shared(order: Order, memory: &Memory, region: Rows, extent: Extent, writes: bool) -> Result<(), Code> {
+    if writes {
+        landing::wait_for_place(&region)?;
+    }
     let mut waits = order.arguments();
     extent.put(&mut waits);
-    let (queue, event, address) = (order.queue(), order.event(), address as u64);
+    let (queue, event, address) = (order.queue(), order.event(), region.start as u64);
     let message = kdclUnmap { queue, event, memory: memory.base.id, address, writes: writes.into(), waits: &waits };
     shim()?.link.call(&message)?;
     order.done();
@@ -284,16 +293,34 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     // SAFETY: handed on.
     let order = unsafe { Order::new(queue, (count, events, event), COMMAND_UNMAP_MEM_OBJECT)? };
     let memory = object::<Memory>(memobj)?;
-    let map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
-    // Who gives a region back before it is known to be there cannot have changed it.
-    let is_unused = shim()?.landings.abandon(&map.region);
+    if order.queue.context.base.id != memory.context.base.id {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    let mut map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
+    // Who gives a region back before it is known to be there cannot have changed it, unless by a command.
+    if shim()?.landings.abandon(map.landing, &map.region) && matches!(map.back, Back::Written(..)) {
+        map.back = Back::Nothing;
+    }
+    // SAFETY: the region is still the program's, and lent until `map` is dropped.
+    let unmapped = unsafe { unmap(order, &memory, &map) };
+    // What is refused is mapped as before.
+    unmapped.inspect_err(|_| memory.maps().add(map))
+}
+
+/// Enqueues the end of a map.
+///
+/// # Safety
+///
+/// The region is readable.
+unsafe fn unmap(order: Order, memory: &Arc<Memory>, map: &Map) -> Result<(), Code> {
+    let (memory, rows) = (Arc::clone(memory), map.region);
     match map.back {
-        Back::Written(form, extent) if !is_unused => {
-            // SAFETY: the region is still the program's, and lent until `map` is dropped.
-            unsafe { Transfer { memory, form, extent, rows: map.region }.write(order, false) }
+        Back::Written(form, extent) => {
+            // SAFETY: by the contract.
+            unsafe { Transfer { memory, form, extent, rows }.write(order, false) }
         }
-        Back::Shared(extent, writes) => unmap_shared(order, &memory, mapped_ptr.addr(), extent, writes),
-        Back::Nothing | Back::Written(..) => unmapped(order, memory),
+        Back::Shared(extent, writes) => unmap_shared(order, &memory, rows, extent, writes),
+        Back::Nothing => unmapped(order, memory),
     }
 }
 
@@ -314,7 +341,7 @@ mod tests {
         let whole = maps.whole(100).unwrap();
         assert_eq!(maps.whole(100), Ok(whole));
         for _ in 0..2 {
-            maps.add(Map { back: Back::Nothing, region: Rows::run(whole, 100), _lent: None });
+            maps.add(Map { back: Back::Nothing, region: Rows::run(whole, 100), landing: 0, _lent: None });
         }
         assert_eq!(maps.count(), 2);
         assert!(maps.take(whole).is_some() && maps.take(whole).is_some() && maps.take(whole).is_none());

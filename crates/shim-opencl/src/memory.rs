@@ -27,8 +27,10 @@ use crate::rows::{Direction, Rows};
 use crate::shim::shim;
 use crate::upcall::{self, Call};
 
-/// What flags may say of the program's memory, and what not both.
+/// What flags may say of the program's memory.
 const HOST: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
+/// What they may not say both.
+const EITHER: [u64; 2] = [HOST, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
 /// Which accesses kernels have.
 const KERNEL: u64 = 0b111;
 /// Which accesses the program has.
@@ -139,8 +141,11 @@ impl Memory {
 /// The rows are readable if the flags say that the program gives memory.
 pub(crate) unsafe fn contents<'a>(flags: u64, rows: Rows) -> Result<Cow<'a, [u8]>, Code> {
     let given = flags & HOST != 0;
-    if given != (rows.start != 0) || flags & HOST == HOST {
-        return Err(if flags & HOST == HOST { Code::INVALID_VALUE } else { Code::INVALID_HOST_PTR });
+    if EITHER.iter().any(|both| flags & both == *both) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if given != (rows.start != 0) {
+        return Err(Code::INVALID_HOST_PTR);
     }
     // SAFETY: by the contract.
     Ok(if given { unsafe { rows.gather() } } else { Cow::Borrowed(&[]) })
@@ -416,7 +421,7 @@ mod tests {
             assert_eq!(contents(0, Rows::run(0, 4)).as_deref(), Ok(&[][..]));
             assert_eq!(contents(0, given).err(), Some(Code::INVALID_HOST_PTR));
             assert_eq!(contents(MEM_USE_HOST_PTR, Rows::run(0, 4)).err(), Some(Code::INVALID_HOST_PTR));
-            assert_eq!(contents(HOST, given).err(), Some(Code::INVALID_VALUE));
+            assert_eq!(EITHER.map(|both| contents(both, given).err()), [Some(Code::INVALID_VALUE); 2]);
         }
     }
 }

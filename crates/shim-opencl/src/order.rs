@@ -8,7 +8,7 @@ use katydid_wire::opencl::list as lists;
 
 use crate::border::list;
 use crate::event::Event;
-use crate::handle::{Object, ids, object, objects, release};
+use crate::handle::{Held, Object, ids, object, objects, release};
 use crate::queue::Queue;
 
 /// A command that is being enqueued. Dropped before [`Order::done`], it leaves no event.
@@ -64,6 +64,11 @@ impl Order {
     /// The event's id; 0: none is wanted.
     pub(crate) fn event(&self) -> u32 {
         self.event.as_ref().map_or(0, |event| event.base.id)
+    }
+
+    /// The same, kept beyond the order; the order has one.
+    pub(crate) fn held_event(&self) -> Result<Held<Event>, Code> {
+        self.event.as_ref().map(|event| Held::new(Arc::clone(event))).ok_or(Code::INVALID_EVENT)
     }
 
     /// The queue's id.

@@ -166,15 +166,15 @@ pub(crate) unsafe fn write(transfer: &Transfer, queue: u32, event: u32, waits: &
     Ok(true)
 }
 
-/// Enqueues a read, and waits for it or leaves it to those who learn that it has ended; false if it may not travel so.
+/// Enqueues a read of that number among the landings, and waits for it or leaves it to those who learn that it has ended; false
+/// if it may not travel so.
 ///
 /// # Safety
 ///
 /// The rows are writable until the command has ended.
-pub(crate) unsafe fn read(transfer: &Transfer, order: &Order, blocking: bool) -> Result<bool, Code> {
+pub(crate) unsafe fn read(transfer: &Transfer, order: &Order, landing: u64, blocking: bool) -> Result<bool, Code> {
     let shim = shim()?;
     let Some(parcel) = shim.parcels.take(shim, transfer.rows.len()) else { return Ok(false) };
-    let landing = shim.landings.number();
     let mut waits = transfer.arguments(order);
     (parcel.start() as u64).put(&mut waits);
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);

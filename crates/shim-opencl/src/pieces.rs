@@ -15,9 +15,9 @@ use katydid_client::threads::{Helpers, processors};
 use katydid_opencl_sys::Code;
 use katydid_transport::{PIECE, Piece, Staging};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::IN_PIECE;
 use katydid_wire::opencl::extent::{Extent, RUN};
 use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
+use katydid_wire::opencl::{IN_PIECE, land};
 
 use crate::order::Order;
 use crate::rows::{Direction, Rows};
@@ -323,7 +323,7 @@ fn begin(
 ///
 /// The rows are writable.
 unsafe fn land(shim: &Shim, staging: &Staging, part: &Part) -> Result<(), Code> {
-    let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, wait: 1 })?;
+    let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, wait: land::AT_END })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }

@@ -53,6 +53,21 @@ impl Rows {
         (0..count).map(move |number| (self.row_at(number), width))
     }
 
+    /// Whether a byte of one is a byte of the other. Both have their rows in the order of addresses.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let (mut ours, mut theirs) = (self.runs().peekable(), other.runs().peekable());
+        while let (Some(&(our, our_length)), Some(&(their, their_length))) = (ours.peek(), theirs.peek()) {
+            if our + our_length <= their {
+                ours.next();
+            } else if their + their_length <= our {
+                theirs.next();
+            } else {
+                return our_length != 0 && their_length != 0;
+            }
+        }
+        false
+    }
+
     /// Copies the bytes to an address, without the gaps, or from there to where they belong.
     ///
     /// # Safety
@@ -194,6 +209,18 @@ mod tests {
         assert!(from == to);
         let run = Rows::run(memory.as_ptr().expose_provenance(), 8);
         assert_eq!(run.runs().collect::<Vec<_>>(), [(run.start, 8)]);
+    }
+
+    #[test]
+    fn rows_overlap_where_they_share_a_byte() {
+        let tile = |start: usize| Rows { start, width: 2, rows: 3, slices: 2, row: 10, slice: 100 };
+        assert!(tile(50).overlaps(&tile(50)) && tile(50).overlaps(&tile(51)) && tile(51).overlaps(&tile(50)));
+        assert!(!tile(50).overlaps(&tile(52)) && !tile(52).overlaps(&tile(50)) && !tile(50).overlaps(&tile(80)));
+        assert!(tile(50).overlaps(&tile(160)) && tile(50).overlaps(&Rows::run(0, 51)));
+        for (start, length) in [(0, 50), (52, 8), (62, 8), (72, 78), (172, 100), (60, 0)] {
+            let run = Rows::run(start, length);
+            assert!(!run.overlaps(&tile(50)) && !tile(50).overlaps(&run), "{start} {length}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::border::list;
 use crate::context::Context;
-use crate::handle::{Held, object};
+use crate::handle::object;
 use crate::order::Order;
 use crate::rows::Rows;
 use crate::shim::shim;
@@ -42,11 +42,41 @@ pub(crate) struct Ranges {
 struct State {
     /// Bytes of each allocation.
     allocations: BTreeMap<usize, usize>,
-    /// Bytes of each mapped region, and whether the program may write it.
-    maps: HashMap<usize, (usize, bool)>,
+    /// Mapped regions by address; one may be mapped again.
+    maps: HashMap<usize, Vec<Map>>,
+}
+
+/// A mapped region.
+struct Map {
+    /// Bytes.
+    size: usize,
+    /// Whether the program may write it.
+    writes: bool,
+    /// The number of the read that fills it ([`crate::landing`]); 0: none.
+    landing: u64,
 }
 
 impl State {
+    fn map(&mut self, address: usize, map: Map) {
+        self.maps.entry(address).or_default().push(map);
+    }
+
+    fn unmap(&mut self, address: usize) -> Option<Map> {
+        let maps = self.maps.get_mut(&address)?;
+        let map = maps.pop();
+        if maps.is_empty() {
+            self.maps.remove(&address);
+        }
+        map
+    }
+
+    /// Ends an allocation, and all maps of it. Its bytes.
+    fn end(&mut self, address: usize) -> Option<usize> {
+        let size = self.allocations.remove(&address)?;
+        self.maps.retain(|start, _| !(address..address + size).contains(start));
+        Some(size)
+    }
+
     /// Whether the bytes lie in one allocation.
     fn holds(&self, address: usize, size: usize) -> bool {
         let found = self.allocations.range(..=address).next_back();
@@ -101,8 +131,9 @@ pub(crate) fn svm_alloc(context: cl_context, flags: u64, size: usize, alignment:
 /// Frees an allocation; null frees nothing.
 pub(crate) fn free(address: usize) -> Result<(), Code> {
     let shim = shim()?;
-    let Some(size) = shim.ranges.lock().allocations.remove(&address) else { return Ok(()) };
+    let Some(size) = shim.ranges.lock().end(address) else { return Ok(()) };
     shim.link.enqueue(&kdclSvmFree { address: address as u64 })?;
+    shim.landings.abandon_all(address, size);
     // SAFETY: the pages were made for this allocation, which the program has given up.
     let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE)) };
     Ok(())
@@ -136,10 +167,8 @@ pub(crate) unsafe fn enqueue_svm_free(
         return Err(Code::INVALID_VALUE);
     }
     let addresses = pointers.iter().map(|pointer| pointer.expose_provenance()).collect();
-    let held = Held::new(std::sync::Arc::clone(&order.queue));
-    let token = upcall::register(Call::SvmFree(pfn_free_func, held, addresses, user_data.expose_provenance()))?;
-    let id = order.event();
-    // The order's event lives on in the worker until it is told here: nothing is released in between.
+    let (id, end) = (order.event(), order.held_event()?);
+    let token = upcall::register(Call::SvmFree(pfn_free_func, end, addresses, user_data.expose_provenance()))?;
     let told = command::mark_with(order, || {
         let message = kdclEventCallback { event: id, type_of: COMPLETE.cast_signed(), token };
         shim()?.link.call(&message).map(drop)
@@ -174,7 +203,7 @@ pub(crate) unsafe fn enqueue_svm_memcpy(
     }
     let done = order.event();
     // SAFETY: handed on.
-    unsafe { copy(&order, to, from, size, blocking != 0)? };
+    unsafe { copy(&order, to, from, size)? };
     if blocking != 0 {
         event::wait_for(&[done])?;
     }
@@ -185,7 +214,7 @@ pub(crate) unsafe fn enqueue_svm_memcpy(
 /// # Safety
 ///
 /// As [`enqueue_svm_memcpy`].
-unsafe fn copy(order: &Order, to: usize, from: usize, size: usize, blocking: bool) -> Result<(), Code> {
+unsafe fn copy(order: &Order, to: usize, from: usize, size: usize) -> Result<(), Code> {
     let shim = shim()?;
     let link = &shim.link;
     let (queue, event, mut waits) = (order.queue(), order.event(), order.arguments());
@@ -195,8 +224,10 @@ unsafe fn copy(order: &Order, to: usize, from: usize, size: usize, blocking: boo
             link.call(&kdclSvmCopy { queue, event, destination, source, size: length, waits: &waits })?;
         }
         (true, false) => {
+            let rows = Rows::run(from, size);
+            landing::wait_for_place(&rows)?;
             // SAFETY: readable, by the contract.
-            let bytes = unsafe { Rows::run(from, size).gather() };
+            let bytes = unsafe { rows.gather() };
             let sent = bulk::send(link, &bytes)?;
             waits.extend_from_slice(sent.inline);
             link.call(&kdclSvmWrite { queue, event, destination, staged: sent.staged, waits: &waits })?;
@@ -204,11 +235,8 @@ unsafe fn copy(order: &Order, to: usize, from: usize, size: usize, blocking: boo
         (false, true) => {
             let landing = shim.landings.number();
             link.call(&kdclSvmRead { queue, event, source, size: length, landing, waits: &waits })?;
-            let rows = Rows::run(to, size);
             // SAFETY: writable, by the contract.
-            unsafe {
-                if blocking { landing::wait(landing, &rows, None)? } else { shim.landings.expect(landing, rows, None) }
-            };
+            unsafe { shim.landings.expect(landing, Rows::run(to, size), None) };
         }
         // The device has no part in it, and cannot have one.
         (false, false) => return Err(Code::INVALID_VALUE),
@@ -280,13 +308,11 @@ pub(crate) unsafe fn enqueue_svm_map(
     let message =
         kdclSvmMap { queue, event: done, flags, address: address as u64, size: size as u64, landing, waits: &waits };
     shim.link.call(&message)?;
-    shim.ranges.lock().maps.insert(address, (size, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0));
-    let rows = Rows::run(address, size);
+    let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
+    shim.ranges.lock().map(address, Map { size, writes, landing });
     if !fresh {
         // SAFETY: pages of the allocation, which holds the region, as was checked.
-        unsafe {
-            if blocking != 0 { landing::wait(landing, &rows, None)? } else { shim.landings.expect(landing, rows, None) }
-        };
+        unsafe { shim.landings.expect(landing, Rows::run(address, size), None) };
     }
     if blocking != 0 {
         event::wait_for(&[done])?;
@@ -309,19 +335,33 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     let order = unsafe { Order::new(queue, (count, events, event), COMMAND_SVM_UNMAP)? };
     let shim = shim()?;
     let address = svm_ptr.addr();
-    let (size, writes) = shim.ranges.lock().maps.remove(&address).ok_or(Code::INVALID_VALUE)?;
-    // Who gives a region back before it is known to be there cannot have changed it.
-    let is_unused = shim.landings.abandon(&Rows::run(address, size));
-    let rows = Rows::run(address, if writes && !is_unused { size } else { 0 });
+    let mut map = shim.ranges.lock().unmap(address).ok_or(Code::INVALID_VALUE)?;
+    // Who gives a region back before it is known to be there cannot have changed it, unless by a command.
+    map.writes &= !shim.landings.abandon(map.landing, &Rows::run(address, map.size));
     // SAFETY: pages of the allocation, which held the region when it was mapped.
+    let unmapped = unsafe { unmap(&order, address, &map) };
+    // What is refused is mapped as before.
+    unmapped.inspect_err(|_| shim.ranges.lock().map(address, map))?;
+    order.done();
+    Ok(())
+}
+
+/// Enqueues the end of a map.
+///
+/// # Safety
+///
+/// The region is readable.
+unsafe fn unmap(order: &Order, address: usize, map: &Map) -> Result<(), Code> {
+    let link = &shim()?.link;
+    let rows = Rows::run(address, if map.writes { map.size } else { 0 });
+    landing::wait_for_place(&rows)?;
+    // SAFETY: by the contract.
     let bytes = unsafe { rows.gather() };
-    let sent = bulk::send(&shim.link, &bytes)?;
+    let sent = bulk::send(link, &bytes)?;
     let mut waits = order.arguments();
     waits.extend_from_slice(sent.inline);
     let (queue, event, address) = (order.queue(), order.event(), address as u64);
-    shim.link.call(&kdclSvmUnmap { queue, event, address, staged: sent.staged, waits: &waits })?;
-    order.done();
-    Ok(())
+    link.call(&kdclSvmUnmap { queue, event, address, staged: sent.staged, waits: &waits }).map(drop)
 }
 
 /// # Safety
@@ -368,6 +408,18 @@ mod tests {
         ranges.lock().allocations.insert(8192, 100);
         assert!(ranges.all(8192, 100) && ranges.holds(8291) && !ranges.holds(8292) && !ranges.holds(0));
         assert!(!ranges.all(8192, 101) && !ranges.all(8200, usize::MAX));
+    }
+
+    #[test]
+    fn maps_of_one_address_end_one_by_one_and_all_with_their_allocation() {
+        let mut state = State::default();
+        state.allocations.insert(8192, 100);
+        for (address, size) in [(8192, 100), (8192, 10), (8292, 1)] {
+            state.map(address, Map { size, writes: true, landing: 0 });
+        }
+        assert_eq!(state.unmap(8192).map(|map| map.size), Some(10));
+        assert_eq!((state.end(8192), state.end(8192)), (Some(100), None));
+        assert!(state.unmap(8192).is_none() && state.unmap(8292).is_some());
     }
 
     #[test]

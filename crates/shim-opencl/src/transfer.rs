@@ -54,9 +54,10 @@ impl Transfer {
     /// The rows are readable.
     pub(crate) unsafe fn write(&self, order: Order, blocking: bool) -> Result<(), Code> {
         let shim = shim()?;
+        landing::wait_for_place(&self.rows)?;
         // SAFETY: by the contract.
         if blocking && unsafe { shelf::copy(self, &order, Direction::Out)? } {
-            return came(order, true);
+            return came(order);
         }
         let waits = blocking && (order.has_waits() || shim.landings.any());
         let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order };
@@ -109,57 +110,99 @@ impl Transfer {
         bytes
     }
 
-    /// Enqueues a read and, if the program waits, waits.
+    /// Enqueues a read and, if the program waits, waits. Its number among the landings, if it does not.
     ///
     /// # Safety
     ///
     /// The rows are writable, and stay so until the command has ended.
-    pub(crate) unsafe fn read(&self, order: Order, blocking: bool) -> Result<(), Code> {
+    pub(crate) unsafe fn read(&self, order: Order, blocking: bool) -> Result<u64, Code> {
+        if !blocking {
+            // SAFETY: by the contract.
+            let landing = unsafe { self.begin(&order)? };
+            order.done();
+            return Ok(landing);
+        }
+        // SAFETY: by the contract.
+        unsafe { if shim()?.landings.come_to(&self.rows) { self.read_last(order)? } else { self.read_now(order)? } }
+        Ok(0)
+    }
+
+    /// Enqueues a read, and leaves it to those who learn that it has ended. Its number among the landings.
+    ///
+    /// # Safety
+    ///
+    /// As [`Transfer::read`].
+    unsafe fn begin(&self, order: &Order) -> Result<u64, Code> {
+        let shim = shim()?;
+        let landing = shim.landings.number();
+        // SAFETY: by the contract.
+        if unsafe { parcels::read(self, order, landing, false)? } {
+            return Ok(landing);
+        }
+        self.ask_for(order, landing)?;
+        // SAFETY: by the contract.
+        unsafe { shim.landings.expect(landing, self.rows, None) };
+        Ok(landing)
+    }
+
+    /// Reads and waits, where bytes of older reads are on their way to the same place: these come first.
+    ///
+    /// # Safety
+    ///
+    /// The rows are writable.
+    unsafe fn read_last(&self, order: Order) -> Result<(), Code> {
+        let order = order.with_event(COMMAND_READ_BUFFER)?;
+        // SAFETY: handed on; the command has ended when this returns.
+        unsafe { self.begin(&order)? };
+        event::wait_for(&[order.event()])?;
+        order.ended();
+        Ok(())
+    }
+
+    /// Reads and waits, in the shortest way.
+    ///
+    /// # Safety
+    ///
+    /// The rows are writable.
+    unsafe fn read_now(&self, order: Order) -> Result<(), Code> {
         let shim = shim()?;
         // SAFETY: by the contract.
-        if blocking && unsafe { shelf::copy(self, &order, Direction::In)? } {
-            return came(order, true);
+        if unsafe { shelf::copy(self, &order, Direction::In)? || pieces::read(self, &order)? } {
+            return came(order);
         }
+        let landing = shim.landings.number();
         // SAFETY: by the contract.
-        if blocking && unsafe { pieces::read(self, &order)? } {
-            return came(order, true);
+        if unsafe { parcels::read(self, &order, landing, true)? } {
+            return came(order);
         }
-        // SAFETY: by the contract.
-        if unsafe { parcels::read(self, &order, blocking)? } {
-            return came(order, blocking);
+        if self.rows.len() > AT_ONCE {
+            self.ask_for(&order, landing)?;
+            // SAFETY: by the contract.
+            unsafe { landing::wait(landing, &self.rows, None)? };
+            return came(order);
         }
         let arguments = self.arguments(&order);
         let (queue, event, memory, form) = (order.queue(), order.event(), self.memory.base.id, self.form);
-        if blocking && self.rows.len() <= AT_ONCE {
-            let message = kdclReadNow { queue, event, memory, form, waits: &arguments };
-            // The reply is one field of bytes with its length before it.
-            shim.link.exchange(&message, |reply| {
-                let data = reply.get(4..).filter(|data| data.len() == self.rows.len())?;
-                // SAFETY: by the contract.
-                unsafe { self.rows.scatter(0, data) };
-                Some(())
-            })?;
-        } else {
-            let landing = shim.landings.number();
-            shim.link.call(&kdclRead { queue, event, memory, form, landing, waits: &arguments })?;
-            if blocking {
-                // SAFETY: by the contract.
-                unsafe { landing::wait(landing, &self.rows, None)? };
-            } else {
-                // SAFETY: by the contract.
-                unsafe { shim.landings.expect(landing, self.rows, None) };
-            }
-        }
-        came(order, blocking)
+        let message = kdclReadNow { queue, event, memory, form, waits: &arguments };
+        // The reply is one field of bytes with its length before it.
+        shim.link.exchange(&message, |reply| {
+            let data = reply.get(4..).filter(|data| data.len() == self.rows.len())?;
+            // SAFETY: by the contract.
+            unsafe { self.rows.scatter(0, data) };
+            Some(())
+        })?;
+        came(order)
+    }
+
+    /// Enqueues a read whose bytes stay in the worker.
+    fn ask_for(&self, order: &Order, landing: u64) -> Result<(), Code> {
+        let (queue, event, memory, form) = (order.queue(), order.event(), self.memory.base.id, self.form);
+        shim()?.link.call(&kdclRead { queue, event, memory, form, landing, waits: &self.arguments(order) }).map(drop)
     }
 }
 
-/// The end of a command, which the program has waited for or not.
-fn came(order: Order, waited: bool) -> Result<(), Code> {
-    if !waited {
-        order.done();
-        return Ok(());
-    }
+/// The end of a command for which the program has waited.
+fn came(order: Order) -> Result<(), Code> {
     landing::settle()?;
     shim()?.link.earlier()?;
     order.ended();
@@ -208,7 +251,7 @@ pub(crate) unsafe fn enqueue_read_buffer(
     // SAFETY: handed on.
     unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_READ_BUFFER)?;
-        run(buffer, offset, size, ptr)?.allowed(Direction::In)?.read(order, blocking != 0)
+        run(buffer, offset, size, ptr)?.allowed(Direction::In)?.read(order, blocking != 0).map(drop)
     }
 }
 
@@ -319,7 +362,7 @@ pub(crate) unsafe fn enqueue_read_buffer_rect(
     unsafe {
         let order = Order::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
         let boxes = Boxes { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
-        boxes.transfer(buffer, ptr)?.allowed(Direction::In)?.read(order, blocking != 0)
+        boxes.transfer(buffer, ptr)?.allowed(Direction::In)?.read(order, blocking != 0).map(drop)
     }
 }
 
@@ -412,6 +455,7 @@ pub(crate) unsafe fn enqueue_read_image(
         image_box(image, origin, region, (row_pitch, slice_pitch), ptr)?
             .allowed(Direction::In)?
             .read(order, blocking != 0)
+            .map(drop)
     }
 }
 

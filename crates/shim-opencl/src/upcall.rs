@@ -19,7 +19,6 @@ use crate::handle::{Held, Object};
 use crate::host::Block;
 use crate::landing;
 use crate::program::Program;
-use crate::queue::Queue;
 use crate::shim::{Shim, shim};
 use crate::svm;
 
@@ -42,8 +41,8 @@ pub(crate) enum Call {
     Memory(MemoryNotify, usize, usize),
     /// Of a build's end.
     Program(ProgramNotify, Held<Program>, usize),
-    /// Frees shared virtual memory when its turn has come: by the program's function, or by itself.
-    SvmFree(Option<SvmFree>, Held<Queue>, Vec<usize>, usize),
+    /// Frees shared virtual memory when its turn has come, which an event says: by the program's function, or by itself.
+    SvmFree(Option<SvmFree>, Held<Event>, Vec<usize>, usize),
     /// Memory of a buffer that the driver has destroyed.
     Block(Block),
 }
@@ -115,10 +114,10 @@ unsafe fn run(call: Call, status: i32, text: Vec<u8>) {
         Call::Memory(function, memory, user) => unsafe { function(cl_mem(data(memory)), data(user)) },
         // SAFETY: by the contract.
         Call::Program(function, program, user) => unsafe { function(program.handle(), data(user)) },
-        Call::SvmFree(Some(function), queue, addresses, user) => {
+        Call::SvmFree(Some(function), event, addresses, user) => {
             let mut list: Vec<*mut void> = addresses.into_iter().map(data).collect();
             // SAFETY: by the contract; the list lives as long as the call.
-            unsafe { function(queue.handle(), list.len() as u32, list.as_mut_ptr(), data(user)) }
+            unsafe { function(event.queue(), list.len() as u32, list.as_mut_ptr(), data(user)) }
         }
         Call::Block(block) => block.free(),
         Call::SvmFree(None, _, addresses, _) => addresses.into_iter().for_each(|address| {

@@ -118,6 +118,19 @@ pub mod program {
 
 /// Longest value that a reply carries at once, in bytes; the rest is fetched by `kdclBlob`.
 pub const AT_ONCE: usize = 1 << 20;
+
+/// What `kdclLand` does.
+pub mod land {
+    /// Fetches what has landed, if the command has ended; with the last byte, or a failure, the landing is over.
+    pub const NOW: u32 = 0;
+    /// The same, after the command's end.
+    pub const AT_END: u32 = 1;
+    /// Says the state; the landing stays as it is.
+    pub const LOOK: u32 = 2;
+    /// The same, after the command's end.
+    pub const LOOK_AT_END: u32 = 3;
+}
+
 /// Buffers from this size on, in bytes, may lie on the worker's shelf, from which the program reads them itself.
 pub const SHELF_LEAST: u64 = 1 << 20;
 /// In place of a place: no buffer of this context does.

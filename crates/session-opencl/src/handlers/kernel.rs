@@ -25,6 +25,25 @@ use crate::session::Session;
 /// Arguments that a kernel can have, whatever a driver says.
 const MAX_ARGUMENTS: u32 = 4096;
 
+/// Types of objects that are passed by value.
+const OBJECTS: [&[u8]; 15] = [
+    b"sampler_t",
+    b"queue_t",
+    b"pipe",
+    b"image1d_t",
+    b"image1d_array_t",
+    b"image1d_buffer_t",
+    b"image2d_t",
+    b"image2d_array_t",
+    b"image2d_depth_t",
+    b"image2d_array_depth_t",
+    b"image2d_msaa_t",
+    b"image2d_array_msaa_t",
+    b"image2d_msaa_depth_t",
+    b"image2d_array_msaa_depth_t",
+    b"image3d_t",
+];
+
 /// A kernel of a program, with what its arguments are: a byte each.
 pub(crate) fn kdclKernel(
     session: &mut Session,
@@ -60,9 +79,7 @@ fn kind(kernel: &Object<cl_kernel>, index: u32) -> Result<u8, Code> {
         KERNEL_ARG_ADDRESS_PRIVATE => {
             let name = ask(KERNEL_ARG_TYPE_NAME)?;
             let name = name.strip_suffix(b"\0").unwrap_or(&name);
-            // Types of objects that are passed by value.
-            let is_object = name.starts_with(b"image") || matches!(name, b"sampler_t" | b"queue_t" | b"pipe");
-            if is_object { argument::OBJECT } else { argument::PLAIN }
+            if OBJECTS.contains(&name) { argument::OBJECT } else { argument::PLAIN }
         }
         _ => argument::OBJECT,
     })

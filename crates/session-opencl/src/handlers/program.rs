@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use katydid_opencl_sys::{Code, cl_context, cl_device_id, cl_program};
+use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_program};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, program as form};
 
@@ -151,6 +151,31 @@ impl Build {
     }
 }
 
+/// Programs that a build uses, held until its end: the program may let go of them meanwhile.
+struct Held {
+    api: &'static Dispatch,
+    programs: Vec<cl_program>,
+}
+
+impl Held {
+    fn new(api: &'static Dispatch, programs: impl Iterator<Item = cl_program>) -> Result<Self, Code> {
+        let mut held = Self { api, programs: Vec::new() };
+        for program in programs {
+            driver!(api, clRetainProgram(program)).ok()?;
+            held.programs.push(program);
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for program in &self.programs {
+            driver!(self.api, clReleaseProgram(*program));
+        }
+    }
+}
+
 /// Builds or compiles; with a token, the end is told by an upcall and the call returns at once.
 pub(crate) fn kdclBuild(
     session: &mut Session,
@@ -165,12 +190,11 @@ pub(crate) fn kdclBuild(
     }
     let outcome = session.journal.attach_build(&build.header_ids);
     let token = message.token;
-    // Held while it is built: the program may let go of it meanwhile.
-    driver!(program.api, clRetainProgram(program.handle)).ok()?;
+    let held = Held::new(program.api, build.headers.iter().copied().chain([program.handle]))?;
     let work = move || {
         let code = build.run(&program);
         outcome.store(code.0, Ordering::Release);
-        driver!(program.api, clReleaseProgram(program.handle));
+        drop(held);
         code
     };
     Ok(Box::new(move |shared| {
@@ -201,15 +225,11 @@ pub(crate) fn kdclLink(
     let id = message.program;
     let outcome = session.journal.attach_build(&header_ids);
     let build = Build { compile: false, devices, options, headers, header_ids, names: Vec::new() };
-    for program in &build.headers {
-        driver!(context.api, clRetainProgram(*program)).ok()?;
-    }
+    let held = Held::new(context.api, build.headers.iter().copied())?;
     Ok(Box::new(move |shared| {
         let (handle, code) = link(&context, &build);
         outcome.store(code.0, Ordering::Release);
-        for program in &build.headers {
-            driver!(context.api, clReleaseProgram(*program));
-        }
+        drop(held);
         if handle != cl_program::NULL {
             shared.objects.set(id, Object { handle, api: context.api, size: 0 }).map_err(|_| Code::OUT_OF_RESOURCES)?;
         } else {

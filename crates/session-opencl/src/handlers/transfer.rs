@@ -9,7 +9,7 @@ use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, NO_SHELF, message};
+use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, NO_SHELF, land, message};
 
 use super::command::Command;
 use crate::arguments::Arguments;
@@ -285,7 +285,12 @@ pub(crate) fn kdclLand(
         session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
-        let (state, data) = shared.landings.fetch(message.landing, message.offset, message.size, message.wait != 0)?;
+        let waits = matches!(message.wait, land::AT_END | land::LOOK_AT_END);
+        if matches!(message.wait, land::LOOK | land::LOOK_AT_END) {
+            let state = shared.landings.look(message.landing, waits)?;
+            return Ok(message::kdclLandReply { state, data: Vec::new() });
+        }
+        let (state, data) = shared.landings.fetch(message.landing, message.offset, message.size, waits)?;
         Ok(message::kdclLandReply { state, data })
     }))
 }
