@@ -11,7 +11,7 @@ use katydid_job::view::{Report, Request, Step};
 use serde::Serialize;
 
 use crate::admin;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, say};
 use crate::flags::{CheckpointFlags, ImageFlags};
 use crate::size::Size;
 use crate::terminal::{Progress, bar};
@@ -95,6 +95,7 @@ fn line(step: &Step, began: Instant) -> String {
 
 /// What came of it.
 fn show(json: bool, report: &Report) -> Result<(), Failure> {
+    report.warnings.iter().for_each(say);
     let mut out = io::stdout().lock();
     if json {
         writeln!(out, "{}", serde_json::to_string(report).map_err(Failure::work)?)?;

@@ -33,6 +33,7 @@ pub use chunks::{Options, Written};
 pub use codec::Compression;
 pub use error::{ImageError, Result};
 pub use examine::take_apart;
+pub use files::MAX_STATE;
 pub use format::{FORMAT, MAX_CHUNK};
 pub use gc::{Cleared, Keep};
 pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};

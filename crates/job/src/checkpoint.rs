@@ -211,12 +211,18 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
             Err(error) => return Err(error),
         };
         *lock(&job.recovery) = Some(Recovery::new(path.to_owned(), committed.number, &stop));
+        // The checkpoint is there: whatever fails from here on is no failure of it.
+        let mut warnings = Vec::new();
+        let mut running = !keeps_stopped(request);
         if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
             tell(&Step::Kill);
-            frozen.kill().map_err(|source| CheckpointError::System { doing: "end the program", source })?;
+            if let Err(error) = frozen.kill() {
+                running = true;
+                warnings.push(format!("the program was not ended: {error}"));
+            }
         }
-        if let Some(keep) = request.keep {
-            clear(&image, keep)?;
+        if let Some(Err(error)) = request.keep.map(|keep| clear(&image, keep)) {
+            warnings.push(format!("older checkpoints were not removed: {error}"));
         }
         return Ok(Report {
             checkpoint: committed.number.0,
@@ -230,7 +236,8 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
             stopped_us: micros(stopped),
             took_us: micros(since.elapsed()),
             stages_us: stages.end(),
-            running: !keeps_stopped(request),
+            running,
+            warnings,
         });
     }
     Err(CheckpointError::Restless)
@@ -283,10 +290,10 @@ impl Taken<'_> {
 }
 
 /// Removes what is too old; while somebody restores from the image, a later checkpoint will.
-fn clear(image: &Image, keep: u32) -> Result<(), CheckpointError> {
+fn clear(image: &Image, keep: u32) -> Result<(), ImageError> {
     match image.keep(keep as usize) {
         Err(ImageError::Locked { .. }) => Ok(()),
-        cleared => Ok(cleared.map(drop)?),
+        cleared => cleared.map(drop),
     }
 }
 

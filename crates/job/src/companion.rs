@@ -151,6 +151,28 @@ pub struct Companion {
     ended: Option<Result<Vec<u8>, String>>,
     /// State files that arrive in pieces.
     pieces: HashMap<String, Vec<u8>>,
+    state: StateRead,
+}
+
+/// The state file that a worker reads, piece by piece: as long as it does so it is read and checked once.
+#[derive(Debug, Default)]
+struct StateRead(Option<(ChunkId, Vec<u8>)>);
+
+impl StateRead {
+    /// What is at `offset`.
+    fn piece(&mut self, catalogue: &Catalogue<'_>, name: &str, offset: u64) -> Result<ToWorker, String> {
+        let entry = catalogue.files.get(name).ok_or_else(|| format!("the checkpoint has no file {name}"))?;
+        let bytes = match self.0.take() {
+            Some((id, bytes)) if id == entry.blake3 => bytes,
+            _ => catalogue.reader.state(entry).map_err(|error| error.to_string())?,
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let to = from.saturating_add(STATE_PIECE).min(bytes.len());
+        let piece = ToWorker::State { total: bytes.len() as u64, data: bytes[from..to].to_vec() };
+        // After its end nobody asks for it.
+        self.0 = (to < bytes.len()).then_some((entry.blake3, bytes));
+        Ok(piece)
+    }
 }
 
 impl Drop for Companion {
@@ -176,6 +198,7 @@ impl Companion {
             key: ready.key,
             ended: None,
             pieces: HashMap::new(),
+            state: StateRead::default(),
         })
     }
 
@@ -414,7 +437,7 @@ impl Companion {
             FromWorker::Has { .. } | FromWorker::Put { .. } | FromWorker::PutState { .. } => {
                 self.answer_write(word, questions)
             }
-            FromWorker::Get { .. } | FromWorker::GetState { .. } => Self::answer_read(&word, questions),
+            FromWorker::Get { .. } | FromWorker::GetState { .. } => self.answer_read(&word, questions),
             other => return Ok(Some(other)),
         };
         let answer = answer.unwrap_or_else(|text| ToWorker::StoreFailed { text });
@@ -457,7 +480,7 @@ impl Companion {
     }
 
     /// Answers a question of a worker that reads.
-    fn answer_read(word: &FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
+    fn answer_read(&mut self, word: &FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
         let Questions::Read(catalogue) = questions else { return Err("nothing is being read".to_owned()) };
         match word {
             FromWorker::Get { hash } => {
@@ -468,14 +491,7 @@ impl Companion {
                 catalogue.reader.read(&id, &mut data).map_err(|error| error.to_string())?;
                 Ok(ToWorker::Chunk { data })
             }
-            FromWorker::GetState { name, offset } => {
-                let entry = catalogue.files.get(name.as_str());
-                let entry = entry.ok_or_else(|| format!("the checkpoint has no file {name}"))?;
-                let bytes = catalogue.reader.state(entry).map_err(|error| error.to_string())?;
-                let from = usize::try_from(*offset).unwrap_or(usize::MAX).min(bytes.len());
-                let to = from.saturating_add(STATE_PIECE).min(bytes.len());
-                Ok(ToWorker::State { total: bytes.len() as u64, data: bytes[from..to].to_vec() })
-            }
+            FromWorker::GetState { name, offset } => self.state.piece(catalogue, name, *offset),
             _ => Err("no question".to_owned()),
         }
     }
@@ -574,6 +590,34 @@ mod tests {
     fn another_worker_is_asked_while_addresses_are_others() {
         let companion = rebuilt_by(vec![elsewhere(1), elsewhere(2), FromWorker::Restored { frames: 5 }]).unwrap();
         assert_eq!(companion.session, "p1");
+    }
+
+    #[test]
+    fn a_state_is_read_once_for_all_its_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let image = Image::create_or_open(&path).unwrap();
+        let writer = image.begin(Options::default()).unwrap();
+        let bytes: Vec<u8> = (0..2 * STATE_PIECE + 3).map(|at| at as u8).collect();
+        let entry = writer.session_state("journal", &bytes).unwrap();
+        let states = [("journal".to_owned(), entry.clone())].into();
+        let sessions = vec![katydid_image::Session { states, ..Default::default() }];
+        writer.commit(Manifest { sessions, ..Manifest::default() }).unwrap();
+        let reader = image.checkpoint(Which::Latest).unwrap();
+        let catalogue = Catalogue::new(&reader);
+        let (mut state, mut read) = (StateRead::default(), Vec::new());
+        while read.len() < bytes.len() {
+            let ToWorker::State { total, data } = state.piece(&catalogue, &entry.name, read.len() as u64).unwrap()
+            else {
+                unreachable!()
+            };
+            assert_eq!(total, bytes.len() as u64);
+            read.extend(data);
+            // It could not be read once more.
+            let _ = std::fs::remove_file(path.join("checkpoints/000001").join(&entry.name));
+        }
+        assert!(read == bytes && state.0.is_none());
+        assert!(state.piece(&catalogue, &entry.name, 0).is_err());
     }
 
     #[test]

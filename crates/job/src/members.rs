@@ -194,6 +194,8 @@ struct Seat {
     connection: u64,
     /// Held by whoever gives it an order and waits for the answer: one at a time.
     turn: Arc<Mutex<()>>,
+    /// It owes the answer to an order, and is told nothing more over this connection.
+    is_owing: bool,
 }
 
 impl Members {
@@ -280,7 +282,8 @@ impl Members {
         self.lock().arrivals
     }
 
-    /// Gives an order and waits for its answer.
+    /// Gives an order and waits for its answer. Without one our side of the connection ends: a program that comes to the
+    /// order later carries it out, finds no supervisor, goes on, and comes back to us.
     ///
     /// # Errors
     ///
@@ -289,12 +292,30 @@ impl Members {
         let turn = self.lock().seats.iter().find(|seat| seat.member.id == id).map(|seat| Arc::clone(&seat.turn));
         let turn = turn.ok_or_else(|| self.gone(id))?;
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.lock().seats.iter().any(|seat| seat.member.id == id && seat.is_owing) {
+            let (program, pid) = self.named(id);
+            return Err(MemberError::Silent { program, pid, patience });
+        }
         self.lock().answers.insert(id, None);
         let answer = self.send(id, order).and_then(|()| self.answer(id, patience));
         self.lock().answers.remove(&id);
+        if matches!(answer, Err(MemberError::Silent { .. })) {
+            self.end_orders(id);
+        }
         match answer? {
             FromProgram::Failed { text } => Err(self.refused(id, text)),
             answer => Ok(answer),
+        }
+    }
+
+    /// Says nothing more over a member's connection, and goes on to listen: the member is one until it hangs up.
+    fn end_orders(&self, id: u64) {
+        let mut state = self.lock();
+        let Some(seat) = state.seats.iter_mut().find(|seat| seat.member.id == id) else { return };
+        seat.is_owing = true;
+        if let Some(stream) = &seat.stream {
+            // A connection that has ended meanwhile is what is wanted.
+            let _ = stream.shutdown(Shutdown::Write);
         }
     }
 
@@ -471,7 +492,8 @@ impl Members {
         }
         let id = known.map_or(connection, |at| state.seats[at].member.id);
         let turn = known.map_or_else(Arc::default, |at| Arc::clone(&state.seats[at].turn));
-        let seat = Seat { member: Member { id, ..member }, stream: Some(stream.clone()), connection, turn };
+        let seat =
+            Seat { member: Member { id, ..member }, stream: Some(stream.clone()), connection, turn, is_owing: false };
         match known {
             Some(at) => state.seats[at] = seat,
             None => {
@@ -760,6 +782,34 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(members.arrivals(), 2);
+    }
+
+    #[test]
+    fn whoever_does_not_answer_is_told_nothing_more_until_it_has_come_back() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 7, 0);
+        theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        let hold = |id, patience| members.order(id, &ToProgram::Hold {}, patience);
+        assert!(matches!(hold(id, Duration::from_millis(1)), Err(MemberError::Silent { pid: 7, .. })));
+        // A late answer is that to no other order.
+        assert_eq!(order_of(&theirs), ToProgram::Hold {});
+        say(&theirs, &FromProgram::Held { frames: 41 });
+        until(&members, |list| list[0].frames == 41);
+        assert!(matches!(hold(id, PATIENCE), Err(MemberError::Silent { pid: 7, .. })));
+        // It learns that nobody will release it, and comes back.
+        assert_eq!((&theirs).read(&mut [0; 1]).unwrap(), 0);
+        drop(theirs);
+        until(&members, <[Member]>::is_empty);
+        let theirs = shim(&folder, 7, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        let thread = thread::spawn(move || {
+            assert_eq!(order_of(&theirs), ToProgram::Hold {});
+            say(&theirs, &FromProgram::Held { frames: 4 });
+            theirs
+        });
+        assert_eq!(hold(id, PATIENCE).unwrap(), FromProgram::Held { frames: 4 });
+        drop(thread.join().unwrap());
     }
 
     #[test]

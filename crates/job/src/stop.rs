@@ -88,6 +88,11 @@ impl Programs<'_> {
                     members.wait_silent(member.id, PROMPT)
                 }
                 Ok(other) => Err(unexpected(member, &other)),
+                // It will leave once it comes to the order, and has to be brought back.
+                Err(error @ MemberError::Silent { .. }) => {
+                    *reached = Reached::Left;
+                    Err(error)
+                }
                 Err(error) => {
                     members.set_present(member.id);
                     Err(error)

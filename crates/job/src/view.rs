@@ -218,6 +218,9 @@ pub struct Report {
     pub stages_us: BTreeMap<String, u64>,
     /// Whether the program goes on.
     pub running: bool,
+    /// What failed once the checkpoint was there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[cfg(test)]

@@ -4,19 +4,21 @@
 //! The rule: a session is never left standing. When a companion goes away, a session that is paused goes on, and one
 //! whose program has left ends, since nobody else could bring it back.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_keep::{CaptureOptions, Control, Failure};
+use katydid_keep::{CaptureOptions, Control};
 use katydid_transport::{Line, Pending, Talk, TalkError};
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 
 use crate::log::Log;
 use crate::monitor::leave;
+use crate::preparation::Preparation;
 use crate::snapshot::{self, AtHand, Order, UnderWay};
 use crate::store::{Asker, Output};
 
@@ -56,7 +58,7 @@ pub(crate) struct Voice {
 
 impl Voice {
     /// Over a connection that was let in.
-    pub(crate) fn new(line: Line) -> std::io::Result<Self> {
+    pub(crate) fn new(line: Line) -> io::Result<Self> {
         Ok(Self { talk: Talk::over(line, MAX_MESSAGE)?, speaking: Mutex::new(()) })
     }
 
@@ -113,7 +115,7 @@ impl Companion {
         let serving = Serving {
             companion: self,
             is_paused: false,
-            output: None,
+            preparation: None,
             has_leftovers: false,
             at_hand: AtHand::default(),
         };
@@ -126,7 +128,7 @@ impl Companion {
         let mut serving = Serving {
             companion: self,
             is_paused: false,
-            output: None,
+            preparation: None,
             has_leftovers: false,
             at_hand: AtHand::default(),
         };
@@ -151,7 +153,7 @@ struct Serving {
     companion: Companion,
     is_paused: bool,
     /// The image for the next snapshot.
-    output: Option<Output>,
+    preparation: Option<Preparation>,
     /// Something was done ahead of a snapshot, or one was taken: memory lies aside, or will.
     has_leftovers: bool,
     at_hand: AtHand,
@@ -184,6 +186,9 @@ impl Serving {
 
     /// Carries an order out; the answer says how that went, unless somebody else will.
     fn obey(&mut self, control: &Control, order: ToWorker, folder: Option<OwnedFd>) -> Option<FromWorker> {
+        if self.preparation.as_ref().is_some_and(|preparation| !preparation.is_done()) {
+            return Some(failed("the session is being prepared for a snapshot"));
+        }
         Some(match order {
             ToWorker::Pause { .. } if self.is_paused => failed("the session is paused already"),
             ToWorker::Pause { frames, patience } => {
@@ -216,9 +221,10 @@ impl Serving {
             }
             ToWorker::Prepare { store, checkpoint, full, level } => {
                 let output = Output::open(store, folder, checkpoint, level, &self.companion.asker);
-                let prepared =
-                    output.map_err(Failure::from).and_then(|output| self.prepare(control, output, full != 0));
-                prepared.map_or_else(failed, |()| FromWorker::Prepared {})
+                match self.prepare(control, output, full != 0) {
+                    Ok(()) => return None,
+                    Err(error) => failed(format_args!("cannot start a thread: {error}")),
+                }
             }
             ToWorker::Cancel {} if self.at_hand.cancel() => return None,
             ToWorker::Cancel {} => failed("no snapshot is being written"),
@@ -229,14 +235,11 @@ impl Serving {
     }
 
     /// Takes an image at hand, and does what can be done before the session stands still.
-    fn prepare(&mut self, control: &Control, output: Output, full: bool) -> Result<(), Failure> {
-        // Nobody looks ahead in a session that stands still already.
-        let ahead = if self.is_paused { None } else { control.look_ahead(full) };
-        if let Some(mut ahead) = ahead {
-            self.has_leftovers = true;
-            output.make_room(ahead.run(output.sink())?)?;
-        }
-        self.output = Some(output);
+    fn prepare(&mut self, control: &Control, output: katydid_image::Result<Output>, full: bool) -> io::Result<()> {
+        // Nobody looks ahead in a session that stands still already, nor for an image that is not there.
+        let ahead = if self.is_paused || output.is_err() { None } else { control.look_ahead(full) };
+        self.has_leftovers |= ahead.is_some();
+        self.preparation = Some(Preparation::begin(&self.companion.voice, ahead, output)?);
         Ok(())
     }
 
@@ -256,7 +259,8 @@ impl Serving {
 
     /// Begins a snapshot into the image at hand.
     fn begin(&mut self, control: &Control, session: String, options: CaptureOptions) -> Result<(), String> {
-        let output = self.output.take().ok_or("no image is at hand: `Prepare` comes first")?;
+        let output =
+            self.preparation.take().and_then(Preparation::end).ok_or("no image is at hand: `Prepare` comes first")?;
         let driver = self.companion.driver.clone();
         let order = Order { session, options, output, driver };
         snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.seat.under_way, order)?;
@@ -273,6 +277,7 @@ impl Serving {
     /// The supervisor is gone.
     fn end(mut self) {
         self.companion.asker.end();
+        drop(self.preparation.take().map(Preparation::end));
         self.at_hand.cancel();
         *self.companion.seat.lock() = None;
         // A supervisor that parts waits for this: from here on there is room for its next companion.

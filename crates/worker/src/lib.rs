@@ -16,6 +16,7 @@ mod log;
 mod memory;
 mod monitor;
 mod opencl;
+mod preparation;
 mod process;
 mod restore;
 mod serve;

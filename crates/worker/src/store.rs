@@ -10,8 +10,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_image::{
-    CheckpointNumber, ChunkId, Compression, FileEntry, Image, ImageError, Options, Part, Reader, Result, Session, Sink,
-    Source, Which,
+    CheckpointNumber, ChunkId, Compression, FileEntry, Image, ImageError, MAX_STATE, Options, Part, Reader, Result,
+    Session, Sink, Source, Which,
 };
 use katydid_wire::companion::{FromWorker, STATE_PIECE, Store, ToWorker};
 
@@ -76,18 +76,43 @@ impl Asker {
 
     /// A whole state.
     fn state(&self, name: &str) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
+        let mut pieces = Pieces::default();
         loop {
-            let question = FromWorker::GetState { name: name.to_owned(), offset: bytes.len() as u64 };
+            let question = FromWorker::GetState { name: name.to_owned(), offset: pieces.bytes.len() as u64 };
             let ToWorker::State { total, data } = self.ask(&question)? else { return Err(mixed_up()) };
-            bytes.extend_from_slice(&data);
-            if bytes.len() as u64 >= total {
-                return Ok(bytes);
-            }
-            if data.is_empty() {
-                return Err(unfit(format!("{name} ends after {} of {total} bytes", bytes.len())));
+            if pieces.add(name, total, &data)? {
+                return Ok(pieces.bytes);
             }
         }
+    }
+}
+
+/// A state that arrives in pieces.
+#[derive(Default)]
+struct Pieces {
+    bytes: Vec<u8>,
+    /// Its length, as the first piece says.
+    total: Option<u64>,
+}
+
+impl Pieces {
+    /// Takes the next piece; true when that was the last one.
+    fn add(&mut self, name: &str, total: u64, data: &[u8]) -> Result<bool> {
+        if *self.total.get_or_insert(total) != total {
+            return Err(unfit(format!("{name} changes its length")));
+        }
+        if total > MAX_STATE {
+            return Err(unfit(format!("{name} is larger than a state file may be")));
+        }
+        self.bytes.extend_from_slice(data);
+        let there = self.bytes.len() as u64;
+        if there > total {
+            return Err(unfit(format!("{name} has more than its {total} bytes")));
+        }
+        if there < total && data.is_empty() {
+            return Err(unfit(format!("{name} ends after {there} of {total} bytes")));
+        }
+        Ok(there == total)
     }
 }
 
@@ -256,6 +281,36 @@ impl Input {
                 let bytes = Asker::state(asker, &state_file(&format!("{name}.{PART}")))?;
                 serde_json::from_slice(&bytes).map_err(|error| unfit(error.to_string()))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of pieces, each with the length that is said with it.
+    fn of(said: &[(u64, &[u8])]) -> Result<Vec<bool>> {
+        let mut pieces = Pieces::default();
+        said.iter().map(|(total, data)| pieces.add("journal", *total, data)).collect()
+    }
+
+    #[test]
+    fn a_state_is_whole_with_its_last_piece() {
+        assert_eq!(of(&[(5, b"abc"), (5, b"de")]).unwrap(), [false, true]);
+        assert_eq!(of(&[(0, b"")]).unwrap(), [true]);
+    }
+
+    #[test]
+    fn a_state_is_as_long_as_was_said_first_and_no_longer_than_states_are() {
+        for (said, why) in [
+            (&[(5, &b"abc"[..]), (6, b"de")][..], "changes its length"),
+            (&[(MAX_STATE + 1, b"abc")], "larger than a state file may be"),
+            (&[(2, b"abc")], "more than its 2 bytes"),
+            (&[(5, b"abc"), (5, b"")], "ends after 3 of 5 bytes"),
+        ] {
+            let refused = of(said).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
         }
     }
 }

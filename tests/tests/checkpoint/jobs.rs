@@ -15,7 +15,7 @@ use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::Running;
 use katydid_tests::script;
 use katydid_tests::server::Server;
-use katydid_tests::watch::{is_stopped, kill, runs, tree, until};
+use katydid_tests::watch::{go_on, is_stopped, kill, runs, stand_still, tree, until};
 use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 11] = [
+const ON_ONE_WAY: [(&str, Scenario); 12] = [
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
@@ -41,6 +41,7 @@ const ON_ONE_WAY: [(&str, Scenario); 11] = [
     ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
     ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
+    ("a_program_that_was_stopped_for_too_long_goes_on_and_is_kept_later", slow_to_hold),
     ("anybody_can_ask_over_the_control_socket", control_socket),
     ("a_program_of_the_job_can_ask_for_a_checkpoint", asked_from_within),
 ];
@@ -519,6 +520,29 @@ fn control_socket(places: &Places, way: &str) -> Result<()> {
     }
     ensure!(done["checkpoint"] == 1 && done["running"] == true && done["pids"].as_array().is_some(), "{done}");
     went_on(places, job)?;
+    stage.is_clean()
+}
+
+/// Somebody has stopped the program for longer than an order waits for it: the checkpoint fails, and nothing that was said to
+/// the program meanwhile holds it when it goes on.
+fn slow_to_hold(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let mut job = stage.start("slow", LOOP, &[], &[60, 70])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let program = job.view().and_then(|view| view["program"].as_u64()).context("the job has no program")?;
+    let program = u32::try_from(program)?;
+    stand_still(program);
+    let refused = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
+    ensure!(!refused.status.success() && said(&refused).contains("did not answer within"), "{}", said(&refused));
+    let before = job.output_so_far()?.len();
+    go_on(program);
+    until("it is beyond its point", || job.output_so_far().is_ok_and(|text| text.len() > before))?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let outcome = stage.restore("slow", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (written, written), &outcome)?;
     stage.is_clean()
 }
 

@@ -17,16 +17,17 @@ use katydid_tests::way::katydid;
 
 use crate::programs::number;
 use crate::scenarios::{LOOP, Scenario, Small, files_below, images, kept_loop, was_stopped, went_on};
-use crate::stage::{Checkpoint, Stage, WAYS, continues, said};
+use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, said};
 
 /// Workers write through the supervisor then, so the way matters.
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("an_object_store_holds_an_image", object_store)];
 
-const ON_ONE_WAY: [(&str, Scenario); 5] = [
+const ON_ONE_WAY: [(&str, Scenario); 6] = [
     ("a_job_that_is_checkpointed_again_and_again_grows_nowhere", again_and_again),
     ("a_disk_that_fills_up_leaves_the_last_checkpoint_whole", filling_disk),
     ("a_run_takes_checkpoints_as_time_passes_and_keeps_few", every_so_often),
     ("checkpoints_are_taken_from_outside_as_time_passes", every_so_often_from_outside),
+    ("a_checkpoint_is_there_though_older_ones_cannot_be_removed", damaged_before),
     ("a_store_that_goes_away_is_an_error_and_the_program_goes_on", lost_store),
 ];
 
@@ -215,6 +216,24 @@ fn fill(filler: &Path, folder: &Path, room: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(folder)?;
     let left = (stat.f_bavail * stat.f_frsize).saturating_sub(room);
     Ok(fs::write(filler, vec![0; usize::try_from(left)?])?)
+}
+
+/// An older checkpoint is damaged, so that nobody can tell what is no longer needed.
+fn damaged_before(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let mut job = stage.start("kept", LOOP, &[], &[60, 70])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    fs::write(stage.image("image/checkpoints/000001/manifest.json"), "{}")?;
+    let written = job.output_so_far()?.len();
+    let outcome = job.checkpoint(&stage.image("image"), &["--keep", "2"])?;
+    let is_told = outcome.status.success() && said(&outcome).contains("older checkpoints were not removed");
+    ensure!(is_told, "{}", said(&outcome));
+    was_stopped(job)?;
+    let outcome = stage.restore("kept", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (written, written), &outcome)?;
+    stage.is_clean()
 }
 
 /// `katydid run --every`: goes on by itself until the program ends. Time passes, but what is seen is that three and more

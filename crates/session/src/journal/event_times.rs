@@ -11,7 +11,7 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
 use katydid_driver::Driver;
@@ -205,7 +205,7 @@ impl Session {
         let before = self.event_times.contexts.iter().find(|(before, _)| before.context == times.context);
         let Some((before, anchor)) = before else { return Ok(()) };
         let since = f64::from(elapsed(self.driver(), *anchor, now)?);
-        let recorded: Vec<u32> = times.stamps.keys().copied().collect();
+        let recorded: HashSet<u32> = times.stamps.keys().copied().collect();
         let kept = |event: &u32| !recorded.contains(event);
         times.stamps.extend(before.stamps.iter().filter(|it| kept(it.0)).map(|(event, stamp)| (*event, stamp - since)));
         let pairs = before.pairs.iter().filter(|((start, end), _)| kept(start) && kept(end));

@@ -183,9 +183,10 @@ pub(super) fn hash_pieces(
     let mut records = vec![0_u8; wanted.len() * RECORD];
     let own = match room {
         Some(_) => None,
-        None => Some(Scratch::up_to(driver, carrier.device, room_to_hash(wanted.len()))?),
+        None => own_room(driver, carrier, room_to_hash(wanted.len()))?,
     };
-    let at = room.or(own.as_ref().map(Scratch::start)).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    // Nothing has to be hashed: what has no hash is read.
+    let Some(at) = room.or(own.as_ref().map(Scratch::start)) else { return Ok(found) };
     let out = at + listed.len() as u64;
     let stream = carrier.streams[0];
     // SAFETY: a living context of ours.
@@ -202,6 +203,15 @@ pub(super) fn hash_pieces(
         found[*index] = Some(hash);
     }
     Ok(found)
+}
+
+/// Device memory of so many bytes; none where the device has too little left.
+fn own_room(driver: &Arc<Driver>, carrier: &Carrier, bytes: u64) -> Result<Option<Scratch>, CUresult> {
+    match Scratch::up_to(driver, carrier.device, bytes) {
+        Ok(own) => Ok(Some(own).filter(|own| own.size() >= bytes)),
+        Err(CUresult::ERROR_OUT_OF_MEMORY) => Ok(None),
+        Err(code) => Err(code),
+    }
 }
 
 /// Bytes that may be taken of a device.

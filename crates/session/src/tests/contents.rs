@@ -330,6 +330,20 @@ fn what_was_brought_ahead_is_not_brought_again_unless_it_changed() {
 }
 
 #[test]
+fn a_snapshot_needs_no_memory_of_a_device_that_has_none_left() {
+    let house = House::new();
+    let (_folder, image, mut first) = furnished(&house, Some(7));
+    let rest = soft::Rest::take(&house.driver);
+    first.keep(&image, false).unwrap();
+    drop(rest);
+    first.clear();
+    let reader = image.checkpoint(Which::Latest).unwrap();
+    let mut second = restore(&house, Some(7), &reader).unwrap();
+    second.check(1);
+    second.clear();
+}
+
+#[test]
 fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
     let house = House::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));

@@ -9,10 +9,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use katydid_cuda_sys::CUcontext;
+use katydid_cuda_sys::{CUcontext, CUmemGenericAllocationHandle};
 use katydid_driver::{Driver, open};
 
+use super::stage::GRANULE;
 use crate::ask::ask;
+use crate::device_memory;
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -51,6 +53,34 @@ pub(crate) fn retain(driver: &Driver) -> CUcontext {
     // SAFETY: retained above.
     unsafe { driver.cuCtxSetCurrent(context) }.ok().unwrap();
     context
+}
+
+/// All memory that the first device has left, as long as this lives.
+pub(super) struct Rest {
+    driver: Arc<Driver>,
+    blocks: Vec<CUmemGenericAllocationHandle>,
+}
+
+impl Rest {
+    pub(super) fn take(driver: &Arc<Driver>) -> Self {
+        let (mut blocks, mut size) = (Vec::new(), 1 << 40);
+        while size >= GRANULE {
+            match device_memory::create(driver, 0, size) {
+                Ok(block) => blocks.push(block),
+                Err(_) => size /= 2,
+            }
+        }
+        Self { driver: Arc::clone(driver), blocks }
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        for block in &self.blocks {
+            // SAFETY: created by `take`, and mapped nowhere.
+            let _ = unsafe { self.driver.cuMemRelease(*block) };
+        }
+    }
 }
 
 /// Builds softcuda where cargo puts it beside this test.

@@ -1,0 +1,130 @@
+//! What is done for a snapshot while the program runs: by a thread of its own, as the one that listens to the companion
+//! hands out the answers that an image over the connection needs.
+
+use std::io;
+use std::result;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread::{Builder, JoinHandle};
+
+use katydid_image::Result;
+use katydid_keep::{Ahead, Failure};
+use katydid_wire::companion::FromWorker;
+
+use crate::companion::{Voice, failed};
+use crate::store::Output;
+
+/// An image that is taken at hand.
+pub(crate) struct Preparation {
+    thread: JoinHandle<Option<Output>>,
+    /// The companion has been told, or is: the thread waits for nobody any more.
+    is_done: Arc<AtomicBool>,
+}
+
+impl Preparation {
+    /// Takes an image at hand after what there is to be done ahead; the companion hears `Prepared` or `Failed`.
+    pub(crate) fn begin(voice: &Arc<Voice>, ahead: Option<Box<dyn Ahead>>, output: Result<Output>) -> io::Result<Self> {
+        let (voice, is_done) = (Arc::clone(voice), Arc::new(AtomicBool::new(false)));
+        let done = Arc::clone(&is_done);
+        let thread = Builder::new().name("prepare".into()).spawn(move || {
+            let prepared = output.map_err(Failure::from).and_then(|output| prepare(ahead, output));
+            let (output, word) = match prepared {
+                Ok(output) => (Some(output), FromWorker::Prepared {}),
+                Err(error) => (None, failed(error)),
+            };
+            done.store(true, SeqCst);
+            // A companion that is gone is noticed by the thread that listens.
+            let _ = voice.say(&word);
+            output
+        });
+        thread.map(|thread| Self { thread, is_done })
+    }
+
+    /// Whether it can be ended without waiting for answers.
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done.load(SeqCst)
+    }
+
+    /// Waits for its end; the image, if it is at hand.
+    pub(crate) fn end(self) -> Option<Output> {
+        self.thread.join().ok().flatten()
+    }
+}
+
+fn prepare(ahead: Option<Box<dyn Ahead>>, output: Output) -> result::Result<Output, Failure> {
+    if let Some(mut ahead) = ahead {
+        output.make_room(ahead.run(output.sink())?)?;
+    }
+    Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+    use std::time::Duration;
+
+    use katydid_image::{ChunkId, Sink};
+    use katydid_transport::Talk;
+    use katydid_wire::companion::{MAX_MESSAGE, Store, ToWorker};
+
+    use super::*;
+    use crate::store::Asker;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// Asks for what the image has.
+    struct Curious;
+
+    impl Ahead for Curious {
+        fn run(&mut self, sink: &dyn Sink) -> result::Result<u64, Failure> {
+            sink.put(b"chunk")?;
+            Ok(0)
+        }
+    }
+
+    /// A preparation with an image over the connection, who hands answers out there, and the supervisor's end.
+    fn begun() -> (Preparation, Arc<Asker>, Talk) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let voice = Arc::new(Voice::new(OwnedFd::from(ours).into()).unwrap());
+        let asker = Arc::new(Asker::new(Arc::clone(&voice)));
+        let output = Output::open(Store::STREAM, None, 1, 0, &asker);
+        let preparation = Preparation::begin(&voice, Some(Box::new(Curious)), output).unwrap();
+        let listener = Arc::clone(&asker);
+        thread::spawn(move || {
+            while let Ok((word, _)) = voice.hear() {
+                assert!(listener.take(word).is_none());
+            }
+            listener.end();
+        });
+        (preparation, asker, Talk::over(OwnedFd::from(theirs).into(), MAX_MESSAGE).unwrap())
+    }
+
+    fn heard(talk: &Talk) -> FromWorker {
+        FromWorker::decode(&talk.receive(SOON).unwrap().bytes).unwrap()
+    }
+
+    #[test]
+    fn answers_reach_a_preparation_that_asks() {
+        let (preparation, asker, talk) = begun();
+        let hashes = ChunkId::of(b"chunk").as_bytes().to_vec();
+        assert_eq!(heard(&talk), FromWorker::Has { hashes });
+        assert!(!preparation.is_done());
+        talk.send(&ToWorker::Known { known: vec![1] }.encode().unwrap(), &[]).unwrap();
+        assert_eq!(heard(&talk), FromWorker::Prepared {});
+        assert!(preparation.is_done());
+        assert!(preparation.end().is_some());
+        drop(asker);
+    }
+
+    #[test]
+    fn a_preparation_ends_with_the_connection() {
+        let (preparation, asker, talk) = begun();
+        assert!(matches!(heard(&talk), FromWorker::Has { .. }));
+        asker.end();
+        assert!(preparation.end().is_none());
+        assert!(matches!(heard(&talk), FromWorker::Failed { .. }));
+    }
+}
