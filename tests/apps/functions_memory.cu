@@ -340,24 +340,20 @@ static void copies_of_the_hosts_memory_wait_for_the_default_stream() {
 
 // The same of copies and fills that only the program can do, where the default stream is at work with the memory and no function
 // of the program's is to come.
+// Not of small copies to the device: where nothing is in their stream, NVIDIA's driver reads the bytes at once.
 static void copies_and_fills_wait_for_the_default_stream() {
     for (int kind = 0; kind < MANAGED; kind++) {
         Memory memory{Kind(kind)};
-        Model model, other;
+        Model other;
         cudaStream_t stream;
-        unsigned *device, *scratch, got[N] = {};
+        unsigned *device, *scratch;
         OK(cudaStreamCreate(&stream));
         OK(cudaMalloc(&device, BYTES));
         OK(cudaMalloc(&scratch, sizeof *scratch));
         auto raise_late = [&](unsigned by) {
             linger<<<1, 1, 0, cudaStreamLegacy>>>(scratch, 1 << 19);
             raise<<<1, 128, 0, cudaStreamLegacy>>>(memory.device, by);
-            model.raise(by);
         };
-        raise_late(5);
-        OK(cudaMemcpyAsync(device, memory.host, BYTES, cudaMemcpyHostToDevice, stream));
-        OK(cudaMemcpyAsync(got, device, BYTES, cudaMemcpyDeviceToHost, stream));
-        model.check(got, "copied in behind the default stream", NAMES[kind]);
         OK(cudaMemsetAsync(device, 2, BYTES, stream));
         raise_late(9);
         OK(cudaMemcpyAsync(memory.host, device, BYTES, cudaMemcpyDeviceToHost, stream));

@@ -25,6 +25,8 @@ pub(crate) struct Exec {
     pub(crate) flags: u64,
     /// References to user objects.
     pub(crate) objects: BTreeMap<u32, u32>,
+    /// Some step allocates or frees, which each launch has to look at. Changes leave kinds of steps as they are.
+    pub(crate) has_memory: bool,
     /// Device and bytes of the memory it has, from its first launch on.
     pub(crate) memory: Option<(i32, u64)>,
 }
@@ -126,7 +128,8 @@ impl State {
         let objects = source.objects.clone();
         self.objects.retain_all(&objects);
         let kept = u64::from(instantiate_flags::AUTO_FREE_ON_LAUNCH);
-        let exec = Exec { plan: Arc::new(plan), graph, flags: flags & kept, objects, memory: None };
+        let has_memory = plan.flat().iter().any(|step| is_memory(&step.params));
+        let exec = Exec { plan: Arc::new(plan), graph, flags: flags & kept, objects, has_memory, memory: None };
         self.execs.insert(id, exec);
         Ok(())
     }

@@ -3,9 +3,15 @@
 //!
 //! While it looks, the main loop executes nothing else. So it stops as soon as the link has something for it, and after
 //! [`MOST`]. The call itself is made here only once every event that it waits for has ended; else an executor makes it.
+//!
+//! While an executor waits for a device the main loop stays awake, since the program's next call comes as soon as that is done:
+//! a program that computes in rounds waits for one launch after the other, and reads what came of it.
 
+use std::ptr;
 use std::time::{Duration, Instant};
 
+use katydid_opencl_sys::constant::DEVICE_TYPE_CPU;
+use katydid_transport::Spin;
 use katydid_wire::frame::FrameHead;
 
 use crate::data::HeldEvent;
@@ -13,8 +19,11 @@ use crate::executor::Task;
 use crate::fault::SessionError;
 use crate::session::Session;
 
-/// A processor is kept busy no longer than this for one call. An empty kernel takes ten microseconds on PoCL.
-const MOST: Duration = Duration::from_micros(30);
+/// A processor is kept busy no longer than this for one call: as long as a program stays awake for its answer. A read of four bytes
+/// takes NVIDIA's driver 37 microseconds.
+const MOST: Duration = Duration::from_micros(200);
+/// The same where processors are the device, which needs them. An empty kernel takes ten microseconds on PoCL.
+const MOST_BESIDE: Duration = Duration::from_micros(30);
 /// More events than this are not looked at: each is asked about.
 const MOST_EVENTS: usize = 8;
 
@@ -29,6 +38,12 @@ pub(crate) struct Look {
 pub(crate) struct Looking {
     /// With few processors, whoever looks keeps the others from working.
     pub(crate) is_worth_it: bool,
+    /// The program, the main loop and the executor each have a processor.
+    may_watch: bool,
+    /// What an executor was given last waits for a device that is no processor.
+    leaves_processors: bool,
+    /// How long the main loop stays awake for calls that executors have.
+    watch: Spin,
     /// The frame at hand comes from the loop that looks.
     pub(crate) is_on: bool,
     /// What the frame at hand waits for.
@@ -40,7 +55,15 @@ pub(crate) struct Looking {
 impl Default for Looking {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { is_worth_it: processors > 2, is_on: false, events: Vec::new(), next: None }
+        Self {
+            is_worth_it: processors > 2,
+            may_watch: processors > 3,
+            leaves_processors: false,
+            watch: Spin::for_work(),
+            is_on: false,
+            events: Vec::new(),
+            next: None,
+        }
     }
 }
 
@@ -83,7 +106,9 @@ impl Session {
         // Events of a call that failed before it came to wait.
         self.looking.events.clear();
         let Some(mut look) = self.looking.next.take() else { return Ok(()) };
-        let (begun, most) = (Instant::now(), if self.looking.is_worth_it { MOST } else { Duration::ZERO });
+        self.looking.leaves_processors = self.leave_processors(&look.events);
+        let longest = if self.looking.leaves_processors { MOST } else { MOST_BESIDE };
+        let (begun, most) = (Instant::now(), if self.looking.is_worth_it { longest } else { Duration::ZERO });
         // The last that is still awaited is asked about; those that have ended are not asked about again.
         while let Some(event) = look.events.last() {
             match event.status() {
@@ -94,6 +119,22 @@ impl Session {
         }
         (look.task)(&self.shared);
         Ok(())
+    }
+
+    /// Stays awake until executors have done what they wait for, or the link has something for the main loop.
+    pub(crate) fn watch(&self, mut has_news: impl FnMut() -> bool) {
+        if !self.looking.may_watch || !self.looking.leaves_processors {
+            return;
+        }
+        // Who waits for a callback to be due waits for no device.
+        let others = u64::from(self.shared.upcalls.waiting().is_some());
+        self.looking.watch.until(|| (has_news() || self.shared.calls.in_flight() <= others).then_some(()));
+    }
+
+    /// Whether the devices of these events are no processors.
+    fn leave_processors(&self, events: &[HeldEvent]) -> bool {
+        let mut platforms = self.platforms.iter().filter(|of| events.iter().any(|event| ptr::eq(of.api, event.api())));
+        platforms.all(|of| of.devices.iter().all(|(_, kind)| kind & DEVICE_TYPE_CPU == 0))
     }
 }
 
@@ -167,5 +208,35 @@ mod tests {
         assert_eq!(looked(vec![event()], false), here, "a command that failed has ended");
         assert_eq!(looked(Vec::new(), false), None, "nothing was put off");
         assert_eq!(looked((0..=MOST_EVENTS).map(|_| event()).collect(), false), None);
+    }
+
+    #[test]
+    fn the_main_loop_stays_awake_no_longer_than_an_executor_waits_for_what_is_no_processor() {
+        let (mut session, _) = session();
+        session.looking.may_watch = true;
+        let looks = |session: &Session| {
+            let mut looks = 0;
+            session.watch(|| {
+                looks += 1;
+                if looks == 3 {
+                    session.shared.calls.end();
+                }
+                false
+            });
+            looks
+        };
+        let event = HeldEvent::own(cl_event::NULL, session.platforms[0].api);
+        for (kind, leaves) in [(DEVICE_TYPE_CPU, false), (4, true)] {
+            session.platforms[0].devices[0].1 = kind;
+            assert_eq!(session.leave_processors(std::slice::from_ref(&event)), leaves);
+        }
+        std::mem::forget(event);
+        session.shared.calls.begin();
+        assert_eq!(looks(&session), 0, "processors are needed");
+        session.looking.leaves_processors = true;
+        // On a single processor nobody looks twice.
+        let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+        assert_eq!(looks(&session), if several { 3 } else { 1 });
+        assert_eq!(looks(&session), 1, "nobody waits any more");
     }
 }

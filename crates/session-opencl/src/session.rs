@@ -198,6 +198,7 @@ impl Session {
                     self.looking.is_on = true;
                     self.execute(&frame.head, frame.payload)?;
                     self.look(|| link.has_news())?;
+                    self.watch(|| link.has_news());
                 }
                 Event::Interrupted => self.obey()?,
                 Event::Closed => return Ok(()),

@@ -9,7 +9,7 @@
 mod build;
 mod stage;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -111,6 +111,10 @@ pub(crate) struct Exec {
     template: CUgraph,
     /// For each step, by its number.
     steps: Vec<(Built, bool)>,
+    /// Wire ids of those that its steps run in.
+    contexts: BTreeSet<u32>,
+    /// One of them has ended: NVIDIA's driver does not come back from a call with such a graph (H200, driver 580.159.04).
+    is_orphan: bool,
     keep: Keep,
 }
 
@@ -127,9 +131,10 @@ pub(crate) struct Graphs {
 impl Graphs {
     /// # Errors
     ///
-    /// `CUDA_ERROR_INVALID_VALUE` for one that is not there.
+    /// `CUDA_ERROR_INVALID_VALUE` for one that is not there, `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that may only be destroyed.
     pub(crate) fn exec(&self, id: u32) -> Result<&Exec, Fault> {
-        self.execs.get(&id).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+        let exec = self.execs.get(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if exec.is_orphan { Err(CUresult::ERROR_CONTEXT_IS_DESTROYED.into()) } else { Ok(exec) }
     }
 
     fn exec_mut(&mut self, id: u32) -> Result<&mut Exec, Fault> {
@@ -138,6 +143,7 @@ impl Graphs {
 
     /// A context is gone: what was launched there is over, and the events that would tell so are gone as well.
     pub(crate) fn end_context(&mut self, context: u32) {
+        self.execs.values_mut().for_each(|exec| exec.is_orphan |= exec.contexts.contains(&context));
         let kept = self.execs.values_mut().map(|exec| &mut exec.keep).chain(&mut self.retired);
         kept.for_each(|keep| keep.ends.retain(|end| end.context != context));
     }
@@ -203,7 +209,7 @@ impl Session {
         let (template, owned) = self.blank(graph)?;
         let mut builder = Builder::new(self, head);
         let built = builder.graph(template, facts);
-        let (steps, keep) = (builder.steps, builder.keep);
+        let (steps, contexts, keep) = (builder.steps, builder.contexts, builder.keep);
         // SAFETY: handles are the driver's own; the output is a local.
         let made = built
             .and_then(|_| Ok(ask(|out| unsafe { self.driver().cuGraphInstantiateWithFlags(out, template, flags) })?));
@@ -219,7 +225,7 @@ impl Session {
             }
         };
         let template = if owned { template } else { CUgraph::NULL };
-        self.graphs.execs.insert(id, Exec { handle, template, steps, keep });
+        self.graphs.execs.insert(id, Exec { handle, template, steps, contexts, is_orphan: false, keep });
         Ok(())
     }
 
@@ -231,6 +237,7 @@ impl Session {
         number: usize,
         step: &StepFacts,
     ) -> Result<(), Fault> {
+        self.graphs.exec(id)?;
         let mut exec = self.graphs.execs.remove(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let changed = change(self, head, &mut exec, number, step);
         self.graphs.execs.insert(id, exec);
@@ -264,11 +271,15 @@ impl Session {
         Ok(event)
     }
 
-    /// Ends an executable graph; what launches that still run need is kept for them.
+    /// Ends an executable graph; what launches that still run need is kept for them. What an ended context has left of one is the
+    /// driver's.
     pub(crate) fn destroy_graph(&mut self, id: u32) -> Result<CUresult, Fault> {
         let exec = self.graphs.execs.remove(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        // SAFETY: the driver's own handles, which nobody names any more.
-        let status = unsafe { self.driver().cuGraphExecDestroy(exec.handle) };
+        let status = match exec.is_orphan {
+            true => CUresult::SUCCESS,
+            // SAFETY: the driver's own handles, which nobody names any more.
+            false => unsafe { self.driver().cuGraphExecDestroy(exec.handle) },
+        };
         if !exec.template.is_null() {
             // SAFETY: as above.
             let _ = unsafe { self.driver().cuGraphDestroy(exec.template) };

@@ -390,7 +390,7 @@ unsafe fn launch_now(
     let start = block.len();
     // SAFETY: handed on.
     unsafe { code.layout.pack(params.array, params.extra, block) }.map_err(code_of)?;
-    let named = pinned::push_named(&block[start..], context.wire, stream)?;
+    let named = pinned::push_named([&block[start..]], context.wire, stream)?;
     let (function, kernel) = target.wire();
     let sent = shim()?.session.enqueue(
         context.wire,

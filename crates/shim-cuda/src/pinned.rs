@@ -366,8 +366,13 @@ fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
     Ok(pinned.map(|pinned| (shim, pinned)))
 }
 
-/// Before a launch in a stream of a context: pushes every pinned block that a parameter points into, and all managed ones.
-pub(crate) fn push_named(params: &[u8], context: u32, stream: u32) -> Result<Named, CUresult> {
+/// Before a launch in a stream of a context: pushes every pinned block that a parameter of one of its kernels points into, and
+/// all managed ones. Where nothing has to be made equal the parameters are not looked at, of which a graph may have very many.
+pub(crate) fn push_named<'a>(
+    kernels: impl IntoIterator<Item = &'a [u8]>,
+    context: u32,
+    stream: u32,
+) -> Result<Named, CUresult> {
     let mut named = Named(Vec::new());
     let Some((shim, pinned)) = unshared()? else { return Ok(named) };
     push_flags(context)?;
@@ -381,7 +386,7 @@ pub(crate) fn push_named(params: &[u8], context: u32, stream: u32) -> Result<Nam
         }
     }
     // Pointers are aligned within parameters, which are aligned within the block.
-    for word in params.as_chunks::<8>().0 {
+    for word in kernels.into_iter().flat_map(|params| params.as_chunks::<8>().0) {
         let found = shim.regions.find(u64::from_le_bytes(*word)).filter(|it| it.is_host() && !it.is_managed());
         if let Some(region) = found.filter(|region| !pinned.is_shared || region.is_registered()) {
             push(shim, pinned, &region, (context, user), &mut named)?;

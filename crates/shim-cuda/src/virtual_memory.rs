@@ -215,7 +215,7 @@ impl State {
         let is_open = |start| shim.regions.find(start).is_some_and(|region| region.place == Place::HostMapped);
         let open: Vec<_> = tiles.iter().filter(|(start, _)| is_open(*start)).collect();
         if !open.is_empty() {
-            pinned::push_named(&[], current::wire().unwrap_or(0), 0)?.sent();
+            pinned::push_named([], current::wire().unwrap_or(0), 0)?.sent();
         }
         open.iter().try_for_each(|(start, _)| self.close(shim, *start))?;
         ask().inspect_err(|_| {

@@ -15,9 +15,10 @@ use rustix::time::Timespec;
 /// Longest time awake for a word of memory, in nanoseconds. Waking a sleeper takes 5 to 50 µs; a driver itself stays awake as
 /// long as its GPU works.
 pub(crate) const MEMORY: u32 = 200_000;
-/// The same for what the GPU is at work for: a copy of 256 MiB takes five milliseconds, and waking a sleeper after them up to 0.3
-/// on a virtual machine. Whoever looks longer than [`MEMORY`] lets others run between looks.
-pub(crate) const WORK: u32 = 8_000_000;
+/// The same for what the GPU is at work for: a copy of 256 MiB takes five milliseconds, programs that choose the size of their
+/// launches have them take ten, and waking a sleeper after them takes up to 0.3 on a virtual machine. Whoever looks longer than
+/// [`MEMORY`] lets others run between looks.
+pub(crate) const WORK: u32 = 20_000_000;
 /// The same for what only a system call tells, and on two processors, where the awaited side may need this one.
 pub(crate) const SYSTEM: u32 = 30_000;
 /// Shortest time awake, in nanoseconds: above the 10 µs of a launch and its synchronisation. Below them a loop of the two

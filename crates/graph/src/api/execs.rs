@@ -116,6 +116,9 @@ impl<B: Backend> Graphs<B> {
         let plan = self.ask(|state| {
             let exec = state.exec(id)?;
             let (plan, flags, known) = (Arc::clone(&exec.plan), exec.flags, exec.memory);
+            if !exec.has_memory {
+                return Ok(plan);
+            }
             state.memory.launch(&plan, flags)?;
             if known.is_none()
                 && let Some(needs) = state.memory.needs(&plan)

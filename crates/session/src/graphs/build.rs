@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 #![expect(non_snake_case, reason = "fields of the driver's structures keep the vendor's names")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{
@@ -32,6 +33,8 @@ pub(super) struct Builder<'a> {
     pub(crate) head: &'a FrameHead,
     /// By step number.
     pub(crate) steps: Vec<(Built, bool)>,
+    /// Wire ids of those that steps run in.
+    pub(crate) contexts: BTreeSet<u32>,
     pub(crate) keep: Keep,
     /// Inside a conditional node, where the driver takes no host functions.
     in_body: bool,
@@ -57,7 +60,8 @@ impl Extra<'_> {
 
 impl<'a> Builder<'a> {
     pub(crate) fn new(session: &'a mut Session, head: &'a FrameHead) -> Self {
-        Self { session, head, steps: Vec::new(), keep: Keep::default(), in_body: false }
+        let (steps, contexts, keep) = (Vec::new(), BTreeSet::new(), Keep::default());
+        Self { session, head, steps, contexts, keep, in_body: false }
     }
 
     /// Adds all steps to `graph`; those that nothing comes before, and those that nothing comes after.
@@ -100,6 +104,7 @@ impl<'a> Builder<'a> {
     fn step(&mut self, graph: CUgraph, step: &StepFacts) -> Result<Ends, Fault> {
         let number = self.steps.len();
         self.steps.push((Built::Fixed, true));
+        self.contexts.extend(context_of(&step.work).map(|context| self.session.owner(context)));
         let node = match &step.work {
             Work::Staged { .. } | Work::Host { .. } if self.in_body => return Err(CUresult::ERROR_NOT_SUPPORTED.into()),
             Work::Child => return self.child(graph, step),
@@ -228,6 +233,19 @@ impl<'a> Builder<'a> {
             Work::Empty | Work::Child | Work::Conditional { .. } => return Err(CUresult::ERROR_INVALID_VALUE.into()),
         }
         Ok(node)
+    }
+}
+
+/// The context that a step runs in, if it matters to it.
+fn context_of(work: &Work) -> Option<u32> {
+    match work {
+        Work::Kernel { context, .. }
+        | Work::Copy { context, .. }
+        | Work::Staged { context, .. }
+        | Work::Fill { context, .. }
+        | Work::Batch { context, .. }
+        | Work::Conditional { context, .. } => Some(*context),
+        Work::Host { .. } | Work::Wait(_) | Work::Record(_) | Work::Empty | Work::Child => None,
     }
 }
 

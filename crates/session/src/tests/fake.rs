@@ -12,9 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_cuda_sys::{
-    CUDA_HOST_NODE_PARAMS, CUarray, CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn,
-    CUlaunchAttribute, CUlaunchConfig, CUlibrary, CUmemAccessDesc, CUmemAllocationProp, CUmodule, CUresult, CUstream,
-    CUstreamAttrValue,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUarray, CUcontext, CUevent, CUfunction, CUgraph,
+    CUgraphExec, CUgraphNode, CUhostFn, CUlaunchAttribute, CUlaunchConfig, CUlibrary, CUmemAccessDesc,
+    CUmemAllocationProp, CUmodule, CUresult, CUstream, CUstreamAttrValue,
 };
 use katydid_driver::Driver;
 
@@ -349,6 +349,20 @@ extern "C" fn graph_add_host(
     make(out, CUgraphNode, "node")
 }
 
+extern "C" fn graph_add_batch(
+    out: *mut CUgraphNode,
+    _: CUgraph,
+    _: *const CUgraphNode,
+    _: usize,
+    _: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
+) -> CUresult {
+    make(out, CUgraphNode, "node")
+}
+
+extern "C" fn graph_end(_: CUgraphExec) -> CUresult {
+    note("end of a graph".to_owned())
+}
+
 extern "C" fn graph_instantiate(out: *mut CUgraphExec, _: CUgraph, _: u64) -> CUresult {
     make(out, CUgraphExec, "instantiate")
 }
@@ -411,7 +425,8 @@ pub(super) fn driver() -> Driver {
             b"cuGraphAddHostNode" => graph_add_host as *mut c_void,
             b"cuGraphInstantiateWithFlags" => graph_instantiate as *mut c_void,
             b"cuGraphLaunch" => nothing as *mut c_void,
-            b"cuGraphExecDestroy" => nothing as *mut c_void,
+            b"cuGraphAddBatchMemOpNode" => graph_add_batch as *mut c_void,
+            b"cuGraphExecDestroy" => graph_end as *mut c_void,
             b"cuGraphDestroy" => nothing as *mut c_void,
             _ => std::ptr::null_mut(),
         }

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use katydid_cuda_sys::CUresult;
+use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::facts::{GraphFacts, StepFacts, Work};
 use katydid_wire::message::{cuStreamCreate, kdGraphDestroy, kdGraphInstantiate, kdGraphLaunch, kdImagePiece};
+
+use crate::fault::Fault;
 
 use super::fake::{PENDING, calls, fail_next};
 use super::stage::Stage;
@@ -15,12 +17,17 @@ fn begun() -> Stage {
     stage.retain(2);
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 0 });
     stage.context = 1;
-    let step = StepFacts { before: Vec::new(), is_enabled: true, work: Work::Host { token: 7 }, inner: Vec::new() };
-    let bytes = GraphFacts { steps: vec![step] }.encode();
-    stage.enqueue(&kdImagePiece { total: bytes.len() as u64, data: &bytes });
-    stage.reply(&kdGraphInstantiate { exec: 1, graph: 1, flags: 0 });
+    instantiate(&mut stage, 1, Work::Host { token: 7 });
     calls();
     stage
+}
+
+/// An executable graph of one step.
+fn instantiate(stage: &mut Stage, exec: u32, work: Work) {
+    let step = StepFacts { before: Vec::new(), is_enabled: true, work, inner: Vec::new() };
+    let bytes = GraphFacts { steps: vec![step] }.encode();
+    stage.enqueue(&kdImagePiece { total: bytes.len() as u64, data: &bytes });
+    stage.reply(&kdGraphInstantiate { exec, graph: exec, flags: 0 });
 }
 
 /// The driver has the address of something that is kept besides what the session has itself.
@@ -85,4 +92,22 @@ fn an_event_that_answers_an_error_tells_of_no_end() {
     PENDING.set((0, CUresult::SUCCESS));
     stage.session.sweep_graphs();
     assert!(!lent(&stage));
+}
+
+#[test]
+fn the_driver_is_not_asked_about_a_graph_whose_context_has_ended() {
+    let mut stage = begun();
+    for (exec, context) in [(2, 2), (3, 1)] {
+        instantiate(&mut stage, exec, Work::Batch { context, words: Vec::new() });
+    }
+    calls();
+    stage.session.end_context(2);
+    assert!(matches!(
+        stage.session.launch_graph(2, CUstream::NULL, 1),
+        Err(Fault::Cuda(CUresult::ERROR_CONTEXT_IS_DESTROYED))
+    ));
+    stage.enqueue(&kdGraphDestroy { exec: 2 });
+    assert!(asked().is_empty());
+    stage.enqueue(&kdGraphDestroy { exec: 3 });
+    assert_eq!(asked(), ["end"]);
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{
@@ -48,14 +49,14 @@ impl Remote {
         // The worker records an event behind a graph that comes to the program.
         behind::take_places(stream, if is_mixed { 2 } else { 1 })?;
         let (stream, context) = (wire(stream)?, current::wire()?);
-        let mut named = Vec::new();
-        for step in plan.flat() {
-            if let Params::Kernel(kernel) = &step.params {
-                named.push(pinned::push_named(kernel.arguments.bytes(), context, stream)?);
-            }
-        }
+        let steps = iter::once_with(|| plan.flat()).flatten();
+        let kernels = steps.filter_map(|step| match &step.params {
+            Params::Kernel(kernel) => Some(kernel.arguments.bytes()),
+            _ => None,
+        });
+        let named = pinned::push_named(kernels, context, stream)?;
         let sent = enqueue(&kdGraphLaunch { exec, stream });
-        named.into_iter().for_each(pinned::Named::sent);
+        named.sent();
         sent.map(|()| (context, stream))
     }
 }
