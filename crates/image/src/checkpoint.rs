@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::chunks::{Chunks, Options, Written};
 use crate::error::{ImageError, Result};
@@ -32,6 +34,11 @@ pub trait Sink: Send + Sync {
     fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry>;
 }
 
+/// How long a part of an earlier checkpoint may take to remove what it wrote.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// A checkpoint being written, with the lock of its image.
 #[derive(Debug)]
 pub struct Writer {
@@ -52,6 +59,8 @@ pub struct Part {
     chunks: Chunks,
     files: Files,
     finished: bool,
+    /// Dropped last: until then files go by their names, which the next checkpoint may give again.
+    _guard: Guard,
 }
 
 /// A checkpoint that is there.
@@ -68,6 +77,8 @@ impl Writer {
     pub(crate) fn begin(image: &Image, options: Options) -> Result<Self> {
         let store = Arc::clone(&image.store);
         let guard = store.lock(Lock::Writer)?;
+        // Parts of this one cannot join before it is let go.
+        let _alone = alone(&*store)?;
         clear_leftovers(image)?;
         let parent = image.checkpoints()?.last().copied();
         // `latest` counts too: the newest checkpoint may have been removed, and its number is not given again.
@@ -208,6 +219,7 @@ impl Part {
             let what = "only the process that began a checkpoint writes to an object store";
             return Err(ImageError::unfit(&store.place(&folder), what));
         }
+        let guard = store.lock(Lock::Part)?;
         let name = folder.rsplit('/').next().unwrap_or_default();
         if !store.list(CHECKPOINTS)?.iter().any(|found| found == name) {
             return Err(ImageError::unfit(&store.place(&folder), "this checkpoint has not been begun"));
@@ -217,7 +229,7 @@ impl Part {
         }
         let index = Arc::new(Index::load(&*store, image.id)?);
         let chunks = Chunks::new(Arc::clone(&store), image.id, index, options)?;
-        Ok(Self { number, chunks, files: Files::new(store, number), finished: false })
+        Ok(Self { number, chunks, files: Files::new(store, number), finished: false, _guard: guard })
     }
 
     /// The checkpoint that it is part of.
@@ -285,7 +297,19 @@ pub(crate) fn latest(store: &dyn Store) -> Option<Option<u32>> {
     Some(text.and_then(|text| text.trim().parse().ok()))
 }
 
-/// Removes what an earlier writer left when it was ended in the middle. The caller has the lock.
+/// Waits until nobody writes a part of an earlier checkpoint, or removes one: its writer may have ended before it, or be killed.
+pub(crate) fn alone(store: &dyn Store) -> Result<Guard> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match store.lock(Lock::Alone) {
+            Err(ImageError::Locked { .. }) if Instant::now() < end => thread::sleep(LOOK),
+            locked => return locked,
+        }
+    }
+}
+
+/// Removes what an earlier writer left when it was ended in the middle. The caller has the locks of a writer, and of who is
+/// alone.
 pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
     let complete = image.checkpoints()?;
     let mut any = false;

@@ -69,14 +69,15 @@ struct Open {
     idle: VecDeque<OpenPack>,
     /// Idle ones and those in the hands of a thread.
     count: usize,
-    /// Numbers given to packs of ours.
-    numbers: Vec<u32>,
+    /// Numbers of packs of ours that have their names, or are about to: only these may be removed by their names.
+    named: Vec<u32>,
     next_number: u32,
 }
 
 /// A pack being written.
 #[derive(Debug)]
 struct OpenPack {
+    number: u32,
     output: Box<dyn Output>,
     offset: u64,
     index: Vec<u8>,
@@ -238,9 +239,8 @@ impl Chunks {
             open.next_number += 1;
             if let Some(mut output) = self.store.create_new(&pack_name(number))? {
                 output.write(&[&format::pack_header(self.image, number)])?;
-                open.numbers.push(number);
                 self.stored.fetch_add(UNIT as u64, Ordering::Relaxed);
-                return Ok(OpenPack { output, offset: UNIT as u64, index: Vec::new() });
+                return Ok(OpenPack { number, output, offset: UNIT as u64, index: Vec::new() });
             }
         }
     }
@@ -261,6 +261,7 @@ impl Chunks {
     /// Counts what a pack has beside its chunks, and finishes it.
     fn finish_pack(&self, pack: OpenPack) -> Result<()> {
         self.stored.fetch_add((pack.index.len() + UNIT) as u64, Ordering::Relaxed);
+        self.open().named.push(pack.number);
         pack.finish()
     }
 
@@ -272,7 +273,7 @@ impl Chunks {
         let begun = packs.len();
         packs.retain(|pack| !pack.index.is_empty());
         self.stored.fetch_sub(((begun - packs.len()) * UNIT) as u64, Ordering::Relaxed);
-        let any = !packs.is_empty() || !self.open().numbers.is_empty();
+        let any = !packs.is_empty() || !self.open().named.is_empty();
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {
             let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
@@ -288,7 +289,7 @@ impl Chunks {
 
     /// Has packs of ours settled, several at a time.
     fn settle(&self) {
-        let numbers = self.open().numbers.clone();
+        let numbers = self.open().named.clone();
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..self.packs_at_once().min(numbers.len()) {
@@ -307,7 +308,7 @@ impl Chunks {
         let numbers = {
             let mut open = self.open();
             open.idle.clear();
-            std::mem::take(&mut open.numbers)
+            std::mem::take(&mut open.named)
         };
         for number in numbers {
             // What cannot be removed belongs to no checkpoint, and goes when the next one begins.
@@ -342,5 +343,29 @@ impl OpenPack {
         let trailer = Trailer::of(&self.index, self.offset);
         self.output.write(&[&self.index, &trailer.bytes()])?;
         self.output.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Image;
+
+    #[test]
+    fn only_packs_that_got_their_names_from_us_are_removed_by_these() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = Image::create_or_open(folder.path()).unwrap();
+        let chunks =
+            || Chunks::new(Arc::clone(&image.store), image.id, Arc::new(Index::new()), Options::default()).unwrap();
+        let (first, second) = (chunks(), chunks());
+        // A pack without a chunk gives its number back.
+        first.roomy_pack(0).unwrap();
+        first.finish().unwrap();
+        second.put(b"chunk").unwrap();
+        second.finish().unwrap();
+        first.discard();
+        assert_eq!(index::pack_numbers(&*image.store).unwrap(), [1]);
+        second.discard();
+        assert!(index::pack_numbers(&*image.store).unwrap().is_empty());
     }
 }

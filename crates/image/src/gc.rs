@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::checkpoint::clear_leftovers;
+use crate::checkpoint::{alone, clear_leftovers};
 use crate::chunks::{Chunks, Options};
 use crate::error::{ImageError, Result};
 use crate::id::{CheckpointNumber, ChunkId};
@@ -71,6 +71,7 @@ impl Image {
     pub fn collect(&self, keep: &Keep) -> Result<Cleared> {
         let _writer = self.store.lock(Lock::Writer)?;
         let _sweeper = self.store.lock(Lock::Sweeper)?;
+        let _alone = alone(&*self.store)?;
         let all = self.checkpoints()?;
         let (gone, stay) = divided(self, &all, keep)?;
         if !keep.dry_run {

@@ -6,10 +6,12 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use common::{CHUNK, commit, contents, folder, noise, put_session, save, tree};
 use katydid_image::{
-    CheckpointNumber, ChunkId, Compression, Image, ImageError, Manifest, Options, Sink, Source, Which,
+    CheckpointNumber, ChunkId, Compression, Image, ImageError, Manifest, Options, Part, Sink, Source, Which,
 };
 
 /// Zeros, text and noise: all three ways of keeping a chunk.
@@ -156,6 +158,60 @@ fn one_writes_at_a_time_and_the_other_is_named() {
     let _first = image.begin(Options::default()).unwrap();
     let refused = image.begin(Options::default()).unwrap_err();
     assert!(refused.to_string().contains(&format!("in use by process {}", std::process::id())), "{refused}");
+}
+
+/// A part with a chunk in a pack that has no name yet, of a checkpoint that was given up.
+fn part_given_up(image: &Image) -> Part {
+    let writer = image.begin(Options::default()).unwrap();
+    let part = image.join(writer.number(), Options::default()).unwrap();
+    part.put(&noise(6, CHUNK)).unwrap();
+    part
+}
+
+#[test]
+fn a_part_that_is_given_up_late_takes_nothing_of_the_next_checkpoint() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let late = part_given_up(&image);
+    let (put, heard) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            let writer = image.begin(Options::default()).unwrap();
+            let part = image.join(writer.number(), Options::default()).unwrap();
+            let session = put_session(&part, "gpu", &mixture()).unwrap();
+            put.send(()).unwrap();
+            part.finish(&session).unwrap();
+            let session = writer.take_session("gpu").unwrap();
+            writer.commit(Manifest { sessions: vec![session], ..Manifest::default() }).unwrap();
+        });
+        // It waits. If it did not, it would have written by now.
+        assert!(heard.recv_timeout(Duration::from_secs(1)).is_err());
+        drop(late);
+        next.join().unwrap();
+    });
+    let reader = image.checkpoint(Which::Latest).unwrap();
+    assert_eq!(contents(&reader, reader.manifest()).unwrap(), mixture());
+}
+
+#[test]
+fn nobody_begins_or_clears_up_beside_a_part_that_stays() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    save(&image, &noise(5, CHUNK)).unwrap();
+    let late = part_given_up(&image);
+    let before = tree(folder.path());
+    std::thread::scope(|scope| {
+        let begun = scope.spawn(|| image.begin(Options::default()).map(drop).unwrap_err().to_string());
+        let other = Image::open(folder.path()).unwrap();
+        let cleared = scope.spawn(move || other.keep(1).unwrap_err().to_string());
+        let said = [begun.join().unwrap(), cleared.join().unwrap()];
+        // One of them had the writer's lock meanwhile.
+        assert!(said.iter().any(|text| text.contains("in use by a worker")), "{said:?}");
+        assert!(said.iter().all(|text| text.contains("wait for it to end")), "{said:?}");
+    });
+    assert_eq!(tree(folder.path()), before);
+    drop(late);
+    save(&image, &noise(7, CHUNK)).unwrap();
 }
 
 #[test]

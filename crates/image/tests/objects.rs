@@ -117,6 +117,21 @@ fn one_writes_at_a_time_and_what_it_leaves_is_cleared() {
 }
 
 #[test]
+fn a_lock_that_was_given_to_another_is_not_taken_from_it() {
+    let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let put = |text: &'static str| {
+        runtime.block_on(object_store::ObjectStoreExt::put(&*objects, &"a/lock".into(), text.into())).unwrap();
+    };
+    let writer = image.begin(Options::default()).unwrap();
+    put("process 1 on another host");
+    drop(writer);
+    let refused = image.begin(Options::default()).unwrap_err();
+    assert!(refused.to_string().contains("in use by process 1 on another host"), "{refused}");
+}
+
+#[test]
 fn a_dropped_writer_takes_back_what_it_wrote() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();

@@ -24,8 +24,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use katydid_image::{
-    Compression, Criu as CriuPart, Image, ImageError, Job as JobPart, Manifest, Options, Program, Session, Times,
-    Writer,
+    CheckpointNumber, Compression, Criu as CriuPart, Image, ImageError, Job as JobPart, Manifest, Options, Program,
+    Session, Times, Writer,
 };
 use katydid_transport::AddressError;
 
@@ -154,6 +154,14 @@ pub enum CheckpointError {
         /// What failed then.
         also: Box<CheckpointError>,
     },
+    /// What a program could go on from is not there any more.
+    #[error("{}: another image lies there by now, in which checkpoint {number} is not that of the job: leave the image of a running job where it is", path.display())]
+    Replaced {
+        /// Where its image was.
+        path: PathBuf,
+        /// Which of its checkpoints.
+        number: CheckpointNumber,
+    },
     /// Links are what they are for as long as a program lives.
     #[error(
         "{program} (process {pid}) shares memory with its worker, which {to} cannot: name a server of this machine by its unix socket, or checkpoint the job and restore it there"
@@ -210,7 +218,7 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
             }
             Err(error) => return Err(error),
         };
-        *lock(&job.recovery) = Some(Recovery::new(path.to_owned(), committed.number, &stop));
+        *lock(&job.recovery) = Some(Recovery::new(path.to_owned(), image.id(), committed.number, &stop));
         // The checkpoint is there: whatever fails from here on is no failure of it.
         let mut warnings = Vec::new();
         let mut running = !keeps_stopped(request);

@@ -7,7 +7,7 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use katydid_image::{CheckpointNumber, Image, Reader, Which};
+use katydid_image::{CheckpointNumber, Image, ImageId, Reader, Which};
 use katydid_wire::job::ToProgram;
 use katydid_wire::sharing::LENDS;
 
@@ -25,6 +25,8 @@ const ATTEMPTS: u32 = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct Recovery {
     image: PathBuf,
+    /// Somebody may have put another image there since.
+    id: ImageId,
     number: CheckpointNumber,
     /// Members, and the frames that each had sent by then.
     frames: Vec<(u64, u64)>,
@@ -32,9 +34,18 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// What a checkpoint that is complete now allows.
-    pub(crate) fn new(image: PathBuf, number: CheckpointNumber, stop: &Stop<'_>) -> Self {
+    pub(crate) fn new(image: PathBuf, id: ImageId, number: CheckpointNumber, stop: &Stop<'_>) -> Self {
         let frames = stop.sides.iter().map(|side| (side.member.id, side.member.frames)).collect();
-        Self { image, number, frames }
+        Self { image, id, number, frames }
+    }
+
+    /// The checkpoint, if its image is still where it was.
+    fn reader(&self) -> Result<Reader, CheckpointError> {
+        let image = Image::open(&self.image)?;
+        if image.id() != self.id {
+            return Err(CheckpointError::Replaced { path: self.image.clone(), number: self.number });
+        }
+        Ok(image.checkpoint(Which::Number(self.number))?)
     }
 }
 
@@ -56,7 +67,7 @@ impl Inner {
         });
         if let Err(reason) = outcome {
             let text = format!("its worker is gone, and {reason}");
-            self.parked.fail(&member);
+            self.parked.fail(&member, self.started(member.pid));
             // A program that has ended meanwhile needs no telling.
             let _ = self.members.send(id, &ToProgram::GiveUp { text });
         }
@@ -80,7 +91,7 @@ impl Inner {
 
     /// Gives the member a worker like the one it lost.
     fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), CheckpointError> {
-        let reader = Image::open(&recovery.image)?.checkpoint(Which::Number(recovery.number))?;
+        let reader = recovery.reader()?;
         let part = reader.manifest().sessions.iter().find(|part| part.name == session_name(member));
         if part.is_some_and(|part| part.notes.contains_key(LENDS)) {
             let what = "has lent memory or events to other programs, which go on with those of the lost worker";
@@ -114,5 +125,31 @@ impl Inner {
         let home = (member.address.as_str(), companion.key);
         attended(&mut companion, &catalogue, || come_back(&self.members, member, home, how, &|| false))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use katydid_image::{Manifest, Options};
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_not_looked_for_in_another_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let made = || {
+            let image = Image::create_or_open(&path).unwrap();
+            (image.id(), image.begin(Options::default()).unwrap().commit(Manifest::default()).unwrap().number)
+        };
+        let (id, number) = made();
+        let recovery = Recovery { image: path.clone(), id, number, frames: Vec::new() };
+        assert_eq!(recovery.reader().unwrap().number(), number);
+        fs::remove_dir_all(&path).unwrap();
+        assert_eq!(made().1, number);
+        let refused = recovery.reader().unwrap_err();
+        assert!(refused.to_string().contains("another image lies there"), "{refused}");
     }
 }

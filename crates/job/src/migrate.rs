@@ -185,7 +185,8 @@ impl<'a> Travel<'a> {
         let noted = self.job.set_server(&self.wanted.to);
         noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
         if self.place.ours.is_none() {
-            *lock(&self.job.recovery) = Some(Recovery::new(self.place.path.clone(), committed.number, stop));
+            *lock(&self.job.recovery) =
+                Some(Recovery::new(self.place.path.clone(), self.image.id(), committed.number, stop));
         }
         Ok((workers, committed.sizes.content))
     }

@@ -28,6 +28,7 @@ use crate::members::{Answerer, Member, MemberError, Members, Question, Standing}
 use crate::proof;
 use crate::stages::Stages;
 use crate::stop::{PROMPT, Return, Side, Stop};
+use crate::tree;
 use crate::view::{Request, Step};
 
 /// How long the device of a locked process may take to come to rest again; nothing has been submitted since.
@@ -93,6 +94,14 @@ struct Seat {
     kept: Option<Arc<Kept>>,
 }
 
+/// A process whose session is lost for good.
+#[derive(Debug)]
+struct Lost {
+    pid: u32,
+    /// When it began: another one may get its number.
+    started: Option<u64>,
+}
+
 /// All processes of a job that are locked or checkpointed, by their members.
 #[derive(Debug, Default)]
 pub(crate) struct Parked(Mutex<Table>);
@@ -101,7 +110,7 @@ pub(crate) struct Parked(Mutex<Table>);
 struct Table {
     seats: BTreeMap<u64, Seat>,
     /// Members that lost their worker for good while they were locked, and their processes: these may live on.
-    failed: BTreeMap<u64, u32>,
+    failed: BTreeMap<u64, Lost>,
     /// Members that were restored to other GPUs than they know: UUIDs in the order of their own, a line each.
     placed: BTreeMap<u64, String>,
 }
@@ -112,12 +121,19 @@ impl Parked {
         lock(&self.0).seats.contains_key(&id)
     }
 
-    /// Notes that a member's session is lost for good.
-    pub(crate) fn fail(&self, member: &Member) {
+    /// Notes that a member's session is lost for good; its process began at `started`.
+    pub(crate) fn fail(&self, member: &Member, started: Option<u64>) {
         let mut table = lock(&self.0);
         if table.seats.remove(&member.id).is_some() {
-            table.failed.insert(member.id, member.pid);
+            table.failed.insert(member.id, Lost { pid: member.pid, started });
         }
+    }
+
+    /// Whether a process with this number has lost its session for good: not the one that has it now, if that began at
+    /// another time.
+    fn is_lost(&self, process: u32, started: Option<u64>) -> bool {
+        let is_it = |lost: &Lost| lost.pid == process && (started.is_none() || lost.started == started);
+        lock(&self.0).failed.values().any(is_it)
     }
 
     /// The job has ended.
@@ -247,9 +263,16 @@ impl Inner {
         match self.member_of(process) {
             Ok(member) => Ok(self.parked.state(member.id)),
             // What it had a session with is no member any more.
-            Err(_) if lock(&self.parked.0).failed.values().any(|pid| *pid == process) => Ok(state::FAILED),
+            Err(_) if self.parked.is_lost(process, self.started(process)) => Ok(state::FAILED),
             Err(refusal) => Err(refusal),
         }
+    }
+
+    /// When a process of the job began that has this number, as it sees itself.
+    pub(crate) fn started(&self, process: u32) -> Option<u64> {
+        let all = tree::tree(self.root.awaited()?).ok()?;
+        let found = all.iter().find(|found| tree::seen_by_itself(found.pid) == process)?;
+        tree::started(found.pid)
     }
 
     /// Keeps the program from calling, and waits for what it has submitted. When that takes too long it goes on.
@@ -349,7 +372,10 @@ impl Inner {
             Err(also) => {
                 // One that is there and has no worker waits for what `bereft` has to say: it does after us.
                 let gone = |side: &&Side| !self.members.list().iter().any(|member| member.id == side.member.id);
-                stop.sides.iter().filter(gone).for_each(|side| self.parked.fail(&side.member));
+                stop.sides
+                    .iter()
+                    .filter(gone)
+                    .for_each(|side| self.parked.fail(&side.member, self.started(side.member.pid)));
                 CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) }
             }
         }
@@ -450,6 +476,14 @@ mod tests {
         for length in [1, UUID, UUID + 1] {
             assert_eq!(placed_from(&[], &pairs(&[(1, 1)])[..length]), Err(code::INVALID_VALUE));
         }
+    }
+
+    #[test]
+    fn a_process_that_got_the_number_of_a_lost_one_is_not_lost() {
+        let parked = Parked::default();
+        lock(&parked.0).failed.insert(1, Lost { pid: 5, started: Some(7) });
+        assert!(parked.is_lost(5, Some(7)) && parked.is_lost(5, None));
+        assert!(!parked.is_lost(5, Some(8)) && !parked.is_lost(6, Some(7)));
     }
 
     #[test]

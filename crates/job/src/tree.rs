@@ -80,6 +80,13 @@ pub fn ticks(pid: u32) -> u64 {
     words.skip(11).take(4).filter_map(|word| word.parse::<u64>().ok()).sum()
 }
 
+/// When a process began, in ticks since the machine did; none for one that is gone.
+#[must_use]
+pub fn started(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
 /// Process group and session of a process; 0 stands for one that was made outside of the namespace that we are in. None
 /// for a process that is gone.
 #[must_use]
@@ -230,6 +237,16 @@ mod tests {
         until('S');
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_began_before_its_children_did() {
+        let ours = started(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let theirs = started(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ours > 0 && theirs >= ours, "{ours} {theirs}");
     }
 
     #[test]

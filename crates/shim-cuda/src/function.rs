@@ -82,7 +82,7 @@ pub(crate) unsafe fn attribute(target: *mut i32, id: u32, function: CUfunction) 
 pub(crate) fn set_attribute(function: CUfunction, id: u32, value: i32) -> Result<(), CUresult> {
     let function = object(function)?;
     function.code.set_attribute(id, value, function.context.device)?;
-    enqueue(&kdFunctionSetAttribute { function: function.wire(), kernel: 0, attribute: id, value })
+    enqueue(&kdFunctionSetAttribute { function: function.wire(), kernel: 0, device: 0, attribute: id, value })
 }
 
 /// A preference between cache and shared memory, 0 to 3.
@@ -91,7 +91,7 @@ pub(crate) fn set_cache_config(function: CUfunction, config: u32) -> Result<(), 
     if config > 3 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    enqueue(&kdFunctionSetCacheConfig { function: function.wire(), kernel: 0, config })
+    enqueue(&kdFunctionSetCacheConfig { function: function.wire(), kernel: 0, device: 0, config })
 }
 
 /// Accepted without effect, as drivers for sm_50 and later do.

@@ -72,11 +72,11 @@ impl Kernel {
         functions.retain(|(other, _)| *other != context.slot.handle);
     }
 
-    /// A changed attribute holds for the kernel's functions too.
-    fn keep_everywhere(&self, id: u32, value: i32) {
-        for (_, function) in self.functions.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            function.code.keep(id, value);
-        }
+    /// A changed attribute holds for the kernel's functions on the device too.
+    fn keep_on(&self, device: u32, id: u32, value: i32) {
+        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = functions.iter().filter(|(_, function)| function.context.device == device);
+        there.for_each(|(_, function)| function.code.keep(id, value));
     }
 }
 
@@ -135,8 +135,8 @@ pub(crate) fn set_attribute(id: u32, value: i32, kernel: CUkernel, ordinal: CUde
     let kernel = object(kernel)?;
     device(ordinal)?;
     kernel.code()?.set_attribute(id, value, ordinal.unsigned_abs())?;
-    kernel.keep_everywhere(id, value);
-    enqueue(&kdFunctionSetAttribute { function: 0, kernel: kernel.wire(), attribute: id, value })
+    kernel.keep_on(ordinal.unsigned_abs(), id, value);
+    enqueue(&kdFunctionSetAttribute { function: 0, kernel: kernel.wire(), device: ordinal, attribute: id, value })
 }
 
 /// A preference between cache and shared memory, 0 to 3.
@@ -146,7 +146,7 @@ pub(crate) fn set_cache_config(kernel: CUkernel, config: u32, ordinal: CUdevice)
     if config > 3 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    enqueue(&kdFunctionSetCacheConfig { function: 0, kernel: kernel.wire(), config })
+    enqueue(&kdFunctionSetCacheConfig { function: 0, kernel: kernel.wire(), device: ordinal, config })
 }
 
 /// The name lives as long as the library.

@@ -18,7 +18,7 @@ use crate::module::Module;
 use crate::occupancy::threads_by_registers;
 use crate::process;
 
-/// What can be set on a function. A kernel of a library and its functions in all contexts share one.
+/// What can be set on a function. A kernel of a library and its functions in all contexts of a device share one.
 pub(crate) struct Settings {
     /// Most dynamic shared memory of a launch, in bytes.
     pub(crate) most_dynamic: AtomicU32,

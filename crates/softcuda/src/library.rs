@@ -38,8 +38,8 @@ pub(crate) struct LibraryKernel {
     pub(crate) name: CString,
     /// Facts about it; to run, each context has its own.
     pub(crate) kernel: Arc<Kernel>,
-    /// What has been set on it.
-    pub(crate) settings: Arc<Settings>,
+    /// What has been set on it, by device.
+    settings: Mutex<HashMap<i32, Arc<Settings>>>,
 }
 
 /// Libraries that have not been unloaded.
@@ -86,8 +86,8 @@ impl Library {
     /// Gives a kernel its handle, under which it stays until the library goes.
     fn list(self: &Arc<Self>, kernel: Arc<Kernel>) -> Arc<LibraryKernel> {
         let name = CString::new(kernel.name.as_str()).unwrap_or_default();
-        let settings = Settings::for_kernel(&kernel);
-        let listed = LibraryKernel { handle: mint(), library: Arc::downgrade(self), name, kernel, settings };
+        let library = Arc::downgrade(self);
+        let listed = LibraryKernel { handle: mint(), library, name, kernel, settings: Mutex::default() };
         let listed = Arc::new(listed);
         KERNELS.insert(listed.handle, Arc::clone(&listed));
         listed
@@ -109,7 +109,13 @@ impl LibraryKernel {
     /// Its function in `context`.
     pub(crate) fn function(&self, context: &Arc<Context>) -> Outcome<Arc<Function>> {
         let module = self.library()?.module(context)?;
-        module.function_with(&self.kernel.name, |_| Arc::clone(&self.settings))
+        module.function_with(&self.kernel.name, |_| self.settings(context.device.ordinal))
+    }
+
+    /// What has been set on it for a device.
+    pub(crate) fn settings(&self, device: i32) -> Arc<Settings> {
+        let mut all = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(device).or_insert_with(|| Settings::for_kernel(&self.kernel)))
     }
 }
 

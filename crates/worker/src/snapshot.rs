@@ -136,20 +136,22 @@ impl Work {
     fn run(self, order: Order, ordered: &Receiver<()>) {
         let Order { session, options, output, driver } = order;
         let output = Arc::new(output);
-        let taken = self.take(session, options, &output);
-        let (taken, words) = match taken {
-            Ok(taken) => {
-                let (bytes, changed, sharing) = (taken.bytes(), taken.changed(), taken.sharing().encode());
-                (Some(taken), FromWorker::Captured { bytes, changed, sharing })
+        let mut taken = match self.take(session, options, &output) {
+            Ok(taken) => taken,
+            Err(text) => {
+                // Whoever hears of it may begin the next checkpoint of the same image.
+                drop(output);
+                self.at_hand.free();
+                let _ = self.voice.say(&FromWorker::Failed { text });
+                return;
             }
-            Err(text) => (None, FromWorker::Failed { text }),
         };
+        let (bytes, changed, sharing) = (taken.bytes(), taken.changed(), taken.sharing().encode());
         // A companion that is gone has given the snapshot up.
-        let is_heard = self.voice.say(&words).is_ok();
-        let Some(mut taken) = taken.filter(|_| is_heard) else {
+        if self.voice.say(&FromWorker::Captured { bytes, changed, sharing }).is_err() {
             self.at_hand.free();
             return;
-        };
+        }
         let ordered = ordered.recv().map_err(|_| "it was given up".to_owned());
         let written = ordered.and_then(|()| self.write(&mut *taken, &output));
         let finished = written.and_then(|part| {

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use super::faults::{Change, Faults, Verdict};
 use super::{Guard, Input, Lock, Output, Store};
 use crate::error::{ImageError, Result};
+use crate::index::PACKS;
 
 /// Ends the name of a file that is being written.
 pub(crate) const PART: &str = ".part";
@@ -188,6 +189,14 @@ impl Folder {
         Ok(Box::new(Locked(opened)))
     }
 
+    /// On the folder of the packs, through which who takes part and who comes after it meet.
+    fn lock_parts(&self, operation: FlockOperation) -> Result<Guard> {
+        let opened = self.open_at(PACKS, OFlags::RDONLY | OFlags::DIRECTORY);
+        let opened = opened.map_err(|error| self.failed(PACKS, "open", error))?;
+        self.flock(&opened, operation, || "a worker that still has to do with an earlier checkpoint".to_owned())?;
+        Ok(Box::new(Locked(opened)))
+    }
+
     /// Never waits: who is refused says by whom, and may come again.
     fn flock(&self, file: &OwnedFd, operation: FlockOperation, holder: impl FnOnce() -> String) -> Result<()> {
         match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
@@ -299,6 +308,8 @@ impl Store for Local {
             Lock::Writer => self.0.lock_writer(),
             Lock::Reader => self.0.lock_readers(FlockOperation::NonBlockingLockShared),
             Lock::Sweeper => self.0.lock_readers(FlockOperation::NonBlockingLockExclusive),
+            Lock::Part => self.0.lock_parts(FlockOperation::NonBlockingLockShared),
+            Lock::Alone => self.0.lock_parts(FlockOperation::NonBlockingLockExclusive),
         }
     }
 
@@ -460,10 +471,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let local = Local::at(folder.path(), false, None).unwrap();
         std::fs::write(folder.path().join(READER_LOCK), "").unwrap();
-        for lock in [Lock::Writer, Lock::Reader, Lock::Sweeper] {
+        std::fs::create_dir(folder.path().join(PACKS)).unwrap();
+        for lock in [Lock::Writer, Lock::Reader, Lock::Sweeper, Lock::Part, Lock::Alone] {
             let held = local.lock(lock).unwrap();
             let _copy = held.downcast_ref::<Locked>().unwrap().0.try_clone().unwrap();
-            let other = if lock == Lock::Reader { Lock::Sweeper } else { lock };
+            let other = match lock {
+                Lock::Reader => Lock::Sweeper,
+                Lock::Part => Lock::Alone,
+                lock => lock,
+            };
             assert!(matches!(local.lock(other), Err(ImageError::Locked { .. })), "{lock:?}");
             drop(held);
             assert!(local.lock(other).is_ok(), "{lock:?}");

@@ -104,6 +104,10 @@ pub(crate) enum Lock {
     Reader,
     /// Takes away what readers may need: none of them is there.
     Sweeper,
+    /// Writes a part of a checkpoint that another process has begun: any number.
+    Part,
+    /// Goes by what lies there: no part of an earlier checkpoint is being written, or removed by its names.
+    Alone,
 }
 
 /// Holds a lock until it is dropped.

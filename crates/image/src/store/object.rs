@@ -134,13 +134,16 @@ impl Shared {
         Ok((objects, listed.common_prefixes.iter().map(name).collect()))
     }
 
+    /// What the lock says.
+    fn lock_text(&self) -> Result<String, Error> {
+        let read = async { self.objects.get(&self.path(WRITER_LOCK)).await?.bytes().await };
+        self.wait(read).map(|text| String::from_utf8_lossy(&text).into_owned())
+    }
+
     /// Who has the lock, as that one wrote it, made printable. Nobody lets go for a holder that was killed: a server
     /// cannot know, and two writers would be worse than a question to the user.
     fn holder(&self) -> String {
-        let read = async { self.objects.get(&self.path(WRITER_LOCK)).await?.bytes().await };
-        let text = self
-            .wait(read)
-            .map_or_else(|_| "another process".into(), |text| String::from_utf8_lossy(&text).into_owned());
+        let text = self.lock_text().unwrap_or_else(|_| "another process".into());
         let shown: String = text.chars().filter(|c| !c.is_control()).take(100).collect();
         format!("{shown} (if that has ended, remove the object {})", self.place(WRITER_LOCK))
     }
@@ -209,8 +212,8 @@ impl Store for Objects {
         }
         let host = rustix::system::uname();
         let holder = format!("process {} on {}", std::process::id(), host.nodename().to_string_lossy());
-        match self.0.make(WRITER_LOCK, holder)? {
-            true => Ok(Box::new(Locked(Arc::clone(&self.0)))),
+        match self.0.make(WRITER_LOCK, holder.clone())? {
+            true => Ok(Box::new(Locked { shared: Arc::clone(&self.0), holder })),
             false => Err(ImageError::Locked { place: self.place(""), holder: self.0.holder() }),
         }
     }
@@ -282,13 +285,18 @@ fn copy(
     }
 }
 
-/// The writer's lock.
-struct Locked(Arc<Shared>);
+/// The writer's lock, with what it says.
+struct Locked {
+    shared: Arc<Shared>,
+    holder: String,
+}
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // One that stays names its holder, and what to do.
-        let _ = self.0.remove(WRITER_LOCK);
+        // The user may have taken it from us, and another process have it. One that stays names its holder, and what to do.
+        if self.shared.lock_text().is_ok_and(|holder| holder == self.holder) {
+            let _ = self.shared.remove(WRITER_LOCK);
+        }
     }
 }
 

@@ -117,9 +117,8 @@ pub(crate) fn kdFunctionSetAttribute(
         // SAFETY: takes a live handle and numbers.
         Code::Function(function) => unsafe { session.driver().cuFuncSetAttribute(function, attribute, value) },
         Code::Kernel(kernel) => {
-            let device = gather::current_device(session.driver())?;
             // SAFETY: as above.
-            unsafe { session.driver().cuKernelSetAttribute(attribute, value, kernel, device) }
+            unsafe { session.driver().cuKernelSetAttribute(attribute, value, kernel, message.device) }
         }
     })
 }
@@ -134,9 +133,8 @@ pub(crate) fn kdFunctionSetCacheConfig(
         // SAFETY: takes a live handle and a number.
         Code::Function(function) => unsafe { session.driver().cuFuncSetCacheConfig(function, message.config) },
         Code::Kernel(kernel) => {
-            let device = gather::current_device(session.driver())?;
             // SAFETY: as above.
-            unsafe { session.driver().cuKernelSetCacheConfig(kernel, message.config, device) }
+            unsafe { session.driver().cuKernelSetCacheConfig(kernel, message.config, message.device) }
         }
     })
 }

@@ -17,6 +17,8 @@ use crate::session::Session;
 
 /// Streams up to this id are the default ones: null, legacy, the thread's own.
 const LAST_DEFAULT: u32 = 2;
+/// Where messages that tune a kernel name the device.
+const DEVICE: usize = 8;
 
 impl Session {
     /// A message made an object.
@@ -73,7 +75,7 @@ impl Session {
         self.keep_set(object, property, Set { frame, told });
     }
 
-    fn keep_set(&mut self, (kind, id): (Kind, u64), property: Selector, set: Set) {
+    fn keep_set(&mut self, (kind, id): (Kind, u64), property: Selector, mut set: Set) {
         let (kind, id, property) = match (kind, property) {
             (_, Selector::Whole) => (kind, id, Selector::Message(set.frame.context, set.frame.payload().into())),
             // The default streams, which differ in each context, and one of them in each thread.
@@ -81,9 +83,10 @@ impl Session {
                 let stream = default_stream(set.frame.thread, id as u32);
                 (Kind::Context, u64::from(set.frame.context), Selector::OfDefault(stream, number))
             }
-            // A kernel is tuned for each device apart.
+            // A kernel is tuned for each device apart, in all contexts that are there and will be: the frame needs none.
             (Kind::Kernel, Selector::Number(number)) => {
-                (kind, id, Selector::Number(u64::from(set.frame.context) << 32 | number))
+                set.frame.context = 0;
+                (kind, id, Selector::Number(u64::from(set.frame.word(DEVICE)) << 32 | number))
             }
             (_, property) => (kind, id, property),
         };

@@ -17,7 +17,7 @@ use katydid_arena::AddressMap;
 use katydid_driver::{Driver, DriverChoice, open};
 use katydid_fatbin::Image;
 use katydid_wire::codec::{Message, Reply as _};
-use katydid_wire::facts::{EdgeFacts, GraphFacts, StepFacts, Work};
+use katydid_wire::facts::{EdgeFacts, FunctionFacts, GraphFacts, StepFacts, Work};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::*;
 use katydid_wire::texture::TextureArguments;
@@ -87,6 +87,7 @@ fn a_program_goes_on_in_another_process_as_if_nothing_had_happened() {
     for half in ["before", "after"] {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "tests::rebuild::half", "--nocapture"]).env(HALF, half).env(FOLDER, folder.path());
+        command.env("KATYDID_SOFT_DEVICES", "2");
         // SAFETY: between fork and exec only this system call is made.
         unsafe {
             command.pre_exec(|| {
@@ -222,10 +223,11 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     let variable = stage.reply(&kdModuleGlobal { module: 2, name: b"offset" }).address;
     stage.reply(&kdModuleFunction { function: 1, module: 2, name: b"scale" });
     stage.reply(&kdModuleFunction { function: 2, module: 2, name: b"texel" });
-    stage.enqueue(&kdFunctionSetAttribute { function: 1, kernel: 0, attribute: 8, value: 1024 });
+    stage.enqueue(&kdFunctionSetAttribute { function: 1, kernel: 0, device: 0, attribute: 8, value: 1024 });
     load(stage);
     stage.reply(&kdLibraryLoad { library: 1, options: &[] });
     stage.reply(&kdLibraryKernel { kernel: 1, library: 1, name: b"scale" });
+    tune(stage);
     stage.enqueue(&cuEventRecord { hEvent: 1, hStream: 3 });
     launch(stage, 0, 1, 3);
     stage.enqueue(&cuEventRecord { hEvent: 3, hStream: 3 });
@@ -250,6 +252,19 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     stage.enqueue(&kdImagePiece { total: 1 << 20, data: b"half an image" });
     stage.reply(&cuCtxSynchronize {});
     [variable, of_library, kept, handle]
+}
+
+/// A kernel of a library, in a context that ends: what is set is the device's, and stays.
+fn tune(stage: &mut Stage) {
+    let of_kernel = kdFunctionSetAttribute { function: 0, kernel: 1, device: 0, attribute: 8, value: 2048 };
+    stage.reply(&kdContextCreate { context: 4, device: 0, flags: 0 });
+    let before = std::mem::replace(&mut stage.context, 4);
+    stage.enqueue(&of_kernel);
+    stage.enqueue(&kdFunctionSetAttribute { device: 1, value: 4096, ..of_kernel });
+    stage.context = before;
+    stage.reply(&cuCtxDestroy_v2 { ctx: 4 });
+    let facts = stage.reply(&kdFunctionFacts { function: 0, kernel: 1 }).facts;
+    assert_eq!(FunctionFacts::decode(&facts).unwrap().attributes[8].value, 2048);
 }
 
 /// Virtual memory: a block whose handle is given up, mapped and readable.
@@ -301,6 +316,7 @@ fn go_on(stage: &mut Stage, [variable, of_library, texture, condition]: [u64; 4]
         say(stage, &mut log, &cuStreamQuery { hStream: gone });
     }
     say(stage, &mut log, &kdFunctionFacts { function: 1, kernel: 0 });
+    say(stage, &mut log, &kdFunctionFacts { function: 0, kernel: 1 });
     say(stage, &mut log, &kdModuleFunctionNames { module: 1 });
     say(stage, &mut log, &kdMemoryAccess { address: RESERVED, device: 0 });
     for address in [variable, of_library] {

@@ -123,18 +123,18 @@ api! {
         name.set(kernel(of)?.name.as_ptr());
     }
 
-    /// Devices are alike, and so are the answers.
+    /// What was set is that of the device.
     fn cuKernelGetAttribute(value: Out<i32>, attribute: u32, of: CUkernel, device: i32) {
         let kernel = kernel(of)?;
         device::get(device)?;
-        value.set(function::attribute(&kernel.kernel, &kernel.settings, attribute)?);
+        value.set(function::attribute(&kernel.kernel, &kernel.settings(device), attribute)?);
     }
 
-    /// For the kernel in all contexts.
+    /// For the kernel in all contexts of the device.
     fn cuKernelSetAttribute(attribute: u32, value: i32, of: CUkernel, device: i32) {
         let kernel = kernel(of)?;
         device::get(device)?;
-        function::set_attribute(&kernel.kernel, &kernel.settings, attribute, value)?;
+        function::set_attribute(&kernel.kernel, &kernel.settings(device), attribute, value)?;
     }
 
     /// A hint.
