@@ -35,6 +35,8 @@ pub(crate) use state::{Callback, Device, Landing, Mapped, Platform, State};
 
 /// The outcome of a build that has not ended.
 const PENDING: i32 = i32::MAX;
+/// From so many builds of a program on those that count no more are forgotten with each new one.
+const MANY_BUILDS: usize = 16;
 
 /// What came with a message, or is known of it only later.
 #[derive(Debug, Clone, Default)]
@@ -169,13 +171,40 @@ impl Journal {
     /// A message set a property of an object.
     pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
         let kept = Kept { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
-        let Some(entry) = self.objects.get_mut(&(id as u32)) else { return };
-        if head.opcode == kdclBuild::OPCODE {
-            entry.builds.retain(Kept::had_effect);
-            entry.builds.push(kept);
-        } else {
+        let id = id as u32;
+        let Some(entry) = self.objects.get_mut(&id) else { return };
+        if head.opcode != kdclBuild::OPCODE {
             entry.sets.insert((head.opcode, property), kept);
+            return;
         }
+        entry.builds.retain(Kept::had_effect);
+        if entry.builds.len() >= MANY_BUILDS {
+            self.forget_builds(id);
+        }
+        if let Some(entry) = self.objects.get_mut(&id) {
+            entry.builds.push(kept);
+        }
+    }
+
+    /// Forgets builds of a program that later ones have taken the place of. How those end that are under way is not known, so that
+    /// they take nobody's.
+    fn forget_builds(&mut self, program: u32) {
+        let kernels = self.kernels_of(program);
+        let Some(entry) = self.objects.get_mut(&program) else { return };
+        let (ended, mut kept): (Vec<Kept>, Vec<Kept>) =
+            std::mem::take(&mut entry.builds).into_iter().partition(|build| build.outcome().is_some());
+        kept.extend(save::effective(&ended, &kernels).into_iter().cloned());
+        kept.sort_by_key(|build| build.frame.order);
+        entry.builds = kept;
+    }
+
+    /// The frames that made a program's kernels.
+    fn kernels_of(&self, program: u32) -> Vec<u64> {
+        let of_it = self
+            .objects
+            .iter()
+            .filter(|(id, entry)| kind_of(**id) == kind::KERNEL && entry.made.frame.word(4) == program);
+        of_it.map(|(_, entry)| entry.made.frame.order).collect()
     }
 
     /// A message ended an object.
@@ -378,6 +407,38 @@ mod tests {
         outcome.store(Code::SUCCESS.0, Ordering::Release);
         let effective: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|kept| kept.frame.order).collect();
         assert_eq!(effective, [2, 4, 5]);
+    }
+
+    #[test]
+    fn a_program_that_is_built_again_and_again_keeps_what_counts() {
+        let (program, kernel) = (id(kind::PROGRAM, 1), id(kind::KERNEL, 1));
+        let mut journal = Journal::default();
+        make(&mut journal, 1, program, &kdclProgram { program, context: 2, form: 0, staged: 0, arguments: b"" });
+        let build = |journal: &mut Journal, order: u64, device: u32, code: Option<Code>| {
+            let outcome = journal.attach_build(&[]);
+            let mut arguments = 0u32.to_le_bytes().to_vec();
+            list::put(&mut arguments, &[device]);
+            let message = kdclBuild { program, token: 0, staged: 0, arguments: &arguments };
+            journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&message));
+            if let Some(code) = code {
+                outcome.store(code.0, Ordering::Release);
+            }
+        };
+        build(&mut journal, 2, 7, Some(Code::SUCCESS));
+        build(&mut journal, 3, 8, Some(Code::SUCCESS));
+        make(&mut journal, 4, kernel, &kdclKernel { kernel, program, name: b"f" });
+        build(&mut journal, 5, 8, None);
+        for order in 6..10_000 {
+            build(&mut journal, order, 8, Some(Code::SUCCESS));
+        }
+        let kept: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|build| build.frame.order).collect();
+        assert!(kept.len() <= MANY_BUILDS + 1, "{}", kept.len());
+        assert_eq!(
+            (&kept[..3], kept.last()),
+            (&[2, 3, 5][..], Some(&9999)),
+            "of another device, of a kernel, under way"
+        );
+        assert_eq!(save::effective(&journal.get(program).unwrap().builds, &[4]).len(), 3);
     }
 
     #[test]

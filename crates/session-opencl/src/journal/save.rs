@@ -158,7 +158,7 @@ fn with_others(kept: &Kept, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec
 
 /// The builds that count, of those that had an effect: the last one of each kind and list of devices, and before it those by
 /// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
-fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept> {
+pub(super) fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept> {
     let about = |kept: &Kept| {
         let own = kdclBuild::decode(kept.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
         let bytes = kept.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
@@ -249,7 +249,7 @@ impl Session {
                     kind::DEVICE => self.add_part(&mut all, id, entry),
                     // One whose link failed has no program.
                     kind::PROGRAM if self.shared.objects.any(id).is_none() => {}
-                    kind::PROGRAM => all.program(id, entry, &self.kernels_of(id), None),
+                    kind::PROGRAM => all.program(id, entry, &self.journal.kernels_of(id), None),
                     kind::MEMORY if self.given_pipes.contains(&id) => return Err(SaveError::Pipe),
                     _ => self.add(&mut all, entry),
                 }
@@ -263,13 +263,6 @@ impl Session {
         // Stable: what is made anew for another keeps its place before it.
         all.records.sort_by_key(|record| record.order);
         Ok(all.records)
-    }
-
-    /// The frames that made a program's kernels.
-    fn kernels_of(&self, program: u32) -> Vec<u64> {
-        let kernels = self.journal.of(kind::KERNEL);
-        let of_it = kernels.iter().filter(|(_, entry)| entry.made.frame.word(4) == program);
-        of_it.map(|(_, entry)| entry.made.frame.order).collect()
     }
 
     fn add(&self, all: &mut Gathered, entry: &Entry) {
