@@ -417,6 +417,7 @@ pub(crate) unsafe fn image_box(
         return Err(Code::INVALID_VALUE);
     }
     let width = region[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
+    shape.check(place_in_image, region)?;
     // The images of an array of lines are a slice apart, though the region counts them as rows.
     let row = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY && slice != 0 { slice } else { row };
     let row = if row == 0 { width } else { row };
