@@ -25,6 +25,7 @@ use crate::handlers::next_upcall;
 use crate::host::HostMemory;
 use crate::journal::{self, Journal, Replay};
 use crate::looking::Looking;
+use crate::notify::Listener;
 use crate::objects::Object;
 use crate::pinned::Knowledge;
 use crate::rest::Marker;
@@ -57,6 +58,8 @@ pub struct Session {
     pub(crate) counted: HashMap<u32, u64>,
     /// Callbacks of the ends of memory objects, by id, in the order in which they were registered.
     pub(crate) destructors: HashMap<u32, Vec<u64>>,
+    /// Who is told of errors of contexts, by id.
+    pub(crate) listeners: HashMap<u32, Listener>,
     /// How what is alive was made.
     pub(crate) journal: Journal,
     pub(crate) replay: Replay,
@@ -143,6 +146,7 @@ impl Session {
             svm: Svm::default(),
             counted: HashMap::new(),
             destructors: HashMap::new(),
+            listeners: HashMap::new(),
             journal: Journal::default(),
             replay: Replay::default(),
             told: BTreeMap::new(),

@@ -42,6 +42,7 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             // Its objects keep a context, and those of ours would do so for ever.
             session.staging_known.remove(&message.object);
             session.shelf_known.remove(&message.object);
+            session.listeners.remove(&message.object);
             driver!(api, clReleaseContext(cl_context(pointer)))
         }
         of::QUEUE => driver!(api, clReleaseCommandQueue(cl_command_queue(pointer))),
