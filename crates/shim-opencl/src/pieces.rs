@@ -323,7 +323,7 @@ fn begin(
 ///
 /// The rows are writable.
 unsafe fn land(shim: &Shim, staging: &Staging, part: &Part) -> Result<(), Code> {
-    let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, wait: land::AT_END })?;
+    let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, how: land::AT_END })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }

@@ -285,8 +285,8 @@ pub(crate) fn kdclLand(
         session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
-        let waits = matches!(message.wait, land::AT_END | land::LOOK_AT_END);
-        if matches!(message.wait, land::LOOK | land::LOOK_AT_END) {
+        let waits = matches!(message.how, land::AT_END | land::LOOK_AT_END);
+        if matches!(message.how, land::LOOK | land::LOOK_AT_END) {
             let state = shared.landings.look(message.landing, waits)?;
             return Ok(message::kdclLandReply { state, data: Vec::new() });
         }
