@@ -34,6 +34,7 @@ use crate::shelf::Shelf;
 use crate::staged::StagingArea;
 use crate::svm::Svm;
 use crate::usage::Usage;
+use crate::writes::Writes;
 
 /// Most bytes of one message's data; what a command moves beyond that is refused by the program's side.
 const MAX_DATA: u64 = 16 << 30;
@@ -103,6 +104,8 @@ pub struct Session {
     pub(crate) ready: Arc<Ready>,
     /// Pipes that were arguments of kernels, and so may have something in them.
     pub(crate) given_pipes: HashSet<u32>,
+    /// Writes that the program takes for done.
+    pub(crate) writes: Writes,
     pub(crate) looking: Looking,
     pub(crate) executors: Executors,
 }
@@ -169,6 +172,7 @@ impl Session {
             host_maps: HashMap::new(),
             ready: Arc::default(),
             given_pipes: HashSet::new(),
+            writes: Writes::default(),
             looking: Looking::default(),
             executors: Executors::default(),
         }

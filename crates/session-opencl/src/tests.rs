@@ -162,7 +162,8 @@ fn a_piece_that_comes_with_a_refused_write_is_given_back() {
     let write = |staged| {
         let mut payload = Vec::new();
         let memory = id(kind::MEMORY, 0);
-        message::kdclWrite { queue: 5, event: 0, memory, form: 0, staged, waits: &[0; 4] }.encode(&mut payload);
+        message::kdclWrite { queue: 5, event: 0, memory, form: 0, staged, blocking: 0, waits: &[0; 4] }
+            .encode(&mut payload);
         payload
     };
     let opcode = message::kdclWrite::OPCODE;

@@ -11,7 +11,7 @@ use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::AT_ONCE;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::message::{kdclFlush, kdclRead, kdclReadNow, kdclWrite};
+use katydid_wire::opencl::message::{kdclRead, kdclReadNow, kdclWrite};
 
 use crate::handle::object;
 use crate::landing;
@@ -60,14 +60,14 @@ impl Transfer {
             return came(order);
         }
         let waits = blocking && (order.has_waits() || shim.landings.any());
-        let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order };
+        let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking);
         // SAFETY: by the contract.
         unsafe {
             if !pieces::write(self, &order, blocking)? {
                 self.send(&order, (true, true))?;
             }
         }
-        written(order, waits, blocking)
+        written(order, waits)
     }
 
     /// Sends a write at once, which is the first of its command or not, and the last or not.
@@ -77,10 +77,10 @@ impl Transfer {
     /// The rows are readable.
     pub(crate) unsafe fn send(&self, order: &Order, (is_first, is_last): (bool, bool)) -> Result<(), Code> {
         let link = &shim()?.link;
-        let event = if is_last { order.event() } else { 0 };
+        let (event, blocking) = if is_last { (order.event(), order.blocks()) } else { (0, false) };
         let mut waits = if is_first { self.arguments(order) } else { self.alone() };
         // SAFETY: by the contract.
-        if unsafe { parcels::write(self, order.queue(), event, &mut waits)? } {
+        if unsafe { parcels::write(self, (order.queue(), event, blocking), &mut waits)? } {
             return Ok(());
         }
         // SAFETY: by the contract.
@@ -88,8 +88,9 @@ impl Transfer {
         let sent = bulk::send(link, &data)?;
         waits.extend_from_slice(sent.inline);
         let (queue, memory) = (order.queue(), self.memory.base.id);
-        let message = kdclWrite { queue, event, memory, form: self.form, staged: sent.staged, waits: &waits };
-        if sent.staged == 0 && self.is_sure(order) {
+        let (form, staged, blocking) = (self.form, sent.staged, blocking.into());
+        let message = kdclWrite { queue, event, memory, form, staged, blocking, waits: &waits };
+        if staged == 0 && self.is_sure(order) {
             return link.enqueue(&message);
         }
         link.call(&message)?;
@@ -210,13 +211,13 @@ fn came(order: Order) -> Result<(), Code> {
 }
 
 /// The end of a write whose bytes are taken.
-fn written(order: Order, waits: bool, blocking: bool) -> Result<(), Code> {
+fn written(order: Order, waits: bool) -> Result<(), Code> {
     if waits {
         event::wait_for(&[order.event()])?;
-    } else if blocking {
-        shim()?.link.enqueue(&kdclFlush { queue: order.queue() })?;
+        order.ended();
+    } else {
+        order.done();
     }
-    order.done();
     Ok(())
 }
 
@@ -416,8 +417,8 @@ pub(crate) unsafe fn image_box(
     if place.is_null() || region.contains(&0) {
         return Err(Code::INVALID_VALUE);
     }
-    let width = region[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
     shape.check(place_in_image, region)?;
+    let width = region[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
     // The images of an array of lines are a slice apart, though the region counts them as rows.
     let row = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY && slice != 0 { slice } else { row };
     let row = if row == 0 { width } else { row };

@@ -43,9 +43,13 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             session.staging_known.remove(&message.object);
             session.shelf_known.remove(&message.object);
             session.listeners.remove(&message.object);
+            session.writes.end_context(message.object);
             driver!(api, clReleaseContext(cl_context(pointer)))
         }
-        of::QUEUE => driver!(api, clReleaseCommandQueue(cl_command_queue(pointer))),
+        of::QUEUE => {
+            session.writes.end_queue(message.object);
+            driver!(api, clReleaseCommandQueue(cl_command_queue(pointer)))
+        }
         of::MEMORY => {
             session.on_shelf.remove(&message.object);
             session.lies_in_host.remove(&message.object);
