@@ -8,7 +8,7 @@
 //! | kept for | what |
 //! |---|---|
 //! | every object | the frame that made it, and data that came in pieces before it |
-//! | programs | builds that had an effect, the last of each list of devices; what went into them and may be gone since |
+//! | programs | builds that had an effect, the last of each list of devices; what went into them and may be gone or different since |
 //! | kernels | the last value of each argument; the largest groups that were launched, by queue |
 //! | clones of kernels | what the source was then, as if they had been made and set themselves |
 
@@ -47,6 +47,8 @@ pub(crate) struct Attachment {
     outcome: Option<Arc<AtomicI32>>,
     /// Programs that went into it, as they were then.
     needs: Vec<(u32, Arc<Entry>)>,
+    /// What its own program was specialised with.
+    constants: Vec<Kept>,
 }
 
 /// A frame, and what came with it.
@@ -170,13 +172,14 @@ impl Journal {
 
     /// A message set a property of an object.
     pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
-        let kept = Kept { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
+        let mut kept = Kept { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
         let id = id as u32;
         let Some(entry) = self.objects.get_mut(&id) else { return };
         if head.opcode != kdclBuild::OPCODE {
             entry.sets.insert((head.opcode, property), kept);
             return;
         }
+        kept.with.constants = entry.sets.values().cloned().collect();
         entry.builds.retain(Kept::had_effect);
         if entry.builds.len() >= MANY_BUILDS {
             self.forget_builds(id);

@@ -113,6 +113,10 @@ impl Gathered {
         for kept in effective(&program.builds, kernels) {
             let at = place(kept);
             let others = self.others(kept, at);
+            // Others may have taken the place of these.
+            for constant in &kept.with.constants {
+                self.add(at, constant, as_this(constant.frame.payload()));
+            }
             let payload = with_others(kept, as_this(kept.frame.payload()), &others);
             let record = self.add(at, kept, payload);
             if let Some(bytes) = record.steps.take() {
@@ -381,13 +385,14 @@ pub(crate) fn devices_of(context: &Entry) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicI32;
+    use std::sync::atomic::{AtomicI32, Ordering};
 
     use katydid_keep::Frame;
     use katydid_wire::frame::FrameHead;
+    use katydid_wire::opencl::message::{kdclProgram, kdclSpecialize};
 
     use super::*;
-    use crate::journal::Attachment;
+    use crate::journal::{Attachment, Journal};
 
     /// A build of `devices` at a frame.
     fn build(order: u64, devices: &[u32], code: Code) -> Kept {
@@ -416,5 +421,37 @@ mod tests {
         assert_eq!(of(&[3]), [2, 4, 10]);
         assert_eq!(of(&[9, 11]), [4, 6, 10]);
         assert_eq!(of(&[1, 12]), [4, 10]);
+    }
+
+    #[test]
+    fn a_program_is_built_with_the_constants_that_it_had_then() {
+        let program = id(kind::PROGRAM, 1);
+        let head = |opcode, sequence| FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence };
+        let mut journal = Journal::default();
+        let made = kdclProgram { program, context: 2, form: 2, staged: 0, arguments: b"" };
+        journal.made(&head(kdclProgram::OPCODE, 1), program.into(), &encoded(&made));
+        for (order, value) in [(2, b"a"), (5, b"b")] {
+            let constant = kdclSpecialize { program, number: 7, value };
+            journal.changed(&head(kdclSpecialize::OPCODE, order), program.into(), 7, &encoded(&constant));
+            let outcome = journal.attach_build(&[]);
+            let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+            journal.changed(&head(kdclBuild::OPCODE, order + 1), program.into(), 0, &encoded(&build));
+            outcome.store(Code::SUCCESS.0, Ordering::Release);
+        }
+        let mut all = Gathered::default();
+        let entry = journal.get(program).unwrap();
+        // A kernel of the first build is left.
+        all.program(program, entry, &[4], None);
+        all.records.sort_by_key(|record| record.order);
+        let told: Vec<Option<u8>> = all
+            .records
+            .iter()
+            .filter(|record| record.opcode != kdclProgram::OPCODE)
+            .map(|record| {
+                let constant = kdclSpecialize::decode(&record.payload).ok();
+                constant.filter(|_| record.opcode == kdclSpecialize::OPCODE)?.value.first().copied()
+            })
+            .collect();
+        assert_eq!(told, [Some(b'a'), None, Some(b'b'), Some(b'b'), None], "constants, and none for builds");
     }
 }
