@@ -76,6 +76,8 @@ pub struct Session {
     pub(crate) orders: Option<Orders>,
     /// Markers behind everything that queues have, while the session comes to rest.
     pub(crate) markers: Option<Vec<Marker>>,
+    /// Markers behind everything in queues that the program has released.
+    pub(crate) ending: Vec<Marker>,
     /// Events of commands of our own that had not ended when nobody waited for them any more ([`Session::outlast`]).
     pub(crate) outlasting: Vec<HeldEvent>,
     /// Devices to use in place of those that the session had, if it is rebuilt.
@@ -158,6 +160,7 @@ impl Session {
             frames: 0,
             orders: None,
             markers: None,
+            ending: Vec::new(),
             outlasting: Vec::new(),
             wishes,
             staging: None,

@@ -12,6 +12,7 @@ use katydid_wire::opencl::{kind as of, message};
 
 use crate::fault::Fault;
 use crate::handlers::driver;
+use crate::objects::Object;
 use crate::session::Session;
 
 /// Platforms and their devices with types: counts and numbers, in the order of the ids.
@@ -44,11 +45,14 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             session.shelf_known.remove(&message.object);
             session.listeners.remove(&message.object);
             session.writes.end_context(message.object);
+            session.forget_ended_queues();
             driver!(api, clReleaseContext(cl_context(pointer)))
         }
         of::QUEUE => {
+            let handle = cl_command_queue(pointer);
             session.writes.end_queue(message.object);
-            driver!(api, clReleaseCommandQueue(cl_command_queue(pointer)))
+            session.let_queue_end(message.object, &Object { handle, api, size: 0 });
+            driver!(api, clReleaseCommandQueue(handle))
         }
         of::MEMORY => {
             session.on_shelf.remove(&message.object);
