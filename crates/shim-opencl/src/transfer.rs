@@ -300,6 +300,12 @@ pub(crate) fn pitches(region: [usize; 3], row: usize, slice: usize) -> Result<(u
     if fits { Ok((row, slice)) } else { Err(Code::INVALID_VALUE) }
 }
 
+/// Where a box ends, which is not empty.
+fn end(origin: [usize; 3], region: [usize; 3], row: usize, slice: usize) -> Option<usize> {
+    let last = |at: usize, pitch: usize| origin[at].checked_add(region[at] - 1)?.checked_mul(pitch);
+    last(2, slice)?.checked_add(last(1, row)?)?.checked_add(last(0, 1)?)?.checked_add(1)
+}
+
 /// A box of a buffer, and one of the program's memory.
 struct Boxes {
     buffer_origin: *const usize,
@@ -323,12 +329,12 @@ impl Boxes {
         }
         let (row, slice) = pitches(region, self.host_pitches.0, self.host_pitches.1)?;
         let (own_row, own_slice) = pitches(region, self.buffer_pitches.0, self.buffer_pitches.1)?;
-        let end = origin[2].checked_add(region[2] - 1).and_then(|z| z.checked_mul(own_slice)).and_then(|end| {
-            end.checked_add((origin[1] + region[1] - 1).checked_mul(own_row)?)?.checked_add(origin[0] + region[0])
-        });
-        if end.is_none_or(|end| end as u64 > memory.size) {
+        if end(origin, region, own_row, own_slice).is_none_or(|end| end as u64 > memory.size) {
             return Err(Code::INVALID_VALUE);
         }
+        // No memory ends beyond all addresses, so none begins there.
+        let ends = end(host, region, row, slice).and_then(|end| place.expose_provenance().checked_add(end));
+        ends.ok_or(Code::INVALID_VALUE)?;
         let start = place.expose_provenance() + host[2] * slice + host[1] * row + host[0];
         let rows = Rows { start, width: region[0], rows: region[1], slices: region[2], row, slice };
         let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
@@ -491,6 +497,17 @@ pub(crate) unsafe fn enqueue_write_image(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn boxes_end_with_their_last_byte_or_nowhere() {
+        assert_eq!(end([1, 2, 3], [4, 5, 6], 100, 1000), Some(8 * 1000 + 6 * 100 + 5));
+        assert_eq!(end([0; 3], [1; 3], 1, 1), Some(1));
+        for at in 0..3 {
+            let mut origin = [0; 3];
+            origin[at] = usize::MAX;
+            assert_eq!(end(origin, [2; 3], 2, 4), None, "{at}");
+        }
+    }
 
     #[test]
     fn pitches_of_zero_leave_no_gaps() {
