@@ -100,6 +100,12 @@ int main(void) {
     IS("launch before arguments", clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &one, NULL, 0, NULL, NULL));
     IS("argument beyond the last", clSetKernelArg(kernel, 3, 4, host));
     IS("argument of another size", clSetKernelArg(kernel, 1, 2, host));
+    static char long_name[3 << 20];
+    memset(long_name, 'f', sizeof long_name - 1);
+    IS("argument of a huge size", clSetKernelArg(kernel, 1, sizeof long_name, long_name));
+    code = CL_SUCCESS;
+    cl_kernel none = clCreateKernel(program, long_name, &code);
+    printf("%-34s %s\n", "kernel of a long name", none || code == CL_SUCCESS ? "made" : "refused");
     IS("buffer of another size", clSetKernelArg(kernel, 0, 4, &buffer));
     IS("local memory of no size", clSetKernelArg(kernel, 2, 0, NULL));
     IS("local memory with a value", clSetKernelArg(kernel, 2, 4, host));
