@@ -96,7 +96,6 @@ impl Kept for Session {
         if self.markers.is_none() {
             self.markers = Some(self.place_markers()?);
         }
-        self.forget_ended_queues();
         for marker in self.markers.iter().flatten().chain(&self.ending) {
             let what = || format!("queue {}", number(marker.queue));
             match marker.event.status() {
