@@ -86,6 +86,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// One to which nothing was done since it was made.
+    fn of(made: Kept) -> Self {
+        Self { made, sets: BTreeMap::new(), builds: Vec::new(), groups: BTreeMap::new() }
+    }
+
     /// Whether the message made it.
     pub(crate) fn is_made_by<M: katydid_wire::codec::Message>(&self) -> bool {
         self.made.frame.opcode == M::OPCODE
@@ -114,10 +119,20 @@ impl Journal {
         self.attachment.bytes = Some(Arc::new(bytes.to_vec()));
     }
 
-    /// Keeps the programs that go into the build at hand, as they are now, and gives the place for its outcome.
-    pub(crate) fn attach_build(&mut self, needs: &[u32]) -> Arc<AtomicI32> {
+    /// Keeps the programs that go into the link at hand, as they are now, and gives the place for its outcome.
+    pub(crate) fn attach_link(&mut self, inputs: &[u32]) -> Arc<AtomicI32> {
         let entry = |id: &u32| Some((*id, Arc::new(self.objects.get(id)?.clone())));
-        self.attachment.needs = needs.iter().filter_map(entry).collect();
+        self.attach_outcome(inputs.iter().filter_map(entry).collect())
+    }
+
+    /// The same of a build, and of headers no more than their text: two programs may be headers of each other, again and again.
+    pub(crate) fn attach_build(&mut self, headers: &[u32]) -> Arc<AtomicI32> {
+        let entry = |id: &u32| Some((*id, Arc::new(Entry::of(self.objects.get(id)?.made.clone()))));
+        self.attach_outcome(headers.iter().filter_map(entry).collect())
+    }
+
+    fn attach_outcome(&mut self, needs: Vec<(u32, Arc<Entry>)>) -> Arc<AtomicI32> {
+        self.attachment.needs = needs;
         let outcome = Arc::new(AtomicI32::new(PENDING));
         self.attachment.outcome = Some(Arc::clone(&outcome));
         outcome
@@ -135,12 +150,7 @@ impl Journal {
             self.svm.insert(id, frame);
             return;
         }
-        let entry = Entry {
-            made: Kept { frame, with: std::mem::take(&mut self.attachment) },
-            sets: BTreeMap::new(),
-            builds: Vec::new(),
-            groups: BTreeMap::new(),
-        };
+        let entry = Entry::of(Kept { frame, with: std::mem::take(&mut self.attachment) });
         match head.opcode {
             kdclSubDevices::OPCODE => {
                 for part in parts(payload) {
@@ -167,7 +177,7 @@ impl Journal {
             Kept { frame: Frame::new(&head, 0, &payload), with: kept.with.clone() }
         };
         let sets = source.sets.iter().map(|(key, kept)| (*key, again(kept))).collect();
-        Some(Entry { made: again(&source.made), sets, builds: Vec::new(), groups: BTreeMap::new() })
+        Some(Entry { sets, ..Entry::of(again(&source.made)) })
     }
 
     /// A message set a property of an object.
@@ -442,6 +452,29 @@ mod tests {
             "of another device, of a kernel, under way"
         );
         assert_eq!(save::effective(&journal.get(program).unwrap().builds, &[4]).len(), 3);
+    }
+
+    #[test]
+    fn of_a_header_the_text_is_kept_and_of_an_input_what_was_made_of_it() {
+        let (program, header) = (id(kind::PROGRAM, 1), id(kind::PROGRAM, 2));
+        let mut journal = Journal::default();
+        for (order, program) in [(1, program), (2, header)] {
+            make(
+                &mut journal,
+                order,
+                program,
+                &kdclProgram { program, context: 2, form: 0, staged: 0, arguments: b"" },
+            );
+        }
+        for (order, program, header) in [(3, header, program), (4, program, header)] {
+            journal.attach_build(&[header]).store(Code::SUCCESS.0, Ordering::Release);
+            let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+            journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&build));
+        }
+        let needs = &journal.get(program).unwrap().builds[0].with.needs;
+        assert_eq!((needs[0].0, needs[0].1.made.frame.order, needs[0].1.builds.len()), (header, 2, 0));
+        journal.attach_link(&[program]);
+        assert_eq!(journal.attachment.needs[0].1.builds.len(), 1);
     }
 
     #[test]

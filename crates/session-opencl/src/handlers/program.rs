@@ -231,7 +231,7 @@ pub(crate) fn kdclLink(
     let header_ids = arguments.list::<u32>("programs")?;
     let headers: Vec<cl_program> = session.shared.objects.all(&header_ids)?;
     let id = message.program;
-    let outcome = session.journal.attach_build(&header_ids);
+    let outcome = session.journal.attach_link(&header_ids);
     let build = Build { compile: false, devices, options, headers, header_ids, names: Vec::new() };
     let held = Held::new(context.api, build.headers.iter().copied())?;
     Ok(Box::new(move |shared| {
