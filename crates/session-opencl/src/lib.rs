@@ -40,7 +40,6 @@ mod svm;
 mod tests;
 mod upcalls;
 mod usage;
-mod writes;
 
 pub use fault::SessionError;
 pub use host::HostMemory;

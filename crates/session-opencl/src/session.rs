@@ -34,7 +34,6 @@ use crate::shelf::Shelf;
 use crate::staged::StagingArea;
 use crate::svm::Svm;
 use crate::usage::Usage;
-use crate::writes::Writes;
 
 /// Most bytes of one message's data; what a command moves beyond that is refused by the program's side.
 const MAX_DATA: u64 = 16 << 30;
@@ -106,8 +105,6 @@ pub struct Session {
     pub(crate) ready: Arc<Ready>,
     /// Pipes that were arguments of kernels, and so may have something in them.
     pub(crate) given_pipes: HashSet<u32>,
-    /// Writes that the program takes for done.
-    pub(crate) writes: Writes,
     pub(crate) looking: Looking,
     pub(crate) executors: Executors,
 }
@@ -175,7 +172,6 @@ impl Session {
             host_maps: HashMap::new(),
             ready: Arc::default(),
             given_pipes: HashSet::new(),
-            writes: Writes::default(),
             looking: Looking::default(),
             executors: Executors::default(),
         }

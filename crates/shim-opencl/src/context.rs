@@ -1,7 +1,7 @@
 //! Contexts.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_opencl_sys::constant::{
@@ -35,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) has_no_shelf: AtomicBool,
     /// Of the function that is told of errors ([`crate::upcall`]); 0: none.
     token: u64,
+    /// Queues that it has had.
+    pub(crate) queues: AtomicU32,
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
@@ -133,6 +135,7 @@ fn create(
             properties: properties.given,
             has_no_shelf: AtomicBool::new(false),
             token,
+            queues: AtomicU32::new(0),
             destructors: Mutex::default(),
         })
     });

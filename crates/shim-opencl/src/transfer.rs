@@ -47,7 +47,7 @@ impl Transfer {
     }
 
     /// Enqueues a write. The bytes are taken before this returns, so even a program that waits for that need not wait
-    /// for the command, unless it could tell by what comes before the command.
+    /// for the command, unless it could tell by what comes before the command, or after it in another queue.
     ///
     /// # Safety
     ///
@@ -59,7 +59,7 @@ impl Transfer {
         if blocking && unsafe { shelf::copy(self, &order, Direction::Out)? } {
             return came(order);
         }
-        let waits = blocking && (order.has_waits() || shim.landings.any());
+        let waits = blocking && (order.has_waits() || shim.landings.any() || !order.queue.is_before_all());
         let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking);
         // SAFETY: by the contract.
         unsafe {

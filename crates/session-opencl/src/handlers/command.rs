@@ -27,26 +27,16 @@ pub(super) struct Command {
     pub(super) queue: Object<cl_command_queue>,
     waits: Vec<cl_event>,
     event: u32,
-    /// Of what it waits for, those that the program did not name.
-    others: Vec<HeldEvent>,
 }
 
 impl Command {
-    /// Reads the waits that the arguments begin with. Writes that the program takes for done are waited for, too.
-    pub(super) fn read(session: &mut Session, queue: u32, event: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
-        let mut command = Self::of_waits(session, queue, event, from)?;
-        command.others = session.writes_before(queue)?;
-        command.waits.extend(command.others.iter().map(HeldEvent::handle));
-        Ok(command)
-    }
-
-    /// The same of a command that does nothing but wait, and for all before it if no events are named.
-    fn of_waits(session: &Session, queue: u32, event: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
+    /// Reads the waits that the arguments begin with.
+    pub(super) fn read(session: &Session, queue: u32, event: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
         let queue = session.shared.objects.get(queue)?;
         let ids: Vec<u32> = from.list("waits")?;
         let known = session.shared.objects.all(&ids);
         let waits = known.map_err(|_: Code| Code::INVALID_EVENT_WAIT_LIST)?;
-        Ok(Self { queue, waits, event, others: Vec::new() })
+        Ok(Self { queue, waits, event })
     }
 
     /// The driver's functions.
@@ -264,7 +254,7 @@ pub(crate) fn kdclMarker(
     message: message::kdclMarker<'_>,
 ) -> Result<message::kdclMarkerReply, Fault> {
     let mut arguments = Arguments::new("kdclMarker", message.waits);
-    let command = Command::of_waits(session, message.queue, message.event, &mut arguments)?;
+    let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let (api, queue) = (command.api(), command.queue.handle);
     command.run(session, |count, waits, event| {
         if message.barrier == 0 {

@@ -44,13 +44,11 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             session.staging_known.remove(&message.object);
             session.shelf_known.remove(&message.object);
             session.listeners.remove(&message.object);
-            session.writes.end_context(message.object);
             session.forget_ended_queues();
             driver!(api, clReleaseContext(cl_context(pointer)))
         }
         of::QUEUE => {
             let handle = cl_command_queue(pointer);
-            session.writes.end_queue(message.object);
             session.let_queue_end(message.object, &Object { handle, api, size: 0 });
             driver!(api, clReleaseCommandQueue(handle))
         }

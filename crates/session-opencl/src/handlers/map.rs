@@ -32,7 +32,7 @@ struct Region {
 
 impl Region {
     fn read(
-        session: &mut Session,
+        session: &Session,
         (queue, event, memory): (u32, u32, u32),
         address: u64,
         mut arguments: Arguments<'_>,

@@ -97,20 +97,18 @@ impl Transfer {
     }
 
     /// Enqueues a write of what is at `place`, which `kept` keeps there until the command has ended. The program takes one that is
-    /// blocking for done.
+    /// blocking for done, so it is begun.
     fn enqueue_write(
         &self,
-        session: &mut Session,
+        session: &Session,
         (command, message): (&Command, &message::kdclWrite<'_>),
         place: *mut void,
         kept: Box<dyn Send>,
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
-        let event = command.run_held(session, waits)?;
-        keep_until(&event, kept);
+        keep_until(&command.run_held(session, waits)?, kept);
         if message.blocking != 0 {
             driver!(command.api(), clFlush(command.queue.handle));
-            session.taken_for_done(message.queue, &event)?;
         }
         Ok(message::kdclWriteReply {})
     }
@@ -169,7 +167,7 @@ fn write_piece(
 /// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
 /// happens however the write ends.
 fn write_from_host(
-    session: &mut Session,
+    session: &Session,
     message: &message::kdclWrite<'_>,
     mut places: &[u8],
     read: Result<(Command, Transfer), Fault>,
