@@ -5,6 +5,72 @@ static cl_int code;
 #define SHOW(what, call) (code = CL_SUCCESS, (call), printf("%-34s %s\n", what, code_name(code)))
 #define IS(what, call) SHOW(what, code = (call))
 
+static cl_mem image(cl_mem_flags flags, cl_image_desc desc, void *host) {
+    cl_image_format format = {CL_RGBA, CL_UNSIGNED_INT8};
+    return clCreateImage(context, flags, &format, &desc, host, &code);
+}
+
+// What the standard says of pitches. PoCL takes them without memory, and has other codes; so it is not asked natively.
+#define PITCH(what, standard, call) SHOW(what, is_katydid ? (void)(call) : (void)(code = (standard)))
+
+static void shapes(void) {
+    int is_katydid = platform_says(CL_PLATFORM_VERSION, "Katydid");
+    enum { W = 256, H = 256, D = 3 };
+    static unsigned char host[W * (H + 1) * D * 4];
+    cl_image_format format = {CL_RGBA, CL_UNSIGNED_INT8};
+    cl_image_desc plane = {.image_type = CL_MEM_OBJECT_IMAGE2D, .image_width = W, .image_height = H}, gaps = plane;
+    cl_image_desc volume = {.image_type = CL_MEM_OBJECT_IMAGE3D, .image_width = W, .image_height = H, .image_depth = D};
+    gaps.image_row_pitch = W * 4 + 4;
+    PITCH("pitch without memory", CL_INVALID_IMAGE_DESCRIPTOR, image(0, gaps, NULL));
+    SHOW("pitch with memory", image(CL_MEM_COPY_HOST_PTR, gaps, host));
+    gaps.image_row_pitch = W * 4 - 4;
+    PITCH("pitch below a row", CL_INVALID_IMAGE_DESCRIPTOR, image(CL_MEM_COPY_HOST_PTR, gaps, host));
+    gaps.image_row_pitch = W * 4 + 1;
+    PITCH("pitch, not a multiple", CL_INVALID_IMAGE_DESCRIPTOR, image(CL_MEM_COPY_HOST_PTR, gaps, host));
+    gaps = volume, gaps.image_slice_pitch = W * 4 * (H + 1);
+    PITCH("slice pitch without memory", CL_INVALID_IMAGE_DESCRIPTOR, image(0, gaps, NULL));
+    SHOW("slice pitch with memory", image(CL_MEM_COPY_HOST_PTR, gaps, host));
+    gaps.image_slice_pitch = W * 4 * H + 4;
+    PITCH("slice pitch, not a multiple", CL_INVALID_IMAGE_DESCRIPTOR, image(CL_MEM_COPY_HOST_PTR, gaps, host));
+    PITCH("old plane, pitch without memory", CL_INVALID_IMAGE_SIZE, clCreateImage2D(context, 0, &format, 8, 4, 40, NULL, &code));
+    PITCH("old plane, pitch below a row", CL_INVALID_IMAGE_SIZE,
+          clCreateImage2D(context, CL_MEM_COPY_HOST_PTR, &format, 8, 4, 28, host, &code));
+    PITCH("old volume, pitch without memory", CL_INVALID_IMAGE_SIZE,
+          clCreateImage3D(context, 0, &format, 8, 4, 3, 0, 160, NULL, &code));
+    cl_image_desc odd = plane;
+    odd.image_depth = 5, odd.image_array_size = 7;
+    SHOW("sizes that a plane has not", image(CL_MEM_COPY_HOST_PTR, odd, host));
+    // Regions that do not lie in an image, of which nothing is done.
+    cl_mem flat = image(0, plane, NULL), deep = image(0, volume, NULL);
+    size_t all[3] = {W, H, 1}, wide[3] = {W + 1, H, 1}, tall[3] = {W, H + 1, 1}, thick[3] = {W, H, 2}, whole[3] = {W, H, D};
+    size_t zero[3] = {0}, at_x[3] = {1}, at_z[3] = {0, 0, 2};
+    size_t row, slice;
+    memset(host, 1, sizeof host);
+    CHECK(clEnqueueWriteImage(queue, deep, CL_TRUE, zero, whole, 0, 0, host, 0, NULL, NULL));
+    memset(host, 2, sizeof host);
+    IS("write beyond an image's rows", clEnqueueWriteImage(queue, flat, CL_TRUE, zero, wide, 0, 0, host, 0, NULL, NULL));
+    IS("write beyond an image's columns", clEnqueueWriteImage(queue, flat, CL_TRUE, zero, tall, 0, 0, host, 0, NULL, NULL));
+    IS("write from the second column", clEnqueueWriteImage(queue, flat, CL_FALSE, at_x, all, 0, 0, host, 0, NULL, NULL));
+    IS("write to slices beyond the last", clEnqueueWriteImage(queue, deep, CL_TRUE, at_z, thick, 0, 0, host, 0, NULL, NULL));
+    IS("read beyond an image's columns", clEnqueueReadImage(queue, flat, CL_TRUE, zero, tall, 0, 0, host, 0, NULL, NULL));
+    SHOW("map beyond an image's columns", clEnqueueMapImage(queue, flat, CL_TRUE, CL_MAP_READ, zero, tall, &row, &slice, 0, NULL, NULL, &code));
+    IS("none of these was begun", clFinish(queue));
+    CHECK(clEnqueueReadImage(queue, deep, CL_TRUE, zero, whole, 0, 0, host, 0, NULL, NULL));
+    int same = 1;
+    for (size_t i = 0; i < W * H * D * 4; i++) same &= host[i] == 1;
+    printf("the image is %s\n", same ? "as it was" : "another one");
+    clReleaseMemObject(flat), clReleaseMemObject(deep);
+}
+
+// What is said of each binary where a program is refused.
+static void binaries(void) {
+    const unsigned char text[64] = "no binary", *binary = text;
+    size_t length = sizeof text;
+    cl_int status = 77;
+    SHOW("program of no binary", clCreateProgramWithBinary(context, 1, &device, &length, &binary, &status, &code));
+    SHOW("which is said of it", code = status);
+}
+
 int main(void) {
     set_up(0);
     int host[64] = {0};
@@ -34,6 +100,12 @@ int main(void) {
     IS("launch before arguments", clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &one, NULL, 0, NULL, NULL));
     IS("argument beyond the last", clSetKernelArg(kernel, 3, 4, host));
     IS("argument of another size", clSetKernelArg(kernel, 1, 2, host));
+    static char long_name[3 << 20];
+    memset(long_name, 'f', sizeof long_name - 1);
+    IS("argument of a huge size", clSetKernelArg(kernel, 1, sizeof long_name, long_name));
+    code = CL_SUCCESS;
+    cl_kernel none = clCreateKernel(program, long_name, &code);
+    printf("%-34s %s\n", "kernel of a long name", none || code == CL_SUCCESS ? "made" : "refused");
     IS("buffer of another size", clSetKernelArg(kernel, 0, 4, &buffer));
     IS("local memory of no size", clSetKernelArg(kernel, 2, 0, NULL));
     IS("local memory with a value", clSetKernelArg(kernel, 2, 4, host));
@@ -76,6 +148,8 @@ int main(void) {
     IS("write beyond the end again", clEnqueueWriteBuffer(queue, buffer, CL_FALSE, 253, 4, host, 0, NULL, NULL));
     IS("none of these was begun", clFinish(queue));
     CHECK(clReleaseMemObject(other));
+    shapes();
+    binaries();
     CHECK(clSetUserEventStatus(user, CL_COMPLETE));
     CHECK(clReleaseEvent(user));
     clReleaseKernel(kernel), clReleaseProgram(program), clReleaseMemObject(buffer);

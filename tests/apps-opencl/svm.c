@@ -39,6 +39,20 @@ static void one_place(int *values, int *others) {
     printf("\n");
 }
 
+// A region within one that is mapped for writing has what the program wrote there.
+static void within_another(int *values) {
+    int back[8];
+    CHECK(clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_WRITE, values, 256, 0, NULL, NULL));
+    values[20] = 77;
+    CHECK(clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_READ, values + 16, 64, 0, NULL, NULL));
+    printf("within another: %d", values[20]);
+    values[21] = 78;
+    CHECK(clEnqueueSVMUnmap(queue, values + 16, 0, NULL, NULL));
+    CHECK(clEnqueueSVMUnmap(queue, values, 0, NULL, NULL));
+    CHECK(clEnqueueSVMMemcpy(queue, CL_TRUE, back, values + 16, sizeof back, 0, NULL, NULL));
+    printf(" %d %d\n", back[4], back[5]);
+}
+
 int main(void) {
     set_up(0);
     cl_device_svm_capabilities can;
@@ -101,6 +115,7 @@ int main(void) {
         printf("through a buffer: %s\n", code_name(code));
     CHECK(clReleaseMemObject(buffer));
     one_place(values, others);
+    within_another(values);
     CHECK(clFinish(queue));
     void *list[] = {values, others};
     cl_event gone;

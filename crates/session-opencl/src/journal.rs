@@ -8,7 +8,7 @@
 //! | kept for | what |
 //! |---|---|
 //! | every object | the frame that made it, and data that came in pieces before it |
-//! | programs | builds that had an effect, the last of each list of devices; what went into them and may be gone since |
+//! | programs | builds that had an effect, the last of each list of devices; what went into them and may be gone or different since |
 //! | kernels | the last value of each argument; the largest groups that were launched, by queue |
 //! | clones of kernels | what the source was then, as if they had been made and set themselves |
 
@@ -35,6 +35,8 @@ pub(crate) use state::{Callback, Device, Landing, Mapped, Platform, State};
 
 /// The outcome of a build that has not ended.
 const PENDING: i32 = i32::MAX;
+/// From so many builds of a program on those that count no more are forgotten with each new one.
+const MANY_BUILDS: usize = 16;
 
 /// What came with a message, or is known of it only later.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +47,8 @@ pub(crate) struct Attachment {
     outcome: Option<Arc<AtomicI32>>,
     /// Programs that went into it, as they were then.
     needs: Vec<(u32, Arc<Entry>)>,
+    /// What its own program was specialised with.
+    constants: Vec<Kept>,
 }
 
 /// A frame, and what came with it.
@@ -82,6 +86,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// One to which nothing was done since it was made.
+    fn of(made: Kept) -> Self {
+        Self { made, sets: BTreeMap::new(), builds: Vec::new(), groups: BTreeMap::new() }
+    }
+
     /// Whether the message made it.
     pub(crate) fn is_made_by<M: katydid_wire::codec::Message>(&self) -> bool {
         self.made.frame.opcode == M::OPCODE
@@ -110,10 +119,20 @@ impl Journal {
         self.attachment.bytes = Some(Arc::new(bytes.to_vec()));
     }
 
-    /// Keeps the programs that go into the build at hand, as they are now, and gives the place for its outcome.
-    pub(crate) fn attach_build(&mut self, needs: &[u32]) -> Arc<AtomicI32> {
+    /// Keeps the programs that go into the link at hand, as they are now, and gives the place for its outcome.
+    pub(crate) fn attach_link(&mut self, inputs: &[u32]) -> Arc<AtomicI32> {
         let entry = |id: &u32| Some((*id, Arc::new(self.objects.get(id)?.clone())));
-        self.attachment.needs = needs.iter().filter_map(entry).collect();
+        self.attach_outcome(inputs.iter().filter_map(entry).collect())
+    }
+
+    /// The same of a build, and of headers no more than their text: two programs may be headers of each other, again and again.
+    pub(crate) fn attach_build(&mut self, headers: &[u32]) -> Arc<AtomicI32> {
+        let entry = |id: &u32| Some((*id, Arc::new(Entry::of(self.objects.get(id)?.made.clone()))));
+        self.attach_outcome(headers.iter().filter_map(entry).collect())
+    }
+
+    fn attach_outcome(&mut self, needs: Vec<(u32, Arc<Entry>)>) -> Arc<AtomicI32> {
+        self.attachment.needs = needs;
         let outcome = Arc::new(AtomicI32::new(PENDING));
         self.attachment.outcome = Some(Arc::clone(&outcome));
         outcome
@@ -131,12 +150,7 @@ impl Journal {
             self.svm.insert(id, frame);
             return;
         }
-        let entry = Entry {
-            made: Kept { frame, with: std::mem::take(&mut self.attachment) },
-            sets: BTreeMap::new(),
-            builds: Vec::new(),
-            groups: BTreeMap::new(),
-        };
+        let entry = Entry::of(Kept { frame, with: std::mem::take(&mut self.attachment) });
         match head.opcode {
             kdclSubDevices::OPCODE => {
                 for part in parts(payload) {
@@ -163,19 +177,47 @@ impl Journal {
             Kept { frame: Frame::new(&head, 0, &payload), with: kept.with.clone() }
         };
         let sets = source.sets.iter().map(|(key, kept)| (*key, again(kept))).collect();
-        Some(Entry { made: again(&source.made), sets, builds: Vec::new(), groups: BTreeMap::new() })
+        Some(Entry { sets, ..Entry::of(again(&source.made)) })
     }
 
     /// A message set a property of an object.
     pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
-        let kept = Kept { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
-        let Some(entry) = self.objects.get_mut(&(id as u32)) else { return };
-        if head.opcode == kdclBuild::OPCODE {
-            entry.builds.retain(Kept::had_effect);
-            entry.builds.push(kept);
-        } else {
+        let mut kept = Kept { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
+        let id = id as u32;
+        let Some(entry) = self.objects.get_mut(&id) else { return };
+        if head.opcode != kdclBuild::OPCODE {
             entry.sets.insert((head.opcode, property), kept);
+            return;
         }
+        kept.with.constants = entry.sets.values().cloned().collect();
+        entry.builds.retain(Kept::had_effect);
+        if entry.builds.len() >= MANY_BUILDS {
+            self.forget_builds(id);
+        }
+        if let Some(entry) = self.objects.get_mut(&id) {
+            entry.builds.push(kept);
+        }
+    }
+
+    /// Forgets builds of a program that later ones have taken the place of. How those end that are under way is not known, so that
+    /// they take nobody's.
+    fn forget_builds(&mut self, program: u32) {
+        let kernels = self.kernels_of(program);
+        let Some(entry) = self.objects.get_mut(&program) else { return };
+        let (ended, mut kept): (Vec<Kept>, Vec<Kept>) =
+            std::mem::take(&mut entry.builds).into_iter().partition(|build| build.outcome().is_some());
+        kept.extend(save::effective(&ended, &kernels).into_iter().cloned());
+        kept.sort_by_key(|build| build.frame.order);
+        entry.builds = kept;
+    }
+
+    /// The frames that made a program's kernels.
+    fn kernels_of(&self, program: u32) -> Vec<u64> {
+        let of_it = self
+            .objects
+            .iter()
+            .filter(|(id, entry)| kind_of(**id) == kind::KERNEL && entry.made.frame.word(4) == program);
+        of_it.map(|(_, entry)| entry.made.frame.order).collect()
     }
 
     /// A message ended an object.
@@ -378,6 +420,61 @@ mod tests {
         outcome.store(Code::SUCCESS.0, Ordering::Release);
         let effective: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|kept| kept.frame.order).collect();
         assert_eq!(effective, [2, 4, 5]);
+    }
+
+    #[test]
+    fn a_program_that_is_built_again_and_again_keeps_what_counts() {
+        let (program, kernel) = (id(kind::PROGRAM, 1), id(kind::KERNEL, 1));
+        let mut journal = Journal::default();
+        make(&mut journal, 1, program, &kdclProgram { program, context: 2, form: 0, staged: 0, arguments: b"" });
+        let build = |journal: &mut Journal, order: u64, device: u32, code: Option<Code>| {
+            let outcome = journal.attach_build(&[]);
+            let mut arguments = 0u32.to_le_bytes().to_vec();
+            list::put(&mut arguments, &[device]);
+            let message = kdclBuild { program, token: 0, staged: 0, arguments: &arguments };
+            journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&message));
+            if let Some(code) = code {
+                outcome.store(code.0, Ordering::Release);
+            }
+        };
+        build(&mut journal, 2, 7, Some(Code::SUCCESS));
+        build(&mut journal, 3, 8, Some(Code::SUCCESS));
+        make(&mut journal, 4, kernel, &kdclKernel { kernel, program, name: b"f" });
+        build(&mut journal, 5, 8, None);
+        for order in 6..10_000 {
+            build(&mut journal, order, 8, Some(Code::SUCCESS));
+        }
+        let kept: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|build| build.frame.order).collect();
+        assert!(kept.len() <= MANY_BUILDS + 1, "{}", kept.len());
+        assert_eq!(
+            (&kept[..3], kept.last()),
+            (&[2, 3, 5][..], Some(&9999)),
+            "of another device, of a kernel, under way"
+        );
+        assert_eq!(save::effective(&journal.get(program).unwrap().builds, &[4]).len(), 3);
+    }
+
+    #[test]
+    fn of_a_header_the_text_is_kept_and_of_an_input_what_was_made_of_it() {
+        let (program, header) = (id(kind::PROGRAM, 1), id(kind::PROGRAM, 2));
+        let mut journal = Journal::default();
+        for (order, program) in [(1, program), (2, header)] {
+            make(
+                &mut journal,
+                order,
+                program,
+                &kdclProgram { program, context: 2, form: 0, staged: 0, arguments: b"" },
+            );
+        }
+        for (order, program, header) in [(3, header, program), (4, program, header)] {
+            journal.attach_build(&[header]).store(Code::SUCCESS.0, Ordering::Release);
+            let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+            journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&build));
+        }
+        let needs = &journal.get(program).unwrap().builds[0].with.needs;
+        assert_eq!((needs[0].0, needs[0].1.made.frame.order, needs[0].1.builds.len()), (header, 2, 0));
+        journal.attach_link(&[program]);
+        assert_eq!(journal.attachment.needs[0].1.builds.len(), 1);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{char, cl_event, cl_mem, void};
@@ -87,12 +89,73 @@ pub(crate) unsafe extern "C" fn memory(_: cl_mem, data: *mut void) {
     unsafe { Box::from_raw(data.cast::<Notify>()) }.tell(0, &[]);
 }
 
-/// Of a context: may be called at any time, so its `Notify` stays.
+/// Whom errors of contexts are told, by what their drivers are given as user data: a driver may have a context, and call, for longer
+/// than the program has.
+static LISTENERS: Mutex<BTreeMap<usize, Notify>> = Mutex::new(BTreeMap::new());
+
+/// A context's place among the listeners, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener(usize);
+
+impl Listener {
+    /// Tells the program what a driver says of a context, under its token.
+    pub(crate) fn new(shared: &Arc<Shared>, token: u64) -> Self {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let key = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        listeners().insert(key, Notify { shared: Arc::clone(shared), token });
+        Self(key)
+    }
+
+    /// What the driver is given as user data: no place in memory.
+    pub(crate) fn data(&self) -> *mut void {
+        ptr::without_provenance_mut(self.0)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let gone = listeners().remove(&self.0);
+        // Outside of the lock.
+        drop(gone);
+    }
+}
+
+fn listeners() -> MutexGuard<'static, BTreeMap<usize, Notify>> {
+    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of a context: may be called at any time, also when nobody listens any more.
 pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: usize, data: *mut void) {
-    if !text.is_null() {
-        // SAFETY: drivers give a C string.
-        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
-        // SAFETY: registered with a leaked `Notify` that is never taken back.
-        unsafe { &*data.cast::<Notify>() }.tell(0, text);
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: drivers give a C string.
+    let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+    if let Some(notify) = listeners().get(&data.addr()) {
+        notify.tell(0, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_keep::Capture;
+
+    use super::*;
+    use crate::usage::Usage;
+
+    #[test]
+    fn a_context_is_listened_to_until_its_end() {
+        let shared = Arc::new(Shared::new(Arc::new(Usage::new(0)), Capture::default()));
+        let (first, second) = (Listener::new(&shared, 7), Listener::new(&shared, 8));
+        let (data, gone) = (second.data(), first.data());
+        drop(first);
+        for data in [gone, data] {
+            // SAFETY: as a driver calls.
+            unsafe { context(c"no".as_ptr(), ptr::null(), 0, data) };
+        }
+        let told: Vec<u64> = shared.upcalls.due().iter().map(|due| due.token).collect();
+        assert_eq!(told, [8]);
+        drop(second);
+        assert_eq!(Arc::strong_count(&shared), 1, "nothing is left of them");
     }
 }

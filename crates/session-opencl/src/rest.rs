@@ -49,6 +49,18 @@ impl Session {
         Ok(markers)
     }
 
+    /// The program lets go of a queue, whose commands may be under way: the session is at rest when they have ended.
+    pub(crate) fn let_queue_end(&mut self, id: u32, queue: &Object<cl_command_queue>) {
+        self.forget_ended_queues();
+        // Of one to which kernels enqueue, the work is part of theirs.
+        self.ending.extend(mark(queue).ok().map(|event| Marker { queue: id, event }));
+    }
+
+    /// Lets go of what shows the end of queues that have ended.
+    pub(crate) fn forget_ended_queues(&mut self) {
+        self.ending.retain(|marker| marker.event.status().is_ok_and(|status| status > 0));
+    }
+
     /// Keeps the event of a command that the program knows nothing of until the command has ended, and until the next one is kept.
     /// PoCL 3.1 looks at the event of a command that fails once more when it has let go of it, and ends the process if nobody
     /// else has it.
@@ -84,7 +96,7 @@ impl Kept for Session {
         if self.markers.is_none() {
             self.markers = Some(self.place_markers()?);
         }
-        for marker in self.markers.iter().flatten() {
+        for marker in self.markers.iter().flatten().chain(&self.ending) {
             let what = || format!("queue {}", number(marker.queue));
             match marker.event.status() {
                 Ok(status) if status <= 0 => {}

@@ -25,6 +25,7 @@ use crate::handlers::next_upcall;
 use crate::host::HostMemory;
 use crate::journal::{self, Journal, Replay};
 use crate::looking::Looking;
+use crate::notify::Listener;
 use crate::objects::Object;
 use crate::pinned::Knowledge;
 use crate::rest::Marker;
@@ -57,6 +58,8 @@ pub struct Session {
     pub(crate) counted: HashMap<u32, u64>,
     /// Callbacks of the ends of memory objects, by id, in the order in which they were registered.
     pub(crate) destructors: HashMap<u32, Vec<u64>>,
+    /// Who is told of errors of contexts, by id.
+    pub(crate) listeners: HashMap<u32, Listener>,
     /// How what is alive was made.
     pub(crate) journal: Journal,
     pub(crate) replay: Replay,
@@ -72,6 +75,8 @@ pub struct Session {
     pub(crate) orders: Option<Orders>,
     /// Markers behind everything that queues have, while the session comes to rest.
     pub(crate) markers: Option<Vec<Marker>>,
+    /// Markers behind everything in queues that the program has released.
+    pub(crate) ending: Vec<Marker>,
     /// Events of commands of our own that had not ended when nobody waited for them any more ([`Session::outlast`]).
     pub(crate) outlasting: Vec<HeldEvent>,
     /// Devices to use in place of those that the session had, if it is rebuilt.
@@ -143,6 +148,7 @@ impl Session {
             svm: Svm::default(),
             counted: HashMap::new(),
             destructors: HashMap::new(),
+            listeners: HashMap::new(),
             journal: Journal::default(),
             replay: Replay::default(),
             told: BTreeMap::new(),
@@ -151,6 +157,7 @@ impl Session {
             frames: 0,
             orders: None,
             markers: None,
+            ending: Vec::new(),
             outlasting: Vec::new(),
             wishes,
             staging: None,

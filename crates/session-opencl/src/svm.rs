@@ -29,8 +29,8 @@ pub(crate) struct Allocation {
 #[derive(Debug, Default)]
 pub(crate) struct Svm {
     list: BTreeMap<u64, Allocation>,
-    /// What is mapped for the host: size and flags by address.
-    mapped: BTreeMap<u64, (u64, u64)>,
+    /// What is mapped for the host: sizes and flags by address, from which several regions may begin.
+    mapped: BTreeMap<u64, Vec<(u64, u64)>>,
 }
 
 impl Svm {
@@ -69,17 +69,21 @@ impl Svm {
 
     /// A range is the host's from now on.
     pub(crate) fn map(&mut self, address: u64, size: u64, flags: u64) {
-        self.mapped.insert(address, (size, flags));
+        self.mapped.entry(address).or_default().push((size, flags));
     }
 
-    /// It is the device's again.
+    /// What was mapped last of those that begin there is the device's again.
     pub(crate) fn unmap(&mut self, address: u64) {
-        self.mapped.remove(&address);
+        let Some(maps) = self.mapped.get_mut(&address) else { return };
+        maps.pop();
+        if maps.is_empty() {
+            self.mapped.remove(&address);
+        }
     }
 
     /// What is the host's: addresses, sizes, flags.
     pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u64, u64)> {
-        self.mapped.iter().map(|(address, (size, flags))| (*address, *size, *flags))
+        self.mapped.iter().flat_map(|(address, maps)| maps.iter().map(|(size, flags)| (*address, *size, *flags)))
     }
 
     /// Whether the bytes lie in one allocation.
@@ -113,6 +117,19 @@ mod tests {
         svm.add(ZONE.start + PAGE, PAGE, &context);
         assert_eq!(svm.end_of_next(PAGE), ZONE.end);
         assert!(svm.remove(address).is_some());
+    }
+
+    #[test]
+    fn regions_of_one_address_are_mapped_until_each_is_unmapped() {
+        let mut svm = Svm::default();
+        for (address, size) in [(8192, 100), (8192, 10), (8200, 4)] {
+            svm.map(address, size, 1);
+        }
+        svm.unmap(8192);
+        assert_eq!(svm.mapped().collect::<Vec<_>>(), [(8192, 100, 1), (8200, 4, 1)]);
+        svm.unmap(8192);
+        svm.unmap(8192);
+        assert_eq!(svm.mapped().collect::<Vec<_>>(), [(8200, 4, 1)]);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! A session under fire: frames of every opcode with bytes that no honest program sends, without a driver and with one that
 //! has no function.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use katydid_keep::Capture;
+use katydid_keep::{Capture, Kept, RestError};
 use katydid_opencl_sys::constant::DEVICE_TYPE_ALL;
-use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_kernel, cl_mem, cl_platform_id, void};
+use katydid_opencl_sys::{
+    Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_platform_id, void,
+};
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
@@ -162,7 +164,8 @@ fn a_piece_that_comes_with_a_refused_write_is_given_back() {
     let write = |staged| {
         let mut payload = Vec::new();
         let memory = id(kind::MEMORY, 0);
-        message::kdclWrite { queue: 5, event: 0, memory, form: 0, staged, waits: &[0; 4] }.encode(&mut payload);
+        message::kdclWrite { queue: 5, event: 0, memory, form: 0, staged, blocking: 0, waits: &[0; 4] }
+            .encode(&mut payload);
         payload
     };
     let opcode = message::kdclWrite::OPCODE;
@@ -237,6 +240,49 @@ fn run<M: Message>(session: &mut Session, sequence: u64, message: &M) {
     message.encode(&mut payload);
     payload.extend_from_slice(message.tail());
     session.execute(&head(M::OPCODE, sequence, true), &payload).unwrap();
+}
+
+/// The state of the marker in the queue of [`with_queue`].
+static MARKER: AtomicI32 = AtomicI32::new(1);
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn place_marker(_: cl_command_queue, _: u32, _: *const cl_event, event: *mut cl_event) -> i32 {
+    // SAFETY: the session asks for the event.
+    unsafe { event.write(cl_event(std::ptr::without_provenance_mut(64))) };
+    0
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn event_state(_: cl_event, _: u32, _: usize, value: *mut void, _: *mut usize) -> i32 {
+    // SAFETY: the place of a state.
+    unsafe { value.cast::<i32>().write(MARKER.load(Ordering::Acquire)) };
+    0
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn of_queue(_: cl_command_queue) -> i32 {
+    0
+}
+
+#[test]
+fn a_session_is_not_at_rest_while_commands_of_a_released_queue_run() {
+    // SAFETY: every entry of a table of zeros is `None`.
+    #[expect(unsafe_code, reason = "an empty table")]
+    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    api.clEnqueueMarkerWithWaitList = Some(place_marker);
+    api.clGetEventInfo = Some(event_state);
+    api.clFlush = Some(of_queue);
+    api.clReleaseCommandQueue = Some(of_queue);
+    let (mut session, _) = session();
+    let queue = id(kind::QUEUE, 1);
+    let handle = cl_command_queue(std::ptr::without_provenance_mut(128));
+    session.shared.objects.set(queue, Object { handle, api: Box::leak(Box::new(api)), size: 0 }).unwrap();
+    run(&mut session, 1, &message::kdclRelease { object: queue });
+    assert!(matches!(Kept::look(&mut session), Err(RestError::Busy { .. })));
+    MARKER.store(0, Ordering::Release);
+    assert!(Kept::look(&mut session).is_ok());
+    session.forget_ended_queues();
+    assert!(session.ending.is_empty());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Contexts.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_opencl_sys::constant::{
@@ -33,13 +33,18 @@ pub(crate) struct Context {
     properties: Vec<isize>,
     /// None of its buffers lies on the worker's shelf.
     pub(crate) has_no_shelf: AtomicBool,
+    /// Of the function that is told of errors ([`crate::upcall`]); 0: none.
+    token: u64,
+    /// Queues that it has had.
+    pub(crate) queues: AtomicU32,
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
 
 impl Context {
-    /// Tells who wanted to be told of the end.
-    pub(crate) fn call_destructors(&self) {
+    /// Tells who wanted to be told of the end. Nobody is told of errors any more.
+    pub(crate) fn end(&self) {
+        upcall::forget(self.token);
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));
         for (function, data) in list.into_iter().rev() {
             // SAFETY: registered for this one call.
@@ -129,6 +134,8 @@ fn create(
             devices,
             properties: properties.given,
             has_no_shelf: AtomicBool::new(false),
+            token,
+            queues: AtomicU32::new(0),
             destructors: Mutex::default(),
         })
     });

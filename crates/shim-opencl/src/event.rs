@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use katydid_opencl_sys::constant::{
@@ -35,6 +35,8 @@ pub(crate) struct Event {
     number: u64,
     /// The state, once it changes no more; else [`QUEUED`].
     state: AtomicI32,
+    /// The program has waited for the command, though it may not have ended: who asks, waits.
+    is_taken_for_done: AtomicBool,
     /// When the command came to its states, asked for once when it has ended.
     times: OnceLock<BTreeMap<u32, u64>>,
 }
@@ -51,7 +53,21 @@ impl Event {
 
     fn new(base: Base, context: Held<Context>, queue: Option<Held<Queue>>, command: u32) -> Self {
         let state = AtomicI32::new(QUEUED.cast_signed());
-        Self { base, context, queue, command, number: 0, state, times: OnceLock::new() }
+        let is_taken_for_done = AtomicBool::new(false);
+        Self { base, context, queue, command, number: 0, state, is_taken_for_done, times: OnceLock::new() }
+    }
+
+    /// The call that enqueued its command returns as if that had ended.
+    pub(crate) fn taken_for_done(&self) {
+        self.is_taken_for_done.store(!self.has_ended(), Ordering::Release);
+    }
+
+    /// Makes that true.
+    fn wait_if_taken(&self) {
+        if self.is_taken_for_done.load(Ordering::Acquire) && !self.has_ended() {
+            // The state says how it ended.
+            let _ = end_of(&[self.base.id], false);
+        }
     }
 
     /// Its command's queue; null if it has none.
@@ -73,6 +89,7 @@ impl Event {
         if let Some(queue) = &self.queue {
             queue.times_are_asked();
         }
+        self.wait_if_taken();
         if !self.has_ended() {
             return Ok(None);
         }
@@ -110,6 +127,7 @@ impl Event {
         if known <= COMPLETE.cast_signed() {
             return Ok(known);
         }
+        self.wait_if_taken();
         let value = ask(query::EVENT, self.base.id, 0, EVENT_COMMAND_EXECUTION_STATUS, &[])?;
         let status = i32::take(&mut &value[..]).ok_or(Code::INVALID_EVENT)?;
         if status <= COMPLETE.cast_signed() {
@@ -127,14 +145,18 @@ pub(crate) fn wait_for(ids: &[u32]) -> Result<(), Code> {
 
 /// The same; the times of the only event, if they are wanted.
 fn wait_with(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
-    let link = &shim()?.link;
+    let times = end_of(ids, wants_times)?;
+    shim()?.link.earlier()?;
+    Ok(times)
+}
+
+/// The same, and nothing is said of what went wrong earlier.
+fn end_of(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let mut bytes = Vec::new();
     lists::put(&mut bytes, ids);
-    let waited = link.call(&kdclWait { wanted: wants_times.into(), events: &bytes });
+    let waited = shim()?.link.call(&kdclWait { wanted: wants_times.into(), events: &bytes });
     landing::settle()?;
-    let times = waited?.times;
-    link.earlier()?;
-    Ok(times)
+    Ok(waited?.times)
 }
 
 /// # Safety

@@ -109,7 +109,7 @@ kind_of_object! { Sampler cl_sampler SAMPLER INVALID_SAMPLER samplers }
 kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL kernels }
 kind_of_object! { Event cl_event EVENT INVALID_EVENT events }
 kind_of_object! { Memory cl_mem MEMORY INVALID_MEM_OBJECT memories }
-kind_of_object! { Context cl_context CONTEXT INVALID_CONTEXT contexts, fn ended(&self) { self.call_destructors(); } }
+kind_of_object! { Context cl_context CONTEXT INVALID_CONTEXT contexts, fn ended(&self) { self.end(); } }
 kind_of_object! { Program cl_program PROGRAM INVALID_PROGRAM programs, fn ended(&self) { self.call_destructors(); } }
 
 /// The object behind a handle.

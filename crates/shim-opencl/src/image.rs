@@ -26,6 +26,8 @@ use crate::shim::shim;
 pub(crate) struct Shape {
     /// `CL_MEM_OBJECT_…`.
     pub(crate) kind: u32,
+    /// Elements in each direction, as regions count them: the images of an array are the last direction.
+    sizes: [usize; 3],
     /// Bytes of an element.
     pub(crate) element: usize,
     /// Bytes from row to row of the program's memory that it uses.
@@ -58,16 +60,21 @@ impl Shape {
         unsafe { origin.add(3).read_unaligned() }
     }
 
+    /// Whether a region lies in the image. Of one with levels only the driver knows.
+    pub(crate) fn check(&self, origin: [usize; 3], region: [usize; 3]) -> Result<(), Code> {
+        let ends = origin.iter().zip(region).zip(self.sizes);
+        let fits = |((from, size), all): ((&usize, usize), usize)| from.checked_add(size).is_some_and(|end| end <= all);
+        if self.levels > 1 || ends.into_iter().all(fits) { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    }
+
     /// Bytes from row to row; the lines of an array are a slice apart.
     pub(crate) fn line(&self) -> usize {
         if self.kind == MEM_OBJECT_IMAGE1D_ARRAY { self.slice } else { self.row }
     }
 }
 
-/// The bytes of an image, by the program's description; elements are `element` bytes.
-fn rows(shape: &cl_image_desc, element: usize, start: usize) -> Result<Rows, Code> {
-    let width = shape.image_width.checked_mul(element).ok_or(Code::INVALID_IMAGE_SIZE)?;
-    let is_lines = shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY;
+/// Elements of an image in each direction, as regions count them. What its kind has no use for may be anything.
+fn sizes(shape: &cl_image_desc) -> [usize; 3] {
     let (height, depth) = match shape.image_type {
         MEM_OBJECT_IMAGE2D => (shape.image_height, 1),
         MEM_OBJECT_IMAGE2D_ARRAY => (shape.image_height, shape.image_array_size),
@@ -75,11 +82,20 @@ fn rows(shape: &cl_image_desc, element: usize, start: usize) -> Result<Rows, Cod
         MEM_OBJECT_IMAGE1D_ARRAY => (shape.image_array_size, 1),
         _ => (1, 1),
     };
+    [shape.image_width, height, depth]
+}
+
+/// The bytes of an image, by the program's description; elements are `element` bytes.
+fn rows(shape: &cl_image_desc, element: usize, start: usize) -> Result<Rows, Code> {
+    let width = shape.image_width.checked_mul(element).ok_or(Code::INVALID_IMAGE_SIZE)?;
+    let is_lines = shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY;
+    let [_, height, depth] = sizes(shape);
     let pitch = if is_lines && shape.image_slice_pitch != 0 { shape.image_slice_pitch } else { shape.image_row_pitch };
     let row = if pitch == 0 { width } else { pitch };
     let whole = row.checked_mul(height).ok_or(Code::INVALID_IMAGE_SIZE)?;
     let slice = if shape.image_slice_pitch == 0 || is_lines { whole } else { shape.image_slice_pitch };
-    if row < width || slice < whole || slice.checked_mul(depth).is_none() {
+    let is_whole = row.is_multiple_of(element) && slice.is_multiple_of(row.max(1));
+    if row < width || slice < whole || slice.checked_mul(depth).is_none() || !is_whole {
         return Err(Code::INVALID_IMAGE_DESCRIPTOR);
     }
     Ok(Rows { start, width, rows: height, slices: depth, row, slice })
@@ -144,6 +160,11 @@ unsafe fn create(
     let parent = if desc.mem_object == cl_mem::NULL { None } else { Some(object::<Memory>(desc.mem_object)?) };
     let told = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
     let given = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
+    // What lies in another object may have pitches.
+    let has_memory = given || !host_ptr.is_null() || parent.is_some();
+    if !has_memory && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0) {
+        return Err(Code::INVALID_IMAGE_DESCRIPTOR);
+    }
     let size = element(&format);
     let rows = match size {
         Some(size) => rows(&desc, size, host_ptr.expose_provenance())?,
@@ -168,6 +189,7 @@ unsafe fn create(
         let (row, slice) = pitches(&desc, &rows);
         let shape = Shape {
             kind: desc.image_type,
+            sizes: sizes(&desc),
             element: made.elementSize as usize,
             row,
             slice,
@@ -184,14 +206,19 @@ unsafe fn create(
     Ok(memory.handle())
 }
 
-/// As it travels. Pitches count only where the image lies in a buffer: data comes without gaps.
+/// As it travels, without sizes that its kind has no use for: a program may leave anything there. Pitches count only where the
+/// image lies in a buffer: data comes without gaps.
 fn description(format: &cl_image_format, desc: &cl_image_desc, is_view: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     format.image_channel_order.put(&mut bytes);
     format.image_channel_data_type.put(&mut bytes);
     desc.image_type.put(&mut bytes);
     let pitches = if is_view { [desc.image_row_pitch, desc.image_slice_pitch] } else { [0, 0] };
-    let sizes = [desc.image_width, desc.image_height, desc.image_depth, desc.image_array_size];
+    let of = |kinds: &[u32], size: usize| if kinds.contains(&desc.image_type) { size } else { 0 };
+    let height = of(&[MEM_OBJECT_IMAGE2D, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D], desc.image_height);
+    let depth = of(&[MEM_OBJECT_IMAGE3D], desc.image_depth);
+    let images = of(&[MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D_ARRAY], desc.image_array_size);
+    let sizes = [desc.image_width, height, depth, images];
     sizes.into_iter().chain(pitches).for_each(|size| (size as u64).put(&mut bytes));
     desc.num_mip_levels.put(&mut bytes);
     desc.num_samples.put(&mut bytes);
@@ -248,6 +275,11 @@ fn plain(kind: u32, size: [usize; 3], row: usize, slice: usize) -> cl_image_desc
     }
 }
 
+/// The old functions have one code for sizes and pitches, and no description.
+fn without_description(code: Code) -> Code {
+    if code == Code::INVALID_IMAGE_DESCRIPTOR { Code::INVALID_IMAGE_SIZE } else { code }
+}
+
 /// # Safety
 ///
 /// As [`create`].
@@ -262,7 +294,7 @@ pub(crate) unsafe fn create_image2d(
 ) -> Result<cl_mem, Code> {
     let desc = plain(MEM_OBJECT_IMAGE2D, [width, height, 0], row_pitch, 0);
     // SAFETY: handed on.
-    unsafe { create(context, Vec::new(), flags, format, &raw const desc, host_ptr) }
+    unsafe { create(context, Vec::new(), flags, format, &raw const desc, host_ptr) }.map_err(without_description)
 }
 
 /// # Safety
@@ -282,7 +314,7 @@ pub(crate) unsafe fn create_image3d(
 ) -> Result<cl_mem, Code> {
     let desc = plain(MEM_OBJECT_IMAGE3D, [width, height, depth], row_pitch, slice_pitch);
     // SAFETY: handed on.
-    unsafe { create(context, Vec::new(), flags, format, &raw const desc, host_ptr) }
+    unsafe { create(context, Vec::new(), flags, format, &raw const desc, host_ptr) }.map_err(without_description)
 }
 
 /// # Safety
@@ -337,9 +369,42 @@ mod tests {
     fn pitches_make_gaps() {
         let found = rows(&plain(MEM_OBJECT_IMAGE3D, [4, 3, 2], 20, 0), 4, 64).unwrap();
         assert_eq!((found.width, found.rows, found.slices, found.row, found.slice), (16, 3, 2, 20, 60));
-        assert_eq!(
-            rows(&plain(MEM_OBJECT_IMAGE2D, [4, 3, 0], 15, 0), 4, 64).err(),
-            Some(Code::INVALID_IMAGE_DESCRIPTOR)
-        );
+        for (row, slice) in [(15, 0), (18, 0), (20, 59), (20, 70)] {
+            let wrong = rows(&plain(MEM_OBJECT_IMAGE3D, [4, 3, 2], row, slice), 4, 64).err();
+            assert_eq!(wrong, Some(Code::INVALID_IMAGE_DESCRIPTOR), "{row} {slice}");
+        }
+    }
+
+    #[test]
+    fn regions_lie_in_the_image_unless_it_has_levels() {
+        let lines = cl_image_desc { image_array_size: 3, ..plain(MEM_OBJECT_IMAGE1D_ARRAY, [4, 9, 9], 0, 0) };
+        let mut shape = Shape {
+            kind: lines.image_type,
+            sizes: sizes(&lines),
+            element: 4,
+            row: 16,
+            slice: 16,
+            given: false,
+            levels: 1,
+        };
+        assert_eq!(shape.sizes, [4, 3, 1]);
+        for (origin, region) in [([0; 3], [4, 3, 1]), ([3, 2, 0], [1, 1, 1])] {
+            assert_eq!(shape.check(origin, region), Ok(()), "{origin:?} {region:?}");
+        }
+        for (origin, region) in
+            [([1, 0, 0], [4, 3, 1]), ([0, 1, 0], [4, 3, 1]), ([0, 0, 1], [4, 3, 1]), ([usize::MAX, 0, 0], [2, 1, 1])]
+        {
+            assert_eq!(shape.check(origin, region), Err(Code::INVALID_VALUE), "{origin:?} {region:?}");
+        }
+        shape.levels = 2;
+        assert_eq!(shape.check([0, 0, 1], [4, 3, 1]), Ok(()));
+    }
+
+    #[test]
+    fn sizes_that_a_kind_has_no_use_for_do_not_travel() {
+        let format = cl_image_format { image_channel_order: 0x10b0, image_channel_data_type: 0x10de };
+        let of = |desc: &cl_image_desc| description(&format, desc, false);
+        let plane = plain(MEM_OBJECT_IMAGE2D, [4, 3, 0], 0, 0);
+        assert_eq!(of(&cl_image_desc { image_depth: 5, image_array_size: 7, ..plane }), of(&plane));
     }
 }

@@ -47,8 +47,9 @@ struct Accepted {
 
 /// Launches of one kernel that are kept as accepted; beyond, they begin anew.
 const LAUNCHES: usize = 64;
-/// Arguments that a kernel can have, whatever a driver says.
+/// Arguments that a kernel can have, whatever a driver says; and bytes of one, of which devices take some thousands in all.
 const ARGUMENTS: usize = 4096;
+const ARGUMENT: usize = 1 << 16;
 
 impl Accepted {
     fn has_launched(&mut self, shape: &Shape) -> bool {
@@ -208,8 +209,13 @@ pub(crate) unsafe fn set_kernel_arg(
     arg_size: usize,
     arg_value: *const void,
 ) -> Result<(), Code> {
+    let is_given = !arg_value.is_null();
+    if is_given && arg_size > ARGUMENT {
+        object::<Kernel>(kernel)?;
+        return Err(Code::INVALID_ARG_SIZE);
+    }
     // SAFETY: handed on.
-    let bytes = (!arg_value.is_null()).then(|| unsafe { list(arg_size, arg_value.cast::<u8>()) });
+    let bytes = is_given.then(|| unsafe { list(arg_size, arg_value.cast::<u8>()) });
     lent::<Kernel>(kernel, |kernel| kernel.set_any(arg_index, arg_size as u64, bytes))
 }
 

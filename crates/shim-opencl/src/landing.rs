@@ -119,7 +119,7 @@ impl Pending {
         // None of its bytes: what remains of them when all are fetched.
         let offset = if self.parcel.is_some() { 0 } else { self.target.len() as u64 };
         let has_ended =
-            shim()?.link.call(&kdclLand { landing: self.number, offset, size: 0, wait: land::NOW })?.state <= 0;
+            shim()?.link.call(&kdclLand { landing: self.number, offset, size: 0, how: land::NOW })?.state <= 0;
         match self.parcel.take_if(|_| has_ended) {
             Some(parcel) => parcels::drop_unread(parcel).map(|()| true),
             None => Ok(has_ended),
@@ -169,8 +169,13 @@ fn under_way(list: &[Pending]) -> Result<Vec<u64>, Code> {
 }
 
 /// The state of a read, which stays as it is.
-fn look(number: u64, wait: u32) -> Result<i32, Code> {
-    Ok(shim()?.link.call(&kdclLand { landing: number, offset: 0, size: 0, wait })?.state)
+fn look(number: u64, how: u32) -> Result<i32, Code> {
+    Ok(shim()?.link.call(&kdclLand { landing: number, offset: 0, size: 0, how })?.state)
+}
+
+/// How a read is fetched: after its end, or if it has ended.
+fn fetching(wait: bool) -> u32 {
+    if wait { land::AT_END } else { land::NOW }
 }
 
 /// Waits until all bytes have come to a place that were on their way there.
@@ -212,12 +217,7 @@ unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: b
     let mut offset = 0;
     loop {
         let size = (target.len() - offset).min(AT_ONCE);
-        let message = kdclLand {
-            landing: number,
-            offset: offset as u64,
-            size: size as u32,
-            wait: if wait { land::AT_END } else { land::NOW },
-        };
+        let message = kdclLand { landing: number, offset: offset as u64, size: size as u32, how: fetching(wait) };
         let reply = link.call(&message)?;
         match reply.state {
             0 if reply.data.len() == size => {
@@ -241,7 +241,7 @@ unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: b
 ///
 /// The target is writable.
 unsafe fn bring_parcel(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: bool) -> Result<bool, Code> {
-    let message = kdclLand { landing: number, offset: 0, size: 0, wait: if wait { land::AT_END } else { land::NOW } };
+    let message = kdclLand { landing: number, offset: 0, size: 0, how: fetching(wait) };
     let state = shim()?.link.call(&message)?.state;
     if state > 0 {
         return Ok(false);

@@ -42,9 +42,9 @@ impl Link {
         self.check()?;
         with_buffers(|request, _| {
             message.encode(request);
-            self.link.enqueue(M::OPCODE, 0, &[request, message.tail()])
+            check_size(request, message.tail())?;
+            self.link.enqueue(M::OPCODE, 0, &[request, message.tail()]).map_err(|error| self.fail(M::NAME, &error))
         })
-        .map_err(|error| self.fail(M::NAME, &error))
     }
 
     /// Sends a message and waits for its reply.
@@ -61,6 +61,7 @@ impl Link {
         self.check()?;
         with_buffers(|request, reply| {
             message.encode(request);
+            check_size(request, message.tail())?;
             let head = self
                 .link
                 .call(M::OPCODE, 0, &[request, message.tail()], reply)
@@ -185,6 +186,12 @@ impl Kept for Link {
             holding.give_up();
         }
     }
+}
+
+/// What no frame has room for is refused before it gets to the link, which would be lost: a list or a name of the program's that is
+/// longer than any driver takes.
+fn check_size(request: &[u8], tail: &[u8]) -> Result<(), Code> {
+    if request.len() + tail.len() > MAX_PAYLOAD { Err(Code::OUT_OF_HOST_MEMORY) } else { Ok(()) }
 }
 
 /// Runs `body` with empty buffers of this thread. A call inside a call gets fresh ones.

@@ -253,6 +253,7 @@ pub(crate) unsafe fn enqueue_map_image(
     check(&memory, flags)?;
     // SAFETY: handed on.
     let (from, size) = unsafe { (three(origin)?, three(region)?) };
+    shape.check(from, size)?;
     if image_row_pitch.is_null() || (image_slice_pitch.is_null() && shape.has_slices()) {
         return Err(Code::INVALID_VALUE);
     }

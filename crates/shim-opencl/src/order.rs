@@ -19,6 +19,8 @@ pub(crate) struct Order {
     place: *mut cl_event,
     /// Among the commands of its queue ([`crate::queue::Progress`]).
     number: u64,
+    /// The program takes it for done when the call returns.
+    blocks: bool,
 }
 
 /// Reads a list of events.
@@ -54,7 +56,7 @@ impl Order {
         // SAFETY: handed on.
         let waits = unsafe { waits(&queue, count, events)? };
         let number = queue.progress.begin();
-        let mut order = Self { queue, waits, event: None, place, number };
+        let mut order = Self { queue, waits, event: None, place, number, blocks: false };
         if !place.is_null() {
             order.event = Some(Event::of_command(&order.queue, command, number)?);
         }
@@ -96,6 +98,17 @@ impl Order {
         Ok(self)
     }
 
+    /// The program waits for the command, if `blocking`.
+    pub(crate) fn blocking(mut self, blocking: bool) -> Self {
+        self.blocks = blocking;
+        self
+    }
+
+    /// Whether it does.
+    pub(crate) fn blocks(&self) -> bool {
+        self.blocks
+    }
+
     /// The command has ended, and so has what was before it in a queue that keeps its order.
     pub(crate) fn ended(self) {
         if self.queue.is_in_order() {
@@ -114,6 +127,9 @@ impl Order {
         if !self.place.is_null()
             && let Some(event) = self.event.take()
         {
+            if self.blocks {
+                event.taken_for_done();
+            }
             // SAFETY: writable by the contract of `new`.
             unsafe { self.place.write_unaligned(event.handle()) };
         }

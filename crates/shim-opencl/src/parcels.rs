@@ -151,7 +151,11 @@ impl Parcels {
 /// # Safety
 ///
 /// The rows are readable.
-pub(crate) unsafe fn write(transfer: &Transfer, queue: u32, event: u32, waits: &mut Vec<u8>) -> Result<bool, Code> {
+pub(crate) unsafe fn write(
+    transfer: &Transfer,
+    (queue, event, blocking): (u32, u32, bool),
+    waits: &mut Vec<u8>,
+) -> Result<bool, Code> {
     let shim = shim()?;
     let Some(parcel) = shim.parcels.take(shim, transfer.rows.len()) else { return Ok(false) };
     // SAFETY: the rows are readable by the contract; the block has room for them, and nobody else has it.
@@ -162,7 +166,7 @@ pub(crate) unsafe fn write(transfer: &Transfer, queue: u32, event: u32, waits: &
     // The worker gives it back, however the command ends.
     shim.parcels.send(parcel);
     let (memory, form) = (transfer.memory.base.id, transfer.form);
-    shim.link.call(&kdclWrite { queue, event, memory, form, staged: IN_HOST, waits })?;
+    shim.link.call(&kdclWrite { queue, event, memory, form, staged: IN_HOST, blocking: blocking.into(), waits })?;
     Ok(true)
 }
 

@@ -126,9 +126,9 @@ unsafe fn write_parts(
         let copied = staging.with(piece, |to| unsafe { one.rows.copy(Direction::Out, to.expose_provenance()) });
         copied.map_err(|error| shim.link.fail("a copy", &error))?;
         let waits = if is_first { one.arguments(order) } else { one.alone() };
-        let event = if is_last { order.event() } else { 0 };
+        let (event, blocking) = if is_last { (order.event(), order.blocks().into()) } else { (0, 0) };
         let (queue, memory, staged) = (order.queue(), one.memory.base.id, IN_PIECE + piece.number());
-        let message = kdclWrite { queue, event, memory, form: one.form, staged, waits: &waits };
+        let message = kdclWrite { queue, event, memory, form: one.form, staged, blocking, waits: &waits };
         // The first says whether there is anything wrong; an event has to be there when the program has it.
         if is_first || event != 0 { shim.link.call(&message).map(drop)? } else { shim.link.enqueue(&message)? }
     }
@@ -323,7 +323,7 @@ fn begin(
 ///
 /// The rows are writable.
 unsafe fn land(shim: &Shim, staging: &Staging, part: &Part) -> Result<(), Code> {
-    let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, wait: land::AT_END })?;
+    let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, how: land::AT_END })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }

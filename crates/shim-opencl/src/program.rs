@@ -10,7 +10,7 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, char, cl_context, cl_device_id, cl_program, cl_program_notify, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::{kdclBuild, kdclLink, kdclProgram, kdclSpecialize};
+use katydid_wire::opencl::message::{kdclBlob, kdclBuild, kdclLink, kdclProgram, kdclSpecialize};
 use katydid_wire::opencl::{list as lists, program as form, query};
 
 use crate::border::{list, write_if_given};
@@ -129,21 +129,31 @@ pub(crate) unsafe fn create_program_with_binary(
         if *length == 0 || binary.is_null() {
             if !binary_status.is_null() {
                 // SAFETY: room for every device, by the contract.
-                unsafe { binary_status.add(at).write(Code::INVALID_VALUE.0) };
+                unsafe { binary_status.add(at).write_unaligned(Code::INVALID_VALUE.0) };
             }
             return Err(Code::INVALID_VALUE);
         }
         // SAFETY: as long as said, by the contract.
         bytes.extend_from_slice(unsafe { list(*length, *binary) });
     }
-    let (program, status) = create(&context, form::BINARY, &devices, &bytes)?;
+    let made = create(&context, form::BINARY, &devices, &bytes);
+    let status = match &made {
+        Ok((_, status)) => status.clone(),
+        Err(_) => refusal(count)?,
+    };
     if !binary_status.is_null() {
         for (at, code) in status.chunks_exact(4).enumerate().take(count) {
             // SAFETY: room for every device, by the contract.
-            unsafe { binary_status.add(at).write(i32::take(&mut &code[..]).unwrap_or(0)) };
+            unsafe { binary_status.add(at).write_unaligned(i32::take(&mut &code[..]).unwrap_or(0)) };
         }
     }
-    Ok(program)
+    Ok(made?.0)
+}
+
+/// What the driver said of each binary that it has just refused to this thread; nothing if it was not asked.
+fn refusal(count: usize) -> Result<Vec<u8>, Code> {
+    let size = (count * size_of::<i32>()) as u32;
+    Ok(shim()?.link.call(&kdclBlob { offset: 0, size }).map(|reply| reply.data).unwrap_or_default())
 }
 
 /// Devices that are the context's.

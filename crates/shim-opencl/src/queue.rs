@@ -114,6 +114,12 @@ impl Queue {
         self.flags & QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
     }
 
+    /// Whether all that the program enqueues later comes after the commands of this queue: it keeps its order, and its context has had
+    /// no other one.
+    pub(crate) fn is_before_all(&self) -> bool {
+        self.is_in_order() && self.context.queues.load(Ordering::Relaxed) == 1
+    }
+
     /// The program wants to know when a command came to its states.
     pub(crate) fn times_are_asked(&self) {
         self.asks_times.store(self.is_profiled(), Ordering::Relaxed);
@@ -161,6 +167,7 @@ fn create(
         let (context_id, device_id) = (context.base.id, device.base.id);
         let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
         shim()?.link.call(&message)?;
+        context.queues.fetch_add(1, Ordering::Relaxed);
         let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
         let (flags, progress) = (flags_of(form, properties), Progress::default());
         let asks_times = AtomicBool::new(false);

@@ -77,6 +77,12 @@ impl State {
         Some(size)
     }
 
+    /// Whether the bytes lie in a region that is mapped for writing.
+    fn may_be_written(&self, address: usize, size: usize) -> bool {
+        let holds = |start: usize, map: &Map| map.writes && start <= address && address + size <= start + map.size;
+        self.maps.iter().any(|(start, maps)| maps.iter().any(|map| holds(*start, map)))
+    }
+
     /// Whether the bytes lie in one allocation.
     fn holds(&self, address: usize, size: usize) -> bool {
         let found = self.allocations.range(..=address).next_back();
@@ -302,7 +308,10 @@ pub(crate) unsafe fn enqueue_svm_map(
         return Err(Code::INVALID_VALUE);
     }
     let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MAP)? };
-    let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0;
+    // What the program has mapped for writing, and has, is newer than what the device has.
+    let has_newest =
+        shim.ranges.lock().may_be_written(address, size) && !shim.landings.come_to(&Rows::run(address, size));
+    let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0 || has_newest;
     let landing = if fresh { 0 } else { shim.landings.number() };
     let (queue, done, waits) = (order.queue(), order.event(), order.arguments());
     let message =
@@ -420,6 +429,17 @@ mod tests {
         assert_eq!(state.unmap(8192).map(|map| map.size), Some(10));
         assert_eq!((state.end(8192), state.end(8192)), (Some(100), None));
         assert!(state.unmap(8192).is_none() && state.unmap(8292).is_some());
+    }
+
+    #[test]
+    fn a_region_may_be_written_if_it_lies_in_one_that_is_mapped_so() {
+        let mut state = State::default();
+        for (address, size, writes) in [(8192, 100, true), (8192, 200, false), (8400, 10, true)] {
+            state.map(address, Map { size, writes, landing: 0 });
+        }
+        for (address, size, may_be) in [(8192, 100, true), (8200, 92, true), (8200, 93, false), (8390, 15, false)] {
+            assert_eq!(state.may_be_written(address, size), may_be, "{address} {size}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::AT_ONCE;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::message::{kdclFlush, kdclRead, kdclReadNow, kdclWrite};
+use katydid_wire::opencl::message::{kdclRead, kdclReadNow, kdclWrite};
 
 use crate::handle::object;
 use crate::landing;
@@ -47,7 +47,7 @@ impl Transfer {
     }
 
     /// Enqueues a write. The bytes are taken before this returns, so even a program that waits for that need not wait
-    /// for the command, unless it could tell by what comes before the command.
+    /// for the command, unless it could tell by what comes before the command, or after it in another queue.
     ///
     /// # Safety
     ///
@@ -59,15 +59,15 @@ impl Transfer {
         if blocking && unsafe { shelf::copy(self, &order, Direction::Out)? } {
             return came(order);
         }
-        let waits = blocking && (order.has_waits() || shim.landings.any());
-        let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order };
+        let waits = blocking && (order.has_waits() || shim.landings.any() || !order.queue.is_before_all());
+        let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking);
         // SAFETY: by the contract.
         unsafe {
             if !pieces::write(self, &order, blocking)? {
                 self.send(&order, (true, true))?;
             }
         }
-        written(order, waits, blocking)
+        written(order, waits)
     }
 
     /// Sends a write at once, which is the first of its command or not, and the last or not.
@@ -77,10 +77,10 @@ impl Transfer {
     /// The rows are readable.
     pub(crate) unsafe fn send(&self, order: &Order, (is_first, is_last): (bool, bool)) -> Result<(), Code> {
         let link = &shim()?.link;
-        let event = if is_last { order.event() } else { 0 };
+        let (event, blocking) = if is_last { (order.event(), order.blocks()) } else { (0, false) };
         let mut waits = if is_first { self.arguments(order) } else { self.alone() };
         // SAFETY: by the contract.
-        if unsafe { parcels::write(self, order.queue(), event, &mut waits)? } {
+        if unsafe { parcels::write(self, (order.queue(), event, blocking), &mut waits)? } {
             return Ok(());
         }
         // SAFETY: by the contract.
@@ -88,8 +88,9 @@ impl Transfer {
         let sent = bulk::send(link, &data)?;
         waits.extend_from_slice(sent.inline);
         let (queue, memory) = (order.queue(), self.memory.base.id);
-        let message = kdclWrite { queue, event, memory, form: self.form, staged: sent.staged, waits: &waits };
-        if sent.staged == 0 && self.is_sure(order) {
+        let (form, staged, blocking) = (self.form, sent.staged, blocking.into());
+        let message = kdclWrite { queue, event, memory, form, staged, blocking, waits: &waits };
+        if staged == 0 && self.is_sure(order) {
             return link.enqueue(&message);
         }
         link.call(&message)?;
@@ -210,13 +211,13 @@ fn came(order: Order) -> Result<(), Code> {
 }
 
 /// The end of a write whose bytes are taken.
-fn written(order: Order, waits: bool, blocking: bool) -> Result<(), Code> {
+fn written(order: Order, waits: bool) -> Result<(), Code> {
     if waits {
         event::wait_for(&[order.event()])?;
-    } else if blocking {
-        shim()?.link.enqueue(&kdclFlush { queue: order.queue() })?;
+        order.ended();
+    } else {
+        order.done();
     }
-    order.done();
     Ok(())
 }
 
@@ -299,6 +300,12 @@ pub(crate) fn pitches(region: [usize; 3], row: usize, slice: usize) -> Result<(u
     if fits { Ok((row, slice)) } else { Err(Code::INVALID_VALUE) }
 }
 
+/// Where a box ends, which is not empty.
+fn end(origin: [usize; 3], region: [usize; 3], row: usize, slice: usize) -> Option<usize> {
+    let last = |at: usize, pitch: usize| origin[at].checked_add(region[at] - 1)?.checked_mul(pitch);
+    last(2, slice)?.checked_add(last(1, row)?)?.checked_add(last(0, 1)?)?.checked_add(1)
+}
+
 /// A box of a buffer, and one of the program's memory.
 struct Boxes {
     buffer_origin: *const usize,
@@ -322,12 +329,12 @@ impl Boxes {
         }
         let (row, slice) = pitches(region, self.host_pitches.0, self.host_pitches.1)?;
         let (own_row, own_slice) = pitches(region, self.buffer_pitches.0, self.buffer_pitches.1)?;
-        let end = origin[2].checked_add(region[2] - 1).and_then(|z| z.checked_mul(own_slice)).and_then(|end| {
-            end.checked_add((origin[1] + region[1] - 1).checked_mul(own_row)?)?.checked_add(origin[0] + region[0])
-        });
-        if end.is_none_or(|end| end as u64 > memory.size) {
+        if end(origin, region, own_row, own_slice).is_none_or(|end| end as u64 > memory.size) {
             return Err(Code::INVALID_VALUE);
         }
+        // No memory ends beyond all addresses, so none begins there.
+        let ends = end(host, region, row, slice).and_then(|end| place.expose_provenance().checked_add(end));
+        ends.ok_or(Code::INVALID_VALUE)?;
         let start = place.expose_provenance() + host[2] * slice + host[1] * row + host[0];
         let rows = Rows { start, width: region[0], rows: region[1], slices: region[2], row, slice };
         let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
@@ -416,6 +423,7 @@ pub(crate) unsafe fn image_box(
     if place.is_null() || region.contains(&0) {
         return Err(Code::INVALID_VALUE);
     }
+    shape.check(place_in_image, region)?;
     let width = region[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
     // The images of an array of lines are a slice apart, though the region counts them as rows.
     let row = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY && slice != 0 { slice } else { row };
@@ -489,6 +497,17 @@ pub(crate) unsafe fn enqueue_write_image(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn boxes_end_with_their_last_byte_or_nowhere() {
+        assert_eq!(end([1, 2, 3], [4, 5, 6], 100, 1000), Some(8 * 1000 + 6 * 100 + 5));
+        assert_eq!(end([0; 3], [1; 3], 1, 1), Some(1));
+        for at in 0..3 {
+            let mut origin = [0; 3];
+            origin[at] = usize::MAX;
+            assert_eq!(end(origin, [2; 3], 2, 4), None, "{at}");
+        }
+    }
 
     #[test]
     fn pitches_of_zero_leave_no_gaps() {

@@ -15,7 +15,7 @@ use crate::arguments::Arguments;
 use crate::driver::{device_value, kind};
 use crate::fault::Fault;
 use crate::handlers::{driver, make, pointer};
-use crate::notify::{self, Notify};
+use crate::notify::{self, Listener};
 use crate::objects::Object;
 use crate::session::Session;
 
@@ -90,16 +90,12 @@ pub(crate) fn kdclContext(
     let named = [CONTEXT_PLATFORM as isize, platform.handle.0.expose_provenance().cast_signed()];
     let properties: Vec<isize> =
         named.into_iter().chain(properties.iter().map(|value| *value as isize)).chain([0]).collect();
-    let data = if message.token == 0 { ptr::null_mut() } else { Notify::leak(&session.shared, message.token) };
-    let tell = (message.token != 0).then_some(notify::context as _);
-    let made = make!(api, clCreateContext(properties.as_ptr(), devices.len() as u32, pointer(&devices), tell, data));
-    let handle = made.inspect_err(|_| {
-        if !data.is_null() {
-            // SAFETY: the driver made no context that could call.
-            unsafe { Notify::forget(data) };
-        }
-    })?;
+    let listener = (message.token != 0).then(|| Listener::new(&session.shared, message.token));
+    let data = listener.as_ref().map_or(ptr::null_mut(), Listener::data);
+    let tell = listener.is_some().then_some(notify::context as _);
+    let handle = make!(api, clCreateContext(properties.as_ptr(), devices.len() as u32, pointer(&devices), tell, data))?;
     session.shared.objects.set(message.context, Object { handle, api, size: 0 })?;
+    session.listeners.extend(listener.map(|listener| (message.context, listener)));
     Ok(message::kdclContextReply {})
 }
 

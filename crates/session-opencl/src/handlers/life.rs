@@ -12,6 +12,7 @@ use katydid_wire::opencl::{kind as of, message};
 
 use crate::fault::Fault;
 use crate::handlers::driver;
+use crate::objects::Object;
 use crate::session::Session;
 
 /// Platforms and their devices with types: counts and numbers, in the order of the ids.
@@ -42,9 +43,15 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             // Its objects keep a context, and those of ours would do so for ever.
             session.staging_known.remove(&message.object);
             session.shelf_known.remove(&message.object);
+            session.listeners.remove(&message.object);
+            session.forget_ended_queues();
             driver!(api, clReleaseContext(cl_context(pointer)))
         }
-        of::QUEUE => driver!(api, clReleaseCommandQueue(cl_command_queue(pointer))),
+        of::QUEUE => {
+            let handle = cl_command_queue(pointer);
+            session.let_queue_end(message.object, &Object { handle, api, size: 0 });
+            driver!(api, clReleaseCommandQueue(handle))
+        }
         of::MEMORY => {
             session.on_shelf.remove(&message.object);
             session.lies_in_host.remove(&message.object);

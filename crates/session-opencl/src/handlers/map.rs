@@ -107,13 +107,14 @@ pub(crate) fn kdclUnmap(
     let (api, queue) = (command.api(), command.queue.handle);
     if session.mapped_in_host.contains(&message.memory) {
         // What was mapped in the worker before this one is mapped in no driver.
-        if !session.forget_map(message.memory, message.address) {
+        if !session.host_maps.contains_key(&(message.memory, message.address)) {
             region.mark(session)?;
             return Ok(message::kdclUnmapReply {});
         }
         command.run(session, |count, list, event| {
             driver!(api, clEnqueueUnmapMemObject(queue, memory.handle, *place, count, list, event))
         })?;
+        session.forget_map(message.memory, message.address);
     } else if message.writes != 0 {
         command.run(session, |count, list, event| {
             driver!(api, clEnqueueWriteBuffer(queue, memory.handle, 0, *offset, *size, *place, count, list, event))
@@ -133,13 +134,12 @@ impl Session {
         }
     }
 
-    /// One map fewer of this region; false if the driver has none.
-    fn forget_map(&mut self, memory: u32, address: u64) -> bool {
-        let Some(count) = self.host_maps.get_mut(&(memory, address)) else { return false };
+    /// One map fewer of this region.
+    fn forget_map(&mut self, memory: u32, address: u64) {
+        let Some(count) = self.host_maps.get_mut(&(memory, address)) else { return };
         *count -= 1;
         if *count == 0 {
             self.host_maps.remove(&(memory, address));
         }
-        true
     }
 }

@@ -22,12 +22,16 @@ use crate::session::{Job, Session};
 use crate::shared::Shared;
 use crate::upcalls::Due;
 
+/// No code of a driver's.
+const UNSAID: i32 = i32::MAX;
+
 /// A C string out of bytes of a message.
 fn c_string(bytes: Vec<u8>) -> Result<CString, Code> {
     CString::new(bytes).map_err(|_| Code::INVALID_VALUE)
 }
 
-/// A program out of text, binaries, intermediate language, or names.
+/// A program out of text, binaries, intermediate language, or names. What a driver says of binaries that it refuses is the thread's
+/// long answer.
 pub(crate) fn kdclProgram(
     session: &mut Session,
     head: &FrameHead,
@@ -46,7 +50,11 @@ pub(crate) fn kdclProgram(
             // An empty text has an address too, which no driver reads.
             make!(context.api, clCreateProgramWithSource(context.handle, 1, &raw const text, &raw const length))?
         }
-        form::BINARY => binary(session, &context, arguments, &mut status)?,
+        form::BINARY => {
+            let (made, told) = binary(session, &context, arguments)?;
+            status = told;
+            made.inspect_err(|_| drop(session.blobs.insert(head.thread, status.clone())))?
+        }
         form::IL => make!(context.api, clCreateProgramWithIL(context.handle, bytes.as_ptr().cast(), bytes.len()))?,
         _ => {
             let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
@@ -62,13 +70,12 @@ pub(crate) fn kdclProgram(
     Ok(message::kdclProgramReply { status })
 }
 
-/// Devices, lengths, bytes.
+/// Devices, lengths, bytes. With the program, what the driver says of each binary.
 fn binary(
     session: &Session,
     context: &Object<cl_context>,
     mut arguments: Arguments<'_>,
-    status: &mut Vec<u8>,
-) -> Result<cl_program, Fault> {
+) -> Result<(Result<cl_program, Code>, Vec<u8>), Fault> {
     let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
     let lengths: Vec<usize> = arguments.list::<u64>("lengths")?.into_iter().map(|length| length as usize).collect();
     let mut left = arguments.rest();
@@ -81,7 +88,7 @@ fn binary(
     if places.len() != devices.len() {
         return Err(Code::INVALID_VALUE.into());
     }
-    let mut codes = vec![0i32; devices.len()];
+    let mut codes = vec![UNSAID; devices.len()];
     let made = make!(
         context.api,
         clCreateProgramWithBinary(
@@ -93,8 +100,9 @@ fn binary(
             codes.as_mut_ptr(),
         )
     );
-    *status = codes.into_iter().flat_map(i32::to_le_bytes).collect();
-    Ok(made?)
+    let of_all = made.err().unwrap_or(Code::SUCCESS).0;
+    let told = codes.into_iter().map(|code| if code == UNSAID { of_all } else { code });
+    Ok((made, told.flat_map(i32::to_le_bytes).collect()))
 }
 
 /// What a build is made of, as the driver takes it.
@@ -223,7 +231,7 @@ pub(crate) fn kdclLink(
     let header_ids = arguments.list::<u32>("programs")?;
     let headers: Vec<cl_program> = session.shared.objects.all(&header_ids)?;
     let id = message.program;
-    let outcome = session.journal.attach_build(&header_ids);
+    let outcome = session.journal.attach_link(&header_ids);
     let build = Build { compile: false, devices, options, headers, header_ids, names: Vec::new() };
     let held = Held::new(context.api, build.headers.iter().copied())?;
     Ok(Box::new(move |shared| {

@@ -96,16 +96,20 @@ impl Transfer {
         Ok((target, event))
     }
 
-    /// Enqueues a write of what is at `place`, which `kept` keeps there until the command has ended.
+    /// Enqueues a write of what is at `place`, which `kept` keeps there until the command has ended. The program takes one that is
+    /// blocking for done, so it is begun.
     fn enqueue_write(
         &self,
         session: &Session,
-        command: &Command,
+        (command, message): (&Command, &message::kdclWrite<'_>),
         place: *mut void,
         kept: Box<dyn Send>,
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
         keep_until(&command.run_held(session, waits)?, kept);
+        if message.blocking != 0 {
+            driver!(command.api(), clFlush(command.queue.handle));
+        }
         Ok(message::kdclWriteReply {})
     }
 }
@@ -128,10 +132,10 @@ pub(crate) fn kdclWrite(
     let read = Command::read(session, message.queue, message.event, &mut arguments)
         .and_then(|command| Ok((command, Transfer::read(session, message.memory, message.form, &mut arguments)?)));
     if message.staged == IN_HOST {
-        return write_from_host(session, arguments.rest(), read);
+        return write_from_host(session, &message, arguments.rest(), read);
     }
     if message.staged >= IN_PIECE {
-        return write_piece(session, (message.queue, message.staged - IN_PIECE), read);
+        return write_piece(session, &message, read);
     }
     // What collected for a message is used up by it, however it ends.
     let bytes = session.bytes(head, message.staged, arguments.rest())?;
@@ -141,28 +145,30 @@ pub(crate) fn kdclWrite(
     }
     let bytes = bytes.into_owned();
     let place = bytes.as_ptr().cast_mut().cast();
-    transfer.enqueue_write(session, &command, place, Box::new(bytes))
+    transfer.enqueue_write(session, (&command, &message), place, Box::new(bytes))
 }
 
 /// A write whose bytes are in a piece of the staging area, which the program has back however it ends.
 fn write_piece(
     session: &mut Session,
-    (queue, piece): (u32, u32),
+    message: &message::kdclWrite<'_>,
     read: Result<(Command, Transfer), Fault>,
 ) -> Result<message::kdclWriteReply, Fault> {
     let bad = || SessionError::DamagedPart { message: "kdclWrite", part: "piece" };
+    let piece = message.staged - IN_PIECE;
     let area = session.staging.as_ref().ok_or_else(bad)?;
     let held = area.hold(piece).ok_or_else(bad)?;
     let (command, transfer) = read?;
     let place = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
-    session.passes(queue, transfer.bytes);
-    transfer.enqueue_write(session, &command, place, Box::new(held))
+    session.passes(message.queue, transfer.bytes);
+    transfer.enqueue_write(session, (&command, message), place, Box::new(held))
 }
 
 /// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
 /// happens however the write ends.
 fn write_from_host(
     session: &Session,
+    message: &message::kdclWrite<'_>,
     mut places: &[u8],
     read: Result<(Command, Transfer), Fault>,
 ) -> Result<message::kdclWriteReply, Fault> {
@@ -172,7 +178,7 @@ fn write_from_host(
     let held = host.hold(word).ok_or_else(bad)?;
     let (command, transfer) = read?;
     let place = host.place(address, transfer.bytes)?;
-    transfer.enqueue_write(session, &command, place, Box::new(held))
+    transfer.enqueue_write(session, (&command, message), place, Box::new(held))
 }
 
 /// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, or an address
@@ -285,8 +291,8 @@ pub(crate) fn kdclLand(
         session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
-        let waits = matches!(message.wait, land::AT_END | land::LOOK_AT_END);
-        if matches!(message.wait, land::LOOK | land::LOOK_AT_END) {
+        let waits = matches!(message.how, land::AT_END | land::LOOK_AT_END);
+        if matches!(message.how, land::LOOK | land::LOOK_AT_END) {
             let state = shared.landings.look(message.landing, waits)?;
             return Ok(message::kdclLandReply { state, data: Vec::new() });
         }

@@ -113,6 +113,10 @@ impl Gathered {
         for kept in effective(&program.builds, kernels) {
             let at = place(kept);
             let others = self.others(kept, at);
+            // Others may have taken the place of these.
+            for constant in &kept.with.constants {
+                self.add(at, constant, as_this(constant.frame.payload()));
+            }
             let payload = with_others(kept, as_this(kept.frame.payload()), &others);
             let record = self.add(at, kept, payload);
             if let Some(bytes) = record.steps.take() {
@@ -158,7 +162,7 @@ fn with_others(kept: &Kept, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec
 
 /// The builds that count, of those that had an effect: the last one of each kind and list of devices, and before it those by
 /// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
-fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept> {
+pub(super) fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept> {
     let about = |kept: &Kept| {
         let own = kdclBuild::decode(kept.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
         let bytes = kept.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
@@ -249,7 +253,7 @@ impl Session {
                     kind::DEVICE => self.add_part(&mut all, id, entry),
                     // One whose link failed has no program.
                     kind::PROGRAM if self.shared.objects.any(id).is_none() => {}
-                    kind::PROGRAM => all.program(id, entry, &self.kernels_of(id), None),
+                    kind::PROGRAM => all.program(id, entry, &self.journal.kernels_of(id), None),
                     kind::MEMORY if self.given_pipes.contains(&id) => return Err(SaveError::Pipe),
                     _ => self.add(&mut all, entry),
                 }
@@ -263,13 +267,6 @@ impl Session {
         // Stable: what is made anew for another keeps its place before it.
         all.records.sort_by_key(|record| record.order);
         Ok(all.records)
-    }
-
-    /// The frames that made a program's kernels.
-    fn kernels_of(&self, program: u32) -> Vec<u64> {
-        let kernels = self.journal.of(kind::KERNEL);
-        let of_it = kernels.iter().filter(|(_, entry)| entry.made.frame.word(4) == program);
-        of_it.map(|(_, entry)| entry.made.frame.order).collect()
     }
 
     fn add(&self, all: &mut Gathered, entry: &Entry) {
@@ -388,13 +385,14 @@ pub(crate) fn devices_of(context: &Entry) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicI32;
+    use std::sync::atomic::{AtomicI32, Ordering};
 
     use katydid_keep::Frame;
     use katydid_wire::frame::FrameHead;
+    use katydid_wire::opencl::message::{kdclProgram, kdclSpecialize};
 
     use super::*;
-    use crate::journal::Attachment;
+    use crate::journal::{Attachment, Journal};
 
     /// A build of `devices` at a frame.
     fn build(order: u64, devices: &[u32], code: Code) -> Kept {
@@ -423,5 +421,37 @@ mod tests {
         assert_eq!(of(&[3]), [2, 4, 10]);
         assert_eq!(of(&[9, 11]), [4, 6, 10]);
         assert_eq!(of(&[1, 12]), [4, 10]);
+    }
+
+    #[test]
+    fn a_program_is_built_with_the_constants_that_it_had_then() {
+        let program = id(kind::PROGRAM, 1);
+        let head = |opcode, sequence| FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence };
+        let mut journal = Journal::default();
+        let made = kdclProgram { program, context: 2, form: 2, staged: 0, arguments: b"" };
+        journal.made(&head(kdclProgram::OPCODE, 1), program.into(), &encoded(&made));
+        for (order, value) in [(2, b"a"), (5, b"b")] {
+            let constant = kdclSpecialize { program, number: 7, value };
+            journal.changed(&head(kdclSpecialize::OPCODE, order), program.into(), 7, &encoded(&constant));
+            let outcome = journal.attach_build(&[]);
+            let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+            journal.changed(&head(kdclBuild::OPCODE, order + 1), program.into(), 0, &encoded(&build));
+            outcome.store(Code::SUCCESS.0, Ordering::Release);
+        }
+        let mut all = Gathered::default();
+        let entry = journal.get(program).unwrap();
+        // A kernel of the first build is left.
+        all.program(program, entry, &[4], None);
+        all.records.sort_by_key(|record| record.order);
+        let told: Vec<Option<u8>> = all
+            .records
+            .iter()
+            .filter(|record| record.opcode != kdclProgram::OPCODE)
+            .map(|record| {
+                let constant = kdclSpecialize::decode(&record.payload).ok();
+                constant.filter(|_| record.opcode == kdclSpecialize::OPCODE)?.value.first().copied()
+            })
+            .collect();
+        assert_eq!(told, [Some(b'a'), None, Some(b'b'), Some(b'b'), None], "constants, and none for builds");
     }
 }

@@ -12,7 +12,7 @@ mod tests {
 
     #[test]
     fn a_message_comes_back_as_it_was() {
-        let message = kdclWrite { queue: 3, event: 9, memory: 4, form: 0, staged: 0, waits: b"abc" };
+        let message = kdclWrite { queue: 3, event: 9, memory: 4, form: 0, staged: 0, blocking: 0, waits: b"abc" };
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         bytes.extend_from_slice(message.tail());
