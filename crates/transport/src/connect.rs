@@ -22,7 +22,7 @@ use crate::home::Home;
 use crate::shm::ShmProgram;
 use crate::socket::{Deadline, tune};
 use crate::stream::StreamProgram;
-use crate::tls::{self, Alert};
+use crate::tls::{self, Alert, Unsealed};
 use crate::{Address, Identity, Line, LinkError, ProgramLink, Talk, TlsError, vsock};
 
 /// A session that has begun.
@@ -135,7 +135,6 @@ pub(crate) fn greet(
         }
         source => ConnectError::Tls { address: at.clone(), source },
     };
-    let line = seal(address, socket, deadline).map_err(sealing)?;
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::TimedOut => ConnectError::Deadline { address: at.clone(), seconds: timeout.as_secs() },
         io::ErrorKind::UnexpectedEof => link(LinkError::Closed),
@@ -144,6 +143,14 @@ pub(crate) fn greet(
             None => link(LinkError::System { doing: "exchange greetings with the server", source }),
         },
     };
+    let unsealed = |unsealed| match unsealed {
+        Unsealed::Failed(error) => sealing(error),
+        Unsealed::Plain(socket) => match receive_message(&socket.into(), deadline) {
+            Ok((answer, _)) => Ready::decode(&answer, build).err().map_or(sealing(TlsError::Plain), handshake),
+            Err(unread) => failed(unread),
+        },
+    };
+    let line = seal(address, socket, deadline).map_err(unsealed)?;
     // A server that refuses early has answered before it has read all, so the answer counts, not a failed sending.
     let sent = line.send_with(&message, fds);
     let answered = receive_message(&line, deadline);
@@ -164,7 +171,7 @@ fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>
 }
 
 /// Makes the connection one that speaks TLS, if its address says so.
-fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Line, TlsError> {
+fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Line, Unsealed> {
     let Address::Tls { host, certs, .. } = address else { return Ok(socket.into()) };
     let identity = Identity::read(certs.as_ref().ok_or(TlsError::NoFolder)?)?;
     identity.check()?;
