@@ -1,7 +1,7 @@
 //! The program's way to a session.
 
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -265,11 +265,18 @@ fn open_unix(path: &Path, deadline: Deadline) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Tries each number that the name stands for.
+/// Connects to one of the numbers that the name stands for.
 fn open_tcp(host: &str, port: u16, deadline: Deadline) -> io::Result<OwnedFd> {
+    let numbers: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    open_first(&numbers, deadline)
+}
+
+/// Tries one number after the other. One that does not answer leaves as much time to each that follows as it had: a host may
+/// have one in a network that is not reached from here.
+fn open_first(numbers: &[SocketAddr], deadline: Deadline) -> io::Result<OwnedFd> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host's name stands for no number");
-    for number in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&number, deadline.left()) {
+    for (number, left) in numbers.iter().zip((1..=numbers.len() as u32).rev()) {
+        match TcpStream::connect_timeout(number, deadline.left() / left) {
             Ok(stream) => return Ok(stream.into()),
             Err(error) => failure = error,
         }
@@ -299,4 +306,27 @@ pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Resul
         ConnectError::Link { address: address.clone(), source }
     })?;
     Ok((talk, ready))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_number_that_does_not_answer_leaves_time_for_the_next() {
+        const SHORT: Duration = Duration::from_millis(50);
+        // A listener whose queue is full: the system passes over whoever wants to connect.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&silent, 0).unwrap();
+        let number = silent.local_addr().unwrap();
+        let connected = std::iter::from_fn(|| TcpStream::connect_timeout(&number, SHORT).ok());
+        let _queue: Vec<TcpStream> = connected.collect();
+        let good = TcpListener::bind("127.0.0.1:0").unwrap();
+        let deadline = Deadline::after(Duration::from_secs(4));
+        assert!(open_first(&[number, good.local_addr().unwrap()], deadline).is_ok());
+        assert!(!deadline.has_passed());
+        assert!(open_first(&[number], Deadline::after(SHORT)).is_err() && open_first(&[], deadline).is_err());
+    }
 }
