@@ -34,6 +34,9 @@ pub struct Session {
 /// Is told of an error that has ruined a context: its wire id, and the error.
 pub type FaultHandler = fn(u32, CUresult);
 
+/// What the driver answered, and the reply, if it is one.
+type Answered<M> = (CUresult, Option<<M as Message>::Reply>);
+
 type Buffers = (Vec<u8>, Vec<u8>);
 
 thread_local! {
@@ -89,11 +92,23 @@ impl Session {
     ///
     /// What the driver answered; an enqueued call's failure when the driver answered none; [`LOST`].
     pub fn call<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, CUresult> {
-        match self.call_any(context, message)? {
-            (CUresult::SUCCESS, Some(reply)) => Ok(reply),
-            (CUresult::SUCCESS, None) => Err(self.broken(M::NAME)),
-            (status, _) => Err(status),
-        }
+        self.good::<M>(self.call_any(context, message)?)
+    }
+
+    /// As [`Session::call`], for what the library wants to know for itself: of an enqueued call's failure the program is told
+    /// by a call of its own.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answered; [`LOST`].
+    pub fn ask<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, CUresult> {
+        self.good::<M>(self.send(context, message, false)?)
+    }
+
+    /// The reply of a call that succeeded.
+    fn good<M: Message>(&self, (status, reply): Answered<M>) -> Result<M::Reply, CUresult> {
+        status.ok()?;
+        reply.ok_or_else(|| self.broken(M::NAME))
     }
 
     /// As [`Session::call`], for a reply that is bytes and nothing else, exactly as many as there is room for at `landing`.
@@ -111,7 +126,7 @@ impl Session {
                 .call_landing(M::OPCODE, context, &[request, message.tail()], reply, landing)
                 .map_err(|error| self.fail(M::NAME, &error))?;
             let elsewhere = if landed { landing.size() } else { 0 };
-            let (status, _) = self.receive::<M>(context, &head, reply, elsewhere)?;
+            let (status, _) = self.receive((context, M::NAME), &head, (reply, elsewhere), !M::CHANGES_OBJECTS)?;
             status.ok()?;
             if landed { Ok(()) } else { Err(self.broken(M::NAME)) }
         })
@@ -122,40 +137,34 @@ impl Session {
     /// # Errors
     ///
     /// [`LOST`], and an enqueued call's failure when this one succeeded.
-    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<(CUresult, Option<M::Reply>), CUresult> {
+    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<Answered<M>, CUresult> {
+        self.send(context, message, !M::CHANGES_OBJECTS)
+    }
+
+    /// Sends a message and waits for its reply, which `tells` of an earlier call's failure or does not.
+    fn send<M: Message>(&self, context: u32, message: &M, tells: bool) -> Result<Answered<M>, CUresult> {
         self.check()?;
         with_buffers(|request, reply| {
-            let (status, payload) = self.exchange(context, message, request, reply)?;
+            message.encode(request);
+            count_round_trip();
+            let head = self
+                .link
+                .call(M::OPCODE, context, &[request, message.tail()], reply)
+                .map_err(|error| self.fail(M::NAME, &error))?;
+            let (status, payload) = self.receive((context, M::NAME), &head, (reply, 0), tells)?;
             Ok((status, M::Reply::decode(payload).ok()))
         })
     }
 
-    /// Sends a message and waits; returns the worker's verdict and the payload of its reply.
-    fn exchange<'a, M: Message>(
-        &self,
-        context: u32,
-        message: &M,
-        request: &mut Vec<u8>,
-        reply: &'a mut Vec<u8>,
-    ) -> Result<(CUresult, &'a [u8]), CUresult> {
-        message.encode(request);
-        count_round_trip();
-        let head = self
-            .link
-            .call(M::OPCODE, context, &[request, message.tail()], reply)
-            .map_err(|error| self.fail(M::NAME, &error))?;
-        self.receive::<M>(context, &head, reply, 0)
-    }
-
     /// Takes in what a reply says beside its message, of which `elsewhere` bytes went somewhere else.
-    fn receive<'a, M: Message>(
+    fn receive<'a>(
         &self,
-        context: u32,
+        (context, name): (u32, &'static str),
         head: &ReplyHead,
-        reply: &'a [u8],
-        elsewhere: usize,
+        (reply, elsewhere): (&'a [u8], usize),
+        tells: bool,
     ) -> Result<(CUresult, &'a [u8]), CUresult> {
-        let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(M::NAME)) };
+        let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(name)) };
         output::write(printed.stdout, printed.stderr);
         if head.output != 0 && reply.len() + elsewhere == MAX_PAYLOAD {
             self.print_rest(context)?;
@@ -165,7 +174,7 @@ impl Session {
                 (self.on_fault)(context, code);
             }
         }
-        Ok((self.verdict(head, M::BEGINS_OR_ENDS)?, payload))
+        Ok((self.verdict(head, tells)?, payload))
     }
 
     /// Prints what a full reply had no room for, before the call returns that waited for the device.
@@ -186,15 +195,15 @@ impl Session {
         }
     }
 
-    /// What a call came to. A failure of an earlier one outranks its success, and "not ready", which is an answer and no
-    /// failure; but not where something begins or ends, which it has then.
-    fn verdict(&self, head: &ReplyHead, begins_or_ends: bool) -> Result<CUresult, CUresult> {
+    /// What a call came to. Where it `tells` of an earlier one's failure, that outranks its success, and "not ready", which is
+    /// an answer and no failure.
+    fn verdict(&self, head: &ReplyHead, tells: bool) -> Result<CUresult, CUresult> {
         let (status, earlier) = (CUresult(head.status), CUresult(head.deferred));
         // Of what has ruined a context its own calls tell from now on.
-        if !(begins_or_ends && is_fault(earlier)) {
+        if tells || !is_fault(earlier) {
             self.defer(earlier);
         }
-        if !begins_or_ends && matches!(status, CUresult::SUCCESS | CUresult::ERROR_NOT_READY) {
+        if tells && matches!(status, CUresult::SUCCESS | CUresult::ERROR_NOT_READY) {
             CUresult(self.deferred.swap(0, Ordering::Relaxed)).ok()?;
         }
         Ok(status)
@@ -387,7 +396,7 @@ fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
 mod tests {
     use super::*;
     use katydid_wire::message::{
-        cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceInfo, kdDeviceShrink,
+        cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdUpcallNext,
     };
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
@@ -480,12 +489,13 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_or_ends_something_is_told_what_became_of_that_and_a_later_call_the_failure() {
+    fn what_changes_something_is_told_what_became_of_that_and_a_later_call_the_failure() {
         let (late, later) = (CUresult::ERROR_INVALID_HANDLE, CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
         let session = session([
             answer(FINE, late, &[]),
             answer(FINE, later, &[]),
             answer(BAD, FINE, &[]),
+            answer(FINE, later, &[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
             answer(FINE, FINE, &[]),
             answer(FINE, FINE, &[]),
         ]);
@@ -493,6 +503,7 @@ mod tests {
         assert_eq!(session.call(0, &grow).map(drop), Ok(()));
         assert_eq!(session.call(0, &kdDeviceShrink { device: 0, address: 0, size: 0 }).map(drop), Ok(()));
         assert_eq!(session.call(0, &grow).map(drop), Err(BAD));
+        assert_eq!(session.ask(0, &kdUpcallNext { done: 0 }).map(|next| next.token), Ok(5));
         let synchronize = || session.call(0, &cuCtxSynchronize {}).map(drop);
         assert_eq!([(); 2].map(|()| synchronize()), [Err(late), Ok(())]);
     }
