@@ -46,6 +46,9 @@ fn request(out: &mut String, opcode: u16, function: &Function) {
     let elided = if tail.is_some() { "<'_>" } else { "" };
     let _ = writeln!(out, "}}\n\nimpl Message for {name}{elided} {{");
     let _ = writeln!(out, "    const OPCODE: u16 = {opcode};\n    const NAME: &'static str = \"{name}\";");
+    if matches!(function.journal, Journal::Create(_) | Journal::Destroy(_) | Journal::Set(_)) {
+        out.push_str("    const CHANGES_OBJECTS: bool = true;\n");
+    }
     let reply = if function.class == Class::Enqueue { "()".to_owned() } else { format!("{name}Reply") };
     let _ =
         writeln!(out, "    type Reply = {reply};\n\n    fn encode(&self, out: &mut Vec<u8>) {{\n        let _ = &out;");

@@ -233,7 +233,9 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: Vec::new(),
     };
-    Ok(connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link)
+    let link = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link;
+    adjust(&*link)?;
+    Ok(link)
 }
 
 /// File name of the running program, bounded for the handshake.

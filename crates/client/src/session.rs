@@ -25,7 +25,7 @@ pub const LOST: CUresult = CUresult::ERROR_DEVICE_UNAVAILABLE;
 pub struct Session {
     link: Box<dyn ProgramLink>,
     lost: AtomicBool,
-    /// An enqueued call's failure that came with a reply that was itself a failure; told to the next call.
+    /// An enqueued call's failure that came with a reply that could not tell it; told to a later call.
     deferred: AtomicU32,
     moves: AtomicU64,
     on_fault: FaultHandler,
@@ -33,6 +33,9 @@ pub struct Session {
 
 /// Is told of an error that has ruined a context: its wire id, and the error.
 pub type FaultHandler = fn(u32, CUresult);
+
+/// What the driver answered, and the reply, if it is one.
+type Answered<M> = (CUresult, Option<<M as Message>::Reply>);
 
 type Buffers = (Vec<u8>, Vec<u8>);
 
@@ -89,11 +92,23 @@ impl Session {
     ///
     /// What the driver answered; an enqueued call's failure when the driver answered none; [`LOST`].
     pub fn call<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, CUresult> {
-        match self.call_any(context, message)? {
-            (CUresult::SUCCESS, Some(reply)) => Ok(reply),
-            (CUresult::SUCCESS, None) => Err(self.broken(M::NAME)),
-            (status, _) => Err(status),
-        }
+        self.good::<M>(self.call_any(context, message)?)
+    }
+
+    /// As [`Session::call`], for what the library wants to know for itself: of an enqueued call's failure the program is told
+    /// by a call of its own.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answered; [`LOST`].
+    pub fn ask<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, CUresult> {
+        self.good::<M>(self.send(context, message, false)?)
+    }
+
+    /// The reply of a call that succeeded.
+    fn good<M: Message>(&self, (status, reply): Answered<M>) -> Result<M::Reply, CUresult> {
+        status.ok()?;
+        reply.ok_or_else(|| self.broken(M::NAME))
     }
 
     /// As [`Session::call`], for a reply that is bytes and nothing else, exactly as many as there is room for at `landing`.
@@ -111,7 +126,7 @@ impl Session {
                 .call_landing(M::OPCODE, context, &[request, message.tail()], reply, landing)
                 .map_err(|error| self.fail(M::NAME, &error))?;
             let elsewhere = if landed { landing.size() } else { 0 };
-            let (status, _) = self.receive(context, M::NAME, &head, reply, elsewhere)?;
+            let (status, _) = self.receive((context, M::NAME), &head, (reply, elsewhere), !M::CHANGES_OBJECTS)?;
             status.ok()?;
             if landed { Ok(()) } else { Err(self.broken(M::NAME)) }
         })
@@ -122,51 +137,44 @@ impl Session {
     /// # Errors
     ///
     /// [`LOST`], and an enqueued call's failure when this one succeeded.
-    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<(CUresult, Option<M::Reply>), CUresult> {
-        self.check()?;
-        with_buffers(|request, reply| {
-            let (status, payload) = self.exchange(context, message, request, reply)?;
-            Ok((status, M::Reply::decode(payload).ok()))
-        })
+    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<Answered<M>, CUresult> {
+        self.send(context, message, !M::CHANGES_OBJECTS)
     }
 
-    /// Sends a message and waits; returns the worker's verdict and the payload of its reply.
-    fn exchange<'a, M: Message>(
-        &self,
-        context: u32,
-        message: &M,
-        request: &mut Vec<u8>,
-        reply: &'a mut Vec<u8>,
-    ) -> Result<(CUresult, &'a [u8]), CUresult> {
-        message.encode(request);
-        count_round_trip();
-        let head = self
-            .link
-            .call(M::OPCODE, context, &[request, message.tail()], reply)
-            .map_err(|error| self.fail(M::NAME, &error))?;
-        self.receive(context, M::NAME, &head, reply, 0)
+    /// Sends a message and waits for its reply, which `tells` of an earlier call's failure or does not.
+    fn send<M: Message>(&self, context: u32, message: &M, tells: bool) -> Result<Answered<M>, CUresult> {
+        self.check()?;
+        with_buffers(|request, reply| {
+            message.encode(request);
+            count_round_trip();
+            let head = self
+                .link
+                .call(M::OPCODE, context, &[request, message.tail()], reply)
+                .map_err(|error| self.fail(M::NAME, &error))?;
+            let (status, payload) = self.receive((context, M::NAME), &head, (reply, 0), tells)?;
+            Ok((status, M::Reply::decode(payload).ok()))
+        })
     }
 
     /// Takes in what a reply says beside its message, of which `elsewhere` bytes went somewhere else.
     fn receive<'a>(
         &self,
-        context: u32,
-        name: &'static str,
+        (context, name): (u32, &'static str),
         head: &ReplyHead,
-        reply: &'a [u8],
-        elsewhere: usize,
+        (reply, elsewhere): (&'a [u8], usize),
+        tells: bool,
     ) -> Result<(CUresult, &'a [u8]), CUresult> {
         let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(name)) };
         output::write(printed.stdout, printed.stderr);
         if head.output != 0 && reply.len() + elsewhere == MAX_PAYLOAD {
             self.print_rest(context)?;
         }
-        let verdict = self.verdict(head);
-        let (Ok(code) | Err(code)) = verdict;
-        if is_fault(code) {
-            (self.on_fault)(context, code);
+        for code in [head.status, head.deferred].map(CUresult) {
+            if is_fault(code) {
+                (self.on_fault)(context, code);
+            }
         }
-        Ok((verdict?, payload))
+        Ok((self.verdict(head, tells)?, payload))
     }
 
     /// Prints what a full reply had no room for, before the call returns that waited for the device.
@@ -180,26 +188,30 @@ impl Session {
                 .map_err(|error| self.fail(kdOutput::NAME, &error))?;
             let Ok((_, printed)) = head.split(&reply) else { return Err(self.broken(kdOutput::NAME)) };
             output::write(printed.stdout, printed.stderr);
-            if head.deferred != 0 {
-                self.deferred.store(head.deferred, Ordering::Relaxed);
-            }
+            self.defer(CUresult(head.deferred));
             if reply.len() < MAX_PAYLOAD {
                 return Ok(());
             }
         }
     }
 
-    fn verdict(&self, head: &ReplyHead) -> Result<CUresult, CUresult> {
-        let status = CUresult(head.status);
-        let earlier = if head.deferred == 0 { self.deferred.swap(0, Ordering::Relaxed) } else { head.deferred };
-        if earlier != 0 {
-            // "Not ready" is an answer, not a failure; a failure of an earlier call outranks it.
-            if status == CUresult::SUCCESS || status == CUresult::ERROR_NOT_READY {
-                return Err(CUresult(earlier));
-            }
-            self.deferred.store(earlier, Ordering::Relaxed);
+    /// What a call came to. Where it `tells` of an earlier one's failure, that outranks its success, and "not ready", which is
+    /// an answer and no failure.
+    fn verdict(&self, head: &ReplyHead, tells: bool) -> Result<CUresult, CUresult> {
+        let (status, earlier) = (CUresult(head.status), CUresult(head.deferred));
+        // Of what has ruined a context its own calls tell from now on.
+        if tells || !is_fault(earlier) {
+            self.defer(earlier);
+        }
+        if tells && matches!(status, CUresult::SUCCESS | CUresult::ERROR_NOT_READY) {
+            CUresult(self.deferred.swap(0, Ordering::Relaxed)).ok()?;
         }
         Ok(status)
+    }
+
+    /// Keeps an earlier call's failure for the next call that can tell it, unless there is one already.
+    fn defer(&self, code: CUresult) {
+        let _ = self.deferred.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Messages enqueued so far. What was freed at one count is out of use once a later synchronisation has ended.
@@ -383,7 +395,9 @@ fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use katydid_wire::message::{cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceInfo};
+    use katydid_wire::message::{
+        cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdUpcallNext,
+    };
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
 
@@ -475,6 +489,26 @@ mod tests {
     }
 
     #[test]
+    fn what_changes_something_is_told_what_became_of_that_and_a_later_call_the_failure() {
+        let (late, later) = (CUresult::ERROR_INVALID_HANDLE, CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        let session = session([
+            answer(FINE, late, &[]),
+            answer(FINE, later, &[]),
+            answer(BAD, FINE, &[]),
+            answer(FINE, later, &[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            answer(FINE, FINE, &[]),
+            answer(FINE, FINE, &[]),
+        ]);
+        let grow = kdDeviceGrow { device: 0, address: 0, size: 0 };
+        assert_eq!(session.call(0, &grow).map(drop), Ok(()));
+        assert_eq!(session.call(0, &kdDeviceShrink { device: 0, address: 0, size: 0 }).map(drop), Ok(()));
+        assert_eq!(session.call(0, &grow).map(drop), Err(BAD));
+        assert_eq!(session.ask(0, &kdUpcallNext { done: 0 }).map(|next| next.token), Ok(5));
+        let synchronize = || session.call(0, &cuCtxSynchronize {}).map(drop);
+        assert_eq!([(); 2].map(|()| synchronize()), [Err(late), Ok(())]);
+    }
+
+    #[test]
     fn a_reply_full_of_output_is_followed_by_questions_for_the_rest() {
         // The output itself is empty: what counts is that the reply had no room for more.
         let full = |payload: &[u8]| {
@@ -512,13 +546,17 @@ mod tests {
     fn an_error_that_ruins_a_context_is_announced_others_are_not() {
         static FAULTS: Mutex<Vec<(u32, CUresult)>> = Mutex::new(Vec::new());
         let fault = CUresult::ERROR_ILLEGAL_ADDRESS;
-        let answers = [answer(BAD, FINE, &[]), answer(FINE, fault, &[]), answer(CUresult::ERROR_ASSERT, FINE, &[])];
-        let script = Script { answers: Mutex::new(answers.into_iter().collect()), ..Script::default() };
+        let assert = CUresult::ERROR_ASSERT;
+        let answers = [answer(BAD, FINE, &[]), answer(FINE, fault, &[]), answer(assert, FINE, &[])];
+        let answers = answers.into_iter().chain([answer(FINE, assert, &[]), answer(FINE, FINE, &[])]);
+        let script = Script { answers: Mutex::new(answers.collect()), ..Script::default() };
         let session = Session::new(Box::new(script), |context, code| FAULTS.lock().unwrap().push((context, code)));
         for context in 1..=3 {
             assert!(session.call(context, &cuCtxSynchronize {}).is_err());
         }
-        assert_eq!(*FAULTS.lock().unwrap(), [(2, fault), (3, CUresult::ERROR_ASSERT)]);
+        assert!(session.call(4, &kdDeviceGrow { device: 0, address: 0, size: 0 }).is_ok());
+        assert!(session.call(5, &cuCtxSynchronize {}).is_ok(), "not the one that is ruined");
+        assert_eq!(*FAULTS.lock().unwrap(), [(2, fault), (3, assert), (4, assert)]);
     }
 
     #[test]

@@ -223,6 +223,22 @@ impl State {
         Ok(())
     }
 
+    /// The graph that a graph is in, at whatever depth, and that is in no other.
+    pub(crate) fn outermost(&self, graph: GraphId) -> Outcome<GraphId> {
+        let mut at = graph;
+        while let Owner::Node(node) = self.graph(at)?.owner {
+            at = self.node(node)?.graph;
+        }
+        Ok(at)
+    }
+
+    /// Refuses a child for a node of `outer`: a graph itself, or one that is to move into its own inside.
+    pub(crate) fn check_child(&self, outer: GraphId, child: GraphId, moves: bool) -> Outcome {
+        let inner = self.graph(child)?;
+        let may_move = inner.owner == Owner::Program && inner.captures == 0 && self.outermost(outer)? != child;
+        if outer != child && (may_move || !moves) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    }
+
     /// Whether `test` holds for a node of the graph or of one inside it.
     pub(crate) fn any_node(&self, graph: GraphId, test: &dyn Fn(&Params) -> bool) -> bool {
         let nodes = self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
@@ -252,6 +268,18 @@ mod tests {
         state.remove(first).unwrap();
         assert_eq!(state.graph(graph).unwrap().roots, [third, second, fourth]);
         assert_eq!(state.graph(graph).unwrap().nodes, [second, third, fourth]);
+    }
+
+    #[test]
+    fn no_graph_moves_into_itself_or_its_inside() {
+        let mut state = State::default();
+        let [outer, inner, other] = [(); 3].map(|()| state.create(Owner::Program).unwrap());
+        let node = state.add(outer, &[], Params::Child(inner)).unwrap();
+        state.graph_mut(inner).unwrap().owner = Owner::Node(node);
+        let wrong = Err(CUresult::ERROR_INVALID_VALUE);
+        assert_eq!([outer, inner].map(|at| state.check_child(at, outer, true)), [wrong; 2]);
+        assert_eq!((state.check_child(outer, outer, false), state.check_child(inner, outer, false)), (wrong, Ok(())));
+        assert_eq!((state.check_child(inner, other, true), state.check_child(other, inner, true)), (Ok(()), wrong));
     }
 
     #[test]

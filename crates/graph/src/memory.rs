@@ -29,6 +29,9 @@ struct Block {
     has_free: bool,
 }
 
+/// What holds blocks, by their addresses.
+pub(crate) type Before = Vec<(u64, Option<Kept>)>;
+
 /// Bytes of one device that graphs have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -105,8 +108,8 @@ impl Memory {
         block.live.take().map(|_| true).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// A launch: what it begins must not live already, and what it ends must.
-    pub(crate) fn launch(&mut self, plan: &Plan, flags: u64) -> Outcome {
+    /// A launch: what it begins must not live already, and what it ends must. What lived before, for a launch that fails.
+    pub(crate) fn launch(&mut self, plan: &Plan, flags: u64) -> Outcome<Before> {
         let (begun, ended) = effects(plan);
         let frees_itself = flags & u64::from(instantiate_flags::AUTO_FREE_ON_LAUNCH) != 0;
         let lives = |memory: &mut Self, address| memory.block(address).is_some_and(|block| block.live.is_some());
@@ -114,17 +117,20 @@ impl Memory {
         if again || !ended.iter().all(|address| lives(self, *address)) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        for (address, memory) in begun {
-            if let Some(block) = self.block(address) {
-                block.live = Some(memory);
-            }
-        }
-        for address in ended {
-            if let Some(block) = self.block(address) {
-                block.live = None;
-            }
-        }
-        Ok(())
+        let ended = ended.into_iter().map(|address| (address, None));
+        let after = begun.into_iter().map(|(address, memory)| (address, Some(memory))).chain(ended);
+        Ok(self.exchange(after.collect()))
+    }
+
+    /// Gives blocks other holders, and those that they had.
+    fn exchange(&mut self, lives: Before) -> Before {
+        let mut one = |(address, live)| Some((address, std::mem::replace(&mut self.block(address)?.live, live)));
+        lives.into_iter().filter_map(&mut one).collect()
+    }
+
+    /// A launch has failed: what lives is what lived before.
+    pub(crate) fn take_back(&mut self, before: Before) {
+        self.exchange(before);
     }
 
     /// Bytes and device of what a graph allocates.
@@ -204,16 +210,31 @@ mod tests {
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let keeps = plan(vec![alloc(&kept)]);
-        assert_eq!(memory.launch(&keeps, 0), Ok(()));
-        assert_eq!(memory.launch(&keeps, 0), Err(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!(memory.launch(&keeps, 1), Ok(()));
+        let launch = |memory: &mut Memory, plan: &Plan, flags| memory.launch(plan, flags).map(drop);
+        assert_eq!(launch(&mut memory, &keeps, 0), Ok(()));
+        assert_eq!(launch(&mut memory, &keeps, 0), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(launch(&mut memory, &keeps, 1), Ok(()));
         assert_eq!(memory.free(0x1000), Ok(true));
         assert_eq!(memory.free(0x1000), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(memory.free(0x2000), Ok(false));
         let frees = plan(vec![Params::MemFree(0x1000)]);
-        assert_eq!(memory.launch(&frees, 0), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(launch(&mut memory, &frees, 0), Err(CUresult::ERROR_INVALID_VALUE));
         let both = plan(vec![alloc(&kept), Params::MemFree(0x1000)]);
-        assert_eq!((memory.launch(&both, 0), memory.launch(&both, 0)), (Ok(()), Ok(())));
+        assert_eq!([(); 2].map(|()| launch(&mut memory, &both, 0)), [Ok(()); 2]);
+    }
+
+    #[test]
+    fn a_launch_that_fails_begins_and_ends_nothing() {
+        let kept = Kept(Arc::new(()));
+        let mut memory = Memory::default();
+        memory.add(0x1000, 100, 0, &kept);
+        let (keeps, frees) = (plan(vec![alloc(&kept)]), plan(vec![Params::MemFree(0x1000)]));
+        let before = memory.launch(&keeps, 0).unwrap();
+        memory.take_back(before);
+        assert!(memory.launch(&keeps, 0).is_ok());
+        let before = memory.launch(&frees, 0).unwrap();
+        memory.take_back(before);
+        assert_eq!(memory.free(0x1000), Ok(true));
     }
 
     #[test]

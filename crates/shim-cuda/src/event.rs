@@ -158,7 +158,7 @@ fn record_first(event: CUevent, stream: CUstream) -> Result<bool, CUresult> {
     if event.is_shared.load(Ordering::Relaxed) {
         // A program that is told of it right after this must not find it as it was before. What it comes to is said when
         // somebody asks.
-        let _ = shim.session.call(wire_context, &cuEventQuery { hEvent: event.wire() });
+        let _ = shim.session.ask(wire_context, &cuEventQuery { hEvent: event.wire() });
     }
     Ok(event.is_private)
 }

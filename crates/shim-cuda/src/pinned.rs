@@ -609,7 +609,7 @@ pub(crate) fn each_piece(
     let context = any_context();
     for at in (0..size).step_by(PIECE) {
         let size = PIECE.min(size - at);
-        let data = shim.session.call(context, &kdHostPull { address: start + at as u64, size: size as u32 })?.data;
+        let data = shim.session.ask(context, &kdHostPull { address: start + at as u64, size: size as u32 })?.data;
         step(at, data);
     }
     Ok(())

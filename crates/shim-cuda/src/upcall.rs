@@ -237,7 +237,7 @@ fn serve(shim: &Shim) {
     SENT.wait();
     pass_holds();
     let mut done = 0;
-    while let Ok(next) = shim.session.call(0, &kdUpcallNext { done }) {
+    while let Ok(next) = shim.session.ask(0, &kdUpcallNext { done }) {
         // On stream links, what the GPU wrote before this point has to be in the program's memory.
         let _ = pinned::pull_all();
         if let Some(part) = shim.parts.get(next.token) {

@@ -51,6 +51,13 @@ impl Physical {
         let file = self.file.get_or_init(|| pages::memory_file(FILE).ok());
         file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)
     }
+
+    /// A place for `size` bytes in the file, behind all that were taken before; one that the file has not takes nothing.
+    fn take_place(&self, size: u64) -> Outcome<u64> {
+        let behind = |next: u64| next.checked_add(size).filter(|end| *end <= FILE);
+        let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind);
+        taken.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
+    }
 }
 
 /// One block; its memory goes back when the last mapping and the handle are gone.
@@ -153,14 +160,12 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     device.memory.charge(charged)?;
     // A process that has no descriptors left still has memory: such a block is its own alone.
     let own = is_shared.then(|| device_file(device, size).ok()).flatten();
-    let offset = if own.is_some() { 0 } else { device.memory.physical.next.fetch_add(size, Ordering::Relaxed) };
+    let offset = if own.is_some() { Ok(0) } else { device.memory.physical.take_place(size) };
+    let offset = offset.inspect_err(|_| device.memory.refund(charged))?;
     let is_tiles = properties.usage & TILE_POOL != 0;
     let holds = Mutex::new(1);
     let block = Block { handle: mint(), device, size, offset, own, location, is_tiles, charged, holds };
     let block = Arc::new(block);
-    if offset.checked_add(size).is_none_or(|end| end > FILE) {
-        return Err(CUresult::ERROR_OUT_OF_MEMORY);
-    }
     BLOCKS.insert(block.handle, Arc::clone(&block));
     Ok(block)
 }
@@ -254,6 +259,18 @@ mod tests {
         assert_eq!(&bytes, b"through");
         assert!(create(GRANULARITY, &on_device(0)).unwrap().share().is_err());
         assert!(import(pages::memory_file(GRANULARITY).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_block_that_is_too_large_takes_nothing_from_those_that_follow() {
+        let location = CUmemLocation { type_: location_type::HOST, id: 0 };
+        let of_host = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
+        for size in [1 << 47, 1 << 62] {
+            assert_eq!(create(size, &of_host).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        for properties in [of_host, on_device(0)] {
+            assert_eq!(release(create(GRANULARITY, &properties).unwrap().handle as u64), Ok(()));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The program's way to a session.
 
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::home::Home;
 use crate::shm::ShmProgram;
 use crate::socket::{Deadline, tune};
 use crate::stream::StreamProgram;
-use crate::tls::{self, Alert};
+use crate::tls::{self, Alert, Unsealed};
 use crate::{Address, Identity, Line, LinkError, ProgramLink, Talk, TlsError, vsock};
 
 /// A session that has begun.
@@ -135,7 +135,6 @@ pub(crate) fn greet(
         }
         source => ConnectError::Tls { address: at.clone(), source },
     };
-    let line = seal(address, socket, deadline).map_err(sealing)?;
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::TimedOut => ConnectError::Deadline { address: at.clone(), seconds: timeout.as_secs() },
         io::ErrorKind::UnexpectedEof => link(LinkError::Closed),
@@ -144,6 +143,14 @@ pub(crate) fn greet(
             None => link(LinkError::System { doing: "exchange greetings with the server", source }),
         },
     };
+    let unsealed = |unsealed| match unsealed {
+        Unsealed::Failed(error) => sealing(error),
+        Unsealed::Plain(socket) => match receive_message(&socket.into(), deadline) {
+            Ok((answer, _)) => Ready::decode(&answer, build).err().map_or(sealing(TlsError::Plain), handshake),
+            Err(unread) => failed(unread),
+        },
+    };
+    let line = seal(address, socket, deadline).map_err(unsealed)?;
     // A server that refuses early has answered before it has read all, so the answer counts, not a failed sending.
     let sent = line.send_with(&message, fds);
     let answered = receive_message(&line, deadline);
@@ -164,7 +171,7 @@ fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>
 }
 
 /// Makes the connection one that speaks TLS, if its address says so.
-fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Line, TlsError> {
+fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Line, Unsealed> {
     let Address::Tls { host, certs, .. } = address else { return Ok(socket.into()) };
     let identity = Identity::read(certs.as_ref().ok_or(TlsError::NoFolder)?)?;
     identity.check()?;
@@ -258,11 +265,18 @@ fn open_unix(path: &Path, deadline: Deadline) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Tries each number that the name stands for.
+/// Connects to one of the numbers that the name stands for.
 fn open_tcp(host: &str, port: u16, deadline: Deadline) -> io::Result<OwnedFd> {
+    let numbers: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    open_first(&numbers, deadline)
+}
+
+/// Tries one number after the other. One that does not answer leaves as much time to each that follows as it had: a host may
+/// have one in a network that is not reached from here.
+fn open_first(numbers: &[SocketAddr], deadline: Deadline) -> io::Result<OwnedFd> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host's name stands for no number");
-    for number in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&number, deadline.left()) {
+    for (number, left) in numbers.iter().zip((1..=numbers.len() as u32).rev()) {
+        match TcpStream::connect_timeout(number, deadline.left() / left) {
             Ok(stream) => return Ok(stream.into()),
             Err(error) => failure = error,
         }
@@ -292,4 +306,27 @@ pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Resul
         ConnectError::Link { address: address.clone(), source }
     })?;
     Ok((talk, ready))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_number_that_does_not_answer_leaves_time_for_the_next() {
+        const SHORT: Duration = Duration::from_millis(50);
+        // A listener whose queue is full: the system passes over whoever wants to connect.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&silent, 0).unwrap();
+        let number = silent.local_addr().unwrap();
+        let connected = std::iter::from_fn(|| TcpStream::connect_timeout(&number, SHORT).ok());
+        let _queue: Vec<TcpStream> = connected.collect();
+        let good = TcpListener::bind("127.0.0.1:0").unwrap();
+        let deadline = Deadline::after(Duration::from_secs(4));
+        assert!(open_first(&[number, good.local_addr().unwrap()], deadline).is_ok());
+        assert!(!deadline.has_passed());
+        assert!(open_first(&[number], Deadline::after(SHORT)).is_err() && open_first(&[], deadline).is_err());
+    }
 }

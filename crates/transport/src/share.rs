@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
 const STANDSTILL: Duration = Duration::from_secs(60);
 /// How long a borrower looks for a door that it finds closed: between two workers of one session nobody has it open.
 const CLOSED: Duration = Duration::from_secs(1);
-/// Between two attempts to open a door that another worker has, or to find one open.
+/// Between two attempts to open a door that another worker has, to find one open, or to let a borrower in.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A descriptor and the bytes behind it.
@@ -305,13 +305,22 @@ fn is_over(connection: &UnixStream) -> bool {
 }
 
 fn attend(listener: &UnixListener, state: &Arc<State>) {
-    for connection in listener.incoming() {
-        let Ok(connection) = connection else { continue };
+    loop {
+        let Some(connection) = next(listener) else { continue };
         let state = Arc::clone(state);
         // Without a thread the borrower is turned away.
         let serve = move || drop(serve(&connection, &state));
         let _ = thread::Builder::new().name("borrower".into()).spawn(serve);
     }
+}
+
+/// The next borrower. Where none can be had, for want of descriptors, it is a pause before the next is asked for.
+fn next(listener: &UnixListener) -> Option<UnixStream> {
+    let accepted = listener.accept();
+    if accepted.is_err() {
+        thread::sleep(PAUSE);
+    }
+    accepted.ok().map(|(connection, _)| connection)
 }
 
 /// Hands over what is asked for, and stays until the borrower is done with it.
@@ -454,5 +463,15 @@ mod tests {
         drop(old.accept().unwrap());
         drop(old);
         assert_eq!(borrower.join().unwrap(), "moved");
+    }
+
+    #[test]
+    fn a_door_through_which_nobody_can_come_is_not_looked_at_all_the_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("door")).unwrap();
+        // As where there are no descriptors left: it fails at once.
+        listener.set_nonblocking(true).unwrap();
+        let begun = Instant::now();
+        assert!(next(&listener).is_none() && begun.elapsed() >= PAUSE);
     }
 }

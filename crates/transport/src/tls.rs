@@ -6,7 +6,8 @@
 //! connection over to a worker as the secrets that are in use.
 //!
 //! The rules: TLS 1.3 and nothing older, no resumption and no early data; a side without a certificate of the authority
-//! gets no further than the handshake; whatever is refused is refused with the reason, on both sides.
+//! gets no further than the handshake; whatever is refused is refused with the reason, on both sides; what a server says in
+//! the plain may be a refusal, and nothing of a program's goes to it.
 
 mod identity;
 mod record;
@@ -14,4 +15,4 @@ mod shake;
 
 pub use identity::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};
 pub(crate) use record::{Alert, Opener, SEALS, Sealer, Seals};
-pub(crate) use shake::{HANDSHAKE, accept, connect, first_byte, part};
+pub(crate) use shake::{HANDSHAKE, Unsealed, accept, connect, first_byte, part};

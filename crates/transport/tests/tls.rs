@@ -14,7 +14,8 @@ use common::certs::{Authority, CLIENT, EXPIRED, NOT_YET, SERVER, VALID};
 use common::proxy::Proxy;
 use common::{ECHO, PATIENCE, Path, Server, build, hello, work};
 use katydid_transport::{AUTHORITY, Address, CERTIFICATE, KEY, connect};
-use katydid_wire::handshake::LinkKind;
+use katydid_wire::handshake::{LinkKind, Ready};
+use katydid_wire::key::SessionKey;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -120,6 +121,31 @@ fn who_speaks_plainly_to_tls_is_told_and_the_other_way_round() {
     assert!(program.contains("takes TLS only") && server.contains("takes TLS only"), "{program}; {server}");
     let (program, server) = refusal(&plain, &Address::Tls { host, port: plain_port, certs });
     assert!(program.contains("does not speak TLS") && server.contains("does not speak TLS"), "{program}; {server}");
+}
+
+/// Somebody between program and server, without any certificate, says in the plain that all is well.
+#[test]
+fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
+    let authority = Authority::new("good");
+    let (server, client) = (authority.issue("127.0.0.1", SERVER, VALID), authority.issue("alice", CLIENT, VALID));
+    let server = Server::sealed(server, client);
+    let ready =
+        Ready { worker_pid: 1, key: SessionKey::NONE, driver: "none".into(), arenas: hello(LinkKind::STREAM).arenas };
+    let heard = thread::scope(|scope| {
+        let stranger = scope.spawn(|| {
+            let mut socket = TcpStream::from(server.accept());
+            socket.write_all(&ready.encode(&build()).unwrap()).unwrap();
+            let mut heard = Vec::new();
+            // However the program ends it.
+            let _ = socket.read_to_end(&mut heard);
+            heard
+        });
+        let told = connect(&server.address, &hello(LinkKind::STREAM), &build(), PATIENCE);
+        let told = told.map(drop).unwrap_err().to_string();
+        assert!(told.contains("the other side does not speak TLS"), "{told}");
+        stranger.join().unwrap()
+    });
+    assert!(!heard.windows(7).any(|bytes| bytes == b"KATYDID"), "a hello in the plain");
 }
 
 /// A peer of some other make, which believes the authority and shows what lies in a folder, or nothing.

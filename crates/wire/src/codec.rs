@@ -31,6 +31,9 @@ pub trait Message {
     const OPCODE: u16;
     /// Its name, for logs and errors.
     const NAME: &'static str;
+    /// Whether something of the worker's begins, ends, or is another with it. Whoever sends it goes by what became of it, and
+    /// of nothing else.
+    const CHANGES_OBJECTS: bool = false;
     /// What the worker answers; `()` when it does not.
     type Reply: Reply;
 

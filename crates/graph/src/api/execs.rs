@@ -16,6 +16,7 @@ use crate::backend::{Backend, Outcome};
 use crate::exec::{Unfit, exec_handle};
 use crate::graph::node_handle;
 use crate::legality::Call;
+use crate::memory::Before;
 use crate::params::Params;
 
 /// Every function: pointers are null or as the driver API documents them.
@@ -113,22 +114,23 @@ impl<B: Backend> Graphs<B> {
     pub unsafe fn launch(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
         let id = self.ask(|state| state.exec_id(exec))?;
         self.refuse_captured(self.backend.stream(stream)?)?;
-        let plan = self.ask(|state| {
+        let (plan, before) = self.ask(|state| {
             let exec = state.exec(id)?;
             let (plan, flags, known) = (Arc::clone(&exec.plan), exec.flags, exec.memory);
             if !exec.has_memory {
-                return Ok(plan);
+                return Ok((plan, Before::default()));
             }
-            state.memory.launch(&plan, flags)?;
+            let before = state.memory.launch(&plan, flags)?;
             if known.is_none()
                 && let Some(needs) = state.memory.needs(&plan)
             {
                 state.memory.take(needs);
                 state.exec_mut(id)?.memory = Some(needs);
             }
-            Ok(plan)
+            Ok((plan, before))
         })?;
-        self.backend.launch(id, &plan, stream)
+        let launched = self.backend.launch(id, &plan, stream);
+        launched.inspect_err(|_| self.with(|state| state.memory.take_back(before)))
     }
 
     pub unsafe fn destroy_exec(&self, exec: CUgraphExec) -> Outcome {

@@ -282,10 +282,7 @@ impl<B: Backend> Graphs<B> {
 
 /// The entry of a conditional handle, in the graph it was made for or the one whose body this is.
 fn find_condition(state: &mut State, graph: u32, handle: u64) -> Outcome<Option<&mut Condition>> {
-    let mut at = graph;
-    while let Owner::Node(node) = state.graph(at)?.owner {
-        at = state.node(node)?.graph;
-    }
+    let at = state.outermost(graph)?;
     let known = |graph: &crate::graph::Graph| graph.conditions.contains_key(&handle);
     let owner = if known(state.graph(graph)?) { graph } else { at };
     Ok(state.graph_mut(owner)?.conditions.get_mut(&handle))

@@ -218,17 +218,10 @@ impl<B: Backend> Graphs<B> {
 
     /// A child graph is copied into its node, or moves into it.
     pub(super) unsafe fn put_child(&self, spot: Spot, child: CUgraph, moves: bool) -> Outcome {
-        let (id, movable) = self.ask(|state| {
+        let id = self.ask(|state| {
             let (outer, id) = (state.graph_id(spot.graph)?, state.graph_id(child)?);
-            let inner = state.graph(id)?;
-            if outer == id {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-            Ok((id, inner.owner == Owner::Program && inner.captures == 0))
+            state.check_child(outer, id, moves).map(|()| id)
         })?;
-        if moves && !movable {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         let copy = if moves { id } else { self.ask(|state| state.copy_graph(id, Owner::Program))? };
         let adopt = |state: &mut State, node| {
             state.graph_mut(copy)?.owner = Owner::Node(node);

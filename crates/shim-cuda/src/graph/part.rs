@@ -147,7 +147,7 @@ impl Part {
                     shim()?.session.enqueue(0, &kdUpcallData { token, offset, data })
                 })?,
                 Self::Scatter(rows, extent) => each(&rows, extent, |address, offset, size| {
-                    let data = shim()?.session.call(0, &kdUpcallBytes { token, offset, size: size as u32 })?.data;
+                    let data = shim()?.session.ask(0, &kdUpcallBytes { token, offset, size: size as u32 })?.data;
                     let target = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
                     target.copy_from_nonoverlapping(data.as_ptr(), data.len().min(size as usize));
                     Ok(())

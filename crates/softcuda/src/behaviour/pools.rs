@@ -12,8 +12,14 @@ const BLOCK: u64 = 32 << 20;
 
 /// A pool of the test's own, so that no other test counts in it.
 fn pool() -> CUmemoryPool {
+    limited_pool(0)
+}
+
+/// The same with a limit.
+fn limited_pool(limit: usize) -> CUmemoryPool {
     let location = CUmemLocation { type_: location_type::DEVICE, id: 0 };
-    let properties = CUmemPoolProps { allocType: allocation_type::PINNED, location, ..Default::default() };
+    let properties =
+        CUmemPoolProps { allocType: allocation_type::PINNED, location, maxSize: limit, ..Default::default() };
     let mut pool = CUmemoryPool::NULL;
     // SAFETY: locals.
     ok(unsafe { cuMemPoolCreate(&mut pool, &properties) });
@@ -165,6 +171,24 @@ fn freed_memory_is_unknown_at_once_and_freed_once() {
         ok(cuMemFree_v2(place));
         ok(cuMemFreeAsync(device_memory(4096), stream));
     }
+}
+
+#[test]
+fn a_limit_beyond_all_memory_is_none() {
+    let _scene = Scene::new();
+    let stream = stream(1);
+    for limit in [usize::MAX, usize::MAX - (BLOCK as usize), 2 * BLOCK as usize] {
+        let pool = limited_pool(limit);
+        let place = from(pool, BLOCK as usize + 1, stream);
+        // SAFETY: handles and addresses by value.
+        unsafe {
+            ok(cuMemFreeAsync(place, stream));
+            ok(cuStreamSynchronize(stream));
+            ok(cuMemPoolDestroy(pool));
+        }
+    }
+    // SAFETY: by value.
+    ok(unsafe { cuStreamDestroy_v2(stream) });
 }
 
 #[test]

@@ -99,7 +99,8 @@ impl State {
     pub(super) fn new(budget: &'static DeviceMemory, limit: u64, granted: u32) -> Self {
         Self {
             budget,
-            limit: limit.next_multiple_of(BLOCK),
+            // One beyond all addresses is none.
+            limit: limit.checked_next_multiple_of(BLOCK).unwrap_or(0),
             addresses: None,
             blocks: BTreeSet::new(),
             freed: Vec::new(),

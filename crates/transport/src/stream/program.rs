@@ -517,21 +517,25 @@ impl StreamProgram {
         }
     }
 
-    /// Reads the replies that are under way when the connection is being closed, up to its end.
-    fn read_rest(&self) -> Result<(), LinkError> {
+    /// The reading half of a connection that ends, as soon as no thread has it: whoever has will find the end.
+    fn take_inlet(&self) -> Result<Inlet, LinkError> {
         let deadline = Instant::now() + FAREWELL;
         let mut desk = self.desk();
-        let mut inlet = loop {
+        loop {
             if let Some(inlet) = desk.inlet.take() {
-                break inlet;
+                return Ok(inlet);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(LinkError::Closed);
             }
             desk = self.unread.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
-        };
-        drop(desk);
+        }
+    }
+
+    /// Reads the replies that are under way when the connection is being closed, up to its end.
+    fn read_rest(&self) -> Result<(), LinkError> {
+        let mut inlet = self.take_inlet()?;
         let ended = self.read_until(&mut inlet, None, &mut Vec::new());
         self.desk().inlet = Some(inlet);
         ended.map(|_| ())
@@ -692,14 +696,18 @@ impl Holding for StreamProgram {
         let line = self.home.return_to(address, key, self.frames(), &[], timeout)?.line;
         let (socket, sealer, opener) = line.into_parts();
         self.limit(socket.as_fd()).map_err(LinkError::system("limit the connection's silence")).map_err(failed)?;
-        let mut inlet = Inlet::new();
+        // A thread that still reads the connection before this one would go on with what it has of that.
+        let mut inlet = self.take_inlet().map_err(failed)?;
         inlet.turn_to(opener);
-        self.desk().inlet = Some(inlet);
         let mut outlet = self.outlet();
-        self.socket.replace(&socket).map_err(LinkError::system("keep the connection")).map_err(failed)?;
-        outlet.sealer = sealer;
-        outlet.limit.hold();
+        let replaced = self.socket.replace(&socket);
+        if replaced.is_ok() {
+            outlet.sealer = sealer;
+            outlet.limit.hold();
+        }
         drop(outlet);
+        self.desk().inlet = Some(inlet);
+        replaced.map_err(LinkError::system("keep the connection")).map_err(failed)?;
         self.lanes.reopen();
         self.ring_all();
         Ok(())
@@ -736,5 +744,76 @@ impl Holding for StreamProgram {
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.get().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::thread;
+
+    use katydid_wire::frame::Output;
+    use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, Ready, SessionKind};
+
+    use super::*;
+    use crate::{Answer, Pending};
+
+    const SOON: Duration = Duration::from_secs(60);
+    const KEY: SessionKey = SessionKey([7; 16]);
+
+    /// A worker that answers one request.
+    fn answer_one(listener: &UnixListener, build: &Build, ready: &Ready) {
+        let program = listener.accept().unwrap().0;
+        let mut link = Pending::accept(program.into(), build, SOON).unwrap().open(build, ready, 0).unwrap();
+        let FrameHead { thread, sequence, .. } = link.next().unwrap().frame().unwrap().head;
+        let (output, payload) = (Output::default(), &b"here"[..]);
+        let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
+        link.replier().reply(&answer).unwrap();
+    }
+
+    /// A thread has read a part of what a worker said, and is slow to find that this is gone.
+    #[test]
+    fn what_was_read_of_a_lost_worker_is_not_taken_for_words_of_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("worker")).unwrap();
+        let address = Address::Unix(folder.path().join("worker"));
+        let (build, arenas) = (Build::current([1; 32]), Vec::new());
+        let hello = Hello {
+            session: SessionKind::CUDA,
+            claim: Claim::NEW,
+            link: LinkKind::STREAM,
+            pid: 1,
+            memory_quota: 0,
+            program: "test".to_owned(),
+            name: String::new(),
+            arenas: arenas.clone(),
+        };
+        let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas };
+        let (ours, mut lost) = UnixStream::pair().unwrap();
+        let home = Home::new(&address, &hello, &build, &ready);
+        let program = StreamProgram::new(OwnedFd::from(ours).into(), home).unwrap();
+        program.keep().unwrap();
+        lost.write_all(&[9; 7]).unwrap();
+        drop(lost);
+        let mut old = program.desk().inlet.take().unwrap();
+        assert!(old.head(program.socket.get().unwrap()).is_err() && program.is_lost());
+        thread::scope(|scope| {
+            scope.spawn(|| answer_one(&listener, &build, &ready));
+            let resumed = scope.spawn(|| program.resume(&address, KEY, SOON));
+            let mut looks = 0;
+            while program.desk().inlet.is_none() && looks < 40 {
+                thread::sleep(Duration::from_millis(5));
+                looks += 1;
+            }
+            program.desk().inlet = Some(old);
+            program.unread.notify_all();
+            resumed.join().unwrap().unwrap();
+            program.release();
+            let mut reply = Vec::new();
+            program.call(1, 0, &[b"?"], &mut reply).unwrap();
+            assert_eq!(reply, b"here");
+        });
     }
 }

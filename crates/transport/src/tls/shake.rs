@@ -53,11 +53,26 @@ impl KeyLog for Secrets {
     }
 }
 
-/// The program's side: the server must be `host`. What a server says that refuses to speak TLS can be read in the plain.
+/// Why a program has no sealed line.
+#[derive(Debug)]
+pub(crate) enum Unsealed {
+    /// They did not agree.
+    Failed(TlsError),
+    /// The server answers in the plain, by which it can refuse and nothing else: nobody knows who says it.
+    Plain(OwnedFd),
+}
+
+impl<E: Into<TlsError>> From<E> for Unsealed {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// The program's side: the server must be `host`.
 ///
 /// # Errors
 /// Why not; a server that is not believed has been told.
-pub(crate) fn connect(socket: OwnedFd, host: &str, identity: Identity, deadline: Deadline) -> Result<Line, TlsError> {
+pub(crate) fn connect(socket: OwnedFd, host: &str, identity: Identity, deadline: Deadline) -> Result<Line, Unsealed> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Host { host: host.to_owned() })?;
     let secrets = Arc::new(Secrets::default());
     let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
@@ -68,8 +83,7 @@ pub(crate) fn connect(socket: OwnedFd, host: &str, identity: Identity, deadline:
     let mut connection = ClientConnection::new(Arc::new(config), name)?;
     speak(&mut connection, socket.as_fd())?;
     if first_byte(socket.as_fd(), deadline)? == Some(b'K') {
-        // Its refusal, in a message of ours.
-        return Ok(socket.into());
+        return Err(Unsealed::Plain(socket));
     }
     shake(&mut connection, socket.as_fd(), deadline)?;
     let found = secrets.found();

@@ -156,7 +156,7 @@ impl Soft {
     /// Who uses a device.
     fn users(&self, name: &str, number: u32, size: usize) -> Option<Result<Vec<Vec<u8>>, u32>> {
         if name.contains("Graphics") || name.contains("MPS") {
-            return Some(Ok(Vec::new()));
+            return Some(self.device(number).map(|_| Vec::new()));
         }
         let is_asked = name.starts_with("nvmlDeviceGetComputeRunningProcesses");
         let element = |(process, bytes): &(u32, u64)| {
@@ -288,6 +288,8 @@ mod tests {
         assert_eq!((status, told[0].len(), told[0][4]), (code::SUCCESS, 28, 42));
         let (status, told) = call("nvmlDeviceGetComputeRunningProcesses_v3", &[device, Given::List(24, 0, false)]);
         assert_eq!((status, told), (code::INSUFFICIENT_SIZE, vec![vec![1, 0, 0, 0]]));
+        let drawing = |device| call("nvmlDeviceGetGraphicsRunningProcesses_v3", &[device, Given::List(24, 4, true)]);
+        assert_eq!([0, 1].map(|number| drawing(Given::Device(number)).0), [code::SUCCESS, code::INVALID_ARGUMENT]);
     }
 
     #[test]

@@ -1,0 +1,53 @@
+//! The connection that questions about devices go over.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::env;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use katydid_client::connect::open_nvml;
+use katydid_transport::{LinkError, Pending};
+use katydid_wire::SPEC_HASH;
+use katydid_wire::handshake::{Build, Ready};
+use katydid_wire::key::SessionKey;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The program's environment: the server, and how long that may be silent, in seconds.
+const SERVER: &str = "KATYDID_SERVER";
+const LIMIT: (&str, &str) = ("KATYDID_LINK_TIMEOUT", "3");
+
+/// A server takes a program, and is not heard any more, as where the network between them is gone.
+#[test]
+fn a_server_that_is_silent_is_not_waited_for_for_ever() {
+    if env::var_os(SERVER).is_some() {
+        let link = open_nvml().unwrap();
+        let answer = link.call(1, 0, &[], &mut Vec::new());
+        return assert!(matches!(answer, Err(LinkError::Stalled { seconds: 3 })), "{answer:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("server");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (tell, told) = channel::<()>();
+    thread::scope(|scope| {
+        let listener = &listener;
+        scope.spawn(move || {
+            let build = Build::current(SPEC_HASH);
+            let program = Pending::accept(listener.accept().unwrap().0.into(), &build, PATIENCE).unwrap();
+            let ready = Ready { worker_pid: 1, key: SessionKey::NONE, driver: "NVML".to_owned(), arenas: Vec::new() };
+            let link = program.open(&build, &ready, 0).unwrap();
+            // Until the program has ended, or is hung up on.
+            let _ = told.recv_timeout(PATIENCE / 2);
+            drop(link);
+        });
+        let mut program = Command::new(env::current_exe().unwrap());
+        program.args(["--exact", "a_server_that_is_silent_is_not_waited_for_for_ever", "--nocapture"]);
+        let output = program.env(SERVER, format!("unix:{}", path.display())).env(LIMIT.0, LIMIT.1).output().unwrap();
+        // Nobody waits for it where the program has been hung up on.
+        let _ = tell.send(());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    });
+}
