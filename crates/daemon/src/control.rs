@@ -7,6 +7,7 @@
 //! | `warm DRIVER`             | the driver is up; a program may be handed over             |
 //! | `failed TEXT`             | before it exits because the driver would not start         |
 //! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
+//! | `ended`                   | its program is gone, and so will it be                     |
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
 //!
 //! The daemon sends one message ever: the hand-over (`katydid_transport`). A worker that a program has subverted can
@@ -34,6 +35,8 @@ pub(crate) enum Message {
         /// Calls executed since the session began.
         calls: u64,
     },
+    /// Will exit, because its program is gone.
+    Ended,
     /// Turned its program away.
     Refused(String),
     /// Words of a newer worker.
@@ -58,6 +61,7 @@ fn parse(bytes: &[u8]) -> Message {
         ("warm", driver) => Message::Warm(driver.to_owned()),
         ("failed", reason) => Message::Failed(reason.to_owned()),
         ("refused", reason) => Message::Refused(reason.to_owned()),
+        ("ended", "") => Message::Ended,
         ("usage", numbers) => usage(numbers).unwrap_or(Message::Unknown),
         _ => Message::Unknown,
     }
@@ -88,6 +92,7 @@ mod tests {
         assert_eq!(parse(b"warm softcuda\n"), Message::Warm("softcuda".into()));
         assert_eq!(parse(b"failed no GPU here"), Message::Failed("no GPU here".into()));
         assert_eq!(parse(b"usage 4096 17"), Message::Usage { device_memory: 4096, calls: 17 });
+        assert_eq!(parse(b"ended"), Message::Ended);
         assert_eq!(parse(b"refused spec differs"), Message::Refused("spec differs".into()));
     }
 

@@ -199,6 +199,7 @@ impl Minder<'_> {
                 Err(Errno::AGAIN) => return,
                 Ok(None) | Err(_) => {
                     self.silent = true;
+                    self.is_ending();
                     self.deadline = Some(Instant::now() + EXIT_LIMIT);
                     return;
                 }
@@ -219,7 +220,15 @@ impl Minder<'_> {
                     self.shared.sessions.usage(id, device_memory, calls);
                 }
             }
+            Message::Ended => self.is_ending(),
             Message::Warm(_) | Message::Unknown => {}
+        }
+    }
+
+    /// Whoever comes next may wait for the worker's end.
+    fn is_ending(&self) {
+        if let Some(id) = self.mind.session() {
+            self.shared.sessions.is_ending(id);
         }
     }
 

@@ -2,16 +2,22 @@
 //!
 //! It lives in memory only. A server that restarts begins an empty one, because its workers died with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use katydid_wire::key::SessionKey;
 
 use crate::minder::Mind;
 use crate::view::SessionView;
+
+/// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
+/// what one held.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of device memory that are worth the wait.
+const MUCH: u64 = 256 << 20;
 
 /// Names a session for as long as the server runs; counts from 1.
 pub(crate) type SessionId = u64;
@@ -44,6 +50,8 @@ pub(crate) struct Program {
 pub(crate) struct Sessions {
     most: usize,
     inner: Mutex<Inner>,
+    /// A session is over, or the server stops.
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -52,12 +60,21 @@ struct Inner {
     table: BTreeMap<SessionId, SessionView>,
     /// By which key a session can be taken up, and by whom it is served.
     served: BTreeMap<SessionId, (SessionKey, Mind)>,
+    /// Whose program is gone, and whose worker is about to end.
+    ending: BTreeSet<SessionId>,
     stopping: bool,
+}
+
+impl Inner {
+    fn is_ending_with_much(&self, id: SessionId) -> bool {
+        let held = || self.table.get(&id)?.device_memory;
+        self.ending.contains(&id) && held().is_some_and(|held| held >= MUCH)
+    }
 }
 
 impl Sessions {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, inner: Mutex::default() }
+        Self { most, inner: Mutex::default(), changed: Condvar::new() }
     }
 
     /// The process of each session's worker, and the bytes of device memory that it last told of.
@@ -72,9 +89,10 @@ impl Sessions {
         self.most
     }
 
-    /// Takes a place in the table, before a worker is sought: its worker is 0 until [`Sessions::serve`].
+    /// Takes a place in the table, before a worker is sought: its worker is 0 until [`Sessions::serve`]. Waits a little for
+    /// sessions that are about to end.
     pub(crate) fn admit(&self, program: Program) -> Result<SessionId, AdmissionError> {
-        let mut inner = self.lock();
+        let mut inner = self.wait_for_ends();
         if inner.stopping {
             return Err(AdmissionError::Stopping);
         }
@@ -85,6 +103,19 @@ impl Sessions {
         let id = inner.last;
         inner.table.insert(id, view(id, program));
         Ok(id)
+    }
+
+    /// Natively a process has ended when its memory is there again: who begins after it finds it. Here a program may begin
+    /// while the worker of one before it ends, and waits as long as that holds much, or has the last place.
+    fn wait_for_ends(&self) -> MutexGuard<'_, Inner> {
+        let inner = self.lock();
+        let before = inner.ending.clone();
+        let is_held_up = |inner: &mut Inner| {
+            let wants_place = inner.table.len() >= self.most && !inner.ending.is_empty();
+            !inner.stopping && (wants_place || before.iter().any(|id| inner.is_ending_with_much(*id)))
+        };
+        let waited = self.changed.wait_timeout_while(inner, END_PATIENCE, is_held_up);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Notes which worker serves the session.
@@ -125,9 +156,19 @@ impl Sessions {
         });
     }
 
+    /// Nobody uses the session any more, and its worker is about to end.
+    pub(crate) fn is_ending(&self, id: SessionId) {
+        let mut inner = self.lock();
+        if inner.table.contains_key(&id) {
+            inner.ending.insert(id);
+        }
+    }
+
     /// Frees the place; says what was there.
     pub(crate) fn end(&self, id: SessionId) -> Option<SessionView> {
         let mut inner = self.lock();
+        self.changed.notify_all();
+        inner.ending.remove(&id);
         inner.served.remove(&id);
         inner.table.remove(&id)
     }
@@ -135,6 +176,7 @@ impl Sessions {
     /// Lets nobody in any more.
     pub(crate) fn stop(&self) {
         self.lock().stopping = true;
+        self.changed.notify_all();
     }
 
     /// All sessions that have a worker, oldest first.
@@ -203,6 +245,40 @@ mod tests {
         let sessions = Sessions::new(1);
         sessions.stop();
         assert_eq!(sessions.admit(Program::default()), Err(AdmissionError::Stopping));
+    }
+
+    /// Admits a program while the first session, which held so much, is about to end; it is over when this is called.
+    fn admit_after(most: usize, held: u64, over: impl Fn(&Sessions) + Sync) -> Result<SessionId, AdmissionError> {
+        let sessions = Sessions::new(most);
+        let first = sessions.admit(Program::default()).unwrap();
+        sessions.usage(first, held, 1);
+        sessions.is_ending(first);
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| sessions.admit(Program::default()));
+            over(&sessions);
+            next.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_program_waits_for_a_worker_that_ends_with_much_or_has_the_last_place() {
+        for (most, held) in [(8, MUCH), (1, 0)] {
+            let later = |sessions: &Sessions| {
+                std::thread::sleep(Duration::from_millis(200));
+                assert_eq!(sessions.lock().last, 1, "it did not wait");
+                sessions.end(1).unwrap();
+            };
+            assert_eq!(admit_after(most, held, later), Ok(2));
+        }
+    }
+
+    #[test]
+    fn a_program_does_not_wait_for_little_nor_for_good_nor_for_a_server_that_stops() {
+        let began = std::time::Instant::now();
+        assert_eq!(admit_after(8, MUCH - 1, |_| {}), Ok(2));
+        assert_eq!(admit_after(8, MUCH, Sessions::stop), Err(AdmissionError::Stopping));
+        assert!(began.elapsed() < END_PATIENCE);
+        assert_eq!(admit_after(8, MUCH, |_| {}), Ok(2));
     }
 
     #[test]

@@ -49,7 +49,8 @@ fn fake_worker() {
         _ => say("warm fake"),
     }
     let Ok(Some((program, note))) = Pending::receive(control.as_fd(), &build()) else { exit(0) };
-    say("usage 4096 17");
+    let lingers = std::env::var("KATYDID_FAKE").unwrap() == "linger";
+    say(if lingers { "usage 1073741824 17" } else { "usage 4096 17" });
     let mut socket = UnixStream::from(program.socket().try_clone_to_owned().unwrap());
     // A program that is gone reads nothing.
     let _ = socket.write_all(&note).and_then(|()| socket.write_all(b"."));
@@ -61,6 +62,10 @@ fn fake_worker() {
     {
         let mut socket = UnixStream::from(visitor.socket().try_clone_to_owned().unwrap());
         socket.write_all(b"at home.").unwrap();
+    }
+    say("ended");
+    if lingers {
+        sleep(Duration::from_millis(500));
     }
     exit(0)
 }
@@ -248,6 +253,20 @@ fn programs_beyond_the_limit_are_refused_until_a_place_is_free() {
     drop(program);
     until("the end of the session", || bench.sessions().is_empty());
     bench.served("third");
+}
+
+#[test]
+fn a_program_begins_when_the_worker_before_it_has_given_its_memory_back() {
+    let bench = Bench::new("linger");
+    let (program, _) = bench.served("first");
+    until("the worker's report", || bench.sessions()[0].device_memory == Some(1 << 30));
+    until("a warm worker", || bench.server.as_ref().unwrap().workers().ready == 1);
+    let worker = bench.sessions()[0].worker_pid;
+    drop(program);
+    // The worker says that it will end; natively the program's own end would wait for that.
+    sleep(Duration::from_millis(100));
+    bench.served("second");
+    assert!(!is_alive(worker), "its memory is not there yet");
 }
 
 #[test]

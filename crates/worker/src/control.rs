@@ -6,6 +6,7 @@
 //! | `failed TEXT`      | before it exits because the driver would not start          |
 //! | `refused TEXT`     | it turned the program away after the hand-over              |
 //! | `usage BYTES CALLS`| at most once a second, when one of the two changed          |
+//! | `ended`            | its program is gone, and so will it be                      |
 //!
 //! A daemon that does not read never holds up a session: a packet that does not fit the socket is dropped.
 
@@ -35,6 +36,11 @@ pub(crate) fn refused(control: BorrowedFd<'_>, reason: &dyn Display) {
 /// Tells what the session holds and did: bytes of device memory, and calls so far.
 pub(crate) fn usage(control: BorrowedFd<'_>, device_memory: u64, calls: u64) {
     say(control, &format!("usage {device_memory} {calls}"));
+}
+
+/// Says that this worker will exit, because its program is gone.
+pub(crate) fn ended(control: BorrowedFd<'_>) {
+    say(control, "ended");
 }
 
 fn say(control: BorrowedFd<'_>, line: &str) {

@@ -47,9 +47,11 @@ impl Meter {
         now
     }
 
-    /// Tells it for the last time: the daemon's line about the end has the calls of the whole session.
-    pub(crate) fn tell(&self) {
+    /// Tells it for the last time: the daemon's line about the end has the calls of the whole session, and who comes next
+    /// waits until what it holds is there again.
+    pub(crate) fn tell_end(&self) {
         self.tell_anew((0, 0));
+        control::ended(self.control.as_fd());
     }
 }
 
@@ -78,7 +80,7 @@ fn watch(program: &Switch, meter: &Meter, settle: impl FnOnce()) {
     };
     if end == Gone::Program {
         settle();
-        meter.tell();
+        meter.tell_end();
     }
     leave(0);
 }
@@ -114,7 +116,9 @@ fn hung_up(control: BorrowedFd<'_>, program: Option<BorrowedFd<'_>>) -> [bool; 2
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::Arc;
+
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
     use super::*;
 
@@ -130,6 +134,18 @@ mod tests {
             assert_eq!(hung_up(control.0.as_fd(), Some(session.0.as_fd())), [false; 2]);
             peers[gone] = None;
             assert!(hung_up(control.0.as_fd(), Some(session.0.as_fd()))[gone]);
+        }
+    }
+
+    #[test]
+    fn the_end_is_told_after_what_is_held() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        Meter::new(theirs, Arc::new(|| (1 << 30, 17))).tell_end();
+        let mut buffer = [0; 64];
+        for expected in [&b"usage 1073741824 17"[..], b"ended"] {
+            let length = recv(&ours, &mut buffer, RecvFlags::empty()).unwrap().1;
+            assert_eq!(&buffer[..length], expected);
         }
     }
 

@@ -149,7 +149,7 @@ pub(crate) fn accompany(
 pub(crate) fn run(begun: Begun, name: &str) -> ! {
     let outcome = begun.session.serve(begun.link);
     begun.under_way.settle();
-    begun.meter.tell();
+    begun.meter.tell_end();
     end(&begun.log, name, outcome)
 }
 
