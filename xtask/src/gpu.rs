@@ -257,6 +257,7 @@ pub(crate) enum Part {
     /// Programs of PyTorch, JAX, CuPy, Triton, numba and others.
     Frameworks,
     /// The figures that are promised, the most wanted first, in eight minutes.
+    #[value(alias = "bench")]
     Figures,
     /// Programs of the kinds in Figures 4 to 7 of the Cricket paper, in less than four minutes.
     Programs,
@@ -493,4 +494,18 @@ fn faults(runs: &[Run]) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn figures_have_a_second_name() {
+        for name in ["figures", "bench"] {
+            assert_eq!(Part::from_str(name, false), Ok(Part::Figures));
+        }
+    }
 }
