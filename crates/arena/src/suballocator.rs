@@ -145,12 +145,10 @@ impl Suballocator {
             return vec![growth];
         }
         let length = size.next_multiple_of(UNIT);
-        let run = if length >= LARGE { length - length % GRANULARITY } else { 0 };
-        let mut pieces = vec![growth.start..growth.start + run];
-        pieces.retain(|run| !run.is_empty());
-        let rest = (growth.start + run..growth.end).step_by(GRANULARITY as usize);
-        pieces.extend(rest.map(|start| start..start + GRANULARITY));
-        pieces
+        let rest = growth.start + if length >= LARGE { length - length % GRANULARITY } else { 0 };
+        let run = (rest > growth.start).then_some(growth.start..rest);
+        let shared = (rest..growth.end).step_by(GRANULARITY as usize).map(|start| start..start + GRANULARITY);
+        run.into_iter().chain(shared).collect()
     }
 
     /// The worker has backed this range, which is free from now on. Parts that were backed before are left as they are.
