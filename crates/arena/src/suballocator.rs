@@ -4,6 +4,9 @@
 //! are joined when they come free, unless they were backed apart and that matters. A block is taken from the shortest
 //! free one that holds it, so large ones last.
 //!
+//! What was backed as one piece goes back as one. Where a device's memory is to be had again piece by piece, large blocks
+//! have pieces of their own, and all others share pieces of [`GRANULARITY`]: no gap of a whole one is ever lost.
+//!
 //! Native `cuMemFree` waits for the GPU. Here a freed block waits instead, in quarantine, until its context has been
 //! synchronised; before that, work queued earlier may still use it.
 
@@ -14,8 +17,11 @@ use thiserror::Error;
 
 /// Growth comes in multiples of this: the driver's granularity. Blocks of this size and more start at a multiple of it.
 pub const GRANULARITY: u64 = 2 << 20;
-/// Least growth worth a round trip, where the device has that much left.
-pub const MIN_GROWTH: u64 = 32 << 20;
+/// Blocks of this size and more get pieces of their own, where there are runs: what the driver takes for a piece is worth
+/// it. As much is what others grow by.
+pub const LARGE: u64 = 8 << 20;
+/// Bytes that may lie idle, beside a share of the most that was ever used, while more is asked for.
+const IDLE: u64 = 256 << 20;
 /// Every block starts at a multiple of this and has a multiple of it.
 const UNIT: u64 = 256;
 /// Free blocks of about the right length that are tried before one is taken that holds any alignment.
@@ -36,12 +42,16 @@ pub struct Suballocator {
     unbacked: BTreeMap<u64, u64>,
     /// Parts as they were backed: start to end.
     grown: BTreeMap<u64, u64>,
+    /// What is free, but for whole runs.
     free: FreeList,
+    /// None where blocks take what there is.
+    runs: Option<Runs>,
     /// Blocks in use: start to length.
     used: BTreeMap<u64, u64>,
     /// Blocks that wait for the GPU, by epoch.
     quarantine: BTreeMap<u64, Vec<(u64, u64)>>,
     used_bytes: u64,
+    most_used_bytes: u64,
     quarantined_bytes: u64,
     backed_bytes: u64,
     /// No block lies in two parts that were backed apart.
@@ -56,9 +66,11 @@ impl Suballocator {
             unbacked: BTreeMap::from([(arena.start, arena.end)]),
             grown: BTreeMap::new(),
             free: FreeList::default(),
+            runs: None,
             used: BTreeMap::new(),
             quarantine: BTreeMap::new(),
             used_bytes: 0,
+            most_used_bytes: 0,
             quarantined_bytes: 0,
             backed_bytes: 0,
             is_of_parts: false,
@@ -71,14 +83,36 @@ impl Suballocator {
         Self { is_of_parts: true, ..Self::new(arena) }
     }
 
+    /// The same where gaps are to serve other blocks, wherever they are: pieces of [`LARGE`] bytes and more are runs, given
+    /// to blocks and back as a whole. Runs of `cuttable` bytes in all may have less than a whole block in them.
+    #[must_use]
+    pub fn of_runs(arena: Range<u64>, cuttable: u64) -> Self {
+        Self { runs: Some(Runs { cuttable, ..Runs::default() }), ..Self::new(arena) }
+    }
+
     /// A block of `size` bytes (rounded up to 256; from 2 MiB on, the block starts at a multiple of 2 MiB) at a
     /// multiple of `align`, a power of two; none: grow first, see [`Suballocator::growth_for`].
     pub fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let (length, align) = shape(size, align)?;
-        let address = self.free.take(length, align)?;
+        let address = self.place(length, align)?;
         self.used.insert(address, length);
         self.used_bytes += length;
+        self.most_used_bytes = self.most_used_bytes.max(self.used_bytes);
         Some(address)
+    }
+
+    /// Takes a block out of what is free: a run of its size, a gap between others, a part of a longer run.
+    fn place(&mut self, length: u64, align: u64) -> Option<u64> {
+        let Some(runs) = self.runs.as_mut().filter(|_| length >= LARGE) else { return self.free.take(length, align) };
+        if let Some(address) = runs.take(length, align, &mut self.free) {
+            return Some(address);
+        }
+        if let Some(address) = self.free.take(length, align) {
+            return Some(address);
+        }
+        let (start, end) = runs.cut(length, align)?;
+        self.free.put(start, end - start);
+        self.free.take(length, align)
     }
 
     /// The range whose backing would make room for such a block, in whole [`GRANULARITY`]; none if the arena ends
@@ -86,7 +120,13 @@ impl Suballocator {
     #[must_use]
     pub fn growth_for(&self, size: u64, align: u64, at_least: u64) -> Option<Range<u64>> {
         let (length, align) = shape(size, align)?;
+        let is_alone = self.runs.is_some() && length >= LARGE;
         self.unbacked.iter().find_map(|(&start, &end)| {
+            if is_alone {
+                let from = start.checked_next_multiple_of(align)?;
+                let to = from.checked_add(length)?.checked_next_multiple_of(GRANULARITY)?;
+                return (to <= end).then_some(from..to);
+            }
             // A free block right before counts towards the new one.
             let from = self.free.ending_at(start).filter(|_| !self.is_of_parts).unwrap_or(start);
             let block_end = from.checked_next_multiple_of(align)?.checked_add(length)?;
@@ -95,6 +135,20 @@ impl Suballocator {
             let wished = start.saturating_add(at_least).checked_next_multiple_of(GRANULARITY).unwrap_or(end);
             Some(start..enough.max(wished.min(end)))
         })
+    }
+
+    /// The pieces that a growth for such a block is to be backed in, each given to [`Suballocator::grow`]. The end of a
+    /// large block that fills no whole [`GRANULARITY`] is a piece apart, as others will lie behind it.
+    #[must_use]
+    pub fn pieces(&self, growth: Range<u64>, size: u64) -> Vec<Range<u64>> {
+        if self.runs.is_none() {
+            return vec![growth];
+        }
+        let length = size.next_multiple_of(UNIT);
+        let rest = growth.start + if length >= LARGE { length - length % GRANULARITY } else { 0 };
+        let run = (rest > growth.start).then_some(growth.start..rest);
+        let shared = (rest..growth.end).step_by(GRANULARITY as usize).map(|start| start..start + GRANULARITY);
+        run.into_iter().chain(shared).collect()
     }
 
     /// The worker has backed this range, which is free from now on. Parts that were backed before are left as they are.
@@ -114,7 +168,7 @@ impl Suballocator {
             if self.is_of_parts {
                 self.free.seams.insert(from);
             }
-            self.free.put(from, to - from);
+            self.put(from, to - from);
         }
     }
 
@@ -137,10 +191,23 @@ impl Suballocator {
         while let Some(first) = self.quarantine.first_entry().filter(|first| *first.key() <= epoch) {
             for (address, length) in first.remove() {
                 self.quarantined_bytes -= length;
-                self.free.put(address, length);
+                self.put(address, length);
             }
         }
         before - self.quarantined_bytes
+    }
+
+    /// Makes a range free, and each run whole of which no byte is in use now.
+    fn put(&mut self, address: u64, length: u64) {
+        self.free.put(address, length);
+        let Some(runs) = &mut self.runs else { return };
+        let last_first = self.grown.range(..address + length).rev().take_while(|(_, end)| **end > address);
+        for (&start, &end) in last_first.filter(|(start, end)| *end - *start >= LARGE) {
+            if self.free.holds(start, end) {
+                self.free.cut(start, end);
+                runs.make_whole(start, end);
+            }
+        }
     }
 
     /// Start and size of the block in use that holds `address`.
@@ -150,19 +217,36 @@ impl Suballocator {
         (address - start < length).then_some((start, length))
     }
 
-    /// Takes out ranges that are wholly free, each as it was once given to [`Suballocator::grow`] (the worker can give
-    /// back no part of one), so that their memory can serve others.
+    /// Takes out the pieces that are wholly free, each as it was once given to [`Suballocator::grow`] (the worker can give
+    /// back no part of one), so that their memory can serve others. What the worker has given back can grow again after
+    /// [`Suballocator::vacate`].
     pub fn trim(&mut self) -> Vec<Range<u64>> {
+        let mut pieces: Vec<Range<u64>> = self.runs.as_mut().map_or(Vec::new(), Runs::take_all);
         let whole = |(start, end): (&u64, &u64)| self.free.holds(*start, *end).then_some(*start..*end);
-        let ranges: Vec<Range<u64>> = self.grown.iter().filter_map(whole).collect();
-        for range in &ranges {
-            self.grown.remove(&range.start);
-            self.free.seams.remove(&range.start);
-            self.free.cut(range.start, range.end);
-            self.backed_bytes -= range.end - range.start;
-            self.leave_unbacked(range.clone());
+        let others: Vec<Range<u64>> = self.grown.iter().filter_map(whole).collect();
+        for piece in &others {
+            self.free.seams.remove(&piece.start);
+            self.free.cut(piece.start, piece.end);
         }
-        ranges
+        pieces.extend(others);
+        for piece in &pieces {
+            self.grown.remove(&piece.start);
+            self.backed_bytes -= piece.end - piece.start;
+        }
+        pieces
+    }
+
+    /// Whether so much lies idle that it ought to be trimmed before more is asked for: blocks of ever other sizes would else
+    /// take all of the device, run by run.
+    #[must_use]
+    pub fn hoards(&self) -> bool {
+        let idle = self.runs.as_ref().map_or(0, |runs| runs.whole_bytes);
+        idle > 0 && self.backed_bytes > self.most_used_bytes + self.most_used_bytes / 4 + IDLE
+    }
+
+    /// Every piece that is backed.
+    pub fn backed(&self) -> impl Iterator<Item = Range<u64>> {
+        self.grown.iter().map(|(start, end)| *start..*end)
     }
 
     /// Bytes that are backed and free.
@@ -189,8 +273,8 @@ impl Suballocator {
         self.backed_bytes
     }
 
-    /// Adds to the unbacked parts, joined with its neighbours.
-    fn leave_unbacked(&mut self, range: Range<u64>) {
+    /// The worker has given a trimmed piece back.
+    pub fn vacate(&mut self, range: Range<u64>) {
         let (mut start, mut end) = (range.start, range.end);
         if let Some(after) = self.unbacked.remove(&end) {
             end = after;
@@ -207,6 +291,63 @@ fn shape(size: u64, align: u64) -> Option<(u64, u64)> {
     let length = size.max(1).checked_next_multiple_of(UNIT)?;
     let least = if length >= GRANULARITY { GRANULARITY } else { UNIT };
     Some((length, align.max(least).checked_next_power_of_two()?))
+}
+
+/// Large pieces that are given to blocks as a whole, and back.
+#[derive(Debug, Default)]
+struct Runs {
+    /// Those of which no byte is in use: length and start.
+    whole: BTreeSet<(u64, u64)>,
+    whole_bytes: u64,
+    /// Starts of those that were taken for less than they hold; what is left of them is free as any gap is.
+    cut: BTreeSet<u64>,
+    cut_bytes: u64,
+    /// Bound of `cut_bytes`.
+    cuttable: u64,
+}
+
+impl Runs {
+    /// Takes a run of just the whole granules of a block, whose rest is free behind it.
+    fn take(&mut self, length: u64, align: u64, free: &mut FreeList) -> Option<u64> {
+        let run = length - length % GRANULARITY;
+        let fits =
+            |start: u64| start.is_multiple_of(align) && (run == length || free.holds(start + run, start + length));
+        let same = self.whole.range((run, 0)..=(run, u64::MAX)).take(TRIES);
+        let start = same.map(|(_, start)| *start).find(|start| fits(*start))?;
+        self.whole.remove(&(run, start));
+        self.whole_bytes -= run;
+        if run < length {
+            free.cut(start + run, start + length);
+        }
+        Some(start)
+    }
+
+    /// Takes the shortest run that holds a block, which may lie anywhere in it.
+    fn cut(&mut self, length: u64, align: u64) -> Option<(u64, u64)> {
+        let holds = |run: u64, start: u64| start.next_multiple_of(align) - start + length <= run;
+        let &(run, start) = self.whole.range((length, 0)..).find(|(run, start)| holds(*run, *start))?;
+        if self.cut_bytes + run > self.cuttable {
+            return None;
+        }
+        self.whole.remove(&(run, start));
+        self.whole_bytes -= run;
+        self.cut.insert(start);
+        self.cut_bytes += run;
+        Some((start, start + run))
+    }
+
+    fn make_whole(&mut self, start: u64, end: u64) {
+        if self.cut.remove(&start) {
+            self.cut_bytes -= end - start;
+        }
+        self.whole.insert((end - start, start));
+        self.whole_bytes += end - start;
+    }
+
+    fn take_all(&mut self) -> Vec<Range<u64>> {
+        self.whole_bytes = 0;
+        std::mem::take(&mut self.whole).into_iter().map(|(length, start)| start..start + length).collect()
+    }
 }
 
 /// Free blocks, none of which touches another but at a seam.
@@ -300,7 +441,7 @@ mod tests {
         let mut allocator = Suballocator::new(BASE..BASE + (1 << 40));
         assert_eq!(allocator.allocate(1, 1), None);
         assert_eq!(allocator.growth_for(1, 1, 0), Some(BASE..BASE + GRANULARITY));
-        assert_eq!(allocator.growth_for(1, 1, MIN_GROWTH), Some(BASE..BASE + MIN_GROWTH));
+        assert_eq!(allocator.growth_for(1, 1, 32 * MEBIBYTE), Some(BASE..BASE + 32 * MEBIBYTE));
         allocator.grow(BASE..BASE + GRANULARITY);
         assert_eq!(allocator.allocate(1, 1), Some(BASE));
         assert_eq!((allocator.used_bytes(), allocator.free_bytes()), (256, GRANULARITY - 256));
@@ -366,6 +507,7 @@ mod tests {
         allocator.release_until(0);
         assert_eq!(allocator.allocate(GRANULARITY + 1, 1), None, "nor after they came free");
         assert_eq!(allocator.trim(), [part(0), part(1)]);
+        [part(0), part(1)].into_iter().for_each(|part| allocator.vacate(part));
         allocator.grow(BASE..BASE + 2 * GRANULARITY);
         assert_eq!(allocator.allocate(GRANULARITY + 1, 1), Some(BASE), "a part of that size holds it");
     }
@@ -381,7 +523,7 @@ mod tests {
     #[test]
     fn growth_ends_with_the_arena() {
         let mut allocator = Suballocator::new(BASE..BASE + 6 * MEBIBYTE);
-        assert_eq!(allocator.growth_for(1, 1, MIN_GROWTH), Some(BASE..BASE + 6 * MEBIBYTE));
+        assert_eq!(allocator.growth_for(1, 1, 32 * MEBIBYTE), Some(BASE..BASE + 6 * MEBIBYTE));
         allocator.grow(BASE..BASE + 6 * MEBIBYTE);
         assert_eq!(allocator.growth_for(1, 1, 0), None);
     }
@@ -397,6 +539,12 @@ mod tests {
         let small = allocator.allocate(1, 1).unwrap();
         assert_eq!(allocator.trim(), vec![BASE + 4 * MEBIBYTE..BASE + 8 * MEBIBYTE]);
         assert_eq!(allocator.backed_bytes(), 4 * MEBIBYTE);
+        assert_eq!(
+            allocator.growth_for(8 * MEBIBYTE, 1, 0),
+            Some(BASE + 8 * MEBIBYTE..BASE + 16 * MEBIBYTE),
+            "what was trimmed is out of use until it was given back"
+        );
+        allocator.vacate(BASE + 4 * MEBIBYTE..BASE + 8 * MEBIBYTE);
         assert_eq!(allocator.growth_for(8 * MEBIBYTE, 1, 0), Some(BASE + 4 * MEBIBYTE..BASE + 10 * MEBIBYTE));
         allocator.grow(BASE + 4 * MEBIBYTE..BASE + 10 * MEBIBYTE);
         assert_eq!(allocator.allocate(8 * MEBIBYTE, 1), Some(BASE + 2 * MEBIBYTE));
@@ -410,5 +558,85 @@ mod tests {
         allocator.grow(BASE..BASE + 6 * MEBIBYTE);
         assert_eq!((allocator.backed_bytes(), allocator.free_bytes()), (6 * MEBIBYTE, 2 * MEBIBYTE));
         assert_eq!(allocator.block_of(block), Some((block, 4 * MEBIBYTE)));
+    }
+
+    /// Allocates as a client does that is refused nothing.
+    fn take(allocator: &mut Suballocator, size: u64) -> u64 {
+        if let Some(address) = allocator.allocate(size, 1) {
+            return address;
+        }
+        let growth = allocator.growth_for(size, 1, LARGE).unwrap();
+        allocator.pieces(growth, size).into_iter().for_each(|piece| allocator.grow(piece));
+        allocator.allocate(size, 1).unwrap()
+    }
+
+    fn give(allocator: &mut Suballocator, blocks: &[u64]) {
+        for block in blocks {
+            allocator.free(*block, 0).unwrap();
+        }
+        allocator.release_until(0);
+    }
+
+    fn of_runs(cuttable: u64) -> Suballocator {
+        Suballocator::of_runs(BASE..BASE + (1 << 40), cuttable * MEBIBYTE)
+    }
+
+    #[test]
+    fn a_large_block_has_a_run_and_others_lie_behind_its_end() {
+        let mut allocator = of_runs(0);
+        let large = take(&mut allocator, 21 * MEBIBYTE);
+        let small = take(&mut allocator, MEBIBYTE);
+        assert_eq!((large, small), (BASE, BASE + 21 * MEBIBYTE));
+        give(&mut allocator, &[large]);
+        assert_eq!(allocator.trim(), vec![BASE..BASE + 20 * MEBIBYTE]);
+        assert_eq!(allocator.backed_bytes(), 2 * MEBIBYTE);
+    }
+
+    #[test]
+    fn a_run_is_used_again_for_a_block_of_its_size_and_no_other() {
+        let mut allocator = of_runs(0);
+        let sizes = [58, 20, 9].map(|mebibytes| mebibytes * MEBIBYTE);
+        let blocks = sizes.map(|size| take(&mut allocator, size));
+        give(&mut allocator, &blocks);
+        assert_eq!(allocator.allocate(30 * MEBIBYTE, 1), None);
+        let again = sizes.map(|size| allocator.allocate(size, 1));
+        assert_eq!(again, blocks.map(Some));
+    }
+
+    #[test]
+    fn runs_are_cut_within_a_bound_until_they_are_free_again() {
+        let mut allocator = of_runs(60);
+        let blocks = [(); 2].map(|()| take(&mut allocator, 58 * MEBIBYTE));
+        give(&mut allocator, &blocks);
+        let parts = [(); 2].map(|()| allocator.allocate(20 * MEBIBYTE, 1).unwrap());
+        assert_eq!(allocator.allocate(20 * MEBIBYTE, 1), None, "the other run is whole");
+        give(&mut allocator, &parts[..1]);
+        assert_eq!(allocator.trim(), vec![blocks[1]..blocks[1] + 58 * MEBIBYTE]);
+        give(&mut allocator, &parts[1..]);
+        assert_eq!(allocator.trim(), vec![blocks[0]..blocks[0] + 58 * MEBIBYTE]);
+    }
+
+    #[test]
+    fn gaps_of_whole_granules_between_small_blocks_are_given_back() {
+        let mut allocator = of_runs(0);
+        let blocks: Vec<u64> = (0..32).map(|_| take(&mut allocator, GRANULARITY)).collect();
+        let (odd, even): (Vec<u64>, Vec<u64>) = blocks.iter().partition(|block| *block % (2 * GRANULARITY) != 0);
+        give(&mut allocator, &odd);
+        assert_eq!(allocator.trim().len(), 16);
+        assert_eq!(allocator.backed_bytes(), even.len() as u64 * GRANULARITY);
+    }
+
+    #[test]
+    fn sizes_that_never_come_again_are_hoarded_only_so_far() {
+        let mut allocator = of_runs(0);
+        for granules in 4..32 {
+            let block = take(&mut allocator, granules * GRANULARITY);
+            give(&mut allocator, &[block]);
+            if allocator.hoards() {
+                assert!(allocator.backed_bytes() < 2 * IDLE);
+                return;
+            }
+        }
+        panic!("{} bytes lie idle", allocator.backed_bytes());
     }
 }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing step is a failing test")]
 
+use std::ops::Range;
+
 use katydid_arena::{GRANULARITY, Suballocator};
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -66,7 +68,7 @@ impl Model {
 }
 
 fn allocate(allocator: &mut Suballocator, model: &mut Model, random: &mut Random) {
-    let scale = 1 << random.below(24);
+    let scale = 1 << random.below(26);
     let size = 1 + random.below(scale);
     let align = 1 << random.below(18);
     if let Some(address) = allocator.allocate(size, align) {
@@ -74,8 +76,10 @@ fn allocate(allocator: &mut Suballocator, model: &mut Model, random: &mut Random
         assert_eq!(allocator.block_of(address + size - 1), Some((address, length)));
         model.used.push((address, length));
     } else if let Some(growth) = allocator.growth_for(size, align, random.below(3) * GRANULARITY) {
-        model.backed.push((growth.start, growth.end));
-        allocator.grow(growth);
+        for piece in allocator.pieces(growth, size) {
+            model.backed.push((piece.start, piece.end));
+            allocator.grow(piece);
+        }
         let address = allocator.allocate(size, align).unwrap();
         let length = model.check_new(address, size, align);
         model.used.push((address, length));
@@ -100,6 +104,7 @@ fn step(allocator: &mut Suballocator, model: &mut Model, random: &mut Random, ep
             for range in allocator.trim() {
                 let at = model.backed.iter().position(|backed| *backed == (range.start, range.end));
                 model.backed.swap_remove(at.unwrap());
+                allocator.vacate(range);
             }
         }
     }
@@ -107,10 +112,21 @@ fn step(allocator: &mut Suballocator, model: &mut Model, random: &mut Random, ep
 }
 
 #[test]
+fn random_use_of_runs_never_overlaps_either() {
+    for cuttable in [0, 64 << 20, u64::MAX] {
+        random_use(|arena| Suballocator::of_runs(arena, cuttable));
+    }
+}
+
+#[test]
 fn random_use_never_overlaps_and_every_byte_is_accounted_for() {
+    random_use(Suballocator::new);
+}
+
+fn random_use(make: impl Fn(Range<u64>) -> Suballocator) {
     for seed in 1..=20 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15 + seed);
-        let mut allocator = Suballocator::new(BASE..BASE + ARENA);
+        let mut allocator = make(BASE..BASE + ARENA);
         let mut model = Model::default();
         for epoch in 0..3000 {
             step(&mut allocator, &mut model, &mut random, epoch);

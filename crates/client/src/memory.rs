@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_arena::{FreeError, GRANULARITY, RangeMap, Suballocator};
+use katydid_arena::{FreeError, LARGE, Suballocator};
 use katydid_cuda_sys::CUresult;
 
 /// What an arena asks of the outside.
@@ -27,7 +27,7 @@ pub trait Backing {
     ///
     /// # Errors
     ///
-    /// The range then stays backed and out of use.
+    /// The range, backed or not, is out of use from then on.
     fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult>;
 
     /// Waits until the GPU has done everything sent so far; returns the count of [`crate::session::Session::enqueued`]
@@ -50,8 +50,6 @@ pub struct Arena {
 #[derive(Debug)]
 struct State {
     free: Suballocator,
-    /// What was grown, piece by piece: memory goes back in the same pieces.
-    grown: RangeMap<()>,
 }
 
 /// How far an allocation has gone in search of memory.
@@ -104,8 +102,14 @@ impl Arena {
         Self::over(Suballocator::of_parts(range), 0)
     }
 
+    /// The same where gaps serve other blocks as soon as memory runs short, wherever they are: runs of `cuttable` bytes are
+    /// left out of that, so that large blocks of changing sizes need not grow each time.
+    pub fn of_runs(range: Range<u64>, cuttable: u64) -> Self {
+        Self::over(Suballocator::of_runs(range, cuttable), LARGE)
+    }
+
     fn over(free: Suballocator, growth: u64) -> Self {
-        Self { state: Mutex::new(State { free, grown: RangeMap::new() }), growth }
+        Self { state: Mutex::new(State { free }), growth }
     }
 
     /// A block of `size` bytes at a multiple of `align`.
@@ -142,7 +146,7 @@ impl Arena {
 
     /// Every piece that was grown and not given back.
     pub fn grown(&self) -> Vec<Range<u64>> {
-        self.lock().grown.iter().map(|(start, length, ())| start..start + length).collect()
+        self.lock().free.backed().collect()
     }
 
     /// Bytes that are backed here and not in use, waiting ones included.
@@ -167,6 +171,9 @@ impl State {
             let waiting = self.free.quarantined_bytes();
             if waiting >= size && self.settle(&mut efforts, backing)? {
                 continue;
+            }
+            if self.free.hoards() {
+                self.trim(backing);
             }
             let grown = self.grow((size, align), growth, backing)?;
             if grown == Growth::Done || self.settle(&mut efforts, backing)? {
@@ -194,13 +201,8 @@ impl State {
         let mut outcome = Growth::Refused;
         for at_least in [growth, 0] {
             let Some(range) = self.free.growth_for(size, align, at_least) else { continue };
-            match backing.grow(&range) {
-                Ok(()) => {
-                    // The suballocator gives out ranges that were not grown yet, so this cannot overlap.
-                    let _ = self.grown.insert(range.start, range.end - range.start, ());
-                    self.free.grow(range);
-                    return Ok(Growth::Done);
-                }
+            match self.grow_all(self.free.pieces(range, size), backing) {
+                Ok(()) => return Ok(Growth::Done),
                 Err(CUresult::ERROR_OUT_OF_MEMORY) => {}
                 // Less may be there at once.
                 Err(CUresult::ERROR_NOT_READY) => outcome = Growth::Later,
@@ -210,38 +212,26 @@ impl State {
         Ok(outcome)
     }
 
+    /// Grows piece by piece, as far as it goes.
+    fn grow_all(&mut self, pieces: Vec<Range<u64>>, backing: &dyn Backing) -> Result<(), CUresult> {
+        for piece in pieces {
+            backing.grow(&piece)?;
+            self.free.grow(piece);
+        }
+        Ok(())
+    }
+
     /// Gives back every grown piece of which no block is in use; returns how many bytes.
     fn trim(&mut self, backing: &dyn Backing) -> u64 {
         let mut given = 0;
-        for unused in self.free.trim() {
-            given += self.give_back(unused, backing);
-        }
-        given
-    }
-
-    /// Gives back the grown pieces that lie inside `unused` as a whole; the rest of it stays here.
-    fn give_back(&mut self, unused: Range<u64>, backing: &dyn Backing) -> u64 {
-        let (mut given, mut kept_from) = (0, unused.start);
-        let pieces: Vec<_> =
-            self.grown.overlapping(unused.start, unused.end).map(|(at, len, ())| at..at + len).collect();
-        for piece in pieces {
-            let whole = piece.start >= unused.start && piece.end <= unused.end;
-            if whole && backing.shrink(&piece).is_ok() {
-                self.grown.remove(piece.start);
-                self.keep(kept_from..piece.start);
-                kept_from = piece.end;
+        for piece in self.free.trim() {
+            // After a failure nobody knows what is behind these addresses: no block shall have them.
+            if backing.shrink(&piece).is_ok() {
                 given += piece.end - piece.start;
+                self.free.vacate(piece);
             }
         }
-        self.keep(kept_from..unused.end);
         given
-    }
-
-    fn keep(&mut self, range: Range<u64>) {
-        debug_assert!(range.start.is_multiple_of(GRANULARITY));
-        if !range.is_empty() {
-            self.free.grow(range);
-        }
     }
 }
 
@@ -264,6 +254,8 @@ mod tests {
         lent: Cell<u64>,
         looks: Cell<u32>,
         log: RefCell<Vec<String>>,
+        /// Nothing can be given back.
+        is_stuck: Cell<bool>,
     }
 
     impl Device {
@@ -295,6 +287,9 @@ mod tests {
         }
 
         fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
+            if self.is_stuck.get() {
+                return Err(CUresult::ERROR_ILLEGAL_ADDRESS);
+            }
             self.used.set(self.used.get() - (range.end - range.start));
             self.log.borrow_mut().push(format!("-{}", (range.end - range.start) / MIB));
             Ok(())
@@ -398,5 +393,43 @@ mod tests {
         assert_eq!(arena.unused_bytes(), 0);
         arena.free(block, 3).unwrap();
         assert_eq!(arena.unused_bytes(), 32 * MIB);
+    }
+
+    #[test]
+    fn what_could_not_be_given_back_is_given_to_nobody() {
+        let (arena, device) = (arena(), Device::with(64));
+        let block = arena.allocate(32 * MIB, 256, &device).unwrap();
+        arena.free(block, 0).unwrap();
+        arena.release_until(0);
+        device.is_stuck.set(true);
+        assert_eq!(arena.trim(&device), 0);
+        let other = arena.allocate(32 * MIB, 256, &device).unwrap();
+        assert_eq!((other, arena.unused_bytes()), (block + 32 * MIB, 0));
+    }
+
+    #[test]
+    fn gaps_of_runs_serve_blocks_that_fit_in_none_of_them() {
+        let device = Device::with(256);
+        let arena = Arena::of_runs(BASE..BASE + (1 << 40), 0);
+        let blocks = [0; 8].map(|_| arena.allocate(32 * MIB, 256, &device).unwrap());
+        assert_eq!(device.log(), ["+32"; 8]);
+        for block in blocks.iter().step_by(2) {
+            arena.free(*block, 0).unwrap();
+        }
+        let again = (0..).map_while(|_| arena.allocate(40 * MIB, 256, &device).ok()).count();
+        assert_eq!((again, device.used.get()), (3, 248 * MIB));
+    }
+
+    #[test]
+    fn a_run_that_was_freed_is_used_again_without_a_word() {
+        let device = Device::with(256);
+        let arena = Arena::of_runs(BASE..BASE + (1 << 40), 0);
+        for _ in 0..5 {
+            let blocks = [20, 33, 64].map(|mib| arena.allocate(mib * MIB, 512, &device).unwrap());
+            for block in blocks {
+                arena.free(block, 0).unwrap();
+            }
+        }
+        assert_eq!(device.log(), ["+20", "+32", "+2", "+64"]);
     }
 }

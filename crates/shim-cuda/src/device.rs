@@ -18,8 +18,8 @@ use crate::session::shim;
 
 /// The version that this library implements: spec/cuda.api describes the driver of CUDA 13.0.
 pub(crate) const DRIVER_VERSION: i32 = 13000;
-/// Bytes by which device memory grows at least: mapping in small pieces is slow.
-const GROWTH: u64 = 32 << 20;
+/// This part of a device's memory may lie in gaps that only some blocks fit in.
+const CUTTABLE: u64 = 128;
 
 /// One device that the program sees.
 pub(crate) struct Device {
@@ -47,7 +47,8 @@ impl Device {
         let primary = contexts.insert(|slot| Context::primary(slot, ordinal as u32, worker))?;
         let mut facts = facts.devices.get(position)?.clone();
         capability::restrict(&mut facts, shares_memory);
-        Some(Self { position, facts, primary, memory: Arena::new(range, GROWTH) })
+        let memory = Arena::of_runs(range, facts.total_memory / CUTTABLE);
+        Some(Self { position, facts, primary, memory })
     }
 
     /// The value of an attribute that every driver knows; 0 if this one does not.
