@@ -7,9 +7,9 @@ use crate::steps::{Plan, Step, Tool};
 /// All of it; the machine's own limit for a command is ten minutes.
 const ALL: Duration = Duration::from_secs(570);
 
-/// First what stood still once, or is not like anything else; then everything, as far as the time goes. Frameworks, and programs that go on
-/// with another driver, take as long again: `--only` has them alone. OpenCL is a part of its own.
-const STEPS: [Step; 5] = [
+/// First what stood still once, or is not like anything else; then everything, by how the program is connected, as far as the time
+/// goes: `--only` has each alone, as also frameworks and programs that go on with another driver. OpenCL is a part of its own.
+const STEPS: [Step; 7] = [
     Step {
         name: "streams",
         tool: Tool::Tests("checkpoint"),
@@ -25,10 +25,24 @@ const STEPS: [Step; 5] = [
         ..Step::ONCE
     },
     Step {
-        name: "suite",
+        name: "unix",
         tool: Tool::Tests("checkpoint"),
-        arguments: "--test-threads=8 --skip opencl --skip framework --skip moved",
-        seconds: 450,
+        arguments: "unix:: --test-threads=12 --skip opencl --skip random_calls --skip framework --skip moved",
+        seconds: 400,
+        ..Step::ONCE
+    },
+    Step {
+        name: "tcp",
+        tool: Tool::Tests("checkpoint"),
+        arguments: "tcp:: --test-threads=12 --skip opencl --skip random_calls --skip framework --skip moved",
+        seconds: 400,
+        ..Step::ONCE
+    },
+    Step {
+        name: "shm",
+        tool: Tool::Tests("checkpoint"),
+        arguments: "--test-threads=12 --skip unix:: --skip tcp:: --skip opencl --skip random_calls --skip framework --skip moved",
+        seconds: 560,
         ..Step::ONCE
     },
     Step {

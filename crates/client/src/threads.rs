@@ -69,14 +69,16 @@ pub struct Helpers(usize);
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 
 impl Helpers {
-    /// As many as are worth it for so many bytes, of those that others have left: `threads` in all at most, with the one that
-    /// a copy has.
+    /// How many are worth it for so many bytes: `threads` in all at most, with the one that a copy has.
     #[must_use]
-    pub fn for_bytes(size: u64, threads: usize) -> Self {
-        Self::take((size / SHARE).min(threads as u64).saturating_sub(1) as usize)
+    pub fn worth(size: u64, threads: usize) -> usize {
+        (size / SHARE).min(threads as u64).saturating_sub(1) as usize
     }
 
-    fn take(wanted: usize) -> Self {
+    /// So many, of those that other copies have left. Who has them keeps them from others: a copy that has to wait for its turn
+    /// takes them only then.
+    #[must_use]
+    pub fn take(wanted: usize) -> Self {
         let before = HELPERS.fetch_add(wanted, Ordering::Relaxed);
         let granted = wanted.min(MOST_HELPERS.saturating_sub(before));
         HELPERS.fetch_sub(wanted - granted, Ordering::Relaxed);
@@ -129,7 +131,7 @@ impl Helpers {
         step: &(dyn Fn(u64) -> Result<(), E> + Sync),
     ) -> Result<(), E> {
         let next = AtomicU64::new(0);
-        let work = || {
+        self.work(lost, &|| {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= count {
@@ -137,7 +139,15 @@ impl Helpers {
                 }
                 step(index)?;
             }
-        };
+        })
+    }
+
+    /// Has this thread and the others do `work`, which they share out among themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Helpers::run`].
+    pub fn work<E: Send + Copy>(&self, lost: E, work: &(dyn Fn() -> Result<(), E> + Sync)) -> Result<(), E> {
         thread::scope(|scope| {
             // Without another thread, this one does more.
             let help = self.start(scope, work);
@@ -198,8 +208,8 @@ mod tests {
         let some = Helpers::take(MOST_HELPERS - 1);
         let (one, none) = (Helpers::take(MOST_HELPERS), Helpers::take(1));
         assert!(some.0 + one.0 + none.0 <= MOST_HELPERS);
-        assert_eq!(Helpers::for_bytes(SHARE, 9).count(), 0);
-        assert!(Helpers::for_bytes(100 * SHARE, 3).count() < 3);
+        let worth = [(SHARE, 9), (100 * SHARE, 3), (3 * SHARE, 9)].map(|(size, threads)| Helpers::worth(size, threads));
+        assert_eq!(worth, [0, 2, 2]);
     }
 
     #[test]

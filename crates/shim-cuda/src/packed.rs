@@ -3,6 +3,7 @@
 //! read nor written: they may not be mapped.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
+use katydid_client::threads::Helpers;
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
 
@@ -125,13 +126,13 @@ fn each_part(
 ) -> Result<(), CUresult> {
     let bytes = extent.bytes();
     let helpers = helpers(way, bytes, threads);
-    let parts = parts(extent, bytes.div_ceil(helpers.count() as u64 + 1).clamp(1, road.most()));
+    let parts = parts(extent, bytes.div_ceil(helpers as u64 + 1).clamp(1, road.most()));
     if let [one] = parts[..] {
         return step(one);
     }
     in_one_piece(shim, way, (direction, bytes), |train| {
         let carried = |index| train.carry(|| step(parts[index as usize]));
-        helpers.run(parts.len() as u64, CUresult::ERROR_UNKNOWN, &carried)
+        Helpers::take(helpers).run(parts.len() as u64, CUresult::ERROR_UNKNOWN, &carried)
     })
 }
 

@@ -271,10 +271,10 @@ impl Own {
 /// A step of a copy, by offset and length.
 type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
-/// Threads that a copy may start, so that no more than `threads` copy, the calling one among them.
-pub(crate) fn helpers(way: Way, size: u64, threads: usize) -> Helpers {
+/// How many threads are worth starting for a copy, so that no more than `threads` copy, the calling one among them.
+pub(crate) fn helpers(way: Way, size: u64, threads: usize) -> usize {
     // A thread's own default stream is, on the wire too, that of whoever names it.
-    Helpers::for_bytes(size, if stream::is_of_thread(way.stream) { 1 } else { threads })
+    Helpers::worth(size, if stream::is_of_thread(way.stream) { 1 } else { threads })
 }
 
 /// Where the bytes of a copy go.
@@ -313,11 +313,12 @@ fn shared_out(
     step: Step<'_>,
 ) -> Result<(), CUresult> {
     let helpers = helpers(way, size, threads);
-    if helpers.count() == 0 && size <= most {
+    if helpers == 0 && size <= most {
         return step(0, size);
     }
     in_one_piece(shim, way, (direction, size), |train| {
-        helpers.share_out((size, most), CUresult::ERROR_UNKNOWN, &|at, length| train.carry(|| step(at, length)))
+        let carried = |at, length| train.carry(|| step(at, length));
+        Helpers::take(helpers).share_out((size, most), CUresult::ERROR_UNKNOWN, &carried)
     })
 }
 
@@ -329,7 +330,7 @@ mod tests {
 
     fn shared(stream: u32, size: u64, step: Step<'_>) -> Result<(), CUresult> {
         let helpers = helpers(Way { context: 1, stream }, size, processors());
-        helpers.share_out((size, PIECE as u64), CUresult::ERROR_UNKNOWN, step)
+        Helpers::take(helpers).share_out((size, PIECE as u64), CUresult::ERROR_UNKNOWN, step)
     }
 
     #[test]

@@ -49,6 +49,10 @@ fn copy(order: Order, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Extent)) ->
             return Err(Code::INVALID_MEM_OBJECT);
         }
     }
+    // A driver may not look, and end the worker with sizes that leave all addresses.
+    if [(&source, &from), (&destination, &to)].iter().any(|(memory, side)| side.1 == RUN && !memory.holds(&side.2)) {
+        return Err(Code::INVALID_VALUE);
+    }
     let mut waits = order.arguments();
     from.2.put(&mut waits);
     to.2.put(&mut waits);

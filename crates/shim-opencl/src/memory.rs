@@ -12,6 +12,7 @@ use katydid_opencl_sys::constant::{
     PIPE_PROPERTIES,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
+use katydid_wire::opencl::extent::Extent;
 use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
 use katydid_wire::opencl::{SHELF_LEAST, list, query};
 
@@ -109,9 +110,14 @@ impl Memory {
     /// Whether nothing but the driver's want of memory could be wrong with a command of the queue that has these bytes of it. Of
     /// parts of buffers the driver says where they may begin.
     pub(crate) fn is_sure(&self, queue: &Queue, offset: u64, size: u64) -> bool {
-        let fits = offset.checked_add(size).is_some_and(|end| end <= self.size);
+        let fits = self.holds(&Extent::run(offset, size));
         let is_known = self.accepted_in.load(Ordering::Relaxed) == queue.base.id;
         is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(queue)
+    }
+
+    /// Whether all of a run lies within.
+    pub(crate) fn holds(&self, run: &Extent) -> bool {
+        run.origin[0].checked_add(run.region[0]).is_some_and(|end| end <= self.size)
     }
 
     fn is_of(&self, queue: &Queue) -> bool {

@@ -23,6 +23,9 @@ pub(crate) struct Order {
     blocks: bool,
 }
 
+// SAFETY: `place` is written by `done` alone, which takes the order from all who share it.
+unsafe impl Sync for Order {}
+
 /// Reads a list of events.
 ///
 /// # Safety

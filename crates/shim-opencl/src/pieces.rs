@@ -28,8 +28,8 @@ use crate::transfer::Transfer;
 const LEAST: usize = 128 << 10;
 /// Parts that a copy is cut into, so that both sides are at work, as long as they are not smaller than [`LEAST`].
 const PARTS: usize = 8;
-/// Bytes of a part of a write: no part is waited for, so small ones do no harm.
-const WRITE: RangeInclusive<usize> = LEAST..=PIECE;
+/// Bytes of a part of a write: no part is waited for, so small ones do no harm, and the device begins after the first one.
+const WRITE: RangeInclusive<usize> = LEAST..=2 << 20;
 /// The same of a read: one part is copied while others come, but each is waited for, in which time a core copies half a MiB.
 const READ: RangeInclusive<usize> = 1 << 20..=2 << 20;
 /// Parts begin at pages.
@@ -104,7 +104,8 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: &Order, blocking: bool) -
     order.alone(|| unsafe { write_parts((shim, staging), parts, order, blocking) }).unwrap_or(Ok(false))
 }
 
-/// Writes from the front. What finds no piece is sent in another way; false if that is all of it, and nothing was sent.
+/// Writes the first part, then by several threads what lies between, and at last the last one, which has the event: one core
+/// copies slower than a device takes. What finds no piece is sent in another way; false if that is all of it, and nothing was sent.
 ///
 /// # Safety
 ///
@@ -115,24 +116,68 @@ unsafe fn write_parts(
     order: &Order,
     blocking: bool,
 ) -> Result<bool, Code> {
-    for number in 0..parts.len() {
-        let (is_first, is_last) = (number == 0, number + 1 == parts.len());
-        let Some(piece) = take(shim, staging, order, (parts[number].rows.len(), blocking))? else {
-            // SAFETY: handed on.
-            return Ok(!is_first && unsafe { send_rest(joined(parts.split_off(number)), order) }?);
-        };
-        let one = &parts[number];
-        // SAFETY: the rows are readable by the contract; the piece was taken, and has room for a part.
-        let copied = staging.with(piece, |to| unsafe { one.rows.copy(Direction::Out, to.expose_provenance()) });
-        copied.map_err(|error| shim.link.fail("a copy", &error))?;
-        let waits = if is_first { one.arguments(order) } else { one.alone() };
-        let (event, blocking) = if is_last { (order.event(), order.blocks().into()) } else { (0, 0) };
-        let (queue, memory, staged) = (order.queue(), one.memory.base.id, IN_PIECE + piece.number());
-        let message = kdclWrite { queue, event, memory, form: one.form, staged, blocking, waits: &waits };
-        // The first says whether there is anything wrong; an event has to be there when the program has it.
-        if is_first || event != 0 { shim.link.call(&message).map(drop)? } else { shim.link.enqueue(&message)? }
+    let piece_for = |part: &Transfer| take(shim, staging, order, (part.rows.len(), blocking));
+    // SAFETY: handed on.
+    let put = |piece, part: &Transfer, ends| unsafe { put((shim, staging), (piece, part), order, ends) };
+    let last = parts.len() - 1;
+    let Some(piece) = piece_for(&parts[0])? else { return Ok(false) };
+    put(piece, &parts[0], (true, last == 0))?;
+    // The next part that nobody has, and where they end for now: before the last one, or at one that found no piece.
+    let open = Mutex::new(1..last);
+    let claim = || -> Result<Option<(Piece, &Transfer)>, Code> {
+        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(part) = parts.get(open.clone()).and_then(<[Transfer]>::first) else { return Ok(None) };
+        let piece = piece_for(part)?;
+        if piece.is_some() {
+            open.start += 1
+        } else {
+            open.end = open.start
+        }
+        Ok(piece.map(|piece| (piece, part)))
+    };
+    let write_open = || {
+        while let Some((piece, part)) = claim()? {
+            put(piece, part, (false, false))?;
+        }
+        Ok(())
+    };
+    let between: usize = parts.get(1..last).unwrap_or_default().iter().map(|part| part.rows.len()).sum();
+    let helpers = Helpers::take(Helpers::worth(between as u64, processors()));
+    helpers.work(Code::OUT_OF_RESOURCES, &write_open)?;
+    let next = open.into_inner().unwrap_or_else(PoisonError::into_inner).start;
+    match &parts[next..] {
+        [] => return Ok(true),
+        [one] => {
+            if let Some(piece) = piece_for(one)? {
+                return put(piece, one, (false, true)).map(|()| true);
+            }
+        }
+        _ => {}
     }
-    Ok(true)
+    // SAFETY: handed on.
+    unsafe { send_rest(joined(parts.split_off(next)), order).map(|()| true) }
+}
+
+/// Writes one part, by a piece that was taken for it; whether it is the first, and the last, of its command.
+///
+/// # Safety
+///
+/// Its rows are readable.
+unsafe fn put(
+    (shim, staging): (&Shim, &Staging),
+    (piece, part): (Piece, &Transfer),
+    order: &Order,
+    (is_first, is_last): (bool, bool),
+) -> Result<(), Code> {
+    // SAFETY: the rows are readable by the contract; the piece was taken, and has room for a part.
+    let copied = staging.with(piece, |to| unsafe { part.rows.copy(Direction::Out, to.expose_provenance()) });
+    copied.map_err(|error| shim.link.fail("a copy", &error))?;
+    let waits = if is_first { part.arguments(order) } else { part.alone() };
+    let (event, blocking) = if is_last { (order.event(), order.blocks().into()) } else { (0, 0) };
+    let (queue, memory, staged) = (order.queue(), part.memory.base.id, IN_PIECE + piece.number());
+    let message = kdclWrite { queue, event, memory, form: part.form, staged, blocking, waits: &waits };
+    // The first says whether there is anything wrong; an event has to be there when the program has it.
+    if is_first || event != 0 { shim.link.call(&message).map(drop) } else { shim.link.enqueue(&message) }
 }
 
 /// Sends the last parts of a write, of which others are on their way.
@@ -140,12 +185,12 @@ unsafe fn write_parts(
 /// # Safety
 ///
 /// Their rows are readable.
-unsafe fn send_rest(rest: Vec<Transfer>, order: &Order) -> Result<bool, Code> {
+unsafe fn send_rest(rest: Vec<Transfer>, order: &Order) -> Result<(), Code> {
     for (number, part) in rest.iter().enumerate() {
         // SAFETY: handed on.
         unsafe { part.send(order, (false, number + 1 == rest.len()))? };
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Parts that follow each other, runs as one.
@@ -201,7 +246,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &Order) -> Result<bool, Co
     let each = part(size, &READ);
     let Some(parts) = parts(transfer, each) else { return Ok(false) };
     let longest = parts.iter().map(|part| part.rows.len()).max().unwrap_or(each);
-    let helpers = Helpers::for_bytes(size as u64, processors());
+    let helpers = Helpers::take(Helpers::worth(size as u64, processors()));
     let pieces = Pieces::take(staging, UNDER_WAY + helpers.count(), longest);
     let (Some((first, rest)), Some(piece)) = (parts.split_first(), pieces.all.first()) else { return Ok(false) };
     let begun = begin(shim, *piece, first, order, (true, rest.is_empty()))?;
@@ -354,7 +399,7 @@ mod tests {
 
     #[test]
     fn parts_are_neither_too_small_nor_larger_than_a_piece() {
-        assert_eq!([LEAST + 1, 2 << 20, 1 << 30].map(|size| part(size, &WRITE)), [LEAST, 256 << 10, PIECE]);
+        assert_eq!([LEAST + 1, 2 << 20, 1 << 30].map(|size| part(size, &WRITE)), [LEAST, 256 << 10, 2 << 20]);
         assert_eq!([1 << 20, 12 << 20, 1 << 30].map(|size| part(size, &READ)), [1 << 20, 3 << 19, 2 << 20]);
         assert!(part((3 << 20) + 17, &WRITE).is_multiple_of(GRAIN));
     }

@@ -118,7 +118,7 @@ impl Rows {
             Ok(())
         };
         // Nothing in it fails, and a thread that does not start leaves its part to the others.
-        let _ = Helpers::for_bytes(size, processors()).share_out((size, size), (), &step);
+        let _ = Helpers::take(Helpers::worth(size, processors())).share_out((size, size), (), &step);
     }
 
     /// The address of a row, counted through all slices.
