@@ -466,6 +466,7 @@ static void ask_device(void) {
     CHECK(clGetDeviceInfo(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof bits, &bits, NULL));
     CHECK(clGetDeviceInfo(device, CL_DEVICE_IMAGE_SUPPORT, sizeof has_images, &has_images, NULL));
     REQUIRE(bits / 8 <= ALIGNMENT);
+    takes_turns = !platform_says(CL_PLATFORM_NAME, "NVIDIA");
     has_svm = clGetDeviceInfo(device, CL_DEVICE_SVM_CAPABILITIES, sizeof can, &can, NULL) == CL_SUCCESS && can & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER;
 }
 
