@@ -22,6 +22,13 @@ const LOOKING_UP: &str = "cuGetProcAddress";
 /// The loader's search path.
 const SEARCH: &str = "LD_LIBRARY_PATH";
 
+/// The middle of figures in any order, of an even number the middle between two; none of none.
+pub fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let (upper, lower) = (figures.len() / 2, figures.len().checked_sub(1)? / 2);
+    Some(figures.get(lower)?.midpoint(*figures.get(upper)?))
+}
+
 /// One program, and of what kind it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {

@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use katydid_tests::measured::median;
 use katydid_tests::opencl as programs;
 use katydid_tests::places::Places;
 use katydid_tests::program;
@@ -119,11 +120,7 @@ fn spread(figures: &[f64]) -> f64 {
 }
 
 fn medians(seen: BTreeMap<String, Vec<f64>>) -> BTreeMap<String, f64> {
-    let median = |mut figures: Vec<f64>| {
-        figures.sort_by(f64::total_cmp);
-        figures[figures.len() / 2]
-    };
-    seen.into_iter().map(|(key, figures)| (key, median(figures))).collect()
+    seen.into_iter().filter_map(|(key, figures)| Some((key, median(figures)?))).collect()
 }
 
 fn run(places: &Places, way: &Way, folder: &Path, subject: &Subject) -> Result<BTreeMap<String, f64>> {

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use katydid_tests::measured::{Ground, NotMeasured, PROGRAMS, Program, Size, Told};
+use katydid_tests::measured::{Ground, NotMeasured, PROGRAMS, Program, Size, Told, median};
 use katydid_tests::places::Places;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -140,9 +140,7 @@ fn one_round(ground: &Ground, ways: &[Way], row: &mut Row) {
 impl Row {
     /// The median over the rounds of a number that runs on a way told.
     fn median(&self, way: usize, of: impl Fn(&Told) -> Option<f64>) -> Option<f64> {
-        let mut numbers: Vec<f64> = self.told.iter().filter_map(|round| round.get(way)).filter_map(of).collect();
-        numbers.sort_by(f64::total_cmp);
-        numbers.get(numbers.len() / 2).copied()
+        median(self.told.iter().filter_map(|round| round.get(way)).filter_map(of).collect())
     }
 
     fn work(&self, way: usize) -> Option<f64> {

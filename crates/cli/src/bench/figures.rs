@@ -95,6 +95,15 @@ pub(super) const FIGURES: [Figure; 63] = [
     copy("by_hand_64m_8", "64 MiB of the device sent over 8 connections by hand", MIB64),
 ];
 
+/// The middle of figures in any order; of an even number the middle between two: the later one alone would be the worse of two
+/// rounds.
+pub(super) fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let upper = figures.len() / 2;
+    let lower = figures.len().checked_sub(1)? / 2;
+    Some(figures.get(lower)?.midpoint(*figures.get(upper)?))
+}
+
 /// One figure of one way, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Timing {
@@ -108,21 +117,15 @@ impl Timing {
     /// Of samples in nanoseconds, in any order; `None` without any.
     pub(super) fn of(mut samples: Vec<f64>) -> Option<Self> {
         samples.sort_by(f64::total_cmp);
-        let at = |share: f64| samples.get(((samples.len() as f64 - 1.0) * share).round() as usize).copied();
-        // Of an even number two are in the middle: the later one alone would be the worse of two rounds.
-        let half = samples.len() / 2;
-        let median_ns = match samples.len().is_multiple_of(2) {
-            true => samples.get(half.checked_sub(1)?)?.midpoint(*samples.get(half)?),
-            false => *samples.get(half)?,
-        };
-        Some(Self { median_ns, p99_ns: at(0.99)? })
+        let most = ((samples.len() as f64 - 1.0) * 0.99).round() as usize;
+        let p99_ns = *samples.get(most)?;
+        Some(Self { median_ns: median(samples)?, p99_ns })
     }
 
     /// Of several runs: the median of each number.
     pub(super) fn over_runs(runs: &[Self]) -> Option<Self> {
-        let median =
-            |field: fn(&Self) -> f64| Self::of(runs.iter().map(field).collect()).map(|timing| timing.median_ns);
-        Some(Self { median_ns: median(|run| run.median_ns)?, p99_ns: median(|run| run.p99_ns)? })
+        let of = |field: fn(&Self) -> f64| median(runs.iter().map(field).collect());
+        Some(Self { median_ns: of(|run| run.median_ns)?, p99_ns: of(|run| run.p99_ns)? })
     }
 }
 

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::body::BATCH;
 use super::cuda::{Cuda, CudaError};
+use super::figures::median;
 use super::parts::{KERNEL, PTX};
 use super::sessions::Program;
 use super::{Setup, Way};
@@ -130,11 +131,6 @@ fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; WORK
         }
     }
     Ok(all)
-}
-
-fn median(mut ratios: Vec<f64>) -> Option<f64> {
-    ratios.sort_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied()
 }
 
 impl Cost {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::PLAIN;
 use super::body::{Outcomes, Report};
-use super::figures::{FIGURES, Figure, Idle, Timing, duration};
+use super::figures::{FIGURES, Figure, Idle, Timing, duration, median};
 use super::journal::{self, Costs};
 use crate::probe::DriverFacts;
 use crate::size::Size;
@@ -273,9 +273,7 @@ impl Comparison {
 
 /// The middle one of some numbers.
 fn middle(numbers: impl Iterator<Item = u64>) -> Option<u64> {
-    let mut sorted: Vec<u64> = numbers.collect();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).copied()
+    median(numbers.map(|number| number as f64).collect()).map(|middle| middle as u64)
 }
 
 /// A time, with the rate where that says more.

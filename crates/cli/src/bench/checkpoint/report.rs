@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::native::Native;
+use crate::bench::figures::median;
 use crate::probe::DriverFacts;
 use crate::size::Size;
 use crate::table::{Align, Table};
@@ -182,25 +183,22 @@ fn columns<'t>(words: &[&'t str], numbers: &[&'t str]) -> Vec<(&'t str, Align)> 
 }
 
 fn program_cells(row: &ProgramRow) -> Vec<String> {
-    let of = |figure: &dyn Fn(&Taken) -> u64| median(row.taken.iter().map(figure).collect());
-    let shown = |figure: Option<u64>, show: fn(u64) -> String| figure.map_or_else(|| "-".to_owned(), show);
+    let of = |figure: &dyn Fn(&Taken) -> u64| median(row.taken.iter().map(|taken| figure(taken) as f64).collect());
+    let restored = median(row.restore_us.iter().map(|restore| *restore as f64).collect());
+    let shown = |figure: Option<f64>, show: fn(u64) -> String| {
+        figure.map_or_else(|| "-".to_owned(), |figure| show(figure as u64))
+    };
     let size = |bytes: u64| Size(bytes).to_string();
     vec![
         row.program.clone(),
         row.taken.len().to_string(),
         shown(of(&|it| it.command_us), time),
         shown(of(&|it| it.stopped_us), time),
-        shown(median(row.restore_us.clone()), time),
+        shown(restored, time),
         shown(of(&|it| it.content), size),
         shown(of(&|it| it.added), size),
         shown(of(&|it| it.files), size),
     ]
-}
-
-/// The one in the middle; of two, the greater one.
-fn median(mut figures: Vec<u64>) -> Option<u64> {
-    figures.sort_unstable();
-    figures.get(figures.len() / 2).copied()
 }
 
 fn why_fewer(row: &ProgramRow) -> Option<String> {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::api::{Device, FOR_HOST, READ_WRITE};
+use crate::bench::figures;
 use crate::failure::{Failure, Outcome};
 use crate::flags::BenchOpenclBodyFlags;
 
@@ -126,14 +127,13 @@ fn times(count: usize, mut work: impl FnMut() -> Result<(), String>) -> Result<V
         work()?;
         all.push(begun.elapsed().as_secs_f64());
     }
-    all.sort_unstable_by(f64::total_cmp);
     Ok(all)
 }
 
 fn median(count: usize, work: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
-    Ok(times(count, work)?.get(count / 2).copied().unwrap_or(f64::NAN))
+    Ok(figures::median(times(count, work)?).unwrap_or(f64::NAN))
 }
 
 fn best(count: usize, work: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
-    Ok(times(count, work)?.first().copied().unwrap_or(f64::NAN))
+    Ok(times(count, work)?.into_iter().reduce(f64::min).unwrap_or(f64::NAN))
 }
