@@ -10,11 +10,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
 
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
-use katydid_transport::share::{Borrowed, DOOR, INCARNATION, Lease, Lender, Lent, MOVING, NAME, REBUILDING, SECRET};
+use katydid_transport::share::{Borrowed, DOOR, INCARNATION, Lease, Lender, Lent, NAME, SECRET};
 use katydid_wire::sharing::Sharing;
 
 use crate::ask::ask;
@@ -143,20 +142,16 @@ impl Shares {
 
     /// Borrows what a name stands for; behind it stand the incarnations of the program's job, the present one first. Names of
     /// this very session are refused with 201, as drivers refuse handles in the process that made them; those that lead to
-    /// nothing with 400. A session that `is_rebuilt` waits for others of its image.
-    pub(crate) fn borrow(&self, message: &[u8], is_rebuilt: bool) -> Result<Borrowed, CUresult> {
+    /// nothing with 400.
+    pub(crate) fn borrow(&self, message: &[u8]) -> Result<Borrowed, CUresult> {
         let (name, rest) = message.split_first_chunk::<NAME>().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let name = self.present(*name, rest);
         if self.lender.as_ref().is_some_and(|lender| lender.is_own(&name)) {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         // Where this session was rebuilt the lender's may be about to have its door.
-        let patience = match (self.incarnations.is_empty(), is_rebuilt) {
-            (true, _) => Duration::ZERO,
-            (false, false) => MOVING,
-            (false, true) => REBUILDING,
-        };
-        katydid_transport::share::borrow(&name, patience).map_err(|_| CUresult::ERROR_INVALID_HANDLE)
+        let may_move = !self.incarnations.is_empty();
+        katydid_transport::share::borrow(&name, may_move).map_err(|_| CUresult::ERROR_INVALID_HANDLE)
     }
 
     /// Where what has a name is now: in the present incarnation of the job, if the name is of any of its.
@@ -279,11 +274,11 @@ mod tests {
         let mut shares = Shares::default();
         let name = shares.lend(0, (EVENT, 0), Vec::new()).unwrap();
         assert_eq!(shares.name_of(EVENT, 0), Some(name));
-        assert_eq!(shares.borrow(&name[1..], false).err(), Some(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!(shares.borrow(&name, false).err(), Some(CUresult::ERROR_INVALID_CONTEXT));
-        assert_eq!(shares.borrow(&[3; NAME], false).err(), Some(CUresult::ERROR_INVALID_HANDLE));
+        assert_eq!(shares.borrow(&name[1..]).err(), Some(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(shares.borrow(&name).err(), Some(CUresult::ERROR_INVALID_CONTEXT));
+        assert_eq!(shares.borrow(&[3; NAME]).err(), Some(CUresult::ERROR_INVALID_HANDLE));
         let other = Shares::default();
-        let borrowed = other.borrow(&name, false).unwrap();
+        let borrowed = other.borrow(&name).unwrap();
         assert!(borrowed.pieces.is_empty() && !other.stand_still().is_some());
         let mut other = Shares::default();
         other.map(0x1000, 0x1000, borrowed.lease);
@@ -323,13 +318,13 @@ mod tests {
             [Subject::Range(0x1000), Subject::Range(0x9000)]
         );
         let name = lender.lend(0, (EVENT, 0), Vec::new()).unwrap();
-        borrower.keep_event(9, borrower.borrow(&name, false).unwrap().lease);
+        borrower.keep_event(9, borrower.borrow(&name).unwrap().lease);
         assert!(borrower.stand_still().is_some() && lender.stand_still().is_some());
         lender.go_on();
         borrower.keep_events(|_| false);
         assert!(!borrower.stand_still().is_some());
         lender.keep_events(|id| id != 4);
-        assert_eq!(borrower.borrow(&name, false).err(), Some(CUresult::ERROR_INVALID_HANDLE));
+        assert_eq!(borrower.borrow(&name).err(), Some(CUresult::ERROR_INVALID_HANDLE));
     }
 
     #[test]
@@ -339,6 +334,6 @@ mod tests {
         assert_eq!(shares.name_of(Subject::Range(0x1000), 32), None);
         let second = shares.lend(0, (Subject::Range(0x1000), 32), Vec::new()).unwrap();
         let other = Shares::default();
-        assert!(first != second && other.borrow(&first, false).is_err() && other.borrow(&second, false).is_ok());
+        assert!(first != second && other.borrow(&first).is_err() && other.borrow(&second).is_ok());
     }
 }

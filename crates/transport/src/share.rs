@@ -41,10 +41,8 @@ const UNKNOWN: u32 = u32::MAX;
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
 /// How long a borrower waits for a lender that stands still, or has hung up and may open its door elsewhere.
 const STANDSTILL: Duration = Duration::from_secs(60);
-/// How long a borrower may look for a door that it finds closed: between two workers of one session nobody has it open.
-pub const MOVING: Duration = Duration::from_secs(1);
-/// The same of one that is rebuilt itself, by an image that has the lender too: that one may have more to be rebuilt.
-pub const REBUILDING: Duration = Duration::from_secs(30);
+/// How long a borrower looks for a door that it finds closed: between two workers of one session nobody has it open.
+const CLOSED: Duration = Duration::from_secs(1);
 /// Between two attempts to open a door that another worker has, to find one open, or to let a borrower in.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -218,15 +216,15 @@ pub struct Lease {
     _connection: UnixStream,
 }
 
-/// Borrows what a name stands for. A closed door is looked for again as long as `patience`, [`MOVING`] or [`REBUILDING`] where it
-/// may open.
+/// Borrows what a name stands for. With `may_move` its door may be closed for a moment, since the lender's session changes
+/// workers: then it is looked for again.
 ///
 /// # Errors
 ///
 /// The lender is gone, has taken it back, or belongs to another user.
-pub fn borrow(name: &[u8; NAME], patience: Duration) -> io::Result<Borrowed> {
+pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
     let (address, borrowing) = parts(name)?;
-    let (since, mut limit) = (Instant::now(), patience);
+    let (since, mut limit) = (Instant::now(), if may_move { CLOSED } else { Duration::ZERO });
     loop {
         let outcome = UnixStream::connect_addr(&address).and_then(|connection| borrow_over(connection, borrowing));
         match outcome.as_ref().map_err(io::Error::kind) {
@@ -371,7 +369,7 @@ mod tests {
     }
 
     fn borrowed_text(name: &[u8; NAME]) -> String {
-        text_of(&borrow(name, Duration::ZERO).unwrap().pieces[0])
+        text_of(&borrow(name, false).unwrap().pieces[0])
     }
 
     fn lent(lender: &Lender, text: &str) -> [u8; NAME] {
@@ -394,7 +392,7 @@ mod tests {
         let lender = Lender::open(0).unwrap();
         let name = lender.name(&lender.lend(vec![file("first"), file("second one")]).unwrap());
         assert!(lender.is_own(&name));
-        let (borrowed, again) = (borrow(&name, Duration::ZERO).unwrap(), borrow(&name, Duration::ZERO).unwrap());
+        let (borrowed, again) = (borrow(&name, false).unwrap(), borrow(&name, false).unwrap());
         assert_eq!(borrowed.lease.borrowing, Borrowing { door: lender.door(), secret: secret_of(&name) });
         assert_eq!(held(&lender), [(secret_of(&name), 2, true)]);
         drop(again);
@@ -411,9 +409,9 @@ mod tests {
         let (name, kept) = (lent(&lender, "text"), lent(&lender, "kept"));
         let mut other = name;
         other[NAME - 1] ^= 1;
-        assert!(borrow(&other, Duration::ZERO).is_err() && borrow(&[9; NAME], Duration::ZERO).is_err());
+        assert!(borrow(&other, false).is_err() && borrow(&[9; NAME], false).is_err());
         lender.end(&secret_of(&name));
-        assert_eq!(borrow(&name, Duration::ZERO).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(borrow(&name, false).unwrap_err().kind(), ErrorKind::NotFound);
         assert_eq!(borrowed_text(&kept), "kept");
     }
 
@@ -435,21 +433,7 @@ mod tests {
         let found = [2, 3].map(|number| borrowed_text(&in_incarnation(number)));
         assert_eq!(found, ["restored 2", "restored 3"]);
         assert_eq!(borrowed_text(&name), "first");
-        assert_eq!(borrow(&in_incarnation(4), MOVING).unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    }
-
-    #[test]
-    fn a_lender_that_is_rebuilt_later_is_waited_for() {
-        let first = Lender::open(1).unwrap();
-        let mut name = lent(&first, "first");
-        name[DOOR..DOOR + INCARNATION].copy_from_slice(&2u64.to_le_bytes());
-        thread::scope(|scope| {
-            let borrower = scope.spawn(|| text_of(&borrow(&name, REBUILDING).unwrap().pieces[0]));
-            thread::sleep(MOVING + PAUSE);
-            let lent = [(secret_of(&name), vec![file("restored")])];
-            let _lender = Lender::open_again(first.door(), 2, lent).unwrap();
-            assert_eq!(borrower.join().unwrap(), "restored");
-        });
+        assert_eq!(borrow(&in_incarnation(4), true).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
 
     #[test]

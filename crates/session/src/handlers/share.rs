@@ -125,7 +125,7 @@ pub(crate) fn kdMemoryBorrow(
     message: kdMemoryBorrow<'_>,
 ) -> Called<kdMemoryBorrowReply> {
     session.virtual_memory.check_new(message.memory)?;
-    let borrowed = session.shares.borrow(message.name, session.replay.is_on)?;
+    let borrowed = session.shares.borrow(message.name)?;
     let [(piece, size)] = borrowed.pieces.as_slice() else { return Err(CUresult::ERROR_INVALID_HANDLE.into()) };
     let (driver, size) = (Arc::clone(&session.shared.driver), *size);
     if size > session.device.left() {
@@ -158,7 +158,7 @@ pub(crate) fn kdForeignMap(
     if session.shares.overlaps(address, size) {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
-    let borrowed = session.shares.borrow(message.name, session.replay.is_on)?;
+    let borrowed = session.shares.borrow(message.name)?;
     let whole: u64 = borrowed.pieces.iter().map(|(_, size)| size).sum();
     if whole != size || borrowed.pieces.is_empty() {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
@@ -229,7 +229,7 @@ pub(crate) fn kdEventBorrow(
     message: kdEventBorrow<'_>,
 ) -> Called<kdEventBorrowReply> {
     session.tables.events.check_new(message.event)?;
-    let borrowed = session.shares.borrow(message.name, session.replay.is_on)?;
+    let borrowed = session.shares.borrow(message.name)?;
     let handle = handle_in(&borrowed.pieces).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let driver = session.driver();
     // SAFETY: the output is a local; a handle is bytes, of which the driver believes none.
