@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use katydid_image::{Image, ImageError, Manifest, Reader, Which};
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
+use katydid_wire::job::ToProgram;
 use rustix::process::Signal;
 
 use crate::checkpoint::CheckpointError;
@@ -33,7 +34,7 @@ use crate::namespace::{self, Space};
 use crate::notes::Notes;
 use crate::shared;
 use crate::stdio;
-use crate::stop::{attended, in_parallel, resume, session_kind};
+use crate::stop::{PROMPT, Return, attended, come_back, in_parallel, session_kind};
 use crate::terminals;
 use crate::tree;
 use crate::turns::{Turn, TurnError};
@@ -272,7 +273,8 @@ impl Opened {
         companions.into_iter().collect()
     }
 
-    /// Lets the processes go, waits for those with a session at the job socket, and gives each its own.
+    /// Lets the processes go, waits for those with a session at the job socket, and gives each its own. None sends anything
+    /// before all have theirs: it may end at once what it has lent, and whoever had that open keeps it.
     fn reunite(
         &self,
         job: &Job,
@@ -286,22 +288,33 @@ impl Opened {
         tree::signal(&processes, Signal::CONT);
         let address = server.to_string();
         let catalogue = Catalogue::new(&self.reader);
+        // Threads of programs run, so one may come to its end before it takes its session up, or goes on: that is no failure.
+        // One that is not there any more has ended already, and was reaped by the guard.
+        let is_over = |pid: u32| ids.get(&pid).is_none_or(|process| tree::has_ended(*process));
+        let mut held = Vec::new();
         for companion in companions {
             let programs = &self.manifest().programs;
             let program = programs.iter().find(|program| program.session.as_ref() == Some(&companion.session));
             let pid = program.map_or(0, |program| program.pid);
-            // Its threads run, so it may come to its end before it takes its session up: that is how it ends, no failure.
-            // One that is not there any more has ended already, and was reaped by the guard.
-            let is_over = || ids.get(&pid).is_none_or(|process| tree::has_ended(*process));
+            let is_over = || is_over(pid);
             let Some(member) = job.members().wait_pid((pid, session_kind(&companion.session)), RETURN, &is_over)?
             else {
                 continue;
             };
             let key = companion.key;
-            let resumed = attended(companion, &catalogue, || resume(job.members(), &member, (&address, key), &is_over));
-            match resumed {
+            let home = (address.as_str(), key);
+            let rejoin = || come_back(job.members(), &member, home, Return::Held, &is_over);
+            match attended(companion, &catalogue, rejoin) {
+                Err(MemberError::Gone { .. }) if ended_soon(&is_over) => continue,
+                rejoined => rejoined?,
+            }
+            held.push((member.id, pid));
+        }
+        for (id, pid) in held {
+            let is_over = || is_over(pid);
+            match job.members().order(id, &ToProgram::Release {}, PROMPT) {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => {}
-                resumed => resumed?,
+                released => drop(released?),
             }
         }
         Ok(())

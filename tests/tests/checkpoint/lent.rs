@@ -24,11 +24,17 @@ const POINTS: [u64; 2] = [60, 80];
 const OPEN: (&str, Variant) = ("kept_shared", Variant::Plain);
 const POINT: u64 = 90;
 
-const ON_SOME_WAYS: [(&str, Scenario, &str); 6] = [
+/// Two programs that have an event of each other open, and with one step about to end what they have lent, at their frame number 30.
+const CLOSING: (&str, Variant) = ("kept_ranks", Variant::Plain);
+const STEPS: &str = "1";
+const LAST: u64 = 30;
+
+const ON_SOME_WAYS: [(&str, Scenario, &str); 7] = [
     ("what_is_lent_is_opened_by_those_who_were_restored_with_it", family, "shm"),
     ("what_is_lent_is_opened_by_those_who_were_restored_with_it", family, "tcp"),
     ("what_is_open_is_so_again_in_each_restore", several, "shm"),
     ("what_is_open_is_so_again_in_each_restore", several, "tcp"),
+    ("who_ends_what_it_has_lent_right_after_a_restore_ends_it_for_nobody_else", ended, "shm"),
     ("whoever_shares_does_not_move_alone", together, "unix"),
     ("a_lender_whose_worker_dies_is_not_rebuilt", lender_lost, "shm"),
 ];
@@ -81,6 +87,20 @@ fn several(places: &Places, way: &str) -> Result<()> {
     }
     let_go(&stage, &mut first)?;
     whole(first, &kept)?;
+    stage.is_clean()
+}
+
+/// Nobody goes on before all have open what they had, some of which its maker ends with its next calls.
+fn ended(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("closing", CLOSING, &[STEPS], &[LAST])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    drop(job);
+    for time in 1..=5 {
+        let outcome = stage.restore("closing", "image", &[])?.finish(LIMIT)?;
+        ensure!(outcome.status.success(), "restore {time}: {}", said(&outcome));
+    }
     stage.is_clean()
 }
 
