@@ -204,14 +204,25 @@ impl Session {
             self.defer(earlier);
         }
         if tells && matches!(status, CUresult::SUCCESS | CUresult::ERROR_NOT_READY) {
-            CUresult(self.deferred.swap(0, Ordering::Relaxed)).ok()?;
+            self.take_deferred().ok()?;
         }
         Ok(status)
     }
 
-    /// Keeps an earlier call's failure for the next call that can tell it, unless there is one already.
+    /// Keeps an earlier call's failure for the next call that can tell it, unless there is one already. There is none nearly
+    /// always, and what locks the processor is left out then, here and below.
     fn defer(&self, code: CUresult) {
-        let _ = self.deferred.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
+        if code != CUresult::SUCCESS {
+            let _ = self.deferred.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    fn take_deferred(&self) -> CUresult {
+        let code = match self.deferred.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.deferred.swap(0, Ordering::Relaxed),
+        };
+        CUresult(code)
     }
 
     /// Messages enqueued so far. What was freed at one count is out of use once a later synchronisation has ended.

@@ -61,6 +61,14 @@ impl Shared {
         let _ = self.deferred.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
+    /// What the reply at hand is to tell. That is nothing nearly always, and nothing locks the processor then.
+    fn take_deferred(&self) -> u32 {
+        match self.deferred() {
+            0 => 0,
+            _ => self.deferred.swap(0, Ordering::AcqRel),
+        }
+    }
+
     /// The code that waits for the next reply.
     pub(crate) fn deferred(&self) -> u32 {
         self.deferred.load(Ordering::Acquire)
@@ -103,7 +111,7 @@ impl Shared {
             thread: head.thread,
             sequence: head.sequence,
             status: status.0,
-            deferred: self.deferred.swap(0, Ordering::AcqRel),
+            deferred: self.take_deferred(),
             payload,
             tail,
             output: Output { stdout: &printed.stdout, stderr: &printed.stderr },
