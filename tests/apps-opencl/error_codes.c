@@ -71,6 +71,88 @@ static void binaries(void) {
     SHOW("which is said of it", code = status);
 }
 
+// What the standard says where a native driver is not asked: it may end the program.
+#define OURS(what, standard, call) SHOW(what, code = is_katydid ? (call) : (standard))
+
+// Handles of another kind, and of what the program has released.
+static void strangers(cl_mem buffer, cl_kernel kernel) {
+    int is_katydid = platform_says(CL_PLATFORM_VERSION, "Katydid"), value = 0;
+    size_t one = 1;
+    cl_event event = clCreateUserEvent(context, &code), foreign = (cl_event)buffer;
+    cl_sampler sampler = clCreateSampler(context, CL_FALSE, CL_ADDRESS_NONE, CL_FILTER_NEAREST, &code);
+    cl_command_queue other = clCreateCommandQueue(context, device, 0, &code);
+    cl_context second = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
+    cl_program program = build("__kernel void g(__global int *v) { v[0] = 1; }", "");
+    cl_kernel kernel_of_it = kernel_of(program, "g");
+    cl_mem memory = buffer_of(0, 64, NULL);
+    OURS("a buffer as a queue", CL_INVALID_COMMAND_QUEUE, clFinish((cl_command_queue)buffer));
+    OURS("a queue as a buffer", CL_INVALID_MEM_OBJECT,
+         clEnqueueReadBuffer(queue, (cl_mem)queue, CL_TRUE, 0, 4, &value, 0, NULL, NULL));
+    OURS("a buffer as a kernel", CL_INVALID_KERNEL, clSetKernelArg((cl_kernel)buffer, 0, 4, &value));
+    OURS("a kernel as a program", CL_INVALID_PROGRAM, clBuildProgram((cl_program)kernel, 1, &device, "", NULL, NULL));
+    OURS("a buffer as a sampler", CL_INVALID_SAMPLER, clRetainSampler((cl_sampler)buffer));
+    OURS("a queue as a device", CL_INVALID_DEVICE, clGetDeviceInfo((cl_device_id)queue, CL_DEVICE_TYPE, 8, &value, NULL));
+    OURS("a device as a context", CL_INVALID_CONTEXT, clRetainContext((cl_context)device));
+    OURS("a buffer as an event", CL_INVALID_EVENT, clRetainEvent(foreign));
+    OURS("a buffer as an event to wait for", CL_INVALID_EVENT, clWaitForEvents(1, &foreign));
+    OURS("a buffer in a wait list", CL_INVALID_EVENT_WAIT_LIST, clEnqueueMarkerWithWaitList(queue, 1, &foreign, NULL));
+    CHECK(clReleaseKernel(kernel_of_it));
+    CHECK(clReleaseProgram(program));
+    CHECK(clReleaseMemObject(memory));
+    CHECK(clReleaseSampler(sampler));
+    CHECK(clReleaseEvent(event));
+    CHECK(clReleaseCommandQueue(other));
+    CHECK(clReleaseContext(second));
+    OURS("a queue that is gone", CL_INVALID_COMMAND_QUEUE, clFinish(other));
+    OURS("a buffer that is gone", CL_INVALID_MEM_OBJECT,
+         clEnqueueReadBuffer(queue, memory, CL_TRUE, 0, 4, &value, 0, NULL, NULL));
+    OURS("a buffer that is gone, released", CL_INVALID_MEM_OBJECT, clReleaseMemObject(memory));
+    OURS("a kernel that is gone", CL_INVALID_KERNEL, clEnqueueNDRangeKernel(queue, kernel_of_it, 1, NULL, &one, NULL, 0, NULL, NULL));
+    OURS("a program that is gone", CL_INVALID_PROGRAM, clBuildProgram(program, 1, &device, "", NULL, NULL));
+    OURS("a sampler that is gone", CL_INVALID_SAMPLER, clRetainSampler(sampler));
+    OURS("an event that is gone", CL_INVALID_EVENT, clSetUserEventStatus(event, CL_COMPLETE));
+    OURS("a context that is gone", CL_INVALID_CONTEXT, clRetainContext(second));
+}
+
+// No handle at all.
+static void nulls(void) {
+    int is_katydid = platform_says(CL_PLATFORM_VERSION, "Katydid"), value = 0;
+    size_t one = 1;
+    cl_event none = NULL;
+    cl_mem buffer = buffer_of(0, 64, NULL);
+    IS("no queue to finish", clFinish(NULL));
+    IS("no queue to read by", clEnqueueReadBuffer(NULL, buffer, CL_TRUE, 0, 4, &value, 0, NULL, NULL));
+    IS("no buffer to read", clEnqueueReadBuffer(queue, NULL, CL_TRUE, 0, 4, &value, 0, NULL, NULL));
+    IS("no buffer to release", clReleaseMemObject(NULL));
+    OURS("no kernel to launch", CL_INVALID_KERNEL, clEnqueueNDRangeKernel(queue, NULL, 1, NULL, &one, NULL, 0, NULL, NULL));
+    IS("no kernel to set", clSetKernelArg(NULL, 0, 4, &value));
+    IS("no program to build", clBuildProgram(NULL, 0, NULL, "", NULL, NULL));
+    SHOW("no program to have kernels of", clCreateKernel(NULL, "f", &code));
+    IS("no sampler to retain", clRetainSampler(NULL));
+    IS("no device to ask", clGetDeviceInfo(NULL, CL_DEVICE_TYPE, 8, &value, NULL));
+    SHOW("no context for a buffer", clCreateBuffer(NULL, 0, 64, NULL, &code));
+    SHOW("no context for a queue", clCreateCommandQueue(NULL, device, 0, &code));
+    SHOW("no device for a queue", clCreateCommandQueue(context, NULL, 0, &code));
+    IS("no event to retain", clRetainEvent(NULL));
+    IS("no event to wait for", clWaitForEvents(1, &none));
+    IS("no event in a wait list", clEnqueueMarkerWithWaitList(queue, 1, &none, NULL));
+    clReleaseMemObject(buffer);
+}
+
+// Lists of properties, and parts of devices.
+static void properties(void) {
+    int is_katydid = platform_says(CL_PLATFORM_VERSION, "Katydid");
+    cl_context_properties unknown[] = {0x7777, 1, 0};
+    SHOW("context, unknown property", clCreateContext(unknown, 1, &device, NULL, NULL, &code));
+    // The descriptor of memory of another interface's.
+    cl_mem_properties external[] = {0x2060, 1, 0};
+    SHOW("buffer, unknown property",
+         is_katydid ? clCreateBufferWithProperties(context, external, 0, 64, NULL, &code) : (code = CL_INVALID_PROPERTY, NULL));
+    cl_device_id parts[1];
+    cl_device_partition_property much[] = {CL_DEVICE_PARTITION_BY_COUNTS, 1 << 20, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0};
+    IS("a part larger than the device", clCreateSubDevices(device, much, 1, parts, NULL));
+}
+
 int main(void) {
     set_up(0);
     int host[64] = {0};
@@ -151,6 +233,9 @@ int main(void) {
     CHECK(clReleaseMemObject(other));
     shapes();
     binaries();
+    nulls();
+    strangers(buffer, kernel);
+    properties();
     CHECK(clSetUserEventStatus(user, CL_COMPLETE));
     CHECK(clReleaseEvent(user));
     clReleaseKernel(kernel), clReleaseProgram(program), clReleaseMemObject(buffer);

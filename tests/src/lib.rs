@@ -15,6 +15,7 @@ pub mod places;
 pub mod program;
 pub mod script;
 pub mod server;
+pub mod traffic;
 pub mod verdict;
 pub mod watch;
 pub mod way;

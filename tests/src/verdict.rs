@@ -38,6 +38,21 @@ pub enum Fault {
         /// What it said there.
         stderr: String,
     },
+    /// A line of it is neither the one that is kept nor the one that came without Katydid.
+    #[error(
+        "the output differs from {path} and from the one without Katydid, first in line {line}\n  kept:   {}\n  \
+         native: {}\n  came:   {}\n--- stderr\n{stderr}", lines[0], lines[1], lines[2]
+    )]
+    DiffersFromBoth {
+        /// The text that is kept.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// The line of the kept text, that which came without Katydid, and the one that came instead.
+        lines: Box<[String; 3]>,
+        /// What it said there.
+        stderr: String,
+    },
     /// No text is kept for it.
     #[error("{path}: {source}; `cargo xtask bless` writes the texts")]
     NothingKept {
@@ -80,17 +95,27 @@ pub fn judge(places: &Places, name: &str, outcome: &Outcome) -> Result<(), Fault
 /// See [`Fault`].
 pub fn judge_beside(places: &Places, name: &str, outcome: &Outcome, direct: &Outcome) -> Result<(), Fault> {
     let Err(fault) = judge(places, name, outcome) else { return Ok(()) };
-    let Fault::Differs { path, .. } = &fault else { return Err(fault) };
-    let kept = fs::read_to_string(path).unwrap_or_default();
-    if is_one_of(&outcome.text(), &kept, &direct.text()) { Ok(()) } else { Err(fault) }
+    let Fault::Differs { path, stderr, .. } = fault else { return Err(fault) };
+    let kept = fs::read(&path).map_err(|source| Fault::NothingKept { path: path.clone(), source })?;
+    match first_unknown(&outcome.text(), &String::from_utf8_lossy(&kept), &direct.text()) {
+        None => Ok(()),
+        Some((line, lines)) => Err(Fault::DiffersFromBoth { path, line, lines: Box::new(lines), stderr }),
+    }
 }
 
-/// Whether a text has as many lines as one of two, each of them in one of these in its place.
-fn is_one_of(text: &str, first: &str, second: &str) -> bool {
-    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    let (text, first, second) = (lines(text), lines(first), lines(second));
-    let is_known = |(index, line): (usize, &String)| first.get(index) == Some(line) || second.get(index) == Some(line);
-    (text.len() == first.len() || text.len() == second.len()) && text.iter().enumerate().all(is_known)
+/// The first line of a text that neither of two others has in its place, counted from 1: that of the first and the second
+/// one, and its own. Where the text ends too early or too late for both, that is its end, or what comes behind it.
+fn first_unknown(text: &str, first: &str, second: &str) -> Option<(usize, [String; 3])> {
+    let lines = |text| str::lines(text).map(Some).chain([None]).collect::<Vec<Option<&str>>>();
+    let [came, first, second] = [text, first, second].map(lines);
+    let is_unknown = |index: &usize| ![first.get(*index), second.get(*index)].contains(&came.get(*index));
+    let index = (0..came.len()).find(is_unknown)?;
+    Some((index + 1, [&first, &second, &came].map(|lines| shown(lines.get(index).copied().flatten()))))
+}
+
+/// A line as reports show it.
+fn shown(line: Option<&str>) -> String {
+    line.map_or_else(|| "(the end)".to_owned(), |line| format!("{line:?}"))
 }
 
 /// The first line that differs, counted from 1, in both texts. Texts that differ in the last newline only differ in
@@ -100,8 +125,7 @@ fn first_difference(kept: &str, came: &str) -> (usize, String, String) {
     for line in 1.. {
         let (ours, theirs) = (kept.next(), came.next());
         if ours != theirs || ours.is_none() {
-            let show = |text: Option<&str>| text.map_or("(the end)".to_owned(), |text| format!("{text:?}"));
-            return (line, show(ours), show(theirs));
+            return (line, shown(ours), shown(theirs));
         }
     }
     (0, String::new(), String::new())
@@ -113,8 +137,19 @@ mod tests {
 
     #[test]
     fn a_line_is_of_either_text_in_its_place() {
-        assert!(is_one_of("a\ny\nc\n", "a\nb\nc\n", "x\ny\nz\n"));
-        assert!(!is_one_of("b\na\nc\n", "a\nb\nc\n", "x\ny\nz\n") && !is_one_of("a\n", "a\nb\n", "x\ny\n"));
+        let (kept, native) = ("a\nb\nc\n", "x\ny\nz\n");
+        assert_eq!(first_unknown("a\ny\nc\n", kept, native), None);
+        let unknown = |text| first_unknown(text, kept, native);
+        let line = |line: usize, lines: [&str; 3]| Some((line, lines.map(str::to_owned)));
+        assert_eq!(unknown("a\ny\n"), line(3, ["\"c\"", "\"z\"", "(the end)"]));
+        assert_eq!(unknown("a\nb\nc\nd\n"), line(4, ["(the end)", "(the end)", "\"d\""]));
+        assert!(first_unknown("a\nb\n", "a\n", "a\nb\nc\n").is_some(), "neither ends there");
+    }
+
+    #[test]
+    fn what_is_shown_is_the_first_line_of_neither_text_even_where_an_earlier_one_is_not_the_kept_one() {
+        let found = first_unknown("x\nb\nq\nr\n", "a\nb\nc\nd\n", "x\ny\nz\nd\n");
+        assert_eq!(found, Some((3, ["\"c\"", "\"z\"", "\"q\""].map(str::to_owned))));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use katydid_tests::opencl::{
@@ -22,6 +24,7 @@ use katydid_tests::opencl::{
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
+use katydid_tests::traffic::counting;
 use katydid_tests::verdict::{judge, judge_beside};
 use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -29,7 +32,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test that is not a program on all ways.
 type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
 
-const DRIVERS: [(&str, Test); 8] = [
+const DRIVERS: [(&str, Test); 11] = [
     ("a_library_is_named_outright", named),
     ("what_was_tried_is_said", said),
     ("a_program_without_a_loader_gets_our_library", without_loader),
@@ -38,11 +41,15 @@ const DRIVERS: [(&str, Test); 8] = [
     ("platforms_of_two_drivers_are_used_side_by_side", two_platforms),
     ("platforms_are_found_by_khronos_loader", which_loader),
     ("doctor_names_the_remedy_where_there_is_no_driver_or_device", doctor),
+    ("what_drivers_may_do_beside_pocl_goes_through", memory_alone),
+    ("what_is_known_or_cannot_be_wrong_is_waited_for_once", asked_once),
+    ("our_library_is_beside_a_machines_own_drivers_with_a_server_and_silent_without", beside_others),
 ];
 /// Names drivers' libraries.
 const VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
-/// A small program, and one that prints what a compiler says.
+/// A small program, one of wrong calls, and one that prints what a compiler says.
 const SMALL: &str = "vector_add";
+const CODES: &str = "error_codes";
 const LOGS: &str = "logs_and_names";
 
 /// Without Katydid.
@@ -341,10 +348,88 @@ fn examine(
     }
 }
 
-/// Our library stands where a loader would: the program is linked with that name.
+/// Our library stands where a loader would: the program is linked with that name. What a loader refuses, it refuses itself.
 fn without_loader(places: &Places) -> Result<(), Box<dyn Error>> {
     let folder = places.dist.join("lib/katydid/loader");
-    Ok(judge(places, SMALL, &small(places, SMALL, &[], folder.into())?)?)
+    judge(places, SMALL, &small(places, SMALL, &[], folder.clone().into())?)?;
+    Ok(judge(places, CODES, &small(places, CODES, &[], folder.into())?)?)
+}
+
+/// The driver of the tests is the only one, natively and for workers.
+fn memory_alone(places: &Places) -> Result<(), Box<dyn Error>> {
+    const EXPECTED: &str = "within another: 77, 77 78 79, others 19 255\n\
+        CL_MEM_OBJECT_ALLOCATION_FAILURE, told 1: a buffer of 268435457 bytes: 268435456 at most\n\
+        CL_MEM_OBJECT_ALLOCATION_FAILURE, told 2: a buffer of 268435458 bytes: 268435456 at most\n\
+        properties, none: CL_SUCCESS\n";
+    let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("memory.icd"), memory_driver(places).to_string_lossy().as_bytes())?;
+    let vendors = [&driver(places)[..], &[("OCL_ICD_VENDORS", folder.path().into())]].concat();
+    let server = Server::start_with(places, &driver_under_test(), &[], &vendors)?;
+    for way in ways(&server) {
+        let mut command = with_driver(places, &way, "memory_driver");
+        if matches!(way, Way::Direct { .. }) {
+            command.envs(vendors.clone());
+        }
+        let outcome = run(&mut command, LIMIT)?;
+        if !outcome.status.success() || outcome.text() != EXPECTED {
+            return Err(format!("{way}: {}{}{}", outcome.ending(), outcome.text(), outcome.errors()).into());
+        }
+    }
+    Ok(())
+}
+
+/// Replies over a network are counted, of a program that does it once and of one that does it often. What it prints, some of
+/// which may not be known beforehand, is what it prints natively.
+fn asked_once(places: &Places) -> Result<(), Box<dyn Error>> {
+    const NAME: &str = "asked_once";
+    let native = run(with_driver(places, &DIRECT, NAME).arg("3"), LIMIT)?;
+    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let mut waits = [0; 2];
+    for (rounds, waits) in ["1", "40"].into_iter().zip(&mut waits) {
+        let traffic = Arc::default();
+        let way = Way::Served { name: "tcp", address: counting(server.tcp(), &traffic)?, as_stream: false };
+        let outcome = run(with_driver(places, &way, NAME).arg(rounds), LIMIT)?;
+        if !outcome.status.success() || outcome.text() != native.text() {
+            return Err(format!("natively:\n{}{}{}", native.text(), outcome.text(), outcome.errors()).into());
+        }
+        *waits = traffic.replies.load(Ordering::Relaxed);
+    }
+    let [once, often] = waits;
+    if once == often { Ok(()) } else { Err(format!("once: {once} replies, often: {often}").into()) }
+}
+
+/// A vendors' file names our library beside the machine's driver, and nothing is run by `katydid run`. With a server there are
+/// the server's platforms as well, and programs work; without one there are none, and nobody hears of it.
+fn beside_others(places: &Places) -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("a.icd"), library(places)?)?;
+    let of = |variable: Option<&str>| {
+        let mut command = with_driver(places, &DIRECT, "which_loader");
+        command.env("OCL_ICD_VENDORS", folder.path()).envs(variable.map(|address| ("KATYDID_SERVER", address)));
+        run(&mut command, LIMIT)
+    };
+    let native = of(None)?;
+    let ours = places.dist.join("lib/katydid/shim/libkatydid_opencl.so");
+    fs::write(folder.path().join("b.icd"), ours.to_string_lossy().as_bytes())?;
+    let silent = of(None)?;
+    if (silent.text(), silent.errors()) != (native.text(), native.errors()) {
+        return Err(format!("without a server: {}{}", silent.text(), silent.errors()).into());
+    }
+    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let address = server.unix();
+    let both = of(Some(&address))?;
+    let count =
+        |outcome: &Outcome| outcome.text().trim().rsplit(' ').next().and_then(|count| count.parse::<u32>().ok());
+    let (alone, together) = (count(&native).unwrap_or(0), count(&both).unwrap_or(0));
+    if alone == 0 || together != 2 * alone {
+        return Err(format!("with a server: {}{}", both.text(), both.errors()).into());
+    }
+    // Ours alone, found by the loader in the same way.
+    fs::remove_file(folder.path().join("a.icd"))?;
+    let mut command = with_driver(places, &DIRECT, SMALL);
+    command.env("OCL_ICD_VENDORS", folder.path()).env("KATYDID_SERVER", &address);
+    let outcome = run(&mut command, LIMIT)?;
+    Ok(judge(places, SMALL, &outcome)?)
 }
 
 /// PoCL itself would end the process that asks for one: the program's, or the worker's.

@@ -1,91 +1,17 @@
 //! How often a program waits for the network, and how much it sends: counted replies and bytes, never times. A link of 1 ms
 //! costs a step so many milliseconds and no more, since what is not waited for is on its way beside it.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::Ordering;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::server::Server;
+use katydid_tests::traffic::{Traffic, counting};
 use katydid_tests::watch::PATIENCE;
 use katydid_tests::way::Way;
-
-/// Bytes in front of a reply's length, and of all of its head.
-const HEAD: usize = 32;
-
-/// What went over a network.
-#[derive(Default)]
-struct Traffic {
-    replies: AtomicU64,
-    /// Bytes from the program.
-    sent: AtomicU64,
-    /// Bytes of replies.
-    received: AtomicU64,
-}
-
-/// Passes on what a program sends.
-fn pass(mut from: TcpStream, mut to: TcpStream, sent: &AtomicU64) -> Option<()> {
-    let mut bytes = vec![0; 64 << 10];
-    loop {
-        let length = from.read(&mut bytes).ok().filter(|length| *length > 0)?;
-        sent.fetch_add(length as u64, Ordering::Relaxed);
-        to.write_all(&bytes[..length]).ok()?;
-    }
-}
-
-/// Reads what goes from a worker to its program: one message of the handshake, then replies.
-fn count(mut from: TcpStream, mut to: TcpStream, traffic: &Traffic) -> Option<()> {
-    let mut message = vec![0; 72];
-    from.read_exact(&mut message).ok()?;
-    let length = u32::from_le_bytes(message[8..12].try_into().ok()?) as usize;
-    message.resize(length, 0);
-    from.read_exact(&mut message[72..]).ok()?;
-    to.write_all(&message).ok()?;
-    loop {
-        let mut frame = vec![0; HEAD];
-        from.read_exact(&mut frame).ok()?;
-        // Thread 2^32 - 1 is a worker that says that it is there: nobody waits for that.
-        if frame[16..20] != [0xff; 4] {
-            traffic.replies.fetch_add(1, Ordering::Relaxed);
-        }
-        let length = u32::from_le_bytes(frame[..4].try_into().ok()?) as usize;
-        traffic.received.fetch_add(length as u64, Ordering::Relaxed);
-        frame.resize(length, 0);
-        from.read_exact(&mut frame[HEAD..]).ok()?;
-        to.write_all(&frame).ok()?;
-    }
-}
-
-/// A network to `server` that counts what passes; its address.
-fn counting(server: &str, traffic: &Arc<Traffic>) -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = format!("tcp://{}", listener.local_addr()?);
-    let server = server.strip_prefix("tcp://").context("not TCP")?.to_owned();
-    let traffic = Arc::clone(traffic);
-    thread::spawn(move || {
-        while let Ok((program, _)) = listener.accept() {
-            let Ok(worker) = TcpStream::connect(&server) else { return };
-            let (Ok(from), Ok(to)) = (program.try_clone(), worker.try_clone()) else { return };
-            let (forth, back) = (Arc::clone(&traffic), Arc::clone(&traffic));
-            thread::spawn(move || {
-                let ended = to.try_clone();
-                pass(from, to, &forth.sent);
-                ended.map(|worker| worker.shutdown(Shutdown::Write))
-            });
-            thread::spawn(move || {
-                let ended = program.try_clone();
-                count(worker, program, &back);
-                ended.map(|program| program.shutdown(Shutdown::Both))
-            });
-        }
-    });
-    Ok(address)
-}
 
 /// What goes over the network while a program runs.
 fn traffic_of(places: &Places, server: &Server, name: &str, arguments: &[String]) -> Result<Arc<Traffic>> {

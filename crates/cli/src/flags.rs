@@ -248,7 +248,7 @@ pub(crate) struct RestoreFlags {
 ///
 /// The job's processes stay where they are and need no CRIU: they stand still while their sessions are saved, rebuilt by
 /// workers of the other server, and taken up there. What cannot go on there is refused with the reason, and everything
-/// goes on where it was.
+/// goes on where it was. For programs of OpenCL most of that is found out before anything stops.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid migrate train --to unix:/run/katydid-2.sock --device gpu")]
 pub(crate) struct MigrateFlags {

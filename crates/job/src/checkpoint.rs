@@ -293,7 +293,7 @@ impl Taken<'_> {
 
     /// As they were when they stood still: one that went on may have ended by now.
     fn members(&self) -> Vec<Member> {
-        self.stop.sides.iter().map(|side| side.member.clone()).collect()
+        self.stop.members()
     }
 }
 
@@ -354,7 +354,7 @@ impl<'j> Attempt<'j, '_> {
 
     pub(crate) fn plan(&self) -> Plan {
         let Request { device_only, full, level, .. } = *self.request;
-        Plan { device_only, full, level: level.unwrap_or(DEFAULT_LEVEL) }
+        Plan { device_only, full, level: level.unwrap_or(DEFAULT_LEVEL), outline: false }
     }
 
     /// A CRIU that is ready to dump the job as it is now.
@@ -499,13 +499,17 @@ impl<'j> Attempt<'j, '_> {
         if is_dumped {
             self.writer.adopt_folder(FOLDER)?;
         }
-        let sessions =
-            stop.sides.iter().zip(parts).map(|(side, part)| match serde_json::from_slice::<Session>(&part) {
-                Ok(session) if session.name == side.companion.session => Ok(session),
-                _ => Ok(self.writer.take_session(&side.companion.session)?),
-            });
-        sessions.collect()
+        sessions(self.writer, stop, parts)
     }
+}
+
+/// The sessions that workers have written: from what they said, or from the image.
+pub(crate) fn sessions(writer: &Writer, stop: &Stop<'_>, parts: Vec<Vec<u8>>) -> Result<Vec<Session>, CheckpointError> {
+    let sessions = stop.sides.iter().zip(parts).map(|(side, part)| match serde_json::from_slice::<Session>(&part) {
+        Ok(session) if session.name == side.companion.session => Ok(session),
+        _ => Ok(writer.take_session(&side.companion.session)?),
+    });
+    sessions.collect()
 }
 
 /// Lets everything go on, after `cause`.

@@ -252,6 +252,7 @@ impl Companion {
             session: self.session.clone(),
             device_only: u32::from(plan.device_only),
             full: u32::from(plan.full),
+            outline: u32::from(plan.outline),
         };
         match self.order(&order, None, SILENCE, Questions::Write(writer), Some(progress))? {
             FromWorker::Captured { bytes, sharing, .. } => {
@@ -526,6 +527,8 @@ pub struct Plan {
     pub full: bool,
     /// zstd level.
     pub level: u32,
+    /// How objects were made alone, of a session of OpenCL that runs.
+    pub outline: bool,
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! has no part in it:
 //!
 //! ```text
+//! rehearse                  how sessions of OpenCL were made, which another server may refuse: the programs run
 //! hold, pause, capture      as for a checkpoint                     ┐
 //! write, commit             an image of the GPU side                │ the programs stand still
 //! rebuild                   each session in a worker there          │
@@ -9,19 +10,21 @@
 //! ```
 //!
 //! The rule: whatever is refused on the other side is refused before a program leaves, and everything goes on where it
-//! was. The workers of before end when their programs have gone.
+//! was; what can be known before it stands still is refused before that. The workers of before end when their programs have gone.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use katydid_image::{Image, Manifest, Reader, Times, Which, Writer};
+use katydid_image::{Compression, Image, Manifest, Options, Reader, Times, Which, Writer};
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 
-use crate::checkpoint::{ATTEMPTS, Attempt, CheckpointError, find_processes, manifest, micros, now, options, undo};
-use crate::companion::{Catalogue, Companion, Progress, Questions, Rebuild};
+use crate::checkpoint::{
+    ATTEMPTS, Attempt, CheckpointError, find_processes, manifest, micros, now, options, sessions, undo,
+};
+use crate::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild};
 use crate::failover::Recovery;
 use crate::job::{Inner, lock};
 use crate::members::Member;
@@ -71,6 +74,7 @@ pub(crate) fn migrate(
     let place = Place::new(wanted.image.as_deref())?;
     let image = Image::create_or_open(&place.path)?;
     let travel = Travel { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };
+    travel.rehearse()?;
     for _ in 0..ATTEMPTS {
         let writer = image.begin(options(&request))?;
         let Some((mut stop, manifest, begun)) = travel.prepare(&writer, root, &request)? else { continue };
@@ -108,6 +112,11 @@ fn request(wanted: &Migration) -> Result<Request, CheckpointError> {
     Ok(request)
 }
 
+/// Nobody stands still for the image on the way.
+fn times() -> Times {
+    Times { began: now(), written: now(), stopped_us: 0 }
+}
+
 /// One way from server to server.
 struct Travel<'a> {
     job: &'a Inner,
@@ -132,7 +141,7 @@ impl<'a> Travel<'a> {
         attempt.introduced()?;
         let arrivals = self.job.members.arrivals();
         let mut stop = attempt.connected()?;
-        self.check(&stop)?;
+        self.check(&stop.members())?;
         find_processes(root, &mut stop)?;
         let begun = Instant::now();
         let questions = Questions::Write(writer);
@@ -143,25 +152,44 @@ impl<'a> Travel<'a> {
         }
         match attempt.write(&mut stop, false) {
             Ok(sessions) => {
-                let members: Vec<Member> = stop.sides.iter().map(|side| side.member.clone()).collect();
-                let times = Times { began: now(), written: now(), stopped_us: 0 };
-                let manifest = manifest(self.job, &members, sessions, None, times);
+                let manifest = manifest(self.job, &stop.members(), sessions, None, times());
                 Ok(Some((stop, manifest, begun)))
             }
             Err(error) => Err(undo(&mut stop, None, questions, error)),
         }
     }
 
+    /// Has the other server make the objects of all sessions of OpenCL once, without contents: a device that is too small, a
+    /// program that does not build, or a server that is not there refuse the move now, while the programs run.
+    fn rehearse(&self) -> Result<(), CheckpointError> {
+        let mut members = self.job.members.list();
+        self.check(&members)?;
+        members.retain(|member| member.session == SessionKind::OPENCL);
+        if members.is_empty() {
+            return Ok(());
+        }
+        let place = Place::new(None)?;
+        let image = Image::create_or_open(&place.path)?;
+        let writer = image.begin(Options { compression: Compression::None, ..Options::default() })?;
+        let mut stop = Stop::of(&self.job.members, members)?;
+        let plan = Plan { device_only: true, full: true, level: 0, outline: true };
+        let parts = stop.outline(plan, &writer)?;
+        let manifest = manifest(self.job, &stop.members(), sessions(&writer, &stop, parts)?, None, times());
+        let committed = writer.commit(manifest)?;
+        let reader = image.checkpoint(Which::Number(committed.number))?;
+        // Those workers end with this: nobody takes their sessions up.
+        self.rebuild(&stop, &reader, &Catalogue::new(&reader)).map(drop)
+    }
+
     /// What is known to be impossible before anything stands still.
-    fn check(&self, stop: &Stop<'_>) -> Result<(), CheckpointError> {
-        let members = || stop.sides.iter().map(|side| &side.member);
+    fn check(&self, members: &[Member]) -> Result<(), CheckpointError> {
         if !matches!(self.server, Address::Unix(_))
-            && let Some(member) = members().find(|member| member.link == SHARED_MEMORY)
+            && let Some(member) = members.iter().find(|member| member.link == SHARED_MEMORY)
         {
             let (program, pid, to) = (member.program.clone(), member.pid, self.wanted.to.clone());
             return Err(CheckpointError::Link { program, pid, to });
         }
-        let has_choice = members().any(|member| member.session == SessionKind::OPENCL);
+        let has_choice = members.iter().any(|member| member.session == SessionKind::OPENCL);
         if self.wanted.devices.is_empty() || has_choice { Ok(()) } else { Err(CheckpointError::NoChoice) }
     }
 

@@ -158,6 +158,18 @@ impl<'a> Stop<'a> {
         self.each(|side| Ok(side.companion.prepare(plan, directory.as_ref().map(AsFd::as_fd), writer)?))
     }
 
+    /// Has all workers bring to the image how their sessions were made, while the programs run; their parts of the manifest.
+    pub(crate) fn outline(&mut self, plan: Plan, writer: &Writer) -> Result<Vec<Vec<u8>>, CheckpointError> {
+        self.ready(plan, writer)?;
+        self.apart().1.capture(plan, writer)?;
+        self.write(writer, &|_, _, _| ())
+    }
+
+    /// Those whose sessions they are.
+    pub(crate) fn members(&self) -> Vec<Member> {
+        self.sides.iter().map(|side| side.member.clone()).collect()
+    }
+
     /// Keeps all programs from sending frames.
     pub(crate) fn hold(&mut self) -> Result<(), CheckpointError> {
         let members = self.members;

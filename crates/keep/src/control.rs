@@ -108,6 +108,13 @@ impl Control {
         self.order(work)?.recv().ok()
     }
 
+    /// The same with a session that runs: between two frames.
+    pub fn between<R: Send + 'static>(&self, work: impl FnOnce(&mut dyn Kept) -> R + Send + 'static) -> Option<R> {
+        let answered = self.order(work)?;
+        self.switch.interrupt(0);
+        answered.recv().ok()
+    }
+
     /// Orders `work`, whose outcome will be received; none if the session has ended.
     fn order<R: Send + 'static>(&self, work: impl FnOnce(&mut dyn Kept) -> R + Send + 'static) -> Option<Receiver<R>> {
         let (answer, answered) = sync_channel(1);
@@ -129,17 +136,13 @@ impl Control {
     /// What [`Kept::look_ahead`] of a session that runs gives; nothing if it has ended.
     #[must_use]
     pub fn look_ahead(&self, full: bool) -> Option<Box<dyn Ahead>> {
-        let answered = self.order(move |session| session.look_ahead(full))?;
-        self.switch.interrupt(0);
-        answered.recv().ok()?
+        self.between(move |session| session.look_ahead(full))?
     }
 
     /// What [`Kept::tidy`] of a session that runs says; true if it has ended.
     #[must_use]
     pub fn tidy(&self) -> bool {
-        let Some(answered) = self.order(|session| session.tidy()) else { return true };
-        self.switch.interrupt(0);
-        answered.recv().unwrap_or(true)
+        self.between(|session| session.tidy()).unwrap_or(true)
     }
 
     /// Has a session at rest go on.

@@ -26,6 +26,9 @@ pub struct CaptureOptions {
     pub device_only: bool,
     /// Nothing is taken to be unchanged since an earlier snapshot.
     pub full: bool,
+    /// How everything was made alone, without contents, by which another server finds out whether it can have the session: of
+    /// one that may be running.
+    pub outline: bool,
 }
 
 /// A session that can be brought to rest and kept. Its main loop calls these.

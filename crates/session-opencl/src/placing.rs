@@ -80,10 +80,20 @@ pub(crate) fn in_zone(
     kept
 }
 
-/// Whether the heap may have given a block without a mapping of its own. Where a thread's part of it lies nobody says, but that
-/// is small.
+/// Whether the heap may have given a block without a mapping of its own, or where another thread had just made a gap.
 fn may_be_in_heap(raw: u64, bytes: usize) -> bool {
-    bytes <= PART || heap(&fs::read_to_string("/proc/self/maps").unwrap_or_default()).contains(&raw)
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    heap(&maps).contains(&raw) || (bytes <= PART && is_plain(raw, &maps))
+}
+
+/// Whether an address lies in memory as the heap maps it for its parts and for large blocks: without a file or a name, to be read
+/// and written. Where a thread's part lies nobody says.
+fn is_plain(raw: u64, maps: &str) -> bool {
+    let is_plain = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next() == Some("rw-p") && words.nth(2) == Some("0") && words.next().is_none()
+    };
+    maps.lines().filter(is_plain).filter_map(range).any(|range| range.contains(&raw))
 }
 
 /// The first part of the heap, which may become as large as it likes.
@@ -326,22 +336,38 @@ mod tests {
         }
     }
 
+    /// Memory such as the heap maps for itself.
     #[test]
-    fn a_driver_with_addresses_of_its_own_is_asked_so_often_and_keeps_one() {
-        let mut back = Vec::new();
-        let mut addresses = 1..9;
-        assert_eq!(in_zone(PART, 4, || addresses.next(), |raw| back.push(raw)), Some(4));
-        assert_eq!((back, addresses.next()), (vec![1, 2, 3], Some(5)));
-        let mut few = 1..3;
-        assert_eq!((in_zone(1, 4, || few.next(), |_| ()), in_zone(1, 4, || None, |_| ())), (Some(2), None));
+    fn a_driver_whose_memory_may_be_the_heaps_is_asked_so_often_and_keeps_one() {
+        // SAFETY: a mapping of ours, which nobody uses.
+        let place = unsafe {
+            mmap_anonymous(ptr::null_mut(), PAGE as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        };
+        let (place, mut back) = (place.unwrap(), Vec::new());
+        let at = |number: u64| place.expose_provenance() as u64 + number;
+        let mut addresses = (1..9).map(at);
+        assert_eq!(in_zone(PART, 4, || addresses.next(), |raw| back.push(raw)), Some(at(4)));
+        assert_eq!((back, addresses.next()), (vec![at(1), at(2), at(3)], Some(at(5))));
+        let mut few = (1..3).map(at);
+        assert_eq!((in_zone(1, 4, || few.next(), |_| ()), in_zone(1, 4, || None, |_| ())), (Some(at(2)), None));
+        let mut many = (1..9).map(at);
+        assert_eq!(in_zone(PART + 1, 4, || many.next(), |_| unreachable!("there is one")), Some(at(1)));
+        // SAFETY: as above.
+        unsafe { munmap(place, PAGE as usize) }.unwrap();
     }
 
     #[test]
-    fn for_much_memory_a_driver_with_addresses_of_its_own_is_asked_once() {
-        let mut addresses = 1..9;
-        assert_eq!(in_zone(PART + 1, 4, || addresses.next(), |_| unreachable!("there is one")), Some(1));
-        let maps = "1000-2000 r--p 00000000 00:00 0 /bin/x\n5000-6000 rw-p 00000000 00:00 0                  [heap]\n";
+    fn a_driver_with_addresses_of_its_own_is_asked_once() {
+        for bytes in [1, PART, PART + 1] {
+            let mut addresses = 1..9;
+            assert_eq!(in_zone(bytes, 4, || addresses.next(), |_| unreachable!("there is one")), Some(1), "{bytes}");
+        }
+        let maps = "1000-2000 r--p 00000000 00:00 0 /bin/x\n5000-6000 rw-p 00000000 00:00 0                  [heap]\n\
+                    7000-8000 rw-p 00000000 00:00 0 \n8000-9000 ---p 00000000 00:00 0 \n\
+                    9000-a000 rw-p 00000000 00:05 7 /dev/nvidia-uvm\na000-b000 rw-s 00000000 00:01 3 /memfd:x (deleted)\n";
         assert_eq!((heap(maps), heap("")), (0x5000..0x6000, 0..0));
+        let plain = [0x1000, 0x5000, 0x7000, 0x8000, 0x9000, 0xa000].map(|raw| is_plain(raw, maps));
+        assert_eq!(plain, [false, false, true, false, false, false]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::handlers::driver;
 use crate::host::HostMemory;
 use crate::objects::Object;
 use crate::session::Session;
+use crate::snapshot::refuse_outline;
 use crate::staged::StagingArea;
 
 /// A marker behind everything that a queue had.
@@ -145,10 +146,13 @@ impl Kept for Session {
     fn snapshot(
         &mut self,
         name: &str,
-        _: CaptureOptions,
+        options: CaptureOptions,
         sink: &dyn Sink,
         progress: &Arc<Progress>,
     ) -> Result<Box<dyn Taken>, Failure> {
+        if options.outline {
+            return Ok(Box::new(self.outline(name)?));
+        }
         Ok(Box::new(self.take_snapshot(name, sink, progress)?))
     }
 
@@ -171,7 +175,13 @@ impl Restored for Session {
         self.restore_snapshot(part, source, progress)
     }
 
-    fn restore_host(&mut self, pinned: Option<BorrowedFd<'_>>, _: &SessionPart, _: &dyn Source) -> Result<(), Failure> {
+    fn restore_host(
+        &mut self,
+        pinned: Option<BorrowedFd<'_>>,
+        part: &SessionPart,
+        _: &dyn Source,
+    ) -> Result<(), Failure> {
+        refuse_outline(part)?;
         if let (Some(host), Some(pinned)) = (&mut self.host, pinned) {
             host.join(pinned)?;
             self.take_from_program()?;

@@ -5,6 +5,7 @@
 //! | state `NAME.journal` | how what is alive was made, and what was under way (`journal/state.rs`) |
 //! | regions | contents (`contents.rs`) |
 //! | note `api` | that this is a session of OpenCL |
+//! | note `outline` | that this is how its objects were made, and nothing else: whether they can be made elsewhere shows in that |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use katydid_keep::{Failure, Progress, StateError};
 use katydid_wire::handshake::PROTOCOL;
 
 use crate::contents::Captured;
-use crate::journal::State;
+use crate::journal::{Platform, State};
 use crate::session::Session;
 use crate::shelf::Kept;
 
@@ -28,6 +29,8 @@ const FRAMES: &str = "frames";
 pub const QUOTA: &str = "quota";
 /// Note of the address at which the session has memory that its program has too; absent where it has none.
 const HOST: &str = "host";
+/// Note of an outline.
+const OUTLINE: &str = "outline";
 /// Key of the file with the journal.
 const JOURNAL: &str = "journal";
 
@@ -50,6 +53,19 @@ pub fn host_base(part: &SessionPart) -> Option<u64> {
 /// Why they are none.
 pub fn examine(bytes: &[u8]) -> Result<usize, StateError> {
     State::decode(bytes).map(|state| state.records.len())
+}
+
+fn is_outline(part: &SessionPart) -> bool {
+    part.notes.contains_key(OUTLINE)
+}
+
+/// A session that was rebuilt from an outline has no contents, so no program can go on with it.
+///
+/// # Errors
+///
+/// It is one.
+pub(crate) fn refuse_outline(part: &SessionPart) -> Result<(), Failure> {
+    if is_outline(part) { Err("the image has the outline of a session alone, without contents".into()) } else { Ok(()) }
 }
 
 /// A session as it was at one moment.
@@ -76,18 +92,35 @@ impl Session {
         let state = self.state()?;
         let shelf = self.clear_shelf();
         let captured = self.capture(sink, progress)?;
+        let part = self.part(name, &state.platforms);
+        Ok(Snapshot { part, state: state.encode(), captured, _shelf: shelf })
+    }
+
+    /// How what is alive was made, at any moment between two frames.
+    ///
+    /// # Errors
+    ///
+    /// What can be no part of a checkpoint.
+    pub(crate) fn outline(&mut self, name: &str) -> Result<impl katydid_keep::Taken + use<>, Failure> {
+        let state = self.made()?;
+        let mut part = self.part(name, &state.platforms);
+        part.notes.insert(OUTLINE.to_owned(), true.into());
+        Ok(Snapshot { part, state: state.encode(), captured: Captured::default(), _shelf: None })
+    }
+
+    /// What a manifest says of the session, without contents.
+    fn part(&self, name: &str, platforms: &[Platform]) -> SessionPart {
         let mut notes = BTreeMap::from([
             (API.to_owned(), OPENCL.into()),
             (FRAMES.to_owned(), self.frames.into()),
             (QUOTA.to_owned(), self.shared.usage.quota().into()),
         ]);
         notes.extend(self.host.as_ref().map(|host| (HOST.to_owned(), host.range().base.into())));
-        let names = state.platforms.iter().flat_map(|platform| &platform.devices);
+        let names = platforms.iter().flat_map(|platform| &platform.devices);
         let devices =
             (0..).zip(names).map(|(index, device)| Device { index, name: device.name.clone(), ..Device::default() });
         let (name, devices) = (name.to_owned(), devices.collect());
-        let part = SessionPart { name, protocol: PROTOCOL, devices, notes, ..SessionPart::default() };
-        Ok(Snapshot { part, state: state.encode(), captured, _shelf: shelf })
+        SessionPart { name, protocol: PROTOCOL, devices, notes, ..SessionPart::default() }
     }
 
     /// Makes this session, in which nothing has happened, the one of an image.
@@ -107,6 +140,9 @@ impl Session {
         let buffers = part.regions.iter().filter(|region| region.kind == "buffer");
         self.replay.filled = buffers.filter_map(|region| u32::try_from(region.object?).ok()).collect();
         self.rebuild(&mut state, &wishes)?;
+        if is_outline(part) {
+            return Ok(());
+        }
         self.put_back(&state, &part.regions, source, progress)?;
         self.map_again(&state.mapped)?;
         Ok(())

@@ -13,7 +13,7 @@ use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{self, message_name};
-use katydid_wire::opencl::{IN_PIECE, id, kind, value};
+use katydid_wire::opencl::{IN_PIECE, id, kind, list, value};
 
 use crate::driver::Platform;
 use crate::fault::SessionError;
@@ -232,6 +232,19 @@ fn a_pipe_is_saved_until_a_kernel_has_it() {
     assert!(session.state().unwrap_err().to_string().contains("have a pipe"));
     run(&mut session, 3, &message::kdclRelease { object: pipe });
     assert!(session.state().unwrap().records.is_empty());
+}
+
+/// A descriptor among them would be one of the worker's.
+#[test]
+fn properties_of_a_buffer_reach_no_driver() {
+    let (mut session, notes) = with_pipes();
+    let mut data = Vec::new();
+    list::put(&mut data, &[0x2060u64, 1]);
+    let (memory, context) = (id(kind::MEMORY, 1), id(kind::CONTEXT, 1));
+    let buffer =
+        message::kdclBuffer { memory, context, flags: 0, size: 64, place: 0, staged: 0, properties: 1, data: &data };
+    run(&mut session, 1, &buffer);
+    assert_eq!(notes.0.lock().unwrap()[..], [(1, Code::INVALID_PROPERTY.0)]);
 }
 
 /// Executes a message that breaks nothing.

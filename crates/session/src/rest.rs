@@ -85,6 +85,9 @@ impl Kept for Session {
         sink: &dyn Sink,
         progress: &Arc<Progress>,
     ) -> Result<Box<dyn Taken>, Failure> {
+        if options.outline {
+            return Err("a session of CUDA has no outline: it can only be kept as a whole".into());
+        }
         Ok(Box::new(Self::snapshot(self, name, options, sink, progress)?))
     }
 

@@ -15,7 +15,7 @@ use crate::border::list;
 use crate::handle::{ids, object, objects};
 use crate::memory::Memory;
 use crate::order::Order;
-use crate::queue::Queue;
+use crate::queue::{Plain, Queue};
 use crate::shim::shim;
 use crate::transfer::three;
 
@@ -209,10 +209,26 @@ fn fill(order: Order, memory: cl_mem, form: u32, extent: Extent, pattern: &[u8])
     let mut waits = order.arguments();
     extent.put(&mut waits);
     waits.extend_from_slice(pattern);
-    let (queue, event, memory, length) = (order.queue(), order.event(), memory.base.id, pattern.len() as u32);
-    shim()?.link.call(&kdclFill { queue, event, memory, form, patternSize: length, waits: &waits })?;
+    let (queue, event, length) = (order.queue(), order.event(), pattern.len() as u32);
+    let message = kdclFill { queue, event, memory: memory.base.id, form, patternSize: length, waits: &waits };
+    if form == RUN && order.queue.has_accepted(Plain::Fill) && is_sure_fill(&order.queue, &memory, &extent, pattern) {
+        shim()?.link.enqueue(&message)?;
+    } else {
+        shim()?.link.call(&message)?;
+        memory.accepted(&order.queue);
+        if form == RUN {
+            order.queue.accepted(Plain::Fill);
+        }
+    }
     order.done();
     Ok(())
+}
+
+/// Whether nothing can be wrong with the fill of a run.
+fn is_sure_fill(queue: &Queue, memory: &Memory, run: &Extent, pattern: &[u8]) -> bool {
+    let (offset, size, length) = (run.origin[0], run.region[0], pattern.len() as u64);
+    let is_whole = length.is_power_of_two() && offset.is_multiple_of(length) && size.is_multiple_of(length);
+    is_whole && memory.is_sure(queue, offset, size)
 }
 
 /// # Safety
@@ -297,9 +313,14 @@ pub(crate) unsafe fn enqueue_migrate_mem_objects(
 
 /// Enqueues a marker or a barrier.
 fn mark(order: Order, barrier: bool) -> Result<(), Code> {
-    let waits = order.arguments();
+    let (waits, kind) = (order.arguments(), if barrier { Plain::Barrier } else { Plain::Marker });
     let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: barrier.into(), waits: &waits };
-    shim()?.link.call(&message)?;
+    if !order.has_waits() && order.queue.has_accepted(kind) {
+        shim()?.link.enqueue(&message)?;
+    } else {
+        shim()?.link.call(&message)?;
+        order.queue.accepted(kind);
+    }
     order.done();
     Ok(())
 }

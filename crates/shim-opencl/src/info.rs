@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "writes values where C callers want them")]
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::opencl::AT_ONCE;
@@ -57,21 +57,60 @@ pub(crate) fn ask(query: u32, object: u32, second: u32, parameter: u32, input: &
     Ok(value)
 }
 
-/// Values of one object that never change, by parameter.
+/// Values of one object that change only with the worker.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    values: Mutex<HashMap<u32, Vec<u8>>>,
+    values: Mutex<Values>,
+}
+
+#[derive(Debug, Default)]
+struct Values {
+    /// The worker's number that told them ([`crate::link::Link::worker`]).
+    worker: u32,
+    values: HashMap<Question, Vec<u8>>,
+}
+
+/// Kind of the query, the device or index besides the object, parameter.
+type Question = (u32, u32, u32);
+
+impl Values {
+    fn get(&mut self, worker: u32, question: Question) -> Option<Vec<u8>> {
+        if worker != self.worker {
+            *self = Self { worker, ..Self::default() };
+        }
+        self.values.get(&question).cloned()
+    }
+
+    /// Notes what was told to somebody who began to ask that worker.
+    fn put(&mut self, worker: u32, question: Question, value: Vec<u8>) {
+        if worker == self.worker {
+            self.values.insert(question, value);
+        }
+    }
 }
 
 impl Known {
     /// The value, asked for the first time.
     pub(crate) fn ask(&self, query: u32, object: u32, parameter: u32) -> Result<Vec<u8>, Code> {
-        if let Some(value) = self.values.lock().unwrap_or_else(PoisonError::into_inner).get(&parameter) {
-            return Ok(value.clone());
+        self.ask_for(query, object, 0, parameter)
+    }
+
+    /// The value for a device, or an index.
+    pub(crate) fn ask_for(&self, query: u32, object: u32, second: u32, parameter: u32) -> Result<Vec<u8>, Code> {
+        let (worker, question) = (shim()?.link.worker(), (query, second, parameter));
+        if let Some(value) = self.values().get(worker, question) {
+            return Ok(value);
         }
-        let value = ask(query, object, 0, parameter, &[])?;
-        self.values.lock().unwrap_or_else(PoisonError::into_inner).insert(parameter, value.clone());
+        let value = ask(query, object, second, parameter, &[])?;
+        // The worker may have changed meanwhile: who told it, nobody knows then.
+        if shim()?.link.worker() == worker {
+            self.values().put(worker, question, value.clone());
+        }
         Ok(value)
+    }
+
+    fn values(&self) -> MutexGuard<'_, Values> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,6 +121,8 @@ pub(crate) fn handles(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use katydid_wire::opencl::query;
+
     use super::*;
 
     #[test]
@@ -95,5 +136,19 @@ mod tests {
             assert_eq!(Room { size: 0, value: std::ptr::null_mut(), ..room }.answer(b"abcde"), Ok(()));
         }
         assert_eq!((&value, needed), (b"abc\0", 5));
+    }
+
+    #[test]
+    fn what_another_worker_told_is_not_known() {
+        let (mut values, question) = (Values::default(), (query::WORK_GROUP, 7, 1));
+        assert_eq!(values.get(0, question), None);
+        values.put(0, question, vec![1]);
+        assert_eq!(values.get(0, question), Some(vec![1]));
+        for other in [(query::KERNEL, 7, 1), (query::WORK_GROUP, 8, 1), (query::WORK_GROUP, 7, 2)] {
+            assert_eq!(values.get(0, other), None, "{other:?}");
+        }
+        assert_eq!(values.get(1, question), None);
+        values.put(0, question, vec![1]);
+        assert_eq!(values.get(1, question), None);
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
-    KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_FUNCTION_NAME, KERNEL_NUM_ARGS, KERNEL_PROGRAM,
+    KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_LOCAL_MEM_SIZE, KERNEL_PROGRAM,
     KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
 };
 use katydid_opencl_sys::{Code, char, cl_device_id, cl_kernel, cl_program, void};
@@ -267,8 +267,7 @@ pub(crate) unsafe fn get_kernel_info(
         KERNEL_REFERENCE_COUNT => kernel.base.count().to_le_bytes().to_vec(),
         KERNEL_CONTEXT => handle::bytes(&*kernel.program.context),
         KERNEL_PROGRAM => handle::bytes(&*kernel.program),
-        KERNEL_NUM_ARGS | KERNEL_FUNCTION_NAME => kernel.known.ask(query::KERNEL, kernel.base.id, param_name)?,
-        _ => ask(query::KERNEL, kernel.base.id, 0, param_name, &[])?,
+        _ => kernel.known.ask(query::KERNEL, kernel.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }
@@ -286,7 +285,7 @@ pub(crate) unsafe fn get_kernel_arg_info(
     needed: *mut usize,
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
-    let bytes = ask(query::ARGUMENT, kernel.base.id, index, param_name, &[])?;
+    let bytes = kernel.known.ask_for(query::ARGUMENT, kernel.base.id, index, param_name)?;
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }
 }
@@ -308,7 +307,11 @@ pub(crate) unsafe fn get_kernel_work_group_info(
     needed: *mut usize,
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
-    let bytes = ask(query::WORK_GROUP, kernel.base.id, device(of)?, param_name, &[])?;
+    let bytes = match param_name {
+        // With the local memory that its arguments are now.
+        KERNEL_LOCAL_MEM_SIZE => ask(query::WORK_GROUP, kernel.base.id, device(of)?, param_name, &[])?,
+        _ => kernel.known.ask_for(query::WORK_GROUP, kernel.base.id, device(of)?, param_name)?,
+    };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }
 }
@@ -330,7 +333,10 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
     let kernel = object::<Kernel>(kernel)?;
     // SAFETY: handed on.
     let input = unsafe { list(input_size, input.cast::<u8>()) };
-    let bytes = ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?;
+    let bytes = match input {
+        [] => kernel.known.ask_for(query::SUB_GROUP, kernel.base.id, device(of)?, param_name)?,
+        _ => ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?,
+    };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }
 }

@@ -5,7 +5,7 @@
 //! The failure of a message that nobody waited for is told by the next call that waits for commands.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use katydid_client::job::Kept;
 use katydid_client::{life, output};
@@ -25,6 +25,8 @@ pub(crate) struct Link {
     lost: AtomicBool,
     /// The first failure of a message that nobody waited for; 0: none.
     deferred: AtomicI32,
+    /// How often it has led to another one.
+    worker: AtomicU32,
 }
 
 thread_local! {
@@ -34,7 +36,7 @@ thread_local! {
 
 impl Link {
     pub(crate) fn new(link: Box<dyn ProgramLink>) -> Self {
-        Self { link, lost: AtomicBool::new(false), deferred: AtomicI32::new(0) }
+        Self { link, lost: AtomicBool::new(false), deferred: AtomicI32::new(0), worker: AtomicU32::new(0) }
     }
 
     /// Sends a message and goes on.
@@ -106,6 +108,11 @@ impl Link {
         Code(self.deferred.swap(0, Ordering::Relaxed)).ok()
     }
 
+    /// A number for the worker at the other end: another one may have other devices behind the same names.
+    pub(crate) fn worker(&self) -> u32 {
+        self.worker.load(Ordering::Acquire)
+    }
+
     /// The memory that is shared with the worker; none on a stream.
     pub(crate) fn staging(&self) -> Option<&Staging> {
         self.link.staging()
@@ -171,6 +178,7 @@ impl Kept for Link {
     }
 
     fn leaving(&self) {
+        self.worker.fetch_add(1, Ordering::AcqRel);
         if let Ok(shim) = shim() {
             shim.parcels.let_go();
         }

@@ -159,7 +159,7 @@ pub(crate) unsafe fn contents<'a>(flags: u64, rows: Rows) -> Result<Cow<'a, [u8]
 
 /// # Safety
 ///
-/// `host_ptr` is readable for `size` bytes if the flags say that it is given; the list is null or ends with 0.
+/// `host_ptr` is readable for `size` bytes if the flags say that it is given.
 unsafe fn create(
     context: cl_context,
     properties: Option<Vec<u64>>,
@@ -186,8 +186,8 @@ unsafe fn create(
     }
     let sent = bulk::send(link, if shared == 0 { &data } else { &[] })?;
     let mut bytes = Vec::new();
-    if let Some(list) = &properties {
-        list::put(&mut bytes, &list[..list.len() - 1]);
+    if properties.is_some() {
+        list::put::<u64>(&mut bytes, &[]);
     }
     bytes.extend_from_slice(sent.inline);
     let made = make(|base| {
@@ -261,7 +261,14 @@ pub(crate) unsafe fn create_buffer_with_properties(
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
     // SAFETY: handed on.
-    unsafe { create(context, pairs(properties), flags, size, host_ptr) }
+    let properties = unsafe { pairs(properties) };
+    object::<Context>(context)?;
+    // The standard has none; what extensions have are descriptors and handles of the program's, which mean others to the worker.
+    if properties.as_ref().is_some_and(|list| list.len() > 1) {
+        return Err(Code::INVALID_PROPERTY);
+    }
+    // SAFETY: handed on.
+    unsafe { create(context, properties, flags, size, host_ptr) }
 }
 
 /// # Safety

@@ -16,7 +16,7 @@ use katydid_wire::opencl::{list, query};
 use crate::context::Context;
 use crate::device::Device;
 use crate::handle::{self, Base, Held, Object, make, object};
-use crate::info::{Room, ask};
+use crate::info::{Known, Room};
 use crate::landing;
 use crate::shim::shim;
 
@@ -34,6 +34,17 @@ pub(crate) struct Queue {
     pub(crate) progress: Progress,
     /// The program has asked when a command of it came to its states, and so will again.
     asks_times: AtomicBool,
+    /// Kinds of commands ([`Plain`]) that the driver has accepted.
+    accepted: AtomicU32,
+    known: Known,
+}
+
+/// Commands with which nothing of the program's can be wrong where a driver has them at all. Each is one bit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Plain {
+    Fill = 1,
+    Marker = 2,
+    Barrier = 4,
 }
 
 /// How far a queue is that keeps its order, as far as it is known here: so that nobody waits for what is known to have ended.
@@ -130,6 +141,16 @@ impl Queue {
         self.asks_times.load(Ordering::Relaxed)
     }
 
+    /// Whether the driver has accepted such a command of it.
+    pub(crate) fn has_accepted(&self, command: Plain) -> bool {
+        self.accepted.load(Ordering::Relaxed) & command as u32 != 0
+    }
+
+    /// It has.
+    pub(crate) fn accepted(&self, command: Plain) {
+        self.accepted.fetch_or(command as u32, Ordering::Relaxed);
+    }
+
     /// Whether it keeps the times of its commands.
     pub(crate) fn is_profiled(&self) -> bool {
         self.flags & QUEUE_PROFILING_ENABLE != 0
@@ -170,8 +191,8 @@ fn create(
         context.queues.fetch_add(1, Ordering::Relaxed);
         let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
         let (flags, progress) = (flags_of(form, properties), Progress::default());
-        let asks_times = AtomicBool::new(false);
-        Ok(Queue { base, context, device, properties: given, flags, progress, asks_times })
+        let (asks_times, accepted, known) = (AtomicBool::new(false), AtomicU32::new(0), Known::default());
+        Ok(Queue { base, context, device, properties: given, flags, progress, asks_times, accepted, known })
     })?;
     Ok(queue.handle())
 }
@@ -249,7 +270,7 @@ pub(crate) unsafe fn get_command_queue_info(
         QUEUE_PROPERTIES_ARRAY => queue.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
         // Would be an object of the driver's making.
         QUEUE_DEVICE_DEFAULT => return Err(Code::INVALID_COMMAND_QUEUE),
-        _ => ask(query::QUEUE, queue.base.id, 0, param_name, &[])?,
+        _ => queue.known.ask(query::QUEUE, queue.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }

@@ -10,7 +10,7 @@ use katydid_wire::opencl::{list, query};
 
 use crate::context::Context;
 use crate::handle::{self, Base, Held, Object, make, object};
-use crate::info::{Room, ask};
+use crate::info::{Known, Room};
 use crate::queue::pairs;
 use crate::shim::shim;
 
@@ -21,6 +21,7 @@ pub(crate) struct Sampler {
     context: Held<Context>,
     /// As given, with the 0 that ends them.
     properties: Vec<u64>,
+    known: Known,
 }
 
 fn create(context: cl_context, form: u32, values: &[u64], given: Vec<u64>) -> Result<cl_sampler, Code> {
@@ -30,7 +31,7 @@ fn create(context: cl_context, form: u32, values: &[u64], given: Vec<u64>) -> Re
     let sampler = make(|base| {
         let message = kdclSampler { sampler: base.id, context: context.base.id, form, properties: &bytes };
         shim()?.link.call(&message)?;
-        Ok(Sampler { base, context: Held::new(Arc::clone(&context)), properties: given })
+        Ok(Sampler { base, context: Held::new(Arc::clone(&context)), properties: given, known: Known::default() })
     })?;
     Ok(sampler.handle())
 }
@@ -81,7 +82,7 @@ pub(crate) unsafe fn get_sampler_info(
         SAMPLER_CONTEXT => handle::bytes(&*sampler.context),
         SAMPLER_REFERENCE_COUNT => sampler.base.count().to_le_bytes().to_vec(),
         SAMPLER_PROPERTIES => sampler.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        _ => ask(query::SAMPLER, sampler.base.id, 0, param_name, &[])?,
+        _ => sampler.known.ask(query::SAMPLER, sampler.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }

@@ -77,10 +77,12 @@ impl State {
         Some(size)
     }
 
-    /// Whether the bytes lie in a region that is mapped for writing.
-    fn may_be_written(&self, address: usize, size: usize) -> bool {
-        let holds = |start: usize, map: &Map| map.writes && start <= address && address + size <= start + map.size;
-        self.maps.iter().any(|(start, maps)| maps.iter().any(|map| holds(*start, map)))
+    /// The widest region that is mapped for writing of those that hold these bytes, with its own.
+    fn written_around(&self, address: usize, size: usize) -> Option<(usize, usize)> {
+        let all = self.maps.iter().flat_map(|(start, maps)| maps.iter().map(|map| (*start, map)));
+        let holds =
+            |(start, map): &(usize, &Map)| map.writes && *start <= address && address + size <= *start + map.size;
+        all.filter(holds).map(|(start, map)| (start, map.size)).max_by_key(|(_, size)| *size)
     }
 
     /// Whether the bytes lie in one allocation.
@@ -310,7 +312,7 @@ pub(crate) unsafe fn enqueue_svm_map(
     let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MAP)? };
     // What the program has mapped for writing, and has, is newer than what the device has.
     let has_newest =
-        shim.ranges.lock().may_be_written(address, size) && !shim.landings.come_to(&Rows::run(address, size));
+        shim.ranges.lock().written_around(address, size).is_some() && !shim.landings.come_to(&Rows::run(address, size));
     let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0 || has_newest;
     let landing = if fresh { 0 } else { shim.landings.number() };
     let (queue, done, waits) = (order.queue(), order.event(), order.arguments());
@@ -347,30 +349,34 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     let mut map = shim.ranges.lock().unmap(address).ok_or(Code::INVALID_VALUE)?;
     // Who gives a region back before it is known to be there cannot have changed it, unless by a command.
     map.writes &= !shim.landings.abandon(map.landing, &Rows::run(address, map.size));
-    // SAFETY: pages of the allocation, which held the region when it was mapped.
-    let unmapped = unsafe { unmap(&order, address, &map) };
+    // A driver may give the device all of an allocation when a part of it is unmapped, and nothing afterwards: what the program has
+    // written around the part goes along.
+    let around = shim.ranges.lock().written_around(address, map.size);
+    let around = around.filter(|(start, size)| !shim.landings.come_to(&Rows::run(*start, *size)));
+    let (start, size) = around.unwrap_or((address, if map.writes { map.size } else { 0 }));
+    // SAFETY: pages of the allocation, which held the regions when they were mapped.
+    let unmapped = unsafe { unmap(&order, address, &Rows::run(start, size)) };
     // What is refused is mapped as before.
     unmapped.inspect_err(|_| shim.ranges.lock().map(address, map))?;
     order.done();
     Ok(())
 }
 
-/// Enqueues the end of a map.
+/// Enqueues the end of the map of an address, before which the bytes of `rows` go to the device.
 ///
 /// # Safety
 ///
-/// The region is readable.
-unsafe fn unmap(order: &Order, address: usize, map: &Map) -> Result<(), Code> {
+/// The rows are readable.
+unsafe fn unmap(order: &Order, address: usize, rows: &Rows) -> Result<(), Code> {
     let link = &shim()?.link;
-    let rows = Rows::run(address, if map.writes { map.size } else { 0 });
-    landing::wait_for_place(&rows)?;
+    landing::wait_for_place(rows)?;
     // SAFETY: by the contract.
     let bytes = unsafe { rows.gather() };
     let sent = bulk::send(link, &bytes)?;
     let mut waits = order.arguments();
     waits.extend_from_slice(sent.inline);
-    let (queue, event, address) = (order.queue(), order.event(), address as u64);
-    link.call(&kdclSvmUnmap { queue, event, address, staged: sent.staged, waits: &waits }).map(drop)
+    let (queue, event, address, place) = (order.queue(), order.event(), address as u64, rows.start as u64);
+    link.call(&kdclSvmUnmap { queue, event, address, place, staged: sent.staged, waits: &waits }).map(drop)
 }
 
 /// # Safety
@@ -434,11 +440,12 @@ mod tests {
     #[test]
     fn a_region_may_be_written_if_it_lies_in_one_that_is_mapped_so() {
         let mut state = State::default();
-        for (address, size, writes) in [(8192, 100, true), (8192, 200, false), (8400, 10, true)] {
+        for (address, size, writes) in [(8192, 100, true), (8192, 200, false), (8196, 60, true), (8400, 10, true)] {
             state.map(address, Map { size, writes, landing: 0 });
         }
-        for (address, size, may_be) in [(8192, 100, true), (8200, 92, true), (8200, 93, false), (8390, 15, false)] {
-            assert_eq!(state.may_be_written(address, size), may_be, "{address} {size}");
+        let widest = Some((8192, 100));
+        for (address, size, around) in [(8192, 100, widest), (8200, 10, widest), (8200, 93, None), (8390, 15, None)] {
+            assert_eq!(state.written_around(address, size), around, "{address} {size}");
         }
     }
 

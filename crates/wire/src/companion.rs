@@ -19,6 +19,9 @@
 //!   ├── Write ─────────────────────────────────▶│  nothing waits for it any more, so it may take the machine
 //!   │◀───────────────────── Progress … Written ─┤
 //!
+//!   ├── Prepare, Snapshot, Write ──────────────▶│  of an outline alone: the program runs all the while
+//!   │◀──────────── Prepared, Captured, Written ─┤
+//!
 //!   ├── Restore (+ directory) ─────────────────▶│  as to another order of devices, it begins anew first (`Anew`)
 //!   │◀──────────────────── Progress … Restored ─┤  detached: waits for its program
 //! ```
@@ -79,7 +82,7 @@ messages! {
     2 Continue {}
     /// The program will close its connection and come back. Answer: `Detached`.
     3 Detach {}
-    /// Keep the state of the paused session in the image that is at hand. Answer: `Captured`.
+    /// Keep the state of the paused session in the image that is at hand, which is used up by that. Answer: `Captured`.
     4 Snapshot {
         /// Name of the session within the checkpoint.
         session: String,
@@ -87,6 +90,8 @@ messages! {
         device_only: u32,
         /// 1: nothing is taken to be unchanged since an earlier checkpoint.
         full: u32,
+        /// 1: how the session's objects were made alone, without contents, which needs no session at rest. Of OpenCL only.
+        outline: u32,
     }
     /// Rebuild a session from an image, then wait for its program. Answer: `Restored`, `Elsewhere` or `Anew`.
     5 Restore {
@@ -261,7 +266,7 @@ mod tests {
             ToWorker::Continue {},
             ToWorker::Detach {},
             ToWorker::Prepare { store: Store::DIRECTORY, checkpoint: 7, full: 1, level: 3 },
-            ToWorker::Snapshot { session: session(), device_only: 0, full: 1 },
+            ToWorker::Snapshot { session: session(), device_only: 0, full: 1, outline: 0 },
             ToWorker::Restore {
                 store: Store::STREAM,
                 session: session(),

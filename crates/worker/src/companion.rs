@@ -211,9 +211,11 @@ impl Serving {
                 control.switch().detach();
                 FromWorker::Detached {}
             }
-            ToWorker::Snapshot { .. } if !self.is_paused => failed("a session is kept only while it is paused"),
-            ToWorker::Snapshot { session, device_only, full } => {
-                let options = CaptureOptions { device_only: device_only != 0, full: full != 0 };
+            ToWorker::Snapshot { outline: 0, .. } if !self.is_paused => {
+                failed("a session is kept only while it is paused")
+            }
+            ToWorker::Snapshot { session, device_only, full, outline } => {
+                let options = CaptureOptions { device_only: device_only != 0, full: full != 0, outline: outline != 0 };
                 match self.begin(control, session, options) {
                     Ok(()) => return None,
                     Err(text) => failed(text),

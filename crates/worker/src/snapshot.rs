@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_image::Session as Part;
-use katydid_keep::{CaptureOptions, Control, Failure, Progress, Taken};
+use katydid_keep::{CaptureOptions, Control, Failure, Kept, Progress, Taken};
 use katydid_wire::companion::FromWorker;
 
 use crate::companion::Voice;
@@ -170,7 +170,8 @@ impl Work {
     /// Has the main loop take it.
     fn take(&self, session: String, options: CaptureOptions, output: &Arc<Output>) -> Result<Box<dyn Taken>, String> {
         let (output, progress) = (Arc::clone(output), Arc::clone(&self.progress));
-        let taken = self.control.with(move |it| it.snapshot(&session, options, output.sink(), &progress));
+        let take = move |it: &mut dyn Kept| it.snapshot(&session, options, output.sink(), &progress);
+        let taken = if options.outline { self.control.between(take) } else { self.control.with(take) };
         taken.ok_or("the session has ended")?.map_err(|error| error.to_string())
     }
 

@@ -1,11 +1,14 @@
 // A driver of OpenCL for tests: a platform of one device that has memory and runs nothing, so that a second platform is
-// beside another driver's on any machine. Commands are done when their calls return.
+// beside another driver's on any machine. Commands are done when their calls return. It does what a standard allows and other
+// drivers do not: shared virtual memory is the device's again as a whole when any part of it is unmapped, until it is mapped anew;
+// any property of a buffer is taken; and a context is told why there is no room.
 //
 // KATYDID_TEST_DEVICES says how many devices there are, 0 or 1; 1 if it is not set.
-#define CL_TARGET_OPENCL_VERSION 120
-#define CL_USE_DEPRECATED_OPENCL_1_1_APIS
+#define CL_TARGET_OPENCL_VERSION 300
+#define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #include <CL/cl.h>
 #include <CL/cl_icd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +16,11 @@
 #define EXTENSIONS                                                                                                     \
     "cl_khr_icd cl_khr_global_int32_base_atomics cl_khr_external_memory cl_khr_command_buffer cl_khr_gl_sharing "      \
     "cl_intel_unified_shared_memory"
+
+// Bytes of the largest object.
+#define MOST (1 << 28)
+
+typedef void(CL_CALLBACK *notify_context)(const char *, const void *, size_t, void *);
 
 static cl_icd_dispatch table;
 
@@ -22,13 +30,16 @@ struct object {
     int references;
     size_t size;
     char *bytes;
+    // Of a context: whom it tells.
+    notify_context notify;
+    void *data;
 };
 
-static struct object the_platform = {&table, 1, 0, NULL}, the_device = {&table, 1, 0, NULL};
+static struct object the_platform = {.table = &table, .references = 1}, the_device = {.table = &table, .references = 1};
 
 static void *made(size_t size, cl_int *code) {
     struct object *object = calloc(1, sizeof *object);
-    *object = (struct object){&table, 1, size, size ? calloc(1, size) : NULL};
+    *object = (struct object){.table = &table, .references = 1, .size = size, .bytes = size ? calloc(1, size) : NULL};
     if (code) *code = CL_SUCCESS;
     return object;
 }
@@ -58,7 +69,7 @@ static cl_int CL_API_CALL platform_info(cl_platform_id platform, cl_platform_inf
     (void)platform;
     switch (what) {
     case CL_PLATFORM_NAME: return TEXT("Memory of a test");
-    case CL_PLATFORM_VERSION: return TEXT("OpenCL 1.2 memory");
+    case CL_PLATFORM_VERSION: return TEXT("OpenCL 3.0 memory");
     case CL_PLATFORM_VENDOR: return TEXT("Katydid's tests");
     case CL_PLATFORM_PROFILE: return TEXT("FULL_PROFILE");
     case CL_PLATFORM_EXTENSIONS: return TEXT(EXTENSIONS);
@@ -81,7 +92,7 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info what, 
     switch (what) {
     case CL_DEVICE_NAME: return TEXT("memory");
     case CL_DEVICE_VENDOR: return TEXT("Katydid's tests");
-    case CL_DEVICE_VERSION: return TEXT("OpenCL 1.2 memory");
+    case CL_DEVICE_VERSION: return TEXT("OpenCL 3.0 memory");
     case CL_DRIVER_VERSION: return TEXT("1");
     case CL_DEVICE_EXTENSIONS: return TEXT(EXTENSIONS);
     case CL_DEVICE_TYPE: return VALUE(cl_device_type, CL_DEVICE_TYPE_ACCELERATOR);
@@ -90,17 +101,18 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info what, 
     case CL_DEVICE_COMPILER_AVAILABLE: return VALUE(cl_bool, CL_FALSE);
     case CL_DEVICE_ADDRESS_BITS: return VALUE(cl_uint, 64);
     case CL_DEVICE_GLOBAL_MEM_SIZE: return VALUE(cl_ulong, 1 << 30);
-    case CL_DEVICE_MAX_MEM_ALLOC_SIZE: return VALUE(cl_ulong, 1 << 28);
+    case CL_DEVICE_MAX_MEM_ALLOC_SIZE: return VALUE(cl_ulong, MOST);
+    case CL_DEVICE_SVM_CAPABILITIES: return VALUE(cl_device_svm_capabilities, CL_DEVICE_SVM_COARSE_GRAIN_BUFFER);
     }
     return CL_INVALID_VALUE;
 }
 
-typedef void(CL_CALLBACK *notify_context)(const char *, const void *, size_t, void *);
-
 static cl_context CL_API_CALL create_context(const cl_context_properties *properties, cl_uint count, const cl_device_id *devices,
                                              notify_context notify, void *data, cl_int *code) {
-    (void)properties, (void)count, (void)devices, (void)notify, (void)data;
-    return made(0, code);
+    (void)properties, (void)count, (void)devices;
+    struct object *context = made(0, code);
+    context->notify = notify, context->data = data;
+    return (cl_context)context;
 }
 
 static cl_command_queue CL_API_CALL create_queue(cl_context context, cl_device_id device, cl_command_queue_properties properties, cl_int *code) {
@@ -109,10 +121,23 @@ static cl_command_queue CL_API_CALL create_queue(cl_context context, cl_device_i
 }
 
 static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, size_t size, void *host, cl_int *code) {
-    (void)context;
+    struct object *of = (struct object *)context;
+    if (size > MOST) {
+        char why[64];
+        snprintf(why, sizeof why, "a buffer of %zu bytes: %d at most", size, MOST);
+        if (of->notify) of->notify(why, NULL, 0, of->data);
+        if (code) *code = CL_MEM_OBJECT_ALLOCATION_FAILURE;
+        return NULL;
+    }
     struct object *buffer = made(size, code);
     if (flags & (CL_MEM_COPY_HOST_PTR | CL_MEM_USE_HOST_PTR)) memcpy(buffer->bytes, host, size);
     return (cl_mem)buffer;
+}
+
+static cl_mem CL_API_CALL create_buffer_with(cl_context context, const cl_mem_properties *properties, cl_mem_flags flags, size_t size, void *host,
+                                             cl_int *code) {
+    (void)properties;
+    return create_buffer(context, flags, size, host, code);
 }
 
 static cl_int CL_API_CALL retain_context(cl_context context) { return retained(context); }
@@ -171,6 +196,67 @@ static cl_int CL_API_CALL event_info(cl_event event, cl_event_info what, size_t 
     return what == CL_EVENT_COMMAND_EXECUTION_STATUS ? VALUE(cl_int, CL_COMPLETE) : CL_INVALID_VALUE;
 }
 
+// Shared virtual memory: what the program has, and what the device has.
+static struct allocation {
+    char *host, *device;
+    size_t size;
+    int is_mapped;
+} allocations[16];
+
+static struct allocation *holder(const void *place) {
+    for (struct allocation *one = allocations; one < allocations + 16; one++)
+        if (one->host && (const char *)place >= one->host && (const char *)place < one->host + one->size) return one;
+    return NULL;
+}
+
+static void *CL_API_CALL svm_alloc(cl_context context, cl_svm_mem_flags flags, size_t size, cl_uint alignment) {
+    (void)context, (void)flags, (void)alignment;
+    for (struct allocation *one = allocations; one < allocations + 16; one++)
+        if (!one->host) {
+            *one = (struct allocation){calloc(1, size), calloc(1, size), size, 0};
+            return one->host;
+        }
+    return NULL;
+}
+
+static void CL_API_CALL svm_free(cl_context context, void *place) {
+    (void)context;
+    struct allocation *one = holder(place);
+    if (one) free(one->host), free(one->device), *one = (struct allocation){0};
+}
+
+// Where a command finds these bytes: on the device, if it has them.
+static char *of_device(const void *place) {
+    struct allocation *one = holder(place);
+    return one ? one->device + ((const char *)place - one->host) : (char *)place;
+}
+
+static cl_int CL_API_CALL svm_copy(cl_command_queue queue, cl_bool blocking, void *to, const void *from, size_t size, cl_uint count,
+                                   const cl_event *waits, cl_event *event) {
+    (void)queue, (void)blocking, (void)count, (void)waits;
+    memcpy(of_device(to), of_device(from), size);
+    return ended(event);
+}
+
+static cl_int CL_API_CALL svm_map(cl_command_queue queue, cl_bool blocking, cl_map_flags flags, void *place, size_t size, cl_uint count,
+                                  const cl_event *waits, cl_event *event) {
+    (void)queue, (void)blocking, (void)flags, (void)size, (void)count, (void)waits;
+    struct allocation *one = holder(place);
+    if (!one) return CL_INVALID_VALUE;
+    if (!one->is_mapped) memcpy(one->host, one->device, one->size);
+    one->is_mapped = 1;
+    return ended(event);
+}
+
+static cl_int CL_API_CALL svm_unmap(cl_command_queue queue, void *place, cl_uint count, const cl_event *waits, cl_event *event) {
+    (void)queue, (void)count, (void)waits;
+    struct allocation *one = holder(place);
+    if (!one) return CL_INVALID_VALUE;
+    if (one->is_mapped) memcpy(one->device, one->host, one->size);
+    one->is_mapped = 0;
+    return ended(event);
+}
+
 typedef void(CL_CALLBACK *notify_event)(cl_event, cl_int, void *);
 
 static cl_int CL_API_CALL event_callback(cl_event event, cl_int state, notify_event notify, void *data) {
@@ -187,7 +273,9 @@ __attribute__((visibility("default"))) cl_int clIcdGetPlatformIDsKHR(cl_uint roo
         .clEnqueueReadBuffer = read_buffer, .clEnqueueWriteBuffer = write_buffer, .clEnqueueCopyBuffer = copy_buffer,
         .clEnqueueMarkerWithWaitList = marker, .clFlush = done, .clFinish = done, .clWaitForEvents = wait_for,
         .clRetainEvent = retain_event, .clReleaseEvent = release_event, .clGetEventInfo = event_info,
-        .clSetEventCallback = event_callback,
+        .clSetEventCallback = event_callback, .clCreateBufferWithProperties = create_buffer_with,
+        .clSVMAlloc = svm_alloc, .clSVMFree = svm_free, .clEnqueueSVMMemcpy = svm_copy, .clEnqueueSVMMap = svm_map,
+        .clEnqueueSVMUnmap = svm_unmap,
     };
     if (platforms && room > 0) platforms[0] = (cl_platform_id)&the_platform;
     if (count) *count = 1;

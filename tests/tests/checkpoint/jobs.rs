@@ -25,8 +25,11 @@ use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said, way_to};
 /// More than a machine has that does nothing else.
 const TERMINALS: usize = 16;
 
+/// The one that takes Open MPI.
+const RANKS: &str = "ranks_of_mpi_are_killed_and_restored_whole";
+
 const ON_EVERY_WAY: [(&str, Scenario); 3] = [
-    ("ranks_of_mpi_are_killed_and_restored_whole", ranks),
+    (RANKS, ranks),
     ("a_job_in_its_own_namespaces_is_checkpointed_again", again_in_namespaces),
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
@@ -52,14 +55,15 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
+/// Whether what a scenario takes was not built.
+pub(crate) fn is_missing(places: &Places, name: &str) -> bool {
+    name == RANKS && places.why_not_built("mpi_ring", Variant::Mpi).is_some()
+}
+
 /// `mpirun`, its ranks and their workers: killed after a checkpoint, gone on to their end after one, which they come to by
 /// talking to each other, and stopped with one. Restored each time; the last time others have the numbers that its
 /// terminals had.
 fn ranks(places: &Places, way: &str) -> Result<()> {
-    if let Some(why) = places.why_not_built("mpi_ring", Variant::Mpi) {
-        println!("{why}");
-        return Ok(());
-    }
     let (stage, kept) = (Stage::new(places, way)?, kept_of(places, "mpi_ring")?);
     let mut terminals = Vec::new();
     for image in ["killed", "ended", "stopped"] {
@@ -467,7 +471,7 @@ fn killed_criu_at(places: &Places, way: &str, file: &str, options: &[&str]) -> R
 }
 
 /// Says `request` on a job's control socket, and hears everything to the end.
-fn exchange(socket: &Path, request: &str) -> Result<String> {
+pub(crate) fn exchange(socket: &Path, request: &str) -> Result<String> {
     let mut connection = UnixStream::connect(socket)?;
     connection.set_read_timeout(Some(LIMIT))?;
     connection.write_all(request.as_bytes())?;
@@ -477,14 +481,14 @@ fn exchange(socket: &Path, request: &str) -> Result<String> {
 }
 
 /// A POST of any client.
-fn post(version: &str, body: &Value) -> String {
+pub(crate) fn post(path: &str, version: &str, body: &Value) -> String {
     let body = body.to_string();
-    let head = format!("POST /v1/checkpoints HTTP/{version}\r\nHost: job\r\nConnection: close");
+    let head = format!("POST {path} HTTP/{version}\r\nHost: job\r\nConnection: close");
     format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
 /// The JSON lines of an answer, in chunks or not.
-fn lines(answer: &str) -> Vec<Value> {
+pub(crate) fn lines(answer: &str) -> Vec<Value> {
     answer.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
@@ -495,9 +499,9 @@ fn control_socket(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let (socket, image) = (job.control(), stage.image("image"));
     for (request, status, word) in [
-        (post("1.1", &json!({"image": "relative"})), "200", "absolute path"),
-        (post("1.1", &json!({"image": image, "leaves": true})), "400", "leaves"),
-        (post("1.1", &json!({})), "400", "image"),
+        (post("/v1/checkpoints", "1.1", &json!({"image": "relative"})), "200", "absolute path"),
+        (post("/v1/checkpoints", "1.1", &json!({"image": image, "leaves": true})), "400", "leaves"),
+        (post("/v1/checkpoints", "1.1", &json!({})), "400", "image"),
         ("GET /v1/checkpoints HTTP/1.0\r\n\r\n".to_owned(), "405", "POST"),
         ("GET /v2 HTTP/1.0\r\n\r\n".to_owned(), "404", "/v1/job"),
     ] {
@@ -507,7 +511,10 @@ fn control_socket(places: &Places, way: &str) -> Result<()> {
     }
     // The first of these let the program go on, since it failed: it is at its second point.
     ensure!(job.holds_itself()?, "the job ended before its second point");
-    let answer = exchange(&socket, &post("1.0", &json!({"image": image, "leave_running": true, "level": 3})))?;
+    let answer = exchange(
+        &socket,
+        &post("/v1/checkpoints", "1.0", &json!({"image": image, "leave_running": true, "level": 3})),
+    )?;
     let steps = lines(&answer);
     let stages: Vec<&str> = steps.iter().filter_map(|step| step["stage"].as_str()).collect();
     let order = ["prepare", "hold", "pause", "capture", "leave", "dump", "resume", "write", "commit", "done"];

@@ -1,17 +1,22 @@
 //! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA; sessions that move to other
 //! servers and devices while their programs run, those of CUDA too; ranks of MPI. The driver is PoCL, in a pack the machine's.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::opencl::{has_driver, is_pocl, programs, seeds};
+use katydid_tests::opencl::{has_driver, is_pocl, program, programs, seeds};
 use katydid_tests::places::{Places, driver_under_test};
-use katydid_tests::program::{self, Outcome};
+use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
 use katydid_tests::watch::PATIENCE;
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::jobs::{exchange, lines, post};
 use crate::programs::{one_of_opencl, one_of_random, shown};
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, opencl_server, said, way_to};
@@ -50,17 +55,21 @@ enum Takes {
     Opencl,
     /// And its variables.
     Pocl,
+    /// A driver, and Open MPI.
+    Ranks,
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 7] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 9] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
     ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], Takes::Pocl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
-    ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], Takes::Opencl),
+    ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], Takes::Pocl),
+    ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], Takes::Ranks),
+    ("ranks_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], Takes::Ranks),
 ];
 
 pub(crate) fn trials(places: &Places) -> Vec<Trial> {
@@ -94,6 +103,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
             Takes::Cuda => true,
             Takes::Opencl => has_driver,
             Takes::Pocl => is_pocl(places),
+            Takes::Ranks => has_driver && program(places, "mpi_ring").exists(),
         };
         for way in ways {
             let places = places.clone();
@@ -115,7 +125,7 @@ fn address(server: &Server, way: &str) -> Result<String> {
 }
 
 fn migrate(job: &Job<'_>, to: &str, options: &[&str]) -> Result<Outcome> {
-    Ok(program::run(&mut job.migrate_command(to, options), PATIENCE)?)
+    Ok(run(&mut job.migrate_command(to, options), PATIENCE)?)
 }
 
 /// A migration that must succeed.
@@ -224,29 +234,62 @@ fn devices(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
+/// A migration that must be refused for that reason, before anything stops.
+fn is_refused(job: &Job<'_>, to: &str, words: &[&str]) -> Result<()> {
+    let answer = exchange(&job.control(), &post("/v1/migrations", "1.0", &json!({ "to": to })))?;
+    let steps = lines(&answer);
+    let stages: Vec<&str> = steps.iter().filter_map(|step| step["stage"].as_str()).collect();
+    ensure!(stages == ["prepare", "failed"], "{answer}");
+    let why = steps.last().and_then(|step| step["error"].as_str()).unwrap_or_default();
+    ensure!(words.iter().all(|word| why.contains(word)), "{answer}");
+    Ok(())
+}
+
 /// A kernel was launched in groups of 64, and the other server's device has at most 32.
 fn too_small(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[])?;
     let (kept, small) = (kept_of(&stage.places, KEPT)?, opencl_server(places, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let refused = migrate(&job, &address(&small, way)?, &[])?;
-    let said_so = refused.errors().contains("the kernel turn was launched with groups of 64");
-    ensure!(!refused.status.success() && said_so, "{}", said(&refused));
+    is_refused(&job, &address(&small, way)?, &["the kernel turn was launched with groups of 64"])?;
     ended_well(job, &kept)?;
     small.workers_of(0)?;
     stage.is_clean()
 }
 
+/// The other server's compiler is told what makes nonsense of the program, and its log is what the caller reads.
+fn not_built(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let (kept, other) =
+        (kept_of(&stage.places, KEPT)?, opencl_server(places, &[("POCL_EXTRA_BUILD_FLAGS", "-Dturn=7")])?);
+    let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    is_refused(&job, &address(&other, way)?, &["a program of the session does not build here", "error: "])?;
+    ended_well(job, &kept)?;
+    other.workers_of(0)?;
+    stage.is_clean()
+}
+
 /// `mpirun` and its four ranks, each with a session: killed at once after a checkpoint, and restored.
 fn ranks(places: &Places, way: &str) -> Result<()> {
+    ranks_of(places, way, &program(places, "mpi_ring"))
+}
+
+/// The same with `mpirun -n 4 katydid run`.
+fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
+    let (folder, launcher) = (tempfile::tempdir()?, fs::read_to_string(program(places, "mpi_ring"))?);
+    let through = format!(" -n 4 '{}' run -- ", places.katydid().display());
+    let (path, script) = (folder.path().join("ring"), launcher.replacen(" -n 4 ", &through, 1));
+    ensure!(script != launcher, "no number of ranks in {launcher}");
+    fs::write(&path, script)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+    ranks_of(places, way, &path)
+}
+
+fn ranks_of(places: &Places, way: &str, launcher: &Path) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[])?;
-    let Ok(kept) = kept_of(&stage.places, "mpi_ring") else { return Ok(()) };
-    if !katydid_tests::opencl::program(places, "mpi_ring").exists() {
-        println!("programs with ranks of MPI are not tested: there was no Open MPI to build them with");
-        return Ok(());
-    }
-    let mut job = stage.start_opencl("ring", "mpi_ring", &Plan { points: &[60], ..Plan::default() })?;
+    let kept = kept_of(&stage.places, "mpi_ring")?;
+    let mut job = stage.start_opencl_at("ring", launcher, &Plan { points: &[60], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;

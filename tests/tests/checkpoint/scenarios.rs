@@ -54,10 +54,11 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
     let one = ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"));
     let trial = |(name, scenario, way): (&str, Scenario, &'static str)| {
-        let places = places.clone();
-        Trial::test(format!("{way}::{name}"), move || {
+        let (places, is_missing) = (places.clone(), jobs::is_missing(places, name));
+        let trial = Trial::test(format!("{way}::{name}"), move || {
             scenario(&places, way).map_err(|error| format!("{error:#}").into())
-        })
+        });
+        trial.with_ignored_flag(is_missing)
     };
     every
         .chain(one)

@@ -61,11 +61,15 @@ impl Stage {
 
     /// Starts a program of OpenCL as the job `name`.
     pub(crate) fn start_opencl(&self, name: &str, program: &str, plan: &Plan<'_>) -> Result<Job<'_>> {
+        self.start_opencl_at(name, &opencl::program(&self.places, program), plan)
+    }
+
+    /// The same with a program anywhere.
+    pub(crate) fn start_opencl_at(&self, name: &str, path: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
         let libraries = opencl::libraries(&self.places).display().to_string();
         let variables = [&[("LD_LIBRARY_PATH", libraries.as_str())], plan.variables].concat();
         let plan = Plan { variables: &variables, ..*plan };
-        let path = opencl::program(&self.places, program);
-        Ok(Job::start(&self.places, &self.home, &self.way, name, &path, &plan)?)
+        Ok(Job::start(&self.places, &self.home, &self.way, name, path, &plan)?)
     }
 
     /// What a program of OpenCL prints undisturbed: the text that is kept, or with another driver than PoCL what it prints in

@@ -74,6 +74,7 @@ impl Aside {
 }
 
 /// Contents that the program cannot change any more.
+#[derive(Default)]
 pub(crate) struct Captured {
     /// None of what is in the image already.
     regions: Vec<(Region, Option<Aside>)>,

@@ -88,7 +88,7 @@ fn filled(flags: u64, data: &[u8]) -> (u64, *mut void) {
     }
 }
 
-/// `properties` 1: a list of them stands before the data.
+/// `properties` 1: a list of them stands before the data, which is empty: descriptors and handles in it would be the worker's.
 pub(crate) fn kdclBuffer(
     session: &mut Session,
     head: &FrameHead,
@@ -98,6 +98,9 @@ pub(crate) fn kdclBuffer(
     let properties: Vec<u64> = if message.properties == 0 { Vec::new() } else { arguments.list("properties")? };
     let data = session.bytes(head, message.staged, arguments.rest())?;
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    if !properties.is_empty() {
+        return Err(Code::INVALID_PROPERTY.into());
+    }
     if !data.is_empty() && data.len() as u64 != message.size {
         return Err(Code::INVALID_BUFFER_SIZE.into());
     }
@@ -113,8 +116,7 @@ pub(crate) fn kdclBuffer(
     let handle = if message.properties == 0 {
         make!(api, clCreateBuffer(context.handle, flags, size, place))
     } else {
-        let properties: Vec<u64> = properties.into_iter().chain([0]).collect();
-        make!(api, clCreateBufferWithProperties(context.handle, properties.as_ptr(), flags, size, place))
+        make!(api, clCreateBufferWithProperties(context.handle, [0].as_ptr(), flags, size, place))
     }?;
     if flags & MEM_USE_HOST_PTR != 0 && session.is_in_host(message.place) {
         session.mapped_in_host.insert(message.memory);

@@ -185,7 +185,8 @@ pub(crate) fn kdclSvmMap(
     Ok(message::kdclSvmMapReply {})
 }
 
-/// For the device again; what the program wrote, if it could, comes first.
+/// For the device again; what the program wrote, if it could, comes first: to `place`, where the region begins, or a wider one that is
+/// mapped for writing.
 pub(crate) fn kdclSvmUnmap(
     session: &mut Session,
     head: &FrameHead,
@@ -195,9 +196,9 @@ pub(crate) fn kdclSvmUnmap(
     let command = Command::read(session, message.queue, message.event, &mut arguments);
     let bytes = session.bytes(head, message.staged, arguments.rest())?;
     let command = command?;
-    session.svm.check(message.address, bytes.len() as u64)?;
+    session.svm.check(message.place, bytes.len() as u64)?;
     // SAFETY: inside an allocation, which the program has mapped and so no kernel may use; the bytes are elsewhere.
-    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at(message.address).cast::<u8>(), bytes.len()) };
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at(message.place).cast::<u8>(), bytes.len()) };
     let (queue, place) = (command.queue.handle, at(message.address));
     command.run(session, |count, waits, event| {
         driver!(command.api(), clEnqueueSVMUnmap(queue, place, count, waits, event))

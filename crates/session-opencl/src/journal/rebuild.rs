@@ -402,3 +402,93 @@ fn refuse_binaries(records: &[Record], device: String) -> Result<(), RebuildErro
     };
     if records.iter().any(is_binary) { Err(RebuildError::Binary { device }) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use katydid_opencl_sys::{Dispatch, void};
+
+    use super::*;
+    use crate::tests::session;
+
+    type OfKernel = unsafe extern "C" fn(cl_kernel, cl_device_id, u32, usize, *mut void, *mut usize) -> i32;
+
+    /// A driver of one kind of device and one kind of kernel.
+    fn driver_of(kernel: OfKernel) -> &'static Dispatch {
+        // SAFETY: every entry of a table of zeros is `None`.
+        let mut api: Dispatch = unsafe { std::mem::zeroed() };
+        api.clGetDeviceInfo = Some(of_device);
+        api.clGetKernelWorkGroupInfo = Some(kernel);
+        Box::leak(Box::new(api))
+    }
+
+    /// Writes as many bytes as there is room for, of numbers that stand for anything of any size.
+    unsafe fn tell(number: u64, size: usize, place: *mut void, needed: *mut usize) -> i32 {
+        // SAFETY: as drivers are asked.
+        unsafe {
+            if !place.is_null() {
+                ptr::copy_nonoverlapping(number.to_le_bytes().as_ptr(), place.cast::<u8>(), size.min(8));
+            }
+            if !needed.is_null() {
+                needed.write(8);
+            }
+        }
+        0
+    }
+
+    /// A device with groups of 64 in its only dimension, and 1024 bytes of local memory.
+    unsafe extern "C" fn of_device(
+        _: cl_device_id,
+        parameter: u32,
+        size: usize,
+        place: *mut void,
+        needed: *mut usize,
+    ) -> i32 {
+        // SAFETY: handed on.
+        unsafe { tell(if parameter == DEVICE_LOCAL { 1024 } else { 64 }, size, place, needed) }
+    }
+
+    /// A kernel in groups of 64 that takes 4096 bytes of local memory.
+    unsafe extern "C" fn of_kernel(
+        _: cl_kernel,
+        _: cl_device_id,
+        parameter: u32,
+        size: usize,
+        place: *mut void,
+        needed: *mut usize,
+    ) -> i32 {
+        // SAFETY: handed on.
+        unsafe { tell(if parameter == KERNEL_LOCAL { 4096 } else { 64 }, size, place, needed) }
+    }
+
+    /// A kernel that takes no more than there is.
+    unsafe extern "C" fn of_small_kernel(
+        _: cl_kernel,
+        _: cl_device_id,
+        _: u32,
+        size: usize,
+        place: *mut void,
+        needed: *mut usize,
+    ) -> i32 {
+        // SAFETY: handed on.
+        unsafe { tell(64, size, place, needed) }
+    }
+
+    #[test]
+    fn a_device_with_less_local_memory_or_smaller_groups_than_a_kernel_takes_is_refused_by_name() {
+        let (api, small) = (driver_of(of_kernel), driver_of(of_small_kernel));
+        let (session, _) = session();
+        let (device, kernels) = (id(kind::DEVICE, 1), [id(kind::KERNEL, 1), id(kind::KERNEL, 2)]);
+        let objects = &session.shared.objects;
+        let place = ptr::without_provenance_mut;
+        objects.set(device, Object { handle: cl_device_id(place(64)), api, size: 0 }).unwrap();
+        for (kernel, api) in kernels.into_iter().zip([api, small]) {
+            objects.set(kernel, Object { handle: cl_kernel(place(128)), api, size: 0 }).unwrap();
+        }
+        let said = |kernel: u32, sizes| session.check_kernel(kernel, device, sizes, "dwarf").unwrap_err().to_string();
+        let room = said(kernels[0], [64, 64, 1, 1]);
+        assert!(room.ends_with("uses 4096 bytes of local memory, and dwarf has 1024"), "{room}");
+        let groups = said(kernels[0], [65, 65, 1, 1]);
+        assert!(groups.contains("groups of 65 items (65 × 1 × 1 at most), and dwarf has at most 64"), "{groups}");
+        assert!(session.check_kernel(kernels[1], device, [64, 64, 1, 1], "dwarf").is_ok());
+    }
+}

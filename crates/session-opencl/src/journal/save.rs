@@ -193,11 +193,7 @@ impl Session {
         let (stdout, stderr) = self.shared.unread();
         let mut blobs: Vec<_> = self.blobs.iter().map(|(thread, bytes)| (*thread, bytes.clone())).collect();
         blobs.sort();
-        let groups = self.journal.of(kind::KERNEL).into_iter().flat_map(|(kernel, entry)| {
-            entry.groups.iter().map(move |(queue, sizes)| (kernel, *queue, *sizes)).collect::<Vec<_>>()
-        });
         Ok(State {
-            platforms: self.saved_platforms(),
             deferred: self.shared.deferred(),
             calls: self.shared.usage.calls(),
             frames: self.frames,
@@ -207,14 +203,26 @@ impl Session {
             blobs,
             upcall: self.shared.upcalls.waiting(),
             due: self.shared.upcalls.due(),
-            groups: groups.collect(),
-            records: self.records()?,
             events: self.saved_events()?,
             callbacks: self.shared.callbacks.waiting(),
             mapped: self.svm.mapped().map(|(address, size, flags)| Mapped { address, size, flags }).collect(),
             landings: self.saved_landings()?,
             told: self.told.clone(),
+            ..self.made()?
         })
+    }
+
+    /// How what is alive was made and launched, which is known at any moment.
+    ///
+    /// # Errors
+    ///
+    /// [`SaveError`].
+    pub(crate) fn made(&self) -> Result<State, SaveError> {
+        let groups = self.journal.of(kind::KERNEL).into_iter().flat_map(|(kernel, entry)| {
+            entry.groups.iter().map(move |(queue, sizes)| (kernel, *queue, *sizes)).collect::<Vec<_>>()
+        });
+        let (platforms, groups, records) = (self.saved_platforms(), groups.collect(), self.records()?);
+        Ok(State { platforms, groups, records, ..State::default() })
     }
 
     fn saved_landings(&self) -> Result<Vec<Landing>, SaveError> {

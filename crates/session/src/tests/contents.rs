@@ -247,7 +247,7 @@ impl Stage {
         let writer = image.begin(Options::default())?;
         let progress = Arc::new(Progress::default());
         let mut taken =
-            self.session.snapshot("one", CaptureOptions { device_only: false, full }, &writer, &progress)?;
+            self.session.snapshot("one", CaptureOptions { full, ..CaptureOptions::default() }, &writer, &progress)?;
         let changed = taken.changed();
         let part = taken.write(&writer)?;
         assert_eq!(progress.done(), progress.total());
