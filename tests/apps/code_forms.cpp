@@ -326,19 +326,36 @@ static void tensor_maps() {
                                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     };
-    int low[2] = {0, 0}, high[2] = {0, 0};
+    int low[2] = {0, 0}, high[2] = {0, 0}, left = 0, right = 0;
+    cuuint32_t channels = 16, pixels = 64;
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+    CUtensorMapIm2ColWideMode mode = CU_TENSOR_MAP_IM2COL_WIDE_MODE_W;
     auto columns = [&](CUtensorMap *target) {
         return cuTensorMapEncodeIm2col(target, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, start, sizes, strides, low, high, 16, 64, steps,
                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     };
     auto wide = [&](CUtensorMap *target) {
-        return cuTensorMapEncodeIm2colWide(target, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, start, sizes, strides, 0, 0, 16, 64, steps,
-                                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W,
-                                           CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        return cuTensorMapEncodeIm2colWide(target, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, start, sizes, strides, left, right,
+                                           channels, pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, mode, swizzle,
+                                           CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     };
+    // What a driver says of these addresses it says of shapes that it knows, too.
+    CUresult nowhere, between;
+    auto wrong_ones = [&]() {
+        start = nullptr;
+        nowhere = tiled(&map);
+        start = reinterpret_cast<void *>(memory + 8);
+        between = tiled(&map);
+        start = reinterpret_cast<void *>(memory);
+    };
+    wrong_ones();
+    CUresult nowhere_first = nowhere;
     bool maps = has(tiled(&map), "tiles");
+    wrong_ones();
+    CHECK(nowhere == nowhere_first, "%d, then %d for no address", int(nowhere_first), int(nowhere));
+    CHECK(!maps || between == CUDA_ERROR_INVALID_VALUE, "%d for an address between", int(between));
+    maps = has(tiled(&map), "tiles");
     if (maps) {
         moved = map;
         OK(cuTensorMapReplaceAddress(&moved, reinterpret_cast<void *>(memory + 4096)));
@@ -357,6 +374,27 @@ static void tensor_maps() {
     }
     CHECK(has(columns(&map), "columns") == maps, "no columns");
     CHECK(tiled(nullptr) != CUDA_SUCCESS && columns(nullptr) != CUDA_SUCCESS && wide(nullptr) != CUDA_SUCCESS, "made nowhere");
+    // Wide columns are for devices of compute capability 10; where they are made, each argument counts.
+    CUresult made = wide(&map);
+    CHECK(made == CUDA_SUCCESS || made == CUDA_ERROR_NOT_SUPPORTED || made == CUDA_ERROR_INVALID_VALUE, "%d", int(made));
+    auto counts = [&](auto &argument, auto value, const char *what) {
+        auto before = argument;
+        argument = value;
+        EXPECT(CUDA_SUCCESS, wide(&other));
+        CHECK(memcmp(&other, &map, sizeof map) != 0, "%s does not count", what);
+        argument = before;
+    };
+    if (made == CUDA_SUCCESS) {
+        counts(left, -1, "the left corner");
+        counts(right, 1, "the right corner");
+        counts(channels, 8, "channels");
+        counts(pixels, 32, "pixels");
+        counts(mode, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128, "the mode");
+        counts(swizzle, CU_TENSOR_MAP_SWIZZLE_64B, "the swizzle");
+        counts(start, reinterpret_cast<void *>(memory + 4096), "the address");
+        OK(wide(&other));
+        CHECK(memcmp(&other, &map, sizeof map) == 0, "it is not what it was");
+    }
     OK(cuMemFree_v2(memory));
     printf("tensor maps\n");
 }
