@@ -26,6 +26,12 @@ use crate::{apps, dist};
 const LIMIT: Duration = Duration::from_secs(180);
 /// Programs at a time: most wait more than they compute.
 const AT_A_TIME: usize = 4;
+/// Wants several devices, as many as softcuda then shows.
+const OF_SEVERAL: &str = "several_devices";
+const DEVICES: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
+/// What softcuda has and answers with a code whatever it is asked: no array has planes there, and the address of a variable in 32
+/// bits is refused once its name has been looked at.
+const NEVER_SUCCEED: [&str; 2] = ["cuArrayGetPlane", "cuModuleGetGlobal"];
 /// A row a function.
 const TABLE: &str = include_str!("../../docs/api-coverage.md");
 /// How the trace begins, behind what the program itself wrote to standard error.
@@ -97,6 +103,9 @@ fn calls(places: &Places, app: &App) -> Result<Vec<Called>> {
         bail!("{why}");
     }
     let mut command = way::katydid(places, &["trace", "--json", "--driver", "soft", "--"]);
+    if app.name == OF_SEVERAL {
+        command.env(DEVICES.0, DEVICES.1);
+    }
     let outcome = program::run(command.arg(places.program(&app.name, *variant)), LIMIT)?;
     traced(&outcome.errors()).with_context(|| format!("no trace in what it said: {}", outcome.errors()))
 }
@@ -118,7 +127,7 @@ fn rows(is_wanted: fn(&str) -> bool) -> Vec<Row> {
     let rows = lines.filter_map(|line| {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
         let (name, class, is_soft) = (cells.next()?, cells.next()?, cells.nth(2)? == "yes");
-        let has_code = class.contains(' ');
+        let has_code = class.contains(' ') || NEVER_SUCCEED.contains(&name);
         (class != "refused").then_some(Row { name, can_succeed: is_soft && !has_code })
     });
     rows.filter(|row| is_wanted(row.name)).collect()
