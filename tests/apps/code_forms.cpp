@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "check.h"
 #include "embedded_ptx.h"
@@ -59,6 +60,29 @@ static void works(CUfunction add, const char *what) {
     OK(cuMemFree_v2(memory));
 }
 
+// The module's text in a container, as compilers make them: a header, and one entry of PTX that is not compressed.
+static std::vector<uint64_t> container() {
+    struct {
+        uint32_t magic = 0xba55ed50;
+        uint16_t version = 1, header = 16;
+        uint64_t size = 0;
+        uint16_t kind = 1, entry_version = 0x101;
+        uint32_t entry_header = 64;
+        uint64_t text = 0;
+        uint32_t compressed = 0, unused = 0;
+        uint16_t minor = 0, major = 7;
+        uint32_t architecture = 70;
+        uint64_t name = 0, flags = 0x11, reserved = 0, uncompressed = 0;
+    } head;
+    static_assert(sizeof head == 16 + 64, "other sizes than in the file");
+    head.text = (strlen(MODULE_PTX) + 8) / 8 * 8;
+    head.size = 64 + head.text;
+    std::vector<uint64_t> whole((sizeof head + head.text) / 8, 0);
+    memcpy(whole.data(), &head, sizeof head);
+    memcpy(whole.data() + sizeof head / 8, MODULE_PTX, strlen(MODULE_PTX));
+    return whole;
+}
+
 static void modules(const TextFile &file) {
     CUmodule module, same;
     CUfunction functions[2] = {}, add;
@@ -87,9 +111,19 @@ static void modules(const TextFile &file) {
     OK(cuOccupancyMaxPotentialBlockSize(&blocks, &threads, add, nullptr, 0, 0));
     OK(cuOccupancyMaxPotentialBlockSizeWithFlags(&blocks, &again, add, nullptr, 0, 0, CU_OCCUPANCY_DEFAULT));
     CHECK(blocks > 0 && threads > 0 && threads == again, "%d and %d threads", threads, again);
+    OK(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 2048));
+    OK(cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, add));
+    CHECK(threads == 2048, "%d bytes", threads);
+    OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, add, 128, 0));
+    CHECK(blocks > 0, "%d blocks", blocks);
     works(add, "a module of a file");
     OK(cuModuleUnload(module));
     CHECK(cuModuleLoadFatBinary(&module, "no image") != CUDA_SUCCESS, "no image is loaded");
+    std::vector<uint64_t> whole = container();
+    OK(cuModuleLoadFatBinary(&module, whole.data()));
+    OK(cuModuleGetFunction(&add, module, "add"));
+    works(add, "a module of a container");
+    OK(cuModuleUnload(module));
     printf("modules\n");
 }
 
@@ -145,6 +179,11 @@ static void links(const TextFile &file) {
     OK(cuModuleGetFunction(&add, module, "add"));
     works(add, "linked from a file");
     OK(cuModuleUnload(module));
+    OK(cuLinkCreate(0, nullptr, nullptr, &state));
+    OK(cuLinkAddFile_v2(state, CU_JIT_INPUT_PTX, file.path, 0, nullptr, nullptr));
+    OK(cuLinkComplete(state, &image, &size));
+    CHECK(image && size > 0, "%zu bytes", size);
+    OK(cuLinkDestroy(state));
     printf("links\n");
 }
 
@@ -164,6 +203,10 @@ static void contexts() {
     OK(cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE));
     OK(cuCtxGetSharedMemConfig(&banks));
     OK(cuCtxResetPersistingL2Cache());
+    unsigned flags = 0;
+    OK(cuCtxSetFlags(CU_CTX_SCHED_YIELD));
+    OK(cuCtxGetFlags(&flags));
+    CHECK((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_YIELD, "flags %x", flags);
     CUcontext first;
     unsigned version = 0;
     OK(cuCtxGetApiVersion(made, &version));
@@ -326,19 +369,36 @@ static void tensor_maps() {
                                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     };
-    int low[2] = {0, 0}, high[2] = {0, 0};
+    int low[2] = {0, 0}, high[2] = {0, 0}, left = 0, right = 0;
+    cuuint32_t channels = 16, pixels = 64;
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+    CUtensorMapIm2ColWideMode mode = CU_TENSOR_MAP_IM2COL_WIDE_MODE_W;
     auto columns = [&](CUtensorMap *target) {
         return cuTensorMapEncodeIm2col(target, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, start, sizes, strides, low, high, 16, 64, steps,
                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     };
     auto wide = [&](CUtensorMap *target) {
-        return cuTensorMapEncodeIm2colWide(target, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, start, sizes, strides, 0, 0, 16, 64, steps,
-                                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W,
-                                           CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        return cuTensorMapEncodeIm2colWide(target, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, start, sizes, strides, left, right,
+                                           channels, pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, mode, swizzle,
+                                           CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     };
+    // What a driver says of these addresses it says of shapes that it knows, too.
+    CUresult nowhere, between;
+    auto wrong_ones = [&]() {
+        start = nullptr;
+        nowhere = tiled(&map);
+        start = reinterpret_cast<void *>(memory + 8);
+        between = tiled(&map);
+        start = reinterpret_cast<void *>(memory);
+    };
+    wrong_ones();
+    CUresult nowhere_first = nowhere;
     bool maps = has(tiled(&map), "tiles");
+    wrong_ones();
+    CHECK(nowhere == nowhere_first, "%d, then %d for no address", int(nowhere_first), int(nowhere));
+    CHECK(!maps || between == CUDA_ERROR_INVALID_VALUE, "%d for an address between", int(between));
+    maps = has(tiled(&map), "tiles");
     if (maps) {
         moved = map;
         OK(cuTensorMapReplaceAddress(&moved, reinterpret_cast<void *>(memory + 4096)));
@@ -357,6 +417,27 @@ static void tensor_maps() {
     }
     CHECK(has(columns(&map), "columns") == maps, "no columns");
     CHECK(tiled(nullptr) != CUDA_SUCCESS && columns(nullptr) != CUDA_SUCCESS && wide(nullptr) != CUDA_SUCCESS, "made nowhere");
+    // Wide columns are for devices of compute capability 10; where they are made, each argument counts.
+    CUresult made = wide(&map);
+    CHECK(made == CUDA_SUCCESS || made == CUDA_ERROR_NOT_SUPPORTED || made == CUDA_ERROR_INVALID_VALUE, "%d", int(made));
+    auto counts = [&](auto &argument, auto value, const char *what) {
+        auto before = argument;
+        argument = value;
+        EXPECT(CUDA_SUCCESS, wide(&other));
+        CHECK(memcmp(&other, &map, sizeof map) != 0, "%s does not count", what);
+        argument = before;
+    };
+    if (made == CUDA_SUCCESS) {
+        counts(left, -1, "the left corner");
+        counts(right, 1, "the right corner");
+        counts(channels, 8, "channels");
+        counts(pixels, 32, "pixels");
+        counts(mode, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128, "the mode");
+        counts(swizzle, CU_TENSOR_MAP_SWIZZLE_64B, "the swizzle");
+        counts(start, reinterpret_cast<void *>(memory + 4096), "the address");
+        OK(wide(&other));
+        CHECK(memcmp(&other, &map, sizeof map) == 0, "it is not what it was");
+    }
     OK(cuMemFree_v2(memory));
     printf("tensor maps\n");
 }

@@ -1,4 +1,4 @@
-// The runtime of CUDA 12, opened at run time, on the same driver library: it starts, it copies, its errors are right.
+// The runtime of CUDA 12, opened at run time, on the same driver library: it starts, it copies, it launches, its errors are right.
 //
 // Its headers are another toolkit's, so the few functions used here are declared by hand.
 #include <dlfcn.h>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check.h"
+#include "embedded_ptx.h"
 
 static void *runtime;
 
@@ -17,6 +18,40 @@ static Function *get(const char *name) {
     CHECK(function != nullptr, "%s is not there", name);
     if (function == nullptr) exit(finish("cudart12_dlopen"));
     return reinterpret_cast<Function *>(function);
+}
+
+struct Extent {
+    unsigned x, y, z;
+};
+
+// A kernel out of a module's text, over what a copy has brought.
+static void launch(void *stream) {
+    auto load = get<int(void **, const void *, void *, void **, unsigned, void *, void **, unsigned)>("cudaLibraryLoadData");
+    auto find = get<int(void **, void *, const char *)>("cudaLibraryGetKernel");
+    auto start = get<int(const void *, Extent, Extent, void **, size_t, void *)>("cudaLaunchKernel");
+    auto unload = get<int(void *)>("cudaLibraryUnload");
+    auto allocate = get<int(void **, size_t)>("cudaMalloc");
+    auto free_memory = get<int(void *)>("cudaFree");
+    auto copy_async = get<int(void *, const void *, size_t, int, void *)>("cudaMemcpyAsync");
+    auto synchronize = get<int(void *)>("cudaStreamSynchronize");
+    unsigned count = 5000;
+    int term = -7;
+    std::vector<int> values(count);
+    for (unsigned i = 0; i < count; i++) values[i] = int(i);
+    void *library, *kernel, *in, *out;
+    OK(load(&library, MODULE_PTX, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    OK(find(&kernel, library, "add"));
+    OK(allocate(&in, count * 4));
+    OK(allocate(&out, count * 4));
+    OK(copy_async(in, values.data(), count * 4, 1, stream));
+    void *parameters[] = {&out, &count, &in, &term};
+    OK(start(kernel, {(count + 127) / 128, 1, 1}, {128, 1, 1}, parameters, 0, stream));
+    OK(copy_async(values.data(), out, count * 4, 2, stream));
+    OK(synchronize(stream));
+    for (unsigned i = 0; i < count; i++) CHECK_QUIETLY(values[i] == int(i) * 3 - 7, "%u: %d", i, values[i]);
+    OK(free_memory(out));
+    OK(free_memory(in));
+    OK(unload(library));
 }
 
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, UP = 1, DOWN = 2 };
@@ -61,6 +96,7 @@ int main() {
     CHECK(memcmp(pinned, up.data(), bytes) == 0, "the pinned copy differs");
     OK(copy(down.data(), device, bytes, DOWN));
     CHECK(down == up, "the copy differs");
+    launch(stream);
     EXPECT(OUT_OF_MEMORY, allocate(&nothing, size_t(1) << 50));
     EXPECT(OUT_OF_MEMORY, last_error());
     EXPECT(INVALID_VALUE, copy(device, up.data(), bytes + 1, UP));
@@ -68,6 +104,6 @@ int main() {
     OK(destroy_stream(stream));
     OK(free_host(pinned));
     OK(free_memory(device));
-    printf("CUDA 12's runtime starts and copies\n");
+    printf("CUDA 12's runtime starts, copies and launches\n");
     return finish("cudart12_dlopen");
 }

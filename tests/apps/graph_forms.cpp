@@ -247,6 +247,35 @@ static void memory_nodes() {
     printf("memory of a graph\n");
 }
 
+// Made and uploaded at once: the stream is looked at first, and whoever gets an error gets no executable graph.
+static void uploaded() {
+    CUgraph graph, other = nullptr;
+    CUgraphNode node;
+    CUgraphExec exec, untouched = (CUgraphExec)1;
+    CUDA_MEMSET_NODE_PARAMS fill = {};
+    fill.dst = memory;
+    fill.value = 47;
+    fill.elementSize = 4;
+    fill.width = fill.height = 1;
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemsetNode(&node, graph, nullptr, 0, &fill, context));
+    CUDA_GRAPH_INSTANTIATE_PARAMS wish = {};
+    wish.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    wish.hUploadStream = stream;
+    OK(cuGraphInstantiateWithParams(&exec, graph, &wish));
+    CHECK(wish.result_out == CUDA_GRAPH_INSTANTIATE_SUCCESS, "result %d", int(wish.result_out));
+    run(exec);
+    CHECK(word(memory) == 47, "the uploaded graph wrote %u", word(memory));
+    OK(cuGraphExecDestroy(exec));
+    exec = untouched;
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuGraphInstantiateWithParams(&exec, graph, &wish));
+    CHECK(exec == untouched && wish.result_out != CUDA_GRAPH_INSTANTIATE_SUCCESS, "result %d", int(wish.result_out));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &other));
+    OK(cuGraphDestroy(graph));
+    printf("uploaded at once\n");
+}
+
 // A graph in a graph, and nodes that are described by the one structure for all kinds.
 static void general() {
     CUgraph graph, child, other;
@@ -401,6 +430,7 @@ int main() {
     events();
     batches();
     memory_nodes();
+    uploaded();
     general();
     user_objects();
     ended_contexts(device);

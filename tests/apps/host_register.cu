@@ -115,6 +115,26 @@ static void attributes() {
     printf("attributes\n");
 }
 
+// The device says that it can do what the rest of this program does, and memory that cannot be written can be read there.
+static void supported() {
+    int registers = 0, reads = 0;
+    OK(cudaDeviceGetAttribute(&registers, cudaDevAttrHostRegisterSupported, 0));
+    OK(cudaDeviceGetAttribute(&reads, cudaDevAttrHostRegisterReadOnlySupported, 0));
+    CHECK(registers == 1, "registration is said to be %d", registers);
+    const int count = 4096;
+    int *block = static_cast<int *>(mmap(nullptr, count * 4, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    for (int i = 0; i < count; i++) block[i] = i;
+    OK(mprotect(block, count * 4, PROT_READ));
+    EXPECT(cudaErrorInvalidValue, cudaHostRegister(block, count * 4, 0));
+    if (reads == 1) {
+        OK(cudaHostRegister(block, count * 4, cudaHostRegisterReadOnly));
+        CHECK(sum_of(block, count) == 4096LL * 4095 / 2, "another sum");
+        OK(cudaHostUnregister(block));
+    }
+    OK(munmap(block, count * 4));
+    printf("supported\n");
+}
+
 static void wrong() {
     std::vector<char> block(10000);
     char *start = block.data(), *pinned;
@@ -147,6 +167,7 @@ int main() {
     copies();
     neighbours();
     attributes();
+    supported();
     wrong();
     return finish("host_register");
 }

@@ -153,9 +153,12 @@ static void dumps() {
 }
 
 static int told;
+static unsigned long long default_heard;
 
+// What it calls itself is called as by anybody else: its null stream is the legacy one, whatever call has failed.
 static void hear(void *data, CUlogLevel level, char *message, size_t length) {
     (void)length;
+    if (strstr(message, "cuStreamGetPriority")) OK(cuStreamGetId(nullptr, &default_heard));
     if (data == &told && level == CU_LOG_LEVEL_ERROR && strstr(message, "cuEventQuery")) told++;
 }
 
@@ -170,6 +173,14 @@ static void logs() {
     OK(cuLogsDumpToMemory(&at, lines, &size, 0));
     CHECK(strstr(lines, "Returning 400 (CUDA_ERROR_INVALID_HANDLE) from cuEventQuery"), "%s", lines);
     CHECK(told >= 1, "told %d times", told);
+    unsigned long long legacy = 0, own = 0;
+    auto id_of_own = reinterpret_cast<decltype(&cuStreamGetId)>(dlsym(RTLD_DEFAULT, "cuStreamGetId_ptsz"));
+    auto priority = reinterpret_cast<decltype(&cuStreamGetPriority)>(dlsym(RTLD_DEFAULT, "cuStreamGetPriority_ptsz"));
+    CHECK(id_of_own && priority, "no such functions");
+    OK(cuStreamGetId(nullptr, &legacy));
+    OK(id_of_own(nullptr, &own));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, priority(nullptr, nullptr));
+    CHECK(default_heard == legacy && own != legacy, "stream %llu of %llu and %llu", default_heard, legacy, own);
     OK(cuLogsUnregisterCallback(handle));
     int before = told;
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(nullptr));

@@ -149,6 +149,10 @@ static void access() {
         int linked = 0;
         OK(cuDeviceGetP2PAttribute(&linked, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, first.device, second.device));
         CHECK(linked == 1, "no access over a link");
+        unsigned capability = ~0u;
+        CUatomicOperation operation = CU_ATOMIC_OPERATION_INTEGER_ADD;
+        OK(cuDeviceGetP2PAtomicCapabilities(&capability, &operation, 1, first.device, second.device));
+        CHECK(capability != ~0u, "nothing told of atomic additions");
         reaches(first, second);
         reaches(second, first);
     } else {

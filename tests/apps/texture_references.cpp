@@ -129,6 +129,8 @@ static void planes() {
     OK(cuTexRefSetArray(plane, array, CU_TRSA_OVERRIDE_FORMAT));
     OK(cuTexRefGetArray(&bound, plane));
     CHECK(bound == array, "another array");
+    // Since CUDA 3 a module's kernels have its references without this.
+    OK(cuParamSetTexRef(function("sample"), CU_PARAM_TR_DEFAULT, plane));
     OK(cuTexRefSetAddressMode(plane, 0, CU_TR_ADDRESS_MODE_CLAMP));
     OK(cuTexRefSetAddressMode(plane, 1, CU_TR_ADDRESS_MODE_CLAMP));
     OK(cuTexRefSetFilterMode(plane, CU_TR_FILTER_MODE_POINT));

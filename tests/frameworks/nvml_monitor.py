@@ -1,12 +1,17 @@
 """Asks NVML all that monitors ask (nvidia-smi, nvitop, nvtop, gpustat, PyTorch, NCCL), through NVIDIA's own bindings.
 
-    nvml_monitor.py
+    nvml_monitor.py monitor
 
 A question is either answered, and then plausibly, or not supported; every other outcome is said and is a failure. Needs
-`nvidia-ml-py`; run it with `katydid run -- python nvml_monitor.py`.
+`nvidia-ml-py`; run it with `katydid run -- python nvml_monitor.py monitor`.
 """
 
-import pynvml as nvml
+import os
+import sys
+
+from said import item, need, run, same
+
+nvml = need("pynvml")
 
 FINE = {nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_NO_PERMISSION, nvml.NVML_ERROR_FUNCTION_NOT_FOUND}
 OF_SYSTEM = """nvmlSystemGetDriverVersion nvmlSystemGetNVMLVersion nvmlSystemGetCudaDriverVersion
@@ -77,12 +82,31 @@ def expect(condition, what):
         failures.append(what)
 
 
-nvml.nvmlInit()
-answered = sum(ask(name) is not None for name in OF_SYSTEM)
-for index in range(nvml.nvmlDeviceGetCount()):
+@item
+def monitor():
+    """Every question, to the system and to each device."""
+    # Beside softcuda itself there is no NVML.
+    if os.environ.get("ITEM_DRIVER") != "soft" or "KATYDID_SERVER" in os.environ:
+        ask_all()
+    if failures:
+        sys.exit("\n".join(failures))
+    same("wrong_answers", 0)
+
+
+def ask_all():
+    """Asks the system, and about each device."""
+    nvml.nvmlInit()
+    answered = sum(ask(name) is not None for name in OF_SYSTEM)
+    for index in range(nvml.nvmlDeviceGetCount()):
+        answered += about(index)
+    nvml.nvmlShutdown()
+    print(f"{answered} questions answered of {len(OF_SYSTEM)} and {len(OF_DEVICE)} a device")
+
+
+def about(index):
+    """All that is asked about a device; how much of it was answered."""
     device = nvml.nvmlDeviceGetHandleByIndex(index)
-    for name, arguments in OF_DEVICE.items():
-        answered += ask(name, device, *arguments) is not None
+    answered = sum(ask(name, device, *arguments) is not None for name, arguments in OF_DEVICE.items())
     memory = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
     expect(memory.total == memory.used + memory.free + memory.reserved or memory.used + memory.free <= memory.total, "memory")
     uuid, address = nvml.nvmlDeviceGetUUID(device), nvml.nvmlDeviceGetPciInfo(device).busId
@@ -90,7 +114,9 @@ for index in range(nvml.nvmlDeviceGetCount()):
     expect([nvml.nvmlDeviceGetIndex(one) for one in again] == [index, index], "one device has two names")
     for process in nvml.nvmlDeviceGetComputeRunningProcesses(device):
         expect(process.pid > 0, "a process without a number")
-nvml.nvmlShutdown()
-print(f"{answered} questions answered of {len(OF_SYSTEM)} and {len(OF_DEVICE)} a device")
-print("\n".join(failures) or "PASS nvml_monitor")
-raise SystemExit(bool(failures))
+    if os.environ.get("ITEM_DRIVER") != "soft":
+        same(f"device_{index}", f"{uuid} {address} {nvml.nvmlDeviceGetName(device)} {memory.total}")
+    return answered
+
+
+run()

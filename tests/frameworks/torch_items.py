@@ -101,7 +101,8 @@ def close(name, tensor, tolerance=1e-4):
 
 @item
 def queries():
-    """What torch.cuda tells of the machine."""
+    """What torch.cuda tells of the machine, by CUDA and by NVML."""
+    need("pynvml")
     with timed("first_call"):
         torch.zeros(1, device="cuda").item()
     facts = torch.cuda.get_device_properties(0)
@@ -120,11 +121,7 @@ def queries():
     same("priorities", torch.cuda.Stream.priority_range())
     for other in range(1, torch.cuda.device_count()):
         same(f"peer_{other}", torch.cuda.can_device_access_peer(0, other))
-    try:
-        assert 0 <= torch.cuda.utilization() <= 100 and torch.cuda.temperature() > 0
-        same("nvml", "answers")
-    except ModuleNotFoundError:
-        same("nvml", "has no module")
+    assert 0 <= torch.cuda.utilization() <= 100 and torch.cuda.temperature() > 0
 
 
 @item
@@ -150,14 +147,16 @@ def compiled():
         losses = train(ready, 1)
     losses = torch.cat([losses, train(ready, 19)])
     assert losses[-1] < losses[0]
-    say("losses", losses)
+    # Not to the last bit: the compiler chooses among its kernels by how long they take, and native runs differ from each other.
+    for step, loss in enumerate(losses.tolist()):
+        near(f"loss_{step}", loss, 1e-2)
     with timed("graphs"):
         torch.compiler.reset()
         reduced = torch.compile(fresh().eval(), mode="reduce-overhead")
         with torch.no_grad():
             for step in range(4):
                 out = reduced(texts(step)[:, :-1].cuda()).clone()
-    say("reduced", out)
+    close("reduced", out, 1e-2)
 
 
 @item

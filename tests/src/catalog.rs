@@ -13,6 +13,8 @@ pub enum Kind {
     Driver,
     /// By g++, linked with no CUDA library.
     Plain,
+    /// By g++ with the headers of CUDA 12, linked with the static runtime of CUDA 12.
+    Cudart12,
     /// By nvcc with Open MPI's compiler behind it; runs as two ranks of one job.
     Mpi,
     /// Not at all: a text for the Python that has numba and NVRTC.
@@ -28,7 +30,7 @@ pub enum Variant {
     Static,
     /// `-cudart shared`.
     Shared,
-    /// None linked.
+    /// None linked by nvcc.
     Plain,
     /// None; Python runs it.
     Python,
@@ -66,7 +68,7 @@ impl App {
     pub fn variants(&self) -> &'static [Variant] {
         match self.kind {
             Kind::Runtime => &[Variant::Static, Variant::Shared],
-            Kind::Driver | Kind::Plain => &[Variant::Plain],
+            Kind::Driver | Kind::Plain | Kind::Cudart12 => &[Variant::Plain],
             Kind::Python => &[Variant::Python],
             Kind::Mpi => &[Variant::Mpi],
             Kind::Fixture => &[Variant::Static],
@@ -100,7 +102,9 @@ pub enum CatalogError {
         line: usize,
     },
     /// A kind that is none.
-    #[error("catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain, python, mpi and fixture")]
+    #[error(
+        "catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain, cudart12, python, mpi and fixture"
+    )]
     UnknownKind {
         /// Counted from 1.
         line: usize,
@@ -151,6 +155,7 @@ fn parse_line(line: usize, text: &str) -> Result<App, CatalogError> {
         "runtime" => Kind::Runtime,
         "driver" => Kind::Driver,
         "plain" => Kind::Plain,
+        "cudart12" => Kind::Cudart12,
         "python" => Kind::Python,
         "mpi" => Kind::Mpi,
         "fixture" => Kind::Fixture,

@@ -10,6 +10,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
+use katydid_tests::verdict::judge;
 use katydid_tests::watch::{PATIENCE, children, exists, memory_files, resident_kib, ticks, tree, until};
 use katydid_tests::way::Way;
 use rustix::process::{Pid, Signal, kill_process};
@@ -280,6 +281,21 @@ fn a_session_cannot_take_more_memory_than_it_was_given() -> Result<()> {
         let text = outcome.text();
         ensure!(text == "error 2 cudaErrorMemoryAllocation\n", "{}\n{text}{}", outcome.ending(), outcome.errors());
         ended_well(bench.ready(&way, &["hold", "16000000"])?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn after_a_fault_of_the_gpu_the_next_session_of_the_server_is_well() -> Result<()> {
+    let bench = Bench::new()?;
+    let [shm, tcp] = bench.ways();
+    for way in [shm, tcp, Way::as_stream(&bench.server)] {
+        for name in ["illegal_address", "vector_add"] {
+            let program = bench.places.program(name, Variant::Static);
+            let outcome = program::run(&mut way.command(&bench.places, &program), PATIENCE)?;
+            judge(&bench.places, name, &outcome).with_context(|| format!("{name} over {way}"))?;
+            bench.server.workers_of(0)?;
+        }
     }
     Ok(())
 }

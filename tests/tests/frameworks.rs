@@ -29,6 +29,11 @@ fn items_of_cupy_say_the_same_on_every_way() -> Result<()> {
     items_say_the_same("cupy")
 }
 
+#[test]
+fn items_of_monitors_say_the_same_on_every_way() -> Result<()> {
+    items_say_the_same("nvml")
+}
+
 fn items_say_the_same(family: &str) -> Result<()> {
     let places = Places::of_this_test()?;
     let python = python(&places);

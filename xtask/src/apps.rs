@@ -168,6 +168,9 @@ fn commands(tree: &Tree, app: &App) -> Vec<Command> {
         match (app.kind, variant) {
             (Kind::Driver, _) => command.arg("-L").arg(tree.places().shim()).arg("-lcuda"),
             (Kind::Plain, _) => command.arg("-ldl"),
+            (Kind::Cudart12, _) => {
+                command.arg(tree.cuda12().join("lib/libcudart_static.a")).args(["-ldl", "-lrt", "-lpthread"])
+            }
             (_, Variant::Shared) => command.args(["-cudart", "shared"]),
             _ => command.args(["-cudart", "static"]),
         };
@@ -180,7 +183,7 @@ fn commands(tree: &Tree, app: &App) -> Vec<Command> {
 fn through<'a>(app: &App, flag: &'a str) -> Vec<&'a str> {
     match app.kind {
         Kind::Runtime | Kind::Fixture | Kind::Mpi => vec!["-Xcompiler", flag],
-        Kind::Driver | Kind::Plain | Kind::Python => vec![flag],
+        Kind::Driver | Kind::Plain | Kind::Cudart12 | Kind::Python => vec![flag],
     }
 }
 
@@ -207,9 +210,14 @@ fn compiler(tree: &Tree, app: &App) -> Command {
             nvcc.arg("-O2").args(&app.options);
             nvcc
         }
-        Kind::Driver | Kind::Plain | Kind::Python => {
+        Kind::Driver | Kind::Plain | Kind::Cudart12 | Kind::Python => {
             let mut gcc = Command::new("g++");
-            gcc.arg("-O2").arg("-I").arg(tree.cuda().join("include")).args(&app.options);
+            gcc.arg("-O2");
+            if app.kind == Kind::Cudart12 {
+                // What is the compiler's and not the runtime's it finds in the other folder.
+                gcc.arg("-I").arg(tree.cuda12().join("include"));
+            }
+            gcc.arg("-I").arg(tree.cuda().join("include")).args(&app.options);
             gcc
         }
     };

@@ -76,7 +76,7 @@ fn python(tree: &Tree) -> Result<()> {
     if fs::read_to_string(&stamp).is_ok_and(|text| text == PYTHON_PINS) {
         return Ok(());
     }
-    step("fetching numba, NVRTC and CuPy (10 wheels of PyPI, 260 MB)");
+    step("fetching numba, NVRTC, CuPy and bindings of NVML (11 wheels of PyPI, 260 MB)");
     environment(&python, &tree.root.join("xtask/python.txt"))?;
     lend(tree, &python.join("bin/python"))?;
     fs::write(&stamp, PYTHON_PINS).context("cannot write the stamp")

@@ -12,7 +12,7 @@ use crate::check::CHECKS;
 use crate::failures::{Failure, Reader};
 use crate::output::{line, problem, step};
 use crate::tree::Tree;
-use crate::{apps, dist, opencl, opencl_programs, setup, shell};
+use crate::{apps, coverage, dist, opencl, opencl_programs, setup, shell};
 
 /// How many tests and checks did what.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,6 +68,7 @@ pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
     count.note("programs under test", apps::run(tree));
     count.note("programs of OpenCL", opencl::apps(tree));
     count.note("programs of other people with OpenCL", opencl_programs::test(tree));
+    count.note("every function of the driver API is called", coverage::check(tree));
     step("tests of the workspace, and every program on every way");
     cargo_test(&mut shell::cargo(&tree.root, &["test", "--workspace", "--no-fail-fast"]), &mut count);
     step("every interleaving of the shared-memory ring, by loom");

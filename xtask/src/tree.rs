@@ -31,6 +31,11 @@ impl Tree {
         self.target.join("cuda-toolkit/nvidia/cu13")
     }
 
+    /// The runtime of CUDA 12 and its headers.
+    pub(crate) fn cuda12(&self) -> PathBuf {
+        self.target.join("cuda-toolkit/nvidia/cuda_runtime")
+    }
+
     /// Sources of the programs under test.
     pub(crate) fn app_sources(&self) -> PathBuf {
         self.root.join("tests/apps")

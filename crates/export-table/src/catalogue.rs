@@ -1,7 +1,8 @@
 //! Every table id we know of: those we serve, and the names of those we refuse.
 //!
 //! An unknown id gives 1 and writes NULL, as the real driver does: a caller that ignores the code tests the pointer.
-//! With `KATYDID_LOG` set, each refused id is named once on stderr, so that a missing table can be told from a bug.
+//! It is named once on stderr, so that a missing table can be told from a bug; those that callers are known to live without only
+//! with `KATYDID_LOG`.
 
 #![expect(unsafe_code, reason = "reads the id and writes the pointer of a C caller")]
 
@@ -40,6 +41,16 @@ const fn table(id: u128, name: &'static str, address: fn() -> *const c_void) -> 
 const fn refused(id: u128, name: &'static str) -> Entry {
     Entry { id, name, served: Served::Refused }
 }
+
+/// Places in the catalogue of the tables that are served, as slots name them that are called and not built.
+pub(crate) const CUDART: usize = 0;
+pub(crate) const HOOKS: usize = 1;
+pub(crate) const THREAD_CONTEXT: usize = 2;
+pub(crate) const CHECKS: usize = 4;
+pub(crate) const INTEGRITY: usize = 5;
+pub(crate) const TOOLS_CONTEXT: usize = 6;
+pub(crate) const TOOLS_MODULE: usize = 7;
+pub(crate) const SM_MAP: usize = 8;
 
 /// Ids are written as one number whose most significant byte is byte 0 of the id.
 static CATALOGUE: [Entry; 24] = [
@@ -93,23 +104,34 @@ pub unsafe fn get(out: *mut *const c_void, id: *const Id) -> Status {
         // SAFETY: writable, as the caller promises; null was refused above.
         unsafe { out.write(table.unwrap_or(ptr::null())) };
         table.map(drop).ok_or_else(|| {
-            report(&id);
+            if let Some(line) = refusal(&id, *LOGGED) {
+                let _ = writeln!(std::io::stderr(), "katydid: {line}");
+            }
             status::INVALID_VALUE
         })
     })
 }
 
-/// Names a refused table on stderr, once each, if the user asked for a log.
-fn report(id: &Id) {
-    static LOGGED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty()));
+/// Whether the user asked for a log.
+static LOGGED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty()));
+
+/// What is said of an id that is not served: once, and of a known one only in a log.
+fn refusal(id: &Id, is_logged: bool) -> Option<String> {
     static SEEN: Mutex<Option<HashSet<Id>>> = Mutex::new(None);
-    if !*LOGGED {
-        return;
+    let is_known = CATALOGUE.iter().any(|entry| entry.id.to_be_bytes() == *id);
+    if is_known && !is_logged {
+        return None;
     }
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if seen.get_or_insert_default().insert(*id) {
-        let _ = writeln!(std::io::stderr(), "katydid: cuGetExportTable: no table {} ({})", name_of(id), spelled(id));
-    }
+    let is_first = seen.get_or_insert_default().insert(*id);
+    is_first.then(|| format!("cuGetExportTable: no table {} ({})", name_of(id), spelled(id)))
+}
+
+/// The table at a place in the catalogue, for messages.
+pub(crate) fn named(place: usize) -> String {
+    CATALOGUE.get(place).map_or_else(String::new, |entry| {
+        format!("the private table {} ({})", entry.name, spelled(&entry.id.to_be_bytes()))
+    })
 }
 
 /// The name of an id, as far as it has one.
@@ -143,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_known_id_gives_the_same_pointer_every_time_and_its_size_first() {
-        for (entry, words) in CATALOGUE.iter().zip([13, 7, 3, 0, 4, 3, 52, 99, 17]) {
+        for (entry, words) in CATALOGUE.iter().zip([13, 7, 3, 0, 15, 3, 93, 99, 17]) {
             let (mut first, mut second) = (ptr::null(), ptr::null());
             // SAFETY: all four point to locals.
             let codes = unsafe { [get(&mut first, &id(entry.id)), get(&mut second, &id(entry.id))] };
@@ -152,6 +174,22 @@ mod tests {
             let size = unsafe { first.cast::<usize>().read() };
             assert!(words == 0 || size == words * 8, "{}: {size}", entry.name);
         }
+    }
+
+    #[test]
+    fn slots_name_the_tables_that_they_are_in() {
+        let names = [CUDART, HOOKS, THREAD_CONTEXT, CHECKS, INTEGRITY, TOOLS_CONTEXT, TOOLS_MODULE, SM_MAP];
+        let names = names.map(|place| CATALOGUE[place].name);
+        assert_eq!(names, ["CUDART", "HOOKS", "TLS", "CHECKS", "INTEGRITY", "TOOLS_CONTEXT", "TOOLS_MODULE", "SM_MAP"]);
+    }
+
+    #[test]
+    fn unknown_tables_are_named_once_and_known_ones_only_in_a_log() {
+        let error_log = id(0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9);
+        let unknown = "cuGetExportTable: no table of an unknown name (00000000-0000-0000-0000-000000000009)";
+        assert_eq!((refusal(&id(9), false).as_deref(), refusal(&id(9), true)), (Some(unknown), None));
+        assert_eq!(refusal(&error_log, false), None);
+        assert!(refusal(&error_log, true).is_some_and(|line| line.contains("no table ERROR_LOG")));
     }
 
     #[test]

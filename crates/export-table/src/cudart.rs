@@ -16,17 +16,21 @@ use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use crate::border::{Status, guard, status};
+use crate::catalogue;
 use crate::facts::{Handle, facts};
 use crate::table::{Table, Word};
 
-pub(crate) static TABLE: Table<13> = Table::sized(&[
-    (1, load_wrapper as *const () as Word),
-    (2, primary_context as *const () as Word),
-    (6, load_registered as *const () as Word),
-    (7, unload_registered as *const () as Word),
-    (8, load_container as *const () as Word),
-    (12, load_compilers as *const () as Word),
-]);
+pub(crate) static TABLE: Table<13> = Table::sized::<{ catalogue::CUDART }>(
+    &[
+        (1, load_wrapper as *const () as Word),
+        (2, primary_context as *const () as Word),
+        (6, load_registered as *const () as Word),
+        (7, unload_registered as *const () as Word),
+        (8, load_container as *const () as Word),
+        (12, load_compilers as *const () as Word),
+    ],
+    &[10],
+);
 
 /// Modules of slot 6 by the address of their wrapper, which is all that slot 7 is given. A wrapper can be loaded into
 /// several contexts; each unload takes the newest.

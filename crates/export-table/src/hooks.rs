@@ -7,10 +7,13 @@
 
 use std::sync::atomic::AtomicU32;
 
+use crate::catalogue;
 use crate::table::{Table, Word};
 
-pub(crate) static TABLE: Table<7> =
-    Table::sized(&[(2, runtime_calls as *const () as Word), (6, driver_calls as *const () as Word)]);
+pub(crate) static TABLE: Table<7> = Table::sized::<{ catalogue::HOOKS }>(
+    &[(2, runtime_calls as *const () as Word), (6, driver_calls as *const () as Word)],
+    &[],
+);
 
 /// Atomics, so that a tool that writes into them through the pointer it was given breaks nothing of ours.
 static RUNTIME_CALLS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];

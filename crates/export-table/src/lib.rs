@@ -23,6 +23,7 @@ mod table;
 mod thread_context;
 mod tools_context;
 mod tools_module;
+mod unbuilt;
 
 pub use border::Status;
 pub use border::status;

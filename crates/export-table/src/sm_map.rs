@@ -10,11 +10,14 @@
 #![expect(unsafe_code, reason = "slots hand memory to C callers")]
 
 use crate::border::{Status, guard, status};
+use crate::catalogue;
 use crate::facts::facts;
 use crate::table::{Table, Word};
 
-pub(crate) static TABLE: Table<17> =
-    Table::sized(&[(4, places as *const () as Word), (13, give_back as *const () as Word)]);
+pub(crate) static TABLE: Table<17> = Table::sized::<{ catalogue::SM_MAP }>(
+    &[(4, places as *const () as Word), (13, give_back as *const () as Word)],
+    &[],
+);
 
 unsafe extern "C" fn places(first: *mut *mut u8, second: *mut *mut u8) -> Status {
     guard(|| {

@@ -1,7 +1,9 @@
-//! The shape of a table: words of 8 bytes, word 0 the size in bytes, then function pointers or nulls.
+//! The shape of a table: words of 8 bytes, word 0 the size in bytes, then function pointers, or nulls where the real one has them.
 
 use std::ffi::c_void;
 use std::ptr;
+
+use crate::unbuilt;
 
 /// A word of a table.
 pub(crate) type Word = *const c_void;
@@ -15,15 +17,31 @@ pub(crate) struct Table<const N: usize>([Word; N]);
 unsafe impl<const N: usize> Sync for Table<N> {}
 
 impl<const N: usize> Table<N> {
-    /// A table whose word 0 is its size and whose slots are null except those given as (slot, function).
-    pub(crate) const fn sized(slots: &[(usize, Word)]) -> Self {
-        let table = Self::unsized_(slots);
-        let mut words = table.0;
+    /// A table whose word 0 is its size, with the functions given as (slot, function), nulls at `nulls`, and everywhere else what
+    /// says that it is not built. `TABLE` is the table's place in the catalogue.
+    pub(crate) const fn sized<const TABLE: usize>(slots: &[(usize, Word)], nulls: &[usize]) -> Self {
+        let unbuilt = unbuilt::all::<TABLE>();
+        let mut words = [ptr::null(); N];
+        let mut at = 1;
+        while at < N {
+            words[at] = unbuilt[at / 8][at % 8];
+            at += 1;
+        }
+        let mut given = 0;
+        while given < slots.len() {
+            words[slots[given].0] = slots[given].1;
+            given += 1;
+        }
+        let mut null = 0;
+        while null < nulls.len() {
+            words[nulls[null]] = ptr::null();
+            null += 1;
+        }
         words[0] = ptr::without_provenance(N * size_of::<Word>());
         Self(words)
     }
 
-    /// A table without a size word, as the context-local storage is.
+    /// A table without a size word, as the context-local storage is; every other slot is null.
     pub(crate) const fn unsized_(slots: &[(usize, Word)]) -> Self {
         let mut words = [ptr::null(); N];
         let mut at = 0;
@@ -52,8 +70,9 @@ mod tests {
     #[test]
     fn word_zero_is_the_size_in_bytes() {
         const ENTRY: Word = ptr::without_provenance(64);
-        static SIZED: Table<4> = Table::sized(&[(2, ENTRY)]);
-        assert_eq!([0, 1, 2, 3, 4].map(|slot| SIZED.word(slot)), [32, 0, 64, 0, 0]);
+        static SIZED: Table<4> = Table::sized::<0>(&[(2, ENTRY)], &[3]);
+        assert_eq!([0, 2, 3, 4].map(|slot| SIZED.word(slot)), [32, 64, 0, 0]);
+        assert!(SIZED.word(1) != 0, "a slot that is not built is null");
         static BARE: Table<2> = Table::unsized_(&[(0, ENTRY)]);
         assert_eq!([BARE.word(0), BARE.word(1)], [64, 0]);
     }

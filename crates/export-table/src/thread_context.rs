@@ -3,10 +3,12 @@
 #![expect(unsafe_code, reason = "slots write through the raw pointers of C callers")]
 
 use crate::border::{Status, guard, status};
+use crate::catalogue;
 use crate::facts::{Handle, facts};
 use crate::table::{Table, Word};
 
-pub(crate) static TABLE: Table<3> = Table::sized(&[(2, current as *const () as Word)]);
+pub(crate) static TABLE: Table<3> =
+    Table::sized::<{ catalogue::THREAD_CONTEXT }>(&[(2, current as *const () as Word)], &[]);
 
 /// Writes the current context; none is 0 with success.
 unsafe extern "C" fn current(out: *mut Handle) -> Status {

@@ -1,5 +1,4 @@
-//! The table TOOLS_CONTEXT (52 of the real table's 93 words): what cuBLAS, cuBLASLt and cuFFT ask of contexts and
-//! streams. Runtimes from 13.4 on want the table to exist, no more.
+//! The table TOOLS_CONTEXT (93 words): what cuBLAS, cuBLASLt and cuFFT ask of contexts and streams. Runtimes from 13.4 on want the table to exist, no more.
 //!
 //! | slot | what                                               |
 //! |-----:|----------------------------------------------------|
@@ -11,15 +10,19 @@
 #![expect(unsafe_code, reason = "slots write through the raw pointers of C callers")]
 
 use crate::border::{Status, guard, status};
+use crate::catalogue;
 use crate::facts::{Handle, facts};
 use crate::table::{Table, Word};
 
-pub(crate) static TABLE: Table<52> = Table::sized(&[
-    (3, context_device as *const () as Word),
-    (4, context_id as *const () as Word),
-    (39, stream_id as *const () as Word),
-    (51, stream_object as *const () as Word),
-]);
+pub(crate) static TABLE: Table<93> = Table::sized::<{ catalogue::TOOLS_CONTEXT }>(
+    &[
+        (3, context_device as *const () as Word),
+        (4, context_id as *const () as Word),
+        (39, stream_id as *const () as Word),
+        (51, stream_object as *const () as Word),
+    ],
+    &[91],
+);
 
 unsafe extern "C" fn context_device(context: Handle, out: *mut i32) -> Status {
     // SAFETY: null or writable, which is what callers of the slot pass.

@@ -15,7 +15,7 @@ use katydid_ledger::log;
 use katydid_wire::codec::Message;
 
 use crate::session::shim;
-use crate::{current, tracing};
+use crate::{current, stream, tracing};
 
 /// Runs the body of an exported function.
 pub(crate) fn entry(function: Function, body: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
@@ -34,7 +34,8 @@ fn run(function: Function, body: impl FnOnce() -> Result<(), CUresult>) -> CUres
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CUresult::SUCCESS,
         Ok(Err(code)) => {
-            log::note(function.name(), code);
+            // Whoever listens may call anything.
+            stream::outside_of_call(|| log::note(function.name(), code));
             code
         }
         Err(_) => {

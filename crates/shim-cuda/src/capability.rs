@@ -7,20 +7,18 @@
 use katydid_wire::facts::{Answer, DeviceFacts};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 26] = [
+const REFUSED: [usize; 24] = [
     88,  // pageable memory from the device
     92,  // operations on memory in streams, first form
     93,  //   with 64 bits
     94,  //   waiting for NOR
     98,  // flushes of remote writes
-    99,  // registration of host memory
     100, // pageable memory through the host's page tables
     101, // managed memory from the host without migration
     104, // virtual memory exported to Windows
     105, //   exported to Windows, older
     107, // compressible memory
     110, // RDMA to managed addresses
-    113, // registration for reading only
     114, // timeline semaphores
     116, // RDMA
     117, //   its flushes

@@ -82,7 +82,16 @@ impl Stream {
 
 /// Runs a function whose default stream is the thread's own.
 pub(crate) fn with_per_thread_default(body: impl FnOnce() -> CUresult) -> CUresult {
-    let before = PER_THREAD_DEFAULT.try_with(|flag| flag.replace(true)).unwrap_or(false);
+    with_default(true, body)
+}
+
+/// Runs a function of the program's in the middle of a call: what it calls is no part of that call.
+pub(crate) fn outside_of_call(body: impl FnOnce()) {
+    with_default(false, body);
+}
+
+fn with_default<T>(is_per_thread: bool, body: impl FnOnce() -> T) -> T {
+    let before = PER_THREAD_DEFAULT.try_with(|flag| flag.replace(is_per_thread)).unwrap_or(false);
     let result = body();
     let _ = PER_THREAD_DEFAULT.try_with(|flag| flag.set(before));
     result
@@ -447,12 +456,13 @@ mod tests {
     #[test]
     fn the_null_stream_is_the_kind_that_the_function_means() {
         assert_eq!(wire(CUstream::NULL), Ok(0));
-        let seen = Cell::new(0);
+        let (seen, outside) = (Cell::new(0), Cell::new(9));
         let result = with_per_thread_default(|| {
+            outside_of_call(|| outside.set(default_wire()));
             seen.set(default_wire());
             with_per_thread_default(|| CUresult::SUCCESS)
         });
-        assert_eq!((result, seen.get(), default_wire()), (CUresult::SUCCESS, 2, 0));
+        assert_eq!((result, seen.get(), outside.get(), default_wire()), (CUresult::SUCCESS, 2, 0, 0));
         assert_eq!((wire(CU_STREAM_LEGACY), wire(CU_STREAM_PER_THREAD)), (Ok(1), Ok(2)));
     }
 }

@@ -53,10 +53,11 @@ type Shape = (TensorMap, u64);
 pub(crate) struct Encoded(Mutex<(u64, HashMap<Shape, Words>)>);
 
 impl Encoded {
-    /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers.
+    /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers. What it says of a null
+    /// address is its own affair.
     fn of(&self, moves: u64, shape: &Shape, address: u64) -> Option<Words> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut words = *known.1.get(shape).filter(|_| known.0 == moves)?;
+        let mut words = *known.1.get(shape).filter(|_| known.0 == moves && address != 0)?;
         words[0] = address;
         Some(words)
     }
@@ -308,6 +309,13 @@ mod tests {
         assert!(
             encoded.of(0, &shape(3, 0x9100), 0x9100).is_none() && encoded.of(0, &shape(2, 0x9110), 0x9110).is_none()
         );
+    }
+
+    #[test]
+    fn a_null_address_is_the_drivers_to_judge() {
+        let encoded = Encoded::default();
+        encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
+        assert!(encoded.of(0, &shape(2, 0), 0).is_none() && encoded.of(0, &shape(2, 0x7000), 0x7000).is_some());
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod references;
 mod start;
 mod stream_attributes;
 mod streams;
+mod tensor_maps;
 mod textures;
 mod upcalls;
 
@@ -60,5 +61,6 @@ pub(crate) use references::*;
 pub(crate) use start::*;
 pub(crate) use stream_attributes::*;
 pub(crate) use streams::*;
+pub(crate) use tensor_maps::*;
 pub(crate) use textures::*;
 pub(crate) use upcalls::*;

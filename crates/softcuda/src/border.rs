@@ -26,7 +26,8 @@ pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) ->
         CUresult::ERROR_UNKNOWN
     });
     if code != CUresult::SUCCESS {
-        katydid_ledger::log::note(function.name(), code);
+        // Whoever listens may call anything.
+        crate::stream::outside_of_call(|| katydid_ledger::log::note(function.name(), code));
     }
     code
 }

@@ -72,6 +72,7 @@ mod space;
 mod sparse;
 mod stream;
 mod stream_attributes;
+mod tensor_map;
 mod texture;
 mod transfer;
 mod vmm;

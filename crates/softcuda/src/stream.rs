@@ -359,7 +359,16 @@ thread_local! {
 
 /// Runs one of the `_ptsz` and `_ptds` functions: a null stream is the calling thread's.
 pub(crate) fn with_per_thread_default(body: impl FnOnce() -> CUresult) -> CUresult {
-    let before = PER_THREAD_DEFAULT.replace(true);
+    with_default(true, body)
+}
+
+/// Runs a function of the program's in the middle of a call: what it calls is no part of that call.
+pub(crate) fn outside_of_call(body: impl FnOnce()) {
+    with_default(false, body);
+}
+
+fn with_default<T>(is_per_thread: bool, body: impl FnOnce() -> T) -> T {
+    let before = PER_THREAD_DEFAULT.replace(is_per_thread);
     let result = body();
     PER_THREAD_DEFAULT.set(before);
     result

@@ -33,9 +33,12 @@ const FETCHED: [&str; 3] = ["core.", "cupy.", "numba."];
 /// What a program may take at least, on a busy machine too.
 const LEAST: Duration = Duration::from_secs(240);
 /// Items that are left out, and why.
-const LEFT_OUT: [&str; 1] = [
+const LEFT_OUT: [&str; 3] = [
     // It holds half of the memory of a GPU, which is 70 GB of an image.
     "jax.memory_preallocated",
+    // They ask NVML, and have no session.
+    "nvml.monitor",
+    "nvml.smi",
 ];
 /// A program that sends fewer frames is over before a checkpoint.
 const FEWEST: u64 = 8;

@@ -62,7 +62,8 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
         vec![("to_soft", here.clone(), (SOFT.to_owned(), &MANY[..])), ("from_soft", soft, here)]
     };
     let is_bound = |app: &App| BOUND.iter().any(|(name, _)| *name == app.name);
-    let with_text = |app: &&App| matches!(app.kind, Kind::Runtime | Kind::Driver | Kind::Plain) && !is_bound(app);
+    let with_text =
+        |app: &&App| matches!(app.kind, Kind::Runtime | Kind::Driver | Kind::Plain | Kind::Cudart12) && !is_bound(app);
     let mut trials = Vec::new();
     for (index, app) in apps.iter().filter(with_text).enumerate() {
         for (direction, from, to) in &directions {

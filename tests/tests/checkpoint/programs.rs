@@ -30,7 +30,7 @@ const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 16] = [
+const REFUSALS: [(&str, &[&str]); 17] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -49,6 +49,7 @@ const REFUSALS: [(&str, &[&str]); 16] = [
     ("shared_memory", &["that another program still has open"]),
     // Memory of its arrays is mapped by itself.
     ("sparse_arrays", &["its memory is mapped piece by piece", "it is a pool of tiles"]),
+    ("own_streams", &["its memory is mapped piece by piece", "it is a pool of tiles"]),
     // It maps memory of the host by itself.
     ("host_blocks", &["its memory is the host's"]),
     // Queues of these wait for events that the program sets later.

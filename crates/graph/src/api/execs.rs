@@ -83,7 +83,10 @@ impl<B: Backend> Graphs<B> {
         wanted(out)?;
         // SAFETY: the contract of all functions here.
         let mut answer = unsafe { read(params.cast_const()) }?;
-        let made = self.make(graph, answer.flags, true);
+        let made = match self.may_upload(&answer) {
+            Ok(()) => self.make(graph, answer.flags, true),
+            Err(code) => Err(code.into()),
+        };
         (answer.result_out, answer.hErrNode_out) = match &made {
             Ok(_) => (instantiate_result::SUCCESS, CUgraphNode::NULL),
             Err(unfit) => (unfit.result, unfit.node.map_or(CUgraphNode::NULL, node_handle)),
@@ -91,10 +94,23 @@ impl<B: Backend> Graphs<B> {
         // SAFETY: as above.
         unsafe { write(params, answer) };
         let id = made.map_err(|unfit| unfit.code)?;
+        let exec = exec_handle(id);
+        if uploads(&answer)
+            && let Err(code) = self.backend.upload(id, answer.hUploadStream)
+        {
+            // Whoever gets an error has no handle to end it by.
+            // SAFETY: as above.
+            let _ = unsafe { self.destroy_exec(exec) };
+            return Err(code);
+        }
         // SAFETY: as above.
-        unsafe { write(out, exec_handle(id)) };
-        let uploads = answer.flags & u64::from(instantiate_flags::UPLOAD) != 0;
-        if uploads { self.backend.upload(id, answer.hUploadStream) } else { Ok(()) }
+        unsafe { write(out, exec) };
+        Ok(())
+    }
+
+    /// Refuses an upload into a stream that is none, or is captured, before anything is made.
+    fn may_upload(&self, wish: &CUDA_GRAPH_INSTANTIATE_PARAMS) -> Outcome {
+        if uploads(wish) { self.refuse_captured(self.backend.stream(wish.hUploadStream)?) } else { Ok(()) }
     }
 
     pub unsafe fn exec_flags(&self, exec: CUgraphExec, out: *mut u64) -> Outcome {
@@ -160,6 +176,11 @@ impl<B: Backend> Graphs<B> {
         unsafe { write(out, u32::from(is_enabled)) };
         Ok(())
     }
+}
+
+/// Whether an instantiation has its graph uploaded as well.
+fn uploads(wish: &CUDA_GRAPH_INSTANTIATE_PARAMS) -> bool {
+    wish.flags & u64::from(instantiate_flags::UPLOAD) != 0
 }
 
 /// Only kernels, copies and fills can be left out.

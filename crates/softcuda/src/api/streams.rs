@@ -119,9 +119,9 @@ api! {
         wait_value::batch(&stream, list)?;
     }
 
-    /// At a multiple of 4, in memory that the device may use.
-    fn cuStreamWriteValue32(stream: CUstream, address: u64, value: u32, flags: u32) {
-        wait_value::write(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
+    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    fn cuStreamWriteValue32(_stream: CUstream, _address: u64, _value: u32, _flags: u32) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
 
     /// Any word that the device reaches, registered host memory included.
@@ -129,9 +129,9 @@ api! {
         wait_value::write(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
     }
 
-    /// Any word that the device reaches, registered host memory included.
-    fn cuStreamWriteValue64(stream: CUstream, address: u64, value: u64, flags: u32) {
-        wait_value::write(&resolve(stream)?, address, value, Width::Eight, flags)?;
+    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    fn cuStreamWriteValue64(_stream: CUstream, _address: u64, _value: u64, _flags: u32) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
 
     /// Any word that the device reaches, registered host memory included.
@@ -139,9 +139,9 @@ api! {
         wait_value::write(&resolve(stream)?, address, value, Width::Eight, flags)?;
     }
 
-    /// The stream waits, not the caller; the low flag bits choose the comparison.
-    fn cuStreamWaitValue32(stream: CUstream, address: u64, value: u32, flags: u32) {
-        wait_value::wait(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
+    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    fn cuStreamWaitValue32(_stream: CUstream, _address: u64, _value: u32, _flags: u32) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
 
     /// The stream waits, not the caller; the low flag bits choose the comparison.
@@ -149,9 +149,9 @@ api! {
         wait_value::wait(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
     }
 
-    /// The stream waits, not the caller; the low flag bits choose the comparison.
-    fn cuStreamWaitValue64(stream: CUstream, address: u64, value: u64, flags: u32) {
-        wait_value::wait(&resolve(stream)?, address, value, Width::Eight, flags)?;
+    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    fn cuStreamWaitValue64(_stream: CUstream, _address: u64, _value: u64, _flags: u32) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
 
     /// The stream waits, not the caller; the low flag bits choose the comparison.

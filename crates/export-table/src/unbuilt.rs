@@ -1,0 +1,92 @@
+//! Slots that the real table has and this one does not do: whoever calls one is told which, once, and gets 801.
+//!
+//! A null there would end the program without a word. Slots that are null in the real table stay null, since callers test them.
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+
+use crate::border::{Status, guard, status};
+use crate::catalogue;
+use crate::table::Word;
+
+/// Words of the longest table.
+pub(crate) const MOST_WORDS: usize = 112;
+
+/// What stands in slot `SLOT` of a table: `TABLE` is its place in the catalogue. Whatever it is called with, it looks at nothing.
+extern "C" fn unbuilt<const TABLE: usize, const SLOT: usize>() -> Status {
+    guard(|| {
+        if let Some(line) = first_call(TABLE, SLOT) {
+            let _ = writeln!(std::io::stderr(), "katydid: {line}");
+        }
+        Err(status::NOT_SUPPORTED)
+    })
+}
+
+/// What is said of a call, the first time.
+fn first_call(table: usize, slot: usize) -> Option<String> {
+    static SEEN: Mutex<Option<HashSet<(usize, usize)>>> = Mutex::new(None);
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = seen.get_or_insert_default().insert((table, slot));
+    is_first.then(|| format!("slot {slot} of {} is not supported yet", catalogue::named(table)))
+}
+
+/// Eight slots from `$first` on.
+macro_rules! eight {
+    ($table:ident, $first:literal) => {
+        [
+            unbuilt::<$table, { $first }> as *const () as Word,
+            unbuilt::<$table, { $first + 1 }> as *const () as Word,
+            unbuilt::<$table, { $first + 2 }> as *const () as Word,
+            unbuilt::<$table, { $first + 3 }> as *const () as Word,
+            unbuilt::<$table, { $first + 4 }> as *const () as Word,
+            unbuilt::<$table, { $first + 5 }> as *const () as Word,
+            unbuilt::<$table, { $first + 6 }> as *const () as Word,
+            unbuilt::<$table, { $first + 7 }> as *const () as Word,
+        ]
+    };
+}
+
+/// One for each slot of a table, in eights.
+pub(crate) const fn all<const TABLE: usize>() -> [[Word; 8]; MOST_WORDS / 8] {
+    [
+        eight!(TABLE, 0),
+        eight!(TABLE, 8),
+        eight!(TABLE, 16),
+        eight!(TABLE, 24),
+        eight!(TABLE, 32),
+        eight!(TABLE, 40),
+        eight!(TABLE, 48),
+        eight!(TABLE, 56),
+        eight!(TABLE, 64),
+        eight!(TABLE, 72),
+        eight!(TABLE, 80),
+        eight!(TABLE, 88),
+        eight!(TABLE, 96),
+        eight!(TABLE, 104),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_named_with_its_table_and_once() {
+        assert_eq!(
+            first_call(7, 33).as_deref(),
+            Some(
+                "slot 33 of the private table TOOLS_MODULE (6e163fbe-b958-444d-835c-e182aff1991e) is not supported yet"
+            )
+        );
+        assert_eq!(first_call(7, 33), None);
+        assert!(first_call(6, 33).is_some_and(|line| line.contains("TOOLS_CONTEXT")));
+    }
+
+    #[test]
+    fn every_slot_is_a_function_of_its_own() {
+        let words: HashSet<usize> = all::<0>().as_flattened().iter().map(|word| word.addr()).collect();
+        assert_eq!(words.len(), MOST_WORDS);
+        assert_eq!(unbuilt::<0, 3>(), status::NOT_SUPPORTED);
+    }
+}
