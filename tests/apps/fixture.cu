@@ -6,6 +6,8 @@
 //   fixture hold BYTES    as `idle`, with that much device memory
 //   fixture outlives FILE as `endless`, but after the error it waits for the file before it ends
 //   fixture quits FILE    says `ready`, waits for the file, says `quits` and ends at once, with the GPU's side as it is
+//   fixture waits FILE ON says `ready`, waits for the file, launches a kernel, says `runs` when that does, has it end when there is
+//                         the file ON, says `ended` and what it counted
 //   fixture count N       launches N kernels, says how many arrived
 //
 // The exit status is 0 when all went well, and 3 when a CUDA call failed, after `error N NAME` on a line of its own.
@@ -14,12 +16,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <unistd.h>
 
 __global__ void raise(int *cell) { atomicAdd(cell, 1); }
 
 __global__ void forever(volatile int *cell) {
     while (*cell >= 0) *cell = *cell / 2;
+}
+
+// Says that it runs, and ends when the program says so.
+__global__ void wait_for(volatile int *flags, int *cell) {
+    flags[0] = 1;
+    while (flags[1] == 0) {}
+    atomicAdd(cell, 1);
 }
 
 static void tell(cudaError_t got) {
@@ -101,6 +111,30 @@ static int quits(const char *file) {
     _exit(0);
 }
 
+// The thread that ends the kernel calls nothing of CUDA, so a checkpoint does not hold it.
+static int waits(const char *file, const char *on) {
+    int *flags = nullptr, counted = 0;
+    need(cudaHostAlloc(&flags, 2 * sizeof(int), cudaHostAllocMapped));
+    volatile int *seen = flags;
+    seen[0] = seen[1] = 0;
+    std::thread other([=] {
+        while (seen[0] == 0) usleep(1000);
+        say("runs");
+        until_there(on);
+        seen[1] = 1;
+    });
+    say("ready");
+    until_there(file);
+    wait_for<<<1, 1>>>(flags, cell);
+    need(cudaGetLastError());
+    need(cudaMemcpy(&counted, cell, sizeof counted, cudaMemcpyDeviceToHost));
+    other.join();
+    // A checkpoint that waits for the kernel has this held.
+    need(cudaDeviceSynchronize());
+    printf("ended %d\n", counted);
+    return 0;
+}
+
 static int count(long n) {
     int arrived = 0;
     for (long i = 0; i < n; i++) raise<<<1, 1>>>(cell);
@@ -139,7 +173,8 @@ int main(int argc, char **argv) {
     if (strcmp(what, "stuck") == 0) return stuck();
     if (strcmp(what, "outlives") == 0) return outlives(number);
     if (strcmp(what, "quits") == 0) return quits(number);
+    if (strcmp(what, "waits") == 0 && argc > 3) return waits(number, argv[3]);
     if (strcmp(what, "count") == 0) return count(atol(number));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | outlives FILE | quits FILE | count N | devices\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | count N | devices\n");
     return 2;
 }

@@ -1,5 +1,5 @@
-// Several devices, kept over all steps: memory, kernels and streams of each, a ring of copies from device to device, and blocks
-// that all of them may use. Three places are shared among the devices there are, so that what it prints does not tell how many.
+// Several devices, kept over all steps: memory, kernels and streams of each, a ring of copies from device to device, access of one
+// to what another holds, and blocks that all of them may use. Three places are shared among the devices there are, so that what it prints does not tell how many.
 #include <cuda.h>
 
 #include <vector>
@@ -19,6 +19,10 @@ struct Place {
     CUevent done;
     // The ring goes from `held` to the next place's `got`.
     CUdeviceptr held, got;
+    // What a kernel of this device has read of the next place's memory, where it may: where access was switched on before the
+    // first step, or nobody has to.
+    CUdeviceptr beside;
+    bool reaches;
     CUdeviceptr block;
 
     void begin(int number, int devices) {
@@ -30,7 +34,7 @@ struct Place {
         OK(cuModuleGetFunction(&add, module, "add"));
         OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
         OK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
-        for (CUdeviceptr *memory : {&held, &got}) OK(cuMemAlloc(memory, BYTES));
+        for (CUdeviceptr *memory : {&held, &got, &beside}) OK(cuMemAlloc(memory, BYTES));
         OK(cuMemsetD32(held, unsigned(number + 1), WORDS));
         OK(cuMemsetD32(got, 0, WORDS));
         OK(cuStreamSynchronize(nullptr));
@@ -89,12 +93,34 @@ static void ring(int step) {
     }
 }
 
+// For good, in every context: places of one device need no access to each other.
+static void let_reach(Place &place, const Place &next) {
+    int can = place.device == next.device;
+    OK(cuCtxSetCurrent(place.context));
+    if (!can) {
+        OK(cuDeviceCanAccessPeer(&can, place.device, next.device));
+        if (can) OK(cuCtxEnablePeerAccess(next.context, 0));
+    }
+    place.reaches = can;
+}
+
+// Each place reads what the next one holds, when all stand still.
+static void read_beside(int step) {
+    for (const Place &place : places) OK(cuStreamSynchronize(place.stream));
+    for (int i = 0; i < PLACES; i++) {
+        Place &place = places[i], &next = places[(i + 1) % PLACES];
+        OK(cuCtxSetCurrent(place.context));
+        if (!place.reaches) OK(cuMemcpyPeerAsync(place.beside, place.context, next.held, next.context, BYTES, place.stream));
+        place.adds(place.beside, place.reaches ? next.held : place.beside, step);
+    }
+}
+
 static void look(Checksum &sum) {
     std::vector<unsigned> host(WORDS);
     for (Place &place : places) {
         OK(cuCtxSetCurrent(place.context));
         OK(cuStreamSynchronize(place.stream));
-        for (CUdeviceptr memory : {place.held, place.got, place.block}) {
+        for (CUdeviceptr memory : {place.held, place.got, place.beside, place.block}) {
             OK(cuMemcpyDtoH(host.data(), memory, BYTES));
             sum.bytes(host.data(), BYTES);
         }
@@ -108,15 +134,17 @@ int main(int argc, char **argv) {
     OK(cuDeviceGetCount(&devices));
     for (int i = 0; i < PLACES; i++) places[i].begin(i, devices);
     for (Place &place : places) place.block = shared_block(place, devices);
+    for (int i = 0; i < PLACES; i++) let_reach(places[i], places[(i + 1) % PLACES]);
     for (int step = 0; step < steps; step++) {
         ring(step);
+        read_beside(step);
         Checksum sum;
         look(sum);
         told(step, sum);
     }
     for (Place &place : places) {
         OK(cuCtxSetCurrent(place.context));
-        for (CUdeviceptr memory : {place.held, place.got}) OK(cuMemFree(memory));
+        for (CUdeviceptr memory : {place.held, place.got, place.beside}) OK(cuMemFree(memory));
         OK(cuStreamDestroy(place.stream));
         OK(cuEventDestroy(place.done));
         OK(cuDevicePrimaryCtxRelease(place.device));

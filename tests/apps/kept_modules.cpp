@@ -29,14 +29,19 @@ static Loaded load() {
     return know(module);
 }
 
-// Through the linker; what it made is gone before the module is used.
-static Loaded load_linked() {
+// A link that has its input, and is not completed.
+static CUlinkState begin_link() {
     CUlinkState link;
+    OK(cuLinkCreate(0, nullptr, nullptr, &link));
+    OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char *>(MODULE_PTX), strlen(MODULE_PTX) + 1, "text", 0, nullptr, nullptr));
+    return link;
+}
+
+// What the linker made is gone before the module is used.
+static Loaded complete(CUlinkState link) {
     void *image;
     size_t size;
     CUmodule module;
-    OK(cuLinkCreate(0, nullptr, nullptr, &link));
-    OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char *>(MODULE_PTX), strlen(MODULE_PTX) + 1, "text", 0, nullptr, nullptr));
     OK(cuLinkComplete(link, &image, &size));
     OK(cuModuleLoadData(&module, image));
     OK(cuLinkDestroy(link));
@@ -95,7 +100,9 @@ int main(int argc, char **argv) {
     OK(cuCtxCreate(&context, nullptr, 0, device));
     OK(cuMemAlloc(&data, 32 * 4));
     OK(cuMemsetD32(data, 1, 32));
-    std::vector<Loaded> modules = {load_linked()};
+    std::vector<Loaded> modules = {complete(begin_link())};
+    // Begun in one step, and completed in the next.
+    CUlinkState link = nullptr;
     Library library = load_library();
     CUfunction of_library;
     OK(cuKernelGetFunction(&of_library, library.bump));
@@ -114,11 +121,21 @@ int main(int argc, char **argv) {
         bump(of_library, 2);
         bump(reinterpret_cast<CUfunction>(library.bump), 1);
         sum.add(read(library.counter));
+        if (step % 2 == 0) {
+            link = begin_link();
+        } else {
+            Loaded linked = complete(link);
+            bump(linked.bump, step);
+            sum.add(read(linked.counter));
+            OK(cuModuleUnload(linked.module));
+            link = nullptr;
+        }
         unsigned host[32];
         OK(cuMemcpyDtoH(host, data, sizeof host));
         sum.add(host);
         told(step, sum);
     }
+    if (link) OK(cuLinkDestroy(link));
     for (const Loaded &one : modules) OK(cuModuleUnload(one.module));
     OK(cuLibraryUnload(library.library));
     OK(cuMemFree(data));

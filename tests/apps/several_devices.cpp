@@ -263,6 +263,36 @@ static void managed() {
     printf("managed memory\n");
 }
 
+// What a kernel of a library may do is set for each device, and holds in its contexts alone.
+static void kernels() {
+    constexpr CUfunction_attribute MOST = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    constexpr int MORE = 50000;
+    CUlibrary library;
+    CUkernel add;
+    int before = 0, here = 0, there = 0, count = WORDS, term = 1;
+    OK(cuCtxSetCurrent(first.context));
+    OK(cuLibraryLoadData(&library, MODULE_PTX, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    OK(cuLibraryGetKernel(&add, library, "add"));
+    OK(cuKernelGetAttribute(&before, MOST, add, first.device));
+    CHECK(before < MORE, "%d bytes from the start", before);
+    OK(cuKernelSetAttribute(MOST, MORE, add, second.device));
+    OK(cuKernelGetAttribute(&here, MOST, add, first.device));
+    OK(cuKernelGetAttribute(&there, MOST, add, second.device));
+    CHECK(there == MORE && here == (are_two ? before : MORE), "%d and %d bytes", here, there);
+    for (Side *side : {&first, &second}) {
+        void *parameters[] = {&side->memory, &count, &side->memory, &term};
+        OK(cuCtxSetCurrent(side->context));
+        CUresult expected = are_two && side == &first ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+        EXPECT(expected, cuLaunchKernel(CUfunction(add), WORDS / 256, 1, 1, 256, 1, 1, MORE, side->stream, parameters, nullptr));
+        OK(cuStreamSynchronize(side->stream));
+    }
+    OK(cuKernelSetAttribute(MOST, before, add, second.device));
+    OK(cuKernelGetAttribute(&there, MOST, add, second.device));
+    CHECK(there == before, "%d bytes in the end", there);
+    OK(cuLibraryUnload(library));
+    printf("kernels\n");
+}
+
 // Whether memory of the first device can be opened by a program that uses the second.
 static bool can_lend() {
     unsigned capable = 0;
@@ -347,6 +377,7 @@ int main() {
     blocks();
     pools();
     managed();
+    kernels();
     if (lends) {
         lend();
         end_other(other);

@@ -1,7 +1,7 @@
 //! `katydid checkpoint`: asks a job's supervisor for a checkpoint and shows how far it is.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Instant;
@@ -35,7 +35,12 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
             Err(_) if !is_first => return Ok(ExitCode::SUCCESS),
             Err(error) => return Err(Failure::usage(error)),
         };
-        show(flags.json, &ask(&control, &request)?)?;
+        match ask(&control, &request) {
+            Ok(report) => show(flags.json, &report)?,
+            // What was in the way now need not be next time, unless it is that the job has gone.
+            Err(failure) if folder::find(&flags.job).is_ok() => say(failure),
+            Err(failure) => return Err(failure),
+        }
         is_first = false;
         thread::sleep(every.0.saturating_sub(began.elapsed()));
     }
@@ -43,10 +48,8 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
 
 /// What the flags ask for; the supervisor's folder is not ours, so the image is named by its whole path.
 pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
-    let image = katydid_image::absolute(&flags.image)
-        .map_err(|error| Failure::usage(format!("{}: cannot tell where that is: {error}", flags.image.display())))?;
     Ok(Request {
-        image,
+        image: whole_path(&flags.image)?,
         leave_running: false,
         device_only: false,
         full: flags.full,
@@ -54,6 +57,12 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
         level: flags.level,
         patience_ms: flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX)),
     })
+}
+
+/// Where an image is, for whoever has another folder; an address of an object store is that already.
+pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
+    katydid_image::absolute(image)
+        .map_err(|error| Failure::usage(format!("{}: cannot tell where that is: {error}", image.display())))
 }
 
 /// Asks and waits; what the supervisor says ends with the report or a failure.

@@ -239,6 +239,12 @@ pub(crate) struct RestoreFlags {
     /// accelerator, or a part of a name.
     #[arg(long, value_name = "[OLD=]NEW")]
     pub(crate) device: Vec<String>,
+    /// Take checkpoints into this image again, this long from one's beginning to the next, such as 10m.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) every: Option<Period>,
+    /// Checkpoints that the image keeps; all unless given.
+    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: Option<u32>,
     /// Write a line of JSON to standard error when the job runs again: its name, and the program's process id.
     #[arg(long)]
     pub(crate) json: bool,

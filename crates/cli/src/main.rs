@@ -36,6 +36,7 @@ mod migrate;
 mod mps;
 mod opencl;
 mod period;
+mod periodic;
 mod private;
 mod probe;
 mod ps;

@@ -8,7 +8,7 @@ use katydid_job::folder;
 use katydid_job::view::{Migration, Moved, Step};
 
 use crate::address;
-use crate::checkpoint::last_step;
+use crate::checkpoint::{last_step, whole_path};
 use crate::failure::{Failure, Outcome};
 use crate::flags::MigrateFlags;
 use crate::size::Size;
@@ -18,7 +18,7 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let known = address::resolve(Some(&flags.to), flags.certs.as_deref()).map_err(Failure::usage)?;
     let known = known.ok_or_else(|| Failure::usage("--to names no server"))?;
     known.reach().map_err(Failure::server)?;
-    let image = flags.image.as_deref().map(katydid_image::absolute).transpose().map_err(Failure::usage)?;
+    let image = flags.image.as_deref().map(whole_path).transpose()?;
     let patience_ms = flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX));
     let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, patience_ms };
     let (_, control) = folder::find(&flags.job).map_err(Failure::usage)?;

@@ -12,9 +12,11 @@ use katydid_transport::Address;
 use serde_json::json;
 
 use crate::address;
+use crate::checkpoint;
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::RestoreFlags;
 use crate::layout::Layout;
+use crate::periodic::Periodic;
 use crate::private::PrivateServer;
 use crate::run;
 use crate::size::Size;
@@ -24,7 +26,7 @@ use crate::terminal::{Progress, bar};
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
-    let image = katydid_image::absolute(&flags.image).map_err(Failure::usage)?;
+    let image = checkpoint::whole_path(&flags.image)?;
     let opened = Opened::open(&image, which).map_err(Failure::work)?;
     let known = match flags.driver {
         Some(_) => None,
@@ -74,10 +76,13 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
     // While it is open, nothing can be cleared from the image, to which the program may be saved again.
     drop(opened);
     let Restored { job, program, child, guard, .. } = restored;
+    let periodic = flags.every.map(|every| Periodic::start(&job, image.to_owned(), every, flags.keep));
     let ended = supervise::attend(guard, child, program);
+    let put_away = run::put_away(&job);
+    drop(periodic);
     let code = ended.map_err(|error| Failure::work(format!("cannot wait for the program: {error}")))?;
     run::explain(&job, code);
-    Ok(run::put_away(&job).unwrap_or(ExitCode::from(code)))
+    Ok(put_away.unwrap_or(ExitCode::from(code)))
 }
 
 /// Standard output is the program's; what is worth knowing goes to standard error, and only if somebody reads it there.

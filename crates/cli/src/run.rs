@@ -9,22 +9,19 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
-use katydid_job::checkpoint::CheckpointError;
 use katydid_job::folder::Folder;
 use katydid_job::incarnations::Incarnations;
 use katydid_job::job::{Job, JobError, Settings};
-use katydid_job::view::Request;
 use katydid_transport::Address;
 use katydid_wire::job;
 
 use crate::address::{self, Known};
+use crate::checkpoint;
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::{Link, RunFlags, SessionFlags};
 use crate::layout::{self, Layout};
+use crate::periodic::Periodic;
 use crate::private::PrivateServer;
 use crate::supervise;
 
@@ -111,8 +108,9 @@ impl Launch {
                 None => Ok(ExitCode::from(supervise::exit_code(self.run_private(|_| {})?))),
             };
         }
+        let image = flags.image.as_deref().map(checkpoint::whole_path).transpose()?;
         let job = self.open_job(flags);
-        let periodic = job.as_ref().and_then(|job| periodic(job, flags));
+        let periodic = job.as_ref().and_then(|job| periodic(job, image, flags));
         let ended = self.wait_as(job.as_ref());
         let put_away = job.as_ref().and_then(put_away);
         drop(periodic);
@@ -259,46 +257,9 @@ fn check_link(link: Option<Link>, known: Option<&Known>) -> Result<(), Failure> 
     }
 }
 
-/// A thread that takes checkpoints until it is dropped.
-struct Periodic(Option<mpsc::Sender<()>>, Option<JoinHandle<()>>);
-
-impl Drop for Periodic {
-    fn drop(&mut self) {
-        drop(self.0.take());
-        if let Some(thread) = self.1.take() {
-            // It says what it has to say itself.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Takes checkpoints as often as the flags say. One that fails is said, and the next one is tried.
-fn periodic(job: &Job, flags: &RunFlags) -> Option<Periodic> {
-    let (image, every) = (flags.image.as_ref()?, flags.every?);
-    let request = Request {
-        image: std::path::absolute(image).unwrap_or_else(|_| image.clone()),
-        leave_running: true,
-        device_only: false,
-        full: false,
-        keep: flags.keep,
-        level: None,
-        patience_ms: None,
-    };
-    let (stop, stopped) = mpsc::channel();
-    let job = job.clone();
-    let thread = thread::Builder::new().name("periodic".to_owned()).spawn(move || {
-        let mut wait = every.0;
-        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
-            let began = Instant::now();
-            if let Err(error) = job.checkpoint(&request, &|_| {})
-                && !matches!(error, CheckpointError::NoProgram)
-            {
-                say(format_args!("no checkpoint: {error}"));
-            }
-            wait = every.0.saturating_sub(began.elapsed());
-        }
-    });
-    Some(Periodic(Some(stop), thread.ok()))
+/// Takes checkpoints as often as the flags say.
+fn periodic(job: &Job, image: Option<PathBuf>, flags: &RunFlags) -> Option<Periodic> {
+    Some(Periodic::start(job, image?, flags.every?, flags.keep))
 }
 
 /// Says why a program ended, if a killed CRIU has left the signal in it.

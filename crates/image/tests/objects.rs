@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 mod common;
+#[path = "common/failing.rs"]
+mod failing;
 #[path = "common/s3.rs"]
 mod s3;
 
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use common::{CHUNK, commit, contents, folder, noise, put_session, save};
+use failing::{Failing, How};
 use katydid_image::{
     CheckpointNumber, Compression, Image, ImageError, Keep, Manifest, Options, Region, Session, Sink, Which,
 };
@@ -141,6 +144,46 @@ fn a_dropped_writer_takes_back_what_it_wrote() {
     put_session(&writer, "0", &memory(2)).unwrap();
     drop(writer);
     assert_eq!((image.stored().unwrap(), image.checkpoints().unwrap().len()), (stored, 1));
+}
+
+/// A second checkpoint by a store of which one request fails, or all from one on: what is there then.
+fn fails_at(at: u64, how: How) -> u64 {
+    let objects = Arc::new(InMemory::new());
+    let open = |objects: Arc<dyn ObjectStore>| Image::in_object_store(objects, "a");
+    save(&open(objects.clone()).unwrap(), &memory(1)).unwrap();
+    let failing = Arc::new(Failing::at(&objects, at, how));
+    let second = open(failing.clone()).and_then(|image| {
+        let writer = image.begin(Options::default())?;
+        fs::write(writer.folder("criu")?.join("core-1.img"), b"registers").unwrap();
+        writer.adopt_folder("criu")?;
+        commit(writer, &memory(2))
+    });
+    // The lock of a writer that could not remove it: its user does.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let _ = runtime.block_on(object_store::ObjectStoreExt::delete(&*objects, &"a/lock".into()));
+    let image = open(objects.clone()).unwrap();
+    let numbers = image.checkpoints().unwrap();
+    assert!(second.is_err() || numbers.len() == 2, "what was reported as made is there: request {at}, {how:?}");
+    for (number, version) in numbers.iter().zip([1, 2]) {
+        let reader = image.checkpoint(Which::Number(*number)).unwrap();
+        assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(version), "request {at}, {how:?}");
+    }
+    let third = save(&image, &memory(3)).unwrap().number;
+    let reader = image.checkpoint(Which::Number(third)).unwrap();
+    assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(3));
+    assert!(image.verify(None, &|_| {}).unwrap().is_clean(), "request {at}, {how:?}");
+    failing.requests()
+}
+
+#[test]
+fn a_request_that_fails_leaves_the_last_checkpoint_and_the_next_one_works() {
+    let requests = fails_at(u64::MAX, How::Once);
+    assert!(requests > 10, "there are requests to let fail: {requests}");
+    for how in [How::Once, How::Unanswered, How::ForEver] {
+        for at in 0..requests {
+            fails_at(at, how);
+        }
+    }
 }
 
 #[test]

@@ -218,7 +218,7 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
             }
             Err(error) => return Err(error),
         };
-        *lock(&job.recovery) = Some(Recovery::new(path.to_owned(), image.id(), committed.number, &stop));
+        *lock(&job.recovery) = Some(Recovery::of_stop(path.to_owned(), image.id(), committed.number, &stop));
         // The checkpoint is there: whatever fails from here on is no failure of it.
         let mut warnings = Vec::new();
         let mut running = !keeps_stopped(request);
@@ -323,7 +323,8 @@ impl<'j> Attempt<'j, '_> {
         let questions = Questions::Write(self.writer);
         let dumped = match self.stand_still(&mut stop, dumper, arrivals) {
             Ok(Some(dumped)) => dumped,
-            Ok(None) => return stop.go_on(questions).map(|()| None),
+            // Threads run again in the middle of this, so a program may come to its end, as it would have without us.
+            Ok(None) => return stop.go_on_to_any_end(questions).map(|()| None),
             Err(error) => return Err(undo(&mut stop, None, questions, error)),
         };
         if !keeps_stopped(self.request) {
@@ -560,6 +561,7 @@ fn notes(job: &Inner, processes: &[Process]) -> Notes {
         terminals: terminals::numbers(processes),
         written: files::written(processes).into_iter().filter(|file| !is_standard(file)).collect(),
         ids: processes.iter().flat_map(|process| tree::ids(process.pid)).collect(),
+        stopped: tree::stopped(processes),
     }
 }
 

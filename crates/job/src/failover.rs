@@ -21,7 +21,7 @@ use crate::stop::{Return, Stop, address, attended, come_back, session_name};
 /// Workers that are tried.
 const ATTEMPTS: u32 = 3;
 
-/// The last checkpoint after which the job went on.
+/// The last checkpoint after which the job went on, or out of which it was restored.
 #[derive(Debug, Clone)]
 pub(crate) struct Recovery {
     image: PathBuf,
@@ -33,10 +33,15 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// What a checkpoint that is complete now allows.
-    pub(crate) fn new(image: PathBuf, id: ImageId, number: CheckpointNumber, stop: &Stop<'_>) -> Self {
-        let frames = stop.sides.iter().map(|side| (side.member.id, side.member.frames)).collect();
+    /// What a checkpoint allows in which each of these members had sent so many frames.
+    pub(crate) fn new(image: PathBuf, id: ImageId, number: CheckpointNumber, frames: Vec<(u64, u64)>) -> Self {
         Self { image, id, number, frames }
+    }
+
+    /// What a checkpoint that is complete now allows.
+    pub(crate) fn of_stop(image: PathBuf, id: ImageId, number: CheckpointNumber, stop: &Stop<'_>) -> Self {
+        let frames = stop.sides.iter().map(|side| (side.member.id, side.member.frames)).collect();
+        Self::new(image, id, number, frames)
     }
 
     /// The checkpoint, if its image is still where it was.
@@ -145,7 +150,7 @@ mod tests {
             (image.id(), image.begin(Options::default()).unwrap().commit(Manifest::default()).unwrap().number)
         };
         let (id, number) = made();
-        let recovery = Recovery { image: path.clone(), id, number, frames: Vec::new() };
+        let recovery = Recovery::new(path.clone(), id, number, Vec::new());
         assert_eq!(recovery.reader().unwrap().number(), number);
         fs::remove_dir_all(&path).unwrap();
         assert_eq!(made().1, number);

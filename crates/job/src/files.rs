@@ -3,7 +3,8 @@
 //! A program that went on after its checkpoint has written more by the time it is restored. What it wrote since then it
 //! writes again, so the file has to end where it ended at the checkpoint; CRIU itself only refuses a file whose length
 //! differs. The rule: only a regular file that the job had open for writing at a position of its own is touched (with
-//! `O_APPEND` others may write there too), it is only ever cut, never filled up, and it must still be the same file.
+//! `O_APPEND` others may write there too), it is only ever cut, never filled up, it must still be the same file, and nobody
+//! has it open for writing, such as the job itself that lives on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -118,6 +119,28 @@ pub(crate) fn at_rest(files: Vec<Written>, lengths: &BTreeMap<String, u64>) -> V
     files.into_iter().filter_map(known).collect()
 }
 
+/// One of the files that have to be cut back, and a process that has it open for writing: it would lose what it has written
+/// since the checkpoint, and go on to write behind the end. Nobody else is looked for when no file is longer than it was.
+#[must_use]
+pub fn in_use(files: &[Written]) -> Option<(&Written, u32)> {
+    let longer = files.iter().filter_map(|file| fs::metadata(&file.path).ok().map(|stat| (file, stat)));
+    let longer: Vec<_> = longer.filter(|(then, now)| is_longer(then, now)).collect();
+    if longer.is_empty() {
+        return None;
+    }
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find_map(|pid| {
+        let open = of_descriptors(pid).filter(|open| open.flags & ACCESS != 0);
+        let mut files = open.filter_map(|open| {
+            let is_it =
+                |(_, stat): &&(&Written, fs::Metadata)| (stat.dev(), stat.ino()) == (open.stat.dev(), open.stat.ino());
+            longer.iter().find(is_it)
+        });
+        files.next().map(|(file, _)| (*file, pid))
+    })
+}
+
 /// Cuts each file back to its length at the checkpoint, and says which were cut.
 ///
 /// # Errors
@@ -136,15 +159,19 @@ pub fn cut_back(files: &[Written]) -> Result<Vec<&Written>, (String, io::Error)>
 /// Whether it was longer. A file that is gone or another one is CRIU's to complain of.
 fn cut_one(then: &Written) -> io::Result<bool> {
     let path = Path::new(&then.path);
-    let same = |stat: &fs::Metadata| stat.ino() == then.inode && stat.len() > then.length;
-    if !fs::metadata(path).is_ok_and(|stat| same(&stat)) {
+    if !fs::metadata(path).is_ok_and(|stat| is_longer(then, &stat)) {
         return Ok(false);
     }
     let file = File::options().write(true).open(path)?;
-    if !same(&file.metadata()?) {
+    if !is_longer(then, &file.metadata()?) {
         return Ok(false);
     }
     file.set_len(then.length).map(|()| true)
+}
+
+/// Whether it is the same file, and has become longer.
+fn is_longer(then: &Written, now: &fs::Metadata) -> bool {
+    now.ino() == then.inode && now.len() > then.length
 }
 
 #[cfg(test)]
@@ -165,8 +192,11 @@ mod tests {
         let files: Vec<Written> = ours().into_iter().filter(|written| written.path == path).collect();
         assert_eq!(files.len(), 1);
         file.write_all(b" and after").unwrap();
+        assert_eq!(in_use(&files), Some((&files[0], std::process::id())));
+        let file = file.into_temp_path();
+        assert_eq!(in_use(&files), None, "nobody has it open any more");
         assert_eq!(cut_back(&files).unwrap(), [&files[0]]);
-        assert_eq!(fs::read(file.path()).unwrap(), b"before");
+        assert_eq!(fs::read(&file).unwrap(), b"before");
         assert!(cut_back(&files).unwrap().is_empty());
     }
 

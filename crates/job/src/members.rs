@@ -23,6 +23,8 @@ use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 
+use crate::tree;
+
 /// Most programs in one job.
 const MAX_MEMBERS: usize = 4096;
 /// How long a program may take to say who it is: it announces itself first, and then connects to its server.
@@ -596,10 +598,7 @@ struct Stranger(Members, u64);
 
 /// Whoever has announced itself and did not come.
 fn silent(strangers: &BTreeMap<u64, u32>) -> io::Error {
-    let named = strangers.values().map(|pid| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        format!("process {pid} ({})", name.trim_end())
-    });
+    let named = strangers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
     let named: Vec<String> = named.collect();
     let text = format!("nothing was heard for {} s of {}", GREETING.as_secs(), named.join(", "));
     io::Error::new(io::ErrorKind::TimedOut, text)

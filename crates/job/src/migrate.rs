@@ -214,7 +214,7 @@ impl<'a> Travel<'a> {
         noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
         if self.place.ours.is_none() {
             *lock(&self.job.recovery) =
-                Some(Recovery::new(self.place.path.clone(), self.image.id(), committed.number, stop));
+                Some(Recovery::of_stop(self.place.path.clone(), self.image.id(), committed.number, stop));
         }
         Ok((workers, committed.sizes.content))
     }

@@ -35,6 +35,9 @@ pub(crate) struct Notes {
     pub(crate) terminals: Vec<u32>,
     /// Ids of all processes and threads, as they see themselves: all must be free where they are restored.
     pub(crate) ids: Vec<u32>,
+    /// Those of processes that a signal had stopped: they stay so.
+    #[serde(default)]
+    pub(crate) stopped: Vec<u32>,
 }
 
 impl Notes {
@@ -64,6 +67,7 @@ mod tests {
             shared: Vec::new(),
             terminals: vec![2],
             ids: vec![7, 8],
+            stopped: vec![8],
         };
         assert_eq!(Notes::decode(&notes.encode().unwrap()), Some(notes));
         assert_eq!(Notes::decode(&BTreeMap::new()), None);

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,19 +26,20 @@ use rustix::process::Signal;
 use crate::checkpoint::CheckpointError;
 use crate::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
 use crate::criu::{Criu, CriuError};
+use crate::failover::Recovery;
 use crate::files::{self, Written};
 use crate::folder::{self, Folder, FolderError};
 use crate::guard::Guard;
 use crate::incarnations::Incarnations;
-use crate::job::{Job, JobError, Settings};
-use crate::members::MemberError;
+use crate::job::{Job, JobError, Settings, lock};
+use crate::members::{Member, MemberError};
 use crate::namespace::{self, Space};
 use crate::notes::Notes;
 use crate::shared;
 use crate::stdio;
 use crate::stop::{PROMPT, Return, attended, come_back, in_parallel, session_kind};
 use crate::terminals;
-use crate::tree;
+use crate::tree::{self, Process};
 use crate::turns::{Turn, TurnError};
 
 /// How long a restored program may take to come to the job socket: it tries every few milliseconds.
@@ -80,6 +83,18 @@ pub enum RestoreError {
     /// A restored program.
     #[error(transparent)]
     Member(#[from] MemberError),
+    /// A file that has to be cut back, and that somebody writes.
+    #[error(
+        "{path} is longer than at the checkpoint and would be cut back, but process {pid} ({program}) has it open for writing: end that first; it may be the job itself, which still runs"
+    )]
+    InUse {
+        /// Which.
+        path: String,
+        /// Whoever has it.
+        pid: u32,
+        /// Its name.
+        program: String,
+    },
     /// A file that has to be cut back.
     #[error("{path}: cannot cut it back to its length at the checkpoint: {source}")]
     Cut {
@@ -116,6 +131,7 @@ fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreE
 /// A checkpoint that can be restored.
 #[derive(Debug)]
 pub struct Opened {
+    image: PathBuf,
     reader: Reader,
     notes: Notes,
     files: PathBuf,
@@ -165,7 +181,7 @@ impl Opened {
         let part = reader.manifest().criu.as_ref().ok_or(RestoreError::NoProgram(number))?;
         let notes = Notes::decode(&part.notes).ok_or(RestoreError::NoNotes(number))?;
         let files = reader.folder(&part.folder)?;
-        Ok(Self { reader, notes, files })
+        Ok(Self { image: image.to_owned(), reader, notes, files })
     }
 
     /// What it consists of.
@@ -193,13 +209,21 @@ impl Opened {
         self.check(around)?;
         let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
         let (folder, apart) = self.take_folder()?;
+        if let Some((file, pid)) = files::in_use(&self.notes.written) {
+            return Err(RestoreError::InUse { path: file.path.clone(), pid, program: tree::name(pid) });
+        }
         let cut = files::cut_back(&self.notes.written);
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
         let incarnations = self.notes.incarnations.clone().and_next();
+        let is_refused = AtomicBool::new(false);
         let (companions, raised) = thread::scope(|scope| {
-            let sessions = scope.spawn(|| self.rebuild(around, &incarnations, &progress));
-            let raised = Raised::new(self, &criu, around, &folder, apart);
+            let sessions = scope.spawn(|| {
+                let sessions = self.rebuild(around, &incarnations, &progress);
+                is_refused.store(sessions.is_err(), SeqCst);
+                sessions
+            });
+            let raised = Raised::new(self, &criu, around, &folder, apart, &is_refused);
             while !sessions.is_finished() {
                 told(&progress, tell);
                 thread::sleep(TICK);
@@ -207,8 +231,9 @@ impl Opened {
             (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), raised)
         });
         told(&progress, tell);
-        let raised = raised?;
+        // Processes that were not made because there are no sessions for them are not what failed.
         let mut companions = companions?;
+        let raised = raised?;
         let job = Job::open(Settings {
             folder,
             known_folder: self.notes.folder.clone(),
@@ -285,7 +310,7 @@ impl Opened {
         let processes = tree::tree(raised.program).map_err(system("list the processes"))?;
         let ids: HashMap<u32, u32> =
             processes.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
-        tree::signal(&processes, Signal::CONT);
+        tree::signal(&self.that_ran(&processes), Signal::CONT);
         let address = server.to_string();
         let catalogue = Catalogue::new(&self.reader);
         // Threads of programs run, so one may come to its end before it takes its session up, or goes on: that is no failure.
@@ -308,9 +333,14 @@ impl Opened {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => continue,
                 rejoined => rejoined?,
             }
-            held.push((member.id, pid));
+            held.push((member, pid));
         }
-        for (id, pid) in held {
+        // Before anything is sent, so that a worker which is killed right after can be replaced.
+        let frames = held.iter().map(|(member, _)| (member.id, member.frames)).collect();
+        let identity = self.manifest().identity;
+        *lock(&job.0.recovery) =
+            identity.map(|identity| Recovery::new(self.image.clone(), identity.image, identity.number, frames));
+        for (Member { id, .. }, pid) in held {
             let is_over = || is_over(pid);
             match job.members().order(id, &ToProgram::Release {}, PROMPT) {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => {}
@@ -318,6 +348,20 @@ impl Opened {
             }
         }
         Ok(())
+    }
+}
+
+impl Opened {
+    /// Those of the processes that were not stopped by a signal at the checkpoint. A program that has a session answered then,
+    /// so it ran: it would not come for the session while it stands still.
+    fn that_ran(&self, processes: &[Process]) -> Vec<Process> {
+        let programs = &self.manifest().programs;
+        let has_session = |pid| programs.iter().any(|program| program.pid == pid);
+        let stays = |process: &&Process| {
+            let pid = tree::seen_by_itself(process.pid);
+            self.notes.stopped.contains(&pid) && !has_session(pid)
+        };
+        processes.iter().filter(|process| !stays(process)).cloned().collect()
     }
 }
 
@@ -351,26 +395,30 @@ struct Raised {
 
 impl Raised {
     /// As [`Raised::once`], and again while the kernel keeps ports of connections that have just ended: listeners that were
-    /// killed leave such, and CRIU cannot have the port before.
+    /// killed leave such, and CRIU cannot have the port before. Not when the sessions `is_refused`.
     fn new(
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
         folder: &Folder,
         apart: bool,
+        is_refused: &AtomicBool,
     ) -> Result<Self, RestoreError> {
         let since = Instant::now();
         let mut is_told = false;
         loop {
             match Self::once(opened, criu, around, folder, apart) {
-                Err(error) if error.is_of_port() && since.elapsed() < PORTS => {}
+                Err(error) if error.is_of_port() && since.elapsed() < PORTS && !is_refused.load(SeqCst) => {}
                 other => return other,
             }
             if !is_told {
                 (around.waits)("a port or a connection of the job is still taken; it is tried again for a minute");
                 is_told = true;
             }
-            thread::sleep(NEXT_TRY);
+            let next = Instant::now() + NEXT_TRY;
+            while Instant::now() < next && !is_refused.load(SeqCst) {
+                thread::sleep(TICK);
+            }
         }
     }
 

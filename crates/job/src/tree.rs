@@ -117,6 +117,12 @@ fn innermost(list: &str) -> Option<u32> {
     list.split_whitespace().next_back()?.parse().ok()
 }
 
+/// The name of a process, for people; empty for one that is gone.
+#[must_use]
+pub fn name(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
 /// Whether a process with this id exists, dead or alive.
 #[must_use]
 pub fn exists(pid: u32) -> bool {
@@ -142,6 +148,12 @@ pub fn signal(tree: &[Process], signal: Signal) {
 pub fn with_states_of(tree: Vec<Process>, before: &[Process]) -> Vec<Process> {
     let state = |pid| before.iter().find(|process| process.pid == pid).map_or('S', |process| process.state);
     tree.into_iter().map(|process| Process { state: state(process.pid), ..process }).collect()
+}
+
+/// The ids, as they see themselves, of those of the tree that a signal had stopped when it was listed.
+#[must_use]
+pub fn stopped(tree: &[Process]) -> Vec<u32> {
+    tree.iter().filter(|process| process.state == STOPPED).map(|process| seen_by_itself(process.pid)).collect()
 }
 
 /// Lets a tree that was stopped go on, but for those that had been stopped before, by their states.
@@ -232,6 +244,8 @@ mod tests {
         signal(&[ours.clone()], Signal::STOP);
         let until = |state| while stat(child.id()).unwrap().state != state {};
         until('T');
+        assert_eq!(stopped(&tree(child.id()).unwrap()), [child.id()]);
+        assert!(stopped(&tree(std::process::id()).unwrap()[..1]).is_empty());
         ours.state = 'S';
         go_on(&[ours]);
         until('S');

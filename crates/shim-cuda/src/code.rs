@@ -42,6 +42,12 @@ impl Code {
         Some(Self { layout, attributes, occupancy: Mutex::default() })
     }
 
+    /// The same with attributes of its own.
+    pub(crate) fn copy(&self) -> Self {
+        let attributes = self.attributes.iter().map(|answer| AtomicU64::new(answer.load(Ordering::Relaxed))).collect();
+        Self { layout: self.layout.clone(), attributes, occupancy: Mutex::default() }
+    }
+
     /// As the driver answers it.
     ///
     /// # Errors
@@ -156,6 +162,15 @@ mod tests {
         assert_eq!(code.attribute(8), Ok(60000));
         assert_eq!(code.occupancy((128, 0, 0), || Ok(3)), Ok(3));
         assert_eq!(code.attribute(16), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn what_is_set_on_a_copy_is_set_there_alone() {
+        let code = code();
+        let copy = code.copy();
+        copy.keep(8, 60000);
+        assert_eq!((code.attribute(8), copy.attribute(8)), (Ok(0), Ok(60000)));
+        assert_eq!((copy.attribute(1), copy.layout.count()), (Ok(16384), 2));
     }
 
     #[test]

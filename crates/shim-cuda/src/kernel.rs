@@ -25,6 +25,8 @@ pub(crate) struct Kernel {
     name: CString,
     /// Known from the first moment on at which there is a context to ask in.
     code: OnceLock<Code>,
+    /// The same for each device, once something was set for one of them.
+    tuned: OnceLock<Box<[Code]>>,
     /// What it is in each context, by the context's handle.
     functions: Mutex<Vec<(usize, Arc<Function>)>>,
 }
@@ -33,7 +35,7 @@ impl Kernel {
     /// A kernel that its library gave, with its code if that could be told.
     pub(crate) fn new(slot: Slot, library: usize, name: CString, code: Option<Code>) -> Self {
         let code = code.map_or_else(OnceLock::new, OnceLock::from);
-        Self { slot, library, name, code, functions: Mutex::default() }
+        Self { slot, library, name, code, tuned: OnceLock::new(), functions: Mutex::default() }
     }
 
     /// What is known of it.
@@ -49,6 +51,25 @@ impl Kernel {
         let facts = session.call(current::wire()?, &kdFunctionFacts { function: 0, kernel: self.wire() })?.facts;
         let code = Code::decode(&facts).ok_or_else(|| session.broken("kdFunctionFacts"))?;
         Ok(self.code.get_or_init(|| code))
+    }
+
+    /// What is known of it on a device: attributes that were set for another one do not count there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernel::code`].
+    pub(crate) fn code_on(&self, device: u32) -> Result<&Code, CUresult> {
+        match self.tuned.get().and_then(|codes| codes.get(device as usize)) {
+            Some(code) => Ok(code),
+            None => self.code(),
+        }
+    }
+
+    /// The same, to be changed.
+    fn tuned_on(&self, device: u32) -> Result<&Code, CUresult> {
+        let (code, devices) = (self.code()?, &shim()?.devices);
+        let codes = self.tuned.get_or_init(|| devices.iter().map(|_| code.copy()).collect());
+        codes.get(device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)
     }
 
     /// The number that messages carry.
@@ -126,7 +147,7 @@ pub(crate) unsafe fn attribute(target: *mut i32, id: u32, kernel: CUkernel, ordi
     let target = unsafe { out(target) }?;
     let kernel = object(kernel)?;
     device(ordinal)?;
-    target.write(kernel.code()?.attribute(id)?);
+    target.write(kernel.code_on(ordinal.unsigned_abs())?.attribute(id)?);
     Ok(())
 }
 
@@ -134,7 +155,7 @@ pub(crate) unsafe fn attribute(target: *mut i32, id: u32, kernel: CUkernel, ordi
 pub(crate) fn set_attribute(id: u32, value: i32, kernel: CUkernel, ordinal: CUdevice) -> Result<(), CUresult> {
     let kernel = object(kernel)?;
     device(ordinal)?;
-    kernel.code()?.set_attribute(id, value, ordinal.unsigned_abs())?;
+    kernel.tuned_on(ordinal.unsigned_abs())?.set_attribute(id, value, ordinal.unsigned_abs())?;
     kernel.keep_on(ordinal.unsigned_abs(), id, value);
     enqueue(&kdFunctionSetAttribute { function: 0, kernel: kernel.wire(), device: ordinal, attribute: id, value })
 }

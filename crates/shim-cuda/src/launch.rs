@@ -80,15 +80,15 @@ impl Target {
         }
     }
 
-    /// What is known of it.
+    /// What is known of it on a device, which is that of its context if it has one.
     ///
     /// # Errors
     ///
     /// As [`Kernel::code`].
-    pub(crate) fn code(&self) -> Result<&Code, CUresult> {
+    pub(crate) fn code_on(&self, device: u32) -> Result<&Code, CUresult> {
         match self {
             Self::Function(function) => Ok(&function.code),
-            Self::Kernel(kernel) => kernel.code(),
+            Self::Kernel(kernel) => kernel.code_on(device),
         }
     }
 }
@@ -375,7 +375,7 @@ unsafe fn launch_now(
     };
     target.check_context(of_stream.unwrap_or(context))?;
     let device = &shim()?.devices[context.device as usize];
-    let code = target.code()?;
+    let code = target.code_on(context.device)?;
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
         // Too much shared memory is a way of being too large together.
         Shape { shared: 0, ..shape }.check(code, device)?;
@@ -432,7 +432,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
     let target = Target::of(CUfunction(std::ptr::with_exposed_provenance_mut(named)))?;
     let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
     let device = &shim()?.devices[context.device as usize];
-    let code = target.code()?;
+    let code = target.code_on(context.device)?;
     shape.check(code, device)?;
     let cooperative = launch.attributes.get(&launch_attribute::COOPERATIVE).is_some_and(|value| value[0] != 0);
     if cooperative {

@@ -21,7 +21,9 @@ pub(crate) fn blocks(target: &Target, block_size: i32, dynamic: u64, flags: u32)
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let (function, kernel) = target.wire();
-    target.code()?.occupancy((block_size, dynamic, flags), || {
+    // The question goes to the current context.
+    let device = current::home().map_or(0, |home| home.device);
+    target.code_on(device)?.occupancy((block_size, dynamic, flags), || {
         let message = kdOccupancy { function, kernel, blockSize: block_size, dynamicSize: dynamic, flags };
         call(&message).map(|reply| reply.blocks)
     })
@@ -89,7 +91,7 @@ pub(crate) unsafe fn max_potential_block_size_with_flags(
     let target = Target::of(function)?;
     let context = current::active()?;
     let device = &shim()?.devices[context.device as usize];
-    let most = target.code()?.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?;
+    let most = target.code_on(context.device)?.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?;
     let search = Search {
         most: if limit <= 0 { most } else { most.min(limit) },
         warp: device.value(device_attribute::WARP_SIZE).max(1),

@@ -4,20 +4,21 @@
 //! itself again before the very same frame.
 
 use anyhow::{Context, Result, ensure};
-use katydid_tests::job::{Job, holds_itself};
+use katydid_tests::job::{Job, Plan, holds_itself};
 use katydid_tests::places::Places;
 use katydid_tests::program::Outcome;
 use katydid_tests::watch::{kill, runs, until};
 
-use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{LIMIT, Stage, WAYS, said};
+use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
+use crate::stage::{LIMIT, Stage, WAYS, continues, said};
 
 /// All of them are tried on every way.
-pub(crate) const ON_EVERY_WAY: [(&str, Scenario); 4] = [
+pub(crate) const ON_EVERY_WAY: [(&str, Scenario); 5] = [
     ("a_worker_killed_after_a_checkpoint_is_replaced", replaced),
     ("a_worker_killed_after_a_checkpoint_of_the_gpu_alone_is_replaced", replaced_from_the_gpu_alone),
     ("a_worker_killed_later_ends_the_session_with_the_reason", told_what_was_lost),
     ("one_worker_of_several_is_replaced", one_of_several),
+    ("a_worker_killed_after_a_restore_is_replaced", replaced_after_a_restore),
 ];
 
 /// Kills all workers of the server, of which there are `count`, and waits until they are gone.
@@ -48,6 +49,21 @@ fn goes_on_in_another_worker(places: &Places, way: &str, options: &[&str]) -> Re
     ensure!(job.holds_itself()?, "the job did not come to its last point");
     replaced_by_another(&stage, holder)?;
     went_on(places, job)?;
+    stage.is_clean()
+}
+
+/// Nothing was sent since the restore: its checkpoint is the one to go back to.
+fn replaced_after_a_restore(places: &Places, way: &str) -> Result<()> {
+    let (stage, points) = (Stage::new(places, way)?, [60, 60]);
+    let mut job = stage.start("heir", LOOP, &[], &points)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let mut job = stage.restore_by("heir", "image", &Plan { points: &points, ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the restored job did not come to its point again");
+    replaced_by_another(&stage, holding(&job).context("nobody holds itself")?)?;
+    continues(&kept_loop(places)?, (written, written), &job.finish(LIMIT)?)?;
     stage.is_clean()
 }
 

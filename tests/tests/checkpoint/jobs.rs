@@ -34,14 +34,17 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 12] = [
+const ON_ONE_WAY: [(&str, Scenario); 15] = [
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
     ("a_guard_that_is_killed_takes_a_restored_job_along", killed_guard_of_a_restore),
     ("what_a_killed_supervisor_and_its_guard_leave_goes_with_the_next_job", killed_both),
     ("a_port_that_somebody_has_is_waited_for_at_a_restore", taken_port),
+    ("a_port_is_not_waited_for_when_there_is_no_session", taken_port_for_nothing),
     ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),
+    ("a_file_that_the_job_still_writes_is_not_cut_back", still_written),
+    ("a_process_that_a_signal_had_stopped_stays_so", stopped_child),
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
     ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
     ("a_program_that_was_stopped_for_too_long_goes_on_and_is_kept_later", slow_to_hold),
@@ -315,26 +318,93 @@ os.execv(sys.argv[2], sys.argv[2:])
 /// We have the port at the restore's first try, and let go of it when we hear that it is tried again.
 fn taken_port(places: &Places, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (image, taken, written) = listened(&stage)?;
+    let job = stage.restore("listens", &image, &[])?;
+    until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still taken")))?;
+    drop(taken);
+    continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+    stage.is_clean()
+}
+
+/// Nobody lets go of the port, and the server takes no session: that is what is told.
+fn taken_port_for_nothing(places: &Places, way: &str) -> Result<()> {
+    let mut stage = Stage::new(places, way)?;
+    let (image, _taken, _) = listened(&stage)?;
+    let full = Server::start(places, &driver_under_test(), &["--max-sessions", "0"])?;
+    stage.way = way_to(way, &full)?;
+    stage.server = full;
+    let outcome = stage.restore("listens", &image, &[])?.finish(LIMIT)?;
+    let is_told = outcome.errors().contains("the GPU side cannot be rebuilt");
+    ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
+    stage.is_clean()
+}
+
+/// The image of a program that listens at a port, which is ours by now, and what it had written.
+fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
     let (script, note) = (stage.image("listen.py"), stage.image("port"));
     script::write(&script, LISTENING)?;
-    let (note_text, program) = (note.display().to_string(), places.program(LOOP.0, LOOP.1).display().to_string());
+    let program = stage.places.program(LOOP.0, LOOP.1).display().to_string();
+    let note_text = note.display().to_string();
     let plan = Plan { arguments: &[&note_text, &program], points: &[60], ..Plan::default() };
     // Somebody else may get the port before we do: then another one is tried.
     for attempt in 0..20 {
         let image = format!("image-{attempt}");
-        let mut job = Job::start(places, &stage.home, &stage.way, "listens", &script, &plan)?;
+        let mut job = Job::start(&stage.places, &stage.home, &stage.way, "listens", &script, &plan)?;
         ensure!(job.holds_itself()?, "the job ended before its point");
         let written = job.output_so_far()?.len();
         stage.checkpoint(&job, &image, &[])?;
         was_stopped(job)?;
-        let Ok(taken) = TcpListener::bind(("127.0.0.1", fs::read_to_string(&note)?.parse()?)) else { continue };
-        let job = stage.restore("listens", &image, &[])?;
-        until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still taken")))?;
-        drop(taken);
-        continues(&kept, (written, written), &job.finish(LIMIT)?)?;
-        return stage.is_clean();
+        if let Ok(taken) = TcpListener::bind(("127.0.0.1", fs::read_to_string(&note)?.parse()?)) {
+            return Ok((image, taken, written));
+        }
     }
     bail!("somebody else had the port each time")
+}
+
+/// A restore beside the job that goes on: what that has written since the checkpoint is not taken from it.
+fn still_written(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (file, program) = (stage.image("file"), places.program(LOOP.0, LOOP.1));
+    let text = format!("'{}' > '{}'; echo over", program.display(), file.display());
+    let plan = Plan { arguments: &["-c", &text], points: &[60, 120], ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let length = || fs::metadata(&file).map(|stat| stat.len());
+    let before = length()?;
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    ensure!(length()? > before, "the program has written nothing between its points");
+    let outcome = stage.restore("writes-2", "image", &[])?.finish(LIMIT)?;
+    let (name, errors) = (file.display().to_string(), outcome.errors());
+    let is_told = errors.contains(&name) && errors.contains("has it open for writing");
+    ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(fs::read_to_string(&file)? == kept, "something was taken from the program that went on");
+    let outcome = stage.restore("writes", "image", &["--at", "1"])?.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(fs::read_to_string(&file)? == kept, "the restored program wrote something else");
+    stage.is_clean()
+}
+
+/// A shell has stopped one of its children, says so of it after the restore, and kills it.
+fn stopped_child(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let program = places.program(LOOP.0, LOOP.1);
+    let text = format!(
+        "sleep 1000 & child=$!; kill -STOP $child; '{}'; cut -d' ' -f3 /proc/$child/stat; kill -9 $child; wait $child; echo over $?",
+        program.display()
+    );
+    let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "stops", Path::new("/bin/sh"), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let outcome = stage.restore("stops", "image", &[])?.finish(LIMIT)?;
+    continues(&format!("{kept}T\nover 137\n"), (written, written), &outcome)?;
+    stage.is_clean()
 }
 
 /// By a program that knows nothing of us, at positions of its own. What lies behind them at the restore goes.

@@ -8,7 +8,8 @@
 //! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
 //! with a line why.
 //!
-//! By itself the binary runs what takes two cores a few minutes: all scenarios, and the programs made for checkpoints.
+//! By itself the binary runs what takes two cores a few minutes: all scenarios, the programs made for checkpoints, and one
+//! checkpoint each of a slice of the others, which the commit chooses.
 //! `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another
 //! choice of calls, `KATYDID_CHECKPOINT_COUNT` more of them a run, and `KATYDID_CHECKPOINT_WAYS=all` every program on every
 //! way.
@@ -34,20 +35,31 @@ mod stores;
 use std::env;
 use std::process::ExitCode;
 
-use katydid_tests::catalog;
+use katydid_tests::catalog::{self, App};
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
 use katydid_tests::watch::why_no_checkpoint;
 use libtest_mimic::{Arguments, Trial};
 
+use crate::programs::Slice;
+
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
-/// kind of state each from before a checkpoint until after, on every way. The other programs are the sweep's: they keep
-/// little for long, but come to calls that these do not.
+/// kind of state each from before a checkpoint until after, on every way. The other programs keep little for long, but
+/// come to calls that these do not: a run has a slice of them, and the sweep all.
 fn is_steady(name: &str) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [_way, moved::VARIANT, program] => programs::is_long_lived(program),
         [_way, frameworks::VARIANT, item] => frameworks::is_everywhere(item),
         [_way, _variant, program] => programs::is_long_lived(program),
         _ => true,
+    }
+}
+
+/// Whether this is a program of `tests/apps` that is in the slice.
+fn is_sliced(name: &str, slice: &Slice, apps: &[App]) -> bool {
+    match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
+        [_, moved::VARIANT | frameworks::VARIANT, _] => false,
+        [_, _, program] => slice.has(program) && apps.iter().any(|app| app.name == program),
+        _ => false,
     }
 }
 
@@ -59,6 +71,10 @@ fn is_alone(name: &str) -> bool {
     let program = name.rsplit("::").next().unwrap_or(name);
     driver_under_test() != "soft" && ALONE.iter().any(|start| program.starts_with(start))
 }
+
+/// 1: a machine that can take no checkpoint fails these tests, rather than that they are ignored. `cargo xtask test` sets it,
+/// unless it is set.
+const WANTED: &str = "KATYDID_CHECKPOINTS_WANTED";
 
 /// Whether everything is to run.
 fn is_sweep() -> bool {
@@ -85,11 +101,19 @@ fn main() -> ExitCode {
     trials.extend(moved::trials(&places, &apps));
     trials.extend(elsewhere::trials(&places));
     if !is_sweep() {
-        trials.retain(|trial| is_steady(trial.name()));
+        let slice = Slice::of_this_commit();
+        println!("programs with checkpoints: those that were made for it, and {slice}");
+        trials.retain(|trial| is_steady(trial.name()) || is_sliced(trial.name(), &slice, &apps));
     }
     if let Some(why) = why_no_checkpoint(&places) {
         println!("no checkpoint is tested: {why}");
         trials = trials.into_iter().map(|trial| trial.with_ignored_flag(true)).collect();
+        if env::var(WANTED).is_ok_and(|value| value == "1") {
+            let remedy = format!(
+                "no checkpoint can be taken here: {why}. Run the tests as root with CAP_SYS_ADMIN (a container takes --privileged), or set {WANTED}=0 to do without them"
+            );
+            trials.push(Trial::test("checkpoints_can_be_tested_here", move || Err(remedy.into())));
+        }
     }
     let (alone, together): (Vec<_>, Vec<_>) = trials.into_iter().partition(|trial| is_alone(trial.name()));
     let outcome = libtest_mimic::run(&arguments, together);

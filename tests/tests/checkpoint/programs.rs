@@ -1,8 +1,9 @@
 //! Every program of `tests/apps`: checkpoints at random calls, each restored later; the output must be the very one of an
 //! undisturbed run, both where the program just went on and where it was killed and restored.
 
-use std::env;
+use std::process::Command;
 use std::time::Duration;
+use std::{env, fmt};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::{App, Variant};
@@ -15,6 +16,7 @@ use katydid_tests::way::Way;
 use libtest_mimic::{Failed, Trial};
 
 use crate::frameworks::{Undisturbed, most_calls};
+use crate::is_sweep;
 use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, kept, said};
 
 /// Checkpoints of one run, unless the environment says otherwise.
@@ -82,6 +84,37 @@ const RANDOM_STEPS: &str = "100";
 /// What a restore says that cannot have shared virtual memory where it was.
 const MOVED: &[&str] = &["the driver here does not give that address"];
 
+/// The other programs are tested in so many slices, a slice a commit.
+const SLICES: u64 = 8;
+
+/// The programs that a run of the tests has besides those that every run has, with one checkpoint each on one way.
+pub(crate) struct Slice {
+    number: u64,
+    commit: String,
+}
+
+impl Slice {
+    /// The one of the commit that is checked out: the same whenever that is tested. The first where nobody knows it.
+    pub(crate) fn of_this_commit() -> Self {
+        let asked = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        let said = asked.ok().filter(|asked| asked.status.success()).map(|asked| asked.stdout).unwrap_or_default();
+        let commit = String::from_utf8_lossy(&said).trim().to_owned();
+        Self { number: hash(&commit) % SLICES, commit }
+    }
+
+    /// Whether it has this program.
+    pub(crate) fn has(&self, program: &str) -> bool {
+        hash(program) % SLICES == self.number
+    }
+}
+
+impl fmt::Display for Slice {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let commit = if self.commit.is_empty() { "no commit that is known" } else { &self.commit };
+        write!(out, "slice {} of {SLICES}, that of {commit}", self.number + 1)
+    }
+}
+
 /// Whether a program was made to hold state across checkpoints.
 pub(crate) fn is_long_lived(program: &str) -> bool {
     LONG_LIVED.iter().any(|start| program.starts_with(start))
@@ -131,7 +164,8 @@ fn is_held_once(program: &str) -> bool {
 
 /// `variables`: of the program.
 fn one(places: &Places, app: &App, variant: Variant, way: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
-    let (random, count) = choice(&format!("{way}{variant}{}", app.name))?;
+    let usual = if is_sweep() || is_long_lived(&app.name) { COUNT } else { 1 };
+    let (random, count) = choice_of(&format!("{way}{variant}{}", app.name), usual)?;
     let count = if is_held_once(&app.name) { 1 } else { count };
     let stage = stage_for(places, way, &app.name)?;
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), &Plan { variables, ..*plan });
@@ -189,8 +223,12 @@ pub(crate) type Start<'a, 's> = &'a dyn Fn(&Plan<'_>) -> Result<Job<'s>>;
 /// What makes a run's choices, and how many checkpoints it has; the same for the same `title`, unless the environment says
 /// otherwise.
 pub(crate) fn choice(title: &str) -> Result<(Random, usize)> {
+    choice_of(title, COUNT)
+}
+
+fn choice_of(title: &str, usual: u64) -> Result<(Random, usize)> {
     let seed = number("KATYDID_CHECKPOINT_SEED", 1)? ^ hash(title);
-    Ok((Random(seed), number("KATYDID_CHECKPOINT_COUNT", COUNT)? as usize))
+    Ok((Random(seed), number("KATYDID_CHECKPOINT_COUNT", usual)? as usize))
 }
 
 /// A failure for the tests' end. In a pack, whose run may be cut off at its limit before that, it is told at once too.

@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::places::{Places, driver_under_test};
-use katydid_tests::program::{self, Outcome};
+use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::kept_path;
 use katydid_tests::watch::{PATIENCE, runs, tree, until};
@@ -30,7 +30,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 4] = [
 ];
 
 /// Scenarios for which the way does not matter.
-const ON_ONE_WAY: [(&str, Scenario); 11] = [
+const ON_ONE_WAY: [(&str, Scenario); 12] = [
     ("another_server_takes_a_session_over", another_server),
     ("a_private_server_is_restored_with_the_program", a_private_server),
     ("a_second_checkpoint_adds_what_changed", what_changed),
@@ -39,6 +39,7 @@ const ON_ONE_WAY: [(&str, Scenario); 11] = [
     ("a_full_disk_is_an_error_and_the_program_goes_on", a_full_disk),
     ("damaged_images_are_refused_and_leave_nothing_behind", damaged_images),
     ("a_kernel_that_does_not_end_is_named", a_stuck_kernel),
+    ("a_checkpoint_during_the_first_kernel_of_a_restore", during_the_first_kernel),
     ("a_program_may_end_before_it_is_back_with_its_worker", a_quick_end),
     ("a_checkpoint_of_the_gpu_alone_leaves_the_program_running", device_only),
     ("without_rights_the_gpu_alone_is_saved_and_no_program", without_rights),
@@ -384,6 +385,30 @@ fn a_stuck_kernel(places: &Places, way: &str) -> Result<()> {
     drop(job);
     stage.server.workers_of(0)?;
     Ok(())
+}
+
+/// The kernel runs when the checkpoint is asked for, and ends when that waits for it.
+fn during_the_first_kernel(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let (launch, end) = (stage.image("launch"), stage.image("end"));
+    let arguments = ["waits", &launch.to_string_lossy(), &end.to_string_lossy()];
+    let mut job = stage.start("first", ("fixture", Variant::Static), &arguments, &[])?;
+    job.wait_for("ready")?;
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    fs::write(&launch, "")?;
+    let mut job = stage.restore("first", "image", &[])?;
+    job.wait_for("runs")?;
+    let asking = Running::start(&mut job.checkpoint_command(&stage.image("image"), &[]), Stdio::null())?;
+    let is_paused = |view: serde_json::Value| view["checkpoint"]["stage"] == "pause";
+    until("the checkpoint waits for the kernel", || job.view().is_some_and(is_paused))?;
+    fs::write(&end, "")?;
+    let outcome = asking.finish(LIMIT)?;
+    ensure!(outcome.status.success(), "{}", said(&outcome));
+    was_stopped(job)?;
+    let outcome = stage.restore("first", "image", &[])?.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "ended 1\n", "{}", said(&outcome));
+    stage.is_clean()
 }
 
 /// The program's own threads run before its session is taken up again, and may have no more use for it.

@@ -14,6 +14,7 @@ use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::watch::{PATIENCE, descriptors, resident_kib, threads, tree, until};
 use katydid_tests::way::katydid;
+use serde_json::json;
 
 use crate::programs::number;
 use crate::scenarios::{LOOP, Scenario, Small, files_below, images, kept_loop, was_stopped, went_on};
@@ -22,11 +23,14 @@ use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, said};
 /// Workers write through the supervisor then, so the way matters.
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("an_object_store_holds_an_image", object_store)];
 
-const ON_ONE_WAY: [(&str, Scenario); 6] = [
+const ON_ONE_WAY: [(&str, Scenario); 9] = [
     ("a_job_that_is_checkpointed_again_and_again_grows_nowhere", again_and_again),
     ("a_disk_that_fills_up_leaves_the_last_checkpoint_whole", filling_disk),
     ("a_run_takes_checkpoints_as_time_passes_and_keeps_few", every_so_often),
+    ("a_run_takes_checkpoints_into_an_object_store_as_time_passes", every_so_often_far_away),
+    ("a_restored_job_takes_checkpoints_as_time_passes", every_so_often_again),
     ("checkpoints_are_taken_from_outside_as_time_passes", every_so_often_from_outside),
+    ("a_refused_checkpoint_from_outside_is_followed_by_the_next", refused_from_outside),
     ("a_checkpoint_is_there_though_older_ones_cannot_be_removed", damaged_before),
     ("a_store_that_goes_away_is_an_error_and_the_program_goes_on", lost_store),
 ];
@@ -247,6 +251,61 @@ fn every_so_often(places: &Places, way: &str) -> Result<()> {
     until("the fourth checkpoint was taken", || has_fourth(&stage.image("image")))?;
     job.kill_everything(&stage.server)?;
     drop(job);
+    keeps_two(places, &stage)
+}
+
+/// The same into a bucket, which an address names: nothing of it is on this machine.
+fn every_so_often_far_away(places: &Places, way: &str) -> Result<()> {
+    const IMAGE: &str = "s3://bucket/jobs/timed";
+    let endpoint = s3::serve();
+    let (stage, variables) = (Stage::new(places, way)?, credentials(&endpoint));
+    let options = ["--image", IMAGE, "--every", "50ms", "--keep", "2"];
+    let plan = Plan { arguments: &["100000", "5"], options: &options, variables: &variables, ..Plan::default() };
+    let mut job = stage.start_by("often", LOOP, &plan)?;
+    job.wait_for("step 1 ")?;
+    let mut last = json!(null);
+    until("the second checkpoint was taken", || {
+        last = job.view().map_or(json!(null), |view| view["last"].clone());
+        last["checkpoint"].as_u64() >= Some(2)
+    })?;
+    ensure!(last["image"] == IMAGE, "the image: {last}");
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    about(places, &endpoint, &["images", "verify", IMAGE])?;
+    Ok(stage.server.workers_of(0).map(drop)?)
+}
+
+/// `katydid restore --every`, into the image that it is restored from.
+fn every_so_often_again(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("often", LOOP, &["100000", "5"], &[60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let job = stage.restore("often", "image", &["--every", "50ms", "--keep", "2"])?;
+    until("the fourth checkpoint was taken", || has_fourth(&stage.image("image")))?;
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    keeps_two(places, &stage)
+}
+
+/// Somebody's file is in the way at first, which is said each time.
+fn refused_from_outside(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let image = stage.image("image");
+    fs::create_dir(&image)?;
+    fs::write(image.join("foreign"), "")?;
+    let mut job = stage.start("often", LOOP, &["100000", "5"], &[])?;
+    job.wait_for("step 1 ")?;
+    let mut command = job.checkpoint_command(&image, &["--every", "50ms", "--keep", "2"]);
+    let asking = program::Running::start(&mut command, std::process::Stdio::null())?;
+    let refusals = || asking.errors_so_far().map_or(0, |text| text.matches("no checkpoint: ").count());
+    until("two checkpoints were refused", || refusals() >= 2)?;
+    fs::remove_file(image.join("foreign"))?;
+    until("the fourth checkpoint was taken", || has_fourth(&image))?;
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    asking.finish(PATIENCE)?;
     keeps_two(places, &stage)
 }
 

@@ -33,6 +33,8 @@ pub struct Faults {
 pub(crate) enum Change<'a> {
     /// A file gets contents.
     Write(&'a str),
+    /// It gets room behind its end, or is cut to its length.
+    Room(&'a str),
     /// Its contents become lasting.
     Sync(&'a str),
     /// It gets another name.

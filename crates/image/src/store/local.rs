@@ -172,12 +172,18 @@ impl Folder {
 
     /// The kernel lets go of the lock when its holder ends, however that comes about: nothing is ever left locked.
     fn lock_writer(&self) -> Result<Guard> {
-        let flags = OFlags::RDWR | OFlags::CREATE;
-        let opened = self.open_at(WRITER_LOCK, flags).map_err(|error| self.failed(WRITER_LOCK, "open", error))?;
+        let make = || self.open_at(WRITER_LOCK, OFlags::RDWR | OFlags::CREATE).map_err(io::Error::from);
+        let opened = match self.open_at(WRITER_LOCK, OFlags::RDWR) {
+            Err(Errno::NOENT) => self.change(Change::Make, make, || make().map(drop)),
+            opened => opened.map_err(io::Error::from),
+        };
+        let opened = opened.map_err(|error| self.failed(WRITER_LOCK, "open", error))?;
         self.flock(&opened, FlockOperation::NonBlockingLockExclusive, || self.holder())?;
         // Only for the message to others; whether it can be written does not matter.
         let file = File::from(opened);
-        let _ = file.set_len(0).and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
+        let note =
+            || file.set_len(0).and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
+        let _ = self.change(Change::Write(WRITER_LOCK), note, || file.set_len(0));
         Ok(Box::new(Locked(file.into())))
     }
 
@@ -399,7 +405,10 @@ impl Output for Writing {
     }
 
     fn make_room(&mut self, bytes: u64) {
-        self.has_room = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes).is_ok();
+        let make =
+            |bytes| rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(io::Error::from);
+        let made = self.folder.change(Change::Room(&self.part), || make(bytes), || make(bytes / 2));
+        self.has_room = made.is_ok();
     }
 
     // First the contents, then the name: after a power cut a name must not stand for an empty file.
@@ -420,7 +429,9 @@ impl Output for Writing {
 impl Writing {
     /// Cuts the file to the length that it has.
     fn give_room_back(&self) -> io::Result<()> {
-        self.file.set_len(self.file.metadata()?.len())
+        let cut = || self.file.set_len(self.file.metadata()?.len());
+        // Done by half, it is either of its sides, as in a removal.
+        self.folder.change(Change::Room(&self.part), cut, || Ok(()))
     }
 }
 
@@ -464,7 +475,32 @@ impl Input for Reading {
 
 #[cfg(test)]
 mod tests {
+    use super::super::faults::Fault;
     use super::*;
+
+    /// Making a file and its room, writing, giving the rest back, syncing, renaming; and making the lock's file and its note.
+    #[test]
+    fn every_change_can_be_let_fail() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |local: &Local| {
+            let mut output = local.create("file")?;
+            output.make_room(1 << 16);
+            output.write(&[b"contents"])?;
+            output.finish()
+        };
+        let act = |faults: Faults| {
+            let faults = Arc::new(faults);
+            let local = Local::at(folder.path(), false, Some(Arc::clone(&faults))).unwrap();
+            let _ = fs::remove_file(folder.path().join(WRITER_LOCK));
+            let (written, locked) = (write(&local), local.lock(Lock::Writer));
+            (faults.changes(), written.is_ok(), locked.is_ok())
+        };
+        assert_eq!(act(Faults::none()), (8, true, true));
+        let full: Vec<_> = (0..8).map(|at| act(Faults::at(at, Fault::Full))).map(|(_, a, b)| (a, b)).collect();
+        // Up to the renaming; then the lock's file; the note is only for people.
+        assert_eq!(full[..6], [(false, false); 6]);
+        assert_eq!(full[6..], [(true, false), (true, true)]);
+    }
 
     #[test]
     fn a_lock_ends_with_its_holder_though_a_child_has_a_copy_of_the_descriptor() {

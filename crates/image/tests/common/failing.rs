@@ -1,0 +1,118 @@
+//! An object store in memory whose n-th request fails: not carried out, carried out without an answer, or the first of all
+//! that fail, as when the store or the process goes away.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use futures_util::stream::{BoxStream, StreamExt, once};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// How a request fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Nothing was done, and later ones succeed.
+    Once,
+    /// It was done, but nobody says so; later ones succeed.
+    Unanswered,
+    /// Nothing is done from then on.
+    ForEver,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Failing {
+    inner: Arc<InMemory>,
+    requests: AtomicU64,
+    first: u64,
+    how: How,
+}
+
+impl fmt::Display for Failing {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, out)
+    }
+}
+
+fn failure<T>() -> Result<T> {
+    Err(Error::Generic { store: "failing", source: "on purpose".into() })
+}
+
+impl Failing {
+    /// Request number `first`, counted from 0, fails so.
+    pub(crate) fn at(inner: &Arc<InMemory>, first: u64, how: How) -> Self {
+        Self { inner: Arc::clone(inner), requests: AtomicU64::new(0), first, how }
+    }
+
+    /// How many requests there were.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    /// Whether the next request is carried out, and whether it is answered.
+    fn next(&self) -> (bool, bool) {
+        let number = self.requests.fetch_add(1, Ordering::SeqCst);
+        match self.how {
+            How::ForEver if number >= self.first => (false, false),
+            How::Once if number == self.first => (false, false),
+            How::Unanswered if number == self.first => (true, false),
+            _ => (true, true),
+        }
+    }
+
+    async fn request<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        let (is_done, is_answered) = self.next();
+        if !is_done {
+            return failure();
+        }
+        let answer = request.await;
+        if is_answered { answer } else { failure() }
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Failing {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.request(self.inner.put_opts(location, payload, options)).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.request(self.inner.put_multipart_opts(location, options)).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.request(self.inner.get_opts(location, options)).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let (is_done, is_answered) = self.next();
+        if !is_done {
+            return once(async { failure() }).boxed();
+        }
+        let deleted = self.inner.delete_stream(locations);
+        if is_answered { deleted } else { deleted.map(|_| failure()).boxed() }
+    }
+
+    // No request of an image's.
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.request(self.inner.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.request(self.inner.copy_opts(from, to, options)).await
+    }
+}
