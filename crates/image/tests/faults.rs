@@ -19,9 +19,6 @@ use katydid_image::{
 
 const FIRST: CheckpointNumber = CheckpointNumber(1);
 
-/// The least that room is made for, where the image lies in memory.
-const ROOM: u64 = 16 << 20;
-
 /// Three packs at least.
 fn options() -> Options {
     Options { compression: Compression::Zstd(1), pack_bytes: 3 * CHUNK as u64, packs_at_once: 2 }
@@ -36,7 +33,6 @@ fn memory(version: u64) -> Vec<u8> {
 /// A whole checkpoint: a part, a session of its own, files of another program.
 fn save(image: &Image, version: u64) -> Result<CheckpointNumber> {
     let writer = image.begin(options())?;
-    writer.make_room(ROOM)?;
     let part = image.join(writer.number(), options())?;
     let session = put_session(&part, "part", &memory(version + 100))?;
     part.finish(&session)?;
