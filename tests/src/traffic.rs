@@ -1,13 +1,28 @@
-//! A network that counts: what passes between programs and a server, which notice nothing of it.
+//! A network that counts: what passes between programs and a server, which notice nothing of it, but that it may be slow.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Bytes in front of a reply's length, and of all of its head.
 const HEAD: usize = 32;
+/// A network that holds replies back lets them go when nothing has come from either side for so long.
+const SILENCE: Duration = Duration::from_millis(20);
+
+/// How a network carries what is sent.
+#[derive(Debug, Clone, Copy)]
+pub enum Manner {
+    /// As it comes.
+    AtOnce,
+    /// Each way takes so long, for however much.
+    Late(Duration),
+    /// What the worker says is held back until there is silence: the program gets no further before it has heard something.
+    Held,
+}
 
 /// What went over a network.
 #[derive(Debug, Default)]
@@ -18,68 +33,153 @@ pub struct Traffic {
     pub sent: AtomicU64,
     /// Bytes of replies.
     pub received: AtomicU64,
+    /// How often replies that had been held back were let go.
+    pub rounds: AtomicU64,
+    held: Mutex<Held>,
+    more: Condvar,
+}
+
+/// What is held back, and when something was last heard.
+#[derive(Debug, Default)]
+struct Held {
+    /// Bytes, where they go, and whether they are a reply.
+    frames: Vec<(TcpStream, Vec<u8>, bool)>,
+    heard: Option<Instant>,
+}
+
+impl Traffic {
+    /// Somebody has said something; what a worker says is `frame`.
+    fn hear(&self, frame: Option<(TcpStream, Vec<u8>, bool)>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.frames.extend(frame);
+        held.heard = Some(Instant::now());
+        self.more.notify_all();
+    }
+
+    /// Waits for silence after something that is held back, and takes all of that.
+    fn wait(&self) -> Vec<(TcpStream, Vec<u8>, bool)> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let silent = held.heard.map_or(SILENCE, |heard| heard.elapsed());
+            if !held.frames.is_empty() && silent >= SILENCE {
+                return std::mem::take(&mut held.frames);
+            }
+            held = if held.frames.is_empty() {
+                self.more.wait(held).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.more.wait_timeout(held, SILENCE - silent).unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+
+    /// Lets go what is held back, again and again.
+    fn let_go(&self) {
+        loop {
+            let frames = self.wait();
+            let is_round = frames.iter().any(|(.., is_reply)| *is_reply);
+            self.rounds.fetch_add(u64::from(is_round), Ordering::Relaxed);
+            for (mut to, bytes, _) in frames {
+                // A program that has ended wants nothing any more.
+                let _ = to.write_all(&bytes);
+            }
+        }
+    }
+}
+
+/// What takes bytes on their way, and is told whether they are a reply.
+type Onward = Box<dyn FnMut(Vec<u8>, bool) -> Option<()> + Send>;
+
+/// The way on over a connection, in this manner.
+fn onward(mut to: TcpStream, manner: Manner, traffic: &Arc<Traffic>, is_back: bool) -> Onward {
+    match manner {
+        Manner::Held if is_back => {
+            let traffic = Arc::clone(traffic);
+            Box::new(move |bytes, is_reply| {
+                traffic.hear(Some((to.try_clone().ok()?, bytes, is_reply)));
+                Some(())
+            })
+        }
+        Manner::Late(delay) => {
+            let (queue, queued) = channel::<(Instant, Vec<u8>)>();
+            thread::spawn(move || {
+                for (due, bytes) in queued {
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
+                    if to.write_all(&bytes).is_err() {
+                        return;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Write);
+            });
+            Box::new(move |bytes, _| queue.send((Instant::now() + delay, bytes)).ok())
+        }
+        Manner::AtOnce | Manner::Held => Box::new(move |bytes, _| to.write_all(&bytes).ok()),
+    }
 }
 
 /// Passes on what a program sends.
-fn pass(mut from: TcpStream, mut to: TcpStream, sent: &AtomicU64) -> Option<()> {
+fn pass(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<()> {
     let mut bytes = vec![0; 64 << 10];
     loop {
         let length = from.read(&mut bytes).ok().filter(|length| *length > 0)?;
-        sent.fetch_add(length as u64, Ordering::Relaxed);
-        to.write_all(&bytes[..length]).ok()?;
+        traffic.sent.fetch_add(length as u64, Ordering::Relaxed);
+        traffic.hear(None);
+        onward(bytes[..length].to_vec(), false)?;
     }
 }
 
 /// Reads what goes from a worker to its program: one message of the handshake, then replies.
-fn count(mut from: TcpStream, mut to: TcpStream, traffic: &Traffic) -> Option<()> {
+fn count(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<()> {
     let mut message = vec![0; 72];
     from.read_exact(&mut message).ok()?;
     let length = u32::from_le_bytes(message[8..12].try_into().ok()?) as usize;
     message.resize(length, 0);
     from.read_exact(&mut message[72..]).ok()?;
-    to.write_all(&message).ok()?;
+    onward(message, false)?;
     loop {
         let mut frame = vec![0; HEAD];
         from.read_exact(&mut frame).ok()?;
         // Thread 2^32 - 1 is a worker that says that it is there: nobody waits for that.
-        if frame[16..20] != [0xff; 4] {
-            traffic.replies.fetch_add(1, Ordering::Relaxed);
-        }
+        let is_reply = frame[16..20] != [0xff; 4];
+        traffic.replies.fetch_add(u64::from(is_reply), Ordering::Relaxed);
         let length = u32::from_le_bytes(frame[..4].try_into().ok()?) as usize;
         traffic.received.fetch_add(length as u64, Ordering::Relaxed);
         frame.resize(length, 0);
         from.read_exact(&mut frame[HEAD..]).ok()?;
-        to.write_all(&frame).ok()?;
+        onward(frame, is_reply)?;
     }
 }
 
-/// A network to `server` (`tcp://…`) that counts what passes; its address.
+/// A network of this manner to `server` (`tcp://…`) that counts what passes; its address.
 ///
 /// # Errors
 ///
 /// The address is none of TCP, or no other one can be had.
-pub fn counting(server: &str, traffic: &Arc<Traffic>) -> io::Result<String> {
+pub fn counting(server: &str, manner: Manner, traffic: &Arc<Traffic>) -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("tcp://{}", listener.local_addr()?);
     let server = server
         .strip_prefix("tcp://")
         .ok_or_else(|| io::Error::other(format!("{server} is no address of TCP")))?
         .to_owned();
-    let traffic = Arc::clone(traffic);
+    let (traffic, held) = (Arc::clone(traffic), Arc::clone(traffic));
+    thread::spawn(move || held.let_go());
     thread::spawn(move || {
         while let Ok((program, _)) = listener.accept() {
             let Ok(worker) = TcpStream::connect(&server) else { return };
+            // What is small is not kept back for more to come.
+            let _ = program.set_nodelay(true).and_then(|()| worker.set_nodelay(true));
             let (Ok(from), Ok(to)) = (program.try_clone(), worker.try_clone()) else { return };
-            let (forth, back) = (Arc::clone(&traffic), Arc::clone(&traffic));
+            let (there, back) =
+                (onward(to, manner, &traffic, false), program.try_clone().map(|to| onward(to, manner, &traffic, true)));
+            let (forth, home) = (Arc::clone(&traffic), Arc::clone(&traffic));
+            let ended = worker.try_clone();
             thread::spawn(move || {
-                let ended = to.try_clone();
-                pass(from, to, &forth.sent);
+                pass(from, &forth, there);
                 ended.map(|worker| worker.shutdown(Shutdown::Write))
             });
             thread::spawn(move || {
-                let ended = program.try_clone();
-                count(worker, program, &back);
-                ended.map(|program| program.shutdown(Shutdown::Both))
+                let _ = back.map(|back| count(worker, &home, back));
+                program.shutdown(Shutdown::Both)
             });
         }
     });

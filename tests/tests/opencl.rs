@@ -24,7 +24,7 @@ use katydid_tests::opencl::{
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
-use katydid_tests::traffic::counting;
+use katydid_tests::traffic::{Manner, counting};
 use katydid_tests::verdict::{judge, judge_beside};
 use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -387,7 +387,7 @@ fn asked_once(places: &Places) -> Result<(), Box<dyn Error>> {
     let mut waits = [0; 2];
     for (rounds, waits) in ["1", "40"].into_iter().zip(&mut waits) {
         let traffic = Arc::default();
-        let way = Way::Served { name: "tcp", address: counting(server.tcp(), &traffic)?, as_stream: false };
+        let way = Way::Served { name: "tcp", address: counting(server.tcp(), Manner::AtOnce, &traffic)?, as_stream: false };
         let outcome = run(with_driver(places, &way, NAME).arg(rounds), LIMIT)?;
         if !outcome.status.success() || outcome.text() != native.text() {
             return Err(format!("natively:\n{}{}{}", native.text(), outcome.text(), outcome.errors()).into());

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::server::Server;
-use katydid_tests::traffic::{Traffic, counting};
+use katydid_tests::traffic::{Manner, Traffic, counting};
 use katydid_tests::watch::PATIENCE;
 use katydid_tests::way::Way;
 
@@ -26,30 +27,69 @@ fn traffic_with(
     name: &str,
     arguments: &[String],
 ) -> Result<Arc<Traffic>> {
+    Ok(run(places, server, Manner::AtOnce, options, name, arguments)?.0)
+}
+
+/// The same over a network of this manner, and how long it took.
+fn run(
+    places: &Places,
+    server: &Server,
+    manner: Manner,
+    options: &[&str],
+    name: &str,
+    arguments: &[String],
+) -> Result<(Arc<Traffic>, Duration)> {
     let traffic = Arc::default();
-    let address = counting(server.tcp(), &traffic)?;
+    let address = counting(server.tcp(), manner, &traffic)?;
     let way = Way::Served { name: "tcp", address, as_stream: false };
     let mut command = way.job(places, options, &places.program(name, Variant::Static));
     let outcome = program::run(command.args(arguments), PATIENCE)?;
     ensure!(outcome.status.success(), "{}", outcome.errors());
-    Ok(traffic)
+    Ok((traffic, outcome.took))
 }
 
-/// How often a program of so many steps waits for its worker.
-fn waits(places: &Places, server: &Server, name: &str, steps: u64) -> Result<u64> {
-    Ok(traffic_of(places, server, name, &[steps.to_string()])?.replies.load(Ordering::Relaxed))
-}
+/// Programs, and how often a step of each waits for its worker.
+const STEPS: [(&str, u64); 2] = [("launch_bound", 1), ("long_loop", 1)];
 
 /// Each step of 48 kernels, an upload, two events, two waits of streams and a result that is copied to pinned memory and
-/// waited for: what it costs on a link is the waiting, and the fetching of the result. A copy to ordinary memory is both in one.
+/// waited for: what it costs on a link is that one waiting. Neither does a network with a delay make it more, nor one on which
+/// the program hears nothing before it has said all that it has to say.
 #[test]
 fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
     let places = Places::of_this_test()?;
     let server = Server::start(&places, "soft", &[])?;
-    for (name, per_step) in [("launch_bound", 2), ("long_loop", 1)] {
-        let (few, many) = (waits(&places, &server, name, 10)?, waits(&places, &server, name, 60)?);
-        ensure!(many - few == 50 * per_step, "{name}: 50 steps waited {} times", many - few);
+    let late = Manner::Late(Duration::from_micros(500));
+    for (name, per_step) in STEPS {
+        for (manner, said) in [(Manner::AtOnce, "at once"), (late, "0.5 ms each way"), (Manner::Held, "held back")] {
+            let of = |steps: u64| run(&places, &server, manner, &[], name, &[steps.to_string()]);
+            let ((few, start), (many, end)) = (of(10)?, of(60)?);
+            let counted = |traffic: &Traffic| match manner {
+                Manner::Held => traffic.rounds.load(Ordering::Relaxed),
+                _ => traffic.replies.load(Ordering::Relaxed),
+            };
+            let waited = counted(&many) - counted(&few);
+            println!("{name}, {said}: {:?} a step, {start:?} for 10", end.saturating_sub(start) / 50);
+            ensure!(waited <= 50 * per_step, "{name}, {said}: 50 steps waited {waited} times");
+        }
     }
+    Ok(())
+}
+
+/// A kernel writes into a large pinned block and into many small ones, 17 MiB in all: once it is done, what the program asks for
+/// is on its way together, and small blocks come in one piece.
+#[test]
+fn pinned_memory_comes_back_together() -> Result<()> {
+    /// Replies of a step, and how often replies were let go for it, of 16 pieces for the large block and 40 small ones.
+    const MOST: (u64, u64) = (18, 12);
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, "soft", &[])?;
+    let counted = |steps: u64| -> Result<[u64; 2]> {
+        let (traffic, _) = run(&places, &server, Manner::Held, &[], "mapped_steps", &[steps.to_string()])?;
+        Ok([&traffic.replies, &traffic.rounds].map(|count| count.load(Ordering::Relaxed)))
+    };
+    let (few, many) = (counted(2)?, counted(6)?);
+    let [replies, rounds] = [0, 1].map(|at| many[at] - few[at]);
+    ensure!(replies <= 4 * MOST.0 && rounds <= 4 * MOST.1, "4 steps: {replies} replies in {rounds} rounds");
     Ok(())
 }
 

@@ -20,8 +20,8 @@ const STEPS: [Step; 7] = [
     Step {
         name: "calls",
         tool: Tool::Katydid,
-        arguments: "bench --json --mps --within 100s",
-        seconds: 130,
+        arguments: "bench --json --mps --tls --within 110s",
+        seconds: 140,
         ..Step::ONCE
     },
     Step {

@@ -128,11 +128,15 @@ impl Blocks {
         holds
     }
 
-    /// Copies `size` bytes, if all of that is in the books.
-    pub(crate) fn pull(&self, address: u64, size: usize) -> Option<Vec<u8>> {
+    /// Copies these ranges, addresses and sizes, one behind the other, if all of that is in the books.
+    pub(crate) fn pull(&self, ranges: &[(u64, u32)]) -> Option<Vec<u8>> {
         let blocks = self.lock();
-        // SAFETY: as above.
-        blocks.covers(address, size as u64).then(|| unsafe { pull(address, size) })
+        let mut data = Vec::with_capacity(ranges.iter().map(|(_, size)| *size as usize).sum());
+        for &(address, size) in ranges {
+            // SAFETY: as above.
+            blocks.covers(address, u64::from(size)).then(|| unsafe { pull(&mut data, address, size as usize) })?;
+        }
+        Some(data)
     }
 }
 
@@ -467,16 +471,16 @@ unsafe fn patch(address: u64, words: Words<'_>) {
     }
 }
 
-/// Copies `size` bytes.
+/// Adds `size` bytes to `data`.
 ///
 /// # Safety
 ///
 /// As [`push`].
-unsafe fn pull(address: u64, size: usize) -> Vec<u8> {
-    let mut data = vec![0; size];
-    // SAFETY: readable by the caller's promise; `data` has `size` bytes and lies elsewhere.
-    unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), data.as_mut_ptr(), size) };
-    data
+unsafe fn pull(data: &mut Vec<u8>, address: u64, size: usize) {
+    let before = data.len();
+    data.resize(before + size, 0);
+    // SAFETY: readable by the caller's promise; there are `size` bytes behind those from before, which lie elsewhere.
+    unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), data[before..].as_mut_ptr(), size) };
 }
 
 /// An address of an arena, which was mapped outside of Rust's knowledge.
@@ -520,6 +524,6 @@ mod tests {
         assert!(blocks.holds(0x3f_fff8, 16));
         blocks.open(0x40_0000, 0x20_0000, false);
         assert!(!blocks.holds(0x3f_fff8, 16) && blocks.holds(0x20_0000, 0x20_0000));
-        assert!(blocks.pull(0x40_0000, 8).is_none() && !blocks.push(0x40_0000, &[0; 8]));
+        assert!(blocks.pull(&[(0x40_0000, 8)]).is_none() && !blocks.push(0x40_0000, &[0; 8]));
     }
 }

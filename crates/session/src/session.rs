@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use katydid_arena::{AddressMap, ReserveError};
-use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
+use katydid_cuda_sys::{CUcontext, CUlaunchAttribute, CUresult, CUstream};
 use katydid_driver::Driver;
 use katydid_keep::{Capture, Orders, Pumped, Uploads};
 #[cfg(test)]
@@ -131,6 +131,8 @@ pub struct Session {
     /// What a companion wants, where there can be one.
     pub(crate) orders: Option<Orders>,
     pub(crate) looking: Looking,
+    /// Attributes of the launch at hand.
+    pub(crate) attributes: Vec<CUlaunchAttribute>,
     pub(crate) executors: Executors,
     /// The payload of the last answer of the main loop.
     pub(crate) scratch: Vec<u8>,
@@ -209,6 +211,7 @@ impl Session {
             frames: 0,
             orders: None,
             looking: Looking::default(),
+            attributes: Vec::new(),
             executors: Executors::default(),
             scratch: Vec::new(),
         }

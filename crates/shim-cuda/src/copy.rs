@@ -13,7 +13,7 @@ use katydid_wire::message::kdCopy;
 use crate::graph::{capture, turn};
 use crate::handle::object;
 use crate::session::{Shim, shim};
-use crate::transfer::{Way, copy_in, copy_out};
+use crate::transfer::{INLINE_OUT, Way, copy_in, copy_out};
 use crate::{behind, current, pinned, stream};
 
 /// What the program says of a side.
@@ -109,7 +109,9 @@ pub(crate) unsafe fn run(way: Way, target: Side, source: Side, size: u64, wait: 
         (Side::Own(target), Side::Gpu(source)) => {
             pinned::prepare(target, way)?;
             // SAFETY: the target is writable, by the contract.
-            stream::waits_in(way.stream, || unsafe { copy_out(way, Side::as_ptr(target), source, size) })
+            let copy = || unsafe { copy_out(way, Side::as_ptr(target), source, size) };
+            // Of a small copy the worker waits for the whole stream, as the program would.
+            if size <= INLINE_OUT { stream::empties(way, copy) } else { stream::waits_in(way.stream, copy) }
         }
         (Side::Gpu(target), Side::Gpu(source)) => between(way, target, source, size),
         (Side::Gpu(target), Side::Shared(source))

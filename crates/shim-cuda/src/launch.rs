@@ -11,7 +11,7 @@ use std::sync::Arc;
 use katydid_client::params::ParamError;
 use katydid_cuda_sys::{
     CUDA_LAUNCH_PARAMS, CUcontext, CUevent, CUfunction, CUkernel, CUlaunchAttribute, CUlaunchConfig, CUresult,
-    CUstream, Pod, device_attribute, function_attribute, launch_attribute,
+    CUstream, device_attribute, function_attribute, launch_attribute,
 };
 use katydid_wire::message::kdLaunch;
 
@@ -44,6 +44,8 @@ struct Block(Vec<u8>);
 thread_local! {
     /// Attributes and packed parameters of the launch in progress, kept for its memory; boxed, so that one word is moved.
     static BLOCK: Cell<Option<Box<Block>>> = const { Cell::new(None) };
+    /// The same for attributes as the program gives them.
+    static ATTRIBUTES: Cell<Vec<CUlaunchAttribute>> = const { Cell::new(Vec::new()) };
     /// What this thread launched lately, by the place of its handle.
     static KNOWN: RefCell<[Option<Known>; KNOWN_TARGETS]> = const { RefCell::new([const { None }; KNOWN_TARGETS]) };
 }
@@ -294,7 +296,8 @@ pub(crate) unsafe fn kernel_ex(
     if config.numAttrs > MOST_ATTRIBUTES || (config.numAttrs > 0 && config.attrs.is_null()) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let mut attributes = Vec::with_capacity(config.numAttrs as usize);
+    let mut attributes = ATTRIBUTES.try_with(Cell::take).unwrap_or_default();
+    attributes.clear();
     for index in 0..config.numAttrs as usize {
         // SAFETY: below the number of attributes, which are there by the contract.
         attributes.push(portable(unsafe { config.attrs.add(index).read_unaligned() })?);
@@ -305,7 +308,9 @@ pub(crate) unsafe fn kernel_ex(
         shared: config.sharedMemBytes,
     };
     // SAFETY: handed on.
-    unsafe { launch(function, shape, config.hStream, &attributes, Params { array: params, extra }) }
+    let launched = unsafe { launch(function, shape, config.hStream, &attributes, Params { array: params, extra }) };
+    let _ = ATTRIBUTES.try_with(|kept| kept.set(attributes));
+    launched
 }
 
 /// An attribute as it travels: an event in it becomes its wire id.
@@ -386,7 +391,7 @@ unsafe fn launch_now(
     let mut kept = BLOCK.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let Block(block) = &mut *kept;
     block.clear();
-    attributes.iter().for_each(|attribute| block.extend_from_slice(&attribute.to_bytes()));
+    attributes.iter().for_each(|attribute| add(block, attribute));
     let start = block.len();
     // SAFETY: handed on.
     unsafe { code.layout.pack(params.array, params.extra, block) }.map_err(code_of)?;
@@ -412,6 +417,13 @@ unsafe fn launch_now(
     named.sent();
     let _ = BLOCK.try_with(|place| place.set(Some(kept)));
     sent
+}
+
+/// Adds an attribute as the driver has it: no memory is taken for it, as it would be for its bytes by themselves.
+fn add(block: &mut Vec<u8>, attribute: &CUlaunchAttribute) {
+    block.extend_from_slice(&attribute.id.to_le_bytes());
+    block.extend_from_slice(&attribute.pad);
+    attribute.value.iter().for_each(|word| block.extend_from_slice(&word.to_le_bytes()));
 }
 
 /// Checks a launch for a node of a graph, and packs its parameters.
@@ -466,6 +478,7 @@ mod tests {
     use crate::context::Context;
     use katydid_client::memory::Arena;
     use katydid_client::slab::Slot;
+    use katydid_cuda_sys::Pod as _;
     use katydid_wire::facts::{Answer, DeviceFacts, FunctionFacts};
 
     /// As far as launches look, an H200.
@@ -514,6 +527,15 @@ mod tests {
         assert_eq!(check(&code(128, 8), [1, 1, 1], [129, 1, 1], 0), WRONG);
         let lack = Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
         assert_eq!(check(&code(256, 255), [1, 1, 1], [512, 1, 1], 0), lack);
+    }
+
+    #[test]
+    fn an_attribute_travels_as_the_driver_has_it() {
+        let attribute =
+            CUlaunchAttribute { id: 0x0102_0304, pad: [5, 6, 7, 8], value: [9, 10, 11, 12, 13, 14, 15, !0] };
+        let mut block = vec![0];
+        add(&mut block, &attribute);
+        assert_eq!(block[1..], attribute.to_bytes());
     }
 
     #[test]

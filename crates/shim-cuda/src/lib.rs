@@ -64,6 +64,7 @@ mod prefetch;
 mod proc_address;
 mod process_checkpoint;
 mod profiler;
+mod pull;
 mod reference;
 mod registered;
 mod session;

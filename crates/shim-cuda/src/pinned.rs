@@ -21,15 +21,16 @@ use katydid_arena::{ReserveError, Settled};
 use katydid_client::memory::{Arena, Backing};
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::CUresult;
-use katydid_wire::message::{kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
+use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
 
+use crate::pull::{self, Help, Part};
 use crate::session::{Shim, shim};
 use crate::transfer::Way;
 use crate::{context, current, managed, registered, stream, upcall, variable};
 
 /// Blocks begin and end on pages: they are registered by pages, and programs expect it.
 pub(crate) const PAGE: u64 = 4096;
-/// Bytes of one message that pushes or pulls.
+/// Bytes of one message that pushes.
 const PIECE: usize = 512 << 10;
 /// Bytes that are compared, and pushed, at once. What kernels and programs wait for has 4 bytes, or two such words, which go
 /// together; what lies closer is not written by the GPU and the program at the same time.
@@ -565,7 +566,12 @@ fn changed_words(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
 
 /// After a synchronisation: takes back what the GPU wrote into blocks that launches named.
 pub(crate) fn pull_all() -> Result<(), CUresult> {
-    pull_after(None, 0)
+    pull_after(None, 0, Help::Welcome)
+}
+
+/// The same before a function of the program's, which the GPU waits for.
+pub(crate) fn pull_for_function() -> Result<(), CUresult> {
+    pull_after(None, 0, Help::Forbidden)
 }
 
 /// After a synchronisation with a stream of the current context, which has done everything sent up to `epoch`: what only
@@ -573,16 +579,22 @@ pub(crate) fn pull_all() -> Result<(), CUresult> {
 pub(crate) fn pull_of(stream: u32, epoch: u64) -> Result<(), CUresult> {
     let user =
         (!stream::is_of_thread(stream)).then(current::wire).and_then(Result::ok).map(|context| (context, stream));
-    pull_after(user, epoch)
+    pull_after(user, epoch, Help::Welcome)
 }
 
-fn pull_after(done: Option<(u32, u32)>, epoch: u64) -> Result<(), CUresult> {
+fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
     if let Some(stream) = done {
         shim.upcalls.passed(stream, epoch);
     }
-    for (start, copy) in pinned.copies().iter_mut().filter(|(_, copy)| copy.is_at_work()) {
-        pull(shim, *start, copy)?;
+    let mut copies = pinned.copies();
+    let at_work = copies.iter_mut().filter(|(_, copy)| copy.is_at_work());
+    let parts: Vec<_> = at_work.flat_map(|(start, copy)| Part::all(*start, &mut copy.known)).collect();
+    if parts.is_empty() {
+        return Ok(());
+    }
+    pull::each(shim, parts, help, &take_in)?;
+    for copy in copies.values_mut().filter(|copy| copy.is_at_work()) {
         let is_done = done.is_some() && copy.user == done && copy.pending == 0 && copy.used_at <= epoch;
         copy.is_used = !is_done;
     }
@@ -599,45 +611,30 @@ pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Bytes as the worker has them now, piece by piece: offset and data.
-pub(crate) fn each_piece(
-    shim: &Shim,
-    start: u64,
-    size: usize,
-    mut step: impl FnMut(usize, Vec<u8>),
-) -> Result<(), CUresult> {
-    let context = any_context();
-    for at in (0..size).step_by(PIECE) {
-        let size = PIECE.min(size - at);
-        let data = shim.session.ask(context, &kdHostPull { address: start + at as u64, size: size as u32 })?.data;
-        step(at, data);
-    }
-    Ok(())
-}
-
-fn pull(shim: &Shim, start: u64, copy: &mut Copy) -> Result<(), CUresult> {
-    each_piece(shim, start, copy.known.len(), |at, data| {
-        let known = &mut copy.known[at..];
-        for run in changed_runs(known, &data) {
-            // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and
-            // must keep until it has; only bytes that the GPU has written are touched.
-            unsafe {
-                let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize + at + run.start);
-                target.copy_from_nonoverlapping(data[run.clone()].as_ptr(), run.len());
-            }
-            known[run.clone()].copy_from_slice(&data[run]);
+/// Writes what the GPU has changed of pages of a copy since they were known.
+fn take_in(known: &mut Part<'_>, data: &[u8]) {
+    for run in changed_runs(known.bytes, data) {
+        // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and
+        // must keep until it has; only bytes that the GPU has written are touched.
+        unsafe {
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(known.address as usize + run.start);
+            target.copy_from_nonoverlapping(data[run.clone()].as_ptr(), run.len());
         }
-    })
+        known.bytes[run.clone()].copy_from_slice(&data[run]);
+    }
 }
 
-/// Runs of bytes in which `now` differs from `before`; `now` may be shorter, and ends the search then.
+/// Runs of bytes in which `now` differs from `before`. Most pages are as they were, and are found so at once.
 fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    let changed = before.iter().zip(now).enumerate().filter(|(_, (before, now))| before != now);
-    for (at, _) in changed {
-        match runs.last_mut() {
-            Some(last) if last.end == at => last.end += 1,
-            _ => runs.push(at..at + 1),
+    let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize)).enumerate();
+    for (page, (before, now)) in pages.filter(|(_, (before, now))| before != now) {
+        let changed = before.iter().zip(now).enumerate().filter(|(_, (before, now))| before != now);
+        for at in changed.map(|(at, _)| page * PAGE as usize + at) {
+            match runs.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => runs.push(at..at + 1),
+            }
         }
     }
     runs
@@ -727,6 +724,11 @@ mod tests {
     #[test]
     fn only_bytes_that_the_gpu_wrote_come_back() {
         assert_eq!(changed_runs(b"abcdef", b"aXYdeZ"), [1..3, 5..6]);
-        assert!(changed_runs(b"abc", b"ab").is_empty());
+        let before = vec![0_u8; 3 * 4096 + 5];
+        let mut now = before.clone();
+        now[4094..4098].fill(1);
+        now[3 * 4096 + 4] = 1;
+        assert_eq!(changed_runs(&before, &now), [4094..4098, 3 * 4096 + 4..3 * 4096 + 5]);
+        assert!(changed_runs(&before, &before).is_empty());
     }
 }

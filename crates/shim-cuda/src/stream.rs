@@ -20,7 +20,8 @@ use crate::border::{enqueue, out};
 use crate::context::{Context, Home};
 use crate::device::handle;
 use crate::handle::{glance, object};
-use crate::session::shim;
+use crate::session::{Shim, shim};
+use crate::transfer::Way;
 use crate::{behind, context, current, graph, green, pinned};
 
 /// Handles and wire ids of the default streams.
@@ -36,6 +37,16 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(7);
 thread_local! {
     /// Whether the function being called means the thread's own default stream.
     static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
+    /// The stream that this thread has found to have done everything, which speaks for one wait.
+    static EMPTY: Cell<Option<Empty>> = const { Cell::new(None) };
+}
+
+/// That a stream had nothing left to do, when so many messages had been sent. It stays so while no other is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Empty {
+    /// Wire ids of context and stream.
+    place: (u32, u32),
+    sent: u64,
 }
 
 /// What there is now whose work does not come after that of a context's default stream by itself.
@@ -362,7 +373,27 @@ pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
     let context = asked_in(stream)?;
     forbid(stream)?;
     let (shim, stream) = (shim()?, wire(stream)?);
+    if is_empty(shim, (context, stream)) {
+        return Ok(());
+    }
     waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
+}
+
+/// Whether the thread's last copy out has waited for the stream, and nothing was sent since. Told once: who waits again is to
+/// hear what other work has come to.
+fn is_empty(shim: &Shim, place: (u32, u32)) -> bool {
+    let now = Empty { place, sent: shim.session.enqueued() };
+    EMPTY.take() == Some(now) && !shim.session.is_lost()
+}
+
+/// As [`waits_in`], for a copy that waits for everything in its stream: who then waits for that need not ask again, where each
+/// question is a round trip.
+pub(crate) fn empties<T>(way: Way, copy: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let sent = shim()?.session.enqueued();
+    let got = waits_in(way.stream, copy)?;
+    // The id of a thread's own stream means another one in each thread, and is not told apart here.
+    EMPTY.set((!is_of_thread(way.stream)).then_some(Empty { place: (way.context, way.stream), sent }));
+    Ok(got)
 }
 
 /// Runs what returns when everything in the stream before it is done, so that the program may look at what that wrote.

@@ -26,11 +26,11 @@ use crate::stream;
 /// piece back costs what copying so much once more does.
 const INLINE_IN: u64 = 128 << 10;
 /// The same for a copy out, which is copied four times on its way through a reply, and once out of the staging area.
-const INLINE_OUT: u64 = 16 << 10;
+pub(crate) const INLINE_OUT: u64 = 16 << 10;
 /// Bytes in front of the data of a reply: their number.
 const COUNT: usize = 4;
 /// Bytes of one frame on a stream link.
-const FRAME: u64 = 1 << 20;
+pub(crate) const FRAME: u64 = 1 << 20;
 
 /// Where a copy runs: wire ids of context and stream.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ impl Road {
     pub(crate) fn outwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
             Some(staging) if size > INLINE_OUT => (Self::Staged(staging), processors()),
-            _ => (Self::Frames, Some(shim.session.lanes_for(size)).filter(|lanes| *lanes > 0).unwrap_or(processors())),
+            _ => (Self::Frames, askers(shim, size)),
         }
     }
 
@@ -72,6 +72,14 @@ impl Road {
             Self::Staged(_) => PIECE as u64,
             Self::Frames => FRAME,
         }
+    }
+}
+
+/// How many threads may ask for `size` bytes in frames.
+pub(crate) fn askers(shim: &Shim, size: u64) -> usize {
+    match shim.session.lanes_for(size) {
+        0 => processors(),
+        lanes => lanes,
     }
 }
 

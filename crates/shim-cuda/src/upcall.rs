@@ -239,7 +239,7 @@ fn serve(shim: &Shim) {
     let mut done = 0;
     while let Ok(next) = shim.session.ask(0, &kdUpcallNext { done }) {
         // On stream links, what the GPU wrote before this point has to be in the program's memory.
-        let _ = pinned::pull_all();
+        let _ = pinned::pull_for_function();
         if let Some(part) = shim.parts.get(next.token) {
             // SAFETY: the program promised it for every launch of the graph that the part is of.
             let _ = unsafe { part.run(next.token) };

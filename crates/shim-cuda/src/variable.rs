@@ -16,7 +16,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::border::refuse;
 use crate::context::Context;
-use crate::pinned::{self, PAGE};
+use crate::pinned::PAGE;
+use crate::pull;
 use crate::session::{Shim, shim};
 
 /// Managed variables that there are.
@@ -65,11 +66,7 @@ impl Variable {
         }
         let pinned = shim.pinned.as_ref().ok_or_else(taken)?;
         self.map(&mut pages)?;
-        let mut known = Vec::with_capacity(self.size as usize);
-        pinned::each_piece(shim, self.address, self.size as usize, |_, data| known.extend(data))?;
-        if known.len() as u64 != self.size {
-            return Err(shim.session.broken("kdHostPull"));
-        }
+        let known = pull::whole(shim, self.address, self.size)?;
         // SAFETY: the pages were mapped for this variable, nobody else knows of it, and it has as many bytes.
         unsafe {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);

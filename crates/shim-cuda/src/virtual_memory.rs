@@ -23,7 +23,7 @@ use katydid_wire::message::{
 
 use crate::border::out;
 use crate::session::{Shim, shim};
-use crate::{current, pinned, variable};
+use crate::{current, pinned, pull, variable};
 
 /// Sizes and addresses are multiples of this on every GPU so far.
 const GRANULARITY: u64 = 2 << 20;
@@ -175,11 +175,7 @@ impl State {
         let (Some(allocation), Some(pinned), true) = (allocation, &shim.pinned, is_closed) else { return Ok(()) };
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.map_private(start - first, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        let mut known = Vec::with_capacity(size as usize);
-        pinned::each_piece(shim, start, size as usize, |_, data| known.extend(data))?;
-        if known.len() as u64 != size {
-            return Err(shim.session.broken("kdHostPull"));
-        }
+        let known = pull::whole(shim, start, size)?;
         // SAFETY: the pages were mapped just now, as many as there are bytes, and the program does not use them yet.
         unsafe {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);

@@ -13,6 +13,7 @@ use katydid_wire::message::{
     kdDeviceShrink, kdFacts, kdFill, kdHostFunction, kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister,
     kdImagePiece, kdLaunch, kdModuleFunction, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad, kdUpcallNext,
 };
+use katydid_wire::ranges;
 use support::{Program, Way};
 
 const GRANULE: u64 = 2 << 20;
@@ -266,7 +267,7 @@ fn pinned_memory_is_pushed_and_pulled_over_a_stream() {
     program.enqueue(&kdHostPush { address: pinned, data: &[1, 0, 0, 0, 2, 0, 0, 0] });
     launch_scale(&program, pinned, 2, 10, 0);
     program.call(&cuCtxSynchronize {}).unwrap();
-    let pulled = program.call(&kdHostPull { address: pinned, size: 8 }).unwrap();
+    let pulled = program.call(&kdHostPull { ranges: &ranges::encode(&[(pinned, 8)]) }).unwrap();
     assert_eq!(words(&pulled.data), [15, 25]);
 }
 

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
 use std::ptr;
 
-use katydid_cuda_sys::CUresult;
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUresult};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::layout::LIBRARY;
@@ -101,6 +101,8 @@ functions! {
     cuMemcpyDtoH_v2(*mut c_void, u64, usize);
     cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
     cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
+    cuMemcpy2D_v2(*const CUDA_MEMCPY2D);
+    cuMemcpy3D_v2(*const CUDA_MEMCPY3D);
 }
 
 /// A loaded module; meaningful only to the [`Cuda`] it came from.
@@ -136,6 +138,7 @@ macro_rules! call {
 }
 
 pub(super) mod objects;
+pub(super) mod rows;
 
 impl Cuda {
     /// Makes the context current in this thread too.

@@ -24,12 +24,16 @@ const fn copy(key: &'static str, name: &'static str, bytes: u64) -> Figure {
 }
 
 const KIB64: u64 = 64 << 10;
+const MIB16: u64 = 16 << 20;
 const MIB64: u64 = 64 << 20;
 const MIB256: u64 = 256 << 20;
 const GIB: u64 = 1 << 30;
+/// Bytes of the rows, and of the box, without their gaps.
+const ROWS: u64 = 4_000 * 4_001;
+const SLICES: u64 = 40 * 400 * 1_001;
 
 /// All figures, in the order of the table. The parts of the measuring program note each by its key.
-pub(super) const FIGURES: [Figure; 63] = [
+pub(super) const FIGURES: [Figure; 71] = [
     figure("first_call", "process start to context, warm server"),
     figure("first_call_cold", "process start to context, no worker ready"),
     figure("stream_query", "round trip: cuStreamQuery, idle"),
@@ -59,6 +63,8 @@ pub(super) const FIGURES: [Figure; 63] = [
     figure("malloc_64m", "allocate + free 64 MiB"),
     figure("malloc_1g", "allocate + free 1 GiB"),
     figure("malloc_pools", "as PyTorch's allocator asks, each"),
+    figure("malloc_cupy", "as CuPy's pool asks, each"),
+    figure("malloc_jax", "as JAX's allocator grows, each"),
     figure("malloc_mixed", "256 B to 128 MiB, all held at once, each"),
     figure("malloc_host_64k", "allocate + free 64 KiB pinned, cleared"),
     figure("malloc_host_64m", "allocate + free 64 MiB pinned, cleared"),
@@ -71,6 +77,9 @@ pub(super) const FIGURES: [Figure; 63] = [
     copy("htod_256m_pageable", "HtoD 256 MiB pageable", MIB256),
     copy("htod_1g_pageable", "HtoD 1 GiB pageable", GIB),
     copy("htod_4x16m_pageable", "HtoD 16 MiB pageable by 4 threads", MIB64),
+    copy("htod_odd_pageable", "HtoD 16 MiB pageable, odd addresses", MIB16),
+    copy("htod_2d_pageable", "HtoD 4,000 rows of 4,001 B, pageable", ROWS),
+    copy("htod_3d_pageable", "HtoD 40 slices of 400 rows of 1,001 B, pageable", SLICES),
     copy("htod_4_pinned", "HtoD 4 B pinned", 4),
     copy("htod_64k_pinned", "HtoD 64 KiB pinned", KIB64),
     copy("htod_64m_pinned", "HtoD 64 MiB pinned", MIB64),
@@ -82,6 +91,9 @@ pub(super) const FIGURES: [Figure; 63] = [
     copy("dtoh_256m_pageable", "DtoH 256 MiB pageable", MIB256),
     copy("dtoh_1g_pageable", "DtoH 1 GiB pageable", GIB),
     copy("dtoh_4x16m_pageable", "DtoH 16 MiB pageable by 4 threads", MIB64),
+    copy("dtoh_odd_pageable", "DtoH 16 MiB pageable, odd addresses", MIB16),
+    copy("dtoh_2d_pageable", "DtoH 4,000 rows of 4,001 B, pageable", ROWS),
+    copy("dtoh_3d_pageable", "DtoH 40 slices of 400 rows of 1,001 B, pageable", SLICES),
     copy("dtoh_4_pinned", "DtoH 4 B pinned", 4),
     copy("dtoh_64k_pinned", "DtoH 64 KiB pinned", KIB64),
     copy("dtoh_64m_pinned", "DtoH 64 MiB pinned", MIB64),

@@ -8,6 +8,7 @@ use katydid_wire::message::{
     kdHostPull, kdHostPullReply, kdHostPush, kdHostPushWords, kdHostRegister, kdHostRegisterReply, kdHostUnregister,
     kdHostUnregisterReply,
 };
+use katydid_wire::ranges;
 
 use super::{Called, Detached, Enqueued, done};
 use crate::executor::Task;
@@ -59,27 +60,36 @@ fn words<'a>(message: &kdHostPushWords<'a>) -> Result<Words<'a>, SessionError> {
     Words::of(message.words).ok_or(SessionError::BadRange { what: "words of a page", address, size })
 }
 
-/// Sends what the GPU wrote into a block.
-pub(crate) fn kdHostPull(session: &mut Session, _head: &FrameHead, message: kdHostPull) -> Detached<kdHostPullReply> {
-    fits(&message)?;
-    let job = pull_job(&session.shared, &message);
-    job.ok_or_else(|| out_of_range(message.address, u64::from(message.size)))
+/// Sends what the GPU wrote into blocks.
+pub(crate) fn kdHostPull(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdHostPull<'_>,
+) -> Detached<kdHostPullReply> {
+    let ranges = ranges(&message)?;
+    let first = ranges.first().copied().unwrap_or_default();
+    let job = pull_job(&session.shared, ranges);
+    job.ok_or_else(|| out_of_range(first.0, u64::from(first.1)))
 }
 
 /// The same without a session; none for memory that is not in the books.
-fn pull_job(shared: &Shared, &kdHostPull { address, size }: &kdHostPull) -> Option<Job<kdHostPullReply>> {
+fn pull_job(shared: &Shared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
     let blocks = Arc::clone(&shared.blocks);
-    let pull = move || match blocks.pull(address, size as usize) {
+    let is_there = ranges.iter().all(|(address, size)| blocks.holds(*address, u64::from(*size)));
+    let pull = move || match blocks.pull(&ranges) {
         Some(data) => (CUresult::SUCCESS, kdHostPullReply { data }),
         None => (CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED, kdHostPullReply::default()),
     };
-    shared.blocks.holds(address, u64::from(size)).then(|| -> Job<kdHostPullReply> { Box::new(move |_| pull()) })
+    is_there.then(|| -> Job<kdHostPullReply> { Box::new(move |_| pull()) })
 }
 
 /// The same as a task.
-pub(crate) fn pull_task(shared: &Shared, head: FrameHead, message: &kdHostPull) -> Result<Option<Task>, SessionError> {
-    fits(message)?;
-    Ok(pull_job(shared, message).map(|job| task(head, job)))
+pub(crate) fn pull_task(
+    shared: &Shared,
+    head: FrameHead,
+    message: &kdHostPull<'_>,
+) -> Result<Option<Task>, SessionError> {
+    Ok(pull_job(shared, ranges(message)?).map(|job| task(head, job)))
 }
 
 /// Takes what the program wrote without a session; false for memory that is not in the books.
@@ -92,12 +102,16 @@ pub(crate) fn push_words_now(shared: &Shared, message: &kdHostPushWords<'_>) -> 
     Ok(shared.blocks.patch(message.address, words(message)?))
 }
 
-fn fits(message: &kdHostPull) -> Result<(), SessionError> {
-    if message.size as usize > MAX_PAYLOAD - LENGTH {
-        let (address, size) = (message.address, u64::from(message.size));
-        return Err(SessionError::BadRange { what: "one reply", address, size });
+/// What is to be pulled: no more than a reply has room for.
+fn ranges(message: &kdHostPull<'_>) -> Result<Vec<(u64, u32)>, SessionError> {
+    let bad = |what, address, size| SessionError::BadRange { what, address, size };
+    let ranges = ranges::decode(message.ranges);
+    let ranges = ranges.ok_or_else(|| bad("a list of ranges", 0, message.ranges.len() as u64))?;
+    let size = ranges.iter().map(|(_, size)| u64::from(*size)).sum();
+    if size > (MAX_PAYLOAD - LENGTH) as u64 {
+        return Err(bad("one reply", ranges.first().map_or(0, |(address, _)| *address), size));
     }
-    Ok(())
+    Ok(ranges)
 }
 
 /// The arena; sessions without one have no pinned memory, and their programs know.

@@ -24,7 +24,10 @@ const ATTRIBUTE: usize = size_of::<CUlaunchAttribute>();
 /// Launches a function or kernel.
 pub(crate) fn kdLaunch(session: &mut Session, head: &FrameHead, message: kdLaunch<'_>) -> Enqueued {
     let function = Code::of(session, head, message.function, message.kernel)?.as_function();
-    let (mut attributes, params) = split(session, head, &message)?;
+    // Kept for its memory: launches allocate nothing.
+    let mut attributes = std::mem::take(&mut session.attributes);
+    attributes.clear();
+    let params = split(session, head, &message, &mut attributes)?;
     let config = CUlaunchConfig {
         gridDimX: message.gridX,
         gridDimY: message.gridY,
@@ -38,26 +41,30 @@ pub(crate) fn kdLaunch(session: &mut Session, head: &FrameHead, message: kdLaunc
         numAttrs: attributes.len() as u32,
     };
     session.journal.launched(message.kernel, session.current, head.sequence);
-    Ok(launch(session.driver(), function, &config, params))
+    let launched = launch(session.driver(), function, &config, params);
+    session.attributes = attributes;
+    Ok(launched)
 }
 
-/// Attributes, their handles resolved, and packed parameters.
+/// The packed parameters, behind `attributes`, whose handles are resolved.
 fn split<'a>(
     session: &mut Session,
     head: &FrameHead,
     message: &kdLaunch<'a>,
-) -> Result<(Vec<CUlaunchAttribute>, &'a [u8]), Fault> {
+    attributes: &mut Vec<CUlaunchAttribute>,
+) -> Result<&'a [u8], Fault> {
     let bytes = message.attributesAndParams;
     let count = message.attributeCount as usize;
     let parts = if count > MOST_ATTRIBUTES { None } else { bytes.split_at_checked(count * ATTRIBUTE) };
-    let (attributes, params) = parts.ok_or_else(|| SessionError::DamagedPart {
+    let (announced, params) = parts.ok_or_else(|| SessionError::DamagedPart {
         message: "kdLaunch",
         part: "attributes",
         reason: format!("{count} were announced in {} bytes", bytes.len()),
     })?;
-    let attributes = attributes.chunks_exact(ATTRIBUTE).filter_map(CUlaunchAttribute::from_bytes);
-    let attributes = attributes.map(|attribute| resolve(session, head, attribute)).collect::<Result<_, _>>()?;
-    Ok((attributes, params))
+    for attribute in announced.chunks_exact(ATTRIBUTE).filter_map(CUlaunchAttribute::from_bytes) {
+        attributes.push(resolve(session, head, attribute)?);
+    }
+    Ok(params)
 }
 
 /// An attribute that names an event carries its wire id in the first half of its value.

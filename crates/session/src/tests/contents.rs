@@ -17,6 +17,7 @@ use katydid_wire::message::{
     kdHostUnregister, kdImagePiece, kdLaunch, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdMemorySetAccess,
     kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdRowsIn, kdRowsOut,
 };
+use katydid_wire::ranges;
 use tempfile::TempDir;
 
 use super::soft;
@@ -218,7 +219,7 @@ impl Stage {
         assert_eq!(self.reply(&read).data, noise(20, 128 * 4));
         assert_eq!(self.read(OWN + 100, 1000), noise(30, 1000));
         assert_eq!(self.read(OWN + 4 * GRANULE + 100, 1000), noise(30 + GRANULE, 1000));
-        assert_eq!(self.reply(&kdHostPull { address: PINNED + 5000, size: 6 }).data, b"pinned");
+        assert_eq!(self.reply(&kdHostPull { ranges: &ranges::encode(&[(PINNED + 5000, 6)]) }).data, b"pinned");
     }
 
     /// Ends everything, so that this process can have another session.

@@ -5,6 +5,7 @@ use katydid_wire::message::{
     cuLibraryUnload, kdContextRelease, kdCopy, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdFacts,
     kdFactsReply, kdFill, kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister, kdLibraryModule,
 };
+use katydid_wire::ranges;
 
 use super::fake::{calls, fail_next};
 use super::stage::{DEVICE, GRANULE, Stage};
@@ -110,7 +111,7 @@ fn private_pinned_memory_goes_with_its_context_and_begins_again_empty() {
     stage.reply(&kdContextRelease { context: 1, device: 0 });
     stage.retain(1);
     stage.reply(&kdHostRegister { address: BASE, size: 4096, flags: 0 });
-    assert_eq!(stage.reply(&kdHostPull { address: BASE, size: 4 }).data, [0; 4]);
+    assert_eq!(stage.reply(&kdHostPull { ranges: &ranges::encode(&[(BASE, 4)]) }).data, [0; 4]);
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn shared_pinned_memory_outlives_the_context_it_was_registered_in() {
     calls();
     stage.retain(1);
     assert!(calls().contains(&format!("register {BASE:#x} 0x1000")));
-    assert_eq!(stage.reply(&kdHostPull { address: BASE, size: 4 }).data, b"kept");
+    assert_eq!(stage.reply(&kdHostPull { ranges: &ranges::encode(&[(BASE, 4)]) }).data, b"kept");
 }
 
 #[test]
@@ -146,15 +147,21 @@ fn pinned_memory_is_written_and_read_only_where_it_is_registered() {
     stage.retain(1);
     stage.reply(&kdHostRegister { address: BASE + 4096, size: 8192, flags: 0 });
     stage.enqueue(&kdHostPush { address: BASE + 4100, data: b"pushed" });
-    assert_eq!(stage.reply(&kdHostPull { address: BASE + 4100, size: 6 }).data, b"pushed");
+    assert_eq!(stage.reply(&kdHostPull { ranges: &ranges::encode(&[(BASE + 4100, 6)]) }).data, b"pushed");
     let again = stage.call(&kdHostRegister { address: BASE + 8192, size: 4096, flags: 0 });
     assert_eq!(again.status, CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.0);
     for (address, data) in [(BASE, &b"x"[..]), (BASE + 12287, b"xy"), (u64::MAX, b"xy")] {
         let outcome = stage.try_send(&kdHostPush { address, data }, false);
         assert!(matches!(outcome, Err(SessionError::BadRange { .. })), "{address:#x}");
     }
-    assert!(stage.try_send(&kdHostPull { address: BASE, size: 1 }, true).is_err());
-    assert!(stage.try_send(&kdHostPull { address: BASE + 4096, size: u32::MAX }, true).is_err());
+    assert!(stage.try_send(&kdHostPull { ranges: &ranges::encode(&[(BASE, 1)]) }, true).is_err());
+    assert!(stage.try_send(&kdHostPull { ranges: &ranges::encode(&[(BASE + 4096, u32::MAX)]) }, true).is_err());
+    let list = |sizes: [u32; 2]| ranges::encode(&[(BASE + 4100, sizes[0]), (BASE + 4098, sizes[1])]);
+    assert_eq!(stage.reply(&kdHostPull { ranges: &list([2, 3]) }).data, b"pu\0\0p");
+    let too_much = vec![(BASE + 4096, 8192); 200];
+    for ranges in [&list([2, 8192])[..], &list([2, 3])[1..], &[], &ranges::encode(&too_much)] {
+        assert!(stage.try_send(&kdHostPull { ranges }, true).is_err(), "{} bytes", ranges.len());
+    }
     for (address, size) in [(BASE + 1, 4096), (BASE, 1 << 21), (BASE - 4096, 8192), (BASE, 0), (u64::MAX - 4095, 8192)]
     {
         assert!(stage.try_send(&kdHostRegister { address, size, flags: 0 }, true).is_err(), "{address:#x}");
@@ -172,7 +179,7 @@ fn words_of_a_page_are_written_and_nothing_between_them() {
     (words[0], words[127]) = (0b1101, 0x80);
     words.extend_from_slice(b"onetwothreelast!");
     stage.enqueue(&kdHostPushWords { address: BASE + 4, words: &words });
-    let got = stage.reply(&kdHostPull { address: BASE, size: 8192 }).data;
+    let got = stage.reply(&kdHostPull { ranges: &ranges::encode(&[(BASE, 8192)]) }).data;
     let mut wanted = vec![9_u8; 8192];
     wanted[4..8].copy_from_slice(b"onet");
     wanted[12..20].copy_from_slice(b"wothreel");
@@ -195,16 +202,16 @@ fn registered_memory_of_the_program_has_pages_of_the_workers_own_at_its_address(
     for ends_with_context in [false, true, false] {
         stage.reply(&register);
         assert!(stage.session.host.as_ref().is_some_and(|host| host.is_private(OUTSIDE) && !host.is_private(BASE)));
-        assert_eq!(stage.reply(&kdHostPull { address: OUTSIDE, size: 4 }).data, [0; 4]);
+        assert_eq!(stage.reply(&kdHostPull { ranges: &ranges::encode(&[(OUTSIDE, 4)]) }).data, [0; 4]);
         stage.enqueue(&kdHostPush { address: OUTSIDE + 4096, data: b"pushed" });
-        assert_eq!(stage.reply(&kdHostPull { address: OUTSIDE + 4096, size: 6 }).data, b"pushed");
+        assert_eq!(stage.reply(&kdHostPull { ranges: &ranges::encode(&[(OUTSIDE + 4096, 6)]) }).data, b"pushed");
         if ends_with_context {
             stage.reply(&kdContextRelease { context: 1, device: 0 });
             stage.retain(1);
         } else {
             stage.reply(&kdHostUnregister { address: OUTSIDE, size: 8192 });
         }
-        assert!(stage.try_send(&kdHostPull { address: OUTSIDE, size: 4 }, true).is_err());
+        assert!(stage.try_send(&kdHostPull { ranges: &ranges::encode(&[(OUTSIDE, 4)]) }, true).is_err());
     }
 }
 

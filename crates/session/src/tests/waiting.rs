@@ -6,6 +6,7 @@ use katydid_wire::message::{
     cuCtxResetPersistingL2Cache, cuEventCreate, cuEventRecord, cuStreamCreate, cuStreamSynchronize, kdFacts,
     kdHostFunction, kdHostPull, kdUpcallNext,
 };
+use katydid_wire::ranges;
 
 use super::fake::RAN;
 use super::stage::Stage;
@@ -51,7 +52,7 @@ fn what_a_function_needs_passes_a_call_that_blocks() {
     lines.push(stage.line(&kdUpcallNext { done: 0 }, true, None));
     for address in [variable, mapping] {
         let answered = lines.last().map(|line| line.0.sequence);
-        lines.push(stage.line(&kdHostPull { address, size: 64 }, true, answered));
+        lines.push(stage.line(&kdHostPull { ranges: &ranges::encode(&[(address, 64)]) }, true, answered));
     }
     let answered = lines.last().map(|line| line.0.sequence);
     // Never answered: the script ends before anything else is due.

@@ -27,6 +27,8 @@ const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
 pub(crate) const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that nobody waits for" };
 /// How long a worker may take to close its end, when it was told that the program leaves.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// Head and parts of the frames that are sent most.
+const FEW: usize = 4;
 /// How long opening a lane may take: things go on without one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -91,6 +93,8 @@ struct Desk {
     inlet: Option<Inlet>,
     /// Threads that wait, by the number of their request.
     waiting: HashMap<u64, Waiter>,
+    /// Those of threads that have waited.
+    bells: Vec<Arc<Condvar>>,
 }
 
 /// A thread that waits.
@@ -154,6 +158,22 @@ pub(crate) fn read_body(
     }
 }
 
+/// A frame's head and parts for one system call: in `few`, where there is room, so that nothing is allocated for it.
+fn gathered<'a, 'b>(
+    head: &'a [u8],
+    parts: &[&'a [u8]],
+    few: &'b mut [IoSlice<'a>; FEW],
+    many: &'b mut Vec<IoSlice<'a>>,
+) -> &'b mut [IoSlice<'a>] {
+    let all = [head].into_iter().chain(parts.iter().copied()).map(IoSlice::new);
+    if parts.len() >= FEW {
+        many.extend(all);
+        return many;
+    }
+    few.iter_mut().zip(all).for_each(|(place, slice)| *place = slice);
+    &mut few[..=parts.len()]
+}
+
 /// Whether a socket with a time limit has reached it.
 fn is_timeout(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
@@ -169,7 +189,7 @@ impl StreamProgram {
             outlet: Mutex::new(Outlet { sealer, ..Outlet::default() }),
             opened: Condvar::new(),
             bell: Bell::default(),
-            desk: Mutex::new(Desk { inlet: Some(inlet), waiting: HashMap::new() }),
+            desk: Mutex::new(Desk { inlet: Some(inlet), waiting: HashMap::new(), bells: Vec::new() }),
             unread: Condvar::new(),
             seats: Seats::new(),
             home,
@@ -229,20 +249,19 @@ impl StreamProgram {
             head.sequence = outlet.sequence;
             let bytes = head.encode_over(payload, lanes)?;
             before(head.sequence, lanes.reply != 0);
-            let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(1 + parts.len());
-            slices.push(IoSlice::new(&bytes));
-            slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+            let (mut few, mut many) = ([IoSlice::new(&[]); FEW], Vec::new());
+            let slices = gathered(&bytes, parts, &mut few, &mut many);
             let look = self.socket.look();
             let socket = self.socket.get()?;
             // With a lane, the head alone goes here: it says when the frame is due.
-            let here = if lanes.payload == 0 { &mut slices[..] } else { &mut [IoSlice::new(&bytes)][..] };
+            let here = if lanes.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
             let sent = self.send(socket, outlet.sealer.as_mut(), here);
             if sent.is_ok() {
                 outlet.sequence += 1;
                 self.sent.store(outlet.sequence, Ordering::Relaxed);
                 drop(outlet);
                 let by_lane = lane.as_ref().filter(|_| lanes.payload != 0);
-                let sent = by_lane.map_or(Ok(()), |lane| lane.send(&mut slices));
+                let sent = by_lane.map_or(Ok(()), |lane| lane.send(slices));
                 if sent.is_ok() {
                     return Ok((head.sequence, lane.filter(|_| lanes.reply != 0)));
                 }
@@ -464,7 +483,8 @@ impl StreamProgram {
         reply: &mut Vec<u8>,
         landing: Option<Landing>,
     ) -> Result<Arrived, LinkError> {
-        let bell = Arc::new(Condvar::new());
+        // One that another thread has had may be rung for that, and everybody who wakes looks what for.
+        let bell = self.desk().bells.pop().unwrap_or_default();
         let mut registered = None;
         let mut register = |sequence| {
             registered = Some(sequence);
@@ -488,14 +508,15 @@ impl StreamProgram {
             }
             self.wait(wanted, &bell, reply)
         });
+        let mut desk = self.desk();
         if let Some(sequence) = registered {
-            let mut desk = self.desk();
             while desk.waiting.get(&sequence).is_some_and(|waiter| waiter.is_landing) {
                 desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
             }
             desk.waiting.remove(&sequence);
             desk.ring_next();
         }
+        desk.bells.push(bell);
         result
     }
 

@@ -3,6 +3,7 @@
 use std::thread;
 
 use crate::bench::body::{BATCH, Body, Samples, batches, each};
+use crate::bench::cuda::rows::Shape;
 use crate::bench::cuda::{Cuda, CudaError, Pinned};
 use crate::bench::noise::noise;
 
@@ -17,6 +18,9 @@ const LIGHT: usize = 64 * MIB;
 /// Threads that copy at once, and what each of them copies.
 const THREADS: usize = 4;
 const SHARE: usize = 16 * MIB;
+/// Rows as programs have them whose width is not one that a GPU likes, and a box of such rows.
+const ROWS: Shape = Shape { width: 4_001, pitch: 4_608, rows: 4_000, slices: 1 };
+const SLICES: Shape = Shape { width: 1_001, pitch: 1_024, rows: 400, slices: 40 };
 
 pub(super) fn measure(body: &mut Body) {
     for (bytes, size) in SIZES.into_iter().filter(|(bytes, _)| *bytes <= LIGHT) {
@@ -27,11 +31,17 @@ pub(super) fn measure(body: &mut Body) {
     let beside = small_beside(often, &body.cuda);
     let at_once = at_once(&body.cuda, rarely, 64 * MIB);
     let [into, out] = by_threads(&body.cuda, rarely);
+    let odd = at_odd_addresses(&body.cuda, rarely);
+    let (rows, slices) = (of_rows(&body.cuda, rarely, &ROWS), of_rows(&body.cuda, rarely, &SLICES));
     body.note("htod_4_async", small);
     body.note("htod_4_pageable_beside", beside);
     body.note("both_64m_pinned", at_once);
     body.note("htod_4x16m_pageable", into);
     body.note("dtoh_4x16m_pageable", out);
+    for (kind, [into, out]) in [("odd", odd), ("2d", rows), ("3d", slices)] {
+        body.note(&format!("htod_{kind}_pageable"), into);
+        body.note(&format!("dtoh_{kind}_pageable"), out);
+    }
 }
 
 /// Those that take seconds on a slow way.
@@ -93,6 +103,35 @@ fn copy_both(cuda: &Cuda, repetitions: u32, host: &mut [u8]) -> [Samples; 2] {
     };
     let into = each(repetitions, || cuda.copy_in(device, host));
     let out = each(repetitions, || cuda.copy_out(host, device));
+    both_freed(cuda, device, [into, out])
+}
+
+/// To the device, then back, from and to addresses that nothing is aligned to.
+fn at_odd_addresses(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
+    let mut host = noise(SHARE + 1);
+    let device = match cuda.allocate(SHARE + 3) {
+        Ok(device) => device,
+        Err(error) => return [Err(error.clone()), Err(error)],
+    };
+    let into = each(repetitions, || cuda.copy_in(device + 3, &host[1..]));
+    let out = each(repetitions, || cuda.copy_out(&mut host[1..], device + 3));
+    both_freed(cuda, device, [into, out])
+}
+
+/// Rows to the device, then back.
+fn of_rows(cuda: &Cuda, repetitions: u32, shape: &Shape) -> [Samples; 2] {
+    let mut host = noise(shape.extent());
+    let device = match cuda.allocate(shape.extent()) {
+        Ok(device) => device,
+        Err(error) => return [Err(error.clone()), Err(error)],
+    };
+    let into = each(repetitions, || cuda.rows_in(device, &host, shape));
+    let out = each(repetitions, || cuda.rows_out(&mut host, device, shape));
+    both_freed(cuda, device, [into, out])
+}
+
+/// Samples of both directions, once the memory they used is free.
+fn both_freed(cuda: &Cuda, device: u64, [into, out]: [Samples; 2]) -> [Samples; 2] {
     match cuda.free(device) {
         Ok(()) => [into, out],
         Err(error) => [into, out.and(Err(error))],

@@ -9,6 +9,30 @@ const MIB: usize = 1 << 20;
 /// What the caching allocator of PyTorch asks a driver for while a model grows: small pools, large ones, and blocks of
 /// their own for what is larger.
 const POOLS: [usize; 16] = [2, 2, 20, 2, 20, 20, 2, 34, 2, 20, 66, 2, 20, 130, 2, 258];
+/// What CuPy's pool asks a driver for: each array for which it has no free block, in bytes that it rounds up to 512, and nothing
+/// is given back before the pool is cleared. Here operands and results of growing arrays, and a large one.
+const ARRAYS: [usize; 16] = [
+    1_000,
+    1_000,
+    24_000,
+    24_000,
+    160_004,
+    160_004,
+    1_000_000,
+    1_000_000,
+    4_000_000,
+    4_000_000,
+    12_582_915,
+    12_582_915,
+    40_000_000,
+    40_000_000,
+    100_000_000,
+    200_000_001,
+];
+const ROUNDING: usize = 512;
+/// What JAX's allocator asks for while it grows, when it was told not to take most of the device at once: regions, each twice as
+/// large as the one before, which it keeps.
+const REGIONS: [usize; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
 /// Powers of two of a program that allocates as it goes: 256 B to 128 MiB.
 const SHIFTS: std::ops::Range<u32> = 8..28;
 
@@ -21,6 +45,8 @@ pub(super) fn measure(body: &mut Body) {
         ("malloc_256", each(often, pair(256))),
         ("malloc_64m", each(rarely * 4, pair(64 * MIB))),
         ("malloc_pools", pattern(cuda, rarely, &POOLS.map(|size| size * MIB))),
+        ("malloc_cupy", pattern(cuda, rarely, &ARRAYS.map(|size| size.next_multiple_of(ROUNDING)))),
+        ("malloc_jax", pattern(cuda, rarely, &REGIONS.map(|size| size * MIB))),
         ("malloc_mixed", pattern(cuda, rarely * 4, &SHIFTS.flat_map(|shift| [1 << shift; 3]).collect::<Vec<_>>())),
         ("malloc_host_64k", each(rarely * 8, pinned(64 << 10))),
         ("malloc_host_64m", each(rarely / 3, pinned(64 * MIB))),
