@@ -140,6 +140,8 @@ impl Server {
         let mut command = Command::new(places.katydid());
         command.args(["serve", "--listen", &unix_address(folder.path()), "--listen", tcp]);
         command.arg("--admin").arg(admin_socket(folder.path())).args(["--driver", driver]).args(further);
+        // Its own, whatever other servers of this user have; a successor finds what is there.
+        command.arg("--images").arg(images(folder.path()));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
         let mut server = Self { child, folder, tcp: String::new(), tls: None };
@@ -180,6 +182,11 @@ impl Server {
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The folder of images that programs have sent.
+    pub fn images(&self) -> PathBuf {
+        images(self.folder.path())
     }
 
     /// Path of the admin socket.
@@ -283,6 +290,10 @@ fn unix_address(folder: &Path) -> String {
 
 fn admin_socket(folder: &Path) -> PathBuf {
     folder.join("admin.sock")
+}
+
+fn images(folder: &Path) -> PathBuf {
+    folder.join("images")
 }
 
 fn worker_pid(session: &Value) -> Option<u32> {

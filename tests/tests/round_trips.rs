@@ -109,6 +109,80 @@ fn a_second_start_sends_no_images() -> Result<()> {
     Ok(())
 }
 
+/// Bytes of the large one of the two modules of `used_code`, and more: in one kind of machine code alone.
+const LARGE_MODULE: u64 = 500_000;
+
+/// Bytes that `used_code` sends; with the argument `both` it uses its large module too.
+fn sent_of_used_code(places: &Places, server: &Server, name: &str, arguments: &[&str]) -> Result<u64> {
+    let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    Ok(traffic_of(places, server, name, &arguments)?.sent.load(Ordering::Relaxed))
+}
+
+/// A server that keeps no images: each start sends what it loads.
+fn forgetful(places: &Places) -> Result<Server> {
+    Ok(Server::start(places, "soft", &["--images-size", "1"])?)
+}
+
+/// Softcuda's device has compute capability 9.0. The program with code for 8.0 as well sends no more than the one without.
+#[test]
+fn machine_code_for_other_devices_is_not_sent() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = forgetful(&places)?;
+    let size = |name| std::fs::metadata(places.program(name, Variant::Static)).map(|file| file.len());
+    let (own, more) = (size("used_code")?, size("used_code_80_90")?);
+    ensure!(more > own + LARGE_MODULE, "the programs have {own} and {more} bytes");
+    let own = sent_of_used_code(&places, &server, "used_code", &["both"])?;
+    let more = sent_of_used_code(&places, &server, "used_code_80_90", &["both"])?;
+    ensure!(more < own + LARGE_MODULE / 10, "{own} bytes were sent, and {more} with other code beside");
+    Ok(())
+}
+
+/// A module of which nothing is used is not loaded, unless the program's user wants all at once.
+#[test]
+fn modules_are_sent_when_they_are_used() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = forgetful(&places)?;
+    let one = sent_of_used_code(&places, &server, "used_code", &[])?;
+    let both = sent_of_used_code(&places, &server, "used_code", &["both"])?;
+    ensure!(one + LARGE_MODULE < both, "{one} bytes for one module, {both} for both");
+    Ok(())
+}
+
+/// A start that finds the server's images sends them less.
+#[test]
+fn a_server_that_is_started_again_has_the_images_of_the_last_one() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let mut last = Server::start(&places, "soft", &[])?;
+    let first = sent_of_used_code(&places, &last, "used_code", &["both"])?;
+    ensure!(last.stop()?, "{}", last.log());
+    let server = last.successor(&places, "soft", &[], &[])?;
+    let second = sent_of_used_code(&places, &server, "used_code", &["both"])?;
+    ensure!(second + LARGE_MODULE < first, "{first} bytes, and {second} with another server");
+    Ok(())
+}
+
+/// What is wrong on the disk is noticed, sent again and kept again; and no program minds that there is no room for it.
+#[test]
+fn images_that_are_damaged_or_cannot_be_kept_are_sent_again() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, "soft", &[])?;
+    let sent = || sent_of_used_code(&places, &server, "used_code", &["both"]);
+    let first = sent()?;
+    for image in std::fs::read_dir(server.images())? {
+        let image = image?.path();
+        let mut bytes = std::fs::read(&image)?;
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&image, bytes)?;
+    }
+    let (damaged, repaired) = (sent()?, sent()?);
+    ensure!(repaired + LARGE_MODULE < damaged.min(first), "{first} bytes, {damaged} after damage, then {repaired}");
+    std::fs::remove_dir_all(server.images())?;
+    let without = sent()?;
+    ensure!(repaired + LARGE_MODULE < without, "{without} bytes without a folder for images");
+    Ok(())
+}
+
 /// Copies that repeat themselves, both ways: whoever asks for it has less of them on the network, and the program, which looks
 /// at every byte that comes back, is none the wiser. What is not asked for costs nothing.
 #[test]

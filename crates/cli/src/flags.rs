@@ -417,6 +417,17 @@ pub(crate) struct ServeFlags {
     /// Most device memory any one session may hold, such as 16GiB.
     #[arg(long, value_name = "SIZE")]
     pub(crate) session_memory: Option<Size>,
+    /// Folder for images of code that programs have sent, which then need not send them again; only ours to write to.
+    ///
+    /// Unless given: `images = "DIR"` in the config file, $XDG_CACHE_HOME/katydid/images, ~/.cache/katydid/images. Servers
+    /// of one user may share it. What has not been asked for the longest goes.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) images: Option<PathBuf>,
+    /// Most bytes of these images; no image is kept that takes more than a quarter of them.
+    ///
+    /// Unless given: `images_size = "SIZE"` in the config file, 4G.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) images_size: Option<Size>,
     /// Have the sessions' kernels run beside each other on a GPU (NVIDIA's Multi-Process Service), not in turns.
     ///
     /// The server starts nvidia-cuda-mps-control for itself, and ends it. A kernel that faults may then end the other
@@ -733,9 +744,12 @@ pub(crate) struct WorkerFlags {
     /// As in `serve`.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,
-    /// The server's file of images that programs have sent.
-    #[arg(long, value_name = "FILE")]
+    /// The folder of images that programs have sent.
+    #[arg(long, value_name = "DIR", requires = "images_size")]
     pub(crate) images: Option<PathBuf>,
+    /// Most bytes of them.
+    #[arg(long, value_name = "BYTES", requires = "images")]
+    pub(crate) images_size: Option<u64>,
     /// Only answer questions about the devices.
     #[arg(long)]
     pub(crate) watch: bool,

@@ -30,6 +30,7 @@ mod flags;
 mod guard;
 mod images;
 mod inspect;
+mod kept_images;
 mod layout;
 mod manual;
 mod migrate;

@@ -1,10 +1,6 @@
 //! `katydid serve`: the server in the foreground, until a signal ends it.
 
-use std::env;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -21,6 +17,7 @@ use signal_hook::iterator::Signals;
 use crate::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::ServeFlags;
+use crate::kept_images::KeptImages;
 use crate::layout::{self, Layout};
 use crate::mps::Mps;
 
@@ -38,15 +35,12 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
     folder::clear_away();
     let wants_mps = flags.mps;
+    let images = KeptImages::prepare(&flags)?;
     let mut config = requested(flags)?;
     // Ends behind the workers.
     let mps = wants_mps.then(Mps::start).transpose()?;
     config.worker.set.extend(mps.iter().flat_map(Mps::variables));
-    let images = nameless_file();
-    if let Some(file) = &images {
-        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        config.worker.arguments.extend(["--images".into(), path.into()]);
-    }
+    config.worker.arguments.extend(images.iter().flat_map(KeptImages::arguments));
     let server = Server::start(config).map_err(Failure::server)?;
     if let Some(mps) = &mps {
         mps.when_revived(server.renewal());
@@ -61,15 +55,6 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     end_at_the_next(signals)?;
     server.stop();
     Ok(ExitCode::SUCCESS)
-}
-
-/// A file for the images that programs send, which is gone with this process; none where it cannot be had, and then each
-/// program sends its own.
-fn nameless_file() -> Option<File> {
-    let path = env::temp_dir().join(format!("katydid-images-{}", std::process::id()));
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).ok()?;
-    fs::remove_file(&path).ok()?;
-    Some(file)
 }
 
 /// The first signal let the server stop in order; whoever sends another does not want to wait for that.

@@ -5,7 +5,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use katydid_driver::DriverChoice;
-use katydid_worker::WorkerOptions;
+use katydid_worker::{ImageStore, WorkerOptions};
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_type;
 
@@ -25,7 +25,8 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let _ = rustix::thread::set_name(c"katydid-worker");
     let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
-    let (images, watches, has_journal) = (flags.images.clone(), flags.watch, !flags.no_journal);
+    let images = flags.images.clone().zip(flags.images_size).map(|(folder, limit)| ImageStore::new(folder, limit));
+    let (watches, has_journal) = (flags.watch, !flags.no_journal);
     Ok(katydid_worker::run(WorkerOptions { control, driver, soft, images, watches, has_journal }))
 }
 

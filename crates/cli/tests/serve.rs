@@ -5,10 +5,11 @@
 mod common;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Home, Serving};
@@ -96,6 +97,29 @@ fn a_wrong_address_or_driver_is_a_usage_error() {
     assert_eq!(home.fails(&["serve", "--listen", "carrier-pigeon:coop"]).0, 2);
     let (code, text) = home.fails(&["serve", "--driver", "/no/such/libcuda.so.1", "--listen", &unix_of(&home)]);
     assert!(code == 2 && text.contains("/no/such/libcuda.so.1"), "{text}");
+}
+
+#[test]
+fn a_folder_for_images_is_made_and_one_that_others_can_write_to_is_refused() {
+    let home = Home::new();
+    let server = Serving::start(&home, &[&unix_of(&home)]);
+    let mode = |path: &str| fs::metadata(home.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(".cache/katydid/images"), 0o700);
+    assert_eq!(server.stop(), Some(0));
+    fs::create_dir(home.path("open")).unwrap();
+    fs::set_permissions(home.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    let open = home.path("open").display().to_string();
+    let (status, said) = home.fails(&["serve", "--images", &open, "--listen", &unix_of(&home)]);
+    assert!(status == 2 && said.contains(&open) && said.contains("--images"), "{status} {said}");
+    // Where nobody named one, the server does without.
+    fs::set_permissions(home.path(".cache/katydid/images"), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut command = home.katydid(&["serve", "--warm", "0", "--listen", &unix_of(&home)]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("only you can write to") && said.contains("they go with this server"), "{said}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

@@ -14,12 +14,15 @@ use crate::error::{ImageError, check_limit, check_there};
 pub(crate) const CONTAINER_MAGIC: u32 = 0xba55_ed50;
 /// Bytes of the header that are always there.
 pub(crate) const CONTAINER_HEADER: usize = 16;
+/// Where in there the length of the entries is.
+const LENGTH_AT: usize = 8;
 /// Largest container believed; the largest in NVIDIA's libraries are below 1 GiB.
 pub(crate) const MAX_CONTAINER: u64 = 4 << 30;
 
 /// A container whose entries all lie within it; the entries themselves are checked as they are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
+    header: &'a [u8],
     entries: &'a [u8],
 }
 
@@ -35,7 +38,15 @@ impl<'a> Container<'a> {
         let length = container_length(header)?;
         check_there("a container", length, available)?;
         let header_size = usize::from(u16::from_le_bytes([header[6], header[7]]));
-        Ok(Self { entries: &bytes[header_size..length as usize] })
+        let (header, entries) = bytes[..length as usize].split_at(header_size);
+        Ok(Self { header, entries })
+    }
+
+    /// Its header for entries of so many bytes.
+    pub(crate) fn header_for(&self, entries: u64) -> Vec<u8> {
+        let mut header = self.header.to_vec();
+        header[LENGTH_AT..CONTAINER_HEADER].copy_from_slice(&entries.to_le_bytes());
+        header
     }
 
     /// Its entries in order; the last item is an error if they do not fill the container.

@@ -57,6 +57,8 @@ pub struct Entry<'a> {
     stored: &'a [u8],
     compressed: bool,
     uncompressed: u64,
+    /// Header and payload.
+    bytes: &'a [u8],
 }
 
 impl<'a> Entry<'a> {
@@ -71,12 +73,12 @@ impl<'a> Entry<'a> {
             return Err(ImageError::Field { field: "the header size of an entry", value: header_size.into() });
         }
         check_there("an entry", payload_size.saturating_add(header_size.into()), there)?;
-        let (header, rest) = bytes.split_at(header_size as usize);
-        let (payload, next) = rest.split_at(payload_size as usize);
-        Ok((Self::from_parts(fixed, header, payload)?, next))
+        let (whole, next) = bytes.split_at(header_size as usize + payload_size as usize);
+        Ok((Self::from_parts(fixed, whole, header_size as usize)?, next))
     }
 
-    fn from_parts(fixed: &[u8; ENTRY_HEADER], header: &'a [u8], payload: &'a [u8]) -> Result<Self, ImageError> {
+    fn from_parts(fixed: &[u8; ENTRY_HEADER], bytes: &'a [u8], header_size: usize) -> Result<Self, ImageError> {
+        let (header, payload) = bytes.split_at(header_size);
         let compressed_size = u32_at(fixed, 0x10);
         check_there("the compressed data of an entry", compressed_size.into(), payload.len() as u64)?;
         let compressed = compressed_size != 0;
@@ -91,7 +93,18 @@ impl<'a> Entry<'a> {
             stored,
             compressed,
             uncompressed: u64_at(fixed, 0x38),
+            bytes,
         })
+    }
+
+    /// All of it: header and payload.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Whether it uses what only this architecture, or only this family has (`sm_90a`, `sm_100f`).
+    pub(crate) fn is_special(&self) -> bool {
+        self.flags & (FLAG_THIS_ARCHITECTURE | FLAG_THIS_FAMILY) != 0
     }
 
     /// File name that the compiler noted, with `-lineinfo` or `-G`; else empty.

@@ -128,27 +128,10 @@ impl<'a> Image<'a> {
         if texts.is_empty() { Err(no_ptx(&containers, sm)) } else { Ok(texts) }
     }
 
-    /// The head of the flat form, to be sent before [`Image::flat_parts`].
-    #[must_use]
-    pub fn table(&self) -> Vec<u8> {
-        let count = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
-        let mut table = [(self.kind as u32).to_le_bytes(), count.to_le_bytes()].concat();
-        self.parts.iter().for_each(|part| table.extend_from_slice(&(part.len() as u64).to_le_bytes()));
-        table
-    }
-
-    /// What follows the table: parts and the zeros between them, not copied.
-    pub fn flat_parts(&self) -> impl Iterator<Item = &'a [u8]> {
-        const ZEROS: &[u8] = &[0; 8];
-        self.parts.iter().flat_map(|part| [*part, &ZEROS[..part.len().next_multiple_of(8) - part.len()]])
-    }
-
     /// The flat form in one piece.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut flat = self.table();
-        self.flat_parts().for_each(|part| flat.extend_from_slice(part));
-        flat
+        self.for_devices(&[]).encode()
     }
 
     /// Reads the flat form. The parts are checked to be whole, not what is in them.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! An API call gives a bare pointer; [`image_at`] finds out what lies there and how long it is. An [`Image`] is a view
-//! of the parts, wherever they lie; it has a flat form for the wire ([`Image::table`], [`Image::decode`]) and can be
-//! built up again as a driver wants it ([`Image::rebuild`]). [`Image::ptx`] picks the text a software device runs.
+//! of the parts, wherever they lie; it has a flat form for the wire ([`Image::encode`], [`Image::decode`]) and can be
+//! built up again as a driver wants it ([`Image::rebuild`]). [`Image::for_devices`] leaves out what no device there can use, [`Image::ptx`] picks the text a software device runs.
 //!
 //! Apart from [`image_at`], which has to trust its caller, nothing here believes a length: damaged images are errors.
 
@@ -21,6 +21,7 @@ mod image;
 mod linked;
 mod object;
 mod rebuild;
+mod selection;
 mod variables;
 
 pub use container::{Container, Entries};
@@ -31,4 +32,5 @@ pub use image::{Image, ImageKind, Ptx};
 pub use linked::linked_image;
 pub use object::{containers_of_object, members_of_library};
 pub use rebuild::OwnedImage;
+pub use selection::Selection;
 pub use variables::{MachineCode, Place, Variable, Variables};

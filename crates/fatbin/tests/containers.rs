@@ -1,5 +1,7 @@
 //! Containers: which entry a device gets, and what it unfolds to.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use common::{CUBIN, PTX, Stored, container, entry, entry_with_flags, ptx};
@@ -46,6 +48,65 @@ fn code_for_one_architecture_suits_no_other() {
     assert!(cubin(86) && !cubin(75) && !cubin(90));
     let ptx = of(PTX, 80, 0x11);
     assert!(ptx(90) && !ptx(75));
+}
+
+/// What is left of a container of these entries for these devices, by kind and architecture.
+fn left(entries: &[Vec<u8>], devices: &[u32]) -> Vec<(u16, u32)> {
+    let bytes = container(entries);
+    let image = Image::from_bytes(&bytes).unwrap();
+    let flat = image.for_devices(devices).encode();
+    let cut = Image::decode(&flat).unwrap();
+    cut.containers().unwrap()[0].entries().map(Result::unwrap).map(|entry| (entry.kind.0, entry.sm)).collect()
+}
+
+#[test]
+fn machine_code_for_other_devices_is_left_out_and_nothing_else() {
+    let of = |kind, sm| entry(kind, sm, &[7; 20], Stored::Lz4);
+    let special = |sm, flag: u64| entry_with_flags(CUBIN, sm, b"code", Stored::Plain, 0x11 | flag);
+    const LTO: u16 = 8;
+    let all = [of(CUBIN, 80), of(PTX, 120), of(CUBIN, 86), of(LTO, 80), of(77, 80), of(CUBIN, 90), of(PTX, 75)];
+    let always = [(PTX, 120), (LTO, 80), (77, 80)];
+    let [ptx, lto, unknown] = always;
+    let text = (PTX, 75);
+    assert_eq!(left(&all, &[90]), [ptx, lto, unknown, (CUBIN, 90), text]);
+    assert_eq!(left(&all, &[86]), [(CUBIN, 80), ptx, (CUBIN, 86), lto, unknown, text]);
+    assert_eq!(left(&all, &[80, 90]), [(CUBIN, 80), ptx, lto, unknown, (CUBIN, 90), text]);
+    // The text serves a device that no machine code does.
+    assert_eq!(left(&all, &[103]), [ptx, lto, unknown, text]);
+    // Of its own family what says that it is special stays, whatever the driver makes of it.
+    let special = [special(100, 0), special(103, 0x10_0000), special(103, 0x20_0000), special(103, 0)];
+    assert_eq!(left(&special, &[100]).len(), 3);
+    assert_eq!(left(&[of(CUBIN, 101), of(CUBIN, 110), of(CUBIN, 80)], &[110]), [(CUBIN, 101), (CUBIN, 110)]);
+}
+
+#[test]
+fn where_nothing_is_to_be_left_out_the_image_stays_as_it_is() {
+    let (code, other) = (entry(CUBIN, 90, b"code", Stored::Zstd), entry(CUBIN, 80, b"code", Stored::Plain));
+    let whole = |bytes: &[u8], devices: &[u32]| {
+        let image = Image::from_bytes(bytes).unwrap();
+        image.for_devices(devices).encode() == image.encode()
+    };
+    let both = container(&[code.clone(), other.clone()]);
+    assert!(!whole(&both, &[90]));
+    // All devices are served by it, or one of them by nothing, which its driver is to say; or no device is known.
+    assert!(whole(&both, &[90, 80]) && whole(&both, &[75]) && whole(&both, &[90, 75]) && whole(&both, &[]));
+    // A damaged entry is for the driver to find.
+    let mut damaged = both.clone();
+    damaged[16 + code.len() + 4] = 1;
+    assert!(whole(&damaged, &[90]));
+    assert!(whole(&other[64..], &[90]) && whole(b".version 9.0", &[90]));
+}
+
+#[test]
+fn a_longer_header_of_a_container_keeps_what_it_says() {
+    let code = entry(CUBIN, 90, b"code", Stored::Plain);
+    let mut bytes = container(&[entry(CUBIN, 80, b"other", Stored::Plain), code.clone()]);
+    bytes[6] = 24;
+    bytes.splice(16..16, [9; 8]);
+    let flat = Image::from_bytes(&bytes).unwrap().for_devices(&[90]).encode();
+    let cut = Image::decode(&flat).unwrap();
+    let expected = [&bytes[..8], &(code.len() as u64).to_le_bytes(), &[9; 8], &code].concat();
+    assert_eq!(cut.parts(), [&expected[..]]);
 }
 
 #[test]
@@ -100,7 +161,7 @@ fn random_damage_never_panics() {
         }
         copy.truncate(copy.len() - (state >> 60) as usize);
         let Ok(image) = Image::from_bytes(&copy) else { continue };
-        let _ = (image.ptx(None), image.ptx(Some(90)));
+        let _ = (image.ptx(None), image.ptx(Some(90)), Image::decode(&image.for_devices(&[90]).encode()).unwrap());
         for container in image.containers().unwrap_or_default() {
             container.entries().flatten().for_each(|entry| drop((entry.contents(), entry.name())));
         }

@@ -96,7 +96,7 @@ pub struct Session {
     pub(crate) packer: Arc<Judge>,
     pub(crate) uploads: Uploads,
     pub(crate) images: Images,
-    /// Images that programs of this server have sent, where it keeps them.
+    /// Images that programs have sent to servers like this one, where it keeps them.
     pub(crate) store: Option<ImageStore>,
     /// Threads whose next image is to be stored.
     pub(crate) unstored: HashSet<u32>,

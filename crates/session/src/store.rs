@@ -1,188 +1,274 @@
-//! Images that programs have sent to this server, so that a later program need not send them again.
+//! Images that programs have sent to servers, so that a later program need not send them again.
 //!
-//! The store is one file without a name: the server makes it, its workers open it by the server's descriptor, and it is
-//! gone with the server. The rule kept here: what is found under a hash is hashed again, so that whoever names one gets
-//! what it would have sent, whatever other workers wrote. What is stored stays, up to a limit; from then on images are
-//! sent.
-//!
-//! The file begins with the count of its bytes that are whole records; a worker that is killed while it writes has not
-//! moved that, and what it wrote is written over.
+//! The store is a folder in which an image is a file, named by the hash of its flat form; the system's page cache makes it
+//! quick. All workers of a user's servers share it, at the same time and without waiting for each other: an image is
+//! written beside and renamed when it is whole, and its writer holds a lock on it meanwhile, by which others see that it is
+//! not one that a killed worker has left. The rule kept here: what is found under a hash is hashed again, so that whoever
+//! names one gets what it would have sent, whatever became of the file. Of what is beyond the limit that goes which has not
+//! been asked for the longest.
 
-use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-/// Bytes of the count.
-const COUNT: u64 = 8;
-/// Bytes before an image: its hash, and its length.
-const HEAD: u64 = 40;
-/// Most bytes of the file.
-const LIMIT: u64 = 2 << 30;
+/// How the names of images that are being written begin.
+const UNFINISHED: &str = "new-";
+/// No image is kept that takes more than this part of all, so that no program can fill the store with one.
+const LARGEST_PART: u64 = 4;
+/// Most images: all of them are looked at before one is added.
+const MOST: usize = 4096;
 
 /// The name of an image: the BLAKE3 of its flat form.
 pub(crate) type Hash = [u8; 32];
 
-/// Where an image lies in the file.
-#[derive(Debug, Clone, Copy)]
-struct Stored {
-    at: u64,
-    length: u64,
+/// A worker's sight of the store.
+#[derive(Debug, Clone)]
+pub struct ImageStore {
+    folder: PathBuf,
+    /// Bytes.
+    limit: u64,
 }
 
-/// A worker's sight of the store.
-#[derive(Debug)]
-pub struct ImageStore {
-    file: File,
-    known: HashMap<Hash, Stored>,
-    /// Bytes of the file that `known` tells of.
-    seen: u64,
-}
+/// An image in the folder: when it was asked for last, its bytes, where it is.
+type Kept = (SystemTime, u64, PathBuf);
 
 impl ImageStore {
-    /// Opens the server's file.
+    /// Images in a folder that is there and that only this user can write to, of so many bytes at most.
+    #[must_use]
+    pub fn new(folder: PathBuf, limit: u64) -> Self {
+        Self { folder, limit }
+    }
+
+    /// The image of this name, if it is there with this length. One that has been damaged goes.
+    pub(crate) fn get(&self, hash: &Hash, length: u64) -> Option<Vec<u8>> {
+        let path = self.path_of(hash);
+        let file = open(&path).ok()?;
+        let found = file.metadata().ok()?;
+        if !found.is_file() || found.len() != length {
+            return None;
+        }
+        let mut image = Vec::new();
+        image.try_reserve_exact(usize::try_from(length).ok()?).ok()?;
+        (&file).take(length).read_to_end(&mut image).ok()?;
+        if blake3::hash(&image).as_bytes() != hash {
+            // It will be sent, and then stored anew.
+            let _ = fs::remove_file(&path);
+            return None;
+        }
+        // One whose time cannot be set goes sooner, and nothing else.
+        let _ = file.set_modified(SystemTime::now());
+        Some(image)
+    }
+
+    /// Stores an image, unless it is there or too large.
     ///
     /// # Errors
     ///
     /// What the system says.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Self { file, known: HashMap::new(), seen: COUNT })
-    }
-
-    /// The image of this name, if it is there with this length.
-    pub(crate) fn get(&mut self, hash: &Hash, length: u64) -> Option<Vec<u8>> {
-        self.look().ok()?;
-        let stored = self.known.get(hash).filter(|stored| stored.length == length)?;
-        let mut image = vec![0; usize::try_from(stored.length).ok()?];
-        self.file.read_exact_at(&mut image, stored.at).ok()?;
-        (blake3::hash(&image).as_bytes() == hash).then_some(image)
-    }
-
-    /// Stores an image, unless it is there or there is no room.
-    ///
-    /// # Errors
-    ///
-    /// What the system says.
-    pub(crate) fn put(&mut self, image: &[u8]) -> io::Result<()> {
-        let hash = *blake3::hash(image).as_bytes();
-        self.file.lock()?;
-        let done = self.append(&hash, image);
-        self.file.unlock()?;
-        done
-    }
-
-    /// With the file locked: every worker has opened it for itself, so they keep each other out.
-    fn append(&mut self, hash: &Hash, image: &[u8]) -> io::Result<()> {
-        self.look()?;
-        let (at, length) = (self.seen, image.len() as u64);
-        let end = at + HEAD + length;
-        if self.known.contains_key(hash) || end > LIMIT {
+    pub(crate) fn put(&self, image: &[u8]) -> io::Result<()> {
+        let length = image.len() as u64;
+        let path = self.path_of(blake3::hash(image).as_bytes());
+        let is_there = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == length);
+        if is_there || length > self.limit / LARGEST_PART {
             return Ok(());
         }
-        self.file.write_all_at(hash, at)?;
-        self.file.write_all_at(&length.to_le_bytes(), at + HEAD - COUNT)?;
-        self.file.write_all_at(image, at + HEAD)?;
-        self.file.write_all_at(&end.to_le_bytes(), 0)
+        // Goes again if it is not renamed. Whoever has its lock already takes it for one that was left.
+        let mut beside = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.folder)?;
+        beside.as_file().try_lock()?;
+        // So others count it in whole from now on.
+        beside.as_file().set_len(length)?;
+        self.make_room()?;
+        beside.write_all(image)?;
+        beside.persist(&path)?;
+        Ok(())
     }
 
-    /// Learns what other workers have stored since the last look.
-    fn look(&mut self) -> io::Result<()> {
-        let mut count = [0; COUNT as usize];
-        match self.file.read_exact_at(&mut count, 0) {
-            // Nobody has stored anything yet.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            read => read?,
-        }
-        let whole = u64::from_le_bytes(count);
-        while self.seen + HEAD <= whole {
-            let (mut hash, mut length) = ([0; 32], [0; COUNT as usize]);
-            self.file.read_exact_at(&mut hash, self.seen)?;
-            self.file.read_exact_at(&mut length, self.seen + HEAD - COUNT)?;
-            let stored = Stored { at: self.seen + HEAD, length: u64::from_le_bytes(length) };
-            let next = stored.at.saturating_add(stored.length);
-            if next > whole {
-                return Err(io::ErrorKind::InvalidData.into());
+    /// Removes images until all that is there and all that is being written keep the limits.
+    fn make_room(&self) -> io::Result<()> {
+        let (mut count, mut bytes) = (0, 0);
+        let mut kept: Vec<Kept> = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            // What is gone by now takes no room.
+            let Ok(found) = entry.metadata() else { continue };
+            let is_image = is_name_of_image(&entry);
+            if !found.is_file() || !(is_image || is_being_written(&entry)) {
+                continue;
             }
-            self.known.insert(hash, stored);
-            self.seen = next;
+            (count, bytes) = (count + 1, bytes + found.len());
+            if is_image {
+                kept.push((found.modified()?, found.len(), entry.path()));
+            }
+        }
+        kept.sort_unstable();
+        for (_, length, path) in kept {
+            if count <= MOST && bytes <= self.limit {
+                break;
+            }
+            // Another worker may have been quicker.
+            let _ = fs::remove_file(path);
+            (count, bytes) = (count - 1, bytes - length);
         }
         Ok(())
     }
+
+    fn path_of(&self, hash: &Hash) -> PathBuf {
+        self.folder.join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
+    }
+}
+
+/// Opens a file and nothing else: no link, and nothing that would have to be waited for.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+fn is_name_of_image(entry: &DirEntry) -> bool {
+    entry.file_name().to_str().is_some_and(|name| blake3::Hash::from_hex(name).is_ok())
+}
+
+/// Whether somebody is writing this image; one that nobody writes any more goes. Anything else is none of ours.
+fn is_being_written(entry: &DirEntry) -> bool {
+    if !entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+        return false;
+    }
+    let is_left = open(&entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+    if is_left {
+        let _ = fs::remove_file(entry.path());
+    }
+    !is_left
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    fn store() -> (tempfile::NamedTempFile, ImageStore) {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let store = ImageStore::open(file.path()).unwrap();
-        (file, store)
+    fn store(limit: u64) -> (tempfile::TempDir, ImageStore) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(folder.path().to_owned(), limit);
+        (folder, store)
     }
 
     fn name(image: &[u8]) -> Hash {
         *blake3::hash(image).as_bytes()
     }
 
+    fn has(store: &ImageStore, image: &[u8]) -> bool {
+        store.get(&name(image), image.len() as u64).is_some_and(|found| found == image)
+    }
+
+    fn files(folder: &tempfile::TempDir) -> usize {
+        fs::read_dir(folder.path()).unwrap().count()
+    }
+
+    /// As if it had been asked for last so many seconds ago.
+    fn age(store: &ImageStore, image: &[u8], seconds: u64) {
+        let file = open(&store.path_of(&name(image))).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    }
+
     #[test]
     fn what_one_worker_stores_another_finds() {
-        let (file, mut first) = store();
-        let mut second = ImageStore::open(file.path()).unwrap();
-        assert_eq!(second.get(&name(b"one"), 3), None);
+        let (_folder, first) = store(1000);
+        let second = first.clone();
+        assert!(!has(&second, b"one"));
         first.put(b"one").unwrap();
         second.put(b"the other").unwrap();
-        for store in [&mut first, &mut second] {
-            assert_eq!(store.get(&name(b"one"), 3).as_deref(), Some(&b"one"[..]));
-            assert_eq!(store.get(&name(b"the other"), 9).as_deref(), Some(&b"the other"[..]));
+        for store in [&first, &second] {
+            assert!(has(store, b"one") && has(store, b"the other"));
             assert_eq!(store.get(&name(b"one"), 4), None);
         }
     }
 
     #[test]
     fn an_image_is_stored_once_by_workers_that_come_at_the_same_time() {
-        let (file, mut store) = store();
+        let (folder, store) = store(1 << 20);
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| ImageStore::open(file.path()).unwrap().put(&[7; 1000]).unwrap());
+                // One whose file another takes for left, before it is locked, gives up; who looks at others' has locked its own.
+                scope.spawn(|| drop(store.put(&[7; 1000])));
             }
         });
-        assert_eq!(store.get(&name(&[7; 1000]), 1000), Some(vec![7; 1000]));
-        assert_eq!(file.as_file().metadata().unwrap().len(), COUNT + HEAD + 1000);
+        assert!(has(&store, &[7; 1000]));
+        assert_eq!(files(&folder), 1);
     }
 
     #[test]
-    fn what_a_killed_worker_left_is_written_over() {
-        let (file, mut store) = store();
-        store.put(b"whole").unwrap();
-        let end = file.as_file().metadata().unwrap().len();
-        file.as_file().write_all_at(&[9; 100], end).unwrap();
-        store.put(b"next").unwrap();
-        let mut other = ImageStore::open(file.path()).unwrap();
-        assert_eq!(other.get(&name(b"next"), 4).as_deref(), Some(&b"next"[..]));
-        assert_eq!(other.known.len(), 2);
+    fn what_has_not_been_asked_for_the_longest_goes_first() {
+        let (folder, store) = store(40);
+        let images = [[1_u8; 10], [2; 10], [3; 10], [4; 10]];
+        for (image, seconds) in images.iter().zip([40, 30, 20, 10]) {
+            store.put(image).unwrap();
+            age(&store, image, seconds);
+        }
+        assert!(has(&store, &images[0]));
+        store.put(&[5; 9]).unwrap();
+        let left = images.map(|image| has(&store, &image));
+        assert_eq!((left, has(&store, &[5; 9]), files(&folder)), ([true, false, true, true], true, 4));
+        // One that would drive out the most of the others is not stored.
+        store.put(&[6; 11]).unwrap();
+        assert_eq!((has(&store, &[6; 11]), files(&folder)), (false, 4));
     }
 
     #[test]
-    fn what_was_changed_is_not_found() {
-        let (file, mut store) = store();
-        store.put(b"whole").unwrap();
-        file.as_file().write_all_at(b"hole", COUNT + HEAD).unwrap();
-        assert_eq!(store.get(&name(b"whole"), 5), None);
-        // Nor is what is said to be longer than the file.
-        file.as_file().write_all_at(&u64::MAX.to_le_bytes(), HEAD).unwrap();
-        let mut other = ImageStore::open(file.path()).unwrap();
-        assert_eq!(other.get(&name(b"whole"), u64::MAX), None);
+    fn there_are_not_more_images_than_can_be_looked_at() {
+        let (folder, store) = store(1 << 20);
+        for image in 0..MOST as u64 {
+            fs::write(store.path_of(&name(&image.to_le_bytes())), image.to_le_bytes()).unwrap();
+        }
+        store.put(b"one more").unwrap();
+        assert!(has(&store, b"one more"));
+        assert_eq!(files(&folder), MOST);
     }
 
     #[test]
-    fn there_is_no_room_beyond_the_limit() {
-        let (file, mut store) = store();
-        file.as_file().write_all_at(&LIMIT.to_le_bytes(), 0).unwrap();
-        // One record that fills it, whose image nobody reads.
-        file.as_file().write_all_at(&(LIMIT - COUNT - HEAD).to_le_bytes(), HEAD).unwrap();
-        store.put(b"more").unwrap();
-        assert_eq!(store.get(&name(b"more"), 4), None);
+    fn what_a_killed_worker_left_goes_and_what_is_being_written_counts_and_stays() {
+        let (folder, store) = store(40);
+        fs::write(folder.path().join("new-left"), [0; 40]).unwrap();
+        let being_written = folder.path().join("new-going-on");
+        fs::write(&being_written, [0; 30]).unwrap();
+        let writer = open(&being_written).unwrap();
+        writer.lock().unwrap();
+        fs::write(folder.path().join("else"), [0; 100]).unwrap();
+        store.put(&[1; 10]).unwrap();
+        age(&store, &[1; 10], 10);
+        assert!(has(&store, &[1; 10]));
+        age(&store, &[1; 10], 10);
+        store.put(&[2; 10]).unwrap();
+        assert!(!has(&store, &[1; 10]) && has(&store, &[2; 10]));
+        // That image, what is being written, and what is none of ours.
+        assert!(files(&folder) == 3 && being_written.exists());
+    }
+
+    #[test]
+    fn what_was_changed_is_not_found_and_is_stored_anew() {
+        let (_folder, store) = store(1000);
+        let image = b"whole";
+        let path = store.path_of(&name(image));
+        for damage in [&b"hole!"[..], b"", b"whole and more"] {
+            store.put(image).unwrap();
+            assert!(has(&store, image));
+            fs::write(&path, damage).unwrap();
+            assert_eq!(store.get(&name(image), 5), None);
+        }
+        store.put(image).unwrap();
+        assert!(has(&store, image));
+        // Nor is what only stands there under its name.
+        fs::rename(&path, path.with_file_name("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(path.with_file_name("elsewhere"), &path).unwrap();
+        assert_eq!(store.get(&name(image), 5), None);
+    }
+
+    #[test]
+    fn what_cannot_be_stored_leaves_nothing() {
+        let (folder, store) = store(1000);
+        fs::create_dir(store.path_of(&name(b"image"))).unwrap();
+        assert!(store.put(b"image").is_err());
+        assert_eq!(files(&folder), 1);
+        drop(folder);
+        assert!(store.put(b"image").is_err() && store.get(&name(b"image"), 5).is_none());
     }
 }

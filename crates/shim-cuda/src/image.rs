@@ -1,4 +1,5 @@
-//! Sends module images: from the program's bare pointer, or its file, in pieces to the worker.
+//! Sends module images: from the program's bare pointer, or its file, in pieces to the worker; what none of the program's
+//! devices can use stays here.
 #![expect(unsafe_code, reason = "images come as bare pointers")]
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
@@ -6,11 +7,12 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 
-use katydid_cuda_sys::CUresult;
-use katydid_fatbin::{Image, ImageError, image_at};
+use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
+use katydid_fatbin::{Image, ImageError, Selection, image_at};
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
 
-use crate::session::shim;
+use crate::device::Device;
+use crate::session::{Shim, shim};
 
 /// Bytes of an image in one frame.
 const PIECE: usize = 1 << 20;
@@ -44,26 +46,39 @@ fn code(error: &ImageError) -> CUresult {
 }
 
 fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
-    let session = &shim()?.session;
-    let table = image.table();
-    let total = (table.len() + image.flat_parts().map(<[u8]>::len).sum::<usize>()) as u64;
+    let shim = shim()?;
+    let session = &shim.session;
+    let selection = image.for_devices(&architectures(shim));
+    let table = selection.table();
+    let total = (table.len() + selection.pieces().map(<[u8]>::len).sum::<usize>()) as u64;
     // Memory that both sides see takes an image faster than it can be hashed.
-    if total >= WORTH_ASKING && session.staging().is_none() && is_there(context, image, &table, total)? {
+    if total >= WORTH_ASKING && session.staging().is_none() && is_there(context, &selection, &table, total)? {
         return Ok(());
     }
-    let pieces = std::iter::once(&table[..]).chain(image.flat_parts()).flat_map(|part| part.chunks(PIECE));
+    let pieces = std::iter::once(&table[..]).chain(selection.pieces()).flat_map(|part| part.chunks(PIECE));
     for data in pieces {
         session.enqueue(context, &kdImagePiece { total, data })?;
     }
     Ok(())
 }
 
+/// What the program's devices are, such as 90; nothing where another worker's may be others than the program was told of.
+fn architectures(shim: &Shim) -> Vec<u32> {
+    if shim.session.moves() > 0 {
+        return Vec::new();
+    }
+    let version = |device: &Device| {
+        device.value(attribute_id::COMPUTE_CAPABILITY_MAJOR) * 10 + device.value(attribute_id::COMPUTE_CAPABILITY_MINOR)
+    };
+    shim.devices.iter().map(|device| u32::try_from(version(device)).unwrap_or(0)).collect()
+}
+
 /// Whether the server has the image from a program before: then the worker takes it for sent.
-fn is_there(context: u32, image: &Image<'_>, table: &[u8], total: u64) -> Result<bool, CUresult> {
+fn is_there(context: u32, selection: &Selection<'_>, table: &[u8], total: u64) -> Result<bool, CUresult> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(table);
-    for part in image.flat_parts() {
-        hasher.update(part);
+    for piece in selection.pieces() {
+        hasher.update(piece);
     }
     let hash = hasher.finalize();
     Ok(shim()?.session.call(context, &kdImageRecall { total, hash: hash.as_bytes() })?.known != 0)

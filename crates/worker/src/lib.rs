@@ -35,6 +35,8 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
+pub use katydid_session::ImageStore;
+
 pub use crate::opencl::opencl_drivers;
 
 use crate::log::Log;
@@ -49,8 +51,8 @@ pub struct WorkerOptions {
     pub driver: DriverChoice,
     /// Where softcuda is installed, when that is known.
     pub soft: Option<PathBuf>,
-    /// The server's file of images, if it has one.
-    pub images: Option<PathBuf>,
+    /// Images that programs have sent, where the server keeps them.
+    pub images: Option<ImageStore>,
     /// Only to answer questions about the devices.
     pub watches: bool,
     /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.

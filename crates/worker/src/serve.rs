@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use katydid_keep::{Capture, Control, Failure, Kept};
 use katydid_session::device_memory::DeviceMemory;
-use katydid_session::{ImageStore, Session, Setup, Usage};
+use katydid_session::{Session, Setup, Usage};
 use katydid_transport::{AcceptError, Pending, WorkerLink};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::note::Note;
@@ -90,7 +90,7 @@ fn begin(
     let link = program.open(build, &ready, 0)?;
     session.connect(&*link);
     // Without it programs send their images each time.
-    if let Some(store) = warm.images.and_then(|file| ImageStore::open(&file).ok()) {
+    if let Some(store) = warm.images {
         session.use_store(store);
     }
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));

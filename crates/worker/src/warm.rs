@@ -3,12 +3,12 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUresult};
 use katydid_driver::{Driver, DriverChoice, DriverError, load_compilers, open};
-use katydid_session::{Carrier, WarmContext, gather};
+use katydid_session::{Carrier, ImageStore, WarmContext, gather};
 use katydid_wire::facts::Facts;
 
 use crate::layout;
@@ -44,8 +44,8 @@ pub(crate) struct Warm {
     pub(crate) contexts: Vec<WarmContext>,
     /// What a checkpoint needs in the first of them.
     pub(crate) carrier: Option<Carrier>,
-    /// The server's file of images, if it has one.
-    pub(crate) images: Option<PathBuf>,
+    /// Images that programs have sent, where the server keeps them.
+    pub(crate) images: Option<ImageStore>,
     /// Sessions keep a journal.
     pub(crate) has_journal: bool,
 }

@@ -22,7 +22,7 @@ pub(crate) fn kdImageRecall(
     message: kdImageRecall<'_>,
 ) -> Called<kdImageRecallReply> {
     let hash = message.hash.try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    let stored = session.store.as_mut().and_then(|store| store.get(hash, message.total));
+    let stored = session.store.as_ref().and_then(|store| store.get(hash, message.total));
     if let Some(image) = &stored {
         session.uploads.add(head.thread, message.total, image)?;
     } else {
@@ -34,7 +34,7 @@ pub(crate) fn kdImageRecall(
 /// Keeps an image that a program asked for by its hash. A store that fails is used no more: it only saves time.
 fn store(session: &mut Session, thread: u32, flat: &[u8]) {
     let is_wanted = session.unstored.remove(&thread);
-    let Some(store) = session.store.as_mut().filter(|_| is_wanted) else { return };
+    let Some(store) = session.store.as_ref().filter(|_| is_wanted) else { return };
     if store.put(flat).is_err() {
         session.store = None;
     }

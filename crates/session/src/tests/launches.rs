@@ -97,14 +97,15 @@ fn an_image_that_is_none_is_refused_by_the_call() {
 
 #[test]
 fn an_image_that_a_program_sent_is_there_for_the_next() {
-    let file = tempfile::NamedTempFile::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(folder.path().to_owned(), 1 << 20);
     let image = katydid_fatbin::Image::from_bytes(b".version 8.0\n").unwrap().encode();
     let (total, hash) = (image.len() as u64, blake3::hash(&image));
     let recall = kdImageRecall { total, hash: hash.as_bytes() };
     let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
     for is_known in [false, true] {
         let mut stage = Stage::new();
-        stage.session.use_store(ImageStore::open(file.path()).unwrap());
+        stage.session.use_store(store.clone());
         assert_eq!(stage.call(&recall).payload, u32::from(is_known).to_le_bytes());
         if !is_known {
             stage.enqueue(&kdImagePiece { total, data: &image });
@@ -114,7 +115,7 @@ fn an_image_that_a_program_sent_is_there_for_the_next() {
     // Nothing is known where there is no store, or of another length; a name that is none is refused.
     let mut stage = Stage::new();
     assert_eq!(stage.call(&recall).payload, [0; 4]);
-    stage.session.use_store(ImageStore::open(file.path()).unwrap());
+    stage.session.use_store(store.clone());
     assert_eq!(stage.call(&kdImageRecall { total: total + 1, ..recall }).payload, [0; 4]);
     let short = kdImageRecall { total, hash: &hash.as_bytes()[1..] };
     assert_eq!(stage.call(&short).status, CUresult::ERROR_INVALID_VALUE.0);

@@ -1,0 +1,141 @@
+//! Where a server keeps images of code that programs have sent, and how much of them: the first of the flags, the config
+//! file and the environment that says something decides.
+//!
+//! Only this user may write to the folder. One that cannot be had is an error if somebody named it; else images are kept
+//! for as long as the server runs, among temporary files.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use katydid_scratch::Scratch;
+
+use crate::config::{self, Config};
+use crate::failure::{Failure, say};
+use crate::flags::ServeFlags;
+use crate::size::Size;
+
+/// Most bytes of images unless somebody says otherwise: the code of a framework for one kind of GPU is some hundred
+/// megabytes.
+const DEFAULT_SIZE: Size = Size(4 << 30);
+
+/// Why a folder is not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FolderError {
+    /// It cannot be made or looked at.
+    #[error("{path}: cannot keep images there: {source}; name another folder with --images")]
+    System { path: PathBuf, source: io::Error },
+    /// Somebody else could put something there, or take it away.
+    #[error("{path}: is not a folder that only you can write to; correct that, or name another one with --images")]
+    Open { path: PathBuf },
+}
+
+/// Images of a server.
+pub(crate) struct KeptImages {
+    folder: PathBuf,
+    size: Size,
+    /// A folder that goes with the server.
+    _scratch: Option<Scratch>,
+}
+
+impl KeptImages {
+    /// Makes the folder ready; none where images cannot be kept at all, and then programs send them each time.
+    ///
+    /// # Errors
+    ///
+    /// The config file is wrong, or a folder that somebody named cannot be used.
+    pub(crate) fn prepare(flags: &ServeFlags) -> Result<Option<Self>, Failure> {
+        let (config, file) = read_config()?;
+        let size = size(flags.images_size, &config, &file)?;
+        if let Some(named) = flags.images.clone().or(config.images) {
+            let folder = std::path::absolute(&named).unwrap_or(named);
+            make_private(&folder).map_err(Failure::usage)?;
+            return Ok(Some(Self { folder, size, _scratch: None }));
+        }
+        let lasting = default_folder(|name| env::var_os(name));
+        match lasting.map(|folder| make_private(&folder).map(|()| folder)) {
+            Some(Ok(folder)) => return Ok(Some(Self { folder, size, _scratch: None })),
+            Some(Err(error)) if !flags.quiet => say(format_args!("{error}; they go with this server")),
+            _ => {}
+        }
+        let scratch = Scratch::new("images").ok();
+        Ok(scratch.map(|scratch| Self { folder: scratch.path().to_owned(), size, _scratch: Some(scratch) }))
+    }
+
+    /// Arguments of workers.
+    pub(crate) fn arguments(&self) -> [OsString; 4] {
+        let (folder, size) = (self.folder.clone().into(), self.size.0.to_string().into());
+        ["--images".into(), folder, "--images-size".into(), size]
+    }
+}
+
+/// The config file and its path, as far as there is one.
+fn read_config() -> Result<(Config, PathBuf), Failure> {
+    let Some(path) = config::path(|name| env::var_os(name)) else { return Ok(Default::default()) };
+    Ok((config::read(&path).map_err(Failure::usage)?, path))
+}
+
+fn size(flag: Option<Size>, config: &Config, file: &Path) -> Result<Size, Failure> {
+    let said = config.images_size.as_deref().map(str::parse::<Size>).transpose();
+    let said = said.map_err(|error| Failure::usage(format!("{}: images_size: {error}", file.display())))?;
+    Ok(flag.or(said).unwrap_or(DEFAULT_SIZE))
+}
+
+/// Where what can be had again belongs, by the desktop standard.
+fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("katydid/images"))
+}
+
+/// Makes the folder if it is not there, and refuses one that others could write to.
+fn make_private(path: &Path) -> Result<(), FolderError> {
+    let system = |source| FolderError::System { path: path.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(system)?;
+    let found = fs::metadata(path).map_err(system)?;
+    let is_private = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+    if is_private { Ok(()) } else { Err(FolderError::Open { path: path.to_owned() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_cache_of_the_desktop_standard_comes_before_home() {
+        let with = |names: &'static [&str]| move |name: &str| names.contains(&name).then(|| format!("/{name}").into());
+        let folder = |names| default_folder(with(names));
+        assert_eq!(folder(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid/images".into()));
+        assert_eq!(folder(&["HOME"]), Some("/HOME/.cache/katydid/images".into()));
+        assert_eq!(folder(&[]), None);
+        assert_eq!(default_folder(|_| Some("relative".into())), None);
+    }
+
+    #[test]
+    fn a_folder_is_made_for_us_alone_and_one_of_others_is_refused() {
+        let above = tempfile::tempdir().unwrap();
+        let folder = above.path().join("a/b");
+        make_private(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(matches!(make_private(&folder), Err(FolderError::Open { .. })));
+        let file = above.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(matches!(make_private(&file), Err(FolderError::System { .. })));
+    }
+
+    #[test]
+    fn a_wrong_size_in_the_config_file_is_named() {
+        let config = Config { images_size: Some("much".into()), ..Config::default() };
+        let Err(error) = size(None, &config, Path::new("config.toml")) else { unreachable!() };
+        assert!(error.to_string().starts_with("config.toml: images_size: "), "{error}");
+        let config = Config { images_size: Some("2G".into()), ..Config::default() };
+        assert_eq!(size(None, &config, Path::new("")).unwrap(), Size(2 << 30));
+        assert_eq!(size(Some(Size(5)), &config, Path::new("")).unwrap(), Size(5));
+    }
+}

@@ -1,0 +1,116 @@
+//! What some devices can use of an image: its containers without machine code for other devices.
+//!
+//! The rule kept here: a driver that is given the selection does what it would have done with the whole. So only what a
+//! driver surely passes over is left out, nothing of a container in which a device finds no code (the driver's own
+//! refusal is to come), and nothing of one that is damaged; a container stays the same bytes where nothing is left out.
+
+use crate::container::Container;
+use crate::entry::{Entry, EntryKind};
+use crate::image::{Image, ImageKind};
+
+/// Zeros that bring a part to a multiple of 8 bytes.
+const ZEROS: &[u8] = &[0; 8];
+
+/// What is left of an image, not copied.
+#[derive(Debug)]
+pub struct Selection<'a> {
+    kind: ImageKind,
+    parts: Vec<Part<'a>>,
+}
+
+/// What is left of a part.
+#[derive(Debug)]
+enum Part<'a> {
+    Whole(&'a [u8]),
+    /// A container's header with the new length, and the entries that stay.
+    Cut {
+        header: Vec<u8>,
+        entries: Vec<&'a [u8]>,
+    },
+}
+
+impl<'a> Image<'a> {
+    /// The image for devices of these architectures (such as 90), or all of it for none.
+    #[must_use]
+    pub fn for_devices(&self, devices: &[u32]) -> Selection<'a> {
+        let is_whole = devices.is_empty() || matches!(self.kind(), ImageKind::Ptx | ImageKind::Elf);
+        let part = |part: &&'a [u8]| if is_whole { None } else { cut(part, devices) }.unwrap_or(Part::Whole(part));
+        Selection { kind: self.kind(), parts: self.parts().iter().map(part).collect() }
+    }
+}
+
+impl Selection<'_> {
+    /// The head of the flat form, to be sent before [`Selection::pieces`].
+    #[must_use]
+    pub fn table(&self) -> Vec<u8> {
+        let count = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
+        let mut table = [(self.kind as u32).to_le_bytes(), count.to_le_bytes()].concat();
+        self.parts.iter().for_each(|part| table.extend_from_slice(&(part.length() as u64).to_le_bytes()));
+        table
+    }
+
+    /// What follows the table: parts and the zeros between them, not copied.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().flat_map(Part::pieces)
+    }
+
+    /// The flat form in one piece.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut flat = self.table();
+        self.pieces().for_each(|piece| flat.extend_from_slice(piece));
+        flat
+    }
+}
+
+impl Part<'_> {
+    fn length(&self) -> usize {
+        match self {
+            Self::Whole(part) => part.len(),
+            Self::Cut { header, entries } => header.len() + entries.iter().map(|entry| entry.len()).sum::<usize>(),
+        }
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let (first, more) = match self {
+            Self::Whole(part) => (*part, &[][..]),
+            Self::Cut { header, entries } => (&header[..], &entries[..]),
+        };
+        let padding = &ZEROS[..self.length().next_multiple_of(8) - self.length()];
+        [first].into_iter().chain(more.iter().copied()).chain([padding])
+    }
+}
+
+/// A container without what none of the devices takes; none where it is to stay as it is.
+fn cut<'a>(part: &'a [u8], devices: &[u32]) -> Option<Part<'a>> {
+    let container = Container::new(part).ok()?;
+    let all = container.entries().collect::<Result<Vec<_>, _>>().ok()?;
+    let kept: Vec<&Entry<'_>> = all.iter().filter(|entry| !is_for_others(entry, devices)).collect();
+    let has_code = |device: &u32| kept.iter().any(|entry| is_code(entry) && entry.suits(*device));
+    if kept.len() == all.len() || !devices.iter().all(has_code) {
+        return None;
+    }
+    let entries: Vec<&[u8]> = kept.iter().map(|entry| entry.bytes()).collect();
+    let header = container.header_for(entries.iter().map(|entry| entry.len() as u64).sum());
+    Some(Part::Cut { header, entries })
+}
+
+/// What a driver is known to run.
+fn is_code(entry: &Entry<'_>) -> bool {
+    matches!(entry.kind, EntryKind::PTX | EntryKind::CUBIN)
+}
+
+/// Whether no driver gives any of the devices this entry.
+fn is_for_others(entry: &Entry<'_>, devices: &[u32]) -> bool {
+    let takes = |device: &u32| {
+        major(entry.sm) == major(*device) && (entry.sm <= *device || entry.is_special() || entry.sm == RENAMED)
+    };
+    entry.kind == EntryKind::CUBIN && !devices.iter().any(takes)
+}
+
+/// What compute capability 11.0 was called before CUDA 13.
+const RENAMED: u32 = 101;
+
+fn major(sm: u32) -> u32 {
+    if sm == RENAMED { 11 } else { sm / 10 }
+}
