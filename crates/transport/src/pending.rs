@@ -80,7 +80,7 @@ pub struct Pending {
 #[derive(Debug)]
 pub enum Delivery {
     /// A program or another visitor, with the daemon's note.
-    Program(Pending, Vec<u8>),
+    Program(Box<Pending>, Vec<u8>),
     /// A line of text.
     Word(Vec<u8>),
 }
@@ -181,7 +181,7 @@ impl Pending {
     pub fn receive(daemon: impl AsFd, build: &Build) -> Result<Option<(Self, Vec<u8>)>, AcceptError> {
         loop {
             match Self::receive_any(&daemon, build)? {
-                Some(Delivery::Program(program, note)) => return Ok(Some((program, note))),
+                Some(Delivery::Program(program, note)) => return Ok(Some((*program, note))),
                 Some(Delivery::Word(_)) => {}
                 None => return Ok(None),
             }
@@ -211,7 +211,7 @@ impl Pending {
         let (secrets, note) = rest.split_first_chunk::<SEALS>().ok_or(damaged.clone())?;
         let seals = (secrets[0] != 0).then(|| Seals::decode(secrets).ok_or(damaged)).transpose()?;
         let (socket, note) = (Line::new(fds.remove(0), seals), note.to_vec());
-        Ok(Some(Delivery::Program(Self { socket, hello, fds }, note)))
+        Ok(Some(Delivery::Program(Box::new(Self { socket, hello, fds }), note)))
     }
 
     /// Worker: opens the link, then tells the program that its session begins, or goes on with frame number

@@ -43,7 +43,7 @@ impl Door {
     fn attend(&self) {
         loop {
             match Pending::receive_any(self.control.as_fd(), &self.build) {
-                Ok(Some(Delivery::Program(visitor, _))) => self.let_in(visitor),
+                Ok(Some(Delivery::Program(visitor, _))) => self.let_in(*visitor),
                 Ok(Some(Delivery::Word(line))) => {
                     self.neighbourhood.hear(&line, &self.control, self.session.switch());
                 }
