@@ -4,6 +4,8 @@
 //   fixture endless       says `ready`, then launches and synchronises for ever, until a call fails: says the error
 //   fixture stuck         says `ready`, then synchronises with a kernel that never ends
 //   fixture hold BYTES    as `idle`, with that much device memory
+//   fixture idles BYTES   takes that much device memory in blocks of all kinds of sizes, frees them all, then as `idle`; takes the same again before `done`
+//   fixture takes KIND BYTES  makes one `block`, `array` or `mapping` of that much device memory, says `had`
 //   fixture outlives FILE as `endless`, but after the error it waits for the file before it ends
 //   fixture quits FILE    says `ready`, waits for the file, says `quits` and ends at once, with the GPU's side as it is
 //   fixture waits FILE ON says `ready`, waits for the file, launches a kernel, says `runs` when that does, has it end when there is
@@ -11,13 +13,16 @@
 //   fixture count N       launches N kernels, says how many arrived
 //
 // The exit status is 0 when all went well, and 3 when a CUDA call failed, after `error N NAME` on a line of its own.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 __global__ void raise(int *cell) { atomicAdd(cell, 1); }
 
@@ -68,6 +73,52 @@ static int idle(size_t bytes) {
     need(cudaGetLastError());
     need(cudaDeviceSynchronize());
     say("done");
+    return 0;
+}
+
+// Blocks with and without pieces of the driver's memory of their own.
+static void take_and_free(size_t bytes) {
+    const size_t sizes[] = {24 << 20, 5 << 20, 1 << 20, 40 << 10, 9 << 20};
+    std::vector<void *> blocks;
+    for (size_t taken = 0, size; taken < bytes; taken += size) {
+        size = std::min(sizes[blocks.size() % 5], bytes - taken);
+        blocks.push_back(nullptr);
+        need(cudaMalloc(&blocks.back(), size));
+    }
+    for (void *block : blocks) need(cudaFree(block));
+}
+
+static int idles(size_t bytes) {
+    take_and_free(bytes);
+    say("ready");
+    until_input_ends();
+    take_and_free(bytes);
+    raise<<<1, 1>>>(cell);
+    need(cudaDeviceSynchronize());
+    say("done");
+    return 0;
+}
+
+static int takes(const char *kind, size_t bytes) {
+    if (strcmp(kind, "block") == 0) {
+        void *block = nullptr;
+        need(cudaMalloc(&block, bytes));
+    } else if (strcmp(kind, "array") == 0) {
+        cudaArray_t array;
+        cudaChannelFormatDesc texel = cudaCreateChannelDesc<float4>();
+        const size_t rows = 1 << 10;
+        need(cudaMallocArray(&array, &texel, bytes / rows / sizeof(float4), rows));
+    } else {
+        CUmemGenericAllocationHandle memory;
+        CUmemAllocationProp wish = {};
+        wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        wish.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        void *entry = nullptr;
+        need(cudaGetDriverEntryPointByVersion("cuMemCreate", &entry, 12000, cudaEnableDefault, nullptr));
+        auto create = reinterpret_cast<decltype(&cuMemCreate)>(entry);
+        need(cudaError_t(create(&memory, bytes >> 21 << 21, &wish, 0)));
+    }
+    say("had");
     return 0;
 }
 
@@ -169,12 +220,14 @@ int main(int argc, char **argv) {
     need(cudaMemset(cell, 0, sizeof(int)));
     if (strcmp(what, "idle") == 0) return idle(0);
     if (strcmp(what, "hold") == 0) return idle(strtoull(number, nullptr, 10));
+    if (strcmp(what, "idles") == 0) return idles(strtoull(number, nullptr, 10));
+    if (strcmp(what, "takes") == 0) return takes(number, strtoull(argc > 3 ? argv[3] : "0", nullptr, 10));
     if (strcmp(what, "endless") == 0) return endless();
     if (strcmp(what, "stuck") == 0) return stuck();
     if (strcmp(what, "outlives") == 0) return outlives(number);
     if (strcmp(what, "quits") == 0) return quits(number);
     if (strcmp(what, "waits") == 0 && argc > 3) return waits(number, argv[3]);
     if (strcmp(what, "count") == 0) return count(atol(number));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | count N | devices\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | count N | devices\n");
     return 2;
 }

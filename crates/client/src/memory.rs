@@ -30,6 +30,12 @@ pub trait Backing {
     /// The range, backed or not, is out of use from then on.
     fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult>;
 
+    /// Has other programs give back what they hold idle, so that there may be so many bytes; whether that may have helped.
+    fn plead(&self, bytes: u64) -> bool {
+        let _ = bytes;
+        false
+    }
+
     /// Waits until the GPU has done everything sent so far; returns the count of [`crate::session::Session::enqueued`]
     /// from before the wait.
     ///
@@ -118,17 +124,25 @@ impl Arena {
     ///
     /// `ERROR_OUT_OF_MEMORY` after everything was tried, or what the worker answered.
     pub fn allocate(&self, size: u64, align: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
-        // Others may allocate and free while it is waited.
-        patiently(|| self.lock().allocate((size, align), self.growth, backing))
+        // Others may allocate and free while it is waited, and the thread that gives back what lies idle here: who is pleaded
+        // with may be pleading too.
+        let attempt = || patiently(|| self.lock().allocate((size, align), self.growth, backing));
+        match attempt() {
+            Err(CUresult::ERROR_OUT_OF_MEMORY) if backing.plead(size) => attempt(),
+            outcome => outcome,
+        }
     }
 
-    /// Frees a block; it is used again after a synchronisation that began with `epoch` messages sent, or more.
+    /// Frees a block; it is used again after a synchronisation that began with `epoch` messages sent, or more. Returns the
+    /// bytes that are backed and not in use now.
     ///
     /// # Errors
     ///
     /// The address is no block's start.
     pub fn free(&self, address: u64, epoch: u64) -> Result<u64, FreeError> {
-        self.lock().free.free(address, epoch)
+        let mut state = self.lock();
+        state.free.free(address, epoch)?;
+        Ok(state.unused_bytes())
     }
 
     /// The GPU has passed `epoch`: blocks freed until then are usable.
@@ -144,6 +158,26 @@ impl Arena {
         self.lock().trim(backing)
     }
 
+    /// The same, and what waits for the GPU as well, without keeping others from the arena meanwhile: a driver may wait for work
+    /// that only they can let come to its end.
+    pub fn give_back(&self, backing: &dyn Backing) -> u64 {
+        if self.lock().free.quarantined_bytes() > 0
+            && let Ok(epoch) = backing.settle()
+        {
+            self.release_until(epoch);
+        }
+        let mut given = 0;
+        let pieces = self.lock().free.trim();
+        for range in joined(pieces) {
+            // As in `trim`.
+            if backing.shrink(&range).is_ok() {
+                given += range.end - range.start;
+                self.lock().free.vacate(range);
+            }
+        }
+        given
+    }
+
     /// Every piece that was grown and not given back.
     pub fn grown(&self) -> Vec<Range<u64>> {
         self.lock().free.backed().collect()
@@ -151,8 +185,7 @@ impl Arena {
 
     /// Bytes that are backed here and not in use, waiting ones included.
     pub fn unused_bytes(&self) -> u64 {
-        let state = self.lock();
-        state.free.free_bytes() + state.free.quarantined_bytes()
+        self.lock().unused_bytes()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -160,7 +193,24 @@ impl Arena {
     }
 }
 
+/// The same ranges, those that touch as one: each costs a message.
+fn joined(mut pieces: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    pieces.sort_unstable_by_key(|piece| piece.start);
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for piece in pieces {
+        match ranges.last_mut().filter(|last| last.end == piece.start) {
+            Some(last) => last.end = piece.end,
+            None => ranges.push(piece),
+        }
+    }
+    ranges
+}
+
 impl State {
+    fn unused_bytes(&self) -> u64 {
+        self.free.free_bytes() + self.free.quarantined_bytes()
+    }
+
     /// A block, however it is to be had.
     fn allocate(&mut self, (size, align): (u64, u64), growth: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
         let mut efforts = Efforts::default();
@@ -201,8 +251,13 @@ impl State {
         let mut outcome = Growth::Refused;
         for at_least in [growth, 0] {
             let Some(range) = self.free.growth_for(size, align, at_least) else { continue };
-            match self.grow_all(self.free.pieces(range, size), backing) {
+            let before = self.free.backed_bytes();
+            let grown = self.grow_all(self.free.pieces(range, size), backing);
+            // Of what was asked for generously, a part may be enough. A large block is asked for as it is.
+            let has_part = at_least > 0 && size < LARGE && self.free.backed_bytes() > before;
+            match grown {
                 Ok(()) => return Ok(Growth::Done),
+                Err(CUresult::ERROR_OUT_OF_MEMORY | CUresult::ERROR_NOT_READY) if has_part => return Ok(Growth::Done),
                 Err(CUresult::ERROR_OUT_OF_MEMORY) => {}
                 // Less may be there at once.
                 Err(CUresult::ERROR_NOT_READY) => outcome = Growth::Later,
@@ -256,6 +311,10 @@ mod tests {
         log: RefCell<Vec<String>>,
         /// Nothing can be given back.
         is_stuck: Cell<bool>,
+        /// What somebody else has is out of reach until it is asked for.
+        lent_is_refused: Cell<bool>,
+        is_idle_elsewhere: Cell<bool>,
+        pleas: RefCell<Vec<u64>>,
     }
 
     impl Device {
@@ -272,6 +331,9 @@ mod tests {
         fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
             let bytes = range.end - range.start;
             if self.lent.get() > 0 && self.used.get() + self.lent.get() + bytes > self.limit {
+                if self.lent_is_refused.get() {
+                    return Err(CUresult::ERROR_OUT_OF_MEMORY);
+                }
                 self.looks.set(self.looks.get().saturating_sub(1));
                 if self.looks.get() > 0 {
                     return Err(CUresult::ERROR_NOT_READY);
@@ -293,6 +355,12 @@ mod tests {
             self.used.set(self.used.get() - (range.end - range.start));
             self.log.borrow_mut().push(format!("-{}", (range.end - range.start) / MIB));
             Ok(())
+        }
+
+        fn plead(&self, bytes: u64) -> bool {
+            self.pleas.borrow_mut().push(bytes);
+            self.lent.set(if self.is_idle_elsewhere.get() { 0 } else { self.lent.get() });
+            true
         }
 
         fn settle(&self) -> Result<u64, CUresult> {
@@ -384,6 +452,43 @@ mod tests {
         assert!(arena.free(block + 256, 0).is_err());
         arena.free(block, 0).unwrap();
         assert!(arena.free(block, 0).is_err());
+    }
+
+    #[test]
+    fn what_others_hold_idle_is_asked_for_before_memory_is_out_and_once() {
+        let (arena, device) = (arena(), Device::with(100));
+        device.lent.set(60 * MIB);
+        device.is_idle_elsewhere.set(true);
+        device.lent_is_refused.set(true);
+        arena.allocate(20 * MIB, 256, &device).unwrap();
+        assert_eq!(device.pleas.take(), Vec::<u64>::new(), "nobody is asked for what is there");
+        arena.allocate(40 * MIB, 256, &device).unwrap();
+        assert_eq!((device.pleas.take(), device.lent.get()), (vec![40 * MIB], 0));
+        assert_eq!(arena.allocate(50 * MIB, 256, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        assert_eq!(device.pleas.take(), [50 * MIB]);
+    }
+
+    #[test]
+    fn what_lies_idle_goes_back_and_what_waits_for_the_gpu_after_that() {
+        let (arena, device) = (Arena::of_runs(BASE..BASE + (1 << 40), 0), Device::with(100));
+        let blocks = [(); 3].map(|()| arena.allocate(16 * MIB, 256, &device).unwrap());
+        assert_eq!(arena.free(blocks[1], 3), Ok(16 * MIB));
+        assert_eq!(arena.free(blocks[0], 1), Ok(32 * MIB));
+        device.epoch.set(2);
+        device.log();
+        assert_eq!((arena.give_back(&device), device.log()), (16 * MIB, vec!["-16".to_owned()]));
+        device.epoch.set(3);
+        arena.free(blocks[2], 2).unwrap();
+        assert_eq!((arena.give_back(&device), device.log()), (32 * MIB, vec!["-32".to_owned()]));
+        assert_eq!((arena.give_back(&device), arena.grown(), arena.unused_bytes()), (0, vec![], 0));
+        arena.allocate(80 * MIB, 256, &device).unwrap();
+    }
+
+    #[test]
+    fn a_part_of_a_generous_growth_is_used() {
+        let (arena, device) = (Arena::of_runs(BASE..BASE + (1 << 40), 0), Device::with(6));
+        arena.allocate(5 * MIB, 256, &device).unwrap();
+        assert_eq!(device.log(), ["+2", "+2", "+2"]);
     }
 
     #[test]

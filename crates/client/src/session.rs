@@ -269,6 +269,16 @@ impl Session {
         self.link.lengthen_pinned(length)
     }
 
+    /// As [`ProgramLink::next_appeal`].
+    ///
+    /// # Errors
+    ///
+    /// [`LOST`]; the program is told by its own calls.
+    pub fn next_appeal(&self) -> Result<u32, CUresult> {
+        self.check()?;
+        self.link.next_appeal().map_err(|_| LOST)
+    }
+
     /// As [`ProgramLink::quicken`].
     pub fn quicken(&self) {
         self.link.quicken();

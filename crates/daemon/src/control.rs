@@ -8,9 +8,18 @@
 //! | `failed TEXT`             | before it exits because the driver would not start         |
 //! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
 //! | `ended`                   | its program is gone, and so will it be                     |
+//! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
+//! | `given SESSION N`         | it has done what it could for that session's N             |
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
 //!
-//! The daemon sends one message ever: the hand-over (`katydid_transport`). A worker that a program has subverted can
+//! The daemon sends programs and other visitors (`katydid_transport`), and lines of text without descriptors:
+//!
+//! | message                   | when                                                       |
+//! |---------------------------|------------------------------------------------------------|
+//! | `give SESSION N DEVICE`   | that session is short: what lies idle here is to go back   |
+//! | `answered N`              | all others have done what they could for this one's N      |
+//!
+//! A worker that a program has subverted can
 //! write anything here, so messages are bounded and unknown ones are passed over.
 
 use std::os::fd::OwnedFd;
@@ -20,6 +29,9 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socke
 
 /// Longest message taken from a worker; the rest of a longer one is lost.
 const MAX_MESSAGE: usize = 4096;
+
+/// Longest name of a device.
+const MAX_DEVICE: usize = 64;
 
 /// Something a worker said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +51,20 @@ pub(crate) enum Message {
     Ended,
     /// Turned its program away.
     Refused(String),
+    /// Its session finds no memory on a device, which is named by its PCI address.
+    Short {
+        /// Its own count.
+        number: u64,
+        /// Which device.
+        device: String,
+    },
+    /// Its session has done what it could for another one's.
+    Given {
+        /// The other session.
+        session: u64,
+        /// That one's count.
+        number: u64,
+    },
     /// Words of a newer worker.
     Unknown,
 }
@@ -62,6 +88,8 @@ fn parse(bytes: &[u8]) -> Message {
         ("failed", reason) => Message::Failed(reason.to_owned()),
         ("refused", reason) => Message::Refused(reason.to_owned()),
         ("ended", "") => Message::Ended,
+        ("short", rest) => short(rest).unwrap_or(Message::Unknown),
+        ("given", rest) => given(rest).unwrap_or(Message::Unknown),
         ("usage", numbers) => usage(numbers).unwrap_or(Message::Unknown),
         _ => Message::Unknown,
     }
@@ -70,6 +98,18 @@ fn parse(bytes: &[u8]) -> Message {
 fn usage(numbers: &str) -> Option<Message> {
     let (device_memory, calls) = numbers.split_once(' ')?;
     Some(Message::Usage { device_memory: device_memory.parse().ok()?, calls: calls.parse().ok()? })
+}
+
+fn short(rest: &str) -> Option<Message> {
+    let (number, device) = rest.split_once(' ')?;
+    let is_address = device.len() <= MAX_DEVICE && device.bytes().all(|byte| byte.is_ascii_graphic());
+    (is_address && !device.is_empty())
+        .then_some(Message::Short { number: number.parse().ok()?, device: device.to_owned() })
+}
+
+fn given(rest: &str) -> Option<Message> {
+    let (session, number) = rest.split_once(' ')?;
+    Some(Message::Given { session: session.parse().ok()?, number: number.parse().ok()? })
 }
 
 /// Text that can be shown on a terminal: control characters become spaces.
@@ -94,13 +134,26 @@ mod tests {
         assert_eq!(parse(b"usage 4096 17"), Message::Usage { device_memory: 4096, calls: 17 });
         assert_eq!(parse(b"ended"), Message::Ended);
         assert_eq!(parse(b"refused spec differs"), Message::Refused("spec differs".into()));
+        assert_eq!(parse(b"short 3 0000:01:00.0"), Message::Short { number: 3, device: "0000:01:00.0".into() });
+        assert_eq!(parse(b"given 2 3"), Message::Given { session: 2, number: 3 });
     }
 
     #[test]
     fn hostile_messages_are_harmless() {
-        for bytes in
-            [&b"usage 1"[..], b"usage -1 x", b"", b"\xff\xfe", b"shutdown now", b"usage 99999999999999999999 1"]
-        {
+        for bytes in [
+            &b"usage 1"[..],
+            b"short 1",
+            b"short x 0",
+            b"short 1 a b",
+            b"short 1 ",
+            b"given 1",
+            b"given 1 x",
+            b"usage -1 x",
+            b"",
+            b"\xff\xfe",
+            b"shutdown now",
+            b"usage 99999999999999999999 1",
+        ] {
             assert_eq!(parse(bytes), Message::Unknown);
         }
         assert_eq!(parse(b"failed \x1b[2Jgone"), Message::Failed(" [2Jgone".into()));

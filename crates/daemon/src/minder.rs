@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use katydid_transport::AcceptError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
 
 use crate::control::{self, Message};
 use crate::server::Shared;
@@ -46,6 +46,13 @@ impl Mind {
     fn new(worker: &Worker, era: u64) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Nobody));
         Self { pid: worker.pid(), control: Arc::clone(&worker.control), assignment, era }
+    }
+
+    /// Of a worker that is nobody's child, and serves a session.
+    #[cfg(test)]
+    pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
+        let assignment = Arc::new(Mutex::new(Assignment::Session(id)));
+        Self { pid: 1, control: Arc::new(control), assignment, era: 0 }
     }
 
     /// The worker's process.
@@ -109,6 +116,13 @@ impl Mind {
             return Err(AssignError::Dead);
         }
         hand_over(self.control.as_fd()).map_err(AssignError::HandOver)
+    }
+
+    /// Says something to the worker of session `id`; whether it will hear of it.
+    pub(crate) fn tell(&self, id: SessionId, line: &str) -> bool {
+        let assignment = self.lock();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        *assignment == Assignment::Session(id) && send(&self.control, line.as_bytes(), flags).is_ok()
     }
 
     fn session(&self) -> Option<SessionId> {
@@ -221,6 +235,16 @@ impl Minder<'_> {
                 }
             }
             Message::Ended => self.is_ending(),
+            Message::Short { number, device } => {
+                if let Some(id) = self.mind.session() {
+                    self.shared.sessions.plead(id, number, &device);
+                }
+            }
+            Message::Given { session, number } => {
+                if let Some(id) = self.mind.session() {
+                    self.shared.sessions.given(id, (session, number));
+                }
+            }
             Message::Warm(_) | Message::Unknown => {}
         }
     }

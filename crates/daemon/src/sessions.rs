@@ -19,6 +19,12 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of device memory that are worth the wait.
 const MUCH: u64 = 256 << 20;
 
+/// A session that finds no memory on a device, and its own count.
+type Plea = (SessionId, u64);
+
+/// Pleas of a session that are kept: those to programs that never answer stay.
+const MOST_PLEAS: usize = 64;
+
 /// Names a session for as long as the server runs; counts from 1.
 pub(crate) type SessionId = u64;
 
@@ -62,10 +68,48 @@ struct Inner {
     served: BTreeMap<SessionId, (SessionKey, Mind)>,
     /// Whose program is gone, and whose worker is about to end.
     ending: BTreeSet<SessionId>,
+    /// Who has yet to give back what lies idle, by who wants it and that one's count.
+    pleas: BTreeMap<Plea, BTreeSet<SessionId>>,
     stopping: bool,
 }
 
 impl Inner {
+    fn tell(&self, id: SessionId, line: &str) -> bool {
+        self.served.get(&id).is_some_and(|(_, worker)| worker.tell(id, line))
+    }
+
+    /// Has all other sessions give back what they hold idle of a device. One that is about to end gives all: it is waited for.
+    fn plead(&mut self, (id, number): Plea, device: &str) {
+        let line = format!("give {id} {number} {device}");
+        let others = self.served.keys().copied().filter(|other| *other != id);
+        let waiting = others.filter(|other| self.ending.contains(other) || self.tell(*other, &line)).collect();
+        self.pleas.insert((id, number), waiting);
+        let own = self.pleas.range((id, 0)..=(id, u64::MAX));
+        if own.clone().count() > MOST_PLEAS
+            && let Some((&oldest, _)) = own.clone().next()
+        {
+            // Its worker has long given up waiting.
+            self.pleas.remove(&oldest);
+        }
+    }
+
+    /// A session has done what it could for a plea.
+    fn given(&mut self, id: SessionId, plea: Plea) {
+        if let Some(waiting) = self.pleas.get_mut(&plea) {
+            waiting.remove(&id);
+        }
+    }
+
+    /// Tells those who plead that nobody is waited for any more.
+    fn answer(&mut self) {
+        let answered: Vec<Plea> =
+            self.pleas.extract_if(.., |_, waiting| waiting.is_empty()).map(|(plea, _)| plea).collect();
+        for (id, number) in answered {
+            // One that is gone needs no answer.
+            let _ = self.tell(id, &format!("answered {number}"));
+        }
+    }
+
     fn is_ending_with_much(&self, id: SessionId) -> bool {
         let held = || self.table.get(&id)?.device_memory;
         self.ending.contains(&id) && held().is_some_and(|held| held >= MUCH)
@@ -164,12 +208,29 @@ impl Sessions {
         }
     }
 
+    /// A session finds no memory on a device: the others are to give back what they hold idle. It is told when they have.
+    pub(crate) fn plead(&self, id: SessionId, number: u64, device: &str) {
+        let mut inner = self.lock();
+        inner.plead((id, number), device);
+        inner.answer();
+    }
+
+    /// A session has done what it could for another one's plea.
+    pub(crate) fn given(&self, id: SessionId, plea: (SessionId, u64)) {
+        let mut inner = self.lock();
+        inner.given(id, plea);
+        inner.answer();
+    }
+
     /// Frees the place; says what was there.
     pub(crate) fn end(&self, id: SessionId) -> Option<SessionView> {
         let mut inner = self.lock();
         self.changed.notify_all();
         inner.ending.remove(&id);
         inner.served.remove(&id);
+        inner.pleas.retain(|(session, _), _| *session != id);
+        inner.pleas.values_mut().for_each(|waiting| _ = waiting.remove(&id));
+        inner.answer();
         inner.table.remove(&id)
     }
 
@@ -229,7 +290,10 @@ pub(crate) fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use super::*;
+    use crate::control;
 
     #[test]
     fn a_full_table_refuses_until_a_session_ends() {
@@ -286,6 +350,67 @@ mod tests {
         let (one, other) = (new_key().unwrap(), new_key().unwrap());
         assert!(!one.matches(&other) && !one.is_none());
         assert!(Sessions::new(1).find(&SessionKey::NONE).is_none());
+    }
+
+    /// Sessions with workers of which one can hear what they are told; in their order.
+    fn served(count: u64) -> (Sessions, Vec<OwnedFd>) {
+        let sessions = Sessions::new(8);
+        let workers = (1..=count).map(|id| {
+            let (ours, theirs) = control::pair().unwrap();
+            assert_eq!(sessions.admit(Program::default()), Ok(id));
+            sessions.open(id, SessionKey([7; 16]), Mind::of_session(ours, id));
+            theirs
+        });
+        let workers = workers.collect();
+        (sessions, workers)
+    }
+
+    /// What a worker was told since the last time.
+    fn told(worker: &OwnedFd) -> Vec<String> {
+        let mut buffer = [0; 256];
+        let next = || {
+            rustix::net::recv(worker, &mut buffer[..], rustix::net::RecvFlags::DONTWAIT)
+                .ok()
+                .map(|got| String::from_utf8_lossy(&buffer[..got.1]).into_owned())
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn a_plea_is_answered_when_all_others_have_given_or_are_gone() {
+        let (sessions, workers) = served(3);
+        sessions.plead(1, 5, "0000:01:00.0");
+        assert_eq!(
+            [0, 1, 2].map(|at| told(&workers[at])),
+            [vec![], vec!["give 1 5 0000:01:00.0".to_owned()], vec!["give 1 5 0000:01:00.0".to_owned()]]
+        );
+        sessions.given(2, (1, 4));
+        sessions.given(2, (1, 5));
+        sessions.given(2, (1, 5));
+        assert_eq!(told(&workers[0]), Vec::<String>::new());
+        sessions.end(3).unwrap();
+        assert_eq!(told(&workers[0]), ["answered 5"]);
+    }
+
+    #[test]
+    fn a_plea_is_answered_at_once_where_there_is_nobody_else_and_waits_for_who_ends() {
+        let (sessions, workers) = served(1);
+        sessions.plead(1, 1, "0");
+        assert_eq!(told(&workers[0]), ["answered 1"]);
+        let (sessions, workers) = served(2);
+        sessions.is_ending(2);
+        sessions.plead(1, 1, "0");
+        assert_eq!([0, 1].map(|at| told(&workers[at])), [vec![], Vec::<String>::new()]);
+        sessions.end(2).unwrap();
+        assert_eq!(told(&workers[0]), ["answered 1"]);
+    }
+
+    #[test]
+    fn pleas_that_nobody_answers_are_kept_only_so_many() {
+        let (sessions, _workers) = served(2);
+        (1..=3 * MOST_PLEAS as u64).for_each(|number| sessions.plead(1, number, "0"));
+        let inner = sessions.lock();
+        assert_eq!((inner.pleas.len(), inner.pleas.keys().next()), (MOST_PLEAS, Some(&(1, 2 * MOST_PLEAS as u64 + 1))));
     }
 
     #[test]

@@ -10,8 +10,9 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
-    kdDeviceShrink, kdFacts, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdImagePiece, kdImageRecall,
-    kdLibraryLoad, kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
+    kdDeviceShrink, kdFacts, kdGivenBack, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdIdle,
+    kdImagePiece, kdImageRecall, kdLibraryLoad, kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext,
+    kdUpcallsBegin,
 };
 
 use crate::ask::ask;
@@ -36,6 +37,8 @@ fn needs_context(opcode: u16) -> bool {
             | kdGreenEnd::OPCODE
             | kdDeviceGrow::OPCODE
             | kdDeviceShrink::OPCODE
+            | kdGivenBack::OPCODE
+            | kdIdle::OPCODE
             | kdImagePiece::OPCODE
             | kdImageRecall::OPCODE
             | kdUpcallsBegin::OPCODE

@@ -49,7 +49,7 @@ pub(crate) use context::{
     kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
 };
 pub(crate) use copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
-pub(crate) use device::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdPeerAtomics};
+pub(crate) use device::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdPeerAtomics, kdPlea};
 pub(crate) use event::kdElapsedTime;
 pub(crate) use facts::kdFacts;
 pub(crate) use fill::kdFill;

@@ -34,6 +34,7 @@ use crate::reach::Reach;
 use crate::relay::{self, KeptLink, Relay};
 use crate::shared::Shared;
 use crate::shares::Shares;
+use crate::shortage::Shortage;
 use crate::snapshot::{Carrier, Snapshots};
 use crate::spare;
 use crate::staged::StagingArea;
@@ -217,6 +218,11 @@ impl Session {
         }
     }
 
+    /// What the session and others of its server want of each other.
+    pub fn shortage(&self) -> Arc<Shortage> {
+        Arc::clone(&self.shared.shortage)
+    }
+
     /// Has the session look for images in `store` before they are sent.
     pub fn use_store(&mut self, store: ImageStore) {
         self.store = Some(store);
@@ -368,6 +374,10 @@ impl Session {
 
     /// The current context, for an executor.
     fn place(&self) -> Result<Place, Fault> {
+        if self.entered == 0 {
+            // What needs a context is refused by the driver.
+            return Ok(Place::ANYWHERE);
+        }
         Ok(Place { context: self.tables.contexts.get(self.entered)?, epoch: self.epoch })
     }
 }

@@ -11,6 +11,7 @@ use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
 use crate::graphs::Stages;
 use crate::host_memory::Blocks;
+use crate::shortage::Shortage;
 use crate::upcalls::Upcalls;
 use crate::usage::Usage;
 
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) usage: Arc<Usage>,
     /// None before a rebuilt session has its program.
     replier: OnceLock<Arc<dyn Replier>>,
+    /// Memory that this session and others want of each other.
+    pub(crate) shortage: Arc<Shortage>,
     /// Calls that executors have.
     pub(crate) calls: Calls,
     capture: Mutex<Capture>,
@@ -44,6 +47,7 @@ impl Shared {
             blocks,
             usage,
             replier: OnceLock::new(),
+            shortage: Arc::default(),
             calls: Calls::default(),
             capture: Mutex::new(capture),
             deferred: AtomicU32::new(0),

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::current;
 use crate::device::handle;
 use crate::handle::object;
+use crate::memory::in_need;
 use crate::session::shim;
 
 /// Flags of arrays whose third extent counts layers or faces.
@@ -91,6 +92,13 @@ unsafe fn read<T: Copy>(descriptor: *const T) -> Result<T, CUresult> {
     Ok(unsafe { descriptor.read_unaligned() })
 }
 
+/// Bytes of an array, or of a mipmap's first level.
+fn size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
+    let extents = [descriptor.Width, descriptor.Height, descriptor.Depth].map(|extent| extent.max(1) as u64);
+    let texel = channel_bytes(descriptor.Format).unwrap_or(0) * u64::from(descriptor.NumChannels);
+    extents.into_iter().fold(texel, u64::saturating_mul)
+}
+
 /// Refuses formats whose copies could not be checked here.
 fn check_format(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
     channel_bytes(descriptor.Format).map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -110,7 +118,7 @@ unsafe fn make(target: *mut CUarray, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Res
     let later = Later::of(descriptor.Flags);
     let new = |slot| Array { slot, context, descriptor, level: false, later };
     let array = shim.arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let created = call(&kdArrayCreate {
+    let message = kdArrayCreate {
         array: array.wire(),
         width: descriptor.Width as u64,
         height: descriptor.Height as u64,
@@ -118,7 +126,8 @@ unsafe fn make(target: *mut CUarray, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Res
         format: descriptor.Format,
         channels: descriptor.NumChannels,
         flags: descriptor.Flags,
-    });
+    };
+    let created = in_need(array.context.device, size(&descriptor), || call(&message));
     created.inspect_err(|_| drop(shim.arrays.remove(array.slot.handle)))?;
     target.write(CUarray(handle(array.slot.handle)));
     Ok(())
@@ -197,7 +206,7 @@ pub(crate) unsafe fn create_mipmap(
     let later = Later::of(descriptor.Flags);
     let new = |slot| Mipmap { slot, context, descriptor, levels: Mutex::new(vec![None; levels as usize]), later };
     let mipmap = shim.mipmaps.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let created = call(&kdMipmapCreate {
+    let message = kdMipmapCreate {
         mipmap: mipmap.wire(),
         levels,
         width: descriptor.Width as u64,
@@ -206,7 +215,8 @@ pub(crate) unsafe fn create_mipmap(
         format: descriptor.Format,
         channels: descriptor.NumChannels,
         flags: descriptor.Flags,
-    });
+    };
+    let created = in_need(mipmap.context.device, size(&descriptor), || call(&message));
     created.inspect_err(|_| drop(shim.mipmaps.remove(mipmap.slot.handle)))?;
     target.write(CUmipmappedArray(handle(mipmap.slot.handle)));
     Ok(())

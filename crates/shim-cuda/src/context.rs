@@ -237,7 +237,7 @@ impl Context {
         for region in shim.regions.remove_all(|region| region.context == self.slot.handle) {
             // The worker ends the context before it sees any later message, so the memory is free at once.
             if region.place == Place::Device {
-                let _ = shim.devices[self.device as usize].memory.free(region.start, 0);
+                let _ = shim.devices[self.device as usize].free(region.start, 0);
             } else if region.is_host()
                 && let Some(pinned) = &shim.pinned
             {
@@ -285,13 +285,18 @@ impl Context {
 
     /// Waits for everything this context was given, unless nothing was sent since the last time.
     fn wait(&self) -> Result<(), CUresult> {
+        self.wait_by(|shim| shim.session.call(self.wire(), &cuCtxSynchronize {}).map(drop))
+    }
+
+    /// The same by a call of one's own.
+    fn wait_by(&self, synchronize: impl FnOnce(&Shim) -> Result<(), CUresult>) -> Result<(), CUresult> {
         let shim = shim()?;
         let sent = shim.session.enqueued();
         // A program may spin on this; natively it is 0.3 µs.
         if self.settled.load(Ordering::Acquire) == sent && sent > 0 && !shim.session.is_lost() {
             return Ok(());
         }
-        shim.session.call(self.wire(), &cuCtxSynchronize {})?;
+        synchronize(shim)?;
         pinned::pull_all()?;
         self.settled.fetch_max(sent, Ordering::AcqRel);
         Ok(())
@@ -326,6 +331,23 @@ pub(crate) fn settle_device(device: u32) -> Result<u64, CUresult> {
         }
     }
     Ok(settled_on(device)?.unwrap_or(u64::MAX))
+}
+
+/// The same for what the library does by itself: of an earlier call's failure the program is told by a call of its own.
+pub(crate) fn settle_quietly(device: u32) -> Result<u64, CUresult> {
+    for context in shim()?.contexts.live() {
+        if context.device == device && context.is_active() {
+            context.wait_by(|shim| shim.session.ask(context.wire(), &cuCtxSynchronize {}).map(drop))?;
+        }
+    }
+    Ok(settled_on(device)?.unwrap_or(u64::MAX))
+}
+
+/// Wire id of a context in which something can be done with a device that the worker knows by this ordinal; 0 without one.
+pub(crate) fn any_on(position: usize) -> Result<u32, CUresult> {
+    let contexts = shim()?.contexts.live();
+    let active = contexts.iter().find(|context| context.position as usize == position && context.is_active());
+    Ok(active.map_or(0, |context| context.wire()))
 }
 
 /// Waits for all contexts of all devices; returns the count of messages that is behind them then.

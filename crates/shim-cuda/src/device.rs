@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use katydid_arena::AddressMap;
 use katydid_client::memory::Arena;
@@ -14,6 +15,7 @@ use katydid_wire::facts::{Answer, DeviceFacts, Facts, PeerFacts};
 use crate::border::{out, text};
 use crate::capability;
 use crate::context::Context;
+use crate::idle;
 use crate::session::shim;
 
 /// The version that this library implements: spec/cuda.api describes the driver of CUDA 13.0.
@@ -30,6 +32,8 @@ pub(crate) struct Device {
     pub(crate) primary: Arc<Context>,
     /// Its memory.
     pub(crate) memory: Arena,
+    /// The worker knows that much of it lies idle.
+    pub(crate) is_idle: AtomicBool,
 }
 
 impl Device {
@@ -48,7 +52,18 @@ impl Device {
         let mut facts = facts.devices.get(position)?.clone();
         capability::restrict(&mut facts, shares_memory);
         let memory = Arena::of_runs(range, facts.total_memory / CUTTABLE);
-        Some(Self { position, facts, primary, memory })
+        Some(Self { position, facts, primary, memory, is_idle: AtomicBool::new(false) })
+    }
+
+    /// Frees a block of its memory, which is used again when the GPU has passed so many messages.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE` for what is no block.
+    pub(crate) fn free(&self, address: u64, epoch: u64) -> Result<(), CUresult> {
+        let unused = self.memory.free(address, epoch).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        idle::note(self, unused);
+        Ok(())
     }
 
     /// The value of an attribute that every driver knows; 0 if this one does not.

@@ -44,6 +44,7 @@ mod graph;
 mod green;
 mod handle;
 mod host_memory;
+mod idle;
 mod image;
 mod ipc;
 mod jit;

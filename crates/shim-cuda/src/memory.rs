@@ -3,14 +3,14 @@
 
 use std::ops::Range;
 
-use katydid_client::memory::Backing;
+use katydid_client::memory::{Backing, patiently};
 use katydid_client::regions::Place;
 use katydid_cuda_sys::{CUdeviceptr, CUresult, device_attribute};
-use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink};
+use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdPlea};
 
 use crate::border::{out, write_if_given};
 use crate::session::shim;
-use crate::{context, current, graph, ipc, managed, pool, stream};
+use crate::{context, current, graph, idle, ipc, managed, pool, stream};
 
 /// Blocks start at multiples of this many bytes, as the driver's do: textures need it.
 const ALIGN: u64 = 512;
@@ -36,14 +36,37 @@ impl Backing for DeviceBacking {
     }
 
     fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
-        let (device, size) = (self.position()?, range.end - range.start);
-        let message = kdDeviceShrink { device, address: range.start, size };
-        shim()?.session.call(current::wire()?, &message).map(drop)
+        shrink(self.position()?, range)
+    }
+
+    fn plead(&self, bytes: u64) -> bool {
+        let plead = || shim()?.session.ask(current::wire()?, &kdPlea { device: self.position()?, size: bytes });
+        plead().is_ok()
     }
 
     fn settle(&self) -> Result<u64, CUresult> {
         context::settle_device(self.ordinal)
     }
+}
+
+/// Gives a range back. That means the same in any context, and without one.
+pub(crate) fn shrink(device: i32, range: &Range<u64>) -> Result<(), CUresult> {
+    let message = kdDeviceShrink { device, address: range.start, size: range.end - range.start };
+    shim()?.session.call(current::wire().unwrap_or(0), &message).map(drop)
+}
+
+/// Has the driver make something of so many bytes on a device; where it finds no memory, once more when what lies idle has gone
+/// back, here and then elsewhere.
+pub(crate) fn in_need<T>(ordinal: u32, bytes: u64, attempt: impl Fn() -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let is_refused = |outcome: &Result<T, CUresult>| matches!(outcome, Err(CUresult::ERROR_OUT_OF_MEMORY));
+    let mut outcome = patiently(&attempt);
+    if is_refused(&outcome) && idle::give_back(ordinal)? > 0 {
+        outcome = patiently(&attempt);
+    }
+    if is_refused(&outcome) && (DeviceBacking { ordinal }).plead(bytes) {
+        outcome = patiently(&attempt);
+    }
+    outcome
 }
 
 /// A block of the current device, in the map of addresses.
@@ -118,8 +141,7 @@ pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     let is_block = |region: &katydid_client::regions::Region| region.place == Place::Device;
     let region = shim.regions.remove(address, is_block).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     ipc::freed(address)?;
-    let memory = &shim.devices[region.device as usize].memory;
-    memory.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+    shim.devices[region.device as usize].free(address, shim.session.enqueued())
 }
 
 /// What is free on the device, and in our arena.

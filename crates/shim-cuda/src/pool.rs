@@ -225,7 +225,7 @@ impl Pool {
         let mut state = self.state();
         if let Some(device) = self.home.device().and_then(|device| shim.devices.get(device as usize)) {
             for freed in state.freed.extract_if(.., |freed| freed.epoch <= epoch) {
-                let _ = device.memory.free(freed.address, freed.epoch);
+                let _ = device.free(freed.address, freed.epoch);
             }
         }
         let keep = state.threshold;
@@ -413,10 +413,7 @@ pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
         Some(pool) => pool.free(&region, stream),
         None if region.is_host() => free_pages(&region),
         // The pool was destroyed: its memory goes back as any other.
-        None => {
-            let memory = &shim.devices[region.device as usize].memory;
-            memory.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
-        }
+        None => shim.devices[region.device as usize].free(address, shim.session.enqueued()),
     }
 }
 
@@ -585,7 +582,7 @@ pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
     shim.pools.remove(pool.slot.handle);
     if let Some(device) = pool.home.device().and_then(|device| shim.devices.get(device as usize)) {
         for freed in pool.state().freed.drain(..) {
-            let _ = device.memory.free(freed.address, freed.epoch);
+            let _ = device.free(freed.address, freed.epoch);
         }
     }
     Ok(())

@@ -22,6 +22,7 @@ use katydid_wire::message::{
 };
 
 use crate::border::out;
+use crate::memory::in_need;
 use crate::session::{Shim, shim};
 use crate::{current, pinned, pull, variable};
 
@@ -365,7 +366,7 @@ pub(crate) unsafe fn create(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let wish = travelling(&properties)?;
-    let allocation = patiently(|| {
+    let make = || {
         let _order = shim.virtual_memory.lock();
         shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
             shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &wish })?;
@@ -378,7 +379,12 @@ pub(crate) unsafe fn create(
             let location = if is_any { first_node } else { properties.location };
             Ok(Allocation { slot, location, wishes, size, uses })
         })
-    })?;
+    };
+    let device = Some(properties.location).filter(|place| place.type_ == location_type::DEVICE);
+    let allocation = match device.and_then(|place| u32::try_from(place.id).ok()) {
+        Some(ordinal) => in_need(ordinal, size, make),
+        None => patiently(make),
+    }?;
     target.write(allocation.slot.handle as u64);
     Ok(())
 }

@@ -53,6 +53,7 @@ mod linker;
 mod managed;
 mod memory;
 mod module;
+mod neighbours;
 mod occupancy;
 mod output;
 mod pages;

@@ -13,11 +13,13 @@ use crate::border::Outcome;
 use crate::context::{self, Context};
 use crate::heap::Heap;
 use crate::job::Job;
+use crate::neighbours::Neighbours;
 use crate::pages::{Protection, Range};
 use crate::physical::Physical;
+use crate::settings::MOST_DEVICES;
 use crate::space::{self, Kind, Region};
 use crate::stream::Stream;
-use crate::{current, device, managed, pool};
+use crate::{current, device, managed, neighbours, pool};
 
 /// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
 /// in the way, an arena goes where there is room.
@@ -59,14 +61,20 @@ impl DeviceMemory {
 
     /// Bytes that are not in use.
     pub(crate) fn free_bytes(&self) -> u64 {
-        self.capacity - *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        let own = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = self.neighbours().map_or(0, |neighbours| neighbours.taken(self.index));
+        self.capacity.saturating_sub(own.saturating_add(others))
     }
 
     /// Takes `bytes` out of the budget, or `OUT_OF_MEMORY`.
     pub(crate) fn charge(&self, bytes: u64) -> Outcome {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let after = used.checked_add(bytes).filter(|after| *after <= self.capacity);
-        *used = after.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let after = after.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        if self.neighbours().is_some_and(|neighbours| !neighbours.take(self.index, after, self.capacity)) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        *used = after;
         Ok(())
     }
 
@@ -74,6 +82,14 @@ impl DeviceMemory {
     pub(crate) fn refund(&self, bytes: u64) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         *used = used.saturating_sub(bytes);
+        if let Some(neighbours) = self.neighbours() {
+            neighbours.give(self.index, *used);
+        }
+    }
+
+    /// Those who share a device; what is managed lies with the host, and every process has that by itself.
+    fn neighbours(&self) -> Option<&'static Neighbours> {
+        if self.index < MOST_DEVICES { neighbours::of_process() } else { None }
     }
 
     /// A place of `size` bytes of zeroes at a multiple of `align`.

@@ -4,12 +4,14 @@
 //! |--------------------------|----------------------------------------------------------------|-----------------------|
 //! | `KATYDID_SOFT_DEVICES`   | number of devices, 0 to 16                                     | 1                     |
 //! | `KATYDID_SOFT_MEMORY`    | bytes of each device, with K, M, G or T behind                 | half of the RAM       |
+//! | `KATYDID_SOFT_SHARED`    | folder of the processes that share the memory of the devices   | each has its own      |
 //! | `CUDA_VISIBLE_DEVICES`   | ordinals or UUIDs, in the order the program shall see them     | all                   |
 //! | `CUDA_MODULE_LOADING`    | `EAGER` changes what `cuModuleGetLoadingMode` says             | lazy                  |
 //! | `KATYDID_LOG`            | anything: faults and missing tables are told on stderr         | only codes            |
 
 use std::env;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use katydid_cuda_sys::CUuuid;
@@ -61,6 +63,11 @@ pub(crate) fn device_memory(devices: usize) -> u64 {
     let asked = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
     let bytes = asked.unwrap_or_else(|| host_memory() / 2 / devices.max(1) as u64);
     (bytes & !(LEAST_MEMORY - 1)).clamp(LEAST_MEMORY, MOST_MEMORY)
+}
+
+/// Where processes meet that share the memory of their devices.
+pub(crate) fn shared_folder() -> Option<PathBuf> {
+    env::var_os("KATYDID_SOFT_SHARED").filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
 /// True if the program asked for eager loading of modules.

@@ -7,6 +7,7 @@
 //! | [`WORKER_ASLEEP`]     |                 4 | 1: the worker sleeps on this word                             |
 //! | [`WORKER_BARRIERS`]   |                 4 | 1: the worker runs barriers (`barrier.rs`) before it sleeps   |
 //! | [`PROGRAM_ASLEEP`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
+//! | [`APPEALS`]           |                 4 | how often the worker wanted memory back; a thread sleeps on it |
 //! | [`RING`]              |             4 MiB | frames                                                        |
 //! | [`BUSY`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
 //! | [`REPLIES`]           | 1024 x [`REPLY`]  | a place for each thread of the program; see below             |
@@ -50,6 +51,8 @@ const WORKER_ASLEEP: usize = 2 * APART;
 const WORKER_BARRIERS: usize = WORKER_ASLEEP + 4;
 /// Where the program sleeps.
 const PROGRAM_ASLEEP: usize = 3 * APART;
+/// Where the program's thread sleeps that gives back what lies idle.
+pub(crate) const APPEALS: usize = 4 * APART;
 /// The frames.
 pub(crate) const RING: usize = PAGE;
 /// Bytes of the ring.

@@ -68,8 +68,12 @@ impl Inlet {
     /// Whether something has come and was not handed out: bytes, the end, or a failure.
     pub(crate) fn has_bytes(&self, socket: BorrowedFd<'_>) -> bool {
         let mut socket = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
-        let is_here = self.start < self.buffer.len() || self.opener.as_ref().is_some_and(Opener::has_some);
-        is_here || poll(&mut socket, Some(&Timespec::default())) != Ok(0)
+        self.holds_some() || poll(&mut socket, Some(&Timespec::default())) != Ok(0)
+    }
+
+    /// Whether bytes have been received that were not handed out.
+    pub(crate) fn holds_some(&self) -> bool {
+        self.start < self.buffer.len() || self.opener.as_ref().is_some_and(Opener::has_some)
     }
 
     /// Waits for the next head; none if the stream ends before it.

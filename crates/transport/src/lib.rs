@@ -67,7 +67,7 @@ pub use error::LinkError;
 pub use hold::{Holding, pass_holds};
 pub use landing::Landing;
 pub use line::Line;
-pub use pending::{AcceptError, Hangup, Pending};
+pub use pending::{AcceptError, Delivery, Hangup, Pending};
 pub use staging::{PIECE, PIECES, Piece, SHELF_TURN, SHELF_WRITERS, ShelfMemory, Staging};
 pub use switch::{AttachError, Switch};
 pub use talk::{Talk, TalkError, Word};
@@ -187,6 +187,15 @@ pub trait ProgramLink: Send + Sync {
     fn lanes_for(&self, bytes: u64) -> usize {
         let _ = bytes;
         0
+    }
+
+    /// Waits until the worker wants back what the program holds idle of devices; the number of that appeal. For one thread,
+    /// which costs nothing while it waits.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`].
+    fn next_appeal(&self) -> Result<u32, LinkError> {
+        Err(LinkError::Closed)
     }
 
     /// For the keeper of the program's job; none where a link cannot be held.

@@ -76,6 +76,15 @@ pub struct Pending {
     fds: Vec<OwnedFd>,
 }
 
+/// What a daemon sends a worker.
+#[derive(Debug)]
+pub enum Delivery {
+    /// A program or another visitor, with the daemon's note.
+    Program(Box<Pending>, Vec<u8>),
+    /// A line of text.
+    Word(Vec<u8>),
+}
+
 impl Pending {
     /// Daemon: reads the hello of a program that has just connected. A program that gets it wrong is told why here.
     ///
@@ -164,11 +173,26 @@ impl Pending {
         sent.map(|_| ()).map_err(|source| AcceptError::System { doing: "hand a program over to its worker", source })
     }
 
-    /// Worker: waits for a program. None: the daemon closed its end, so there will be no program any more.
+    /// Worker: waits for a program, and passes over words. None: the daemon closed its end, so there will be no program any
+    /// more.
     ///
     /// # Errors
     /// The daemon is of another build, or the system refused.
     pub fn receive(daemon: impl AsFd, build: &Build) -> Result<Option<(Self, Vec<u8>)>, AcceptError> {
+        loop {
+            match Self::receive_any(&daemon, build)? {
+                Some(Delivery::Program(program, note)) => return Ok(Some((*program, note))),
+                Some(Delivery::Word(_)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Worker: waits for a program, or for a word of the daemon's, which comes without descriptors. None as above.
+    ///
+    /// # Errors
+    /// As [`Pending::receive`].
+    pub fn receive_any(daemon: impl AsFd, build: &Build) -> Result<Option<Delivery>, AcceptError> {
         let mut packet = vec![0; MAX_MESSAGE + SEALS + MAX_NOTE];
         let (length, mut fds) = fdpass::receive(daemon.as_fd(), &mut packet, RecvFlags::empty())
             .map_err(|source| AcceptError::System { doing: "wait for a program", source })?;
@@ -176,15 +200,18 @@ impl Pending {
             return Ok(None);
         }
         packet.truncate(length);
+        if fds.is_empty() {
+            return Ok(Some(Delivery::Word(packet)));
+        }
         let damaged = HandshakeError::Damaged { what: "the hand-over is not whole" };
         let prefix = packet.first_chunk().map(Prefix::decode).transpose()?;
-        let hello_length = prefix.map(|prefix| prefix.length).filter(|hello| *hello <= length && !fds.is_empty());
+        let hello_length = prefix.map(|prefix| prefix.length).filter(|hello| *hello <= length);
         let rest = packet.split_off(hello_length.ok_or(damaged.clone())?);
         let hello = Hello::decode(&packet, build)?;
         let (secrets, note) = rest.split_first_chunk::<SEALS>().ok_or(damaged.clone())?;
         let seals = (secrets[0] != 0).then(|| Seals::decode(secrets).ok_or(damaged)).transpose()?;
         let (socket, note) = (Line::new(fds.remove(0), seals), note.to_vec());
-        Ok(Some((Self { socket, hello, fds }, note)))
+        Ok(Some(Delivery::Program(Box::new(Self { socket, hello, fds }), note)))
     }
 
     /// Worker: opens the link, then tells the program that its session begins, or goes on with frame number

@@ -7,10 +7,12 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use katydid_wire::frame::{Beat, ReplyHead};
+use katydid_wire::frame::{Appeal, Beat, ReplyHead};
 use katydid_wire::handshake::{Build, LinkKind, Ready, RefusalCode, Refused};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::fstat;
@@ -23,6 +25,10 @@ use crate::{AcceptError, Line, LinkError, Pending};
 
 /// No frame has this number.
 const NEVER: u64 = u64::MAX;
+
+/// How long an appeal waits for what is being sent, and between two looks at that.
+const APPEAL_PATIENCE: Duration = Duration::from_millis(50);
+const NAP: Duration = Duration::from_millis(1);
 
 /// Why a program could not be taken back. It has been told.
 #[derive(Debug, thiserror::Error)]
@@ -78,8 +84,17 @@ struct State {
     outlet: Mutex<()>,
     /// A stream link's further connections.
     lanes: Joined,
+    signals: Signals,
+    /// Appeals sent on a stream link.
+    appeals: AtomicU32,
+}
+
+/// How a link tells of what is no frame.
+pub(crate) struct Signals {
     /// Wakes a reading thread that sleeps in shared memory.
-    nudge: Box<dyn Fn() + Send + Sync>,
+    pub(crate) nudge: Box<dyn Fn() + Send + Sync>,
+    /// Appeals to the program, and gives the appeal's number; none where that is sent.
+    pub(crate) appeal: Option<Box<dyn Fn() -> u32 + Send + Sync>>,
 }
 
 /// What the reading thread does.
@@ -114,7 +129,7 @@ impl Switch {
         socket: Line,
         fds: &[OwnedFd],
         pieces: Option<OwnedFd>,
-        nudge: Box<dyn Fn() + Send + Sync>,
+        signals: Signals,
     ) -> Result<Self, LinkError> {
         let failed = LinkError::system("make an event descriptor");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
@@ -138,7 +153,8 @@ impl Switch {
                 told,
                 outlet,
                 lanes: Joined::default(),
-                nudge,
+                signals,
+                appeals: AtomicU32::new(0),
             }),
         })
     }
@@ -237,6 +253,29 @@ impl Switch {
         // A program that is gone is noticed by others.
         has_room(&line)
             && ReplyHead::from(beat).encode(0).is_ok_and(|head| line.send(&mut [IoSlice::new(&head)]).is_ok())
+    }
+
+    /// Has the program give back what it holds idle of devices; the number with which it will say that it has. None if it
+    /// cannot be told: it is away, or does not read what is being sent to it.
+    #[must_use]
+    pub fn appeal(&self) -> Option<u32> {
+        let line = self.socket().filter(|_| !self.may_leave())?;
+        if let Some(appeal) = &self.state.signals.appeal {
+            return Some(appeal());
+        }
+        let deadline = Instant::now() + APPEAL_PATIENCE;
+        let whole = loop {
+            match self.state.outlet.try_lock() {
+                Ok(whole) if has_room(&line) => break whole,
+                _ if Instant::now() >= deadline => return None,
+                _ => thread::sleep(NAP),
+            }
+        };
+        let number = self.state.appeals.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let head = ReplyHead::from(Appeal { number }).encode(0).ok()?;
+        let sent = line.send(&mut [IoSlice::new(&head)]);
+        drop(whole);
+        sent.ok().map(|()| number)
     }
 
     /// What there is to tell.
@@ -372,7 +411,7 @@ impl Switch {
     fn look_up(&self) {
         // The counter cannot be full.
         let _ = rustix::io::write(&self.state.wake, &1u64.to_le_bytes());
-        (self.state.nudge)();
+        (self.state.signals.nudge)();
         // Under the lock, so that a thread which has just found nothing to do is not missed.
         let _visit = self.visit();
         self.state.changed.notify_all();

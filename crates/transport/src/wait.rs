@@ -150,6 +150,12 @@ pub(crate) fn sleep(word: &AtomicU32, value: u32) {
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&NAP));
 }
 
+/// Sleeps while `word` is `value`, for as long as nobody wakes it. May return early for no reason.
+pub(crate) fn sleep_on(word: &AtomicU32, value: u32) {
+    // As above.
+    let _ = futex::wait(word, futex::Flags::empty(), value, None);
+}
+
 /// Wakes who sleeps on `word`.
 pub(crate) fn wake(word: &AtomicU32) {
     // Fails only for an address that is no memory, which a reference cannot be.

@@ -193,6 +193,8 @@ pub struct ReplyHead {
 
 /// The thread that beats name; no program has one of this number.
 const BEAT: u32 = u32::MAX;
+/// The same of appeals.
+const APPEAL: u32 = u32::MAX - 1;
 
 /// A sign of life of a worker on a stream link: the head of a reply to nothing, with nothing behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,7 +212,27 @@ impl From<Beat> for ReplyHead {
     }
 }
 
+/// The worker wants back what its program holds idle of devices: the head of a reply to nothing, with nothing behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appeal {
+    /// What the program says when it has done so.
+    pub number: u32,
+}
+
+impl From<Appeal> for ReplyHead {
+    fn from(appeal: Appeal) -> Self {
+        Self { status: appeal.number, deferred: 0, output: 0, thread: APPEAL, sequence: 0 }
+    }
+}
+
 impl ReplyHead {
+    /// The appeal that this head is, if it is one.
+    #[must_use]
+    pub fn appeal(&self) -> Option<Appeal> {
+        let appeal = Appeal { number: self.status };
+        (*self == Self::from(appeal)).then_some(appeal)
+    }
+
     /// The beat that this head is, if it is one. What is almost one is none.
     #[must_use]
     pub fn beat(&self) -> Option<Beat> {
@@ -377,6 +399,15 @@ mod tests {
                 assert_eq!(almost.beat(), None);
             }
         }
+    }
+
+    #[test]
+    fn an_appeal_is_told_from_replies_and_beats() {
+        let head = ReplyHead::from(Appeal { number: 7 });
+        let read = ReplyHead::decode(&head.encode(0).unwrap()).unwrap().0;
+        assert_eq!((read.appeal(), read.beat()), (Some(Appeal { number: 7 }), None));
+        assert_eq!(ReplyHead { sequence: 1, ..head }.appeal(), None);
+        assert_eq!(ReplyHead::from(Beat { is_busy: true, frames: 0 }).appeal(), None);
     }
 
     #[test]

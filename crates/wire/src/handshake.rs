@@ -25,7 +25,7 @@ use crate::key::SessionKey;
 /// First bytes of every handshake message.
 pub const MAGIC: [u8; 8] = *b"KATYDID\0";
 /// Version of frames, handshake bodies and shared-memory layout; any change of them increments it.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 /// Bytes common to all handshake messages.
 pub const PREFIX: usize = 72;
 /// Largest handshake message, prefix included.
@@ -603,7 +603,7 @@ mod tests {
         let message = hello().encode(&build()).unwrap();
         assert_eq!(message[..8], *b"KATYDID\0");
         assert_eq!(message[8..12], (message.len() as u32).to_le_bytes());
-        assert_eq!(message[12..24], [1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(message[12..24], [1, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(message[24..56], [0xab; 32]);
         assert_eq!(message[56..72], *b"0.1.0\0\0\0\0\0\0\0\0\0\0\0");
     }
@@ -613,7 +613,7 @@ mod tests {
         let theirs = Build { protocol: 9, spec_hash: [0xcd; 32], release: "2.0.0".into() };
         let error = Hello::decode(&hello().encode(&theirs).unwrap(), &build()).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("katydid 0.1.0 (protocol 5, interface abababab)"), "{text}");
+        assert!(text.contains("katydid 0.1.0 (protocol 6, interface abababab)"), "{text}");
         assert!(text.contains("katydid 2.0.0 (protocol 9, interface cdcdcdcd)"), "{text}");
         let answer = Refused::from(&error).encode(&build()).unwrap();
         let Err(HandshakeError::Refused(refused)) = Ready::decode(&answer, &theirs) else { panic!("no refusal") };

@@ -7,12 +7,15 @@
 //! | `refused TEXT`     | it turned the program away after the hand-over              |
 //! | `usage BYTES CALLS`| at most once a second, when one of the two changed          |
 //! | `ended`            | its program is gone, and so will it be                      |
+//! | `short N DEVICE`   | its program finds no memory; N counts such packets          |
+//! | `given SESSION N`  | its program has done what it could for that session's N     |
 //!
 //! A daemon that does not read never holds up a session: a packet that does not fit the socket is dropped.
 
 use std::fmt::Display;
 use std::os::fd::BorrowedFd;
 
+use katydid_session::Plea;
 use rustix::net::{SendFlags, send};
 
 /// Longest packet the daemon takes.
@@ -43,6 +46,40 @@ pub(crate) fn ended(control: BorrowedFd<'_>) {
     say(control, "ended");
 }
 
+/// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address.
+pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) {
+    say(control, &format!("short {number} {device}"));
+}
+
+/// Says that this session has done what it could for another one's plea.
+pub(crate) fn given(control: BorrowedFd<'_>, plea: Plea) {
+    say(control, &format!("given {} {}", plea.session, plea.number));
+}
+
+/// What the daemon says to a worker that serves a session.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// `give SESSION N DEVICE`: that session's plea number N.
+    Give(Plea, String),
+    /// `answered N`: the others have done what they could for this session's.
+    Answered(u64),
+}
+
+/// Reads a line of the daemon's; none if it says nothing that is known here.
+pub(crate) fn hear(line: &[u8]) -> Option<Word> {
+    let mut words = std::str::from_utf8(line).ok()?.split(' ');
+    let kind = words.next()?;
+    let mut number = || words.next()?.parse().ok();
+    match kind {
+        "give" => {
+            let plea = Plea { session: number()?, number: number()? };
+            Some(Word::Give(plea, words.next()?.to_owned()))
+        }
+        "answered" => Some(Word::Answered(number()?)),
+        _ => None,
+    }
+}
+
 fn say(control: BorrowedFd<'_>, line: &str) {
     let bytes = line.as_bytes();
     let packet = bytes.get(..MAX_PACKET).unwrap_or(bytes);
@@ -69,6 +106,16 @@ mod tests {
         for expected in ["warm softcuda", "usage 4096 17", "refused xxx"] {
             let (_, length) = recv(&theirs, &mut buffer, RecvFlags::empty()).unwrap();
             assert!(length <= MAX_PACKET && buffer[..length].starts_with(expected.as_bytes()), "{expected}");
+        }
+    }
+
+    #[test]
+    fn what_the_daemon_says_is_read_and_nonsense_is_not() {
+        let plea = Plea { session: 3, number: 7 };
+        assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(Word::Give(plea, "0000:01:00.0".to_owned())));
+        assert_eq!(hear(b"answered 9"), Some(Word::Answered(9)));
+        for line in [&b"give 3 7"[..], b"give 3 x 0", b"answered", b"answered -1", b"", b"\xff", b"take 1 2 3"] {
+            assert_eq!(hear(line), None);
         }
     }
 

@@ -1,19 +1,20 @@
 //! The way into a session that has begun: the daemon passes on who knows its key.
 //!
 //! A program comes back to the link that it left, or adds a lane to it; a supervisor becomes the session's companion.
-//! Whoever cannot be let in is told why, and the session does not notice.
+//! Whoever cannot be let in is told why, and the session does not notice. What the daemon itself says comes here as well.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
 use katydid_keep::Control;
-use katydid_transport::Pending;
+use katydid_transport::{Delivery, Pending};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
 
 use crate::companion::{self, Seat};
 use crate::log::Log;
 use crate::monitor::leave;
+use crate::neighbours::Neighbourhood;
 
 /// A session as visitors see it.
 pub(crate) struct Door {
@@ -24,6 +25,7 @@ pub(crate) struct Door {
     pub(crate) ready: Ready,
     pub(crate) session: Control,
     pub(crate) seat: Seat,
+    pub(crate) neighbourhood: Neighbourhood,
     pub(crate) log: Arc<Log>,
 }
 
@@ -40,8 +42,11 @@ impl Door {
 
     fn attend(&self) {
         loop {
-            match Pending::receive(self.control.as_fd(), &self.build) {
-                Ok(Some((visitor, _))) => self.let_in(visitor),
+            match Pending::receive_any(self.control.as_fd(), &self.build) {
+                Ok(Some(Delivery::Program(visitor, _))) => self.let_in(*visitor),
+                Ok(Some(Delivery::Word(line))) => {
+                    self.neighbourhood.hear(&line, &self.control, self.session.switch());
+                }
                 // The daemon is gone, and the session with it.
                 Ok(None) => leave(0),
                 Err(error) => self.log.line(format_args!("a visitor of the session was lost: {error}")),

@@ -15,6 +15,7 @@ mod layout;
 mod log;
 mod memory;
 mod monitor;
+mod neighbours;
 mod opencl;
 mod preparation;
 mod process;

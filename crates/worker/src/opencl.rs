@@ -23,8 +23,9 @@ use crate::companion::Seat;
 use crate::control;
 use crate::layout;
 use crate::log::Log;
+use crate::neighbours::Neighbourhood;
 use crate::restore::Blank;
-use crate::serve::{self, Begun, ServeError, UsageOf, lower};
+use crate::serve::{self, Begun, Concerns, ServeError, lower};
 use crate::warm::Warm;
 
 /// Why a program was turned away.
@@ -106,8 +107,9 @@ fn name(platforms: &[Platform]) -> String {
     format!("OpenCL: {}", names.join(", "))
 }
 
-fn usage_of(usage: Arc<Usage>) -> UsageOf {
-    Arc::new(move || (usage.memory(), usage.calls()))
+fn concerns_of(usage: Arc<Usage>) -> Concerns {
+    let usage = Arc::new(move || (usage.memory(), usage.calls()));
+    Concerns { usage, neighbourhood: Neighbourhood::default() }
 }
 
 /// Memory that the program has too, at the first address that suits both; none where there is none.
@@ -152,8 +154,8 @@ fn begin(
     let mut session = Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?;
     session.attach(&*link);
     session.share(host);
-    let (log, usage) = (Log::kept(real), usage_of(usage));
-    Ok(serve::accompany(Box::new(session), link, ready, build, control, Seat::default(), log, usage)?)
+    let (log, concerns) = (Log::kept(real), concerns_of(usage));
+    Ok(serve::accompany(Box::new(session), link, ready, build, control, Seat::default(), log, concerns)?)
 }
 
 /// A session that is to become the one of an image. `devices` are those to use in place of its own.
@@ -166,6 +168,6 @@ pub(crate) fn blank(warm: &Warm, note: &Note, part: &Part, devices: &str) -> Res
     let host = host_again(part)?;
     let ranges = ranges(host.as_ref());
     session.share(host);
-    let (session, log, usage) = (Box::new(session), Log::kept(real), usage_of(usage));
-    Ok(Blank { session, ranges, driver, log, usage })
+    let (session, log, concerns) = (Box::new(session), Log::kept(real), concerns_of(usage));
+    Ok(Blank { session, ranges, driver, log, concerns })
 }

@@ -29,8 +29,9 @@ use crate::companion::{Companion, Seat, Voice, failed};
 use crate::log::Log;
 use crate::memory::{self, Arenas};
 use crate::monitor::leave;
+use crate::neighbours::Neighbourhood;
 use crate::opencl;
-use crate::serve::{self, Begun, UsageOf, lower};
+use crate::serve::{self, Begun, Concerns, lower};
 use crate::store::{Asker, Input};
 use crate::warm::Warm;
 
@@ -166,7 +167,7 @@ struct Rebuilt {
     ranges: Vec<ArenaRange>,
     driver: String,
     log: Log,
-    usage: UsageOf,
+    concerns: Concerns,
 }
 
 /// A session in which nothing has happened, and what comes with it.
@@ -176,7 +177,7 @@ pub(crate) struct Blank {
     /// What its driver calls itself.
     pub(crate) driver: String,
     pub(crate) log: Log,
-    pub(crate) usage: UsageOf,
+    pub(crate) concerns: Concerns,
 }
 
 /// Rebuilds what lies on devices; what the companion is told where that fails.
@@ -200,9 +201,9 @@ fn rebuild(
             None => blank(warm, note, &part, &input, &incarnations),
         },
     };
-    let Blank { mut session, ranges, driver, log, usage } = blank.map_err(failed)?;
+    let Blank { mut session, ranges, driver, log, concerns } = blank.map_err(failed)?;
     restore(&mut *session, &part, &input, voice)?;
-    Ok(Rebuilt { session, part, input, name, ranges, driver, log, usage })
+    Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns })
 }
 
 /// A session of CUDA with the addresses of the one in the image.
@@ -216,12 +217,14 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8
     let device = DeviceMemory::new(map.clone(), &warm.facts, lower(opening.quota, note.memory));
     let usage = Arc::new(Usage::default());
     let (name, shared) = (warm.name, Arc::clone(&usage));
+    let devices = Neighbourhood::addresses(&warm.facts);
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
     let mut session = Box::new(Session::without_program(setup));
     session.live_in(incarnations);
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
-    Ok(Blank { session, ranges, driver: name, log: Log::kept(real), usage })
+    let concerns = Concerns { usage, neighbourhood: Neighbourhood::new(session.shortage(), devices) };
+    Ok(Blank { session, ranges, driver: name, log: Log::kept(real), concerns })
 }
 
 /// Restores, with words on how far that is.
@@ -262,7 +265,7 @@ fn take_up(
     seat: &Seat,
     slot: &OnceLock<Control>,
 ) -> Result<Begun, String> {
-    let Rebuilt { mut session, part, input, log, usage, .. } = rebuilt;
+    let Rebuilt { mut session, part, input, log, concerns, .. } = rebuilt;
     let program = await_program(control, build, &log)?;
     let complete = session.restore_host(program.pinned(), &part, input.source());
     if let Err(reason) = complete.map_err(|error| error.to_string()) {
@@ -274,7 +277,7 @@ fn take_up(
     seat.take_up();
     let link = program.open(build, ready, frames).map_err(|error| error.to_string())?;
     session.connect(&*link);
-    let begun = serve::accompany(session.begin(), link, ready.clone(), build, control, seat.clone(), log, usage);
+    let begun = serve::accompany(session.begin(), link, ready.clone(), build, control, seat.clone(), log, concerns);
     let begun = begun.map_err(|error| error.to_string())?;
     if let Some(control) = &begun.session_control {
         let _ = slot.set(control.clone());

@@ -17,6 +17,7 @@ use crate::door::Door;
 use crate::log::Log;
 use crate::memory::{self, Arenas};
 use crate::monitor::{self, Meter, leave};
+use crate::neighbours::Neighbourhood;
 use crate::opencl;
 use crate::snapshot::UnderWay;
 use crate::warm::Warm;
@@ -79,6 +80,7 @@ fn begin(
     let Arenas { ranges, map, host } = arenas;
     let device = DeviceMemory::new(map.clone(), &warm.facts, quota);
     let usage = Arc::new(Usage::default());
+    let devices = Neighbourhood::addresses(&warm.facts);
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let shared = Arc::clone(&usage);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
@@ -94,11 +96,18 @@ fn begin(
         session.use_store(store);
     }
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
-    accompany(Box::new(session), link, ready, build, control, Seat::default(), Log::kept(real), usage)
+    let concerns = Concerns { usage, neighbourhood: Neighbourhood::new(session.shortage(), devices) };
+    accompany(Box::new(session), link, ready, build, control, Seat::default(), Log::kept(real), concerns)
 }
 
 /// Tells bytes of device memory that a session holds, and its calls so far.
 pub(crate) type UsageOf = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
+
+/// What of a session concerns the server.
+pub(crate) struct Concerns {
+    pub(crate) usage: UsageOf,
+    pub(crate) neighbourhood: Neighbourhood,
+}
 
 /// A session with its program, and what accompanies it.
 pub(crate) struct Begun {
@@ -125,9 +134,10 @@ pub(crate) fn accompany(
     control: &OwnedFd,
     seat: Seat,
     log: Log,
-    usage: UsageOf,
+    concerns: Concerns,
 ) -> Result<Begun, ServeError> {
     let failed = |what| move |source| ServeError::System { what, source };
+    let Concerns { usage, neighbourhood } = concerns;
     let log = Arc::new(log);
     let under_way = seat.under_way.clone();
     let mut session_control = None;
@@ -138,7 +148,8 @@ pub(crate) fn accompany(
         monitor::start(switch.clone(), meter, move || settle.settle()).map_err(failed("start a thread"))?;
         let (control, build, controlled) = (again()?, build.clone(), session.control(switch));
         session_control = Some(controlled.clone());
-        let door = Door { control, build, ready, session: controlled, seat, log: Arc::clone(&log) };
+        neighbourhood.connect(again()?);
+        let door = Door { control, build, ready, session: controlled, seat, neighbourhood, log: Arc::clone(&log) };
         door.open().map_err(failed("start a thread"))?;
     }
     let meter = Meter::new(control.try_clone().map_err(failed("watch the server"))?, usage);

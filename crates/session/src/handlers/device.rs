@@ -8,11 +8,11 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply,
-    kdPeerAtomics, kdPeerAtomicsReply,
+    kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply, kdGivenBack,
+    kdIdle, kdPeerAtomics, kdPeerAtomicsReply, kdPlea, kdPleaReply,
 };
 
-use super::{Called, Detached, done};
+use super::{Called, Detached, Enqueued, done};
 use crate::fault::Fault;
 use crate::session::Session;
 
@@ -61,17 +61,54 @@ fn unmap(driver: &Driver, ranges: &[(u64, u64)]) -> CUresult {
     CUresult::SUCCESS
 }
 
+/// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the quota
+/// leaves less, the device has less in all, or nobody can be asked.
+pub(crate) fn kdPlea(session: &mut Session, _head: &FrameHead, message: kdPlea) -> Detached<kdPleaReply> {
+    let device = u32::try_from(message.device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+    let total = session.facts.devices.get(device as usize).map_or(0, |facts| facts.total_memory);
+    if message.size > session.device.left().min(total) {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+    }
+    let shortage = session.shortage();
+    let number = shortage.plead(device).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    Ok(Box::new(move |driver| {
+        shortage.wait(number, || info(driver).map_or(0, |(free, _)| free));
+        (CUresult::SUCCESS, kdPleaReply {})
+    }))
+}
+
+/// The program holds memory of a device idle.
+pub(crate) fn kdIdle(session: &mut Session, _head: &FrameHead, message: kdIdle) -> Enqueued {
+    if message.device as usize >= session.facts.devices.len() {
+        return Err(CUresult::ERROR_INVALID_DEVICE.into());
+    }
+    session.shared.shortage.is_idle(message.device);
+    Ok(CUresult::SUCCESS)
+}
+
+/// The program has done what an appeal asked.
+pub(crate) fn kdGivenBack(session: &mut Session, _head: &FrameHead, message: kdGivenBack) -> Enqueued {
+    session.shared.shortage.given(message.number);
+    Ok(CUresult::SUCCESS)
+}
+
+/// Bytes that are free on the current context's device, and all of them.
+fn info(driver: &Driver) -> Result<(u64, u64), CUresult> {
+    let (mut free, mut total) = (0_usize, 0_usize);
+    // SAFETY: both outputs are locals.
+    unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.ok()?;
+    Ok((free as u64, total as u64))
+}
+
 /// `cuMemGetInfo` of the current context, within the session's quota.
 pub(crate) fn kdDeviceInfo(
     session: &mut Session,
     _head: &FrameHead,
     _message: kdDeviceInfo,
 ) -> Called<kdDeviceInfoReply> {
-    let (mut free, mut total) = (0_usize, 0_usize);
-    // SAFETY: both outputs are locals.
-    unsafe { session.driver().cuMemGetInfo_v2(&raw mut free, &raw mut total) }.ok()?;
-    let free = free as u64 + session.snapshots.held();
-    let (free, total) = (free.min(session.device.left()), (total as u64).min(session.device.quota()));
+    let (free, total) = info(session.driver())?;
+    let free = free + session.snapshots.held();
+    let (free, total) = (free.min(session.device.left()), total.min(session.device.quota()));
     done(kdDeviceInfoReply { free, total })
 }
 

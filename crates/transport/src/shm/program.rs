@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rustix::fs::ftruncate;
 
 use crate::area::Area;
 use crate::barrier;
-use crate::channel::{LENGTH, REPLY_FRAME, RING, ReplyWords, RingMemory, WINDOW, reply_place};
+use crate::channel::{APPEALS, LENGTH, REPLY_FRAME, RING, ReplyWords, RingMemory, WINDOW, reply_place};
 use crate::connect::PINNED;
 use crate::descriptor::{Descriptor, above_standard};
 use crate::hold::{Bell, Limit};
@@ -57,6 +57,8 @@ pub(crate) struct ShmProgram {
     pinned_length: Mutex<u64>,
     /// [`ProgramLink::quicken`] was called.
     is_quick: AtomicBool,
+    /// What stood in the word of appeals when it was looked at last.
+    appeals_heard: AtomicU32,
 }
 
 /// The producer's side of the ring, the number of the next frame, and where frames stop.
@@ -108,6 +110,7 @@ impl ShmProgram {
             memory: memory.map_err(LinkError::system("keep the shared memory"))?,
             pinned_length,
             is_quick: AtomicBool::new(false),
+            appeals_heard: AtomicU32::new(0),
         })
     }
 
@@ -299,6 +302,18 @@ impl ProgramLink for ShmProgram {
 
     fn calm(&self) {
         self.spin.calm();
+    }
+
+    fn next_appeal(&self) -> Result<u32, LinkError> {
+        let word = self.shared.word(APPEALS);
+        loop {
+            self.socket.get()?;
+            let number = word.load(Ordering::Acquire);
+            if self.appeals_heard.swap(number, Ordering::Relaxed) != number {
+                return Ok(number);
+            }
+            wait::sleep_on(word, number);
+        }
     }
 
     fn has_company(&self) -> bool {

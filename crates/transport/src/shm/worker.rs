@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use katydid_wire::frame::{FrameError, FrameHead, HEAD, MAX_FRAME, Output, ReplyHead, padded};
 use katydid_wire::handshake::LinkKind;
@@ -10,11 +11,12 @@ use rustix::event::Timespec;
 
 use crate::Line;
 use crate::area::{self, Area};
-use crate::channel::{LENGTH, REPLY_FRAME, RING_LENGTH, ReplyWords, RingMemory, create, reply_place};
+use crate::channel::{APPEALS, LENGTH, REPLY_FRAME, RING_LENGTH, ReplyWords, RingMemory, create, reply_place};
 use crate::descriptor::is_hung_up;
 use crate::reply;
 use crate::ring::{Broken, Consumer, Memory as _, Side};
 use crate::shared::{CHANNEL_PLACE, Shared};
+use crate::switch::Signals;
 use crate::wait::{self, Spin};
 use crate::{Answer, Event, Frame, Hangup, LinkError, Replier, ShelfMemory, Staging, Switch, WorkerLink};
 
@@ -48,6 +50,14 @@ enum Found {
     End,
 }
 
+/// Wakes the program's thread that listens for appeals; the number of this one.
+fn appeal(shared: &Shared) -> u32 {
+    let word = shared.word(APPEALS);
+    let number = word.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+    wait::wake(word);
+    number
+}
+
 impl ShmWorker {
     /// Maps a channel that has been checked, the first of `fds`. The next frame in it is number `sequence`.
     pub(crate) fn new(socket: Line, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
@@ -59,8 +69,12 @@ impl ShmWorker {
         let ring = RingMemory::new(Arc::clone(&shared));
         ring.announce_barriers();
         let nudged = RingMemory::new(Arc::clone(&shared));
-        let nudge = Box::new(move || nudged.wake(Side::Consumer));
-        let switch = Switch::new(LinkKind::SHM, socket, fds, Some(pieces), nudge)?;
+        let appealed = Arc::clone(&shared);
+        let signals = Signals {
+            nudge: Box::new(move || nudged.wake(Side::Consumer)),
+            appeal: Some(Box::new(move || appeal(&appealed))),
+        };
+        let switch = Switch::new(LinkKind::SHM, socket, fds, Some(pieces), signals)?;
         switch.count(sequence);
         Ok(Self {
             consumer: Consumer::resume(&ring).map_err(|Broken| TAIL_MOVED)?,

@@ -5,10 +5,13 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_wire::frame::{self, Beat, FrameHead, ReplyHead};
 use katydid_wire::key::SessionKey;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
@@ -29,6 +32,8 @@ pub(crate) const UNASKED: LinkError = LinkError::Protocol { what: "a reply came 
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Head and parts of the frames that are sent most.
 const FEW: usize = 4;
+/// How long a thread that listens for appeals leaves what has come to others.
+const LAG: Duration = Duration::from_millis(20);
 /// How long opening a lane may take: things go on without one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -39,6 +44,8 @@ pub(crate) struct StreamProgram {
     /// The limit was moved, or the worker is back or gone for good.
     opened: Condvar,
     bell: Bell,
+    /// Rung for the thread that listens for appeals.
+    appeals: Bell,
     desk: Mutex<Desk>,
     /// A thread has stopped reading.
     unread: Condvar,
@@ -95,6 +102,8 @@ struct Desk {
     waiting: HashMap<u64, Waiter>,
     /// Those of threads that have waited.
     bells: Vec<Arc<Condvar>>,
+    /// An appeal that nobody has heard yet.
+    appeal: Option<u32>,
 }
 
 /// A thread that waits.
@@ -189,7 +198,8 @@ impl StreamProgram {
             outlet: Mutex::new(Outlet { sealer, ..Outlet::default() }),
             opened: Condvar::new(),
             bell: Bell::default(),
-            desk: Mutex::new(Desk { inlet: Some(inlet), waiting: HashMap::new(), bells: Vec::new() }),
+            appeals: Bell::default(),
+            desk: Mutex::new(Desk { inlet: Some(inlet), waiting: HashMap::new(), bells: Vec::new(), appeal: None }),
             unread: Condvar::new(),
             seats: Seats::new(),
             home,
@@ -282,7 +292,7 @@ impl StreamProgram {
     fn send(&self, socket: BorrowedFd<'_>, sealer: Option<&mut Sealer>, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let mut before = None;
         let mut is_alive = || {
-            self.hear(socket);
+            let _ = self.hear(socket);
             let now = self.heard.load(Ordering::Relaxed);
             // The first look finds that there was something.
             before.replace(now) != Some(now)
@@ -369,6 +379,10 @@ impl StreamProgram {
             drop(desk);
             let result = self.read_until(&mut inlet, Some(wanted), reply);
             desk = self.desk();
+            if inlet.holds_some() {
+                // Nobody else may come to read it for long.
+                self.appeals.ring();
+            }
             desk.inlet = Some(inlet);
             self.unread.notify_all();
             match result {
@@ -421,6 +435,11 @@ impl StreamProgram {
         }
         *pulse = Pulse::new();
         self.heard.fetch_add(1, Ordering::Relaxed);
+        if let Some(appeal) = head.appeal().filter(|_| length == 0) {
+            self.desk().appeal = Some(appeal.number);
+            self.appeals.ring();
+            return Ok(Read::Other);
+        }
         if let Some(mine) = mine.filter(|mine| mine.sequence == head.sequence) {
             reply.clear();
             let landing = mine.landing.filter(|landing| landing.fits(&head, length));
@@ -431,14 +450,19 @@ impl StreamProgram {
         Ok(Read::Other)
     }
 
-    /// Reads what has come meanwhile, if nobody else reads: for a thread that sends and is not heard.
-    fn hear(&self, socket: BorrowedFd<'_>) {
-        let Some(mut inlet) = self.desk().inlet.take() else { return };
+    /// Reads what has come meanwhile, if nobody else reads: for a thread that sends and is not heard, and for one that
+    /// listens. Whether that was the end of the connection.
+    fn hear(&self, socket: BorrowedFd<'_>) -> bool {
+        let Some(mut inlet) = self.desk().inlet.take() else { return false };
         let mut pulse = Pulse::new();
+        let mut is_end = false;
         while inlet.has_bytes(socket) {
             match self.read_one(&mut inlet, None, &mut pulse, &mut Vec::new()) {
                 Ok(Read::Other) => {}
-                Ok(Read::Mine(_) | Read::End) => break,
+                Ok(Read::Mine(_) | Read::End) => {
+                    is_end = true;
+                    break;
+                }
                 Err(_) => {
                     self.break_off();
                     break;
@@ -449,6 +473,25 @@ impl StreamProgram {
         desk.inlet = Some(inlet);
         desk.ring_next();
         self.unread.notify_all();
+        is_end
+    }
+
+    /// Waits until something has come, or the bell for appeals was rung.
+    fn wait_for_word(&self) -> Result<(), LinkError> {
+        let bell = self.appeals.fd().ok_or(LinkError::Closed)?;
+        let socket = if self.socket.is_connected() { self.socket.get()? } else { bell };
+        let mut both = [socket, bell].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut both, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(LinkError::system("listen for the worker")(error)),
+        }
+        // A program may close what is not its own.
+        if both.iter().any(|fd| fd.revents().contains(PollFlags::NVAL)) {
+            return Err(LinkError::Closed);
+        }
+        // Nothing there to be read is as good.
+        let _ = rustix::io::read(bell, &mut [0; 8]);
+        Ok(())
     }
 
     /// Reads what follows a head for the thread that waits for it, and wakes that.
@@ -565,6 +608,7 @@ impl StreamProgram {
     /// Makes all who wait for replies look up.
     fn ring_all(&self) {
         self.desk().waiting.values().for_each(|waiter| waiter.bell.notify_one());
+        self.appeals.ring();
     }
 }
 
@@ -630,6 +674,23 @@ impl ProgramLink for StreamProgram {
 
     fn has_company(&self) -> bool {
         self.seats.are_several()
+    }
+
+    fn next_appeal(&self) -> Result<u32, LinkError> {
+        self.appeals.install().map_err(LinkError::system("listen for the worker"))?;
+        loop {
+            if let Some(number) = self.desk().appeal.take() {
+                return Ok(number);
+            }
+            let look = self.socket.look();
+            self.wait_for_word()?;
+            // Whoever waits for a reply reads all that comes; what is left is for this thread, which is not to wake for
+            // each reply of a busy program.
+            thread::sleep(LAG);
+            if self.socket.is_connected() && self.hear(self.socket.get()?) {
+                self.ended(look)?;
+            }
+        }
     }
 
     fn limit_silence(&self, limit: Duration) -> io::Result<()> {

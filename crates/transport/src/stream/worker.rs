@@ -10,7 +10,7 @@ use katydid_wire::handshake::LinkKind;
 use crate::inlet::{Found, Inlet};
 use crate::shm::answer_head;
 use crate::stream::joined::Payload;
-use crate::switch::Reading;
+use crate::switch::{Reading, Signals};
 use crate::{Answer, Buffers, Event, Frame, Hangup, Line, LinkError, Replier, Staging, Switch, WorkerLink};
 
 const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
@@ -30,7 +30,8 @@ pub(crate) struct StreamWorker {
 impl StreamWorker {
     /// The next frame is number `sequence`.
     pub(crate) fn new(socket: Line, sequence: u64) -> Result<Self, LinkError> {
-        let switch = Switch::new(LinkKind::STREAM, socket, &[], None, Box::new(|| ()))?;
+        let switch =
+            Switch::new(LinkKind::STREAM, socket, &[], None, Signals { nudge: Box::new(|| ()), appeal: None })?;
         switch.count(sequence);
         let replier = Arc::new(StreamReplier { switch: switch.clone() });
         Ok(Self { switch, inlet: Inlet::new(), sequence, payload: Vec::new(), bulk: None, replier })
