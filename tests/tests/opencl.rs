@@ -387,7 +387,8 @@ fn asked_once(places: &Places) -> Result<(), Box<dyn Error>> {
     let mut waits = [0; 2];
     for (rounds, waits) in ["1", "40"].into_iter().zip(&mut waits) {
         let traffic = Arc::default();
-        let way = Way::Served { name: "tcp", address: counting(server.tcp(), Manner::AtOnce, &traffic)?, as_stream: false };
+        let way =
+            Way::Served { name: "tcp", address: counting(server.tcp(), Manner::AtOnce, &traffic)?, as_stream: false };
         let outcome = run(with_driver(places, &way, NAME).arg(rounds), LIMIT)?;
         if !outcome.status.success() || outcome.text() != native.text() {
             return Err(format!("natively:\n{}{}{}", native.text(), outcome.text(), outcome.errors()).into());

@@ -474,6 +474,8 @@ fn code_of(error: ParamError) -> CUresult {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
     use crate::context::Context;
     use katydid_client::memory::Arena;
@@ -491,7 +493,7 @@ mod tests {
         }
         let facts = DeviceFacts { attributes, ..DeviceFacts::default() };
         let primary = Arc::new(Context::primary(Slot { handle: 64, index: 0 }, 0, 0));
-        Device { position: 0, facts, primary, memory: Arena::new(0..0, 0) }
+        Device { position: 0, facts, primary, memory: Arena::new(0..0, 0), is_idle: AtomicBool::default() }
     }
 
     /// Code that takes blocks of `threads` at most, with `registers` for each thread.
