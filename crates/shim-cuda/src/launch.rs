@@ -478,7 +478,7 @@ mod tests {
         }
         let facts = DeviceFacts { attributes, ..DeviceFacts::default() };
         let primary = Arc::new(Context::primary(Slot { handle: 64, index: 0 }, 0, 0));
-        Device { position: 0, facts, primary, memory: Arena::new(0..0, 0) }
+        Device { position: 0, facts, primary, memory: Arena::new(0..0, 0), is_idle: false.into() }
     }
 
     /// Code that takes blocks of `threads` at most, with `registers` for each thread.
