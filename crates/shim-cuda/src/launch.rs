@@ -474,8 +474,6 @@ fn code_of(error: ParamError) -> CUresult {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use super::*;
     use crate::context::Context;
     use katydid_client::memory::Arena;
@@ -493,7 +491,7 @@ mod tests {
         }
         let facts = DeviceFacts { attributes, ..DeviceFacts::default() };
         let primary = Arc::new(Context::primary(Slot { handle: 64, index: 0 }, 0, 0));
-        Device { position: 0, facts, primary, memory: Arena::new(0..0, 0), is_idle: AtomicBool::default() }
+        Device { position: 0, facts, primary, memory: Arena::new(0..0, 0), is_idle: false.into() }
     }
 
     /// Code that takes blocks of `threads` at most, with `registers` for each thread.

@@ -173,18 +173,16 @@ impl Pending {
         sent.map(|_| ()).map_err(|source| AcceptError::System { doing: "hand a program over to its worker", source })
     }
 
-    /// Worker: waits for a program, and passes over words. None: the daemon closed its end, so there will be no program any
-    /// more.
+    /// Worker: waits for a program, where the daemon has no words for it yet. None: the daemon closed its end, so there will be
+    /// no program any more.
     ///
     /// # Errors
     /// The daemon is of another build, or the system refused.
     pub fn receive(daemon: impl AsFd, build: &Build) -> Result<Option<(Self, Vec<u8>)>, AcceptError> {
-        loop {
-            match Self::receive_any(&daemon, build)? {
-                Some(Delivery::Program(program, note)) => return Ok(Some((*program, note))),
-                Some(Delivery::Word(_)) => {}
-                None => return Ok(None),
-            }
+        match Self::receive_any(&daemon, build)? {
+            Some(Delivery::Program(program, note)) => Ok(Some((*program, note))),
+            Some(Delivery::Word(_)) => Err(HandshakeError::Damaged { what: "the hand-over has no program" }.into()),
+            None => Ok(None),
         }
     }
 

@@ -19,7 +19,7 @@ use katydid_image::Session as Part;
 use katydid_keep::{Capture, Control, Elsewhere, Failure, Progress, Restored};
 use katydid_session::device_memory::DeviceMemory;
 use katydid_session::{Opening, Session, Setup, Usage, journal_of};
-use katydid_transport::Pending;
+use katydid_transport::{Delivery, Pending};
 use katydid_wire::companion::{FromWorker, ToWorker};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
@@ -289,9 +289,13 @@ fn take_up(
 /// The first visitor that is the program.
 fn await_program(control: &OwnedFd, build: &Build, log: &Log) -> Result<Pending, String> {
     loop {
-        match Pending::receive(control.as_fd(), build) {
-            Ok(Some((visitor, _))) if visitor.hello().claim.role == Role::PROGRAM => return Ok(visitor),
-            Ok(Some((visitor, _))) => {
+        match Pending::receive_any(control.as_fd(), build) {
+            Ok(Some(Delivery::Program(visitor, _))) if visitor.hello().claim.role == Role::PROGRAM => {
+                return Ok(*visitor);
+            }
+            // Nobody waits for long for a session that has no program yet.
+            Ok(Some(Delivery::Word(_))) => {}
+            Ok(Some(Delivery::Program(visitor, _))) => {
                 visitor.refuse(build, &Refused::new(RefusalCode::BUSY, "the session waits for its program"));
             }
             // The daemon is gone, and the session with it.
