@@ -247,8 +247,9 @@ impl Switch {
     /// second. Nothing on links that share memory, and nothing while something is being sent, which tells as much.
     /// Whether it said so on the first connection.
     pub fn beat(&self) -> bool {
-        self.state.lanes.beat();
-        let Some(beat) = self.sign() else { return false };
+        let is_late = self.is_late();
+        self.state.lanes.beat(is_late);
+        let Some(beat) = self.sign(is_late) else { return false };
         let (Ok(_whole), Some(line)) = (self.state.outlet.try_lock(), self.socket()) else { return false };
         // A program that is gone is noticed by others.
         has_room(&line)
@@ -278,8 +279,16 @@ impl Switch {
         sent.ok().map(|()| number)
     }
 
+    /// Whether the rest of a frame is waited for, as it was when this was asked last: a stall of the network, or the network is
+    /// slow.
+    fn is_late(&self) -> bool {
+        let frames = self.frames();
+        let is_coming = self.state.reading.load(Ordering::Relaxed) == Reading::Rest as u8;
+        is_coming && self.state.told.swap(frames, Ordering::Relaxed) == frames
+    }
+
     /// What there is to tell.
-    fn sign(&self) -> Option<Beat> {
+    fn sign(&self, is_late: bool) -> Option<Beat> {
         if self.state.kind != LinkKind::STREAM {
             return None;
         }
@@ -289,8 +298,7 @@ impl Switch {
         let is_due = match () {
             () if is_busy => true,
             () if reading == Reading::Next as u8 => self.state.owed.load(Ordering::Relaxed) > 0,
-            // A frame that is on its way for long is a stall of the network, or the network is slow.
-            () => self.state.told.swap(frames, Ordering::Relaxed) != frames,
+            () => !is_late,
         };
         is_due.then_some(Beat { is_busy, frames })
     }

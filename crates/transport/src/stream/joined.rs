@@ -122,11 +122,13 @@ impl Joined {
         Some(lane)
     }
 
-    /// Says on each lane that is held up here, or owes something, that its worker is there.
-    pub(crate) fn beat(&self) {
+    /// Says on each lane that owes something that its worker is there, and on each that is held up here; not if that is so
+    /// because the rest of a frame `is_late`, which may never come.
+    pub(crate) fn beat(&self, is_late: bool) {
         let lanes: Vec<Arc<Lane>> = lock(&self.lanes).iter().flatten().cloned().collect();
         let is_owing = |lane: &Arc<Lane>| lock(&self.due).values().any(|due| Arc::ptr_eq(due, lane));
-        lanes.iter().filter(|lane| lane.is_held_up() || is_owing(lane)).for_each(|lane| lane.beat());
+        let is_held_up = |lane: &Arc<Lane>| !is_late && lane.is_held_up();
+        lanes.iter().filter(|lane| is_held_up(lane) || is_owing(lane)).for_each(|lane| lane.beat());
     }
 
     fn lane(&self, number: u16) -> Result<Arc<Lane>, LinkError> {
@@ -260,4 +262,53 @@ impl Lane {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code under these locks panics.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use katydid_wire::frame::Lanes;
+
+    use super::*;
+
+    /// Lane 1 of some lanes, with so many payloads that its reader has to wait; and its program's end.
+    fn held_up(joined: &Joined) -> UnixStream {
+        let (mut program, worker) = UnixStream::pair().unwrap();
+        let is_taken = joined.join::<io::Error>(1, || Ok(Line::from(OwnedFd::from(worker))));
+        assert!(is_taken.unwrap());
+        let lanes = Lanes { payload: 1, reply: 0 };
+        for sequence in 0..AHEAD as u64 {
+            let head = FrameHead { opcode: 1, wants_reply: false, thread: 1, context: 0, sequence };
+            program.write_all(&head.encode_over(3, lanes).unwrap()).unwrap();
+            program.write_all(b"abc").unwrap();
+        }
+        let lane = joined.lane(1).unwrap();
+        while !lane.is_held_up() {
+            thread::yield_now();
+        }
+        program
+    }
+
+    fn has_heard(program: &mut UnixStream) -> bool {
+        program.set_nonblocking(true).unwrap();
+        program.read(&mut [0; 1024]).is_ok_and(|length| length > 0)
+    }
+
+    /// Whoever sends on it must learn of a stall of another lane, for which the worker waits.
+    #[test]
+    fn a_lane_that_is_held_up_by_what_does_not_come_gives_no_sign_of_life() {
+        let joined = Joined::default();
+        let mut program = held_up(&joined);
+        joined.beat(true);
+        assert!(!has_heard(&mut program));
+        joined.beat(false);
+        assert!(has_heard(&mut program));
+        joined.owe(7, 1).unwrap();
+        joined.beat(true);
+        assert!(has_heard(&mut program), "what it owes comes whatever else does not");
+        joined.clear();
+    }
 }
