@@ -60,6 +60,8 @@ fn replaced_after_a_restore(places: &Places, way: &str) -> Result<()> {
     let written = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
+    // The restored program has the ids of the first one, whose session is not to be taken for its own.
+    stage.server.workers_of(0)?;
     let mut job = stage.restore_by("heir", "image", &Plan { points: &points, ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the restored job did not come to its point again");
     replaced_by_another(&stage, holding(&job).context("nobody holds itself")?)?;
@@ -113,7 +115,12 @@ fn one_of_several(places: &Places, way: &str) -> Result<()> {
 
 /// Kills the worker of a process, and waits until it has another one, or has come to its end with it.
 fn replaced_by_another(stage: &Stage, pid: u64) -> Result<()> {
-    let worker = worker_of(stage, pid)?.context("the one that holds itself has no worker")?;
+    let mut worker = None;
+    until("the one that holds itself has a worker", || {
+        worker = worker_of(stage, pid).ok().flatten();
+        worker.is_some()
+    })?;
+    let worker = worker.context("it had one")?;
     kill(worker);
     let is_replaced = || match worker_of(stage, pid) {
         Ok(Some(other)) => other != worker,
