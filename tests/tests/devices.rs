@@ -16,6 +16,8 @@ use katydid_tests::way::Way;
 const SERVER: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
 /// What it does does not depend on how many devices there are, as far as it tells.
 const OF_SEVERAL: &str = "several_devices";
+/// It allows a kernel more shared memory than a kernel has by itself.
+const SETTING: &str = "scan";
 
 /// What the fixture says of its devices on a server, or a private one.
 fn seen(places: &Places, server: Option<&Server>, variables: &[(&str, &str)]) -> Result<String> {
@@ -76,6 +78,19 @@ fn a_program_uses_two_devices_at_once() -> Result<()> {
         let outcome = program::run(command.env_remove("CUDA_VISIBLE_DEVICES").envs([SERVER]), PATIENCE)?;
         ensure!(outcome.errors().contains("two devices, peers"), "{way}: {}", outcome.errors());
         judge(&places, OF_SEVERAL, &outcome).with_context(|| way.to_string())?;
+    }
+    Ok(())
+}
+
+/// Of a program that has only the last of three devices: what it sets for its first one is meant for that.
+#[test]
+fn kernels_are_set_up_for_the_device_that_was_chosen() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start_with(&places, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
+    for way in Way::through(&server) {
+        let mut command = way.command(&places, &places.program(SETTING, Variant::Shared));
+        let outcome = program::run(command.env("CUDA_VISIBLE_DEVICES", "2"), PATIENCE)?;
+        judge(&places, SETTING, &outcome).with_context(|| way.to_string())?;
     }
     Ok(())
 }

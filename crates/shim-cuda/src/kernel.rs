@@ -154,20 +154,20 @@ pub(crate) unsafe fn attribute(target: *mut i32, id: u32, kernel: CUkernel, ordi
 /// Checked here, so that an impossible value is refused at the call.
 pub(crate) fn set_attribute(id: u32, value: i32, kernel: CUkernel, ordinal: CUdevice) -> Result<(), CUresult> {
     let kernel = object(kernel)?;
-    device(ordinal)?;
+    let position = device(ordinal)?.position as i32;
     kernel.tuned_on(ordinal.unsigned_abs())?.set_attribute(id, value, ordinal.unsigned_abs())?;
     kernel.keep_on(ordinal.unsigned_abs(), id, value);
-    enqueue(&kdFunctionSetAttribute { function: 0, kernel: kernel.wire(), device: ordinal, attribute: id, value })
+    enqueue(&kdFunctionSetAttribute { function: 0, kernel: kernel.wire(), device: position, attribute: id, value })
 }
 
 /// A preference between cache and shared memory, 0 to 3.
 pub(crate) fn set_cache_config(kernel: CUkernel, config: u32, ordinal: CUdevice) -> Result<(), CUresult> {
     let kernel = object(kernel)?;
-    device(ordinal)?;
+    let position = device(ordinal)?.position as i32;
     if config > 3 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    enqueue(&kdFunctionSetCacheConfig { function: 0, kernel: kernel.wire(), device: ordinal, config })
+    enqueue(&kdFunctionSetCacheConfig { function: 0, kernel: kernel.wire(), device: position, config })
 }
 
 /// The name lives as long as the library.
