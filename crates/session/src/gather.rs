@@ -120,10 +120,13 @@ pub(crate) fn function(driver: &Driver, function: CUfunction) -> FunctionFacts {
         // SAFETY: the output is a local, the handle alive.
         .map(|id| answer(|out| unsafe { driver.cuFuncGetAttribute(out, id, function) }))
         .collect();
-    // SAFETY: as above, with two outputs.
-    let parameters =
-        parameters(|index, offset, size| unsafe { driver.cuFuncGetParamInfo(function, index, offset, size) });
-    FunctionFacts { attributes, parameters }
+    FunctionFacts { attributes, parameters: parameters_of_function(driver, function) }
+}
+
+/// Where a function's parameters lie among its packed ones.
+pub(crate) fn parameters_of_function(driver: &Driver, function: CUfunction) -> Vec<ParameterFacts> {
+    // SAFETY: the outputs are locals, the handle is the driver's own.
+    parameters(|index, offset, size| unsafe { driver.cuFuncGetParamInfo(function, index, offset, size) })
 }
 
 /// What a kernel answers on the current context's device.
@@ -137,10 +140,13 @@ pub(crate) fn kernel(driver: &Driver, kernel: CUkernel) -> FunctionFacts {
             })
         })
         .collect();
-    // SAFETY: as above, with two outputs.
-    let parameters =
-        parameters(|index, offset, size| unsafe { driver.cuKernelGetParamInfo(kernel, index, offset, size) });
-    FunctionFacts { attributes, parameters }
+    FunctionFacts { attributes, parameters: parameters_of_kernel(driver, kernel) }
+}
+
+/// The same of a kernel.
+pub(crate) fn parameters_of_kernel(driver: &Driver, kernel: CUkernel) -> Vec<ParameterFacts> {
+    // SAFETY: the outputs are locals, the handle is the driver's own.
+    parameters(|index, offset, size| unsafe { driver.cuKernelGetParamInfo(kernel, index, offset, size) })
 }
 
 /// The device of the current context.

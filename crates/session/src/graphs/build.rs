@@ -8,20 +8,23 @@
 #![expect(non_snake_case, reason = "fields of the driver's structures keep the vendor's names")]
 
 use std::collections::BTreeSet;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_CONDITIONAL_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
-    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode,
-    CUgraphNodeParams, CUkernelNodeAttrValue, CUresult, CUstreamBatchMemOpParams, Pod as _, launch_param, memory_type,
-    node_type,
+    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphNode,
+    CUgraphNodeParams, CUkernel, CUkernelNodeAttrValue, CUresult, CUstreamBatchMemOpParams, Pod as _, launch_attribute,
+    launch_param, memory_type, node_type,
 };
-use katydid_wire::facts::{GraphFacts, StepFacts, Work};
+use katydid_driver::Driver;
+use katydid_wire::facts::{GraphFacts, ParameterFacts, StepFacts, Work};
 use katydid_wire::frame::FrameHead;
 
 use super::{Built, Exec, Keep, run};
 use crate::ask::ask;
 use crate::fault::Fault;
+use crate::gather;
 use crate::session::Session;
 
 /// First and last node of a step.
@@ -47,7 +50,7 @@ struct Extra<'a> {
 }
 
 impl Extra<'_> {
-    fn list(&mut self) -> [*mut std::ffi::c_void; 5] {
+    fn list(&mut self) -> [*mut c_void; 5] {
         [
             std::ptr::without_provenance_mut(launch_param::BUFFER_POINTER as usize),
             self.params.as_ptr().cast_mut().cast(),
@@ -256,16 +259,21 @@ fn with_kernel(
     work: &Work,
     call: impl FnOnce(*const CUDA_KERNEL_NODE_PARAMS) -> CUresult,
 ) -> Result<(), Fault> {
-    let Work::Kernel { function, kernel, context, shape, shared, params, .. } = work else {
+    let Work::Kernel { function, kernel, context, shape, shared, params, attributes } = work else {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     };
     session.journal.launched(*kernel, session.current, head.sequence);
+    let (func, kern) = (session.handle(head, *function)?, session.handle(head, *kernel)?);
+    // NVIDIA's driver refuses the attribute (1) to a node whose parameters came packed (580.159.04).
+    let is_cooperative = attributes.iter().any(|(id, _)| *id == launch_attribute::COOPERATIVE);
+    let mut each = if is_cooperative { one_by_one(session.driver(), (func, kern), params)? } else { Vec::new() };
     let mut extra = Extra { size: params.len(), params };
     let mut list = extra.list();
+    let is_packed = each.is_empty() && !params.is_empty();
     let [gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ] = *shape;
     let node = CUDA_KERNEL_NODE_PARAMS {
-        func: session.handle(head, *function)?,
-        kern: session.handle(head, *kernel)?,
+        func,
+        kern,
         ctx: session.handle(head, *context)?,
         gridDimX,
         gridDimY,
@@ -274,10 +282,29 @@ fn with_kernel(
         blockDimY,
         blockDimZ,
         sharedMemBytes: *shared,
-        kernelParams: std::ptr::null_mut(),
-        extra: if params.is_empty() { std::ptr::null_mut() } else { list.as_mut_ptr() },
+        kernelParams: if each.is_empty() { std::ptr::null_mut() } else { each.as_mut_ptr() },
+        extra: if is_packed { list.as_mut_ptr() } else { std::ptr::null_mut() },
     };
     Ok(call(&raw const node).ok()?)
+}
+
+/// Where each of a kernel's parameters lies in `packed`.
+fn one_by_one(
+    driver: &Driver,
+    (function, kernel): (CUfunction, CUkernel),
+    packed: &[u8],
+) -> Result<Vec<*mut c_void>, Fault> {
+    let parameters = if kernel == CUkernel::NULL {
+        gather::parameters_of_function(driver, function)
+    } else {
+        gather::parameters_of_kernel(driver, kernel)
+    };
+    let place = |parameter: ParameterFacts| {
+        let (from, size) = (parameter.offset as usize, parameter.size as usize);
+        let bytes = packed.get(from..).and_then(|rest| rest.get(..size));
+        bytes.map(|bytes| bytes.as_ptr().cast_mut().cast()).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    };
+    parameters.into_iter().map(place).collect()
 }
 
 /// Bytes from the first to the last that a side of a copy touches, and where they begin.
