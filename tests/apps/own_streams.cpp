@@ -57,7 +57,7 @@ static void captured(size_t wanted, const char *what, Body body) {
     OK(cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph));
     OK(cuGraphGetNodes(graph, nullptr, &nodes));
     CHECK(nodes == wanted, "%s: %zu nodes", what, nodes);
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    require(cuGraphInstantiateWithFlags(&exec, graph, 0), what, __FILE__, __LINE__);
     OK(PTSZ(cuGraphUpload)(exec, nullptr));
     OK(PTSZ(cuGraphLaunch)(exec, nullptr));
     OK(PTSZ(cuStreamSynchronize)(nullptr));
@@ -175,7 +175,7 @@ static void copies_that_do_not() {
     clear(other);
 }
 
-// Batches are not for default streams, of either kind.
+// Batches are not for the legacy default stream; the thread's own takes them, which the forms without an index do not know as null.
 static void batches() {
     CUdeviceptr targets[1] = {other}, sources[1] = {memory};
     size_t sizes[1] = {BYTES}, kinds[1] = {0}, failed = 0;
@@ -188,18 +188,24 @@ static void batches() {
     block.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     CUstream stream;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    auto check = [&](const char *what, auto call) {
-        EXPECT(CUDA_ERROR_INVALID_VALUE, call(nullptr));
-        EXPECT(CUDA_SUCCESS, call(stream));
-        OK(cuStreamSynchronize(stream));
-        fetch(other);
-        CHECK(is_whole(), "%s", what);
-        clear(other);
+    auto check = [&](const char *what, CUresult of_null, auto call) {
+        auto in = [&](CUresult wanted, CUstream where) {
+            expect_code(wanted, call(where), what, __FILE__, __LINE__);
+            OK(cuStreamSynchronize(where ? where : CU_STREAM_PER_THREAD));
+            fetch(other);
+            CHECK(is_whole() == (wanted == CUDA_SUCCESS), "%s", what);
+            clear(other);
+        };
+        in(CUDA_ERROR_INVALID_VALUE, CU_STREAM_LEGACY);
+        in(of_null, nullptr);
+        in(CUDA_SUCCESS, CU_STREAM_PER_THREAD);
+        in(CUDA_SUCCESS, stream);
     };
-    check("a batch", [&](CUstream in) { return PTSZ(cuMemcpyBatchAsync)(targets, sources, sizes, 1, &how, kinds, 1, &failed, in); });
-    check("a shorter one", [&](CUstream in) { return PTSZ(cuMemcpyBatchAsync_v2)(targets, sources, sizes, 1, &how, kinds, 1, in); });
-    check("a batch of blocks", [&](CUstream in) { return PTSZ(cuMemcpy3DBatchAsync)(1, &block, &failed, 0, in); });
-    check("a shorter one", [&](CUstream in) { return PTSZ(cuMemcpy3DBatchAsync_v2)(1, &block, 0, in); });
+    CUresult no = CUDA_ERROR_INVALID_VALUE;
+    check("a batch", CUDA_SUCCESS, [&](CUstream in) { return PTSZ(cuMemcpyBatchAsync)(targets, sources, sizes, 1, &how, kinds, 1, &failed, in); });
+    check("a shorter batch", no, [&](CUstream in) { return PTSZ(cuMemcpyBatchAsync_v2)(targets, sources, sizes, 1, &how, kinds, 1, in); });
+    check("a batch of blocks", CUDA_SUCCESS, [&](CUstream in) { return PTSZ(cuMemcpy3DBatchAsync)(1, &block, &failed, 0, in); });
+    check("a shorter batch of blocks", no, [&](CUstream in) { return PTSZ(cuMemcpy3DBatchAsync_v2)(1, &block, 0, in); });
     OK(cuStreamDestroy_v2(stream));
 }
 
@@ -332,18 +338,14 @@ static void managed() {
     OK(PTSZ(cuStreamAttachMemAsync)(nullptr, block, 0, CU_MEM_ATTACH_GLOBAL));
     OK(PTSZ(cuStreamSynchronize)(nullptr));
     CHECK(words[16383] == 7, "%u", words[16383]);
-    // Groups are not for default streams either.
-    CUstream stream;
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(PTSZ(cuMemPrefetchBatchAsync)(&block, sizes, 1, &place, from, 1, 0, stream));
-    OK(cuStreamSynchronize(stream));
+    OK(PTSZ(cuMemPrefetchBatchAsync)(&block, sizes, 1, &place, from, 1, 0, nullptr));
+    OK(PTSZ(cuStreamSynchronize)(nullptr));
     CHECK(words[16383] == 7, "%u", words[16383]);
-    OK(PTSZ(cuMemDiscardBatchAsync)(&block, sizes, 1, 0, stream));
-    OK(PTSZ(cuMemDiscardAndPrefetchBatchAsync)(&block, sizes, 1, &place, from, 1, 0, stream));
-    OK(cuMemsetD32Async(block, 8, 16384, stream));
-    OK(cuStreamSynchronize(stream));
+    OK(PTSZ(cuMemDiscardBatchAsync)(&block, sizes, 1, 0, nullptr));
+    OK(PTSZ(cuMemDiscardAndPrefetchBatchAsync)(&block, sizes, 1, &place, from, 1, 0, CU_STREAM_PER_THREAD));
+    OK(PTSZ(cuMemsetD32Async)(block, 8, 16384, nullptr));
+    OK(PTSZ(cuStreamSynchronize)(nullptr));
     CHECK(words[16383] == 8, "%u", words[16383]);
-    OK(cuStreamDestroy_v2(stream));
     OK(cuMemFree_v2(block));
 }
 

@@ -72,7 +72,7 @@ impl Arrays {
     unsafe fn run(&self, stream: CUstream) -> Result<(), (CUresult, usize)> {
         let whole = |code| (code, NO_INDEX);
         current::wire().map_err(whole)?;
-        object(stream).map_err(|_| whole(CUresult::ERROR_INVALID_VALUE))?;
+        stream::takes_groups(stream).map_err(whole)?;
         // SAFETY: handed on.
         let entries = unsafe { self.read() }.map_err(whole)?;
         for (at, (to, from, size, _)) in entries.iter().enumerate() {
@@ -134,7 +134,8 @@ unsafe fn run_boxes(
 ) -> Result<(), (CUresult, usize)> {
     let whole = |code| (code, NO_INDEX);
     current::wire().map_err(whole)?;
-    if flags != 0 || object(stream).is_err() {
+    stream::takes_groups(stream).map_err(whole)?;
+    if flags != 0 {
         return Err(whole(CUresult::ERROR_INVALID_VALUE));
     }
     // SAFETY: handed on.
@@ -170,7 +171,7 @@ pub(crate) unsafe fn boxes(
     }
 }
 
-/// Without an index.
+/// Without an index. Null is no stream here, not even the thread's own (driver 580.159.04).
 ///
 /// # Safety
 ///
@@ -181,6 +182,9 @@ pub(crate) unsafe fn boxes_unindexed(
     flags: u64,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    if stream == CUstream::NULL {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     // SAFETY: handed on.
     unsafe { run_boxes(operations, count, flags, stream) }.map_err(|(code, _)| code)
 }
@@ -212,7 +216,7 @@ pub(crate) unsafe fn first(
     }
 }
 
-/// Without an index.
+/// Without an index. Null is no stream here, not even the thread's own (driver 580.159.04).
 ///
 /// # Safety
 ///
@@ -228,6 +232,9 @@ pub(crate) unsafe fn second(
     kinds: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    if stream == CUstream::NULL {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let arrays = Arrays { targets, sources, sizes, count, attributes, firsts, kinds };
     // SAFETY: handed on.
     unsafe { arrays.run(stream) }.map_err(|(code, _)| code)

@@ -4,8 +4,7 @@
 use katydid_advice::Target;
 use katydid_cuda_sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 
-use crate::handle::object;
-use crate::managed;
+use crate::{managed, stream};
 
 /// More ranges in one call make no sense.
 const MOST: usize = 1 << 20;
@@ -20,10 +19,9 @@ unsafe fn ranges(
     sizes: *const usize,
     count: usize,
     flags: u64,
-    stream: CUstream,
+    of: CUstream,
 ) -> Result<Vec<(u64, u64)>, CUresult> {
-    // Groups need a stream that was created.
-    object(stream).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    stream::takes_groups(of)?;
     if starts.is_null() || sizes.is_null() || count == 0 || count > MOST || flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }

@@ -135,6 +135,21 @@ fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool {
     made.is_some_and(|made| made.flags & stream_flags::NON_BLOCKING == 0 && made.context.wire() == context)
 }
 
+/// Refuses what work in groups is not given to: the legacy default stream, by whatever name, and what is no stream.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE`.
+pub(crate) fn takes_groups(stream: CUstream) -> Result<(), CUresult> {
+    let takes = match stream.0.addr() {
+        0 => is_of_thread(default_wire()),
+        LEGACY => false,
+        PER_THREAD => true,
+        _ => object(stream).is_ok(),
+    };
+    if takes { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
 /// Whether a wire id means another stream in each thread.
 pub(crate) fn is_of_thread(wire: u32) -> bool {
     wire == PER_THREAD as u32

@@ -397,6 +397,13 @@ pub(crate) fn created(handle: CUstream) -> Outcome<Arc<Stream>> {
     STREAMS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
+/// The stream that work in groups is given to: any but the legacy default stream, which gives 1 as on driver 580.
+pub(crate) fn of_group(handle: CUstream) -> Outcome<Arc<Stream>> {
+    let is_legacy = handle == CU_STREAM_LEGACY || (handle.is_null() && !PER_THREAD_DEFAULT.get());
+    let is_wrong = is_legacy || (!handle.is_null() && handle != CU_STREAM_PER_THREAD && created(handle).is_err());
+    if is_wrong { Err(CUresult::ERROR_INVALID_VALUE) } else { resolve(handle) }
+}
+
 /// A default stream of `context`: the legacy one, or the calling thread's own.
 pub(crate) fn default_of(context: &Arc<Context>, own: bool) -> Arc<Stream> {
     if !own {

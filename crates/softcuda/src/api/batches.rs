@@ -1,7 +1,7 @@
 //! Copies in groups: many copies of one row with one call, each with its own way of reading its source.
 //!
-//! All entries are checked before the first is submitted, and the first wrong one is named; default streams give 1, as
-//! on driver 580.
+//! All entries are checked before the first is submitted, and the first wrong one is named; the legacy default stream gives 1,
+//! as on driver 580.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -121,12 +121,12 @@ unsafe fn read_boxes(
 
 /// Checks all copies of boxes, then submits them. A wrong one is told by its index.
 fn submit_boxes(
-    handle: CUstream,
+    stream: Outcome<Arc<Stream>>,
     flags: u64,
     copies: Result<Vec<(CUDA_MEMCPY3D, u32)>, (CUresult, usize)>,
 ) -> Result<(), (CUresult, usize)> {
     let whole = |code| (code, NO_INDEX);
-    let stream = created(handle).map_err(whole)?;
+    let stream = stream.map_err(whole)?;
     if flags != 0 {
         return Err(whole(CUresult::ERROR_INVALID_VALUE));
     }
@@ -141,11 +141,9 @@ fn submit_boxes(
     Ok(())
 }
 
-/// A stream that was created, as batches demand it.
-fn created(handle: CUstream) -> Outcome<Arc<Stream>> {
-    let stream = stream::created(handle).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    stream.context()?.healthy()?;
-    Ok(stream)
+/// The same as a group's, but null, which the functions without an index refuse, also where it means the thread's own.
+fn named(handle: CUstream) -> Outcome<Arc<Stream>> {
+    if handle.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { stream::of_group(handle) }
 }
 
 api! {
@@ -162,7 +160,7 @@ api! {
         stream: CUstream,
     ) {
         wrong.set(NO_INDEX);
-        let stream = created(stream)?;
+        let stream = stream::of_group(stream)?;
         // SAFETY: the caller's arrays have as many entries as it says.
         let entries = unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }?;
         submit(&stream, &entries).map_err(|(code, at)| {
@@ -182,7 +180,7 @@ api! {
         kinds: usize,
         stream: CUstream,
     ) {
-        let stream = created(stream)?;
+        let stream = named(stream)?;
         // SAFETY: the caller's arrays have as many entries as it says.
         let entries = unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }?;
         submit(&stream, &entries).map_err(|(code, _)| code)?;
@@ -198,7 +196,7 @@ api! {
         wrong.set(NO_INDEX);
         // SAFETY: the caller's array has as many entries as it says.
         let copies = unsafe { read_boxes(operations, count) };
-        submit_boxes(stream, flags, copies).map_err(|(code, at)| {
+        submit_boxes(stream::of_group(stream), flags, copies).map_err(|(code, at)| {
             wrong.set(at);
             code
         })?;
@@ -208,6 +206,6 @@ api! {
     fn cuMemcpy3DBatchAsync_v2(count: usize, operations: *mut CUDA_MEMCPY3D_BATCH_OP, flags: u64, stream: CUstream) {
         // SAFETY: the caller's array has as many entries as it says.
         let copies = unsafe { read_boxes(operations, count) };
-        submit_boxes(stream, flags, copies).map_err(|(code, _)| code)?;
+        submit_boxes(named(stream), flags, copies).map_err(|(code, _)| code)?;
     }
 }

@@ -76,12 +76,6 @@ fn devices() -> usize {
     device::all().len()
 }
 
-/// Prefetching in groups needs a stream that was created.
-fn created(stream: CUstream) -> Outcome {
-    let stream = stream::created(stream).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    stream.context()?.healthy()
-}
-
 api! {
     /// One address for the host and every device.
     fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: u32) {
@@ -127,7 +121,7 @@ api! {
         flags: u64,
         stream: CUstream,
     ) {
-        created(stream)?;
+        stream::of_group(stream)?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -139,7 +133,7 @@ api! {
 
     /// What the memory holds afterwards is not said: it is left as it is.
     fn cuMemDiscardBatchAsync(starts: *mut u64, sizes: *mut usize, count: usize, flags: u64, stream: CUstream) {
-        created(stream)?;
+        stream::of_group(stream)?;
         if starts.is_null() || sizes.is_null() || count == 0 || count > MOST || flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
