@@ -16,6 +16,7 @@ pub mod program;
 pub mod script;
 pub mod server;
 pub mod traffic;
+pub mod trial;
 pub mod verdict;
 pub mod watch;
 pub mod way;

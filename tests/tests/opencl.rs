@@ -25,6 +25,7 @@ use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
 use katydid_tests::traffic::{Manner, counting};
+use katydid_tests::trial;
 use katydid_tests::verdict::{judge, judge_beside};
 use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
     for name in &programs {
         for way in ways(&server) {
             let (places, way, name) = (places.clone(), way.clone(), name.clone());
-            trials.push(Trial::test(format!("{way}::{name}"), move || one(&places, &way, &name)));
+            trials.push(trial::test(format!("{way}::{name}"), move || one(&places, &way, &name)));
         }
     }
     match random_trials(&places, &server) {
@@ -91,7 +92,7 @@ fn main() -> ExitCode {
     }
     for (name, test) in DRIVERS {
         let places = places.clone();
-        trials.push(Trial::test(format!("drivers::{name}"), move || Ok(test(&places)?)));
+        trials.push(trial::test(format!("drivers::{name}"), move || Ok(test(&places)?)));
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(server);
@@ -105,7 +106,7 @@ fn khronos_trials(places: &Places, server: &Server, folder: &Path, programs: &[S
     let all = ways.into_iter().flat_map(|way| programs.iter().map(move |name| (way.clone(), name.clone())));
     let trial = |((title, way), name): ((&str, Way), String)| {
         let (places, folder, title) = (places.clone(), folder.to_owned(), format!("{title}::{name}"));
-        Trial::test(title, move || judged(&places, &way, &name, |way| by_khronos(&places, way, &name, &folder)))
+        trial::test(title, move || judged(&places, &way, &name, |way| by_khronos(&places, way, &name, &folder)))
     };
     all.map(trial).collect()
 }
@@ -119,13 +120,13 @@ fn random_trials(places: &Places, server: &Server) -> std::io::Result<Vec<Trial>
     let [_, tcp, ..] = &ways;
     let (of, way) = (places.clone(), tcp.clone());
     let packed = move || judged(&of, &way, RANDOM, |way| random(&of, PACKED, way, &[]));
-    let mut trials = vec![Trial::test(format!("{PACKED}::{RANDOM}"), packed)];
+    let mut trials = vec![trial::test(format!("{PACKED}::{RANDOM}"), packed)];
     let named = ways.iter().map(|way| (way.to_string(), way)).chain([(PACKED.to_owned(), tcp)]);
     let named: Vec<(String, &Way)> = named.collect();
     for seed in opencl::seeds()?.into_iter().flatten() {
         for (name, way) in &named {
             let (places, name, way) = (places.clone(), name.clone(), (*way).clone());
-            trials.push(Trial::test(format!("random::{name}::{seed}"), move || one_seed(&places, &name, &way, seed)));
+            trials.push(trial::test(format!("random::{name}::{seed}"), move || one_seed(&places, &name, &way, seed)));
         }
     }
     Ok(trials)
@@ -352,7 +353,11 @@ fn examine(
 fn without_loader(places: &Places) -> Result<(), Box<dyn Error>> {
     let folder = places.dist.join("lib/katydid/loader");
     judge(places, SMALL, &small(places, SMALL, &[], folder.clone().into())?)?;
-    Ok(judge(places, CODES, &small(places, CODES, &[], folder.into())?)?)
+    let codes = small(places, CODES, &[], folder.into())?;
+    if is_pocl(places) {
+        return Ok(judge(places, CODES, &codes)?);
+    }
+    Ok(judge_beside(places, CODES, &codes, &run(&mut with_driver(places, &DIRECT, CODES), LIMIT)?)?)
 }
 
 /// The driver of the tests is the only one, natively and for workers.

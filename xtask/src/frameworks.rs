@@ -35,21 +35,21 @@ const SOFT: &str = "soft";
 /// What to run, and where.
 #[derive(Debug, clap::Args)]
 #[command(
-    next_help_heading = "Options of `frameworks`; --only of `apps`, `checkpoint`, `figures` and `opencl` too, and of `programs` the last three"
+    next_help_heading = "Options of `frameworks`; --only of `apps`, `checkpoint`, `figures` and `opencl` too, --ways and --jobs of `apps`, and of `programs` the last three"
 )]
 pub(crate) struct Options {
     /// Items or whole families of them, such as torch.training,cupy; programs; steps. All unless given.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// Ways beside the native one.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,unix,tcp")]
+    /// Ways; frameworks run natively too, whatever is said. All unless given, which for `apps` are native,private,shm,tcp.
+    #[arg(long, value_enum, value_delimiter = ',')]
     ways: Vec<WayName>,
     /// Everything ends after so many seconds; what was not begun is told.
     #[arg(long, value_name = "SECONDS", default_value_t = 560)]
     pub(crate) within: u64,
-    /// Items at a time; with one, times can be compared.
+    /// Items at a time; with one, times can be compared, and programs that take all memory meet no other: `apps` has one unless told.
     #[arg(long, value_name = "N")]
-    jobs: Option<NonZero<usize>>,
+    pub(crate) jobs: Option<NonZero<usize>>,
     /// The Python that has the frameworks: `python3`, or in a checkout the one of `cargo xtask setup`.
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
@@ -63,11 +63,20 @@ impl Options {
     pub(crate) fn is_soft(&self) -> bool {
         self.driver == SOFT
     }
+
+    /// The ways that were named, else these.
+    pub(crate) fn ways_or(&self, usual: &[WayName]) -> Vec<WayName> {
+        if self.ways.is_empty() { usual.to_vec() } else { self.ways.clone() }
+    }
 }
 
-/// A way beside the native one.
+/// A way by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum WayName {
+pub(crate) enum WayName {
+    /// Without Katydid.
+    Native,
+    /// A private server each.
+    Private,
     /// Shared memory.
     Shm,
     /// Frames on a unix socket.
@@ -77,9 +86,12 @@ enum WayName {
 }
 
 impl WayName {
-    fn through(self, server: &Server) -> Way {
+    /// What it is with a server, whose driver it takes where there is none.
+    pub(crate) fn way(self, server: &Server, driver: &str) -> Way {
         let [shm, tcp] = Way::through(server);
         match self {
+            Self::Native => Way::Direct { name: "native", folder: None },
+            Self::Private => Way::Private { driver: driver.to_owned() },
             Self::Shm => shm,
             Self::Unix => Way::as_stream(server),
             Self::Tcp => tcp,
@@ -121,7 +133,9 @@ fn run(
     }
     let machine = gpu::machine();
     let server = Server::start(&places, &options.driver, &[])?;
-    let ways = options.ways.iter().map(|way| way.through(&server)).collect();
+    let ways = options.ways_or(&[WayName::Shm, WayName::Unix, WayName::Tcp]);
+    let beside = ways.into_iter().filter(|way| *way != WayName::Native);
+    let ways = beside.map(|way| way.way(&server, &options.driver)).collect();
     let native = Way::Direct { name: "native", folder: is_soft.then(|| places.soft()) };
     let driver = options.driver.clone();
     let stage = Stage { places, python, native, ways, driver, variables, deadline };

@@ -6,11 +6,16 @@
 //! and over TCP. The parts `apps`, `checkpoint`, `frameworks`, `figures`, `programs` and `opencl` are by themselves:
 //! `run.sh checkpoint`.
 
+use std::collections::VecDeque;
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -23,6 +28,7 @@ use katydid_tests::verdict::judge;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
+use crate::frameworks::WayName;
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
@@ -31,6 +37,8 @@ use crate::{
     opencl_rates, setup, steps,
 };
 
+/// Ways on which programs are tried, unless others are named.
+const WAYS: [WayName; 4] = [WayName::Native, WayName::Private, WayName::Shm, WayName::Tcp];
 /// A program that takes longer on a GPU hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Time for `katydid bench`.
@@ -54,7 +62,8 @@ const LOADER: &str = "libOpenCL.so.1";
 /// The Python for which a pack carries packages: that of the machines with GPUs so far. Another one does without.
 pub(crate) const PYTHON: &str = "3.12";
 /// Programs whose output is kept nowhere, but that have a test; and the driver that one of them takes.
-const FIXTURES: [&str; 4] = ["device_queue", "two_platforms", "which_loader", "memory.so"];
+const FIXTURES: [&str; 6] =
+    ["asked_once", "device_queue", "memory_driver", "two_platforms", "which_loader", "memory.so"];
 /// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
 const OPENCL_DRIVER: &str = "libnvidia-opencl.so.1\n";
 /// The program whose calls are traced.
@@ -271,7 +280,7 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
     let report = env::var_os("OUT").map_or_else(|| folder.join("report"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
     match part {
-        Some(Part::Apps) => run_apps(&folder, &report, &options.only),
+        Some(Part::Apps) => run_apps(&folder, &report, options),
         Some(Part::Checkpoint) => steps::run(checkpoints::PLAN, &folder, &report, &options.only),
         Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
         Some(Part::Figures) => steps::run(figures::PLAN, &folder, &report, &options.only),
@@ -282,29 +291,40 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
 }
 
 /// Our own programs and nothing else.
-fn run_apps(folder: &Path, report: &Path, only: &[String]) -> Result<ExitCode> {
+fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Result<ExitCode> {
     let places = Places::of_pack(folder);
     let server = Server::start(&places, "auto", &[])?;
-    let runs = on_all_ways(&places, &server, only)?;
+    let ways = options.ways_or(&WAYS);
+    let runs = on_ways(&places, &server, &ways, &options.only, options.jobs.map_or(1, NonZero::get))?;
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
     let text = table(&machine(), &runs) + &faults(&runs);
     fs::write(report.join("apps.md"), text).context("cannot write to the report")?;
     Ok(ending(&runs, &[]))
 }
 
-/// Natively, and through Katydid. `only`: programs by name; all if that is empty.
-fn on_all_ways(places: &Places, server: &Server, only: &[String]) -> Result<Vec<Run>> {
-    let [shm, tcp] = Way::through(server);
-    let private = Way::Private { driver: "auto".to_owned() };
+/// Natively, and through Katydid; so many at a time. `only`: programs by name; all if that is empty.
+fn on_ways(places: &Places, server: &Server, ways: &[WayName], only: &[String], jobs: usize) -> Result<Vec<Run>> {
     let is_wanted = |app: &App| only.is_empty() || only.contains(&app.name);
+    let apps: Vec<App> =
+        catalog::apps()?.into_iter().filter(|app| app.is_test() && app.travels() && is_wanted(app)).collect();
     let mut runs = Vec::new();
-    for way in &[Way::Direct { name: "native", folder: None }, private, shm, tcp] {
+    for way in ways.iter().map(|way| way.way(server, "auto")) {
         step(&way.to_string());
-        let can_run = |app: &App| app.runs_directly() || !matches!(way, Way::Direct { .. });
-        let apps = catalog::apps()?;
-        for app in apps.iter().filter(|app| app.is_test() && app.travels() && is_wanted(app) && can_run(app)) {
-            runs.extend(app.variants().iter().map(|variant| try_one(places, way, app, *variant)));
-        }
+        let can_run = |app: &&App| app.runs_directly() || !matches!(way, Way::Direct { .. });
+        let variants = |app| App::variants(app).iter().map(move |variant| (app, *variant));
+        let queue: Mutex<VecDeque<(&App, Variant)>> =
+            Mutex::new(apps.iter().filter(can_run).flat_map(variants).collect());
+        let work = || {
+            let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            std::iter::from_fn(next).map(|(app, variant)| try_one(places, &way, app, variant)).collect::<Vec<Run>>()
+        };
+        runs.extend(thread::scope(|scope| {
+            let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .flat_map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect::<Vec<Run>>()
+        }));
     }
     Ok(runs)
 }
@@ -322,7 +342,7 @@ fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
     let machine = machine();
     step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
     let server = Server::start(&places, "auto", &[])?;
-    let runs = on_all_ways(&places, &server, &[])?;
+    let runs = on_ways(&places, &server, &WAYS, &[], 1)?;
     let served = json!({ "server": server.admin("/v1/server")?, "sessions": server.admin("/v1/sessions")? });
     fs::write(report.join("server.log"), server.log())?;
     drop(server);

@@ -19,6 +19,7 @@ use katydid_tests::frameworks::{ABSENT, Item, items, python, toolkit};
 use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome};
+use katydid_tests::trial;
 use katydid_tests::watch::until;
 use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Failed, Trial};
@@ -57,7 +58,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     let mut trials = trainings(places);
     match items() {
         Ok(items) => trials.extend(of_items(places, &items)),
-        Err(error) => trials.push(Trial::test("items", move || Err(error.to_string().into()))),
+        Err(error) => trials.push(trial::test("items", move || Err(error.to_string().into()))),
     }
     trials
 }
@@ -78,7 +79,7 @@ fn of_items(places: &Places, items: &[Item]) -> Vec<Trial> {
         let ways = if all { &WAYS[..] } else { &WAYS[index % WAYS.len()..][..1] };
         trials.extend(ways.iter().map(|&way| {
             let (places, item) = (places.clone(), item.clone());
-            Trial::ignorable_test(format!("{way}::{VARIANT}::{}", item.name), move || one(&places, &item, way))
+            trial::ignorable_test(format!("{way}::{VARIANT}::{}", item.name), move || one(&places, &item, way))
         }));
     }
     trials
@@ -206,7 +207,7 @@ fn trainings(places: &Places) -> Vec<Trial> {
     let trial = |way: &'static str| {
         let places = places.clone();
         let training = move || training(&places, way).map_err(|error| format!("{error:#}").into());
-        Trial::test(format!("{way}::a_training_with_pytorch_goes_on_with_equal_losses"), training)
+        trial::test(format!("{way}::a_training_with_pytorch_goes_on_with_equal_losses"), training)
             .with_ignored_flag(!has_torch)
     };
     WAYS.map(trial).into()

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use katydid_tests::catalog::{App, Kind};
 use katydid_tests::job::Plan;
 use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::trial;
 use libtest_mimic::{Failed, Trial};
 
 use crate::programs::{Run, Wanted, choice, shown};
@@ -70,7 +71,7 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
             let (places, app, way) = (places.clone(), app.clone(), WAYS[index % WAYS.len()]);
             let (from, to) = (from.clone(), to.clone());
             let title = format!("{way}_{direction}::{VARIANT}::{}", app.name);
-            trials.push(Trial::test(title, move || one(&places, &app, way, &from, &to)));
+            trials.push(trial::test(title, move || one(&places, &app, way, &from, &to)));
         }
     }
     trials

@@ -11,6 +11,7 @@ use katydid_tests::opencl::{has_driver, is_pocl, program, programs, seeds};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
+use katydid_tests::trial;
 use katydid_tests::watch::PATIENCE;
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
@@ -78,7 +79,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     for name in programs(places).unwrap_or_default().into_iter().filter(|name| !name.starts_with("mpi_")) {
         for way in WAYS {
             let (places, name) = (places.clone(), name.clone());
-            let trial = Trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&places, &name, way, &[]));
+            let trial = trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&places, &name, way, &[]));
             trials.push(trial.with_ignored_flag(!has_driver));
         }
     }
@@ -88,12 +89,12 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     for (way, seed) in asked.unwrap_or_else(|| RANDOM_CALLS.to_vec()) {
         let (places, title) = (places.clone(), format!("{way}::random_calls_of_seed_{seed}"));
         let (way, variables) = if way == PACKED { ("tcp", &PACKS[..]) } else { (way, &[][..]) };
-        let trial = Trial::test(title, move || one_of_random(&places, way, variables, seed));
+        let trial = trial::test(title, move || one_of_random(&places, way, variables, seed));
         trials.push(trial.with_ignored_flag(!has_driver));
     }
     for (title, variable, name) in OTHERWISE {
         let places = places.clone();
-        let trial = Trial::test(format!("shm::opencl::{name}::{title}"), move || {
+        let trial = trial::test(format!("shm::opencl::{name}::{title}"), move || {
             one_of_opencl(&places, name, "shm", variable.split_once('=').as_slice())
         });
         trials.push(trial.with_ignored_flag(!has_driver));
@@ -107,7 +108,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         };
         for way in ways {
             let places = places.clone();
-            let trial = Trial::test(format!("{way}::{name}"), move || {
+            let trial = trial::test(format!("{way}::{name}"), move || {
                 scenario(&places, way).with_context(|| format!("{way}::{name}")).map_err(shown)
             });
             trials.push(trial.with_ignored_flag(!is_there));

@@ -11,6 +11,7 @@ use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::opencl::{RANDOM, is_pocl};
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
 use katydid_tests::program::Outcome;
+use katydid_tests::trial;
 use katydid_tests::watch::doings;
 use katydid_tests::way::Way;
 use libtest_mimic::{Failed, Trial};
@@ -136,7 +137,7 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
             let is_missing = places.why_not_built(&app.name, variant).is_some();
             let (places, app) = (places.clone(), app.clone());
             let title = format!("{way}::{variant}::{}", app.name);
-            let trial = Trial::test(title, move || one(&places, &app, variant, way, &[]));
+            let trial = trial::test(title, move || one(&places, &app, variant, way, &[]));
             trials.push(trial.with_ignored_flag(is_missing));
         }
     }
@@ -150,7 +151,7 @@ fn otherwise(places: &Places, app: &App) -> impl Iterator<Item = Trial> {
         let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
         let is_missing = places.why_not_built(name, variant).is_some();
         let trial =
-            Trial::test(format!("{way}::{title}_of_{name}"), move || one(&places, &app, variant, way, &[variable]));
+            trial::test(format!("{way}::{title}_of_{name}"), move || one(&places, &app, variant, way, &[variable]));
         trial.with_ignored_flag(is_missing)
     })
 }

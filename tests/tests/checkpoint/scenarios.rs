@@ -11,6 +11,7 @@ use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
+use katydid_tests::trial;
 use katydid_tests::verdict::kept_path;
 use katydid_tests::watch::{PATIENCE, runs, tree, until};
 use katydid_tests::way::{Way, katydid};
@@ -56,7 +57,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     let one = ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"));
     let trial = |(name, scenario, way): (&str, Scenario, &'static str)| {
         let (places, is_missing) = (places.clone(), jobs::is_missing(places, name));
-        let trial = Trial::test(format!("{way}::{name}"), move || {
+        let trial = trial::test(format!("{way}::{name}"), move || {
             scenario(&places, way).map_err(|error| format!("{error:#}").into())
         });
         trial.with_ignored_flag(is_missing)

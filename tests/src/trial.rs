@@ -1,0 +1,25 @@
+//! Tests that say at once what was wrong: a run that is cut off never comes to the list at its end.
+
+use libtest_mimic::{Completion, Failed, Trial};
+
+/// A test by its name.
+pub fn test<R>(name: impl Into<String>, runner: R) -> Trial
+where
+    R: FnOnce() -> Result<(), Failed> + Send + 'static,
+{
+    let name = name.into();
+    Trial::test(name.clone(), move || runner().inspect_err(|failed| tell(&name, failed)))
+}
+
+/// One that may find that there is nothing to test.
+pub fn ignorable_test<R>(name: impl Into<String>, runner: R) -> Trial
+where
+    R: FnOnce() -> Result<Completion, Failed> + Send + 'static,
+{
+    let name = name.into();
+    Trial::ignorable_test(name.clone(), move || runner().inspect_err(|failed| tell(&name, failed)))
+}
+
+fn tell(name: &str, failed: &Failed) {
+    eprintln!("{name}: {}", failed.message().unwrap_or("failed"));
+}
