@@ -126,16 +126,19 @@ pub fn with_first(first: &Path, folders: &OsStr) -> OsString {
     env::join_paths(folders).unwrap_or_default()
 }
 
-/// What makes a process find the driver, and compile for itself alone: PoCL's cache does not stand several processes that
+/// What makes a process find the driver, and no other that the machine's environment names, and compile for itself alone: PoCL's cache does not stand several processes that
 /// build the same program at the same time, such as ranks of MPI (<https://github.com/pocl/pocl/issues/1480>). What is
 /// compiled lies below the target folder until its process ends.
 #[must_use]
 pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
     vec![
         ("OCL_ICD_VENDORS", vendors(places).into()),
+        ("OCL_ICD_FILENAMES", OsString::new()),
         ("LD_LIBRARY_PATH", search(places)),
         ("POCL_CACHE_DIR", places.opencl().join("cache").into()),
         ("POCL_KERNEL_CACHE", "0".into()),
+        // What NVIDIA's driver finds compiled has no log.
+        ("CUDA_CACHE_DISABLE", "1".into()),
     ]
 }
 
