@@ -50,7 +50,10 @@ def outcome(op, sample):
     def result(device):
         first, others, named = (moved(part, device) for part in arguments)
         try:
-            return op(first, *others, **named)
+            made = op(first, *others, **named)
+            # A copy that is not waited for may still be on its way to the processor.
+            torch.cuda.synchronize()
+            return made
         except torch.AcceleratorError:
             raise
         except Exception as error:
