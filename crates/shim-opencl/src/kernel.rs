@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
-    KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_LOCAL_MEM_SIZE, KERNEL_PROGRAM,
-    KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
+    KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_LOCAL_MEM_SIZE,
+    KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT, KERNEL_PROGRAM, KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
 };
 use katydid_opencl_sys::{Code, char, cl_device_id, cl_kernel, cl_program, void};
 use katydid_wire::opencl::message::{kdclCloneKernel, kdclKernel, kdclSetArgument, kdclSetExecInfo};
@@ -334,6 +334,11 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
     // SAFETY: handed on.
     let input = unsafe { list(input_size, input.cast::<u8>()) };
     let bytes = match input {
+        // How many dimensions are told, the caller's room says.
+        _ if param_name == KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT && !value.is_null() => {
+            let input = [&(size as u64).to_le_bytes(), input].concat();
+            ask(query::GROUP_SIZES, kernel.base.id, device(of)?, param_name, &input)?
+        }
         [] => kernel.known.ask_for(query::SUB_GROUP, kernel.base.id, device(of)?, param_name)?,
         _ => ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?,
     };
