@@ -25,5 +25,5 @@ def energies(name):
 
 
 reference, found = energies("Reference"), energies("OpenCL")
-print("energies", [round(energy, 2) for energy in found])
+print("energies", [round(energy, 1) for energy in found])
 print("as the reference", all(abs(a - b) < 0.5 for a, b in zip(reference, found)))

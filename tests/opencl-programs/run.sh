@@ -7,8 +7,8 @@
 # it reads, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak, hashcat,
 # or a file of PyOpenCL's tests (test_array). What differs from run to run (times, rates) and what is said not to go through is
 # taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole. In a pack for a GPU machine all is built (FOLDER/packed);
-# there OPENCL is the folder of the loader and of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT the
-# seconds that a program may take.
+# there OPENCL is the folder of the loader, VENDORS that of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT
+# the seconds that a program may take, and TOGETHER=1 has a program run on all ways at once, which PoCL's cache would not stand.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
@@ -29,7 +29,7 @@ if [ ! -e "$folder/packed" ]; then
 fi
 [ "${1:-}" != build ] || exit 0
 
-# Also what PoCL compiles, so that nothing depends on runs before.
+# Also what PoCL compiles and hashcat keeps, so that nothing depends on runs before.
 scratch=$(mktemp -d)
 # Some machines name further drivers there, and every test of PyOpenCL's runs once a platform.
 unset OCL_ICD_FILENAMES KATYDID_OPENCL_DRIVERS
@@ -38,13 +38,13 @@ unset OCL_ICD_FILENAMES KATYDID_OPENCL_DRIVERS
 declare -A command=(
     [clinfo]="$root/usr/bin/clinfo --raw" [blas]="$out/blas" [vienna]="$out/vienna" [pyopencl]="$python $here/arrays.py" [openmm]="$python $here/molecules.py"
     [clpeak]="$root/usr/bin/clpeak --kernel-latency --global-bandwidth"
-    [hashcat]="$folder/hashcat/hashcat -m 0 -a 3 --force --potfile-disable --quiet -n 1 -u 8 -T 1 81dc9bdb52d04dc20036dbd8313ed055 ?d?d?d?d"
+    [hashcat]="$folder/hashcat/hashcat -m 0 -a 3 --force --backend-ignore-cuda --potfile-disable --quiet -n 1 -u 8 -T 1 81dc9bdb52d04dc20036dbd8313ed055 ?d?d?d?d"
 )
-declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES/d; s/^\[[A-Z]*/[/; s/  */ /g')
+declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES\|SEMAPHORE\|EXTERNAL_MEMORY/d; s/^\[[A-Z]*/[/; s/  */ /g')
 # Of tests only their numbers count. Two are left out: the one of finer grains of shared virtual memory, which do not go through,
 # and the one of PyOpenCL's own cache, which is off here.
 tests='/ passed/!d; s/ in .*//; s/, [0-9]* warnings\?//'
-export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} POCL_CACHE_DIR=$scratch/cache OCL_ICD_VENDORS=$pocl/vendors PYOPENCL_NO_CACHE=1
+export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} POCL_CACHE_DIR=$scratch/cache OCL_ICD_VENDORS=${VENDORS:-$pocl/vendors} PYOPENCL_NO_CACHE=1
 socket=$scratch/server.sock
 "$katydid" serve --driver "${DRIVER:-soft}" --listen "unix:$socket" --listen tcp://127.0.0.1:0 2>"$out/server.log" &
 server=$!
@@ -52,24 +52,41 @@ trap 'kill $server; wait $server; rm -rf "$scratch"' EXIT
 address() { grep -o 'tcp://127.0.0.1:[0-9]*' "$out/server.log" | head -1; }
 until [ -S "$socket" ] && [ -n "$(address)" ]; do sleep 0.1; kill -0 $server || exit 1; done
 
+# A program on one way, in a folder of its own: what it printed, how it ended and how long it took.
+run_on() {
+    local program=$1 way=$2 through=() started
+    [ $way = shm ] && through=("$katydid" run --server "unix:$socket" --)
+    [ $way = tcp ] && through=("$katydid" run --server "$(address)" --)
+    local said=$out/$program.$way own=$scratch/$program.$way line=$3
+    mkdir -p "$own"
+    started=$(date +%s%N)
+    (cd "$own" && timeout "${LIMIT:-900}" "${through[@]}" $line) >"$said" 2>"$said.err" </dev/null
+    echo "$? $((($(date +%s%N) - started) / 1000000))" >"$said.ended"
+}
+
 failed=0
-# Times are of whichever way compiles first.
+# Times are of whichever way compiles first, or of all ways together.
 for program in ${@:-clinfo blas vienna pyopencl openmm clpeak hashcat}; do
     line=${command[$program]:-"$python -m pytest -q -p no:cacheprovider -k not(fine_grain)and(not(xdg_cache)) $folder/pyopencl-tests/$program.py"}
     left_out=${varies[$program]:-}
     [ "${command[$program]:-}" ] || left_out=$tests
+    running=()
     for way in ${WAYS:-native shm tcp}; do
-        through=()
-        [ $way = shm ] && through=("$katydid" run --server "unix:$socket" --)
-        [ $way = tcp ] && through=("$katydid" run --server "$(address)" --)
-        started=$(date +%s%N)
-        (cd "$scratch" && timeout "${LIMIT:-900}" "${through[@]}" $line) >"$out/$program.$way" 2>"$out/$program.$way.err" </dev/null
-        code=$?
-        sed "$left_out" "$out/$program.$way" >"$out/$program.$way.same"
+        run_on $program $way "$line" &
+        running+=($!)
+        # Each of hashcat's runs reads what another has compiled.
+        [ "${TOGETHER:-}" ] && [ $program != hashcat ] || wait ${running[-1]}
+    done
+    wait "${running[@]}"
+    for way in ${WAYS:-native shm tcp}; do
+        said=$out/$program.$way
+        read -r code took <"$said.ended"
+        sed "$left_out" "$said" >"$said.same"
         verdict=equal
-        [ $code = 0 ] && cmp -s "$out/$program.native.same" "$out/$program.$way.same" || { verdict=DIFFERS; failed=1; }
-        [ $verdict = equal ] || { tail -n 20 "$out/$program.$way.err"; diff "$out/$program.native.same" "$out/$program.$way.same" | head -n 20; }
-        echo "$program $way: status $code, $verdict, $((($(date +%s%N) - started) / 1000000)) ms, $(tail -n 1 "$out/$program.$way.same")"
+        # A program that prints nothing has shown nothing.
+        [ $code = 0 ] && [ -s "$said.same" ] && cmp -s "$out/$program.native.same" "$said.same" || { verdict=DIFFERS; failed=1; }
+        [ $verdict = equal ] || { tail -n 20 "$said.err"; diff "$out/$program.native.same" "$said.same" | head -n 20; }
+        echo "$program $way: status $code, $verdict, $took ms, $(tail -n 1 "$said.same")"
     done
 done
 exit $failed

@@ -100,6 +100,30 @@ pub fn pocl(places: &Places) -> Option<PathBuf> {
     Some(libraries(places).join("libpocl.so.2")).filter(|library| is_whole && library.exists())
 }
 
+/// A second driver, with what its programs print: Intel's for processors, if it could be fetched. It is in no pack.
+#[derive(Debug, Clone)]
+pub struct Intel {
+    /// Its library.
+    pub library: PathBuf,
+    /// The folder of the file that names it.
+    pub vendors: PathBuf,
+    /// The places, with what programs print on it in place of what those on PoCL do.
+    pub places: Places,
+}
+
+/// Its programs, each of which takes what PoCL 3.1 does not have: SPIR-V, finer grains of shared virtual memory.
+pub const OF_INTEL: [&str; 1] = ["kept_spirv"];
+
+/// The driver that `cargo xtask setup` fetches beside PoCL.
+#[must_use]
+pub fn intel(of: &Places) -> Option<Intel> {
+    let root = of.opencl().with_file_name("opencl-intel");
+    let expected = of.expected_opencl.with_file_name("expected-intel");
+    let places = Places { expected: expected.clone(), expected_opencl: expected, ..of.clone() };
+    let intel = Intel { library: root.join("lib/libintelocl.so"), vendors: root.join("vendors"), places };
+    Some(intel).filter(|intel| intel.vendors.exists() && intel.library.exists())
+}
+
 /// Where programs find a loader.
 #[must_use]
 pub fn libraries(places: &Places) -> PathBuf {

@@ -18,12 +18,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use katydid_tests::opencl::{
-    self, RANDOM, driver, has_driver, is_pocl, khronos, libraries, library, memory_driver, program, programs,
-    with_first,
+    self, Intel, OF_INTEL, RANDOM, driver, has_driver, is_pocl, khronos, libraries, library, memory_driver, program,
+    programs, with_first,
 };
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
-use katydid_tests::server::Server;
+use katydid_tests::server::{Server, ServerError};
 use katydid_tests::traffic::{Manner, counting};
 use katydid_tests::trial;
 use katydid_tests::verdict::{judge, judge_beside};
@@ -86,6 +86,14 @@ fn main() -> ExitCode {
         Ok(more) => trials.extend(more),
         Err(error) => return failed(&error),
     }
+    let intel = match opencl::intel(&places).map(|intel| IntelServer::start(&places, intel)).transpose() {
+        Ok(intel) => intel,
+        Err(error) => return failed(&error),
+    };
+    match &intel {
+        Some(intel) => trials.extend(intel.trials()),
+        None => println!("not tested: SPIR-V, on Intel's runtime; `cargo xtask setup` fetches it"),
+    }
     match khronos(&places) {
         Some(folder) => trials.extend(khronos_trials(&places, &server, &folder, &programs)),
         None => println!("not tested: Khronos' loader; `cargo xtask setup` fetches it"),
@@ -95,8 +103,39 @@ fn main() -> ExitCode {
         trials.push(trial::test(format!("drivers::{name}"), move || Ok(test(&places)?)));
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    drop(server);
+    drop((server, intel));
     conclusion.exit_code()
+}
+
+/// A server whose driver is Intel's.
+struct IntelServer {
+    intel: Intel,
+    server: Server,
+}
+
+impl IntelServer {
+    fn start(places: &Places, intel: Intel) -> Result<Self, ServerError> {
+        let variables = [&driver(places)[..], &[(VARIABLE, intel.library.clone().into())]].concat();
+        Ok(Self { intel, server: Server::start_with(places, &driver_under_test(), &[], &variables)? })
+    }
+
+    /// Its programs on every way.
+    fn trials(&self) -> Vec<Trial> {
+        let all = OF_INTEL.iter().flat_map(|name| ways(&self.server).map(|way| (way, *name)));
+        let trial = |(way, name): (Way, &'static str)| {
+            let intel = self.intel.clone();
+            Trial::test(format!("intel_{way}::{name}"), move || on_intel(&intel, &way, name))
+        };
+        all.map(trial).collect()
+    }
+}
+
+fn on_intel(intel: &Intel, way: &Way, name: &str) -> Result<(), Failed> {
+    let mut command = with_driver(&intel.places, way, name);
+    if matches!(way, Way::Direct { .. }) {
+        command.env("OCL_ICD_VENDORS", &intel.vendors);
+    }
+    Ok(judge(&intel.places, name, &run(&mut command, LIMIT)?)?)
 }
 
 /// Every program natively and over shared memory, with Khronos' loader.

@@ -20,6 +20,7 @@ mod gpu;
 mod layers;
 mod opencl;
 mod opencl_gpu;
+mod opencl_intel;
 mod opencl_loader;
 mod opencl_pack;
 mod opencl_programs;

@@ -15,7 +15,7 @@ use crate::apps::MPI_RUN;
 use crate::criu::{clear, configure};
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::{opencl_loader, setup, shell};
+use crate::{opencl_intel, opencl_loader, setup, shell};
 
 /// The pins: packages, each with its version.
 const PINS: &str = include_str!("../opencl.txt");
@@ -42,7 +42,8 @@ pub(crate) fn root(tree: &Tree) -> PathBuf {
 /// Fetches what is missing. What keeps it from being fetched is said, and is no failure.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     fetch_driver(tree)?;
-    opencl_loader::fetch(tree)
+    opencl_loader::fetch(tree)?;
+    opencl_intel::fetch(tree)
 }
 
 /// Whether Debian's packages can be fetched and unpacked here.

@@ -1,4 +1,5 @@
-//! `gpu-test opencl`: all that is asked of a GPU machine about OpenCL, in less than ten minutes.
+//! `gpu-test opencl`: all that is asked of a GPU machine about OpenCL, in less than ten minutes but for PyOpenCL's own tests, which
+//! take calls of their own (`--only pyopencl`, `--only arrays`).
 //!
 //! | step | what | in the report |
 //! |---|---|---|
@@ -6,8 +7,10 @@
 //! | figures | how long a program with 1 GiB stands still for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
 //! | bench | calls and copies, natively beside Katydid | `bench.json` |
 //! | rates | clpeak and hashcat natively beside Katydid | `rates.json` |
-//! | programs | CLBlast, ViennaCL and PyOpenCL with its own tests, natively beside Katydid, if they came along | `programs.txt` |
+//! | programs | CLBlast, ViennaCL, PyOpenCL, OpenMM, clinfo, hashcat and clpeak on all ways, if they came along | `programs.txt` |
 //! | checkpoints | every program, checkpointed, killed and restored | `checkpoints.out` |
+//! | pyopencl | PyOpenCL's own tests on all ways, but for | `pyopencl.txt` |
+//! | arrays | those of arrays and their algorithms | `arrays.txt` |
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,7 +22,7 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{self, Home, Job};
 use katydid_tests::opencl as programs;
 use katydid_tests::places::Places;
-use katydid_tests::program::{self, Outcome};
+use katydid_tests::program::{self, Outcome, ProgramError};
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
@@ -30,7 +33,7 @@ use crate::{opencl_rates, steps};
 
 /// What works takes half of it.
 const ALL: Duration = Duration::from_secs(570);
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 8] = [
     Step { name: "tests", tool: Tool::Tests("opencl"), arguments: "--test-threads=4", seconds: 90, ..Step::ONCE },
     Step { name: "figures", tool: Tool::Function(figures), ..Step::ONCE },
     Step { name: "bench", tool: Tool::Function(bench), ..Step::ONCE },
@@ -43,6 +46,8 @@ const STEPS: [Step; 6] = [
         seconds: 240,
         ..Step::ONCE
     },
+    Step { name: "pyopencl", tool: Tool::Function(tests_of_pyopencl), ..Step::ONCE },
+    Step { name: "arrays", tool: Tool::Function(tests_of_arrays), ..Step::ONCE },
 ];
 
 /// What is run.
@@ -51,19 +56,14 @@ pub(crate) const PLAN: Plan = Plan { steps: &STEPS, all: ALL };
 /// Limits of steps that are functions.
 const BENCH_LIMIT: Duration = Duration::from_secs(80);
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(240);
-/// Programs of other people that are run, those first which take least; and seconds for one on one way.
-const PROGRAMS: [&str; 9] = [
-    "blas",
-    "vienna",
-    "pyopencl",
-    "test_enqueue_copy",
-    "test_arrays_in_structs",
-    "test_wrapper",
-    "test_clmath",
-    "test_clrandom",
-    "test_array",
-];
-const PROGRAM_LIMIT: &str = "90";
+/// Programs of other people, those first which take least.
+const PROGRAMS: [&str; 7] = ["clinfo", "blas", "vienna", "pyopencl", "openmm", "hashcat", "clpeak"];
+/// PyOpenCL's tests, of which each takes a compiler for its kernels.
+const PYOPENCL_TESTS: [&str; 5] =
+    ["test_enqueue_copy", "test_arrays_in_structs", "test_wrapper", "test_clmath", "test_clrandom"];
+const ARRAY_TESTS: [&str; 2] = ["test_array", "test_algorithm"];
+/// Seconds for one of them, and all ways at once.
+const PROGRAM_LIMIT: &str = "110";
 /// Of one command about a job.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The program that is checkpointed and moved: MiB, steps, milliseconds between two.
@@ -98,9 +98,21 @@ fn rates(folder: &Path, report: &Path) -> Result<()> {
     fs::write(report.join("rates.json"), rates.to_string()).context("cannot write to the report")
 }
 
-/// What other people's programs compute, natively and over shared memory. PyOpenCL's tests are many: those that did not come to
-/// their turn are not in the report.
+/// What other people's programs compute.
 fn other_programs(folder: &Path, report: &Path) -> Result<()> {
+    on_all_ways(folder, report, "programs", &PROGRAMS)
+}
+
+fn tests_of_pyopencl(folder: &Path, report: &Path) -> Result<()> {
+    on_all_ways(folder, report, "pyopencl", &PYOPENCL_TESTS)
+}
+
+fn tests_of_arrays(folder: &Path, report: &Path) -> Result<()> {
+    on_all_ways(folder, report, "arrays", &ARRAY_TESTS)
+}
+
+/// Other people's programs natively, over shared memory and over TCP. Those that did not come to their turn are not in the report.
+fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[&str]) -> Result<()> {
     let places = &places(folder);
     let folder = places.opencl().join("programs");
     if !folder.exists() {
@@ -108,15 +120,20 @@ fn other_programs(folder: &Path, report: &Path) -> Result<()> {
         return Ok(());
     }
     let mut script = Command::new("bash");
-    script.arg(folder.join("run.sh")).arg(&folder).args(PROGRAMS);
-    script.env("OPENCL", places.opencl()).env("KATYDID", places.katydid()).env("DRIVER", steps::driver());
-    script.env("WAYS", "native shm").env("LIMIT", PROGRAM_LIMIT);
+    script.arg(folder.join("run.sh")).arg(&folder).args(names);
+    script.env("OPENCL", places.opencl()).env("VENDORS", programs::vendors(places));
+    script.env("KATYDID", places.katydid()).env("DRIVER", steps::driver());
+    script.env("LIMIT", PROGRAM_LIMIT);
+    if !programs::is_pocl(places) {
+        script.env("TOGETHER", "1");
+    }
     let outcome = program::run(&mut script, PROGRAMS_LIMIT);
     let said = match &outcome {
         Ok(outcome) => outcome.text() + &outcome.errors(),
+        Err(ProgramError::TooLong { stdout, stderr, .. }) => format!("{stdout}{stderr}"),
         Err(error) => error.to_string(),
     };
-    fs::write(report.join("programs.txt"), &said).context("cannot write to the report")?;
+    fs::write(report.join(format!("{step}.txt")), &said).context("cannot write to the report")?;
     line(said.trim_end());
     let outcome = outcome?;
     ensure!(outcome.status.success(), "{}", outcome.ending());

@@ -5,10 +5,10 @@
 //! |---|---|---|
 //! | `pocl.tar.xz` | PoCL and the compiler that is in it, which programs move to and from | `figures` |
 //! | `pocl-beside.tar.xz` | what these take: PoCL's own functions, other libraries | `figures` |
-//! | `opencl-programs.tar.xz` | CLBlast, ViennaCL's and PyOpenCL's programs, PyOpenCL's own tests | `programs` |
+//! | `opencl-programs.tar.xz` | CLBlast, ViennaCL's, PyOpenCL's and OpenMM's programs, PyOpenCL's own tests | `programs`, `pyopencl`, `arrays` |
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use crate::criu::clear;
 use crate::gpu::PYTHON;
 use crate::tree::Tree;
-use crate::{archive, opencl, opencl_programs, setup, shell};
+use crate::{archive, opencl, opencl_programs, opencl_rates, setup, shell};
 
 /// PoCL's library and the compiler in it, below its root: two thirds of all.
 const COMPILER: [&str; 4] = [
@@ -40,11 +40,11 @@ const PROGRAMS: [&str; 5] = [
     "pyopencl-tests",
 ];
 /// What runs them, from the source tree.
-const SCRIPTS: [&str; 2] = ["run.sh", "arrays.py"];
+const SCRIPTS: [&str; 3] = ["run.sh", "arrays.py", "molecules.py"];
 /// A Python of the machine's with the packages beside it, in place of an environment, which does not travel.
 const LAUNCHER: &str = "#!/bin/sh\nPYTHONPATH=$(dirname \"$0\")/../packages exec python3 \"$@\"\n";
-/// Large, and no part of what is run there.
-const LEFT_OUT: &str = "OpenMM==";
+/// Three quarters of OpenMM, and no part of what is run there.
+const LEFT_OUT: &str = "--exclude=openmm/app/data";
 
 /// Makes all of them in `folder`.
 pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
@@ -76,25 +76,33 @@ fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
     for name in SCRIPTS {
         copied(&sources.join(name), &place.join(name))?;
     }
+    link_others(&place)?;
     packages(tree, &place.join("python"))?;
     // Says that nothing is to be built.
     fs::write(place.join("packed"), "").context("cannot mark the programs as packed")?;
-    archive::make(&folder.join("opencl-programs.tar.xz"), &work, ["opencl"])?;
+    archive::make(&folder.join("opencl-programs.tar.xz"), &work, [LEFT_OUT, "opencl"])?;
     clear(&work)
 }
 
-/// PyOpenCL and what its tests need, for the machine's Python.
+/// clpeak and hashcat, which the pack itself holds, where the script looks for them.
+fn link_others(place: &Path) -> Result<()> {
+    for file in opencl_rates::FILES {
+        let (link, up) = (place.join(file), "../".repeat(Path::new(file).components().count()));
+        let parent = link.parent().context("a file in no folder")?;
+        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        let target = format!("{up}{}/{file}", opencl_rates::PACKED);
+        symlink(&target, &link).with_context(|| format!("cannot make {}", link.display()))?;
+    }
+    Ok(())
+}
+
+/// PyOpenCL, what its tests need, and OpenMM, for the machine's Python.
 fn packages(tree: &Tree, place: &Path) -> Result<()> {
-    let pins = tree.root.join("xtask/opencl-python.txt");
-    let text = fs::read_to_string(&pins).with_context(|| format!("cannot read {}", pins.display()))?;
-    let few: Vec<&str> = text.lines().filter(|line| !line.starts_with(LEFT_OUT)).collect();
     let launcher = place.join("bin/python");
     fs::create_dir_all(place.join("bin")).with_context(|| format!("cannot make {}", place.display()))?;
     fs::write(&launcher, LAUNCHER).context("cannot write the launcher")?;
     fs::set_permissions(&launcher, Permissions::from_mode(0o755)).context("cannot write the launcher")?;
-    let list = place.join("pins.txt");
-    fs::write(&list, few.join("\n")).context("cannot write the list of packages")?;
-    setup::unpack_for(PYTHON, &place.join("packages"), &list)
+    setup::unpack_for(PYTHON, &place.join("packages"), &tree.root.join("xtask/opencl-python.txt"))
 }
 
 /// What it is, not a link to it.

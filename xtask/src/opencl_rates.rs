@@ -59,9 +59,12 @@ const SUBJECTS: [Subject; 2] = [
     },
 ];
 
+/// Their folder in a pack.
+pub(crate) const PACKED: &str = "others";
+
 /// Where the programs of a pack lie, as they do below the folder that they were fetched to.
 pub(crate) fn packed(places: &Places) -> PathBuf {
-    places.opencl().join("others")
+    places.opencl().join(PACKED)
 }
 
 /// What travels in a pack: files and folders below the folder that they were fetched to. Of hashcat's modes that one which is

@@ -15,7 +15,7 @@ use crate::border::list;
 use crate::handle::{ids, object, objects};
 use crate::memory::Memory;
 use crate::order::Order;
-use crate::queue::{Plain, Queue};
+use crate::queue::Plain;
 use crate::shim::shim;
 use crate::transfer::three;
 
@@ -59,22 +59,22 @@ fn copy(order: Order, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Extent)) ->
     let (queue, event, form) = (order.queue(), order.event(), from.1 | to.1 << 4);
     let ids = (source.base.id, destination.base.id);
     let message = kdclCopy { queue, event, source: ids.0, destination: ids.1, form, waits: &waits };
-    if form == RUN | RUN << 4 && is_sure(&order.queue, (&source, &from.2), (&destination, &to.2)) {
+    if form == RUN | RUN << 4 && is_sure(&order, (&source, &from.2), (&destination, &to.2)) {
         shim()?.link.enqueue(&message)?;
     } else {
         shim()?.link.call(&message)?;
-        source.accepted(&order.queue);
-        destination.accepted(&order.queue);
+        source.accepted(&order);
+        destination.accepted(&order);
     }
     order.done();
     Ok(())
 }
 
 /// Whether nothing can be wrong with a copy between two runs.
-fn is_sure(queue: &Queue, from: (&Memory, &Extent), to: (&Memory, &Extent)) -> bool {
+fn is_sure(order: &Order, from: (&Memory, &Extent), to: (&Memory, &Extent)) -> bool {
     let (start, end, size) = (from.1.origin[0], to.1.origin[0], from.1.region[0]);
     let overlaps = from.0.base.id == to.0.base.id && start.abs_diff(end) < size;
-    from.0.is_sure(queue, start, size) && to.0.is_sure(queue, end, size) && !overlaps
+    from.0.is_sure(order, start, size) && to.0.is_sure(order, end, size) && !overlaps
 }
 
 /// # Safety
@@ -211,13 +211,16 @@ fn fill(order: Order, memory: cl_mem, form: u32, extent: Extent, pattern: &[u8])
     waits.extend_from_slice(pattern);
     let (queue, event, length) = (order.queue(), order.event(), pattern.len() as u32);
     let message = kdclFill { queue, event, memory: memory.base.id, form, patternSize: length, waits: &waits };
-    if form == RUN && order.queue.has_accepted(Plain::Fill) && is_sure_fill(&order.queue, &memory, &extent, pattern) {
+    if form == RUN
+        && order.queue.has_accepted(order.worker, Plain::Fill)
+        && is_sure_fill(&order, &memory, &extent, pattern)
+    {
         shim()?.link.enqueue(&message)?;
     } else {
         shim()?.link.call(&message)?;
-        memory.accepted(&order.queue);
+        memory.accepted(&order);
         if form == RUN {
-            order.queue.accepted(Plain::Fill);
+            order.queue.accepted(order.worker, Plain::Fill);
         }
     }
     order.done();
@@ -225,10 +228,10 @@ fn fill(order: Order, memory: cl_mem, form: u32, extent: Extent, pattern: &[u8])
 }
 
 /// Whether nothing can be wrong with the fill of a run.
-fn is_sure_fill(queue: &Queue, memory: &Memory, run: &Extent, pattern: &[u8]) -> bool {
+fn is_sure_fill(order: &Order, memory: &Memory, run: &Extent, pattern: &[u8]) -> bool {
     let (offset, size, length) = (run.origin[0], run.region[0], pattern.len() as u64);
     let is_whole = length.is_power_of_two() && offset.is_multiple_of(length) && size.is_multiple_of(length);
-    is_whole && memory.is_sure(queue, offset, size)
+    is_whole && memory.is_sure(order, offset, size)
 }
 
 /// # Safety
@@ -315,11 +318,11 @@ pub(crate) unsafe fn enqueue_migrate_mem_objects(
 fn mark(order: Order, barrier: bool) -> Result<(), Code> {
     let (waits, kind) = (order.arguments(), if barrier { Plain::Barrier } else { Plain::Marker });
     let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: barrier.into(), waits: &waits };
-    if !order.has_waits() && order.queue.has_accepted(kind) {
+    if !order.has_waits() && order.queue.has_accepted(order.worker, kind) {
         shim()?.link.enqueue(&message)?;
     } else {
         shim()?.link.call(&message)?;
-        order.queue.accepted(kind);
+        order.queue.accepted(order.worker, kind);
     }
     order.done();
     Ok(())

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
-    KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_LOCAL_MEM_SIZE, KERNEL_PROGRAM,
-    KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
+    KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_LOCAL_MEM_SIZE,
+    KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT, KERNEL_PROGRAM, KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
 };
 use katydid_opencl_sys::{Code, char, cl_device_id, cl_kernel, cl_program, void};
 use katydid_wire::opencl::message::{kdclCloneKernel, kdclKernel, kdclSetArgument, kdclSetExecInfo};
@@ -35,9 +35,11 @@ pub(crate) struct Kernel {
     known: Known,
 }
 
-/// What the driver has accepted for a kernel, and so will again.
+/// What the driver has accepted for a kernel, and so will again, unless it is another worker's.
 #[derive(Debug, Default, Clone)]
 struct Accepted {
+    /// The number of the worker whose driver it is ([`crate::link::Link::worker`]).
+    worker: u32,
     /// Form and size of values, by argument.
     values: Vec<Option<(u32, u64)>>,
     launches: HashSet<Shape>,
@@ -52,6 +54,14 @@ const ARGUMENTS: usize = 4096;
 const ARGUMENT: usize = 1 << 16;
 
 impl Accepted {
+    /// What the driver of a worker has accepted: of another one's device nobody knows what it accepts.
+    fn of(&mut self, worker: u32) -> &mut Self {
+        if worker != self.worker {
+            *self = Self { worker, ..Self::default() };
+        }
+        self
+    }
+
     fn has_launched(&mut self, shape: &Shape) -> bool {
         let is_known = self.last.as_ref() == Some(shape) || self.launches.contains(shape);
         if is_known {
@@ -92,14 +102,14 @@ impl Kernel {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the driver has accepted a launch of this shape.
-    pub(crate) fn has_launched(&self, shape: &Shape) -> bool {
-        self.accepted().has_launched(shape)
+    /// Whether the driver of a worker has accepted a launch of this shape.
+    pub(crate) fn has_launched(&self, worker: u32, shape: &Shape) -> bool {
+        self.accepted().of(worker).has_launched(shape)
     }
 
-    /// Notes a launch that the driver has accepted.
-    pub(crate) fn launched(&self, shape: Shape) {
-        self.accepted().launched(shape);
+    /// Notes a launch that the driver of that worker has accepted, which was the session's when the program asked.
+    pub(crate) fn launched(&self, worker: u32, shape: Shape) {
+        self.accepted().of(worker).launched(shape);
     }
 
     /// Sets an argument by what its bytes are; without any, it is a size of local memory, or nothing.
@@ -125,11 +135,12 @@ impl Kernel {
     fn set(&self, index: u32, form: u32, size: u64, value: &[u8]) -> Result<(), Code> {
         let link = &shim()?.link;
         let message = kdclSetArgument { kernel: self.base.id, index, form, size, value };
-        if self.accepted().has_set(index, (form, size)) {
+        let worker = link.worker();
+        if self.accepted().of(worker).has_set(index, (form, size)) {
             return link.enqueue(&message);
         }
         link.call(&message)?;
-        self.accepted().set(index, (form, size));
+        self.accepted().of(worker).set(index, (form, size));
         Ok(())
     }
 }
@@ -334,6 +345,11 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
     // SAFETY: handed on.
     let input = unsafe { list(input_size, input.cast::<u8>()) };
     let bytes = match input {
+        // How many dimensions are told, the caller's room says.
+        _ if param_name == KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT && !value.is_null() => {
+            let input = [&(size as u64).to_le_bytes(), input].concat();
+            ask(query::GROUP_SIZES, kernel.base.id, device(of)?, param_name, &input)?
+        }
         [] => kernel.known.ask_for(query::SUB_GROUP, kernel.base.id, device(of)?, param_name)?,
         _ => ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?,
     };
@@ -344,6 +360,17 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_one_worker_has_accepted_another_has_not() {
+        let (mut accepted, shape) = (Accepted::default(), Shape::of_one(1));
+        accepted.of(0).set(2, (value::BYTES, 4));
+        accepted.of(0).launched(shape);
+        assert!(accepted.of(0).has_launched(&shape) && accepted.of(0).has_set(2, (value::BYTES, 4)));
+        assert!(!accepted.of(1).has_launched(&shape) && !accepted.of(1).has_set(2, (value::BYTES, 4)));
+        accepted.of(1).launched(shape);
+        assert!(accepted.clone().of(1).has_launched(&shape) && !accepted.of(2).has_launched(&shape));
+    }
 
     #[test]
     fn a_launch_is_accepted_until_an_argument_has_another_form_or_size() {

@@ -58,11 +58,12 @@ fn launch(order: Order, kernel: &Kernel, shape: Shape) -> Result<(), Code> {
         given: shape.given,
         waits: &waits,
     };
-    if kernel.has_launched(&shape) {
+    let worker = order.worker;
+    if kernel.has_launched(worker, &shape) {
         link.enqueue(&message)?;
     } else {
         link.call(&message)?;
-        kernel.launched(shape);
+        kernel.launched(worker, shape);
     }
     order.done();
     Ok(())

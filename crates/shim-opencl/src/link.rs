@@ -5,7 +5,7 @@
 //! The failure of a message that nobody waited for is told by the next call that waits for commands.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use katydid_client::job::Kept;
 use katydid_client::{life, output};
@@ -27,6 +27,28 @@ pub(crate) struct Link {
     deferred: AtomicI32,
     /// How often it has led to another one.
     worker: AtomicU32,
+}
+
+/// What was learnt of one worker, in a word; nothing is known of another one.
+#[derive(Debug, Default)]
+pub(crate) struct OfWorker(AtomicU64);
+
+impl OfWorker {
+    /// What is known of a worker, by its number; 0: nothing.
+    pub(crate) fn get(&self, worker: u32) -> u32 {
+        let word = self.0.load(Ordering::Relaxed);
+        if (word >> 32) as u32 == worker { word as u32 } else { 0 }
+    }
+
+    /// Learns something of a worker, out of what is known of it.
+    pub(crate) fn learn(&self, worker: u32, new: impl Fn(u32) -> u32) {
+        let next = |word: u64| {
+            let known = if (word >> 32) as u32 == worker { word as u32 } else { 0 };
+            Some(u64::from(worker) << 32 | u64::from(new(known)))
+        };
+        // The function always has a value.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
 }
 
 thread_local! {
@@ -214,4 +236,20 @@ fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
     reply.shrink_to(KEEP);
     let _ = BUFFERS.try_with(|buffers| buffers.replace((request, reply)));
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_one_worker_is_not_of_another() {
+        let known = OfWorker::default();
+        assert_eq!(known.get(0), 0);
+        known.learn(0, |bits| bits | 2);
+        known.learn(0, |bits| bits | 5);
+        assert_eq!((known.get(0), known.get(1)), (7, 0));
+        known.learn(1, |bits| bits | 8);
+        assert_eq!((known.get(0), known.get(1)), (0, 8));
+    }
 }

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
@@ -22,7 +22,9 @@ use crate::handle::{self, Base, Held, Object, make, object};
 use crate::host::Block;
 use crate::image::Shape;
 use crate::info::{Known, Room, handles};
+use crate::link::OfWorker;
 use crate::map::Maps;
+use crate::order::Order;
 use crate::queue::{Queue, pairs};
 use crate::rows::{Direction, Rows};
 use crate::shim::shim;
@@ -58,8 +60,8 @@ pub(crate) struct Memory {
     pub(crate) shared: usize,
     /// It may lie on the worker's shelf.
     pub(crate) is_shelved: AtomicBool,
-    /// The queue, by its id, of a command that had it and that the driver has accepted; 0: none.
-    accepted_in: AtomicU32,
+    /// The queue, by its id, of a command that had it and that the driver of a worker has accepted; 0: none.
+    accepted_in: OfWorker,
     /// As given, with the 0 that ends them.
     properties: Vec<u64>,
     /// What an image is.
@@ -82,7 +84,7 @@ impl Memory {
             host: 0,
             shared: 0,
             is_shelved: AtomicBool::new(false),
-            accepted_in: AtomicU32::new(0),
+            accepted_in: OfWorker::default(),
             properties: Vec::new(),
             image: None,
             maps: Mutex::default(),
@@ -103,16 +105,16 @@ impl Memory {
     }
 
     /// The driver has accepted a command of a queue that has it, so that there is room for it where the queue's device needs it.
-    pub(crate) fn accepted(&self, queue: &Queue) {
-        self.accepted_in.store(queue.base.id, Ordering::Relaxed);
+    pub(crate) fn accepted(&self, order: &Order) {
+        self.accepted_in.learn(order.worker, |_| order.queue());
     }
 
-    /// Whether nothing but the driver's want of memory could be wrong with a command of the queue that has these bytes of it. Of
+    /// Whether nothing but the driver's want of memory could be wrong with the command if it has these bytes of it. Of
     /// parts of buffers the driver says where they may begin.
-    pub(crate) fn is_sure(&self, queue: &Queue, offset: u64, size: u64) -> bool {
+    pub(crate) fn is_sure(&self, order: &Order, offset: u64, size: u64) -> bool {
         let fits = self.holds(&Extent::run(offset, size));
-        let is_known = self.accepted_in.load(Ordering::Relaxed) == queue.base.id;
-        is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(queue)
+        let is_known = self.accepted_in.get(order.worker) == order.queue();
+        is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&order.queue)
     }
 
     /// Whether all of a run lies within.

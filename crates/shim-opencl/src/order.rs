@@ -10,6 +10,7 @@ use crate::border::list;
 use crate::event::Event;
 use crate::handle::{Held, Object, ids, object, objects, release};
 use crate::queue::Queue;
+use crate::shim::shim;
 
 /// A command that is being enqueued. Dropped before [`Order::done`], it leaves no event.
 pub(crate) struct Order {
@@ -21,6 +22,8 @@ pub(crate) struct Order {
     number: u64,
     /// The program takes it for done when the call returns.
     blocks: bool,
+    /// The session's when it was begun ([`crate::link::Link::worker`]).
+    pub(crate) worker: u32,
 }
 
 // SAFETY: `place` is written by `done` alone, which takes the order from all who share it.
@@ -58,8 +61,9 @@ impl Order {
         let queue = object::<Queue>(queue)?;
         // SAFETY: handed on.
         let waits = unsafe { waits(&queue, count, events)? };
+        let worker = shim()?.link.worker();
         let number = queue.progress.begin();
-        let mut order = Self { queue, waits, event: None, place, number, blocks: false };
+        let mut order = Self { queue, waits, event: None, place, number, blocks: false, worker };
         if !place.is_null() {
             order.event = Some(Event::of_command(&order.queue, command, number)?);
         }

@@ -18,6 +18,7 @@ use crate::device::Device;
 use crate::handle::{self, Base, Held, Object, make, object};
 use crate::info::{Known, Room};
 use crate::landing;
+use crate::link::OfWorker;
 use crate::shim::shim;
 
 /// A command queue.
@@ -34,8 +35,8 @@ pub(crate) struct Queue {
     pub(crate) progress: Progress,
     /// The program has asked when a command of it came to its states, and so will again.
     asks_times: AtomicBool,
-    /// Kinds of commands ([`Plain`]) that the driver has accepted.
-    accepted: AtomicU32,
+    /// Kinds of commands ([`Plain`]) that the driver of a worker has accepted.
+    accepted: OfWorker,
     known: Known,
 }
 
@@ -141,14 +142,14 @@ impl Queue {
         self.asks_times.load(Ordering::Relaxed)
     }
 
-    /// Whether the driver has accepted such a command of it.
-    pub(crate) fn has_accepted(&self, command: Plain) -> bool {
-        self.accepted.load(Ordering::Relaxed) & command as u32 != 0
+    /// Whether the driver of a worker has accepted such a command of it.
+    pub(crate) fn has_accepted(&self, worker: u32, command: Plain) -> bool {
+        self.accepted.get(worker) & command as u32 != 0
     }
 
     /// It has.
-    pub(crate) fn accepted(&self, command: Plain) {
-        self.accepted.fetch_or(command as u32, Ordering::Relaxed);
+    pub(crate) fn accepted(&self, worker: u32, command: Plain) {
+        self.accepted.learn(worker, |commands| commands | command as u32);
     }
 
     /// Whether it keeps the times of its commands.
@@ -191,7 +192,7 @@ fn create(
         context.queues.fetch_add(1, Ordering::Relaxed);
         let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
         let (flags, progress) = (flags_of(form, properties), Progress::default());
-        let (asks_times, accepted, known) = (AtomicBool::new(false), AtomicU32::new(0), Known::default());
+        let (asks_times, accepted, known) = (AtomicBool::new(false), OfWorker::default(), Known::default());
         Ok(Queue { base, context, device, properties: given, flags, progress, asks_times, accepted, known })
     })?;
     Ok(queue.handle())

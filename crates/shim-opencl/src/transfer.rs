@@ -94,13 +94,13 @@ impl Transfer {
             return link.enqueue(&message);
         }
         link.call(&message)?;
-        self.memory.accepted(&order.queue);
+        self.memory.accepted(order);
         Ok(())
     }
 
     /// Whether the driver's word need not be waited for.
     fn is_sure(&self, order: &Order) -> bool {
-        self.form == RUN && self.memory.is_sure(&order.queue, self.extent.origin[0], self.extent.region[0])
+        self.form == RUN && self.memory.is_sure(order, self.extent.origin[0], self.extent.region[0])
     }
 
     /// The bytes of a message that waits for no events.

@@ -78,6 +78,9 @@ pub mod query {
     /// `clGetEventProfilingInfo` of all parameters: numbers (`u64`), each parameter
     /// with its value, of those that the driver tells.
     pub const TIMES: u32 = 18;
+    /// `clGetKernelSubGroupInfo` for the sizes of a group, of which the caller has room for so many bytes (`u64`, before the
+    /// function's input); `second` is the device.
+    pub const GROUP_SIZES: u32 = 19;
 }
 
 /// What an argument of a kernel is, as far as the driver says.

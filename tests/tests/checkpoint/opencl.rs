@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::opencl::{has_driver, is_pocl, program, programs, seeds};
+use katydid_tests::opencl::{Intel, OF_INTEL, has_driver, intel, is_pocl, program, programs, seeds};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
@@ -99,6 +99,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         });
         trials.push(trial.with_ignored_flag(!has_driver));
     }
+    trials.extend(intel(places).iter().flat_map(trials_on));
     for (name, scenario, ways, takes) in SCENARIOS {
         let is_there = match takes {
             Takes::Cuda => true,
@@ -115,6 +116,18 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         }
     }
     trials
+}
+
+/// The programs of Intel's driver.
+fn trials_on(intel: &Intel) -> Vec<Trial> {
+    let all = OF_INTEL.iter().flat_map(|name| WAYS.map(|way| (way, *name)));
+    let trial = |(way, name): (&'static str, &'static str)| {
+        let Intel { library, places, .. } = intel.clone();
+        Trial::test(format!("{way}::opencl::{name}"), move || {
+            one_of_opencl(&places, name, way, &[("KATYDID_OPENCL_DRIVERS", &library.to_string_lossy())])
+        })
+    };
+    all.map(trial).collect()
 }
 
 /// The address that a way uses of a server.

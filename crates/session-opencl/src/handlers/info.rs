@@ -94,6 +94,7 @@ fn ask(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
         query::ARGUMENT => argument(objects, m),
         query::WORK_GROUP => work_group(objects, m),
         query::SUB_GROUP => sub_group(objects, m),
+        query::GROUP_SIZES => return group_sizes(objects, m),
         query::BINARIES => binaries(&objects.get(m.object)?),
         query::IMAGE_FORMATS => return image_formats(objects, m),
         _ => Err(Code::INVALID_VALUE),
@@ -137,6 +138,25 @@ fn sub_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Co
             clGetKernelSubGroupInfo(kernel.handle, device, m.parameter, bytes, input, size, place, needed)
         )
     })
+}
+
+/// Sizes of a group, as many as there is room for with whoever asks: of three dimensions at most.
+fn group_sizes(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
+    const MOST: u64 = 3 * size_of::<usize>() as u64;
+    let (kernel, device) = (objects.get::<cl_kernel>(m.object)?, device(objects, m.second)?);
+    let mut arguments = Arguments::new("kdclInfo", m.input);
+    let room: u64 = arguments.take("room")?;
+    let input = arguments.rest();
+    let mut sizes = vec![0; room.min(MOST) as usize];
+    let (place, size, mut needed) = (sizes.as_mut_ptr().cast(), sizes.len(), 0);
+    let (bytes, input) = (input.len(), input.as_ptr().cast());
+    driver!(
+        kernel.api,
+        clGetKernelSubGroupInfo(kernel.handle, device, m.parameter, bytes, input, size, place, &raw mut needed)
+    )
+    .ok()?;
+    sizes.truncate(needed);
+    Ok(sizes)
 }
 
 fn image_formats(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {

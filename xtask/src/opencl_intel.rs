@@ -1,0 +1,47 @@
+//! Intel's OpenCL runtime for processors, beside PoCL (`opencl.rs`): it takes SPIR-V and has all grains of shared virtual memory,
+//! neither of which PoCL 3.1 does as Debian builds it. It runs on the processors of others too.
+//!
+//! It is in wheels of PyPI. The rule is that of the other driver: what keeps it from being fetched is said, and its tests say that
+//! they were left out.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::criu::clear;
+use crate::output::{line, step};
+use crate::setup;
+use crate::tree::Tree;
+
+/// The pins, with the content's hash of each wheel.
+const PINS: &str = include_str!("../opencl-intel.txt");
+/// The driver, below the root, beside all that it loads.
+const DRIVER: &str = "lib/libintelocl.so";
+/// Second copies of libraries, in place of links, which wheels cannot have.
+const SUPERFLUOUS: [&str; 2] = ["lib/libcommon_clang.so", "lib/libintelocl.so.2026.22.10.0"];
+
+/// Fetches it unless it is there.
+pub(crate) fn fetch(tree: &Tree) -> Result<()> {
+    let root = tree.target.join("opencl-intel");
+    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == PINS) {
+        return Ok(());
+    }
+    step("fetching Intel's OpenCL runtime (3 wheels of PyPI, 273 MB, under Intel's licence)");
+    if let Err(error) = unpack(&tree.root.join("xtask/opencl-intel.txt"), &root) {
+        line(&format!("Intel's OpenCL runtime was not fetched, so SPIR-V is not tested: {error:#}"));
+        return clear(&root);
+    }
+    Ok(())
+}
+
+/// Makes `root`, an environment of Python's, which is where pip puts a wheel's libraries.
+fn unpack(pins: &Path, root: &Path) -> Result<()> {
+    setup::environment(root, pins)?;
+    ensure!(root.join(DRIVER).exists(), "the wheels hold no {DRIVER}");
+    SUPERFLUOUS.iter().try_for_each(|path| fs::remove_file(root.join(path)).with_context(|| format!("no {path}")))?;
+    fs::create_dir_all(root.join("vendors")).context("cannot name the driver")?;
+    let named = format!("{}\n", root.join(DRIVER).display());
+    fs::write(root.join("vendors/intel.icd"), named).context("cannot name the driver")?;
+    fs::write(root.join("pins.txt"), PINS).context("cannot write the stamp")
+}
