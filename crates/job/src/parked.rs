@@ -290,8 +290,10 @@ impl Inner {
         };
         let is_late =
             matches!(error, CheckpointError::Companion(CompanionError::Refused { .. })) && begun.elapsed() >= patience;
-        // What keeps it from going on is told by its own calls.
-        let _ = stop.go_on(Questions::Refused);
+        // One that had come to a point of its own waits there still, as before. What keeps it from going on is told by its own
+        // calls.
+        let is_at_point = self.members.list().iter().any(|now| now.id == member.id && now.reached.is_some());
+        let _ = if is_at_point { stop.go_back(Questions::Refused) } else { stop.go_on(Questions::Refused) };
         Err(if is_late { Refusal::new(code::NOT_READY, error) } else { error.into() })
     }
 

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::job::{Job, Plan};
+use katydid_tests::job::{Job, Plan, holds_itself};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::watch::{go_on, is_stopped, kill, runs, tree, until};
@@ -39,8 +39,9 @@ const ON_EVERY_WAY: [(&str, Scenario); 7] = [
     ("whoever_asks_may_be_killed_in_the_middle", asker_killed),
     ("a_process_is_restored_to_other_gpus_in_any_order", placed),
 ];
-const ON_ONE_WAY: [(&str, Scenario); 5] = [
+const ON_ONE_WAY: [(&str, Scenario); 6] = [
     ("a_process_takes_itself_aside", itself),
+    ("a_process_that_cannot_be_locked_is_where_it_was", failing_to_lock),
     ("a_process_whose_checkpoint_fails_is_locked_and_whole", failing),
     ("a_process_whose_restore_fails_is_checkpointed_and_whole", failing_to_restore),
     ("a_process_that_is_killed_while_it_is_aside_leaves_nothing", killed),
@@ -344,6 +345,21 @@ fn itself(places: &Places, way: &str) -> Result<()> {
     let outcome = stage.start("itself", ASKER, &["self"], &[])?.finish(LIMIT)?;
     ensure!(outcome.status.success() && outcome.text() == "PASS itself\n", "{}", said(&outcome));
     stage.is_clean()
+}
+
+/// At its point, from which it would run to its end: so does one whose device is not at rest in the time given, which a
+/// machine with much to do needs at times.
+fn failing_to_lock(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut held = Held::new(&stage, Some("lock"))?;
+    for _ in 0..2 {
+        held.asked("lock", (304, 0))?;
+        let view = held.job.view().context("the job has no view")?;
+        ensure!(view["members"].as_array().is_some_and(|all| all.iter().any(holds_itself)), "it went on: {view}");
+    }
+    stage.checkpoint(&held.job, "image", &["--device-only"])?;
+    ensure!(!held.job.holds_itself()?, "it was held again");
+    held.ends_well(places)
 }
 
 /// At each stage; then it is unlocked as if nothing had been.

@@ -33,7 +33,7 @@ const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 17] = [
+const REFUSALS: [(&str, &[&str]); 18] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -44,6 +44,7 @@ const REFUSALS: [(&str, &[&str]); 17] = [
     // Functions of their streams wait for what the program does later; one of them maps memory of the host by itself.
     ("functions_memory", &["waits for a value that nobody writes", "its memory is the host's"]),
     ("full_queues", &["waits for a value that nobody writes"]),
+    ("graph_nodes", &["waits for a value that nobody writes"]),
     // One process of it locks the other, whose stream waits at times.
     ("process_checkpoint", &["was locked by cuCheckpointProcessLock", "waits for a value that nobody writes"]),
     // Its processes send each other descriptors.
