@@ -115,6 +115,11 @@ impl Places {
         self.apps.with_file_name("opencl")
     }
 
+    /// What programs under test keep for each other, apart from what the programs of whoever runs the tests do.
+    pub fn cache(&self) -> PathBuf {
+        self.apps.with_file_name("cache")
+    }
+
     /// Folder of the driver library whose device is the CPU.
     pub fn soft(&self) -> PathBuf {
         self.dist.join("lib/katydid/soft")

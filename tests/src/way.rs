@@ -122,6 +122,7 @@ fn clean(command: &mut Command, places: &Places, first: Option<&Path>) {
         }
     }
     command.env_remove("REMOTE_GPU_ADDRESS").env("LD_LIBRARY_PATH", search_path(places, first));
+    command.env("KATYDID_CACHE", places.cache());
 }
 
 fn search_path(places: &Places, first: Option<&Path>) -> OsString {

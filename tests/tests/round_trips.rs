@@ -1,6 +1,9 @@
 //! How often a program waits for the network, and how much it sends: counted replies and bytes, never times. A link of 1 ms
 //! costs a step so many milliseconds and no more, since what is not waited for is on its way beside it.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
-use katydid_tests::program;
+use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::traffic::{Manner, Traffic, counting};
 use katydid_tests::watch::PATIENCE;
@@ -145,6 +148,34 @@ fn modules_are_sent_when_they_are_used() -> Result<()> {
     let one = sent_of_used_code(&places, &server, "used_code", &[])?;
     let both = sent_of_used_code(&places, &server, "used_code", &["both"])?;
     ensure!(one + LARGE_MODULE < both, "{one} bytes for one module, {both} for both");
+    let traffic = Arc::default();
+    let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
+    let way = Way::Served { name: "tcp", address, as_stream: false };
+    let mut command = way.command(&places, &places.program("used_code", Variant::Static));
+    let outcome = program::run(command.env("CUDA_MODULE_LOADING", "EAGER"), PATIENCE)?;
+    ensure!(outcome.status.success(), "{}", outcome.errors());
+    let all = traffic.sent.load(Ordering::Relaxed);
+    ensure!(one + LARGE_MODULE < all, "{one} bytes for one module, {all} for all");
+    Ok(())
+}
+
+/// A library takes the device's memory when the first of its kernels is asked for, and the program is told how its user wants
+/// modules loaded, as directly.
+#[test]
+fn code_takes_memory_when_it_is_used() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, "soft", &[])?;
+    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let [shm, tcp] = Way::through(&server);
+    for (loading, said) in [("LAZY", "lazy"), ("EAGER", "eager")] {
+        for way in [&direct, &shm, &tcp] {
+            let mut command = way.command(&places, &places.program("lazy_code", Variant::Static));
+            let outcome = program::run(command.env("CUDA_MODULE_LOADING", loading), PATIENCE)?;
+            let expected =
+                format!("{said}\na library takes 0\na function of it takes 1\nwithout it 0\nPASS lazy_code\n");
+            ensure!(outcome.text() == expected, "{way}, {loading}:\n{}{}", outcome.text(), outcome.errors());
+        }
+    }
     Ok(())
 }
 
@@ -159,6 +190,47 @@ fn a_server_that_is_started_again_has_the_images_of_the_last_one() -> Result<()>
     let second = sent_of_used_code(&places, &server, "used_code", &["both"])?;
     ensure!(second + LARGE_MODULE < first, "{first} bytes, and {second} with another server");
     Ok(())
+}
+
+/// An image in a file that has not changed since another program loaded it is told by the hash that was kept of it: of the file
+/// nobody can read more than the first page then. One that has changed is hashed again, whatever its time says.
+#[test]
+fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
+    /// Bytes of the image, and of all else that is sent at most.
+    const IMAGE: (u64, u64) = (4 << 20, 1 << 20);
+    let places = Places::of_this_test()?;
+    let (folder, program) = (tempfile::tempdir()?, places.program("file_image", Variant::Static));
+    let file = folder.path().join("image");
+    let made = Command::new(&program).arg("make").arg(&file).arg((IMAGE.0 >> 20).to_string()).status()?;
+    ensure!(made.success(), "the image cannot be made: {made}");
+    let server = Server::start(&places, "soft", &[])?;
+    let load = |further: &[&str]| -> Result<(Outcome, u64)> {
+        let traffic: Arc<Traffic> = Arc::default();
+        let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
+        let mut command = Way::Served { name: "tcp", address, as_stream: false }.job(&places, &[], &program);
+        command.arg("load").arg(&file).args(further).env("KATYDID_CACHE", folder.path().join("cache"));
+        let outcome = program::run(&mut command, PATIENCE)?;
+        Ok((outcome, traffic.sent.load(Ordering::Relaxed)))
+    };
+    let loads = |further: &[&str], sends: bool| -> Result<()> {
+        let (outcome, sent) = load(further)?;
+        ensure!(outcome.text() == "loaded\n", "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+        let is_right = if sends { sent > IMAGE.0 } else { sent < IMAGE.1 };
+        ensure!(is_right, "{sent} bytes were sent, {further:?}");
+        Ok(())
+    };
+    // As long as it was changed lately, it could change again at the same time.
+    while file.metadata()?.modified()?.elapsed().unwrap_or_default() < Duration::from_millis(2100) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ensure!(load(&["hidden"])?.0.status.code() != Some(0), "what nobody has read is not known");
+    loads(&[], true)?;
+    loads(&["hidden"], false)?;
+    let time = file.metadata()?.modified()?;
+    let changed = File::options().write(true).open(&file)?;
+    changed.write_all_at(b"changed", IMAGE.0)?;
+    changed.set_modified(time)?;
+    loads(&[], true)
 }
 
 /// What is wrong on the disk is noticed, sent again and kept again; and no program minds that there is no room for it.

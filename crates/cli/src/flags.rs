@@ -419,8 +419,8 @@ pub(crate) struct ServeFlags {
     pub(crate) session_memory: Option<Size>,
     /// Folder for images of code that programs have sent, which then need not send them again; only ours to write to.
     ///
-    /// Unless given: `images = "DIR"` in the config file, $XDG_CACHE_HOME/katydid/images, ~/.cache/katydid/images. Servers
-    /// of one user may share it. What has not been asked for the longest goes.
+    /// Unless given: `images = "DIR"` in the config file, $KATYDID_CACHE/images, $XDG_CACHE_HOME/katydid/images,
+    /// ~/.cache/katydid/images. Servers of one user may share it. What has not been asked for the longest goes.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) images: Option<PathBuf>,
     /// Most bytes of these images; no image is kept that takes more than a quarter of them.

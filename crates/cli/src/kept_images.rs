@@ -84,11 +84,12 @@ fn size(flag: Option<Size>, config: &Config, file: &Path) -> Result<Size, Failur
     Ok(flag.or(said).unwrap_or(DEFAULT_SIZE))
 }
 
-/// Where what can be had again belongs, by the desktop standard.
+/// Where what can be had again belongs, by the desktop standard unless our own variable says otherwise.
 fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(cache.join("katydid/images"))
+    let standard = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    let cache = set("KATYDID_CACHE").or_else(|| Some(standard()?.join("katydid")))?;
+    Some(cache.join("images"))
 }
 
 /// Makes the folder if it is not there, and refuses one that others could write to.
@@ -110,6 +111,7 @@ mod tests {
     fn the_cache_of_the_desktop_standard_comes_before_home() {
         let with = |names: &'static [&str]| move |name: &str| names.contains(&name).then(|| format!("/{name}").into());
         let folder = |names| default_folder(with(names));
+        assert_eq!(folder(&["KATYDID_CACHE", "XDG_CACHE_HOME"]), Some("/KATYDID_CACHE/images".into()));
         assert_eq!(folder(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid/images".into()));
         assert_eq!(folder(&["HOME"]), Some("/HOME/.cache/katydid/images".into()));
         assert_eq!(folder(&[]), None);

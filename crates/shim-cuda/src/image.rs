@@ -1,14 +1,20 @@
 //! Sends module images: from the program's bare pointer, or its file, in pieces to the worker; what none of the program's
-//! devices can use stays here.
+//! devices can use stays here. A server that has it from a program before is told its hash alone, which is kept for images in
+//! files, so that the next program does not even read them.
 #![expect(unsafe_code, reason = "images come as bare pointers")]
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
+use katydid_client::connect::variable;
 use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
-use katydid_fatbin::{Image, ImageError, Selection, image_at};
+use katydid_fatbin::{Image, ImageError, ImageKind, Selection, image_at};
+use katydid_memo::{Asked, Kept, Memo};
+use katydid_wire::SPEC_HASH;
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
 
 use crate::device::Device;
@@ -18,6 +24,9 @@ use crate::session::{Shim, shim};
 const PIECE: usize = 1 << 20;
 /// Bytes from which an image is asked for before it is sent: those of a smaller one take no longer than the question.
 const WORTH_ASKING: u64 = 64 << 10;
+/// Bytes from which the hash of an image in a file is kept: to hash a smaller one takes no longer than to find out, in a process
+/// with thousands of mappings, where its bytes come from.
+const WORTH_KEEPING: usize = 4 << 20;
 
 /// Sends the image at `pointer`; the worker keeps it for the next load of this thread. `context` may be 0.
 ///
@@ -48,18 +57,59 @@ fn code(error: &ImageError) -> CUresult {
 fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
     let shim = shim()?;
     let session = &shim.session;
-    let selection = image.for_devices(&architectures(shim));
+    let devices = architectures(shim);
+    // Memory that both sides see takes an image faster than it can be hashed.
+    let may_ask = session.staging().is_none();
+    let asked = if may_ask { ask_memo(image, &devices) } else { None };
+    let kept = asked.as_ref().and_then(Asked::kept);
+    if let Some(kept) = kept
+        && is_there(context, &kept)?
+    {
+        return Ok(());
+    }
+    let selection = image.for_devices(&devices);
     let table = selection.table();
     let total = (table.len() + selection.pieces().map(<[u8]>::len).sum::<usize>()) as u64;
-    // Memory that both sides see takes an image faster than it can be hashed.
-    if total >= WORTH_ASKING && session.staging().is_none() && is_there(context, &selection, &table, total)? {
-        return Ok(());
+    if may_ask && total >= WORTH_ASKING {
+        let found = Kept { length: total, hash: hash(&selection, &table) };
+        if let Some(asked) = asked {
+            asked.keep(found);
+        }
+        if kept != Some(found) && is_there(context, &found)? {
+            return Ok(());
+        }
     }
     let pieces = std::iter::once(&table[..]).chain(selection.pieces()).flat_map(|part| part.chunks(PIECE));
     for data in pieces {
         session.enqueue(context, &kdImagePiece { total, data })?;
     }
     Ok(())
+}
+
+/// What was kept of an image that lies in a file; none for others, and for those that are hashed as fast.
+fn ask_memo(image: &Image<'_>, devices: &[u32]) -> Option<Asked<'static>> {
+    static MEMO: OnceLock<Option<Memo>> = OnceLock::new();
+    let length: usize = image.parts().iter().map(|part| part.len()).sum();
+    // All of a text has been read already, to find its end.
+    if length < WORTH_KEEPING || image.kind() == ImageKind::Ptx {
+        return None;
+    }
+    let folder = || cache(variable).map(|cache| Memo::new(cache.join("hashes")));
+    let memo = MEMO.get_or_init(folder).as_ref()?;
+    let addresses = image.parts().iter().map(|part| {
+        let bytes = part.as_ptr_range();
+        bytes.start.addr() as u64..bytes.end.addr() as u64
+    });
+    let numbers = [&[image.kind() as u32], devices].concat();
+    let about = SPEC_HASH.into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes));
+    memo.ask(addresses.collect(), about.collect())
+}
+
+/// Where the program's user keeps what can be found out again.
+fn cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let standard = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    set("KATYDID_CACHE").or_else(|| Some(standard()?.join("katydid")))
 }
 
 /// What the program's devices are, such as 90; nothing where another worker's may be others than the program was told of.
@@ -74,14 +124,19 @@ fn architectures(shim: &Shim) -> Vec<u32> {
 }
 
 /// Whether the server has the image from a program before: then the worker takes it for sent.
-fn is_there(context: u32, selection: &Selection<'_>, table: &[u8], total: u64) -> Result<bool, CUresult> {
+fn is_there(context: u32, image: &Kept) -> Result<bool, CUresult> {
+    let message = kdImageRecall { total: image.length, hash: &image.hash };
+    Ok(shim()?.session.call(context, &message)?.known != 0)
+}
+
+/// The name of what is sent.
+fn hash(selection: &Selection<'_>, table: &[u8]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(table);
     for piece in selection.pieces() {
         hasher.update(piece);
     }
-    let hash = hasher.finalize();
-    Ok(shim()?.session.call(context, &kdImageRecall { total, hash: hash.as_bytes() })?.known != 0)
+    hasher.finalize().into()
 }
 
 /// The bytes of an image file, with the NUL that a text needs.
@@ -104,4 +159,18 @@ pub(crate) unsafe fn read_file(path: *const c_char) -> Result<Vec<u8>, CUresult>
     read.map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
     bytes.push(0);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_where_our_variable_or_the_desktop_standard_says() {
+        let folder = |names: &[&str]| cache(|name| names.contains(&name).then(|| format!("/{name}")));
+        assert_eq!(folder(&["KATYDID_CACHE", "XDG_CACHE_HOME", "HOME"]), Some("/KATYDID_CACHE".into()));
+        assert_eq!(folder(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid".into()));
+        assert_eq!((folder(&["HOME"]), folder(&[])), (Some("/HOME/.cache/katydid".into()), None));
+        assert_eq!(cache(|_| Some("relative".into())), None);
+    }
 }

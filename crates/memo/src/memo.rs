@@ -1,0 +1,498 @@
+//! The memo itself: a folder of small files, one for each image, named by the hash of what is known of where it comes from.
+//!
+//! | offset | bytes | field |
+//! |-------:|------:|-------|
+//! |      0 |     8 | length, little-endian |
+//! |      8 |    32 | hash |
+//! |     40 |    32 | BLAKE3 of all that the name stands for, and of the fields before |
+//!
+//! Only its owner may use the folder; one that others could use is left alone. An entry is written beside and renamed, so
+//! that processes which do so at the same time leave a whole one, whoever is last. Of what is beyond the limit that goes
+//! which has not been used for the longest.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::PathBuf;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstat, openat, renameat, statat, unlinkat};
+use rustix::process::geteuid;
+
+use crate::origin::Origin;
+
+/// Changes with everything that a name stands for, and with the form of entries.
+const VERSION: &[u8] = b"katydid memo 1";
+/// Most entries, but for those that processes have added since they last looked.
+const MOST: usize = 4096;
+/// A process looks whether there are too many whenever it has added so many.
+const LOOK_EVERY: u64 = 64;
+/// Bytes of an entry.
+const ENTRY: usize = 72;
+/// How the names of entries that are being written begin.
+const UNFINISHED: &str = "new-";
+/// One that is so old was left by somebody who was killed.
+const LEFT: Duration = Duration::from_secs(3600);
+/// An entry that was used is not marked so again before.
+const MARK: Duration = Duration::from_secs(3600);
+
+/// What is known of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// Bytes.
+    pub length: u64,
+    /// Of these bytes.
+    pub hash: [u8; 32],
+}
+
+/// A folder of what is known, which need not be there.
+#[derive(Debug)]
+pub struct Memo {
+    folder: PathBuf,
+    added: AtomicU64,
+}
+
+/// What the memo was asked for.
+#[derive(Debug)]
+pub struct Asked<'m> {
+    memo: &'m Memo,
+    parts: Vec<Range<u64>>,
+    about: Vec<u8>,
+    origin: Origin,
+    kept: Option<Kept>,
+}
+
+impl Memo {
+    /// In a folder of its own.
+    #[must_use]
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, added: AtomicU64::new(0) }
+    }
+
+    /// What is known of parts of this process's memory, which stay as they are while the answer lives; `about` is all else
+    /// that decides it. None where these are not bytes of files.
+    pub fn ask(&self, parts: Vec<Range<u64>>, about: Vec<u8>) -> Option<Asked<'_>> {
+        let origin = Origin::of(&parts)?;
+        let kept = self.get(&whole(&origin, &about));
+        Some(Asked { memo: self, parts, about, origin, kept })
+    }
+
+    fn get(&self, whole: &[u8]) -> Option<Kept> {
+        let folder = self.open()?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&folder, name(whole), flags, Mode::empty()).ok()?);
+        let found = file.metadata().ok()?;
+        if !found.is_file() || found.uid() != geteuid().as_raw() || found.len() != ENTRY as u64 {
+            return None;
+        }
+        let mut entry = [0; ENTRY];
+        file.read_exact(&mut entry).ok()?;
+        let kept = decode(&entry, whole)?;
+        if found.modified().is_ok_and(|marked| marked.elapsed().is_ok_and(|age| age > MARK)) {
+            // One whose time cannot be set goes sooner, and nothing else.
+            let _ = file.set_modified(SystemTime::now());
+        }
+        Some(kept)
+    }
+
+    fn put(&self, whole: &[u8], kept: &Kept) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let Some(folder) = self.open() else { return Ok(()) };
+        let count = self.added.fetch_add(1, Ordering::Relaxed);
+        let beside = format!("{UNFINISHED}{}-{count}", process::id());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&folder, &beside, flags, Mode::RUSR | Mode::WUSR)?);
+        let written = file.write_all(&encode(kept, whole));
+        if let Err(error) = written.and_then(|()| Ok(renameat(&folder, &beside, &folder, name(whole))?)) {
+            let _ = unlinkat(&folder, &beside, AtFlags::empty());
+            return Err(error);
+        }
+        if count.is_multiple_of(LOOK_EVERY) { make_room(&folder) } else { Ok(()) }
+    }
+
+    /// The folder, if it is there and only this user can use it.
+    fn open(&self) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = openat(CWD, &self.folder, flags, Mode::empty()).ok()?;
+        let found = fstat(&folder).ok()?;
+        (found.st_uid == geteuid().as_raw() && found.st_mode & 0o077 == 0).then_some(folder)
+    }
+}
+
+impl Asked<'_> {
+    /// What is known, if anything.
+    #[must_use]
+    pub fn kept(&self) -> Option<Kept> {
+        self.kept
+    }
+
+    /// Keeps what was found out since, if the files have stayed what they were. A memo that cannot be written to stays as
+    /// it is: it only saves time.
+    pub fn keep(&self, found: Kept) {
+        self.keep_at(found, SystemTime::now());
+    }
+
+    fn keep_at(&self, found: Kept, now: SystemTime) {
+        let is_new = self.kept != Some(found);
+        if is_new && self.origin.is_settled(now) && Origin::of(&self.parts).as_ref() == Some(&self.origin) {
+            let _ = self.memo.put(&whole(&self.origin, &self.about), &found);
+        }
+    }
+}
+
+/// All that decides what is known, in a form that nothing else has.
+fn whole(origin: &Origin, about: &[u8]) -> Vec<u8> {
+    let length = (about.len() as u64).to_le_bytes();
+    [VERSION, &length, about, &origin.bytes()].concat()
+}
+
+fn name(whole: &[u8]) -> String {
+    blake3::hash(whole).to_hex().to_string()
+}
+
+fn encode(kept: &Kept, whole: &[u8]) -> Vec<u8> {
+    let fields = [&kept.length.to_le_bytes()[..], &kept.hash].concat();
+    [&fields[..], check(&fields, whole).as_bytes()].concat()
+}
+
+fn decode(entry: &[u8; ENTRY], whole: &[u8]) -> Option<Kept> {
+    let (fields, found) = entry.split_last_chunk::<32>()?;
+    let (length, hash) = fields.split_first_chunk::<8>()?;
+    let is_whole = check(fields, whole).as_bytes() == found;
+    is_whole.then_some(Kept { length: u64::from_le_bytes(*length), hash: hash.try_into().ok()? })
+}
+
+fn check(fields: &[u8], whole: &[u8]) -> blake3::Hash {
+    blake3::Hasher::new().update(whole).update(fields).finalize()
+}
+
+/// Removes the entries that nobody has used for the longest until there are few enough, and what was left by the killed.
+fn make_room(folder: &OwnedFd) -> io::Result<()> {
+    let mut kept = Vec::new();
+    for entry in Dir::read_from(folder)? {
+        let name = entry?.file_name().to_owned();
+        // What is gone by now takes no room.
+        let Ok(found) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let used = Duration::from_secs(u64::try_from(found.st_mtime).unwrap_or(0));
+        let is_old = SystemTime::UNIX_EPOCH.elapsed().is_ok_and(|now| now.saturating_sub(used) > LEFT);
+        if name.to_bytes().starts_with(UNFINISHED.as_bytes()) && is_old {
+            let _ = unlinkat(folder, &name, AtFlags::empty());
+        } else if name.to_str().is_ok_and(|name| blake3::Hash::from_hex(name).is_ok()) {
+            kept.push((used, found.st_mtime_nsec, name));
+        }
+    }
+    kept.sort_unstable();
+    let excess = kept.len().saturating_sub(MOST);
+    for (.., name) in &kept[..excess] {
+        // Another process may have been quicker.
+        let _ = unlinkat(folder, name, AtFlags::empty());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "maps files, as the system's loader does")]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+    use std::path::Path;
+    use std::ptr::{null_mut, with_exposed_provenance_mut};
+
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
+
+    use super::*;
+
+    const LENGTH: usize = 5 * 4096 + 100;
+    const FOUND: Kept = Kept { length: 7, hash: [9; 32] };
+
+    /// A file in memory, privately.
+    struct Shown(*mut u8);
+
+    impl Shown {
+        fn new(path: &Path) -> Self {
+            let file = File::open(path).unwrap();
+            // SAFETY: a new mapping, where the system has room.
+            let start =
+                unsafe { mmap(null_mut(), LENGTH, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, &file, 0) };
+            Self(start.unwrap().cast())
+        }
+
+        /// Nobody can read it any more; but for its first page, which makes two mappings of one.
+        fn hide(&self) {
+            // SAFETY: pages of the mapping, which nobody has a reference to.
+            unsafe { mprotect(self.0.add(4096).cast(), LENGTH - 4096, MprotectFlags::empty()) }.unwrap();
+        }
+
+        fn range(&self) -> Range<u64> {
+            self.0.addr() as u64..(self.0.addr() + LENGTH) as u64
+        }
+
+        fn write(&self, at: usize) {
+            // SAFETY: within the mapping, which is writable; nobody has a reference to it.
+            unsafe { self.0.add(at).write_volatile(1) };
+        }
+
+        fn read(&self, at: usize) {
+            // SAFETY: within the mapping.
+            unsafe { self.0.add(at).read_volatile() };
+        }
+    }
+
+    impl Drop for Shown {
+        fn drop(&mut self) {
+            // SAFETY: the mapping is ours, and goes once.
+            unsafe { munmap(with_exposed_provenance_mut(self.0.expose_provenance()), LENGTH) }.unwrap();
+        }
+    }
+
+    fn range(start: u64, end: u64) -> Range<u64> {
+        start..end
+    }
+
+    /// A memo and a file.
+    struct Bench {
+        above: tempfile::TempDir,
+        memo: Memo,
+        file: PathBuf,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let above = tempfile::tempdir().unwrap();
+            let (memo, file) = (Memo::new(above.path().join("a/hashes")), above.path().join("file"));
+            fs::write(&file, [3; LENGTH]).unwrap();
+            Self { above, memo, file }
+        }
+
+        fn known(&self, shown: &Shown) -> Option<Kept> {
+            self.memo.ask(vec![shown.range()], vec![1]).unwrap().kept()
+        }
+
+        /// Found out by one process.
+        fn find(&self, shown: &Shown) {
+            let later = SystemTime::now() + Duration::from_secs(10);
+            self.memo.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
+        }
+
+        fn entries(&self) -> Vec<PathBuf> {
+            let folder = fs::read_dir(&self.memo.folder).unwrap();
+            folder.map(|entry| entry.unwrap().path()).collect()
+        }
+    }
+
+    #[test]
+    fn what_was_found_out_is_known_without_reading_the_file() {
+        let bench = Bench::new();
+        let first = Shown::new(&bench.file);
+        assert_eq!(bench.known(&first), None);
+        first.read(3 * 4096);
+        bench.find(&first);
+        let second = Shown::new(&bench.file);
+        second.hide();
+        assert_eq!((bench.known(&first), bench.known(&second)), (Some(FOUND), Some(FOUND)));
+    }
+
+    #[test]
+    fn it_is_known_of_the_same_bytes_for_the_same_purpose_alone() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        bench.find(&shown);
+        let Range { start, end } = shown.range();
+        let kept = |parts: &[Range<u64>], about: u8| bench.memo.ask(parts.to_vec(), vec![about]).unwrap().kept();
+        assert_eq!(kept(&[range(start, end)], 1), Some(FOUND));
+        assert_eq!(kept(&[range(start, end)], 2), None);
+        for parts in [&[range(start + 1, end)][..], &[range(start, end - 1)], &[start..start + 8, start + 8..end], &[]]
+        {
+            assert_eq!(kept(parts, 1), None);
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_changed_is_another_one_whatever_its_times_say() {
+        let bench = Bench::new();
+        bench.find(&Shown::new(&bench.file));
+        let before = fs::metadata(&bench.file).unwrap().modified().unwrap();
+        let file = File::options().write(true).open(&bench.file).unwrap();
+        // The times of file systems go in steps, and this file was new.
+        for _ in 0..1000 {
+            std::thread::sleep(Duration::from_millis(2));
+            file.write_all_at(&[4; LENGTH], 0).unwrap();
+            file.set_modified(before).unwrap();
+            if bench.known(&Shown::new(&bench.file)).is_none() {
+                return;
+            }
+        }
+        panic!("it is still known");
+    }
+
+    #[test]
+    fn a_file_that_was_changed_lately_is_not_kept() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        bench.memo.ask(vec![shown.range()], vec![1]).unwrap().keep(FOUND);
+        assert_eq!(bench.known(&shown), None);
+        bench.find(&shown);
+        assert_eq!(bench.known(&shown), Some(FOUND));
+    }
+
+    #[test]
+    fn what_changes_while_it_is_read_is_not_kept() {
+        let bench = Bench::new();
+        let (shown, later) = (Shown::new(&bench.file), SystemTime::now() + Duration::from_secs(10));
+        let asked = bench.memo.ask(vec![shown.range()], vec![1]).unwrap();
+        shown.write(LENGTH - 1);
+        asked.keep_at(FOUND, later);
+        assert!(!bench.memo.folder.exists());
+    }
+
+    #[test]
+    fn what_is_not_in_a_file_is_not_asked_for() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        bench.find(&shown);
+        let is_asked = |range: Range<u64>| bench.memo.ask(vec![range], vec![1]).is_some();
+        let Range { start, end } = shown.range();
+        let heap = vec![0_u8; LENGTH].leak().as_ptr_range();
+        assert!(is_asked(start..end) && !is_asked(heap.start.addr() as u64..heap.end.addr() as u64));
+        assert!(!is_asked(start..end + (1 << 40)) && !is_asked(0..8));
+        // A page that the program has written to is its own.
+        shown.write(2 * 4096);
+        assert!(!is_asked(start..end) && is_asked(start..start + 4096) && is_asked(start + 3 * 4096..end));
+        // Nobody can tell what a file without a name has become.
+        fs::rename(&bench.file, bench.above.path().join("elsewhere")).unwrap();
+        fs::write(&bench.file, [3; LENGTH]).unwrap();
+        let renamed = Shown::new(&bench.above.path().join("elsewhere"));
+        assert_eq!(bench.known(&renamed), None);
+        fs::remove_file(bench.above.path().join("elsewhere")).unwrap();
+        let Range { start, end } = renamed.range();
+        assert!(!is_asked(start..end));
+    }
+
+    #[test]
+    fn damaged_entries_are_nothing_and_are_written_anew() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        bench.find(&shown);
+        let entry = bench.entries().pop().unwrap();
+        let sound = fs::read(&entry).unwrap();
+        let mut damaged: Vec<Vec<u8>> = vec![vec![], sound[..ENTRY - 1].to_vec(), [&sound[..], &[0]].concat()];
+        for at in 0..ENTRY {
+            damaged.push(sound.clone());
+            damaged[at + 3][at] ^= 4;
+        }
+        for damaged in damaged {
+            fs::write(&entry, damaged).unwrap();
+            assert_eq!(bench.known(&shown), None);
+        }
+        bench.find(&shown);
+        assert_eq!((bench.known(&shown), bench.entries()), (Some(FOUND), vec![entry.clone()]));
+        // One that stands there under another's name is not that one's.
+        let other = Shown::new(&bench.file);
+        bench.memo.ask(vec![other.range()], vec![2]).unwrap();
+        let Range { start, end } = other.range();
+        fs::rename(&entry, bench.memo.folder.join(name(&whole_of(start..end)))).unwrap();
+        assert_eq!(bench.memo.ask(vec![range(start, end)], vec![2]).unwrap().kept(), None);
+    }
+
+    fn whole_of(range: Range<u64>) -> Vec<u8> {
+        super::whole(&Origin::of(&[range]).unwrap(), &[2])
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_left_alone() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        bench.find(&shown);
+        let folder = &bench.memo.folder;
+        assert_eq!(fs::metadata(folder).unwrap().mode() & 0o777, 0o700);
+        for mode in [0o701, 0o720, 0o755] {
+            fs::set_permissions(folder, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(bench.known(&shown), None);
+            bench.find(&shown);
+            assert_eq!(bench.entries().len(), 1);
+        }
+        fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(bench.known(&shown), Some(FOUND));
+        let entry = bench.entries().pop().unwrap();
+        // Whoever may give files away.
+        if chown(&entry, Some(65_534), None).is_ok() {
+            assert_eq!(bench.known(&shown), None);
+            chown(folder, Some(65_534), None).unwrap();
+            chown(&entry, Some(0), None).unwrap();
+            assert_eq!(bench.known(&shown), None);
+            chown(folder, Some(0), None).unwrap();
+        }
+        let elsewhere = bench.above.path().join("elsewhere");
+        fs::rename(&entry, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(elsewhere, &entry).unwrap();
+        assert_eq!(bench.known(&shown), None);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_had_is_no_memo() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        let memo = Memo::new(bench.file.join("below a file"));
+        let later = SystemTime::now() + Duration::from_secs(10);
+        memo.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
+        assert_eq!(memo.ask(vec![shown.range()], vec![1]).unwrap().kept(), None);
+    }
+
+    #[test]
+    fn those_who_find_out_at_the_same_time_leave_whole_entries() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        let (range, later) = (shown.range(), SystemTime::now() + Duration::from_secs(10));
+        std::thread::scope(|scope| {
+            for thread in 0..8_u8 {
+                let (range, folder) = (range.clone(), bench.memo.folder.clone());
+                scope.spawn(move || {
+                    let memo = Memo { folder, added: AtomicU64::new(1000 * u64::from(thread) + 1) };
+                    for about in 0..20 {
+                        memo.ask(vec![range.clone()], vec![about]).unwrap().keep_at(FOUND, later);
+                    }
+                });
+            }
+        });
+        let is_known = |about: u8| bench.memo.ask(vec![range.clone()], vec![about]).unwrap().kept() == Some(FOUND);
+        assert!((0..20).all(is_known));
+        assert_eq!(bench.entries().len(), 20);
+    }
+
+    #[test]
+    fn what_was_not_used_for_the_longest_goes_and_what_the_killed_left() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        DirBuilder::new().recursive(true).mode(0o700).create(&bench.memo.folder).unwrap();
+        let aged = |name: &str, seconds: u64| {
+            let path = bench.memo.folder.join(name);
+            fs::write(&path, "").unwrap();
+            let time = SystemTime::now() - Duration::from_secs(seconds);
+            File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            path
+        };
+        for entry in 0..MOST as u64 - 1 {
+            aged(&name(&entry.to_le_bytes()), 10_000 + entry);
+        }
+        let (oldest, left, goes_on) = (aged(&name(b"oldest"), 1 << 20), aged("new-1-2", 4000), aged("new-3-4", 100));
+        bench.find(&shown);
+        assert_eq!(bench.known(&shown), Some(FOUND));
+        assert!(!oldest.exists() && !left.exists() && goes_on.exists());
+        assert_eq!(bench.entries().len(), MOST + 1);
+    }
+
+    #[test]
+    fn an_entry_that_is_used_stays() {
+        let bench = Bench::new();
+        let shown = Shown::new(&bench.file);
+        bench.find(&shown);
+        let entry = File::options().write(true).open(bench.entries().pop().unwrap()).unwrap();
+        entry.set_modified(SystemTime::now() - 2 * MARK).unwrap();
+        assert_eq!(bench.known(&shown), Some(FOUND));
+        assert!(entry.metadata().unwrap().modified().unwrap().elapsed().unwrap() < MARK);
+    }
+}

@@ -1,0 +1,116 @@
+//! The files that parts of this process's memory show, if nobody has changed them in memory.
+
+use std::fs::{self, File, Metadata};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{major, minor};
+
+use crate::maps::{self, Mapping};
+
+/// The coarsest times of change that file systems keep.
+const COARSE: Duration = Duration::from_secs(2);
+/// Bytes of an entry of `/proc/self/pagemap`, one a page.
+const ENTRY: usize = 8;
+/// Entries that are looked at together.
+const ENTRIES: usize = 4096;
+/// The page is in memory.
+const PRESENT: u64 = 1 << 63;
+/// It has been written out of memory, so somebody had written to it; also while it moves.
+const SWAPPED: u64 = 1 << 62;
+/// It is the file's own page, not a copy that somebody has written to.
+const OF_FILE: u64 = 1 << 61;
+
+/// Bytes of a file, as long as it stays the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    /// Device, number there, size.
+    file: [u64; 3],
+    /// Seconds and nanoseconds: when its bytes last changed, and when anything of it last did.
+    changed: [i64; 4],
+    offset: u64,
+    length: u64,
+}
+
+/// Where the bytes of some parts of memory come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin(Vec<Place>);
+
+impl Origin {
+    /// Of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
+    pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
+        let text = maps::text()?;
+        let mappings = maps::of_files(&text, parts);
+        let places: Option<Vec<Place>> = parts.iter().map(|part| place(part, &mappings)).collect();
+        let origin = Self(places?);
+        let pagemap = File::open("/proc/self/pagemap").ok()?;
+        parts.iter().all(|part| is_unchanged(&pagemap, part) == Some(true)).then_some(origin)
+    }
+
+    /// Whether none of the files has changed so lately that it could change again at the same time.
+    pub(crate) fn is_settled(&self, now: SystemTime) -> bool {
+        let is_old = |[seconds, nanoseconds]: [i64; 2]| {
+            let (seconds, nanoseconds) = (u64::try_from(seconds).ok()?, u64::try_from(nanoseconds).ok()?);
+            let changed = Duration::from_secs(seconds).checked_add(Duration::from_nanos(nanoseconds))?;
+            now.duration_since(UNIX_EPOCH).ok()?.checked_sub(changed)?.checked_sub(COARSE)
+        };
+        self.0.iter().all(|place| place.changed.as_chunks().0.iter().all(|time| is_old(*time).is_some()))
+    }
+
+    /// A form that no other origin has.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for place in &self.0 {
+            place.file.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+            place.changed.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+            [place.offset, place.length].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        }
+        bytes
+    }
+}
+
+/// The bytes of a file that a part shows, through one mapping or several that follow each other.
+fn place(part: &Range<u64>, mappings: &[Mapping<'_>]) -> Option<Place> {
+    let mut here = mappings.iter().skip_while(|mapping| mapping.range.end <= part.start);
+    let first = here.next().filter(|first| first.range.start <= part.start)?;
+    let mut last = first;
+    while last.range.end < part.end {
+        let next = here.next()?;
+        let goes_on = next.file == first.file
+            && next.range.start == last.range.end
+            && next.offset.checked_sub(last.offset)? == next.range.start - last.range.start;
+        last = goes_on.then_some(next)?;
+    }
+    let found = file_of(first)?;
+    Some(Place {
+        file: [found.dev(), found.ino(), found.size()],
+        changed: [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()],
+        offset: first.offset.checked_add(part.start - first.range.start)?,
+        length: part.end.checked_sub(part.start)?,
+    })
+}
+
+/// What the system says of the file, if it still has the name under which it was opened.
+fn file_of(mapping: &Mapping<'_>) -> Option<Metadata> {
+    let found = fs::symlink_metadata(mapping.path).ok()?;
+    let is_it = (major(found.dev()), minor(found.dev()), found.ino()) == mapping.file;
+    (is_it && found.is_file()).then_some(found)
+}
+
+/// Whether no page of a part has been written to; none where the system does not say.
+fn is_unchanged(pagemap: &File, part: &Range<u64>) -> Option<bool> {
+    let size = rustix::param::page_size() as u64;
+    let pages = part.start / size..part.end.div_ceil(size);
+    let mut entries = vec![0; ENTRY * ENTRIES];
+    for first in pages.clone().step_by(ENTRIES) {
+        let count = usize::try_from(pages.end - first).map_or(ENTRIES, |left| left.min(ENTRIES));
+        let entries = &mut entries[..count * ENTRY];
+        pagemap.read_exact_at(entries, first * ENTRY as u64).ok()?;
+        let was_written = |entry: u64| entry & SWAPPED != 0 || entry & (PRESENT | OF_FILE) == PRESENT;
+        if entries.as_chunks().0.iter().any(|entry| was_written(u64::from_le_bytes(*entry))) {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
