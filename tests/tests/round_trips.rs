@@ -226,11 +226,24 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     ensure!(load(&["hidden"])?.0.status.code() != Some(0), "what nobody has read is not known");
     loads(&[], true)?;
     loads(&["hidden"], false)?;
+    // What was hashed for a network is known where memory takes images as well, and the other way round.
+    let by_memory = |further: &[&str]| -> Result<()> {
+        let [shm, _] = Way::through(&server);
+        let mut command = shm.job(&places, &[], &program);
+        command.arg("load").arg(&file).args(further).env("KATYDID_CACHE", folder.path().join("cache"));
+        let outcome = program::run(&mut command, PATIENCE)?;
+        ensure!(outcome.text() == "loaded\n", "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+        Ok(())
+    };
+    by_memory(&["hidden"])?;
     let time = file.metadata()?.modified()?;
     let changed = File::options().write(true).open(&file)?;
     changed.write_all_at(b"changed", IMAGE.0)?;
     changed.set_modified(time)?;
-    loads(&[], true)
+    loads(&[], true)?;
+    std::thread::sleep(Duration::from_millis(2100));
+    by_memory(&[])?;
+    loads(&["hidden"], false)
 }
 
 /// What is wrong on the disk is noticed, sent again and kept again; and no program minds that there is no room for it.

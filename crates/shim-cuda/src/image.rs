@@ -58,9 +58,9 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
     let shim = shim()?;
     let session = &shim.session;
     let devices = architectures(shim);
-    // Memory that both sides see takes an image faster than it can be hashed.
-    let may_ask = session.staging().is_none();
-    let asked = if may_ask { ask_memo(image, &devices) } else { None };
+    // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
+    let asked = ask_memo(image, &devices);
+    let may_ask = asked.is_some() || session.staging().is_none();
     let kept = asked.as_ref().and_then(Asked::kept);
     if let Some(kept) = kept
         && is_there(context, &kept)?
