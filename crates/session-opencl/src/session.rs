@@ -79,6 +79,8 @@ pub struct Session {
     pub(crate) ending: Vec<Marker>,
     /// Events of commands of our own that had not ended when nobody waited for them any more ([`Session::outlast`]).
     pub(crate) outlasting: Vec<HeldEvent>,
+    /// The last write of each context that the program took for done when it was enqueued.
+    pub(crate) taken_for_done: HashMap<u32, HeldEvent>,
     /// Devices to use in place of those that the session had, if it is rebuilt.
     pub(crate) wishes: String,
     /// None on a stream.
@@ -159,6 +161,7 @@ impl Session {
             markers: None,
             ending: Vec::new(),
             outlasting: Vec::new(),
+            taken_for_done: HashMap::new(),
             wishes,
             staging: None,
             staging_known: HashMap::new(),

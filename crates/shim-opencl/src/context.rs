@@ -1,7 +1,7 @@
 //! Contexts.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_opencl_sys::constant::{
@@ -12,7 +12,7 @@ use katydid_opencl_sys::{
     Code, cl_context, cl_context_destroyed, cl_context_notify, cl_device_id, cl_image_format, cl_platform_id, void,
 };
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::kdclContext;
+use katydid_wire::opencl::message::{kdclContext, kdclWritten};
 use katydid_wire::opencl::{list as lists, query};
 
 use crate::border::{list, write_if_given};
@@ -36,12 +36,42 @@ pub(crate) struct Context {
     /// Of the function that is told of errors ([`crate::upcall`]); 0: none.
     token: u64,
     /// Queues that it has had.
-    pub(crate) queues: AtomicU32,
+    queues: AtomicU32,
+    /// A blocking write of its only queue was taken for done, and may be under way.
+    is_writing: AtomicBool,
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
 
 impl Context {
+    /// A blocking write of its only queue is enqueued, and is to be taken for done. If there is another queue by now, it is waited for.
+    pub(crate) fn take_for_done(&self) -> Result<(), Code> {
+        // Either this thread sees the other queue, or whoever makes that sees the write: both are in one order for all.
+        self.is_writing.store(true, Ordering::SeqCst);
+        if self.queues.load(Ordering::SeqCst) > 1 { self.written() } else { Ok(()) }
+    }
+
+    /// A queue is made, whose commands come after all writes that were taken for done.
+    pub(crate) fn count_queue(&self) {
+        if self.queues.fetch_add(1, Ordering::SeqCst) > 0 {
+            // That a write has failed is no matter of the new queue's.
+            let _ = self.written();
+        }
+    }
+
+    /// Waits for the last write that was taken for done, unless somebody has.
+    fn written(&self) -> Result<(), Code> {
+        if !self.is_writing.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        shim()?.link.call(&kdclWritten { context: self.base.id }).map(drop)
+    }
+
+    /// Whether it has had one queue at most.
+    pub(crate) fn has_one_queue(&self) -> bool {
+        self.queues.load(Ordering::SeqCst) <= 1
+    }
+
     /// Tells who wanted to be told of the end. Nobody is told of errors any more.
     pub(crate) fn end(&self) {
         upcall::forget(self.token);
@@ -136,6 +166,7 @@ fn create(
             has_no_shelf: AtomicBool::new(false),
             token,
             queues: AtomicU32::new(0),
+            is_writing: AtomicBool::new(false),
             destructors: Mutex::default(),
         })
     });

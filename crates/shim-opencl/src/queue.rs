@@ -129,7 +129,7 @@ impl Queue {
     /// Whether all that the program enqueues later comes after the commands of this queue: it keeps its order, and its context has had
     /// no other one.
     pub(crate) fn is_before_all(&self) -> bool {
-        self.is_in_order() && self.context.queues.load(Ordering::Relaxed) == 1
+        self.is_in_order() && self.context.has_one_queue()
     }
 
     /// The program wants to know when a command came to its states.
@@ -189,7 +189,7 @@ fn create(
         let (context_id, device_id) = (context.base.id, device.base.id);
         let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
         shim()?.link.call(&message)?;
-        context.queues.fetch_add(1, Ordering::Relaxed);
+        context.count_queue();
         let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
         let (flags, progress) = (flags_of(form, properties), Progress::default());
         let (asks_times, accepted, known) = (AtomicBool::new(false), OfWorker::default(), Known::default());

@@ -60,7 +60,7 @@ impl Transfer {
             return came(order);
         }
         let waits = blocking && (order.has_waits() || shim.landings.any() || !order.queue.is_before_all());
-        let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking);
+        let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking && !waits);
         // SAFETY: by the contract.
         unsafe {
             if !pieces::write(self, &order, blocking)? {
@@ -215,10 +215,11 @@ fn written(order: Order, waits: bool) -> Result<(), Code> {
     if waits {
         event::wait_for(&[order.event()])?;
         order.ended();
-    } else {
-        order.done();
+        return Ok(());
     }
-    Ok(())
+    let taken = if order.blocks() { order.queue.context.take_for_done() } else { Ok(()) };
+    order.done();
+    taken
 }
 
 /// A run of a buffer, and as many bytes of the program's.

@@ -107,6 +107,17 @@ pub(crate) fn kdclFlush(session: &mut Session, _: &FrameHead, message: message::
     Ok(driver!(queue.api, clFlush(queue.handle)).ok()?)
 }
 
+/// Waits for the write of a context that the program took for done last: those before it are of the same queue, which keeps its
+/// order.
+pub(crate) fn kdclWritten(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclWritten,
+) -> Result<Job<message::kdclWrittenReply>, Fault> {
+    let event = session.taken_for_done.remove(&message.context);
+    Ok(Box::new(move |_| event.map_or(Ok(()), |event| event.wait()).map(|()| message::kdclWrittenReply {})))
+}
+
 /// Waits until the queue is empty.
 pub(crate) fn kdclFinish(
     session: &mut Session,

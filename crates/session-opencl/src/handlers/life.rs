@@ -44,6 +44,7 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             session.staging_known.remove(&message.object);
             session.shelf_known.remove(&message.object);
             session.listeners.remove(&message.object);
+            session.taken_for_done.remove(&message.object);
             session.forget_ended_queues();
             driver!(api, clReleaseContext(cl_context(pointer)))
         }

@@ -97,18 +97,22 @@ impl Transfer {
     }
 
     /// Enqueues a write of what is at `place`, which `kept` keeps there until the command has ended. The program takes one that is
-    /// blocking for done, so it is begun.
+    /// blocking for done, so it is begun, and may be waited for later.
     fn enqueue_write(
         &self,
-        session: &Session,
+        session: &mut Session,
         (command, message): (&Command, &message::kdclWrite<'_>),
         place: *mut void,
         kept: Box<dyn Send>,
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
-        keep_until(&command.run_held(session, waits)?, kept);
+        let event = command.run_held(session, waits)?;
+        keep_until(&event, kept);
         if message.blocking != 0 {
             driver!(command.api(), clFlush(command.queue.handle));
+            if let Some(entry) = session.journal.get(message.queue) {
+                session.taken_for_done.insert(entry.made.frame.word(4), event);
+            }
         }
         Ok(message::kdclWriteReply {})
     }
@@ -167,7 +171,7 @@ fn write_piece(
 /// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
 /// happens however the write ends.
 fn write_from_host(
-    session: &Session,
+    session: &mut Session,
     message: &message::kdclWrite<'_>,
     mut places: &[u8],
     read: Result<(Command, Transfer), Fault>,
