@@ -21,6 +21,10 @@ use crate::{life, output};
 /// treat as "this GPU cannot be used any more, by no fault of mine", this is the one that does not blame a kernel.
 pub const LOST: CUresult = CUresult::ERROR_DEVICE_UNAVAILABLE;
 
+/// What a laden thread ([`katydid_transport::laden`]) gets for a message that would have to wait, and was not sent. No worker
+/// answers this to what such threads send.
+pub const HELD: CUresult = CUresult::ERROR_NOT_READY;
+
 /// The session of this process.
 pub struct Session {
     link: Box<dyn ProgramLink>,
@@ -241,6 +245,16 @@ impl Session {
         Ok(Train { session: self, number })
     }
 
+    /// Waits until the calling thread's messages are sent at once.
+    ///
+    /// # Errors
+    ///
+    /// [`LOST`] when the worker is gone.
+    pub fn stand(&self) -> Result<(), CUresult> {
+        self.check()?;
+        self.link.stand().map_err(|error| self.fail("a pause", &error))
+    }
+
     /// From now on threads that wait sleep at once.
     pub fn calm(&self) {
         self.link.calm();
@@ -313,6 +327,7 @@ impl Session {
                 CUresult::ERROR_OUT_OF_MEMORY
             }
             LinkError::Forked => CUresult::ERROR_NOT_INITIALIZED,
+            LinkError::Held => HELD,
             _ => self.lose(&format!("the session ended during {what}: {error}")),
         }
     }

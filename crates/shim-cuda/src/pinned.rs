@@ -9,6 +9,7 @@
 //! A function of the program's that a stream comes to reads what the GPU wrote before, and the GPU what it has written: the
 //! upcall thread takes back and pushes too. The GPU waits for it, so it waits for nobody who may wait for the GPU: pages are
 //! made and given back with the books open ([`Standing`]), and the worker answers for their contents at once.
+//! Where a checkpoint holds frames, whoever has the books lets go of them until frames flow again ([`with_books`]).
 #![expect(unsafe_code, reason = "reads and writes memory that the program uses meanwhile")]
 
 use std::collections::BTreeMap;
@@ -20,7 +21,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use katydid_arena::{ReserveError, Settled};
 use katydid_client::memory::{Arena, Backing};
 use katydid_client::regions::{Place, Region};
+use katydid_client::session::HELD;
 use katydid_cuda_sys::CUresult;
+use katydid_transport::laden;
 use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
 
 use crate::pull::{self, Help, Part};
@@ -403,14 +406,27 @@ fn push(
     (context, user): (u32, Option<(u32, u32)>),
     named: &mut Named,
 ) -> Result<(), CUresult> {
-    let mut copies = made(shim, pinned, region, context)?;
-    for start in overlapping(&copies, &pages(region)) {
-        let Some(copy) = copies.get_mut(&start) else { continue };
-        push_changes(shim, context, start, copy)?;
-        copy.name(user);
-        named.0.push(start);
+    with_books(shim, || {
+        let mut copies = made(shim, pinned, region, context)?;
+        for start in overlapping(&copies, &pages(region)) {
+            let Some(copy) = copies.get_mut(&start) else { continue };
+            push_changes(shim, context, start, copy)?;
+            copy.name(user);
+            named.0.push(start);
+        }
+        Ok(())
+    })
+}
+
+/// Runs `work`, which takes the books in its hand and sends. Frames that are held it does not wait for, because the upcall thread
+/// needs the books meanwhile: it lets go of them, and does all that is left once frames flow.
+fn with_books(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> Result<(), CUresult> {
+    loop {
+        match laden(true, &mut work) {
+            Err(HELD) => shim.session.stand()?,
+            done => return done,
+        }
     }
-    Ok(())
 }
 
 /// Before a launch in a context: pushes what the program wrote into blocks that kernels reach unnamed.
@@ -419,14 +435,16 @@ fn push_flags(context: u32) -> Result<(), CUresult> {
     if pinned.flag_count.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
-    // Held throughout: a block that is in there is not freed.
-    let flags = pinned.flags();
-    flags.values().try_for_each(|region| {
-        let mut copies = made(shim, pinned, region, context)?;
-        let starts = overlapping(&copies, &pages(region));
-        starts.iter().try_for_each(|start| match copies.get_mut(start) {
-            Some(copy) => push_changes(shim, context, *start, copy),
-            None => Ok(()),
+    with_books(shim, || {
+        // In hand throughout: a block that is in there is not freed.
+        let flags = pinned.flags();
+        flags.values().try_for_each(|region| {
+            let mut copies = made(shim, pinned, region, context)?;
+            let starts = overlapping(&copies, &pages(region));
+            starts.iter().try_for_each(|start| match copies.get_mut(start) {
+                Some(copy) => push_changes(shim, context, *start, copy),
+                None => Ok(()),
+            })
         })
     })
 }
@@ -478,12 +496,19 @@ fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut Copy) -> Resul
     let now = snapshot(start, copy.known.len());
     for change in changes(&copy.known, &now) {
         let address = start + change.start() as u64;
-        match change {
-            Change::Whole(range) => shim.session.enqueue(context, &kdHostPush { address, data: &now[range] })?,
-            Change::Words(_, words) => shim.session.enqueue(context, &kdHostPushWords { address, words: &words })?,
-        }
+        let pushed = match change {
+            Change::Whole(range) => {
+                shim.session.enqueue(context, &kdHostPush { address, data: &now[range.clone()] })?;
+                range
+            }
+            Change::Words(at, words) => {
+                shim.session.enqueue(context, &kdHostPushWords { address, words: &words })?;
+                at..at + PAGE as usize
+            }
+        };
+        // At once: what was pushed is not to be pushed again should the next part be held.
+        copy.known[pushed.clone()].copy_from_slice(&now[pushed]);
     }
-    copy.known = now;
     Ok(())
 }
 
@@ -587,18 +612,20 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CU
     if let Some(stream) = done {
         shim.upcalls.passed(stream, epoch);
     }
-    let mut copies = pinned.copies();
-    let at_work = copies.iter_mut().filter(|(_, copy)| copy.is_at_work());
-    let parts: Vec<_> = at_work.flat_map(|(start, copy)| Part::all(*start, &mut copy.known)).collect();
-    if parts.is_empty() {
-        return Ok(());
-    }
-    pull::each(shim, parts, help, &take_in)?;
-    for copy in copies.values_mut().filter(|copy| copy.is_at_work()) {
-        let is_done = done.is_some() && copy.user == done && copy.pending == 0 && copy.used_at <= epoch;
-        copy.is_used = !is_done;
-    }
-    Ok(())
+    with_books(shim, || {
+        let mut copies = pinned.copies();
+        let at_work = copies.iter_mut().filter(|(_, copy)| copy.is_at_work());
+        let parts: Vec<_> = at_work.flat_map(|(start, copy)| Part::all(*start, &mut copy.known)).collect();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        pull::each(shim, parts, help, &take_in)?;
+        for copy in copies.values_mut().filter(|copy| copy.is_at_work()) {
+            let is_done = done.is_some() && copy.user == done && copy.pending == 0 && copy.used_at <= epoch;
+            copy.is_used = !is_done;
+        }
+        Ok(())
+    })
 }
 
 /// The GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use katydid_client::threads::Helpers;
 use katydid_cuda_sys::CUresult;
+use katydid_transport::{is_laden, laden};
 use katydid_wire::codec::Message;
 use katydid_wire::message::kdHostPull;
 use katydid_wire::ranges;
@@ -44,12 +45,12 @@ pub(crate) fn each(
 ) -> Result<(), CUresult> {
     let size = parts.iter().map(|part| part.bytes.len() as u64).sum();
     let helpers = if help == Help::Welcome { Helpers::worth(size, askers(shim, size)) } else { 0 };
-    let (context, groups) = (current::wire().unwrap_or(0), grouped(parts));
+    let (context, groups, is_laden) = (current::wire().unwrap_or(0), grouped(parts), is_laden());
     let take = |index: u64| {
         let Some(group) = groups.get(index as usize) else { return Ok(()) };
         // Each is one thread's.
         let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
-        fetch(shim, context, &mut group, step)
+        laden(is_laden, || fetch(shim, context, &mut group, step))
     };
     Helpers::take(helpers).run(groups.len() as u64, CUresult::ERROR_UNKNOWN, &take)
 }

@@ -36,6 +36,9 @@ pub enum LinkError {
         /// How many may.
         limit: usize,
     },
+    /// The thread has something in its hand with which it must not wait for the link to be let go ([`crate::laden`]).
+    #[error("the link is held, and the frame was not sent")]
+    Held,
     /// This process is a fork of the one that made the link.
     #[error("a forked process cannot use its parent's session; initialise the GPU after the fork")]
     Forked,

@@ -1,8 +1,9 @@
 //! Holding frames back: whoever keeps a job can stop a program at the seam, between two frames, and let it go on.
 //!
 //! A link compares the number of the next frame with a limit, under the lock that it holds anyway; without a hold, and
-//! without a train ([`crate::train`]), the limit is never reached. A thread at the limit waits, with one exception: a thread that has said
-//! [`pass_holds`] is answering for work of the GPU that has to end before the session is at rest.
+//! without a train ([`crate::train`]), the limit is never reached. A thread at the limit waits, with two exceptions: a thread that has said
+//! [`pass_holds`] is answering for work of the GPU that has to end before the session is at rest, and one that is [`laden`]
+//! has in its hand what the first one may need, and is told instead.
 
 use std::cell::Cell;
 use std::io;
@@ -21,12 +22,32 @@ const NEVER: u64 = u64::MAX;
 
 thread_local! {
     static PASSES: Cell<bool> = const { Cell::new(false) };
+    static IS_LADEN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// From now on the calling thread's frames are sent although the link is held: it runs functions that the GPU waits
 /// for. They are held like all others once the link is left.
 pub fn pass_holds() {
     PASSES.set(true);
+}
+
+/// Runs `work` on a thread that has a lock in its hand, if that `is_so`, for which threads that [`pass_holds`] may wait: a frame
+/// that would have to wait is not sent, and [`LinkError::Held`] says so.
+pub fn laden<T>(is_so: bool, work: impl FnOnce() -> T) -> T {
+    let before = IS_LADEN.replace(is_so);
+    let done = work();
+    IS_LADEN.set(before);
+    done
+}
+
+/// Whether the calling thread is [`laden`].
+pub fn is_laden() -> bool {
+    IS_LADEN.get()
+}
+
+/// Refuses to have the calling thread wait for the link if it is laden. Nobody waits for one that passes holds.
+pub(crate) fn may_wait() -> Result<(), LinkError> {
+    if IS_LADEN.get() && !PASSES.get() { Err(LinkError::Held) } else { Ok(()) }
 }
 
 /// What a program's link can do for the keeper of its job. One thread gives these orders.

@@ -64,7 +64,7 @@ pub use address::{Address, AddressError};
 pub use bulk::{BUFFER, BUFFERS, Buffer, Buffers};
 pub use connect::{ConnectError, Connection, companion, connect};
 pub use error::LinkError;
-pub use hold::{Holding, pass_holds};
+pub use hold::{Holding, is_laden, laden, pass_holds};
 pub use landing::Landing;
 pub use line::Line;
 pub use pending::{AcceptError, Delivery, Hangup, Pending};
@@ -147,6 +147,14 @@ pub trait ProgramLink: Send + Sync {
     /// Ends a train.
     fn end_train(&self, number: u64) {
         let _ = number;
+    }
+
+    /// Waits until a frame of the calling thread would be sent at once.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`].
+    fn stand(&self) -> Result<(), LinkError> {
+        Ok(())
     }
 
     /// From now on threads that wait sleep at once.

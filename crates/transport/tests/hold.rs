@@ -10,7 +10,8 @@ use std::thread::{self, ScopedJoinHandle};
 
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, build, hello, work};
 use katydid_transport::{
-    AttachError, ConnectError, Connection, Event, LinkError, Pending, Piece, Switch, WorkerLink, connect, pass_holds,
+    AttachError, ConnectError, Connection, Event, LinkError, Pending, Piece, Switch, WorkerLink, connect, laden,
+    pass_holds,
 };
 use katydid_wire::handshake::{Hello, LinkKind, Ready};
 use katydid_wire::key::SessionKey;
@@ -184,6 +185,38 @@ fn a_held_link_sends_nothing_but_what_passes_holds() {
             late.join().unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
             assert_eq!(worker.join().unwrap(), 3);
+        });
+    }
+}
+
+#[test]
+fn whoever_is_laden_is_told_that_a_link_is_held_and_waits_when_it_likes() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, worker) = host.link();
+        let add = || laden(true, || connection.link.enqueue(ADD, 0, &[&[1]]));
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| work(worker));
+            let holding = connection.link.holding().unwrap();
+            add().unwrap();
+            assert_eq!(holding.hold(), 1);
+            let mut sum = Vec::new();
+            assert!(matches!(add(), Err(LinkError::Held)));
+            assert!(matches!(laden(true, || connection.link.call(SUM, 0, &[], &mut sum)), Err(LinkError::Held)));
+            let passing = scope.spawn(|| {
+                pass_holds();
+                add()
+            });
+            passing.join().unwrap().unwrap();
+            let waiting = scope.spawn(|| connection.link.stand());
+            assert!(!waiting.is_finished());
+            holding.release();
+            waiting.join().unwrap().unwrap();
+            connection.link.stand().unwrap();
+            connection.link.call(SUM, 0, &[], &mut sum).unwrap();
+            assert_eq!(sum, 2_u64.to_le_bytes());
+            connection.link.enqueue(EXIT, 0, &[]).unwrap();
+            assert_eq!(worker.join().unwrap(), 2);
         });
     }
 }

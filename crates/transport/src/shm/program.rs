@@ -16,7 +16,7 @@ use crate::barrier;
 use crate::channel::{APPEALS, LENGTH, REPLY_FRAME, RING, ReplyWords, RingMemory, WINDOW, reply_place};
 use crate::connect::PINNED;
 use crate::descriptor::{Descriptor, above_standard};
-use crate::hold::{Bell, Limit};
+use crate::hold::{Bell, Limit, may_wait};
 use crate::home::{Home, borrowed};
 use crate::mapped::Kept;
 use crate::reply::{self, Words as _};
@@ -144,6 +144,7 @@ impl ShmProgram {
                 self.bell.ring();
             }
             drop(queue);
+            may_wait()?;
             waiting = self.opened.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -298,6 +299,11 @@ impl ProgramLink for ShmProgram {
         if self.seats.send(|thread| Ok(end(thread))).unwrap_or_else(|_| end(0)) {
             self.look_again();
         }
+    }
+
+    fn stand(&self) -> Result<(), LinkError> {
+        let head = FrameHead { opcode: 0, wants_reply: false, thread: 0, context: 0, sequence: 0 };
+        self.admitted(&head, &[]).map(drop)
     }
 
     fn calm(&self) {

@@ -16,7 +16,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::descriptor::{Descriptor, Look};
-use crate::hold::{Bell, Limit};
+use crate::hold::{Bell, Limit, may_wait};
 use crate::home::Home;
 use crate::inlet::Inlet;
 use crate::seats::Seats;
@@ -233,6 +233,7 @@ impl StreamProgram {
             if outlet.limit.note(number) {
                 self.bell.ring();
             }
+            may_wait()?;
             outlet = self.opened.wait(outlet).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -710,6 +711,10 @@ impl ProgramLink for StreamProgram {
 
     fn lanes_for(&self, bytes: u64) -> usize {
         self.lanes.expect(bytes)
+    }
+
+    fn stand(&self) -> Result<(), LinkError> {
+        self.admitted(Wagon { opcode: 0, context: 0, payload: &[] }).map(drop)
     }
 
     fn holding(&self) -> Option<&dyn Holding> {
