@@ -4,12 +4,15 @@
 //   fixture endless       says `ready`, then launches and synchronises for ever, until a call fails: says the error
 //   fixture stuck         says `ready`, then synchronises with a kernel that never ends
 //   fixture hold BYTES    as `idle`, with that much device memory
-//   fixture idles BYTES   takes that much device memory in blocks of all kinds of sizes, frees them all, then as `idle`; takes the same again before `done`
+//   fixture idles BYTES [FILE]  takes that much device memory in blocks of all kinds of sizes, frees all but one, then as `idle`, or
+//                         until there is the file; takes the same again, and looks at what it has kept, before `done`
 //   fixture takes KIND BYTES  makes one `block`, `array` or `mapping` of that much device memory, says `had`
 //   fixture outlives FILE as `endless`, but after the error it waits for the file before it ends
 //   fixture quits FILE    says `ready`, waits for the file, says `quits` and ends at once, with the GPU's side as it is
 //   fixture waits FILE ON says `ready`, waits for the file, launches a kernel, says `runs` when that does, has it end when there is
 //                         the file ON, says `ended` and what it counted
+//   fixture launches FILE a function in a stream waits for the file, beside 200 launches that each name pinned memory which the program
+//                         has changed; says how many arrived
 //   fixture count N       launches N kernels, says how many arrived
 //
 // The exit status is 0 when all went well, and 3 when a CUDA call failed, after `error N NAME` on a line of its own.
@@ -17,6 +20,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -88,14 +92,28 @@ static void take_and_free(size_t bytes) {
     for (void *block : blocks) need(cudaFree(block));
 }
 
-static int idles(size_t bytes) {
+static void until_there(const char *file) {
+    while (access(file, F_OK) != 0) usleep(1000);
+}
+
+static int idles(size_t bytes, const char *file) {
+    std::vector<unsigned char> seen(3 << 20);
+    void *kept = nullptr;
+    int counted = 0;
+    raise<<<1, 1>>>(cell);
     take_and_free(bytes);
+    need(cudaMalloc(&kept, seen.size()));
+    need(cudaMemset(kept, 7, seen.size()));
+    need(cudaDeviceSynchronize());
     say("ready");
-    until_input_ends();
+    if (file) until_there(file);
+    else until_input_ends();
     take_and_free(bytes);
     raise<<<1, 1>>>(cell);
-    need(cudaDeviceSynchronize());
-    say("done");
+    need(cudaMemcpy(&counted, cell, sizeof counted, cudaMemcpyDeviceToHost));
+    need(cudaMemcpy(seen.data(), kept, seen.size(), cudaMemcpyDeviceToHost));
+    const bool is_whole = std::all_of(seen.begin(), seen.end(), [](unsigned char byte) { return byte == 7; });
+    say(counted == 2 && is_whole ? "done" : "lost what it had");
     return 0;
 }
 
@@ -137,10 +155,6 @@ static int stuck() {
     say("ready");
     need(cudaDeviceSynchronize());
     return 0;
-}
-
-static void until_there(const char *file) {
-    while (access(file, F_OK) != 0) usleep(1000);
 }
 
 static int outlives(const char *file) {
@@ -186,6 +200,42 @@ static int waits(const char *file, const char *on) {
     return 0;
 }
 
+__global__ void raise_if(const volatile int *word, int *cell) {
+    if (*word > 0) atomicAdd(cell, 1);
+}
+
+struct Gate {
+    const char *file;
+    std::atomic<bool> has_begun{false};
+};
+
+static void CUDART_CB open_gate(void *data) {
+    auto *gate = static_cast<Gate *>(data);
+    gate->has_begun = true;
+    until_there(gate->file);
+}
+
+static int launches(const char *file) {
+    Gate gate{file};
+    cudaStream_t waiting, other;
+    int *word = nullptr, arrived = 0;
+    for (auto *each : {&waiting, &other}) need(cudaStreamCreateWithFlags(each, cudaStreamNonBlocking));
+    need(cudaMallocHost(&word, sizeof *word));
+    *word = 1;
+    need(cudaDeviceSynchronize());
+    need(cudaLaunchHostFunc(waiting, open_gate, &gate));
+    while (!gate.has_begun) usleep(1000);
+    for (int i = 0; i < 200; i++) {
+        ++*word;
+        raise_if<<<1, 1, 0, other>>>(word, cell);
+    }
+    need(cudaGetLastError());
+    need(cudaDeviceSynchronize());
+    need(cudaMemcpy(&arrived, cell, sizeof arrived, cudaMemcpyDeviceToHost));
+    printf("%d\n", arrived);
+    return arrived == 200 ? 0 : 1;
+}
+
 static int count(long n) {
     int arrived = 0;
     for (long i = 0; i < n; i++) raise<<<1, 1>>>(cell);
@@ -220,14 +270,15 @@ int main(int argc, char **argv) {
     need(cudaMemset(cell, 0, sizeof(int)));
     if (strcmp(what, "idle") == 0) return idle(0);
     if (strcmp(what, "hold") == 0) return idle(strtoull(number, nullptr, 10));
-    if (strcmp(what, "idles") == 0) return idles(strtoull(number, nullptr, 10));
+    if (strcmp(what, "idles") == 0) return idles(strtoull(number, nullptr, 10), argc > 3 ? argv[3] : nullptr);
     if (strcmp(what, "takes") == 0) return takes(number, strtoull(argc > 3 ? argv[3] : "0", nullptr, 10));
     if (strcmp(what, "endless") == 0) return endless();
     if (strcmp(what, "stuck") == 0) return stuck();
     if (strcmp(what, "outlives") == 0) return outlives(number);
     if (strcmp(what, "quits") == 0) return quits(number);
     if (strcmp(what, "waits") == 0 && argc > 3) return waits(number, argv[3]);
+    if (strcmp(what, "launches") == 0) return launches(number);
     if (strcmp(what, "count") == 0) return count(atol(number));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | count N | devices\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | launches FILE | count N | devices\n");
     return 2;
 }

@@ -70,16 +70,17 @@ impl Server {
         Self::start_with(places, driver, further, &[])
     }
 
-    /// The same with a third address, behind TLS, and certificates of an authority of its own.
+    /// The same with a third address, behind TLS, and certificates of an authority of its own; and with variables of its
+    /// environment, which its workers inherit.
     ///
     /// # Errors
     ///
     /// See [`ServerError`].
-    pub fn start_sealed(places: &Places, driver: &str) -> Result<Self, ServerError> {
+    pub fn start_sealed(places: &Places, driver: &str, variables: &[(&str, OsString)]) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("katydid-test-").tempdir().map_err(system("make a folder"))?;
         let certs = Certs::make(places, folder.path())?;
         let listen = ["--listen", "tls://127.0.0.1:0", "--certs", &certs.server().display().to_string()];
-        let mut server = Self::start_in(folder, places, driver, &listen, &[])?;
+        let mut server = Self::start_in(folder, places, driver, &listen, variables)?;
         let view = server.admin("/v1/server")?;
         let nonsense = || ServerError::Nonsense { request: "/v1/server".to_owned(), answer: view.to_string() };
         let tls = address_of(&view, "tls://").ok_or_else(nonsense)?;
@@ -87,7 +88,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The same with variables of its environment, which its workers inherit.
+    /// As [`Server::start`], with variables of its environment, which its workers inherit.
     ///
     /// # Errors
     ///

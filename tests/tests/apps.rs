@@ -33,7 +33,7 @@ const SEALED: [&str; 10] = [
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let prepared = Places::of_this_test().map_err(|error| error.to_string()).and_then(|places| {
-        let server = Server::start_sealed(&places, "soft").map_err(|error| error.to_string())?;
+        let server = Server::start_sealed(&places, "soft", &[]).map_err(|error| error.to_string())?;
         let apps = catalog::apps().map_err(|error| error.to_string())?;
         Ok((places, server, apps))
     });

@@ -32,7 +32,7 @@ impl Bench {
         let places = Places::of_this_test()?;
         let shared = tempfile::tempdir()?;
         let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
-        let server = Server::start_with(&places, "soft", &[], &variables)?;
+        let server = Server::start_sealed(&places, "soft", &variables)?;
         Ok(Self { places, server, _shared: shared })
     }
 
@@ -75,7 +75,7 @@ fn goes_on(mut running: Running) -> Result<()> {
 #[test]
 fn what_an_idle_program_has_freed_is_another_ones_on_every_link() -> Result<()> {
     let bench = Bench::new()?;
-    for way in bench.ways() {
+    for way in bench.ways().into_iter().chain(Way::sealed(&bench.server)) {
         let idle = bench.idle(&way)?;
         has(&bench.take(&way, "block")?).with_context(|| way.to_string())?;
         goes_on(idle).with_context(|| way.to_string())?;

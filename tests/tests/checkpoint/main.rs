@@ -2,7 +2,8 @@
 //!
 //! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `names.rs` about files, `stores.rs` about images,
-//! `processes.rs` processes that others lock,
+//! `processes.rs` processes that others lock, `idle.rs` about memory that a program keeps and does not use,
+//! `books.rs` about threads that are held and functions that are not,
 //! `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
 //! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
 //! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
@@ -14,11 +15,13 @@
 //! choice of calls, `KATYDID_CHECKPOINT_COUNT` more of them a run, and `KATYDID_CHECKPOINT_WAYS=all` every program on every
 //! way.
 
+mod books;
 mod chaos;
 mod departures;
 mod elsewhere;
 mod failover;
 mod frameworks;
+mod idle;
 mod jobs;
 mod lent;
 mod moved;

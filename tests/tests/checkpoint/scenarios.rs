@@ -17,7 +17,7 @@ use katydid_tests::way::{Way, katydid};
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{chaos, departures, failover, jobs, lent, names, processes, restores, sealed, stores};
+use crate::{books, chaos, departures, failover, idle, jobs, lent, names, processes, restores, sealed, stores};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -63,9 +63,11 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     };
     every
         .chain(one)
+        .chain(books::all())
         .chain(chaos::all())
         .chain(departures::all())
         .chain(failover::all())
+        .chain(idle::all())
         .chain(jobs::all())
         .chain(lent::all())
         .chain(names::all())

@@ -34,7 +34,7 @@ impl Stage {
     pub(crate) fn new(places: &Places, way: &str) -> Result<Self> {
         let driver = driver_under_test();
         let server =
-            if way == "tls" { Server::start_sealed(places, &driver) } else { Server::start(places, &driver, &[]) };
+            if way == "tls" { Server::start_sealed(places, &driver, &[]) } else { Server::start(places, &driver, &[]) };
         Self::with(places, way, server?)
     }
 

@@ -1,0 +1,40 @@
+//! A thread of the program that a checkpoint holds has nothing in its hand that a function needs for which the GPU waits.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::Plan;
+use katydid_tests::places::Places;
+
+use crate::scenarios::Scenario;
+use crate::stage::{LIMIT, Stage, said};
+
+/// A function of it waits for a file, while it sends what it has changed of pinned memory before each of its launches.
+const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
+/// Two frames that follow each other there: one of them brings what has changed, the other one is a launch.
+const POINTS: [u64; 2] = [100, 101];
+
+/// The trials' names and ways: those on which the two sides do not share that memory.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    ["unix", "tcp"]
+        .into_iter()
+        .map(|way| ("a_function_may_end_whatever_a_thread_does_that_is_held", held as Scenario, way))
+}
+
+fn held(places: &Places, way: &str) -> Result<()> {
+    for point in POINTS {
+        let stage = Stage::new(places, way)?;
+        let gate = stage.image("gate");
+        let arguments = ["launches", gate.to_str().context("a file without a name")?];
+        let plan = Plan { arguments: &arguments, points: &[point], ..Plan::default() };
+        let mut job = stage.start_by("held", PROGRAM, &plan)?;
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        fs::write(&gate, "")?;
+        stage.checkpoint(&job, "image", &["--device-only"]).with_context(|| format!("at frame {point}"))?;
+        let outcome = job.finish(LIMIT)?;
+        ensure!(outcome.status.success() && outcome.text() == "200\n", "at frame {point}: {}", said(&outcome));
+        stage.is_clean()?;
+    }
+    Ok(())
+}

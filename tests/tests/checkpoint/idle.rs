@@ -1,0 +1,54 @@
+//! Device memory that a program has freed and keeps: it is no part of what a checkpoint has to bring back, and after a restore
+//! it is still what another program gets that runs short.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::places::Places;
+use katydid_tests::program;
+use katydid_tests::watch::until;
+
+use crate::scenarios::{Scenario, was_stopped};
+use crate::stage::{LIMIT, Stage, said};
+
+const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
+/// The device, what the first program has had of it, and what the second one takes: there is no room for both.
+const DEVICE: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
+const MUCH: &str = "800000000";
+const MORE: &str = "600000000";
+/// Bytes of an image with all that the first program still has, and far less than it has had.
+const SMALL: u64 = 64 << 20;
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    ["shm", "tcp"]
+        .into_iter()
+        .map(|way| ("what_lies_idle_in_a_restored_program_is_another_ones", restored as Scenario, way))
+}
+
+/// The program is stopped with its checkpoint while much lies idle; restored, it makes no call before the other one has what it
+/// wants. Then it takes again what it had, and has kept the rest.
+fn restored(places: &Places, way: &str) -> Result<()> {
+    let shared = tempfile::tempdir()?;
+    let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
+    let stage = Stage::of_driver(places, way, "soft", &variables)?;
+    let farewell = stage.image("farewell");
+    let arguments = ["idles", MUCH, farewell.to_str().context("a file without a name")?];
+    let mut job = stage.start("idle", PROGRAM, &arguments, &[])?;
+    job.wait_for("ready")?;
+    let taken = stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    ensure!(taken.added < SMALL, "the image has {} bytes of the device", taken.added);
+    let restored = stage.restore("idle", "image", &[])?;
+    stage.server.workers_of(1)?;
+    // It is waited for nobody who takes his time, as the restored program may as long as it comes back.
+    until("another program has what it wants", || {
+        let mut taker = stage.way.command(places, &places.program(PROGRAM.0, PROGRAM.1));
+        program::run(taker.args(["takes", "block", MORE]), LIMIT).is_ok_and(|outcome| outcome.text() == "had\n")
+    })?;
+    fs::write(&farewell, "")?;
+    let outcome = restored.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == "done\n", "the restored program: {}", said(&outcome));
+    stage.is_clean()
+}
