@@ -172,7 +172,8 @@ fn say_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
             faults => faults.iter().try_for_each(|fault| writeln!(out, "checkpoint {number}: {fault}"))?,
         }
     }
-    writeln!(out, "read {} chunks, {}", report.chunks, Size(report.bytes))
+    writeln!(out, "read {} chunks, {}", report.chunks, Size(report.bytes))?;
+    report.writer.iter().try_for_each(|writer| writeln!(out, "the lock is that of {writer}"))
 }
 
 /// `images gc`
@@ -240,9 +241,11 @@ mod tests {
         let mut report = Report { chunks: 3, bytes: 2048, ..Report::default() };
         report.checkpoints.insert(CheckpointNumber(1), Vec::new());
         report.checkpoints.insert(CheckpointNumber(2), vec!["pack is cut off".into()]);
+        report.writer = Some("process 5".into());
         let mut text = Vec::new();
         say_report(&report, &mut text).unwrap();
-        let expected = "checkpoint 1: whole\ncheckpoint 2: pack is cut off\nread 3 chunks, 2 KiB\n";
+        let expected = "checkpoint 1: whole\ncheckpoint 2: pack is cut off\nread 3 chunks, 2 KiB\n\
+                        the lock is that of process 5\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }
 }

@@ -40,6 +40,11 @@ pub enum ImageError {
     /// Another process writes or clears up.
     #[error("{place}: in use by {holder}: wait for it to end")]
     Locked { place: String, holder: String },
+    /// The lock of an object store was not renewed in time, or another process has it.
+    #[error(
+        "{place}: the lock of this image could not be renewed in time, so another process may have it: begin again"
+    )]
+    LockLost { place: String },
     /// Part of the checkpoint could not be written before; the rest is refused.
     #[error("{place}: an earlier write failed, so this checkpoint cannot be completed")]
     Spoiled { place: String },

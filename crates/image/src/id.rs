@@ -42,6 +42,18 @@ impl ChunkId {
 }
 
 impl ImageId {
+    /// One that nobody has.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random bytes.
+    pub(crate) fn random() -> std::io::Result<Self> {
+        let mut bytes = [0; 16];
+        let drawn = || rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        rustix::io::retry_on_intr(drawn)?;
+        Ok(Self(bytes))
+    }
+
     /// A name that was kept as bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

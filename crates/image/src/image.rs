@@ -24,6 +24,8 @@ use crate::index::{PACKS, located, pack_name, pack_numbers};
 use crate::manifest::Manifest;
 use crate::reader::{Reader, read_manifest};
 use crate::store::faults::Faults;
+#[cfg(feature = "objects")]
+use crate::store::lease::Terms;
 use crate::store::local::Local;
 #[cfg(feature = "objects")]
 use crate::store::object::Objects;
@@ -75,7 +77,17 @@ impl Image {
     /// The image in an object store, a new one where there is none; `prefix` ends no name and may be empty.
     #[cfg(feature = "objects")]
     pub fn in_object_store(objects: Arc<dyn object_store::ObjectStore>, prefix: &str) -> Result<Self> {
-        Self::made_in(Arc::new(Objects::new(objects, prefix, format!("objects:{prefix}"))?))
+        Self::in_object_store_for(objects, prefix, Terms::default())
+    }
+
+    /// The same with locks that last as long as `terms` say.
+    #[cfg(feature = "objects")]
+    pub fn in_object_store_for(
+        objects: Arc<dyn object_store::ObjectStore>,
+        prefix: &str,
+        terms: Terms,
+    ) -> Result<Self> {
+        Self::made_in(Arc::new(Objects::new(objects, prefix, format!("objects:{prefix}"), terms)?))
     }
 
     /// The image in a folder that another process has opened.
@@ -93,8 +105,8 @@ impl Image {
         if store.open(IMAGE_FILE)?.is_some() {
             return Self::found_in(store);
         }
-        let ours =
-            |name: &String| [IMAGE_FILE, "katydid-image.part", "lock", PACKS, CHECKPOINTS].contains(&name.as_str());
+        const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS, CHECKPOINTS];
+        let ours = |name: &String| OURS.contains(&name.as_str());
         if !store.list(".")?.iter().all(ours) {
             return Err(ImageError::Occupied { place: store.place("") });
         }
@@ -103,7 +115,8 @@ impl Image {
             store.make_folder(PACKS)?;
             store.make_folder(CHECKPOINTS)?;
             let mut file = store.create(IMAGE_FILE)?;
-            file.write(&[&format::image_file(random_id(&*store)?)])?;
+            let id = ImageId::random().map_err(|error| ImageError::io(&store.place(""), "draw a random id", error))?;
+            file.write(&[&format::image_file(id)])?;
             file.finish()?;
             store.sync_folder(".")?;
         }
@@ -126,6 +139,11 @@ impl Image {
     /// Its name.
     pub fn id(&self) -> ImageId {
         self.id
+    }
+
+    /// Who writes to it or clears it up, where a lock may be left behind by a process that was killed: in an object store.
+    pub fn writer(&self) -> Result<Option<String>> {
+        self.store.writer()
     }
 
     /// Where it lies, for messages.
@@ -226,14 +244,6 @@ fn store_at_address(address: &str) -> Result<Arc<dyn Store>> {
 #[cfg(not(feature = "objects"))]
 fn store_at_address(address: &str) -> Result<Arc<dyn Store>> {
     Err(ImageError::unfit(address, "this program knows no object stores: give a folder"))
-}
-
-fn random_id(store: &dyn Store) -> Result<ImageId> {
-    let mut bytes = [0; 16];
-    let failed = |error: rustix::io::Errno| ImageError::io(&store.place(""), "draw a random id", error.into());
-    rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()))
-        .map_err(failed)?;
-    Ok(ImageId::from_bytes(bytes))
 }
 
 /// A whole file of bounded length.

@@ -43,4 +43,6 @@ pub use manifest::{
 };
 pub use reader::{Reader, Source};
 pub use store::faults::{Fault, Faults};
+#[cfg(feature = "objects")]
+pub use store::lease::Terms;
 pub use verify::{Progress, Report};

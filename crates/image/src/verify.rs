@@ -25,6 +25,8 @@ pub struct Report {
     pub chunks: u64,
     /// Their stored bytes, and those of the files.
     pub bytes: u64,
+    /// As [`Image::writer`] has it.
+    pub writer: Option<String>,
 }
 
 impl Report {
@@ -60,7 +62,7 @@ impl Image {
             Some(number) => vec![self.resolve(Which::Number(number))?],
             None => self.checkpoints()?,
         };
-        let mut report = Report::default();
+        let mut report = Report { writer: self.writer()?, ..Report::default() };
         let mut readers = Vec::new();
         for number in numbers {
             let faults = report.checkpoints.entry(number).or_default();

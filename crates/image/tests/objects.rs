@@ -10,12 +10,13 @@ mod s3;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::{env, fs};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use common::{CHUNK, commit, contents, folder, noise, put_session, save};
 use failing::{Failing, How};
 use katydid_image::{
-    CheckpointNumber, Compression, Image, ImageError, Keep, Manifest, Options, Region, Session, Sink, Which,
+    CheckpointNumber, Compression, Image, ImageError, Keep, Manifest, Options, Region, Session, Sink, Terms, Which,
 };
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
@@ -108,11 +109,15 @@ fn one_writes_at_a_time_and_what_it_leaves_is_cleared() {
     put_session(&writer, "0", &memory(2)).unwrap();
     let refused = image.begin(Options::default()).unwrap_err();
     assert!(matches!(refused, ImageError::Locked { .. }), "{refused}");
-    assert!(refused.to_string().contains("remove the object objects:a/lock"), "{refused}");
-    // As if the process had ended: nobody takes anything back.
+    let told = format!("in use by process {}", std::process::id());
+    assert!(refused.to_string().contains(&told), "{refused}");
+    assert!(image.writer().unwrap().unwrap().contains("renewed its lock at"), "{:?}", image.writer());
+    // As if the process had ended: nobody takes anything back. The user does not wait until the lock is another's to take.
     std::mem::forget(writer);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(object_store::ObjectStoreExt::delete(&*objects, &"a/lock".into())).unwrap();
+    assert_eq!(image.writer().unwrap(), None);
+    let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();
     assert_eq!(save(&image, &memory(3)).unwrap().number, CheckpointNumber(2));
     assert!(image.verify(None, &|_| {}).unwrap().is_clean());
     let left = runtime.block_on(objects.list_with_delimiter(Some(&"a/packs".into()))).unwrap();
@@ -132,6 +137,90 @@ fn a_lock_that_was_given_to_another_is_not_taken_from_it() {
     drop(writer);
     let refused = image.begin(Options::default()).unwrap_err();
     assert!(refused.to_string().contains("in use by process 1 on another host"), "{refused}");
+    assert!(refused.to_string().contains("remove the object objects:a/lock"), "{refused}");
+    // Nobody renews it, and nobody said that he would.
+    let hasty = Image::in_object_store_for(objects, "a", Terms { orphaned: Duration::ZERO, ..Terms::default() });
+    assert!(matches!(hasty.unwrap().begin(Options::default()), Err(ImageError::Locked { .. })));
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what} did not come to pass within a minute");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn whoever_writes_renews_its_lock_and_keeps_it() {
+    let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let terms = Terms { renewed: Duration::from_millis(1), ..Terms::default() };
+    let image = Image::in_object_store_for(Arc::clone(&objects), "a", terms).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let text = || {
+        let read = async { object_store::ObjectStoreExt::get(&*objects, &"a/lock".into()).await?.bytes().await };
+        runtime.block_on(read).map(|text| String::from_utf8_lossy(&text).into_owned())
+    };
+    let writer = image.begin(Options::default()).unwrap();
+    let first = text().unwrap();
+    until("a renewal", || text().unwrap() != first);
+    assert!(matches!(image.begin(Options::default()), Err(ImageError::Locked { .. })));
+    commit(writer, &memory(1)).unwrap();
+    assert!(matches!(text(), Err(object_store::Error::NotFound { .. })));
+}
+
+/// The first writer is cut off from the store, as one that has been killed is for ever, until the next one has its lock.
+#[test]
+fn a_lock_that_nobody_renews_is_taken_over_and_its_writer_writes_no_more() {
+    let inner = Arc::new(InMemory::new());
+    let (often, soon) = (Duration::from_millis(1), Duration::from_secs(1));
+    let eager = Terms { orphaned: Duration::from_millis(50), ..Terms::default() };
+    let failing = Arc::new(Failing::at(&inner, u64::MAX, How::Once));
+    let open = |objects: Arc<dyn ObjectStore>, terms| Image::in_object_store_for(objects, "a", terms).unwrap();
+    let patient = open(inner.clone(), Terms::default());
+    save(&patient, &memory(1)).unwrap();
+    let first = open(failing.clone(), Terms { renewed: often, trusted: soon, ..Terms::default() });
+    let mut begun = None;
+    // On a machine with much to do the thread that renews may be late.
+    until("a checkpoint is begun", || {
+        begun = first.begin(Options::default()).ok();
+        begun.as_ref().is_some_and(|writer| writer.put(&noise(7, CHUNK)).is_ok())
+    });
+    failing.cut_off(true);
+    assert!(matches!(patient.begin(Options::default()), Err(ImageError::Locked { .. })));
+    let (mut taken, eager) = (None, open(inner, eager));
+    until("the lock is another's", || {
+        taken = eager.begin(Options::default()).ok();
+        taken.is_some()
+    });
+    thread::sleep(soon);
+    failing.cut_off(false);
+    let lost = begun.unwrap();
+    let refused = commit(lost, &memory(2)).unwrap_err();
+    assert!(matches!(refused, ImageError::LockLost { .. } | ImageError::Spoiled { .. }), "{refused}");
+    let second = commit(taken.unwrap(), &memory(3)).unwrap();
+    assert_eq!(second.number, CheckpointNumber(2));
+    let reader = patient.checkpoint(Which::Latest).unwrap();
+    assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(3));
+    assert!(patient.verify(None, &|_| {}).unwrap().is_clean());
+    assert_eq!(save(&patient, &memory(4)).unwrap().number, CheckpointNumber(3));
+}
+
+/// A machine that stood still, and does not know what became of its lock meanwhile.
+#[test]
+fn a_writer_that_could_not_renew_its_lock_in_time_writes_no_more() {
+    let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let terms = Terms { renewed: Duration::from_secs(3600), trusted: Duration::from_millis(200), ..Terms::default() };
+    let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();
+    save(&image, &memory(1)).unwrap();
+    let late = Image::in_object_store_for(objects, "a", terms).unwrap();
+    // A machine with much to do may be late from the start.
+    if let Ok(writer) = late.begin(Options::default()) {
+        thread::sleep(terms.trusted);
+        assert!(matches!(commit(writer, &memory(2)), Err(ImageError::LockLost { .. })));
+    }
+    assert_eq!(image.checkpoints().unwrap(), [CheckpointNumber(1)]);
+    assert!(image.writer().unwrap().is_some(), "a lock that may be another's was removed");
 }
 
 #[test]
@@ -158,10 +247,9 @@ fn fails_at(at: u64, how: How) -> u64 {
         writer.adopt_folder("criu")?;
         commit(writer, &memory(2))
     });
-    // The lock of a writer that could not remove it: its user does.
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let _ = runtime.block_on(object_store::ObjectStoreExt::delete(&*objects, &"a/lock".into()));
-    let image = open(objects.clone()).unwrap();
+    // The lock of a writer that could not remove it is the next one's at once.
+    let terms = Terms { orphaned: Duration::ZERO, ..Terms::default() };
+    let image = Image::in_object_store_for(objects, "a", terms).unwrap();
     let numbers = image.checkpoints().unwrap();
     assert!(second.is_err() || numbers.len() == 2, "what was reported as made is there: request {at}, {how:?}");
     for (number, version) in numbers.iter().zip([1, 2]) {

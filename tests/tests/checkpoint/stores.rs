@@ -23,7 +23,7 @@ use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, said};
 /// Workers write through the supervisor then, so the way matters.
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("an_object_store_holds_an_image", object_store)];
 
-const ON_ONE_WAY: [(&str, Scenario); 9] = [
+const ON_ONE_WAY: [(&str, Scenario); 10] = [
     ("a_job_that_is_checkpointed_again_and_again_grows_nowhere", again_and_again),
     ("a_disk_that_fills_up_leaves_the_last_checkpoint_whole", filling_disk),
     ("a_run_takes_checkpoints_as_time_passes_and_keeps_few", every_so_often),
@@ -32,6 +32,7 @@ const ON_ONE_WAY: [(&str, Scenario); 9] = [
     ("checkpoints_are_taken_from_outside_as_time_passes", every_so_often_from_outside),
     ("a_refused_checkpoint_from_outside_is_followed_by_the_next", refused_from_outside),
     ("a_checkpoint_is_there_though_older_ones_cannot_be_removed", damaged_before),
+    ("a_lock_that_was_left_in_an_object_store_is_taken_over", left_lock),
     ("a_store_that_goes_away_is_an_error_and_the_program_goes_on", lost_store),
 ];
 
@@ -152,6 +153,35 @@ fn object_store(places: &Places, way: &str) -> Result<()> {
     about(places, &endpoint, &["images", "gc", "--keep", "1", IMAGE])?;
     let shown = about(places, &endpoint, &["inspect", IMAGE])?;
     ensure!(shown.text().contains("checkpoint 2, and 0 more"), "{}", said(&shown));
+    stage.is_clean()
+}
+
+/// That of a supervisor that was killed while it wrote. Whoever comes soon is told whose it is; after long, by the clock of the
+/// store, it is his.
+fn left_lock(places: &Places, way: &str) -> Result<()> {
+    const IMAGE: &str = "s3://bucket/jobs/left";
+    const LONG: u64 = 3600;
+    let endpoint = s3::serve();
+    let (stage, variables) = (Stage::new(places, way)?, credentials(&endpoint));
+    let plan = Plan { points: &[60, 70], variables: &variables, ..Plan::default() };
+    let mut killed = stage.start_by("killed", LOOP, &Plan { fault: Some("write:kill"), ..plan })?;
+    ensure!(killed.holds_itself()?, "the job ended before its point");
+    killed.checkpoint(Path::new(IMAGE), &[])?;
+    let left = format!("process {} on ", killed.pid());
+    killed.finish(PATIENCE)?;
+    let mut job = stage.start_by("next", LOOP, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let refused = job.checkpoint(Path::new(IMAGE), &[])?;
+    ensure!(!refused.status.success() && refused.errors().contains(&left), "{}", said(&refused));
+    let shown = about(places, &endpoint, &["images", "verify", IMAGE])?;
+    ensure!(shown.text().contains(&left), "{}", said(&shown));
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    s3::pass(LONG);
+    let taken = job.checkpoint(Path::new(IMAGE), &[])?;
+    ensure!(taken.status.success(), "{}", said(&taken));
+    was_stopped(job)?;
+    let shown = about(places, &endpoint, &["images", "verify", IMAGE])?;
+    ensure!(shown.text().contains("checkpoint 1: whole") && !shown.text().contains("the lock"), "{}", said(&shown));
     stage.is_clean()
 }
 

@@ -4,6 +4,8 @@
 //! between their parts, and chosen by this crate. Nothing here knows what is in the files.
 
 pub(crate) mod faults;
+#[cfg(feature = "objects")]
+pub(crate) mod lease;
 pub(crate) mod local;
 #[cfg(feature = "objects")]
 pub(crate) mod object;
@@ -47,6 +49,11 @@ pub(crate) trait Store: Debug + Send + Sync {
 
     /// Takes a lock, or says who has it.
     fn lock(&self, lock: Lock) -> Result<Guard>;
+
+    /// Who has the writer's lock, and may have left it; none where that is never left.
+    fn writer(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
 
     /// The place itself, for another process; none where no descriptor stands for it.
     fn descriptor(&self) -> Result<Option<OwnedFd>>;

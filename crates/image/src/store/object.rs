@@ -1,7 +1,7 @@
 //! An object store (S3 and what speaks its protocol): files are objects below a prefix.
 //!
 //! An object appears whole or not at all, so nothing needs to be synced or renamed. What a folder of the file system does
-//! by other means is done so: a lock is an object that can be made once, a name is reserved by an object with `.part`
+//! by other means is done so: a lock is an object that can be made once ([`super::lease`]), a name is reserved by an object with `.part`
 //! behind it, and other programs' files lie in a folder of this machine in between. An upload takes at most
 //! [`PIECES`] + 1 pieces of memory. Clearing up does not wait for readers: those of an object that goes away get an error.
 
@@ -18,23 +18,24 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
 use tokio::runtime::Runtime;
 
+use super::lease::{Hold, LOCK, Terms};
 use super::local::PART;
 use super::{Guard, Input, Lock, Output, Store};
 use crate::error::{ImageError, Result};
+use crate::id::ImageId;
 
 /// Length of the pieces of an upload; S3 allows 10,000 of them, each of 5 MiB at least.
 const PIECE: usize = 8 << 20;
 /// Pieces that are under way at once, in each of [`SIDE_BY_SIDE`] uploads.
 const PIECES: usize = 3;
 const SIDE_BY_SIDE: usize = 4;
-const WRITER_LOCK: &str = "lock";
 
 /// A place in an object store.
 #[derive(Clone)]
 pub(crate) struct Objects(Arc<Shared>);
 
-struct Shared {
-    objects: Arc<dyn ObjectStore>,
+pub(super) struct Shared {
+    pub(super) objects: Arc<dyn ObjectStore>,
     prefix: Path,
     /// As the user has named it.
     address: String,
@@ -42,6 +43,8 @@ struct Shared {
     runtime: Runtime,
     /// Files of other programs.
     scratch: Scratch,
+    pub(super) terms: Terms,
+    pub(super) hold: Hold,
 }
 
 impl fmt::Debug for Objects {
@@ -63,42 +66,50 @@ impl Objects {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let built = AmazonS3Builder::from_env().with_bucket_name(bucket).build();
         let objects = built.map_err(|error| failed(address, "reach this object store", error))?;
-        Self::new(Arc::new(objects), prefix, address.to_owned())
+        Self::new(Arc::new(objects), prefix, address.to_owned(), Terms::default())
     }
 
-    pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String) -> Result<Self> {
+    pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String, terms: Terms) -> Result<Self> {
         let io = |error| ImageError::io(&address, "prepare this machine for the object store", error);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(SIDE_BY_SIDE).enable_all().build();
         let (runtime, scratch) = (runtime.map_err(io)?, Scratch::new("image").map_err(io)?);
         let prefix = Path::parse(prefix.trim_matches('/'));
         let prefix = prefix.map_err(|_| ImageError::unfit(&address, "its prefix has an empty part"))?;
-        Ok(Self(Arc::new(Shared { objects, prefix, address, runtime, scratch })))
+        let hold = Hold::default();
+        Ok(Self(Arc::new(Shared { objects, prefix, address, runtime, scratch, terms, hold })))
     }
 }
 
 /// An error of the client, which has tried again by itself whatever may be tried again.
-fn failed(place: &str, action: &'static str, error: Error) -> ImageError {
+pub(super) fn failed(place: &str, action: &'static str, error: Error) -> ImageError {
     ImageError::io(place, action, io::Error::other(error))
 }
 
 impl Shared {
     /// The key of a name; `.` is the place itself.
-    fn path(&self, name: &str) -> Path {
+    pub(super) fn path(&self, name: &str) -> Path {
         name.split('/').filter(|part| *part != ".").fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
     /// Only for messages.
-    fn place(&self, name: &str) -> String {
+    pub(super) fn place(&self, name: &str) -> String {
         format!("{}/{name}", self.address.trim_end_matches('/'))
     }
 
     /// Waits for requests: the callers are threads that have nothing else to do.
-    fn wait<T>(&self, request: impl Future<Output = T>) -> T {
+    pub(super) fn wait<T>(&self, request: impl Future<Output = T>) -> T {
         self.runtime.block_on(request)
+    }
+
+    /// Refuses to change an object for a writer that may have lost its lock.
+    pub(super) fn may_change(&self, name: &str) -> Result<()> {
+        let lost = || ImageError::LockLost { place: self.place(name) };
+        self.hold.may_change(&self.terms).then_some(()).ok_or_else(lost)
     }
 
     /// Makes an object that nobody has made; false when somebody has.
     fn make(&self, name: &str, contents: String) -> Result<bool> {
+        self.may_change(name)?;
         let options = PutOptions::from(PutMode::Create);
         match self.wait(self.objects.put_opts(&self.path(name), contents.into(), options)) {
             Ok(_) => Ok(true),
@@ -117,7 +128,8 @@ impl Shared {
     }
 
     /// Removes an object; one that is not there has been removed.
-    fn remove(&self, name: &str) -> Result<()> {
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        self.may_change(name)?;
         match self.wait(self.objects.delete(&self.path(name))) {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(failed(&self.place(name), "remove this object", error)),
@@ -132,20 +144,6 @@ impl Shared {
         let name = |path: &Path| path.filename().unwrap_or_default().to_owned();
         let objects = listed.objects.iter().map(|meta| name(&meta.location)).collect();
         Ok((objects, listed.common_prefixes.iter().map(name).collect()))
-    }
-
-    /// What the lock says.
-    fn lock_text(&self) -> Result<String, Error> {
-        let read = async { self.objects.get(&self.path(WRITER_LOCK)).await?.bytes().await };
-        self.wait(read).map(|text| String::from_utf8_lossy(&text).into_owned())
-    }
-
-    /// Who has the lock, as that one wrote it, made printable. Nobody lets go for a holder that was killed: a server
-    /// cannot know, and two writers would be worse than a question to the user.
-    fn holder(&self) -> String {
-        let text = self.lock_text().unwrap_or_else(|_| "another process".into());
-        let shown: String = text.chars().filter(|c| !c.is_control()).take(100).collect();
-        format!("{shown} (if that has ended, remove the object {})", self.place(WRITER_LOCK))
     }
 
     /// An object that does not exist before it is finished.
@@ -212,10 +210,13 @@ impl Store for Objects {
         }
         let host = rustix::system::uname();
         let holder = format!("process {} on {}", std::process::id(), host.nodename().to_string_lossy());
-        match self.0.make(WRITER_LOCK, holder.clone())? {
-            true => Ok(Box::new(Locked { shared: Arc::clone(&self.0), holder })),
-            false => Err(ImageError::Locked { place: self.place(""), holder: self.0.holder() }),
-        }
+        let id = ImageId::random().map_err(|error| ImageError::io(&self.place(""), "draw a random id", error))?;
+        Ok(Box::new(self.0.lock(holder, id.to_string())?))
+    }
+
+    fn writer(&self) -> Result<Option<String>> {
+        let found = self.0.found().map_err(|error| failed(&self.place(LOCK), "read this object", error))?;
+        Ok(found.map(|found| found.holder(&self.0)))
     }
 
     fn descriptor(&self) -> Result<Option<OwnedFd>> {
@@ -285,21 +286,6 @@ fn copy(
     }
 }
 
-/// The writer's lock, with what it says.
-struct Locked {
-    shared: Arc<Shared>,
-    holder: String,
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        // The user may have taken it from us, and another process have it. One that stays names its holder, and what to do.
-        if self.shared.lock_text().is_ok_and(|holder| holder == self.holder) {
-            let _ = self.shared.remove(WRITER_LOCK);
-        }
-    }
-}
-
 /// An object being written.
 struct Writing {
     shared: Arc<Shared>,
@@ -332,6 +318,7 @@ impl Writing {
         if let Upload::Small(buffer) = &mut self.upload
             && buffer.len() >= PIECE
         {
+            self.shared.may_change(&self.name)?;
             let begun = self.shared.wait(self.shared.objects.put_multipart(&self.shared.path(&self.name)));
             let mut upload = WriteMultipart::new_with_chunk_size(begun.map_err(|error| self.failed(error))?, PIECE);
             if let Upload::Small(buffer) = std::mem::replace(&mut self.upload, Upload::Finished) {
@@ -368,6 +355,7 @@ impl Output for Writing {
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
+        self.shared.may_change(&self.name)?;
         let path = self.shared.path(&self.name);
         let finished = match std::mem::replace(&mut self.upload, Upload::Finished) {
             Upload::Small(buffer) => {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use futures_util::stream::{BoxStream, StreamExt, once};
@@ -32,6 +32,7 @@ pub(crate) struct Failing {
     requests: AtomicU64,
     first: u64,
     how: How,
+    is_cut_off: AtomicBool,
 }
 
 impl fmt::Display for Failing {
@@ -47,7 +48,12 @@ fn failure<T>() -> Result<T> {
 impl Failing {
     /// Request number `first`, counted from 0, fails so.
     pub(crate) fn at(inner: &Arc<InMemory>, first: u64, how: How) -> Self {
-        Self { inner: Arc::clone(inner), requests: AtomicU64::new(0), first, how }
+        Self { inner: Arc::clone(inner), requests: AtomicU64::new(0), first, how, is_cut_off: AtomicBool::new(false) }
+    }
+
+    /// Whether no request comes through from now on.
+    pub(crate) fn cut_off(&self, is_cut_off: bool) {
+        self.is_cut_off.store(is_cut_off, Ordering::SeqCst);
     }
 
     /// How many requests there were.
@@ -59,6 +65,7 @@ impl Failing {
     fn next(&self) -> (bool, bool) {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         match self.how {
+            _ if self.is_cut_off.load(Ordering::SeqCst) => (false, false),
             How::ForEver if number >= self.first => (false, false),
             How::Once if number == self.first => (false, false),
             How::Unanswered if number == self.first => (true, false),

@@ -4,12 +4,31 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// Seconds since noon, by the clock of all servers: it moves when a test says so.
+static CLOCK: AtomicU64 = AtomicU64::new(0);
+
+/// Has time go by for the servers.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn pass(seconds: u64) {
+    CLOCK.fetch_add(seconds, Ordering::SeqCst);
+}
+
+#[derive(Default)]
+struct Object {
+    bytes: Vec<u8>,
+    /// Another one each time that it is put.
+    tag: u64,
+    since_noon: u64,
+}
 
 /// Objects by key, and uploads that are not complete by number.
 #[derive(Default)]
 struct Bucket {
-    objects: BTreeMap<String, Vec<u8>>,
+    objects: BTreeMap<String, Object>,
+    puts: u64,
     uploads: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
     begun: u32,
 }
@@ -95,7 +114,12 @@ impl Request {
 type Answer = (u16, String, Vec<u8>);
 
 fn ok(body: impl Into<Vec<u8>>) -> Answer {
-    (200, "ETag: \"1\"\r\n".into(), body.into())
+    (200, "ETag: \"0\"\r\n".into(), body.into())
+}
+
+/// Noon and so many seconds.
+fn time(since_noon: u64) -> String {
+    format!("{:02}:{:02}:{:02}", 12 + since_noon / 3600, since_noon / 60 % 60, since_noon % 60)
 }
 
 impl Bucket {
@@ -114,7 +138,7 @@ impl Bucket {
             ("POST", Some(upload)) => {
                 let parts = self.uploads.remove(&upload).unwrap();
                 assert!(parts.values().rev().skip(1).all(|part| part.len() >= 5 << 20), "S3 refuses smaller parts");
-                self.objects.insert(request.key, parts.into_values().flatten().collect());
+                self.put(request.key, parts.into_values().flatten().collect());
                 ok("<CompleteMultipartUploadResult><ETag>1</ETag></CompleteMultipartUploadResult>")
             }
             ("PUT", Some(upload)) => {
@@ -122,14 +146,10 @@ impl Bucket {
                 self.uploads.get_mut(&upload).unwrap().insert(number, request.body);
                 ok("")
             }
-            ("PUT", None)
-                if request.headers.contains_key("if-none-match") && self.objects.contains_key(&request.key) =>
-            {
-                (412, String::new(), Vec::new())
-            }
+            ("PUT", None) if !self.is_wanted(&request) => (412, String::new(), Vec::new()),
             ("PUT", None) => {
-                self.objects.insert(request.key, request.body);
-                ok("")
+                let tag = self.put(request.key, request.body);
+                (200, format!("ETag: \"{tag}\"\r\n"), Vec::new())
             }
             ("DELETE", Some(upload)) => {
                 self.uploads.remove(&upload);
@@ -143,9 +163,25 @@ impl Bucket {
         }
     }
 
+    /// Whether an object may be put under the conditions that its request names.
+    fn is_wanted(&self, request: &Request) -> bool {
+        let there = self.objects.get(&request.key);
+        let is_free = !request.headers.contains_key("if-none-match") || there.is_none();
+        let wanted = request.headers.get("if-match");
+        is_free && wanted.is_none_or(|tag| there.is_some_and(|object| format!("\"{}\"", object.tag) == *tag))
+    }
+
+    fn put(&mut self, key: String, bytes: Vec<u8>) -> u64 {
+        self.puts += 1;
+        let object = Object { bytes, tag: self.puts, since_noon: CLOCK.load(Ordering::SeqCst) };
+        self.objects.insert(key, object);
+        self.puts
+    }
+
     fn get(&self, request: &Request) -> Answer {
-        let Some(object) = self.objects.get(&request.key) else { return (404, String::new(), Vec::new()) };
-        let common = "ETag: \"1\"\r\nLast-Modified: Sat, 21 Nov 2026 12:00:00 GMT\r\n";
+        let Some(found) = self.objects.get(&request.key) else { return (404, String::new(), Vec::new()) };
+        let (tag, object) = (found.tag, &found.bytes);
+        let common = format!("ETag: \"{tag}\"\r\nLast-Modified: Sat, 21 Nov 2026 {} GMT\r\n", time(found.since_noon));
         let Some(range) = request.headers.get("range").and_then(|range| range.strip_prefix("bytes=")) else {
             return (200, format!("{common}Content-Length: {}\r\n", object.len()), object.clone());
         };
@@ -175,9 +211,9 @@ impl Bucket {
             match key[prefix.len()..].split_once('/') {
                 Some((folder, _)) => drop(folders.insert(folder)),
                 None => {
-                    let size = object.len();
-                    write!(text, "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>1</ETag>").unwrap();
-                    text.push_str("<LastModified>2026-11-21T12:00:00.000Z</LastModified></Contents>");
+                    let (size, tag, time) = (object.bytes.len(), object.tag, time(object.since_noon));
+                    write!(text, "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>{tag}</ETag>").unwrap();
+                    write!(text, "<LastModified>2026-11-21T{time}.000Z</LastModified></Contents>").unwrap();
                 }
             }
         }

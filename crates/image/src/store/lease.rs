@@ -1,0 +1,280 @@
+//! The lock of a writer in an object store: an object that says who has it, which its holder writes anew as long as it lives.
+//!
+//! Nobody lets go for a holder that was killed, so a lock that was not renewed for long is another's to take. How long that is
+//! the store alone says, whose clock stamps each object: clocks of machines are never compared. Taking and renewing put the
+//! object only if it is the one that was seen.
+//!
+//! The rule: two never write at once. A holder whose last renewal is older than [`Terms::trusted`] changes nothing any more,
+//! by the greater of two measures of its own, of which one goes on while the machine sleeps. What it asked for before may come
+//! late: such a request is tried again for three minutes, and S3 refuses it 15 minutes after it was signed, by a clock that
+//! may be 15 minutes ahead. [`Terms::orphaned`] is more than all that.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use object_store::{
+    Error, ObjectMeta, ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::object::{Shared, failed};
+use crate::error::{ImageError, Result};
+
+/// The object.
+pub(super) const LOCK: &str = "lock";
+/// An object that is made to hear the store's time.
+const CLOCK: &str = "lock-clock";
+/// Begins the second line of a lock that its holder renews. Older builds did not: those are removed by hand.
+const MARK: &str = "renewed ";
+
+/// How long a lock lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Between two renewals.
+    pub renewed: Duration,
+    /// Its holder relies on it for so long after a renewal.
+    pub trusted: Duration,
+    /// After so long without a renewal it is another's to take.
+    pub orphaned: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        Self { renewed: Duration::from_secs(30), trusted: minutes(5), orphaned: minutes(40) }
+    }
+}
+
+/// What a place in a store knows of its lock.
+#[derive(Debug, Default)]
+pub(super) struct Hold(Mutex<State>);
+
+#[derive(Debug, Default, Clone, Copy)]
+enum State {
+    /// This process has none.
+    #[default]
+    Free,
+    /// It was renewed then.
+    Renewed(Moment),
+    /// Somebody else has it.
+    Lost,
+}
+
+impl Hold {
+    fn set(&self, state: State) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// Whether a holder may change what lies there.
+    pub(super) fn may_change(&self, terms: &Terms) -> bool {
+        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Free => true,
+            State::Renewed(then) => then.age() < terms.trusted,
+            State::Lost => false,
+        }
+    }
+}
+
+/// A moment by two clocks: one may stand still with the machine, the other one be set.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    since_boot: Duration,
+    wall: SystemTime,
+}
+
+impl Moment {
+    fn now() -> Self {
+        let boot = clock_gettime(ClockId::Boottime);
+        let since_boot = Duration::try_from(boot).unwrap_or_default();
+        Self { since_boot, wall: SystemTime::now() }
+    }
+
+    fn age(&self) -> Duration {
+        let now = Self::now();
+        let wall = now.wall.duration_since(self.wall).unwrap_or_default();
+        now.since_boot.saturating_sub(self.since_boot).max(wall)
+    }
+}
+
+/// What a lock says.
+#[derive(Debug)]
+struct Ticket {
+    holder: String,
+    /// No other holder's.
+    id: String,
+}
+
+impl Ticket {
+    /// A store may know an object by its contents: no two renewals are alike.
+    fn text(&self, count: u64) -> String {
+        format!("{}\n{MARK}{} {count}\n", self.holder, self.id)
+    }
+
+    fn is_in(&self, text: &str) -> bool {
+        text.lines().nth(1).is_some_and(|line| line.starts_with(&format!("{MARK}{} ", self.id)))
+    }
+}
+
+/// A lock that is there.
+pub(super) struct Found {
+    text: String,
+    meta: ObjectMeta,
+}
+
+impl Found {
+    fn is_renewed(&self) -> bool {
+        self.text.lines().nth(1).is_some_and(|line| line.starts_with(MARK))
+    }
+
+    fn version(&self) -> UpdateVersion {
+        UpdateVersion { e_tag: self.meta.e_tag.clone(), version: self.meta.version.clone() }
+    }
+
+    /// Who has it, as that one wrote it, made printable; and what is to be done if that has ended.
+    pub(super) fn holder(&self, shared: &Shared) -> String {
+        let first = self.text.lines().next().unwrap_or_default();
+        let shown: String = first.chars().filter(|c| !c.is_control()).take(100).collect();
+        if !self.is_renewed() {
+            return format!("{shown} (if that has ended, remove the object {})", shared.place(LOCK));
+        }
+        let minutes = shared.terms.orphaned.as_secs().div_ceil(60);
+        let when = self.meta.last_modified.format("%F %T");
+        format!(
+            "{shown}, which renewed its lock at {when} UTC by the store's clock (whoever wants it takes it {minutes} minutes after that)"
+        )
+    }
+}
+
+impl Shared {
+    /// The lock, if there is one.
+    pub(super) fn found(&self) -> Result<Option<Found>, Error> {
+        let read = async {
+            let read = self.objects.get(&self.path(LOCK)).await?;
+            let meta = read.meta.clone();
+            Ok(Found { text: String::from_utf8_lossy(&read.bytes().await?).into_owned(), meta })
+        };
+        match self.wait(read) {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn put_lock(&self, text: String, mode: PutMode) -> Result<UpdateVersion, Error> {
+        let (path, text) = (self.path(LOCK), PutPayload::from(text));
+        self.wait(self.objects.put_opts(&path, text, PutOptions::from(mode))).map(UpdateVersion::from)
+    }
+
+    /// How old an object is by the store's own clock.
+    fn age_of(&self, meta: &ObjectMeta) -> Result<Duration, Error> {
+        let path = self.path(CLOCK);
+        let now = self.wait(async {
+            self.objects.put(&path, PutPayload::new()).await?;
+            let now = self.objects.head(&path).await?.last_modified;
+            self.objects.delete(&path).await.map(|()| now)
+        })?;
+        Ok(now.signed_duration_since(meta.last_modified).to_std().unwrap_or_default())
+    }
+
+    /// Puts a lock in the place of one that nobody renews any more.
+    fn take_over(&self, found: &Found, text: String) -> Result<Option<UpdateVersion>, Error> {
+        if !found.is_renewed() || self.age_of(&found.meta)? < self.terms.orphaned {
+            return Ok(None);
+        }
+        match self.put_lock(text, PutMode::Update(found.version())) {
+            Ok(version) => Ok(Some(version)),
+            // It was renewed, given back or taken in between.
+            Err(Error::Precondition { .. } | Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the lock for a holder with this name, which nobody else has.
+    pub(super) fn lock(self: &Arc<Self>, holder: String, id: String) -> Result<Lease> {
+        let (ticket, began) = (Ticket { holder, id }, Moment::now());
+        let unusable = |error| failed(&self.place(LOCK), "make this object", error);
+        let version = match self.put_lock(ticket.text(0), PutMode::Create) {
+            Ok(version) => version,
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
+                let found = self.found().map_err(unusable)?;
+                let taken = found.as_ref().map(|found| self.take_over(found, ticket.text(0)));
+                let holder = || found.as_ref().map_or("another process".into(), |found| found.holder(self));
+                let locked = || ImageError::Locked { place: self.place(""), holder: holder() };
+                taken.transpose().map_err(unusable)?.flatten().ok_or_else(locked)?
+            }
+            Err(error) => return Err(unusable(error)),
+        };
+        self.hold.set(State::Renewed(began));
+        let (stop, stopped) = mpsc::channel();
+        let ticket = Arc::new(ticket);
+        let renewing = Renewing { shared: Arc::clone(self), ticket: Arc::clone(&ticket), version };
+        let mut lease = Lease { shared: Arc::clone(self), ticket, stop: Some(stop), thread: None };
+        let thread = std::thread::Builder::new().name("lease".into()).spawn(move || renewing.run(&stopped));
+        let thread =
+            thread.map_err(|error| ImageError::io(&self.place(LOCK), "start a thread for this lock", error))?;
+        lease.thread = Some(thread);
+        Ok(lease)
+    }
+}
+
+/// The writer's lock, until it is dropped.
+pub(super) struct Lease {
+    shared: Arc<Shared>,
+    ticket: Arc<Ticket>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // One that has panicked renews nothing either.
+        let _ = self.thread.take().map(JoinHandle::join);
+        // The user may have taken it from us, or another process, and somebody else have it.
+        let is_ours = || matches!(self.shared.found(), Ok(Some(found)) if self.ticket.is_in(&found.text));
+        if self.shared.may_change(LOCK).is_ok() && is_ours() {
+            let _ = self.shared.remove(LOCK);
+        }
+        self.shared.hold.set(State::Free);
+    }
+}
+
+/// Renews a lock.
+struct Renewing {
+    shared: Arc<Shared>,
+    ticket: Arc<Ticket>,
+    version: UpdateVersion,
+}
+
+impl Renewing {
+    /// Until nobody wants it any more, or it is lost. A renewal that fails otherwise is tried again when the next one is due.
+    fn run(mut self, stopped: &mpsc::Receiver<()>) {
+        let mut count = 0;
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(self.shared.terms.renewed) {
+            count += 1;
+            let (began, text) = (Moment::now(), self.ticket.text(count));
+            match self.renew(text) {
+                Ok(Some(version)) => {
+                    self.version = version;
+                    self.shared.hold.set(State::Renewed(began));
+                }
+                Ok(None) => return self.shared.hold.set(State::Lost),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// None: it is another's.
+    fn renew(&self, text: String) -> Result<Option<UpdateVersion>, Error> {
+        match self.shared.put_lock(text.clone(), PutMode::Update(self.version.clone())) {
+            Ok(version) => Ok(Some(version)),
+            Err(Error::Precondition { .. } | Error::NotFound { .. } | Error::AlreadyExists { .. }) => {
+                // The answer to an attempt may have been lost, and the client have tried again.
+                Ok(self.shared.found()?.filter(|found| self.ticket.is_in(&found.text)).map(|found| found.version()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
