@@ -111,6 +111,28 @@ fn is_out_of_memory(outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
+/// Whose order of devices is another one: the first one of each is the second one of the machine.
+#[test]
+fn processes_that_see_other_devices_share_those_that_they_have() -> Result<()> {
+    let (places, shared) = (Places::of_this_test()?, tempfile::tempdir()?);
+    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let on = |devices: &str, arguments: &[&str]| {
+        let mut command = direct.command(&places, &places.program("fixture", Variant::Static));
+        command.args(arguments).env(DEVICE.0, DEVICE.1).env("KATYDID_SOFT_DEVICES", "2");
+        command.env("KATYDID_SOFT_SHARED", shared.path()).env("CUDA_VISIBLE_DEVICES", devices);
+        command
+    };
+    let mut holds = Running::start(&mut on("1", &["hold", MUCH]), Stdio::piped())?;
+    holds.wait_for("ready", PATIENCE)?;
+    for devices in ["0", "0,1"] {
+        has(&program::run(&mut on(devices, &["takes", "block", MORE]), PATIENCE)?).context(devices)?;
+    }
+    for devices in ["1", "1,0"] {
+        is_out_of_memory(&program::run(&mut on(devices, &["takes", "block", MORE]), PATIENCE)?).context(devices)?;
+    }
+    goes_on(holds)
+}
+
 #[test]
 fn nobody_waits_for_a_program_that_is_stopped() -> Result<()> {
     let bench = Bench::new()?;

@@ -81,6 +81,11 @@ impl PrivateServer {
         self.server.sessions()
     }
 
+    /// Their workers' processes.
+    pub(crate) fn worker_pids(&self) -> Vec<u32> {
+        self.server.worker_pids()
+    }
+
     /// Ends the session, if one still runs, and returns when everything is cleaned up.
     pub(crate) fn stop(self) {
         drop(self);

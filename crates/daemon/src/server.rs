@@ -168,6 +168,11 @@ impl Server {
         self.shared.sessions.list().len()
     }
 
+    /// The processes of the workers that serve a program.
+    pub fn worker_pids(&self) -> Vec<u32> {
+        self.shared.sessions.held().into_iter().map(|(worker, _)| worker).collect()
+    }
+
     /// Ends all sessions, removes the sockets and returns when every worker is reaped.
     pub fn stop(self) {
         drop(self);

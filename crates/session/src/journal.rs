@@ -15,6 +15,7 @@
 //!
 //! `docs/checkpoint.md` lists where each part of a session's state is kept.
 
+mod alone;
 mod event_times;
 mod ghosts;
 mod graphs;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 use katydid_fatbin::OwnedImage;
 pub(crate) use katydid_keep::Frame;
 
+pub use alone::Noted;
 pub(crate) use event_times::EventTimes;
 use ghosts::Ghosts;
 pub(crate) use graphs::needs;

@@ -49,7 +49,7 @@ mod virtual_memory;
 
 pub use fault::SessionError;
 pub use host_memory::HostMemory;
-pub use journal::{JournalError, Opening, RebuildError, Saved, messages_of};
+pub use journal::{JournalError, Noted, Opening, RebuildError, Saved, messages_of};
 pub use session::{Session, Setup, WarmContext};
 pub use shortage::{Neighbours, Plea, Shortage};
 pub use snapshot::{Carrier, SnapshotError, journal_of};

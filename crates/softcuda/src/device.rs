@@ -34,7 +34,7 @@ impl Device {
             ordinal: ordinal as i32,
             index,
             variable: Variable { multiprocessors: settings::cores() as u32, bus: index as u32 + 1 },
-            memory: DeviceMemory::new(ordinal, bytes),
+            memory: DeviceMemory::new(ordinal, index, bytes),
             primary: Primary::new(),
         }
     }
@@ -75,7 +75,7 @@ pub(crate) fn all() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| {
         let visible = settings::visible_devices();
-        let bytes = settings::device_memory(visible.len());
+        let bytes = settings::device_memory();
         visible.into_iter().enumerate().map(|(ordinal, index)| Device::new(ordinal, index, bytes)).collect()
     })
 }

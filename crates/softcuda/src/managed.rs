@@ -20,7 +20,7 @@ use crate::space::{self, Kind, Region};
 
 /// The arena of managed memory: the place behind those of devices.
 static MEMORY: LazyLock<DeviceMemory> =
-    LazyLock::new(|| DeviceMemory::new(settings::MOST_DEVICES, settings::host_memory()));
+    LazyLock::new(|| DeviceMemory::new(settings::MOST_DEVICES, settings::MOST_DEVICES, settings::host_memory()));
 
 /// The host's memory as devices share it; also what pools of the host take from.
 pub(crate) fn memory() -> &'static DeviceMemory {

@@ -31,6 +31,8 @@ const ARENA: u64 = 384 << 30;
 pub(crate) struct DeviceMemory {
     /// Chooses the place of the arena.
     index: usize,
+    /// The number of the device itself, whatever order the program sees them in: by this one others who have it are met.
+    physical_index: usize,
     /// The budget, in bytes.
     capacity: u64,
     /// What of it has been charged.
@@ -48,10 +50,10 @@ struct Arena {
 }
 
 impl DeviceMemory {
-    /// Memory of `capacity` bytes for the device with this index.
-    pub(crate) fn new(index: usize, capacity: u64) -> Self {
+    /// Memory of `capacity` bytes for the device with this index, and this one among all that there are.
+    pub(crate) fn new(index: usize, physical_index: usize, capacity: u64) -> Self {
         let physical = Physical::new();
-        Self { index, capacity, used: Mutex::new(0), arena: OnceLock::new(), physical }
+        Self { index, physical_index, capacity, used: Mutex::new(0), arena: OnceLock::new(), physical }
     }
 
     /// Bytes of the device.
@@ -62,7 +64,7 @@ impl DeviceMemory {
     /// Bytes that are not in use.
     pub(crate) fn free_bytes(&self) -> u64 {
         let own = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = self.neighbours().map_or(0, |neighbours| neighbours.taken(self.index));
+        let others = self.neighbours().map_or(0, |neighbours| neighbours.taken(self.physical_index));
         self.capacity.saturating_sub(own.saturating_add(others))
     }
 
@@ -71,7 +73,7 @@ impl DeviceMemory {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let after = used.checked_add(bytes).filter(|after| *after <= self.capacity);
         let after = after.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        if self.neighbours().is_some_and(|neighbours| !neighbours.take(self.index, after, self.capacity)) {
+        if self.neighbours().is_some_and(|neighbours| !neighbours.take(self.physical_index, after, self.capacity)) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         *used = after;
@@ -83,13 +85,13 @@ impl DeviceMemory {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         *used = used.saturating_sub(bytes);
         if let Some(neighbours) = self.neighbours() {
-            neighbours.give(self.index, *used);
+            neighbours.give(self.physical_index, *used);
         }
     }
 
     /// Those who share a device; what is managed lies with the host, and every process has that by itself.
     fn neighbours(&self) -> Option<&'static Neighbours> {
-        if self.index < MOST_DEVICES { neighbours::of_process() } else { None }
+        if self.physical_index < MOST_DEVICES { neighbours::of_process() } else { None }
     }
 
     /// A place of `size` bytes of zeroes at a multiple of `align`.
@@ -261,7 +263,7 @@ mod tests {
 
     #[test]
     fn out_of_memory_is_exact_and_freeing_makes_room() {
-        let memory = DeviceMemory::new(15, 4096);
+        let memory = DeviceMemory::new(15, 15, 4096);
         let first = memory.allocate(2048, 1).unwrap();
         let second = memory.allocate(2048, 1).unwrap();
         assert_eq!(memory.allocate(1, 1).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));

@@ -29,13 +29,20 @@ const LEAST_MEMORY: u64 = 2 << 20;
 
 /// Physical indices of the visible devices, in the program's order.
 pub(crate) fn visible_devices() -> Vec<usize> {
-    let count = env::var("KATYDID_SOFT_DEVICES").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1);
-    visible(count, env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
+    visible(devices(), env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
+}
+
+/// How many devices there are, whatever is visible of them.
+fn devices() -> usize {
+    counted(env::var("KATYDID_SOFT_DEVICES").ok().as_deref())
+}
+
+fn counted(asked: Option<&str>) -> usize {
+    asked.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MOST_DEVICES)
 }
 
 /// The list ends at the first entry that names no device, as the real driver has it.
 fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
-    let count = count.min(MOST_DEVICES);
     let Some(list) = list else { return (0..count).collect() };
     let mut chosen: Vec<usize> = Vec::new();
     for entry in list.split(',') {
@@ -58,10 +65,10 @@ fn named(entry: &str, count: usize) -> Option<usize> {
     }
 }
 
-/// Bytes of memory of each device, a multiple of 2 MiB.
-pub(crate) fn device_memory(devices: usize) -> u64 {
+/// Bytes of memory of each device, a multiple of 2 MiB; the same for everybody who sees it.
+pub(crate) fn device_memory() -> u64 {
     let asked = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
-    let bytes = asked.unwrap_or_else(|| host_memory() / 2 / devices.max(1) as u64);
+    let bytes = asked.unwrap_or_else(|| host_memory() / 2 / devices().max(1) as u64);
     (bytes & !(LEAST_MEMORY - 1)).clamp(LEAST_MEMORY, MOST_MEMORY)
 }
 
@@ -137,6 +144,6 @@ mod tests {
         assert_eq!(visible(3, Some("1,7,0")), [1]);
         assert_eq!(visible(3, Some("GPU-6b617479-6469-6420-736f-667463756402,0,GPU-6b61")), [2, 0]);
         assert_eq!(visible(3, Some("")), Vec::<usize>::new());
-        assert_eq!(visible(99, None).len(), MOST_DEVICES);
+        assert_eq!([None, Some(" 3"), Some("x"), Some("99")].map(counted), [1, 3, 1, MOST_DEVICES]);
     }
 }

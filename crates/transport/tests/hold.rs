@@ -194,17 +194,16 @@ fn whoever_is_laden_is_told_that_a_link_is_held_and_waits_when_it_likes() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
+        let add = || laden(true, || connection.link.enqueue(ADD, 0, &[&[1]]));
         thread::scope(|scope| {
             let worker = scope.spawn(|| work(worker));
             let holding = connection.link.holding().unwrap();
-            let link = &connection.link;
-            let add = move || laden(true, || link.enqueue(ADD, 0, &[&[1]]));
             add().unwrap();
             assert_eq!(holding.hold(), 1);
             let mut sum = Vec::new();
             assert!(matches!(add(), Err(LinkError::Held)));
             assert!(matches!(laden(true, || connection.link.call(SUM, 0, &[], &mut sum)), Err(LinkError::Held)));
-            let passing = scope.spawn(move || {
+            let passing = scope.spawn(|| {
                 pass_holds();
                 add()
             });

@@ -36,7 +36,7 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
-pub use katydid_session::ImageStore;
+pub use katydid_session::{ImageStore, Noted};
 
 pub use crate::opencl::opencl_drivers;
 

@@ -182,7 +182,7 @@ impl Comparison {
                 )?;
             }
         }
-        self.bulk().iter().chain(&journal::line(&self.journal)).try_for_each(|line| writeln!(out, "{line}"))?;
+        self.bulk().iter().chain(&journal::lines(&self.journal)).try_for_each(|line| writeln!(out, "{line}"))?;
         self.failures().iter().try_for_each(|line| writeln!(out, "not measured: {line}"))
     }
 

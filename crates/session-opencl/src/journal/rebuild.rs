@@ -410,14 +410,12 @@ mod tests {
     use super::*;
     use crate::tests::session;
 
-    type OfKernel = unsafe extern "C" fn(cl_kernel, cl_device_id, u32, usize, *mut void, *mut usize) -> i32;
-
-    /// A driver of one kind of device and one kind of kernel.
-    fn driver_of(kernel: OfKernel) -> &'static Dispatch {
+    /// A driver of one kind of device, and of kernels whose handles say what they take.
+    fn driver() -> &'static Dispatch {
         // SAFETY: every entry of a table of zeros is `None`.
         let mut api: Dispatch = unsafe { std::mem::zeroed() };
         api.clGetDeviceInfo = Some(of_device);
-        api.clGetKernelWorkGroupInfo = Some(kernel);
+        api.clGetKernelWorkGroupInfo = Some(of_kernel);
         Box::leak(Box::new(api))
     }
 
@@ -447,9 +445,9 @@ mod tests {
         unsafe { tell(if parameter == DEVICE_LOCAL { 1024 } else { 64 }, size, place, needed) }
     }
 
-    /// A kernel in groups of 64 that takes 4096 bytes of local memory.
+    /// A kernel in groups of 64 that takes as many bytes of local memory as its handle says.
     unsafe extern "C" fn of_kernel(
-        _: cl_kernel,
+        kernel: cl_kernel,
         _: cl_device_id,
         parameter: u32,
         size: usize,
@@ -457,32 +455,18 @@ mod tests {
         needed: *mut usize,
     ) -> i32 {
         // SAFETY: handed on.
-        unsafe { tell(if parameter == KERNEL_LOCAL { 4096 } else { 64 }, size, place, needed) }
-    }
-
-    /// A kernel that takes no more than there is.
-    unsafe extern "C" fn of_small_kernel(
-        _: cl_kernel,
-        _: cl_device_id,
-        _: u32,
-        size: usize,
-        place: *mut void,
-        needed: *mut usize,
-    ) -> i32 {
-        // SAFETY: handed on.
-        unsafe { tell(64, size, place, needed) }
+        unsafe { tell(if parameter == KERNEL_LOCAL { kernel.0.addr() as u64 } else { 64 }, size, place, needed) }
     }
 
     #[test]
     fn a_device_with_less_local_memory_or_smaller_groups_than_a_kernel_takes_is_refused_by_name() {
-        let (api, small) = (driver_of(of_kernel), driver_of(of_small_kernel));
-        let (session, _) = session();
+        let (api, (session, _)) = (driver(), session());
         let (device, kernels) = (id(kind::DEVICE, 1), [id(kind::KERNEL, 1), id(kind::KERNEL, 2)]);
         let objects = &session.shared.objects;
         let place = ptr::without_provenance_mut;
         objects.set(device, Object { handle: cl_device_id(place(64)), api, size: 0 }).unwrap();
-        for (kernel, api) in kernels.into_iter().zip([api, small]) {
-            objects.set(kernel, Object { handle: cl_kernel(place(128)), api, size: 0 }).unwrap();
+        for (kernel, local) in kernels.into_iter().zip([4096, 64]) {
+            objects.set(kernel, Object { handle: cl_kernel(place(local)), api, size: 0 }).unwrap();
         }
         let said = |kernel: u32, sizes| session.check_kernel(kernel, device, sizes, "dwarf").unwrap_err().to_string();
         let room = said(kernels[0], [64, 64, 1, 1]);

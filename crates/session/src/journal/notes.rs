@@ -46,8 +46,7 @@ impl Session {
             }
             _ => {}
         }
-        self.journal.note_use(kind, &entry.made);
-        self.journal.insert(kind, in_context(kind, context, id), entry);
+        self.journal.keep(kind, in_context(kind, context, id), entry);
     }
 
     /// A message set a property of an object.
@@ -163,7 +162,12 @@ impl Session {
 }
 
 impl Journal {
-    fn end_range(&mut self, kind: Kind, ids: Range<u64>) {
+    pub(super) fn keep(&mut self, kind: Kind, id: u64, entry: Entry) {
+        self.note_use(kind, &entry.made);
+        self.insert(kind, id, entry);
+    }
+
+    pub(super) fn end_range(&mut self, kind: Kind, ids: Range<u64>) {
         if (kind as usize) < Kind::DENSE {
             self.take(kind, ids.start);
             return;

@@ -1,0 +1,88 @@
+//! What the journal takes by itself: the notes of some calls, made as the dispatch makes them, without all the rest of these calls,
+//! which differs by more from one run to the next than the journal takes.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use katydid_wire::codec::Message;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{cuEventCreate, cuStreamCreate};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{Entry, Frame, Journal, Kind, only};
+
+/// A context of a program that has one.
+const CONTEXT: u32 = 1;
+/// Rounds, which take some milliseconds.
+const ROUNDS: u32 = 200_000;
+/// The object that comes and goes.
+const ID: u32 = 5;
+
+/// Some calls of a program's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noted {
+    /// A launch of a module's function.
+    Launch,
+    /// An event that is made and ended.
+    Event,
+    /// A stream that is made and ended.
+    Stream,
+}
+
+impl Noted {
+    /// Processor time that the journal takes for these calls, in nanoseconds.
+    pub fn nanoseconds(self) -> f64 {
+        let (mut journal, message) = (Journal::default(), self.message());
+        // Its vectors have grown then.
+        self.note(&mut journal, &message);
+        let began = processor_time();
+        (0..ROUNDS).for_each(|_| self.note(black_box(&mut journal), black_box(&message)));
+        processor_time().saturating_sub(began).as_nanos() as f64 / f64::from(ROUNDS)
+    }
+
+    /// The bytes of the message that makes something.
+    fn message(self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self {
+            Self::Launch => {}
+            Self::Event => cuEventCreate { phEvent: ID, Flags: 2 }.encode(&mut bytes),
+            Self::Stream => cuStreamCreate { phStream: ID, Flags: 1 }.encode(&mut bytes),
+        }
+        bytes
+    }
+
+    fn note(self, journal: &mut Journal, message: &[u8]) {
+        let mut pass = |opcode, kind| {
+            let ids = only(ID.into());
+            let head = FrameHead { opcode, wants_reply: false, thread: 1, context: CONTEXT, sequence: 0 };
+            let entry = Entry { made: Frame::new(&head, CONTEXT, message), more: None };
+            journal.keep(kind, ids.start, entry);
+            journal.end_range(kind, black_box(ids));
+        };
+        match self {
+            Self::Launch => journal.launched(black_box(0), CONTEXT, 0),
+            Self::Event => pass(cuEventCreate::OPCODE, Kind::Event),
+            Self::Stream => pass(cuStreamCreate::OPCODE, Kind::Stream),
+        }
+    }
+}
+
+/// Of the calling thread.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_noted_is_gone_afterwards() {
+        for noted in [Noted::Event, Noted::Stream] {
+            let mut journal = Journal::default();
+            noted.note(&mut journal, &noted.message());
+            assert!(Kind::ALL.into_iter().all(|kind| journal.of(kind).next().is_none()), "{noted:?}");
+            assert!(noted.nanoseconds() > 0.0, "{noted:?}");
+        }
+    }
+}
