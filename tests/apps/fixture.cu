@@ -11,6 +11,9 @@
 //   fixture waits FILE ON says `ready`, waits for the file, launches a kernel, says `runs` when that does, has it end when there is
 //                         the file ON, says `ended` and what it counted
 //   fixture count N       launches N kernels, says how many arrived
+//   fixture copies MIB    copies so much in and out again and again, other bytes each time, and says `ready` after some rounds: until a
+//                         call fails, which it names with its error, and then the error of one more call; status 4 if
+//                         a copy that was told to be done had not brought all bytes
 //
 // The exit status is 0 when all went well, and 3 when a CUDA call failed, after `error N NAME` on a line of its own.
 #include <cuda.h>
@@ -195,6 +198,30 @@ static int count(long n) {
     return arrived == n ? 0 : 1;
 }
 
+static int copies(size_t mebibytes) {
+    const size_t words = mebibytes << 18;
+    std::vector<unsigned> there(words), back(words);
+    unsigned *device = nullptr;
+    need(cudaMalloc(&device, words * sizeof(unsigned)));
+    for (unsigned round = 0;; round++) {
+        for (size_t i = 0; i < words; i++) there[i] = unsigned(i) * 2654435761u + round;
+        const char *which = "in";
+        cudaError_t got = cudaMemcpy(device, there.data(), words * sizeof(unsigned), cudaMemcpyHostToDevice);
+        if (got == cudaSuccess) {
+            which = "out";
+            got = cudaMemcpy(back.data(), device, words * sizeof(unsigned), cudaMemcpyDeviceToHost);
+        }
+        if (got != cudaSuccess) {
+            say(which);
+            tell(got);
+            tell(cudaMemcpy(device, there.data(), sizeof(unsigned), cudaMemcpyHostToDevice));
+            return 3;
+        }
+        if (back != there) return say("a copy was not whole"), 4;
+        if (round == 3) say("ready");
+    }
+}
+
 // The bus of each device that is visible, in their order.
 static int devices() {
     int count = 0;
@@ -228,6 +255,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "quits") == 0) return quits(number);
     if (strcmp(what, "waits") == 0 && argc > 3) return waits(number, argv[3]);
     if (strcmp(what, "count") == 0) return count(atol(number));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | count N | devices\n");
+    if (strcmp(what, "copies") == 0) return copies(strtoul(number, nullptr, 10));
+    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | count N | copies MIB | devices\n");
     return 2;
 }
