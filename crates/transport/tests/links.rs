@@ -5,9 +5,13 @@
 
 mod common;
 
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
 use common::{ADD, ECHO, EXIT, PATIENCE, PRINT, Path, SLOW_ECHO, SUM, link, work};
-use katydid_transport::{Landing, LinkError, ProgramLink};
+use katydid_transport::{Landing, LinkError, ProgramLink, Switch};
 use katydid_wire::frame::{FrameError, MAX_PAYLOAD, ReplyHead};
+use rustix::thread::{Pid, gettid};
 
 /// Makes a test of each path out of each body, which gets the program's end while a worker runs behind it.
 macro_rules! on_every_path {
@@ -262,6 +266,54 @@ fn an_enqueued_frame_arrives_although_nothing_follows_it() {
                 reader.join().unwrap();
             });
         }
+    }
+}
+
+/// How often a thread of this process has gone to sleep.
+fn sleeps(thread: Pid) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", thread.as_raw_nonzero())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// The thread that listens for appeals leaves what comes to those who wait for it, hears an appeal among replies all the same,
+/// and one that comes when nobody calls any more.
+#[test]
+fn a_thread_that_listens_does_not_wake_for_each_reply() {
+    /// To go to sleep so often a second is not to wake for each reply; with looks every 20 ms it would be 100 times.
+    const MOST: f64 = 20.0;
+    let listens = |worker: Switch, link: &dyn ProgramLink| {
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            let listener = scope.spawn(move || {
+                tell.send(gettid()).unwrap();
+                [link.next_appeal().unwrap(), link.next_appeal().unwrap()]
+            });
+            let thread = told.recv().unwrap();
+            let busy = || {
+                link.call(ECHO, 0, &[b"?"], &mut Vec::new()).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            let (began, before) = (Instant::now(), sleeps(thread));
+            while began.elapsed() < Duration::from_millis(700) {
+                busy();
+            }
+            let (slept, took) = (sleeps(thread) - before, began.elapsed().as_secs_f64());
+            let first = worker.appeal().unwrap();
+            (0..50).for_each(|_| busy());
+            let second = worker.appeal().unwrap();
+            assert_eq!(listener.join().unwrap(), [first, second]);
+            assert!((slept as f64) < MOST * (1.0 + took), "{slept} times in {took} s");
+        });
+    };
+    for path in [Path::Unix, Path::Tcp, Path::Tls] {
+        let (connection, worker) = link(path);
+        let switch = worker.switch().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| work(worker));
+            let link = connection.link;
+            listens(switch, &*link);
+        });
     }
 }
 

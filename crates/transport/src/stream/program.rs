@@ -5,12 +5,11 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_wire::frame::{self, Beat, FrameHead, ReplyHead};
 use katydid_wire::key::SessionKey;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
@@ -32,8 +31,10 @@ pub(crate) const UNASKED: LinkError = LinkError::Protocol { what: "a reply came 
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Head and parts of the frames that are sent most.
 const FEW: usize = 4;
-/// How long a thread that listens for appeals leaves what has come to others.
+/// How long a thread that listens for appeals leaves what has come to others: the longer, the longer they have read all of it.
+/// Whoever waits for what the program has idle waits longer than this.
 const LAG: Duration = Duration::from_millis(20);
+const LONGEST_LAG: Duration = Duration::from_millis(320);
 /// How long opening a lane may take: things go on without one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -104,6 +105,9 @@ struct Desk {
     bells: Vec<Arc<Condvar>>,
     /// An appeal that nobody has heard yet.
     appeal: Option<u32>,
+    /// Whether the thread that listens for appeals does nothing before something comes, so that it is to be told of what a
+    /// reader leaves; else it looks by itself soon.
+    is_listened: bool,
 }
 
 /// A thread that waits.
@@ -199,7 +203,13 @@ impl StreamProgram {
             opened: Condvar::new(),
             bell: Bell::default(),
             appeals: Bell::default(),
-            desk: Mutex::new(Desk { inlet: Some(inlet), waiting: HashMap::new(), bells: Vec::new(), appeal: None }),
+            desk: Mutex::new(Desk {
+                inlet: Some(inlet),
+                waiting: HashMap::new(),
+                bells: Vec::new(),
+                appeal: None,
+                is_listened: false,
+            }),
             unread: Condvar::new(),
             seats: Seats::new(),
             home,
@@ -379,7 +389,7 @@ impl StreamProgram {
             drop(desk);
             let result = self.read_until(&mut inlet, Some(wanted), reply);
             desk = self.desk();
-            if inlet.holds_some() {
+            if inlet.holds_some() && desk.is_listened {
                 // Nobody else may come to read it for long.
                 self.appeals.ring();
             }
@@ -476,12 +486,14 @@ impl StreamProgram {
         is_end
     }
 
-    /// Waits until something has come, or the bell for appeals was rung.
-    fn wait_for_word(&self) -> Result<(), LinkError> {
+    /// Waits until something has come or the bell for appeals was rung; or for the bell alone, so long at most.
+    fn wait_for_word(&self, limit: Option<Duration>) -> Result<(), LinkError> {
         let bell = self.appeals.fd().ok_or(LinkError::Closed)?;
-        let socket = if self.socket.is_connected() { self.socket.get()? } else { bell };
+        let has_socket = limit.is_none() && self.socket.is_connected();
+        let socket = if has_socket { self.socket.get()? } else { bell };
         let mut both = [socket, bell].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        match poll(&mut both, None) {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        match poll(&mut both, limit.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(LinkError::system("listen for the worker")(error)),
         }
@@ -492,6 +504,15 @@ impl StreamProgram {
         // Nothing there to be read is as good.
         let _ = rustix::io::read(bell, &mut [0; 8]);
         Ok(())
+    }
+
+    /// An appeal that was heard. If there is none, readers tell from now on of what they leave; that a reader has left something
+    /// before is found here.
+    fn take_appeal(&self) -> (Option<u32>, bool) {
+        let mut desk = self.desk();
+        let is_left = desk.inlet.as_ref().is_some_and(Inlet::holds_some);
+        desk.is_listened = desk.appeal.is_none() && !is_left;
+        (desk.appeal.take(), is_left)
     }
 
     /// Reads what follows a head for the thread that waits for it, and wakes that.
@@ -678,15 +699,23 @@ impl ProgramLink for StreamProgram {
 
     fn next_appeal(&self) -> Result<u32, LinkError> {
         self.appeals.install().map_err(LinkError::system("listen for the worker"))?;
+        let mut lag = LAG;
         loop {
-            if let Some(number) = self.desk().appeal.take() {
+            let (appeal, is_left) = self.take_appeal();
+            if let Some(number) = appeal {
                 return Ok(number);
             }
             let look = self.socket.look();
-            self.wait_for_word()?;
-            // Whoever waits for a reply reads all that comes; what is left is for this thread, which is not to wake for
-            // each reply of a busy program.
-            thread::sleep(LAG);
+            if !is_left {
+                self.wait_for_word(None)?;
+            }
+            self.desk().is_listened = false;
+            // Whoever waits for a reply reads all that comes, appeals too, and rings then; what is left is for this thread, which
+            // is not to wake for each reply of a busy program.
+            let heard = self.heard.load(Ordering::Relaxed);
+            self.wait_for_word(Some(lag))?;
+            let is_busy = self.heard.load(Ordering::Relaxed) != heard;
+            lag = if is_busy { (2 * lag).min(LONGEST_LAG) } else { LAG };
             if self.socket.is_connected() && self.hear(self.socket.get()?) {
                 self.ended(look)?;
             }
