@@ -148,6 +148,34 @@ fn modules_are_sent_when_they_are_used() -> Result<()> {
     let one = sent_of_used_code(&places, &server, "used_code", &[])?;
     let both = sent_of_used_code(&places, &server, "used_code", &["both"])?;
     ensure!(one + LARGE_MODULE < both, "{one} bytes for one module, {both} for both");
+    let traffic = Arc::default();
+    let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
+    let way = Way::Served { name: "tcp", address, as_stream: false };
+    let mut command = way.command(&places, &places.program("used_code", Variant::Static));
+    let outcome = program::run(command.env("CUDA_MODULE_LOADING", "EAGER"), PATIENCE)?;
+    ensure!(outcome.status.success(), "{}", outcome.errors());
+    let all = traffic.sent.load(Ordering::Relaxed);
+    ensure!(one + LARGE_MODULE < all, "{one} bytes for one module, {all} for all");
+    Ok(())
+}
+
+/// A library takes the device's memory when the first of its kernels is asked for, and the program is told how its user wants
+/// modules loaded, as directly.
+#[test]
+fn code_takes_memory_when_it_is_used() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, "soft", &[])?;
+    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let [shm, tcp] = Way::through(&server);
+    for (loading, said) in [("LAZY", "lazy"), ("EAGER", "eager")] {
+        for way in [&direct, &shm, &tcp] {
+            let mut command = way.command(&places, &places.program("lazy_code", Variant::Static));
+            let outcome = program::run(command.env("CUDA_MODULE_LOADING", loading), PATIENCE)?;
+            let expected =
+                format!("{said}\na library takes 0\na function of it takes 1\nwithout it 0\nPASS lazy_code\n");
+            ensure!(outcome.text() == expected, "{way}, {loading}:\n{}{}", outcome.text(), outcome.errors());
+        }
+    }
     Ok(())
 }
 
