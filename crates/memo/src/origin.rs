@@ -40,8 +40,7 @@ pub(crate) struct Origin(Vec<Place>);
 impl Origin {
     /// Of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
     pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
-        let text = maps::text()?;
-        let mappings = maps::of_files(&text, parts);
+        let mappings = maps::of_parts(parts)?;
         let places: Option<Vec<Place>> = parts.iter().map(|part| place(part, &mappings)).collect();
         let origin = Self(places?);
         let pagemap = File::open("/proc/self/pagemap").ok()?;
@@ -76,7 +75,7 @@ impl Origin {
 }
 
 /// The bytes of a file that a part shows, through one mapping or several that follow each other.
-fn place(part: &Range<u64>, mappings: &[Mapping<'_>]) -> Option<Place> {
+fn place(part: &Range<u64>, mappings: &[Mapping]) -> Option<Place> {
     let mut here = mappings.iter().skip_while(|mapping| mapping.range.end <= part.start);
     let first = here.next().filter(|first| first.range.start <= part.start)?;
     let mut last = first;
@@ -97,8 +96,8 @@ fn place(part: &Range<u64>, mappings: &[Mapping<'_>]) -> Option<Place> {
 }
 
 /// What the system says of the file, if it still has the name under which it was opened.
-fn file_of(mapping: &Mapping<'_>) -> Option<Metadata> {
-    let found = fs::symlink_metadata(mapping.path).ok()?;
+fn file_of(mapping: &Mapping) -> Option<Metadata> {
+    let found = fs::symlink_metadata(&mapping.path).ok()?;
     let is_it = (major(found.dev()), minor(found.dev()), found.ino()) == mapping.file;
     (is_it && found.is_file()).then_some(found)
 }

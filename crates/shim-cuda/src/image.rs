@@ -24,9 +24,6 @@ use crate::session::{Shim, shim};
 const PIECE: usize = 1 << 20;
 /// Bytes from which an image is asked for before it is sent: those of a smaller one take no longer than the question.
 const WORTH_ASKING: u64 = 64 << 10;
-/// Bytes from which the hash of an image in a file is kept: to hash a smaller one takes no longer than to find out, in a process
-/// with thousands of mappings, where its bytes come from.
-const WORTH_KEEPING: usize = 4 << 20;
 
 /// Sends the image at `pointer`; the worker keeps it for the next load of this thread. `context` may be 0.
 ///
@@ -91,7 +88,7 @@ fn ask_memo(image: &Image<'_>, devices: &[u32]) -> Option<Asked<'static>> {
     static MEMO: OnceLock<Option<Memo>> = OnceLock::new();
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
     // All of a text has been read already, to find its end.
-    if length < WORTH_KEEPING || image.kind() == ImageKind::Ptx {
+    if length < katydid_memo::worth_asking() || image.kind() == ImageKind::Ptx {
         return None;
     }
     let folder = || cache(variable).map(|cache| Memo::new(cache.join("hashes")));
