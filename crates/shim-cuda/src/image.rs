@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use katydid_client::connect::variable;
 use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
-use katydid_fatbin::{Image, ImageError, ImageKind, Selection, image_at};
+use katydid_fatbin::{Image, ImageError, ImageKind, SELECTION_RULES, Selection, image_at};
 use katydid_memo::{Asked, Kept, Memo};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
@@ -97,7 +97,7 @@ fn ask_memo(image: &Image<'_>, devices: &[u32]) -> Option<Asked<'static>> {
         let bytes = part.as_ptr_range();
         bytes.start.addr() as u64..bytes.end.addr() as u64
     });
-    let numbers = [&[image.kind() as u32], devices].concat();
+    let numbers = [&[SELECTION_RULES, image.kind() as u32], devices].concat();
     let about = SPEC_HASH.into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes));
     memo.ask(addresses.collect(), about.collect())
 }
