@@ -55,8 +55,9 @@ fn failed_copy(copies: &[&str], reasons: &[&str], fail: impl FnOnce(&[Ways]) -> 
         command.args(arguments);
         command
     };
-    let limit: &[&str] = if reasons == STALLED { &["--link-timeout", "3"] } else { &[] };
-    let mut command = fixture(network.address.to_string(), limit, ["copies", SIZE]);
+    // Where bytes are lost that nothing follows, they are waited for as well.
+    let limit = ["--link-timeout", if reasons == STALLED { "3" } else { "10" }];
+    let mut command = fixture(network.address.to_string(), &limit, ["copies", SIZE]);
     let mut running = Running::start(&mut command, Stdio::null())?;
     running.wait_for("ready", PATIENCE)?;
     fail(&network.ways())?;
