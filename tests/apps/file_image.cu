@@ -33,9 +33,9 @@ static std::string entry(uint16_t kind, const std::string &payload) {
     return header + payload;
 }
 
-static int make(const char *path, size_t mebibytes) {
+static int make(const char *path, size_t bytes) {
     const uint16_t text = 1, other = 8;
-    std::string code(mebibytes << 20, '\0');
+    std::string code(bytes, '\0');
     uint32_t next = 1;
     for (char &byte : code) byte = char((next = next * 1664525 + 1013904223) >> 24);
     const std::string entries = entry(text, std::string(TEXT, sizeof TEXT)) + entry(other, code);
@@ -75,7 +75,7 @@ static int load(const char *path, bool is_hidden) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 4 && strcmp(argv[1], "make") == 0) return make(argv[2], strtoul(argv[3], nullptr, 10));
+    if (argc == 4 && strcmp(argv[1], "make") == 0) return make(argv[2], size_t(strtod(argv[3], nullptr) * 1048576));
     if (argc >= 3 && strcmp(argv[1], "load") == 0) return load(argv[2], argc > 3 && strcmp(argv[3], "hidden") == 0);
     return fprintf(stderr, "usage: file_image make FILE MIB | load FILE [hidden]\n"), 2;
 }

@@ -32,5 +32,5 @@ pub use image::{Image, ImageKind, Ptx};
 pub use linked::linked_image;
 pub use object::{containers_of_object, members_of_library};
 pub use rebuild::OwnedImage;
-pub use selection::Selection;
+pub use selection::{SELECTION_RULES, Selection};
 pub use variables::{MachineCode, Place, Variable, Variables};

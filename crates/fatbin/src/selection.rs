@@ -8,6 +8,8 @@ use crate::container::Container;
 use crate::entry::{Entry, EntryKind};
 use crate::image::{Image, ImageKind};
 
+/// Changes with what is left out, and with the flat form: what was known of a selection before is not true of it then.
+pub const SELECTION_RULES: u32 = 1;
 /// Zeros that bring a part to a multiple of 8 bytes.
 const ZEROS: &[u8] = &[0; 8];
 

@@ -1,7 +1,7 @@
 //! Hashes of what programs load, kept from one process to the next, so that the second one reads nothing of it.
 //!
 //! ```text
-//! memory ── maps.rs ──▶ bytes of files ── origin.rs ──▶ which ones, unchanged in memory ── memo.rs ──▶ length and hash
+//! memory ── query.rs, maps.rs ──▶ bytes of files ── origin.rs ──▶ which ones, unchanged in memory ── memo.rs ──▶ length and hash
 //! ```
 //!
 //! A part of memory that shows a file, and that nobody has written to, is known by that file (device, number, size, times of
@@ -14,5 +14,13 @@
 mod maps;
 mod memo;
 mod origin;
+mod query;
 
 pub use memo::{Asked, Kept, Memo};
+
+/// Bytes from which an image is worth asking for: to hash a smaller one takes no longer than to find out where its bytes come
+/// from, which takes milliseconds in a process with thousands of mappings unless the kernel answers for single addresses.
+#[must_use]
+pub fn worth_asking() -> usize {
+    if maps::are_answered() { 256 << 10 } else { 4 << 20 }
+}

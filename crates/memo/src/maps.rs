@@ -1,4 +1,5 @@
-//! What a process's memory shows of files, by the kernel's own text about it (`/proc/self/maps`).
+//! What a process's memory shows of files, by the kernel's own text about it (`/proc/self/maps`), unless the kernel answers for
+//! single addresses.
 //!
 //! ```text
 //! 7f2a8c000000-7f2a92400000 r--p 00401000 fe:00 1835041                    /usr/lib/libprogram.so
@@ -9,40 +10,70 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use crate::query::{Unanswered, mapping_at};
+
+const MAPS: &str = "/proc/self/maps";
 /// Longest text that is looked at: a line has some hundred bytes, and the system allows 65,530 of them.
 const LONGEST: u64 = 64 << 20;
 
 /// A stretch of memory that shows a file, privately: what is written there does not reach the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mapping<'a> {
+pub(crate) struct Mapping {
     pub(crate) range: Range<u64>,
     /// Where in the file it begins.
     pub(crate) offset: u64,
     /// Major and minor number of its device, and its number there.
     pub(crate) file: (u32, u32, u64),
     /// As it was called when it was opened, or has been since.
-    pub(crate) path: &'a Path,
+    pub(crate) path: PathBuf,
 }
 
-/// The text about this process.
-pub(crate) fn text() -> Option<Vec<u8>> {
+/// The private mappings of files that parts of this process's memory lie in, by address. Where a part lies in something else,
+/// that is not among them.
+pub(crate) fn of_parts(parts: &[Range<u64>]) -> Option<Vec<Mapping>> {
+    let mut maps = File::open(MAPS).ok()?;
+    if let Ok(found) = answered(&maps, parts) {
+        return Some(found);
+    }
     let mut text = Vec::new();
-    File::open("/proc/self/maps").ok()?.take(LONGEST).read_to_end(&mut text).ok()?;
-    Some(text)
+    (&mut maps).take(LONGEST).read_to_end(&mut text).ok()?;
+    Some(in_text(&text, parts))
 }
 
-/// All private mappings of files in a text that overlap one of the ranges, in their order.
-pub(crate) fn of_files<'a>(text: &'a [u8], wanted: &[Range<u64>]) -> Vec<Mapping<'a>> {
-    let overlaps =
-        |range: &Range<u64>| wanted.iter().any(|wanted| range.start < wanted.end && wanted.start < range.end);
+/// Whether the kernel answers for single addresses.
+pub(crate) fn are_answered() -> bool {
+    static ANSWERED: OnceLock<bool> = OnceLock::new();
+    *ANSWERED.get_or_init(|| File::open(MAPS).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
+}
+
+fn answered(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, Unanswered> {
+    let mut found = Vec::new();
+    for part in parts {
+        let mut address = part.start;
+        while address < part.end
+            && let Some(mapping) = mapping_at(maps, address)?.filter(|mapping| mapping.range.contains(&address))
+        {
+            address = mapping.range.end;
+            found.push(mapping);
+        }
+    }
+    found.sort_unstable_by_key(|mapping| mapping.range.start);
+    found.dedup();
+    Ok(found)
+}
+
+/// All private mappings of files in a text that overlap one of the parts, in their order.
+fn in_text(text: &[u8], parts: &[Range<u64>]) -> Vec<Mapping> {
+    let overlaps = |range: &Range<u64>| parts.iter().any(|part| range.start < part.end && part.start < range.end);
     let lines = text.split(|byte| *byte == b'\n');
     lines.filter_map(|line| mapping(line, overlaps)).collect()
 }
 
 /// What a line says; none for what shows no file, is shared, or is not wanted.
-fn mapping(line: &[u8], is_wanted: impl Fn(&Range<u64>) -> bool) -> Option<Mapping<'_>> {
+fn mapping(line: &[u8], is_wanted: impl Fn(&Range<u64>) -> bool) -> Option<Mapping> {
     let (addresses, rest) = split(line, b' ')?;
     let (start, end) = split(addresses, b'-')?;
     let range = number(start, 16)?..number(end, 16)?;
@@ -60,7 +91,7 @@ fn mapping(line: &[u8], is_wanted: impl Fn(&Range<u64>) -> bool) -> Option<Mappi
         range,
         offset: number(offset, 16)?,
         file,
-        path: Path::new(OsStr::from_bytes(path)),
+        path: Path::new(OsStr::from_bytes(path)).to_owned(),
     })
 }
 
@@ -85,15 +116,33 @@ mod tests {
 
     #[test]
     fn private_mappings_of_files_are_found_and_nothing_else() {
-        let found = of_files(TEXT, &[0..8, 8..u64::MAX]);
+        let found = in_text(TEXT, &[0..8, 8..u64::MAX]);
         let expected =
-            Mapping { range: 0x1000..0x3000, offset: 0x40_1000, file: (0xfe, 10, 17), path: Path::new("/a file") };
+            Mapping { range: 0x1000..0x3000, offset: 0x40_1000, file: (0xfe, 10, 17), path: "/a file".into() };
         assert_eq!(found, [expected]);
     }
 
     #[test]
     fn what_only_touches_a_range_is_not_wanted() {
-        assert_eq!(of_files(TEXT, &[0..0x1000, 0x3000..0x4000]), []);
-        assert_eq!(of_files(TEXT, &[0..8, 0x2fff..0x3000]).len(), 1);
+        assert_eq!(in_text(TEXT, &[0..0x1000, 0x3000..0x4000]), []);
+        assert_eq!(in_text(TEXT, &[0..8, 0x2fff..0x3000]).len(), 1);
+    }
+
+    #[test]
+    fn what_the_kernel_answers_for_an_address_is_what_it_writes_of_all() {
+        // Code of this program, what it may write to, memory of no file, and where nothing is.
+        static WRITTEN: std::sync::Mutex<u8> = std::sync::Mutex::new(1);
+        let code = in_text as *const () as u64;
+        let (heap, written) = (Box::new(7_u8), std::ptr::from_ref(&WRITTEN) as u64);
+        let heap = std::ptr::from_ref(&*heap) as u64;
+        let (maps, text) = (File::open(MAPS).unwrap(), std::fs::read(MAPS).unwrap());
+        for (address, is_file) in [(code, true), (written, true), (heap, false), (8, false)] {
+            let part = [address..address + 1, 8..9];
+            let found = in_text(&text, &part);
+            assert_eq!(found.len(), usize::from(is_file));
+            if are_answered() {
+                assert_eq!(answered(&maps, &part), Ok(found));
+            }
+        }
     }
 }

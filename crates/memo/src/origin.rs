@@ -40,22 +40,26 @@ pub(crate) struct Origin(Vec<Place>);
 impl Origin {
     /// Of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
     pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
-        let text = maps::text()?;
-        let mappings = maps::of_files(&text, parts);
+        let mappings = maps::of_parts(parts)?;
         let places: Option<Vec<Place>> = parts.iter().map(|part| place(part, &mappings)).collect();
         let origin = Self(places?);
         let pagemap = File::open("/proc/self/pagemap").ok()?;
         parts.iter().all(|part| is_unchanged(&pagemap, part) == Some(true)).then_some(origin)
     }
 
-    /// Whether none of the files has changed so lately that it could change again at the same time.
+    /// Whether the times of change tell these files from all that they can become: none has changed so lately that it could
+    /// change again at the same time, and none has a time of whole seconds, which is what file systems give that keep no time
+    /// of change of their own. Those that are packed into one file have all times that whoever packed them wanted.
     pub(crate) fn is_settled(&self, now: SystemTime) -> bool {
         let is_old = |[seconds, nanoseconds]: [i64; 2]| {
             let (seconds, nanoseconds) = (u64::try_from(seconds).ok()?, u64::try_from(nanoseconds).ok()?);
             let changed = Duration::from_secs(seconds).checked_add(Duration::from_nanos(nanoseconds))?;
             now.duration_since(UNIX_EPOCH).ok()?.checked_sub(changed)?.checked_sub(COARSE)
         };
-        self.0.iter().all(|place| place.changed.as_chunks().0.iter().all(|time| is_old(*time).is_some()))
+        self.0.iter().all(|place| {
+            let [bytes @ .., seconds, nanoseconds] = place.changed;
+            nanoseconds != 0 && is_old(bytes).is_some() && is_old([seconds, nanoseconds]).is_some()
+        })
     }
 
     /// A form that no other origin has.
@@ -71,7 +75,7 @@ impl Origin {
 }
 
 /// The bytes of a file that a part shows, through one mapping or several that follow each other.
-fn place(part: &Range<u64>, mappings: &[Mapping<'_>]) -> Option<Place> {
+fn place(part: &Range<u64>, mappings: &[Mapping]) -> Option<Place> {
     let mut here = mappings.iter().skip_while(|mapping| mapping.range.end <= part.start);
     let first = here.next().filter(|first| first.range.start <= part.start)?;
     let mut last = first;
@@ -92,8 +96,8 @@ fn place(part: &Range<u64>, mappings: &[Mapping<'_>]) -> Option<Place> {
 }
 
 /// What the system says of the file, if it still has the name under which it was opened.
-fn file_of(mapping: &Mapping<'_>) -> Option<Metadata> {
-    let found = fs::symlink_metadata(mapping.path).ok()?;
+fn file_of(mapping: &Mapping) -> Option<Metadata> {
+    let found = fs::symlink_metadata(&mapping.path).ok()?;
     let is_it = (major(found.dev()), minor(found.dev()), found.ino()) == mapping.file;
     (is_it && found.is_file()).then_some(found)
 }
@@ -113,4 +117,22 @@ fn is_unchanged(pagemap: &File, part: &Range<u64>) -> Option<bool> {
         }
     }
     Some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_change_that_tell_nothing_are_not_believed() {
+        let is_settled = |changed: [i64; 4], now: u64| {
+            let place = Place { file: [1, 2, 3], changed, offset: 0, length: 3 };
+            Origin(vec![place]).is_settled(UNIX_EPOCH + Duration::from_millis(now))
+        };
+        assert!(is_settled([5, 7, 1000, 500_000_000], 1_002_500));
+        assert!(!is_settled([5, 7, 1000, 500_000_000], 1_002_499));
+        assert!(!is_settled([1000, 500_000_000, 5, 7], 1_002_499));
+        assert!(!is_settled([5, 7, 1000, 0], 2_000_000) && is_settled([5, 0, 1000, 1], 2_000_000));
+        assert!(!is_settled([5, 7, -1, 1], 2_000_000) && !is_settled([5, 7, i64::MAX, i64::MAX], 2_000_000));
+    }
 }

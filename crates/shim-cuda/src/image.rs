@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use katydid_client::connect::variable;
 use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
-use katydid_fatbin::{Image, ImageError, ImageKind, Selection, image_at};
+use katydid_fatbin::{Image, ImageError, ImageKind, SELECTION_RULES, Selection, image_at};
 use katydid_memo::{Asked, Kept, Memo};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
@@ -24,9 +24,6 @@ use crate::session::{Shim, shim};
 const PIECE: usize = 1 << 20;
 /// Bytes from which an image is asked for before it is sent: those of a smaller one take no longer than the question.
 const WORTH_ASKING: u64 = 64 << 10;
-/// Bytes from which the hash of an image in a file is kept: to hash a smaller one takes no longer than to find out, in a process
-/// with thousands of mappings, where its bytes come from.
-const WORTH_KEEPING: usize = 4 << 20;
 
 /// Sends the image at `pointer`; the worker keeps it for the next load of this thread. `context` may be 0.
 ///
@@ -91,7 +88,7 @@ fn ask_memo(image: &Image<'_>, devices: &[u32]) -> Option<Asked<'static>> {
     static MEMO: OnceLock<Option<Memo>> = OnceLock::new();
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
     // All of a text has been read already, to find its end.
-    if length < WORTH_KEEPING || image.kind() == ImageKind::Ptx {
+    if length < katydid_memo::worth_asking() || image.kind() == ImageKind::Ptx {
         return None;
     }
     let folder = || cache(variable).map(|cache| Memo::new(cache.join("hashes")));
@@ -100,7 +97,7 @@ fn ask_memo(image: &Image<'_>, devices: &[u32]) -> Option<Asked<'static>> {
         let bytes = part.as_ptr_range();
         bytes.start.addr() as u64..bytes.end.addr() as u64
     });
-    let numbers = [&[image.kind() as u32], devices].concat();
+    let numbers = [&[SELECTION_RULES, image.kind() as u32], devices].concat();
     let about = SPEC_HASH.into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes));
     memo.ask(addresses.collect(), about.collect())
 }

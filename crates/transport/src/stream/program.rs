@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,8 @@ pub(crate) struct StreamProgram {
     sent: AtomicU64,
     /// As [`ProgramLink::enqueued`] says.
     enqueued: AtomicU64,
+    /// The link ended because it stalled.
+    has_stalled: AtomicBool,
 }
 
 /// The writing half; locked while a frame is written.
@@ -218,6 +220,7 @@ impl StreamProgram {
             heard: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             enqueued: AtomicU64::new(0),
+            has_stalled: AtomicBool::new(false),
         })
     }
 
@@ -290,6 +293,7 @@ impl StreamProgram {
                 continue;
             }
             if sent.as_ref().is_err_and(is_timeout) {
+                drop(outlet);
                 return Err(self.stalled());
             }
             // A part of the frame may be out: nothing can follow it here. A worker that takes the place of this one
@@ -345,16 +349,32 @@ impl StreamProgram {
         }
     }
 
-    /// The link is useless: whoever waits on any connection looks up.
+    /// The link is useless: whoever waits for anything looks up, for another worker too. Not by a thread that holds the outlet
+    /// or the desk.
     fn break_off(&self) {
+        self.let_go();
+        // Who has found the link whole, and is about to wait, waits by then.
+        drop(self.outlet());
+        self.opened.notify_all();
+    }
+
+    /// The same by a thread that may hold the outlet: nobody else is about to wait for it then.
+    fn let_go(&self) {
+        self.hang_up();
         self.socket.give_up();
         self.lanes.end();
+        self.opened.notify_all();
+        self.ring_all();
     }
 
     /// Ends a link that has stalled, on both sides as far as that can be done from here.
     fn stalled(&self) -> LinkError {
-        self.hang_up();
+        self.has_stalled.store(true, Ordering::Relaxed);
         self.break_off();
+        self.stall()
+    }
+
+    fn stall(&self) -> LinkError {
         LinkError::Stalled { seconds: self.silence.load(Ordering::Relaxed).div_ceil(1000) }
     }
 
@@ -399,13 +419,27 @@ impl StreamProgram {
             match result {
                 Ok(Some(arrived)) => return Ok(arrived),
                 Ok(None) => self.ended(look)?,
-                Err(LinkError::Stalled { .. }) => return Err(self.stalled()),
                 Err(error) => {
-                    self.break_off();
-                    return Err(error);
+                    drop(desk);
+                    return Err(self.broken(error));
                 }
             }
         }
+    }
+
+    /// Ends a link of which this was read.
+    fn broken(&self, error: LinkError) -> LinkError {
+        if matches!(error, LinkError::Stalled { .. }) {
+            return self.stalled();
+        }
+        self.break_off();
+        error
+    }
+
+    /// Why a link that has ended did so: of a stall whoever else used it has seen the end alone.
+    fn reason(&self, error: LinkError) -> LinkError {
+        let is_end = matches!(error, LinkError::Closed | LinkError::Protocol { .. } | LinkError::System { .. });
+        if is_end && self.has_stalled.load(Ordering::Relaxed) { self.stall() } else { error }
     }
 
     /// Reads replies and hands them out, up to the one for this thread; none if the connection ends before it.
@@ -475,7 +509,7 @@ impl StreamProgram {
                     break;
                 }
                 Err(_) => {
-                    self.break_off();
+                    self.let_go();
                     break;
                 }
             }
@@ -594,12 +628,7 @@ impl StreamProgram {
                 self.hang_up();
                 self.ended(look).map(|()| None)
             }
-            Err(LinkError::Stalled { .. }) => Err(self.stalled()),
-            Err(error) => {
-                self.hang_up();
-                self.break_off();
-                Err(error)
-            }
+            Err(error) => Err(self.broken(error)),
         }
     }
 
@@ -643,7 +672,7 @@ impl ProgramLink for StreamProgram {
         let count = |_, _| {
             self.enqueued.fetch_add(1, Ordering::Release);
         };
-        self.put(head, (parts, 0), count).map(|_| ())
+        self.put(head, (parts, 0), count).map(|_| ()).map_err(|error| self.reason(error))
     }
 
     fn enqueued(&self) -> u64 {
@@ -654,7 +683,7 @@ impl ProgramLink for StreamProgram {
         self.socket.get()?;
         self.seats.call(|thread| {
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
-            self.exchange(head, parts, reply, None).map(|(head, _)| head)
+            self.exchange(head, parts, reply, None).map(|(head, _)| head).map_err(|error| self.reason(error))
         })
     }
 
@@ -669,7 +698,7 @@ impl ProgramLink for StreamProgram {
         self.socket.get()?;
         self.seats.call(|thread| {
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
-            self.exchange(head, parts, reply, Some(landing))
+            self.exchange(head, parts, reply, Some(landing)).map_err(|error| self.reason(error))
         })
     }
 
@@ -719,6 +748,10 @@ impl ProgramLink for StreamProgram {
             lag = if is_busy { (2 * lag).min(LONGEST_LAG) } else { LAG };
             if self.socket.is_connected() && self.hear(self.socket.get()?) {
                 self.ended(look)?;
+            }
+            if let Err(error) = self.socket.get() {
+                self.break_off();
+                return Err(error);
             }
         }
     }
@@ -879,6 +912,19 @@ mod tests {
     const SOON: Duration = Duration::from_secs(60);
     const KEY: SessionKey = SessionKey([7; 16]);
 
+    fn hello() -> Hello {
+        Hello {
+            session: SessionKind::CUDA,
+            claim: Claim::NEW,
+            link: LinkKind::STREAM,
+            pid: 1,
+            memory_quota: 0,
+            program: "test".to_owned(),
+            name: String::new(),
+            arenas: Vec::new(),
+        }
+    }
+
     /// A worker that answers one request.
     fn answer_one(listener: &UnixListener, build: &Build, ready: &Ready) {
         let program = listener.accept().unwrap().0;
@@ -889,24 +935,38 @@ mod tests {
         link.replier().reply(&answer).unwrap();
     }
 
+    /// One thread has seen the end of the worker and waits for another one; another thread has seen that there is no sense in it.
+    #[test]
+    fn who_waits_for_another_worker_hears_that_the_link_is_useless() {
+        let (build, hello) = (Build::current([1; 32]), hello());
+        let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas: Vec::new() };
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let home = Home::new(&Address::Unix("none".into()), &hello, &build, &ready);
+        let program = Arc::new(StreamProgram::new(OwnedFd::from(ours).into(), home).unwrap());
+        program.keep().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let caller = Arc::clone(&program);
+        // Not of a scope: one that waits for ever would keep the test.
+        thread::spawn(move || tell.send(caller.call(1, 0, &[b"?"], &mut Vec::new()).is_err()));
+        while program.desk().waiting.is_empty() {
+            thread::yield_now();
+        }
+        drop(theirs);
+        while !program.socket.is_lost() || program.desk().inlet.is_none() {
+            thread::yield_now();
+        }
+        assert!(matches!(program.broken(UNASKED), LinkError::Protocol { .. }));
+        assert_eq!(told.recv_timeout(SOON), Ok(true));
+    }
+
     /// A thread has read a part of what a worker said, and is slow to find that this is gone.
     #[test]
     fn what_was_read_of_a_lost_worker_is_not_taken_for_words_of_the_next() {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("worker")).unwrap();
         let address = Address::Unix(folder.path().join("worker"));
-        let (build, arenas) = (Build::current([1; 32]), Vec::new());
-        let hello = Hello {
-            session: SessionKind::CUDA,
-            claim: Claim::NEW,
-            link: LinkKind::STREAM,
-            pid: 1,
-            memory_quota: 0,
-            program: "test".to_owned(),
-            name: String::new(),
-            arenas: arenas.clone(),
-        };
-        let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas };
+        let (build, hello) = (Build::current([1; 32]), hello());
+        let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas: Vec::new() };
         let (ours, mut lost) = UnixStream::pair().unwrap();
         let home = Home::new(&address, &hello, &build, &ready);
         let program = StreamProgram::new(OwnedFd::from(ours).into(), home).unwrap();
