@@ -40,7 +40,7 @@ declare -A command=(
     [clpeak]="$root/usr/bin/clpeak --kernel-latency --global-bandwidth"
     [hashcat]="$folder/hashcat/hashcat -m 0 -a 3 --force --backend-ignore-cuda --potfile-disable --quiet -n 1 -u 8 -T 1 81dc9bdb52d04dc20036dbd8313ed055 ?d?d?d?d"
 )
-declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES\|SEMAPHORE\|EXTERNAL_MEMORY/d; s/^\[[A-Z]*/[/; s/  */ /g')
+declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES\|SEMAPHORE\|EXTERNAL_MEMORY\|LUID/d; s/^\[[A-Z]*/[/; s/  */ /g')
 # Of tests only their numbers count. Two are left out: the one of finer grains of shared virtual memory, which do not go through,
 # and the one of PyOpenCL's own cache, which is off here.
 tests='/ passed/!d; s/ in .*//; s/, [0-9]* warnings\?//'
