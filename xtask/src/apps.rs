@@ -8,16 +8,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::thread;
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Kind, Variant};
 
 use crate::output::step;
-use crate::setup;
-use crate::shell;
 use crate::tree::Tree;
+use crate::{jobs, setup, shell};
 
 /// One machine code for the H200 and the text for every other device, softcuda included; unless a program's own
 /// options name other architectures.
@@ -54,12 +51,7 @@ fn bring_up_to_date(tree: &Tree, wanted: impl Fn(&App) -> bool) -> Result<()> {
         bail!("programs link with the shim, which is not built; run `cargo xtask dist` first");
     }
     step(&format!("building {} of {} programs", old.len(), apps.len()));
-    let queue = Mutex::new(old.into_iter());
-    let results: Vec<Result<()>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(|| build_from(tree, &queue, &sources))).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| bail!("a build thread panicked"))).collect()
-    });
-    results.into_iter().collect()
+    jobs::each(old, AT_A_TIME, |app| build_anew(tree, app, &sources)).into_iter().collect()
 }
 
 /// Name and content of every source file; any of them may include any header.
@@ -77,16 +69,10 @@ fn read_sources(folder: &Path) -> Result<Sources> {
     Ok(sources)
 }
 
-fn build_from<'a>(tree: &Tree, queue: &Mutex<impl Iterator<Item = &'a App>>, sources: &Sources) -> Result<()> {
-    loop {
-        // A thread that panicked while it held the queue has failed the build by itself.
-        let next = queue.lock().map_or(None, |mut queue| queue.next());
-        let Some(app) = next else { return Ok(()) };
-        build(tree, app).with_context(|| format!("cannot build {}", app.name))?;
-        let stamp = stamp_path(tree, app);
-        fs::write(&stamp, fingerprint(tree, app, sources))
-            .with_context(|| format!("cannot write {}", stamp.display()))?;
-    }
+fn build_anew(tree: &Tree, app: &App, sources: &Sources) -> Result<()> {
+    build(tree, app).with_context(|| format!("cannot build {}", app.name))?;
+    let stamp = stamp_path(tree, app);
+    fs::write(&stamp, fingerprint(tree, app, sources)).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
 fn is_up_to_date(tree: &Tree, app: &App, sources: &Sources) -> bool {

@@ -7,11 +7,9 @@
 //! called, and a test here holds that list to the table.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Kind};
 use katydid_tests::places::Places;
 use katydid_tests::program;
@@ -20,7 +18,7 @@ use serde_json::Value;
 
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::{apps, dist};
+use crate::{apps, dist, jobs};
 
 /// Longer than any program takes, traced and on a busy machine.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -63,7 +61,8 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 pub(crate) fn check(tree: &Tree) -> Result<()> {
     step("tracing every program: which functions are called");
     let apps = catalog::apps()?;
-    let called = called(&tree.places(), apps.iter().filter(|app| app.is_test() && app.kind != Kind::Mpi))?;
+    let traced = apps.iter().filter(|app| app.is_test() && app.kind != Kind::Mpi).collect();
+    let called = called(&tree.places(), traced)?;
     let promised = rows(|row| !is_form(row));
     let missing: Vec<&str> = promised.iter().filter(|row| !is_called(row, &called)).map(|row| row.name).collect();
     line(&format!("{} of {} functions are called", promised.len() - missing.len(), promised.len()));
@@ -78,22 +77,10 @@ fn is_called(row: &Row, called: &BTreeSet<Called>) -> bool {
 }
 
 /// What the programs call, several of them at a time.
-fn called<'a>(places: &Places, apps: impl Iterator<Item = &'a App> + Send) -> Result<BTreeSet<Called>> {
-    let (queue, found) = (Mutex::new(apps), Mutex::new(BTreeSet::new()));
-    let run = || -> Result<()> {
-        loop {
-            // A thread that panicked while it held one has failed the check by itself.
-            let next = queue.lock().map_or(None, |mut queue| queue.next());
-            let Some(app) = next else { return Ok(()) };
-            let calls = calls(places, app).with_context(|| format!("{} cannot be traced", app.name))?;
-            found.lock().map_err(|_| anyhow!("a thread panicked"))?.extend(calls);
-        }
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(run)).collect();
-        threads.into_iter().try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a thread panicked")))
-    })?;
-    found.into_inner().map_err(|_| anyhow!("a thread panicked"))
+fn called(places: &Places, apps: Vec<&App>) -> Result<BTreeSet<Called>> {
+    let of = |app: &App| calls(places, app).with_context(|| format!("{} cannot be traced", app.name));
+    let called: Vec<Vec<Called>> = jobs::each(apps, AT_A_TIME, of).into_iter().collect::<Result<_>>()?;
+    Ok(called.into_iter().flatten().collect())
 }
 
 /// The functions that a program calls.

@@ -3,7 +3,6 @@
 //! Several items run at a time, those about time by themselves at the end, and each result is written as it comes, so that a machine that is
 //! taken away takes no result with it. On a machine without a GPU `--driver soft` runs what softcuda can run.
 
-use std::collections::VecDeque;
 use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -25,7 +24,7 @@ use serde_json::Value;
 
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::{dist, gpu};
+use crate::{dist, gpu, jobs};
 
 /// Items at a time, unless told otherwise or the machine is small: more would wait for each other on one GPU.
 const MOST_JOBS: usize = 8;
@@ -127,7 +126,7 @@ fn run(
     let deadline = Instant::now() + Duration::from_secs(options.within);
     let is_soft = options.is_soft();
     let wanted = |item: &Item| item.is_among(&options.only) && (item.is_soft || !is_soft);
-    let items: VecDeque<Item> = frameworks::items()?.into_iter().filter(wanted).collect();
+    let items: Vec<Item> = frameworks::items()?.into_iter().filter(wanted).collect();
     if items.is_empty() {
         bail!("no item of tests/frameworks/items.txt is named so and can run with the driver {}", options.driver);
     }
@@ -140,9 +139,9 @@ fn run(
     let driver = options.driver.clone();
     let stage = Stage { places, python, native, ways, driver, variables, deadline };
     step(&format!("{} items, {} ways beside the native one", items.len(), stage.ways.len()));
-    let (timed, others): (VecDeque<Item>, VecDeque<Item>) = items.into_iter().partition(Item::is_timed);
+    let (timed, others): (Vec<Item>, Vec<Item>) = items.into_iter().partition(Item::is_timed);
     let journal = Journal::begin(report, &machine)?;
-    let mut told = all(&stage, others, jobs(options), &journal);
+    let mut told = all(&stage, others, at_a_time(options), &journal);
     told.extend(all(&stage, timed, 1, &journal));
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
     let text = table(&machine, &stage, &told);
@@ -154,7 +153,7 @@ fn run(
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn jobs(options: &Options) -> usize {
+fn at_a_time(options: &Options) -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     options.jobs.map_or((cores / 2).clamp(1, MOST_JOBS), NonZero::get)
 }
@@ -181,22 +180,16 @@ impl Journal {
 }
 
 /// Runs all items, several at a time; results come back in the order of the list.
-fn all(stage: &Stage, items: VecDeque<Item>, jobs: usize, journal: &Journal) -> Vec<Told> {
-    let order: Vec<String> = items.iter().map(|item| item.name.clone()).collect();
-    let (queue, told) = (Mutex::new(items), Mutex::new(Vec::new()));
-    let work = || {
-        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        while let Some(item) = next() {
-            stage.run(&item, &|result| {
-                journal.tell(&result);
-                told.lock().unwrap_or_else(PoisonError::into_inner).push(result);
-            });
-        }
+fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &Journal) -> Vec<Told> {
+    let run = |item: Item| {
+        let told = Mutex::new(Vec::new());
+        stage.run(&item, &|result| {
+            journal.tell(&result);
+            told.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+        });
+        told.into_inner().unwrap_or_else(PoisonError::into_inner)
     };
-    thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
-    let mut told = told.into_inner().unwrap_or_else(PoisonError::into_inner);
-    told.sort_by_key(|told: &Told| order.iter().position(|name| *name == told.item));
-    told
+    jobs::each(items, at_a_time, run).into_iter().flatten().collect()
 }
 
 /// A row an item, a column a way, and below it every reason.

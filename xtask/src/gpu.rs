@@ -6,16 +6,12 @@
 //! and over TCP. The parts `apps`, `checkpoint`, `frameworks`, `figures`, `programs` and `opencl` are by themselves:
 //! `run.sh checkpoint`.
 
-use std::collections::VecDeque;
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
 use std::num::NonZero;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -33,7 +29,7 @@ use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 use crate::{
-    apps, archive, checkpoints, dist, figures, frameworks, opencl, opencl_gpu, opencl_pack, opencl_programs,
+    apps, archive, checkpoints, dist, figures, frameworks, jobs, opencl, opencl_gpu, opencl_pack, opencl_programs,
     opencl_rates, setup, steps,
 };
 
@@ -303,7 +299,7 @@ fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Resu
 }
 
 /// Natively, and through Katydid; so many at a time. `only`: programs by name; all if that is empty.
-fn on_ways(places: &Places, server: &Server, ways: &[WayName], only: &[String], jobs: usize) -> Result<Vec<Run>> {
+fn on_ways(places: &Places, server: &Server, ways: &[WayName], only: &[String], at_a_time: usize) -> Result<Vec<Run>> {
     let is_wanted = |app: &App| only.is_empty() || only.contains(&app.name);
     let apps: Vec<App> =
         catalog::apps()?.into_iter().filter(|app| app.is_test() && app.travels() && is_wanted(app)).collect();
@@ -312,19 +308,8 @@ fn on_ways(places: &Places, server: &Server, ways: &[WayName], only: &[String], 
         step(&way.to_string());
         let can_run = |app: &&App| app.runs_directly() || !matches!(way, Way::Direct { .. });
         let variants = |app| App::variants(app).iter().map(move |variant| (app, *variant));
-        let queue: Mutex<VecDeque<(&App, Variant)>> =
-            Mutex::new(apps.iter().filter(can_run).flat_map(variants).collect());
-        let work = || {
-            let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            std::iter::from_fn(next).map(|(app, variant)| try_one(places, &way, app, variant)).collect::<Vec<Run>>()
-        };
-        runs.extend(thread::scope(|scope| {
-            let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
-            workers
-                .into_iter()
-                .flat_map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
-                .collect::<Vec<Run>>()
-        }));
+        let wanted = apps.iter().filter(can_run).flat_map(variants).collect();
+        runs.extend(jobs::each(wanted, at_a_time, |(app, variant)| try_one(places, &way, app, variant)));
     }
     Ok(runs)
 }

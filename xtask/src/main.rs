@@ -17,6 +17,7 @@ mod failures;
 mod figures;
 mod frameworks;
 mod gpu;
+mod jobs;
 mod layers;
 mod opencl;
 mod opencl_gpu;
