@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use katydid_client::cache;
 use katydid_scratch::Scratch;
 
 use crate::config::{self, Config};
@@ -84,12 +85,9 @@ fn size(flag: Option<Size>, config: &Config, file: &Path) -> Result<Size, Failur
     Ok(flag.or(said).unwrap_or(DEFAULT_SIZE))
 }
 
-/// Where what can be had again belongs, by the desktop standard unless our own variable says otherwise.
+/// Where images belong if nobody names another folder.
 fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let standard = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    let cache = set("KATYDID_CACHE").or_else(|| Some(standard()?.join("katydid")))?;
-    Some(cache.join("images"))
+    Some(cache::folder(variable)?.join("images"))
 }
 
 /// Makes the folder if it is not there, and refuses one that others could write to.

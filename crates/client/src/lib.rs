@@ -7,6 +7,7 @@
 //! supervisor, [`asking`] asks supervisors about other programs.
 
 pub mod asking;
+pub mod cache;
 pub mod connect;
 pub mod fork;
 pub mod job;

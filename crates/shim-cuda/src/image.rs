@@ -3,14 +3,14 @@
 //! files, so that the next program does not even read them.
 #![expect(unsafe_code, reason = "images come as bare pointers")]
 
+use std::env;
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use katydid_client::connect::variable;
+use katydid_client::cache;
 use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
 use katydid_fatbin::{Image, ImageError, ImageKind, SELECTION_RULES, Selection, image_at};
 use katydid_memo::{Asked, Kept, Memo};
@@ -91,7 +91,7 @@ fn ask_memo(image: &Image<'_>, devices: &[u32]) -> Option<Asked<'static>> {
     if length < katydid_memo::worth_asking() || image.kind() == ImageKind::Ptx {
         return None;
     }
-    let folder = || cache(variable).map(|cache| Memo::new(cache.join("hashes")));
+    let folder = || cache::folder(|name| env::var_os(name)).map(|cache| Memo::new(cache.join("hashes")));
     let memo = MEMO.get_or_init(folder).as_ref()?;
     let addresses = image.parts().iter().map(|part| {
         let bytes = part.as_ptr_range();
@@ -100,13 +100,6 @@ fn ask_memo(image: &Image<'_>, devices: &[u32]) -> Option<Asked<'static>> {
     let numbers = [&[SELECTION_RULES, image.kind() as u32], devices].concat();
     let about = SPEC_HASH.into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes));
     memo.ask(addresses.collect(), about.collect())
-}
-
-/// Where the program's user keeps what can be found out again.
-fn cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let standard = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    set("KATYDID_CACHE").or_else(|| Some(standard()?.join("katydid")))
 }
 
 /// What the program's devices are, such as 90; nothing where another worker's may be others than the program was told of.
@@ -156,18 +149,4 @@ pub(crate) unsafe fn read_file(path: *const c_char) -> Result<Vec<u8>, CUresult>
     read.map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
     bytes.push(0);
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_kept_is_where_our_variable_or_the_desktop_standard_says() {
-        let folder = |names: &[&str]| cache(|name| names.contains(&name).then(|| format!("/{name}")));
-        assert_eq!(folder(&["KATYDID_CACHE", "XDG_CACHE_HOME", "HOME"]), Some("/KATYDID_CACHE".into()));
-        assert_eq!(folder(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid".into()));
-        assert_eq!((folder(&["HOME"]), folder(&[])), (Some("/HOME/.cache/katydid".into()), None));
-        assert_eq!(cache(|_| Some("relative".into())), None);
-    }
 }

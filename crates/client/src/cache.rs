@@ -1,0 +1,26 @@
+//! Where the user keeps what can be had again: one folder for programs and servers alike.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The folder by the desktop standard, unless our own variable says otherwise, given the environment; none without a home. It
+/// need not be there.
+pub fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let standard = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    set("KATYDID_CACHE").or_else(|| Some(standard()?.join("katydid")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_variable_comes_before_the_desktop_standard_and_that_before_home() {
+        let found = |names: &[&str]| folder(|name| names.contains(&name).then(|| format!("/{name}").into()));
+        assert_eq!(found(&["KATYDID_CACHE", "XDG_CACHE_HOME", "HOME"]), Some("/KATYDID_CACHE".into()));
+        assert_eq!(found(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid".into()));
+        assert_eq!((found(&["HOME"]), found(&[])), (Some("/HOME/.cache/katydid".into()), None));
+        assert_eq!(folder(|_| Some("relative".into())), None);
+    }
+}
