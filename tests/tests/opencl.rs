@@ -124,7 +124,7 @@ impl IntelServer {
         let all = OF_INTEL.iter().flat_map(|name| ways(&self.server).map(|way| (way, *name)));
         let trial = |(way, name): (Way, &'static str)| {
             let intel = self.intel.clone();
-            Trial::test(format!("intel_{way}::{name}"), move || on_intel(&intel, &way, name))
+            trial::test(format!("intel_{way}::{name}"), move || on_intel(&intel, &way, name))
         };
         all.map(trial).collect()
     }

@@ -204,17 +204,22 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     let made = Command::new(&program).arg("make").arg(&file).arg((IMAGE.0 >> 20).to_string()).status()?;
     ensure!(made.success(), "the image cannot be made: {made}");
     let server = Server::start(&places, "soft", &[])?;
-    let load = |further: &[&str]| -> Result<(Outcome, u64)> {
+    let load = |way: &Way, further: &[&str]| -> Result<Outcome> {
+        let mut command = way.job(&places, &[], &program);
+        command.arg("load").arg(&file).args(further).env("KATYDID_CACHE", folder.path().join("cache"));
+        Ok(program::run(&mut command, PATIENCE)?)
+    };
+    let loaded = |way: &Way, further: &[&str]| -> Result<()> {
+        let outcome = load(way, further)?;
+        ensure!(outcome.text() == "loaded\n", "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+        Ok(())
+    };
+    let [by_memory, tcp] = Way::through(&server);
+    let loads = |further: &[&str], sends: bool| -> Result<()> {
         let traffic: Arc<Traffic> = Arc::default();
         let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
-        let mut command = Way::Served { name: "tcp", address, as_stream: false }.job(&places, &[], &program);
-        command.arg("load").arg(&file).args(further).env("KATYDID_CACHE", folder.path().join("cache"));
-        let outcome = program::run(&mut command, PATIENCE)?;
-        Ok((outcome, traffic.sent.load(Ordering::Relaxed)))
-    };
-    let loads = |further: &[&str], sends: bool| -> Result<()> {
-        let (outcome, sent) = load(further)?;
-        ensure!(outcome.text() == "loaded\n", "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+        loaded(&Way::Served { name: "tcp", address, as_stream: false }, further)?;
+        let sent = traffic.sent.load(Ordering::Relaxed);
         let is_right = if sends { sent > IMAGE.0 } else { sent < IMAGE.1 };
         ensure!(is_right, "{sent} bytes were sent, {further:?}");
         Ok(())
@@ -223,26 +228,18 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     while file.metadata()?.modified()?.elapsed().unwrap_or_default() < Duration::from_millis(2100) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    ensure!(load(&["hidden"])?.0.status.code() != Some(0), "what nobody has read is not known");
+    ensure!(load(&tcp, &["hidden"])?.status.code() != Some(0), "what nobody has read is not known");
     loads(&[], true)?;
     loads(&["hidden"], false)?;
     // What was hashed for a network is known where memory takes images as well, and the other way round.
-    let by_memory = |further: &[&str]| -> Result<()> {
-        let [shm, _] = Way::through(&server);
-        let mut command = shm.job(&places, &[], &program);
-        command.arg("load").arg(&file).args(further).env("KATYDID_CACHE", folder.path().join("cache"));
-        let outcome = program::run(&mut command, PATIENCE)?;
-        ensure!(outcome.text() == "loaded\n", "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
-        Ok(())
-    };
-    by_memory(&["hidden"])?;
+    loaded(&by_memory, &["hidden"])?;
     let time = file.metadata()?.modified()?;
     let changed = File::options().write(true).open(&file)?;
     changed.write_all_at(b"changed", IMAGE.0)?;
     changed.set_modified(time)?;
     loads(&[], true)?;
     std::thread::sleep(Duration::from_millis(2100));
-    by_memory(&[])?;
+    loaded(&by_memory, &[])?;
     loads(&["hidden"], false)
 }
 

@@ -149,6 +149,11 @@ unsafe fn run_boxes(
     if must_wait { stream::synchronize(stream).map_err(whole) } else { Ok(()) }
 }
 
+/// Refuses null, which the forms without an index do not take, also where it means the thread's own stream (driver 580.159.04).
+fn named(stream: CUstream) -> Result<(), CUresult> {
+    if stream == CUstream::NULL { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
 /// Copies of boxes between memory and arrays.
 ///
 /// # Safety
@@ -171,7 +176,7 @@ pub(crate) unsafe fn boxes(
     }
 }
 
-/// Without an index. Null is no stream here, not even the thread's own (driver 580.159.04).
+/// Without an index.
 ///
 /// # Safety
 ///
@@ -182,9 +187,7 @@ pub(crate) unsafe fn boxes_unindexed(
     flags: u64,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    if stream == CUstream::NULL {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    named(stream)?;
     // SAFETY: handed on.
     unsafe { run_boxes(operations, count, flags, stream) }.map_err(|(code, _)| code)
 }
@@ -216,7 +219,7 @@ pub(crate) unsafe fn first(
     }
 }
 
-/// Without an index. Null is no stream here, not even the thread's own (driver 580.159.04).
+/// Without an index.
 ///
 /// # Safety
 ///
@@ -232,9 +235,7 @@ pub(crate) unsafe fn second(
     kinds: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    if stream == CUstream::NULL {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    named(stream)?;
     let arrays = Arrays { targets, sources, sizes, count, attributes, firsts, kinds };
     // SAFETY: handed on.
     unsafe { arrays.run(stream) }.map_err(|(code, _)| code)
