@@ -1,5 +1,6 @@
 //! `katydid serve`: the server in the foreground, until a signal ends it.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,6 +24,8 @@ use crate::mps::Mps;
 
 /// How long a program may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// Settings of glibc.
+const TUNABLES: &str = "GLIBC_TUNABLES";
 /// What the program's side is told by; a worker must not take it for its own.
 const PROGRAM_VARIABLES: [&str; 5] =
     ["KATYDID_SERVER", "KATYDID_NAME", "KATYDID_MEMORY", "KATYDID_LINK", "KATYDID_TRACE"];
@@ -146,6 +149,7 @@ fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
     if let Some(path) = layout.driver_search() {
         set.push((layout::SEARCH.into(), path));
     }
+    set.push((TUNABLES.into(), tunables(env::var_os(TUNABLES))));
     WorkerCommand {
         program: "/proc/self/exe".into(),
         arguments: vec!["worker".into(), "--driver".into(), driver.into()],
@@ -154,9 +158,27 @@ fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
     }
 }
 
+/// A worker's settings of the C library, besides those that are there.
+fn tunables(there: Option<OsString>) -> OsString {
+    let mut all = there.filter(|there| !there.is_empty()).unwrap_or_default();
+    if !all.is_empty() {
+        all.push(":");
+    }
+    all.push(katydid_worker::STACKS_KEPT);
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_c_librarys_settings_of_others_stay() {
+        let (own, others) = (katydid_worker::STACKS_KEPT, "glibc.malloc.check=3");
+        assert_eq!(tunables(None), own);
+        assert_eq!(tunables(Some("".into())), own);
+        assert_eq!(tunables(Some(others.into())), format!("{others}:{own}").as_str());
+    }
 
     #[test]
     fn a_driver_that_does_not_exist_is_refused_before_any_worker_starts() {

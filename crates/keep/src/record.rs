@@ -53,11 +53,13 @@ pub enum Step {
     Use = 1,
     /// A kernel is launched in a context for the first time; the payload is its id.
     Launch = 2,
+    /// An executable graph takes room of the driver's; message and description are those that made it.
+    Sketch = 3,
 }
 
 impl Step {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Frame, Self::Use, Self::Launch].into_iter().find(|step| *step as u8 == number)
+        [Self::Frame, Self::Use, Self::Launch, Self::Sketch].into_iter().find(|step| *step as u8 == number)
     }
 }
 

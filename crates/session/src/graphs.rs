@@ -23,7 +23,7 @@ use crate::fault::Fault;
 use crate::session::Session;
 use crate::shared::Shared;
 
-use build::{Builder, change};
+use build::{Builder, Purpose, change};
 pub(crate) use stage::Stages;
 
 /// Most executable graphs, and graphs with conditional handles, that a session may have.
@@ -122,6 +122,9 @@ pub(crate) struct Exec {
 #[derive(Default)]
 pub(crate) struct Graphs {
     execs: HashMap<u32, Exec>,
+    /// In a session that is rebuilt, what takes the room of those that are made later than the program made them, or that it
+    /// could not launch any more.
+    sketches: HashMap<u32, Exec>,
     /// Driver graphs with conditional handles, by the number of the program's graph.
     drafts: HashMap<u32, CUgraph>,
     /// What launches that may still run need, of graphs that are gone.
@@ -143,7 +146,8 @@ impl Graphs {
 
     /// A context is gone: what was launched there is over, and the events that would tell so are gone as well.
     pub(crate) fn end_context(&mut self, context: u32) {
-        self.execs.values_mut().for_each(|exec| exec.is_orphan |= exec.contexts.contains(&context));
+        let all = self.execs.values_mut().chain(self.sketches.values_mut());
+        all.for_each(|exec| exec.is_orphan |= exec.contexts.contains(&context));
         let kept = self.execs.values_mut().map(|exec| &mut exec.keep).chain(&mut self.retired);
         kept.for_each(|keep| keep.ends.retain(|end| end.context != context));
     }
@@ -207,7 +211,7 @@ impl Session {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         let (template, owned) = self.blank(graph)?;
-        let mut builder = Builder::new(self, head);
+        let mut builder = Builder::new(self, head, Purpose::Launches);
         let built = builder.graph(template, facts);
         let (steps, contexts, keep) = (builder.steps, builder.contexts, builder.keep);
         // SAFETY: handles are the driver's own; the output is a local.
@@ -227,6 +231,40 @@ impl Session {
         let template = if owned { template } else { CUgraph::NULL };
         self.graphs.execs.insert(id, Exec { handle, template, steps, contexts, is_orphan: false, keep });
         Ok(())
+    }
+
+    /// Has the driver take the room that it took for an executable graph: it gives the first ones memory between that of
+    /// modules, and keeps it (driver 580.159.04; empty steps need none). Steps that cannot be made are empty ones.
+    ///
+    /// # Errors
+    ///
+    /// The driver's; nothing has changed then.
+    pub(crate) fn sketch_graph(&mut self, head: &FrameHead, id: u32, facts: &GraphFacts) -> Result<(), Fault> {
+        if self.graphs.sketches.len() >= MOST {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+        }
+        // SAFETY: the output is a local.
+        let template = ask(|out| unsafe { self.driver().cuGraphCreate(out, 0) })?;
+        let mut builder = Builder::new(self, head, Purpose::Room);
+        let built = builder.graph(template, facts);
+        let (contexts, keep) = (builder.contexts, builder.keep);
+        // SAFETY: handles are the driver's own; the output is a local.
+        let made =
+            built.and_then(|_| Ok(ask(|out| unsafe { self.driver().cuGraphInstantiateWithFlags(out, template, 0) })?));
+        let handle = made.inspect_err(|_| {
+            // SAFETY: made above, and named by nobody else.
+            let _ = unsafe { self.driver().cuGraphDestroy(template) };
+        })?;
+        self.end_sketch(id);
+        let sketch = Exec { handle, template, steps: Vec::new(), contexts, is_orphan: false, keep };
+        self.graphs.sketches.insert(id, sketch);
+        Ok(())
+    }
+
+    /// The room is the graph's own from here on; false where nothing takes any.
+    pub(crate) fn end_sketch(&mut self, id: u32) -> bool {
+        let sketch = self.graphs.sketches.remove(&id);
+        sketch.map(|sketch| self.end(sketch)).is_some()
     }
 
     /// Changes one step of an executable graph.
@@ -274,7 +312,16 @@ impl Session {
     /// Ends an executable graph; what launches that still run need is kept for them. What an ended context has left of one is the
     /// driver's.
     pub(crate) fn destroy_graph(&mut self, id: u32) -> Result<CUresult, Fault> {
-        let exec = self.graphs.execs.remove(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let Some(exec) = self.graphs.execs.remove(&id) else {
+            let is_sketch = self.end_sketch(id);
+            return is_sketch.then_some(CUresult::SUCCESS).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into());
+        };
+        let status = self.end(exec);
+        self.sweep_graphs();
+        Ok(status)
+    }
+
+    fn end(&mut self, exec: Exec) -> CUresult {
         let status = match exec.is_orphan {
             true => CUresult::SUCCESS,
             // SAFETY: the driver's own handles, which nobody names any more.
@@ -285,8 +332,7 @@ impl Session {
             let _ = unsafe { self.driver().cuGraphDestroy(exec.template) };
         }
         self.graphs.retired.push(exec.keep);
-        self.sweep_graphs();
-        Ok(status)
+        status
     }
 
     /// Frees what no launch needs any more.

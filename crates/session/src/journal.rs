@@ -12,6 +12,7 @@
 //! | executable graphs | the description they were built from |
 //! | variables, textures, surfaces, conditional handles, functions | what the program was told, to be compared |
 //! | what ended while younger code lives on | a ghost ([`ghosts`]), so that the driver places that code as before |
+//! | executable graphs that a restore made later than the program | a sketch: what takes their room at their first place |
 //!
 //! `docs/checkpoint.md` lists where each part of a session's state is kept.
 
@@ -210,6 +211,10 @@ pub(crate) struct Journal {
     /// The other kinds, whose ids are addresses or numbers of a driver's.
     sparse: [BTreeMap<u64, Entry>; Kind::ALL.len() - Kind::DENSE],
     ghosts: Ghosts,
+    /// Executable graphs as they were made first, by number, of those that were not made there in the last restore.
+    sketches: BTreeMap<u64, Entry>,
+    /// The number of the context, module or library that was made last.
+    last_placed: u64,
     pub(crate) uses: Uses,
     /// For the object that is being made.
     attachment: Option<Attachment>,
@@ -328,6 +333,12 @@ impl Journal {
         self.retain(Kind::Pinned, |address, _| is_registered(address));
     }
 
+    /// Notes where an executable graph was made first.
+    fn keep_sketch(&mut self, exec: u32, made: Frame, steps: Steps) {
+        let more = Some(Box::new(More { steps: Some(steps), ..More::default() }));
+        self.sketches.insert(exec.into(), Entry { made, more });
+    }
+
     /// A context is gone with all that was made in it. What belongs to none is made in any context from here on.
     pub(crate) fn end_context(&mut self, context: u32) {
         for kind in Kind::ALL {
@@ -346,6 +357,8 @@ impl Journal {
             }
         }
         self.retain(Kind::Peer, |id, _| id as u32 != context);
+        self.sketches.retain(|_, entry| entry.made.context != context);
+        self.ghosts.end_context(context);
         self.uses.end_context(context);
     }
 }

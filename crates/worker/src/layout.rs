@@ -14,8 +14,16 @@ use std::thread;
 
 use libc::{M_ARENA_MAX, M_MMAP_MAX, mallopt};
 
-/// Stacks of threads that have ended and are kept for others: of 2 MiB each, and glibc keeps 40 MiB.
-const STACKS: usize = 18;
+/// Stacks that are kept for our threads: what writes an image has 16, and each lane of the program's one.
+const OURS: usize = 36;
+/// Their size, as of all threads of Rust's.
+const OUR_SIZE: usize = 2 << 20;
+/// Stacks that are kept for the driver's threads: three as it starts, and one for the functions of each context.
+const DRIVERS: usize = 16;
+/// The largest that are kept for it: with a higher limit of the system it has stacks wherever there is room.
+const LARGEST: u64 = 64 << 20;
+/// What glibc keeps of stacks that nobody has: its own choice is 40 MiB (a tunable since 2.34; the room is of addresses alone).
+pub const STACKS_KEPT: &str = "glibc.pthread.stack_cache_size=1207959552";
 /// Blocks that glibc maps by themselves unless told otherwise.
 const USUAL_MAPPINGS: i32 = 65_536;
 
@@ -30,12 +38,24 @@ pub(crate) fn settle() {
         mallopt(M_ARENA_MAX, 1);
         mallopt(M_MMAP_MAX, 0);
     }
-    // They end one after the other once the last has been started, so that each has a stack of its own.
+    stock(&[OUR_SIZE; OURS]);
+    stock(&[drivers_size(); DRIVERS]);
+}
+
+/// The size of the stack of a thread whose maker does not choose: the system's limit, or glibc's choice.
+fn drivers_size() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    limit.filter(|limit| *limit <= LARGEST).map_or(OUR_SIZE, |limit| limit as usize)
+}
+
+/// Has glibc keep stacks of these sizes.
+fn stock(sizes: &[usize]) {
+    // The threads end one after the other once the last has been started, so that each has a stack of its own.
     let turn = Mutex::new(());
     let hold = turn.lock();
     thread::scope(|scope| {
-        for number in 0..STACKS {
-            let waiting = thread::Builder::new().name(format!("stack {number}"));
+        for size in sizes {
+            let waiting = thread::Builder::new().name("stack".into()).stack_size(*size);
             // A system that gives no more threads has given as many stacks as there will be.
             let _ = waiting.spawn_scoped(scope, || drop(turn.lock()));
         }

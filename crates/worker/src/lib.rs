@@ -37,6 +37,7 @@ use katydid_wire::handshake::{Build, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
 pub use katydid_session::{ImageStore, Noted};
+pub use layout::STACKS_KEPT;
 
 pub use crate::opencl::opencl_drivers;
 

@@ -101,19 +101,18 @@ impl<'a> Held<'a> {
     }
 
     /// Has somebody ask for it to be restored, with pairs of GPUs.
-    fn restored_to(&self, pairs: &[(u8, u8)], wanted: (u32, u32)) -> Result<()> {
+    fn restored_to(&self, gpus: &Gpus, pairs: &[(usize, usize)], wanted: (u32, u32)) -> Result<()> {
         let mut asker = self.asker("restore");
-        asker.args(pairs.iter().flat_map(|(old, new)| [uuid(*old), uuid(*new)]));
+        asker.args(pairs.iter().flat_map(|(old, new)| [gpus.uuid(*old), gpus.uuid(*new)]));
         is_answer(&program::run(&mut asker, LIMIT)?, "restore", wanted).with_context(|| format!("{pairs:?}"))
     }
 
-    /// The numbers of the GPUs of softcuda's that its worker was told to have, in their order.
-    fn gpus(&self) -> Result<Vec<u8>> {
+    /// The numbers of the GPUs that its worker was told to have, in their order.
+    fn gpus(&self, gpus: &Gpus) -> Result<Vec<usize>> {
         let environment = fs::read(format!("/proc/{}/environ", self.stage.server.workers_of(1)?[0]))?;
         let environment = String::from_utf8_lossy(&environment).into_owned();
         let visible = environment.split('\0').find_map(|entry| entry.strip_prefix("CUDA_VISIBLE_DEVICES="));
-        let last = |uuid: &str| Ok(u8::from_str_radix(uuid.get(uuid.len() - 2..).context("no UUID")?, 16)?);
-        visible.into_iter().flat_map(|list| list.split(',')).map(last).collect()
+        visible.into_iter().flat_map(|list| list.split(',')).map(|name| gpus.number(name)).collect()
     }
 
     /// The same by one that is a job.
@@ -170,10 +169,36 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Of a device of softcuda's, as it is told to [`ASKER`].
-fn uuid(number: u8) -> String {
-    let bytes = b"katydid softcud".iter().chain([&number]);
-    bytes.map(|byte| format!("{byte:02x}")).collect()
+/// The machine's GPUs, in the driver's order: the digits of their UUIDs.
+struct Gpus(Vec<String>);
+
+impl Gpus {
+    /// Devices of softcuda's.
+    fn soft(count: u8) -> Self {
+        let digits = |number| b"katydid softcud".iter().chain([&number]).map(|byte| format!("{byte:02x}")).collect();
+        Self((0..count).map(digits).collect())
+    }
+
+    /// Those that are there.
+    fn real() -> Result<Self> {
+        let mut asker = Command::new("nvidia-smi");
+        let told = program::run(asker.args(["--query-gpu=uuid", "--format=csv,noheader"]), LIMIT)?.text();
+        Ok(Self(told.lines().map(digits_of).collect()))
+    }
+
+    /// As it is told to [`ASKER`]; of one that is not there for a number that is too large.
+    fn uuid(&self, number: usize) -> String {
+        self.0.get(number).cloned().unwrap_or_else(|| format!("{number:032x}"))
+    }
+
+    fn number(&self, name: &str) -> Result<usize> {
+        self.0.iter().position(|uuid| *uuid == digits_of(name)).with_context(|| format!("there is no GPU {name}"))
+    }
+}
+
+/// Of a UUID as NVIDIA's tools write it.
+fn digits_of(name: &str) -> String {
+    name.trim_start_matches("GPU-").replace('-', "").trim().to_owned()
 }
 
 /// A process that was unlocked may have ended by the time it is asked for its state.
@@ -258,28 +283,49 @@ fn replaced(places: &Places, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// All three to the next one; there it stays; two of them change places; and back. Its memory and its kernels are of all three.
+/// All to the next one; there it stays; two of them change places; and back. Its memory and its kernels are of all of them.
 fn placed(places: &Places, way: &str) -> Result<()> {
+    const TURN: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 0)];
+    const SWAP: [(usize, usize); 2] = [(1, 0), (0, 1)];
+    const WRONG: [&[(usize, usize)]; 4] = [&[(7, 7)], &[(0, 7)], &[(0, 0), (0, 0)], &[(0, 1)]];
+    let soft = [("KATYDID_SOFT_DEVICES", "3".into())];
+    let stage = Stage::of_driver(places, way, "soft", &soft)?;
+    let wrong = [&WRONG[..], &[&[(0, 2), (1, 2), (2, 0)]]].concat();
+    let right: [(&[_], &[_]); 4] =
+        [(&TURN, &[1, 2, 0]), (&[], &[1, 2, 0]), (&SWAP, &[0, 2, 1]), (&[(2, 1), (1, 2), (0, 0)], &[])];
+    moved_about(places, &stage, &Gpus::soft(3), &wrong, &right, &[(0, 2), (2, 0)])?;
+    let real = if driver_under_test() == "soft" { Gpus(Vec::new()) } else { Gpus::real()? };
+    if real.0.len() != 2 {
+        return Ok(());
+    }
+    let right: [(&[_], &[_]); 3] = [(&SWAP, &[1, 0]), (&[], &[1, 0]), (&[(0, 1), (1, 0)], &[])];
+    moved_about(places, &Stage::new(places, way)?, &real, &WRONG, &right, &SWAP)
+}
+
+/// A process that is refused the pairs of `wrong`, then restored with those of `right` in turns, each of which brings its
+/// worker to GPUs in an order, and with `last` goes on to its end.
+fn moved_about(
+    places: &Places,
+    stage: &Stage,
+    gpus: &Gpus,
+    wrong: &[&[(usize, usize)]],
+    right: &[(&[(usize, usize)], &[usize])],
+    last: &[(usize, usize)],
+) -> Result<()> {
     const PROGRAM: (&str, Variant) = ("kept_devices", Variant::Plain);
-    let stage = Stage::of_driver(places, way, "soft", &[("KATYDID_SOFT_DEVICES", "3".into())])?;
-    let held = Held::of(&stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
+    let held = Held::of(stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
     held.asked("lock", (0, 1))?;
     held.asked("checkpoint", (0, 2))?;
-    for wrong in [&[(7, 7)][..], &[(0, 7)], &[(0, 0), (0, 0)], &[(0, 1)], &[(0, 2), (1, 2), (2, 0)]] {
-        held.restored_to(wrong, (1, 2))?;
+    for pairs in wrong {
+        held.restored_to(gpus, pairs, (1, 2))?;
     }
-    for (pairs, wanted) in [
-        (&[(0, 1), (1, 2), (2, 0)][..], &[1, 2, 0][..]),
-        (&[], &[1, 2, 0]),
-        (&[(1, 0), (0, 1)], &[0, 2, 1]),
-        (&[(2, 1), (1, 2), (0, 0)], &[]),
-    ] {
-        held.restored_to(pairs, (0, 1))?;
-        ensure!(held.gpus()? == wanted, "after {pairs:?} it is on {:?}", held.gpus()?);
+    for (pairs, order) in right {
+        held.restored_to(gpus, pairs, (0, 1))?;
+        ensure!(held.gpus(gpus)? == *order, "after {pairs:?} it is on {:?}", held.gpus(gpus)?);
         held.asked("checkpoint", (0, 2))?;
         stage.server.workers_of(0)?;
     }
-    held.restored_to(&[(0, 2), (2, 0)], (0, 1))?;
+    held.restored_to(gpus, last, (0, 1))?;
     held.asked("unlock", (0, 0))?;
     let (kept, outcome) = (kept_of(places, PROGRAM.0)?, held.job.finish(LIMIT)?);
     ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));

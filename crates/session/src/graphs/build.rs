@@ -30,6 +30,15 @@ use crate::session::Session;
 /// First and last node of a step.
 type Ends = (CUgraphNode, CUgraphNode);
 
+/// What a graph is built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The program launches it.
+    Launches,
+    /// Nobody does: it takes the driver's room. What cannot be made is an empty step.
+    Room,
+}
+
 /// Builds one graph.
 pub(super) struct Builder<'a> {
     pub(crate) session: &'a mut Session,
@@ -41,6 +50,7 @@ pub(super) struct Builder<'a> {
     pub(crate) keep: Keep,
     /// Inside a conditional node, where the driver takes no host functions.
     in_body: bool,
+    purpose: Purpose,
 }
 
 /// The list that names packed parameters, and what it points to.
@@ -62,9 +72,9 @@ impl Extra<'_> {
 }
 
 impl<'a> Builder<'a> {
-    pub(crate) fn new(session: &'a mut Session, head: &'a FrameHead) -> Self {
+    pub(crate) fn new(session: &'a mut Session, head: &'a FrameHead, purpose: Purpose) -> Self {
         let (steps, contexts, keep) = (Vec::new(), BTreeSet::new(), Keep::default());
-        Self { session, head, steps, contexts, keep, in_body: false }
+        Self { session, head, steps, contexts, keep, in_body: false, purpose }
     }
 
     /// Adds all steps to `graph`; those that nothing comes before, and those that nothing comes after.
@@ -82,7 +92,13 @@ impl<'a> Builder<'a> {
             for edge in &step.before {
                 let from = ends.get(edge.from as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
                 is_last[edge.from as usize] = false;
-                let data = CUgraphEdgeData { from_port: edge.port, type_: edge.kind, ..CUgraphEdgeData::default() };
+                let data = match self.purpose {
+                    Purpose::Launches => {
+                        CUgraphEdgeData { from_port: edge.port, type_: edge.kind, ..CUgraphEdgeData::default() }
+                    }
+                    // What an empty step knows.
+                    Purpose::Room => CUgraphEdgeData::default(),
+                };
                 self.connect(graph, from.1, ends[at].0, &data)?;
             }
         }
@@ -111,6 +127,7 @@ impl<'a> Builder<'a> {
         let node = match &step.work {
             Work::Staged { .. } | Work::Host { .. } if self.in_body => return Err(CUresult::ERROR_NOT_SUPPORTED.into()),
             Work::Child => return self.child(graph, step),
+            work if self.purpose == Purpose::Room => self.room(graph, work)?,
             Work::Staged { token, is_source, .. } => {
                 let (ends, built) = self.staged(graph, &step.work, *token, *is_source)?;
                 self.steps[number].0 = built;
@@ -125,6 +142,16 @@ impl<'a> Builder<'a> {
             }
         };
         Ok((node, node))
+    }
+
+    /// A node as large as the one that did the work. Copies for the program and its functions have books of their own, and
+    /// bodies of conditional nodes numbers that count: these are left out.
+    fn room(&mut self, graph: CUgraph, work: &Work) -> Result<CUgraphNode, CUresult> {
+        let node = match work {
+            Work::Kernel { .. } | Work::Copy { .. } | Work::Fill { .. } => self.node(graph, work).ok(),
+            _ => None,
+        };
+        node.map_or_else(|| self.empty(graph), Ok)
     }
 
     fn empty(&self, graph: CUgraph) -> Result<CUgraphNode, CUresult> {

@@ -1,11 +1,14 @@
-//! Ghosts: contexts, modules and libraries that ended while younger ones live on.
+//! Ghosts: contexts, modules, libraries and executable graphs that ended while younger code lives on.
 //!
 //! A driver puts the variables of a module where there is room when it is loaded. What ended before that left its room
 //! free again and is of no matter; what was there at that moment, and ended later, is replayed and ended again, so that
 //! the younger module finds the same room taken. The number of ghosts is bounded: the oldest are dropped, and where that
 //! moved something, a restore is refused when addresses are compared.
+//!
+//! The room of the first executable graph of a context stays the driver's when the graph ends, for those that follow
+//! (580.159.04): that one is a ghost for good.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use katydid_wire::frame::FrameHead;
 
@@ -13,7 +16,7 @@ use super::{Entry, Frame, Journal, Kind};
 
 /// Ghosts that are kept at most.
 const MOST: usize = 64;
-/// Bytes that the images of all ghosts may have.
+/// Bytes that the images and descriptions of all ghosts may have.
 const MOST_BYTES: usize = 64 << 20;
 
 /// Something that ended.
@@ -25,7 +28,10 @@ pub(super) struct Ghost {
 
 impl Ghost {
     fn bytes(&self) -> usize {
-        self.entry.more().and_then(|more| more.image.as_ref()).map_or(0, |image| image.length())
+        self.entry.more().map_or(0, |more| {
+            let image = more.image.as_ref().map_or(0, |image| image.length());
+            image + more.steps.as_ref().map_or(0, |steps| steps.bytes.len())
+        })
     }
 
     /// It was there when something was made that had this number.
@@ -34,15 +40,18 @@ impl Ghost {
     }
 }
 
-/// All ghosts, in the order in which they ended.
+/// All ghosts.
 #[derive(Debug, Default)]
 pub(super) struct Ghosts {
+    /// In the order in which they ended.
     all: VecDeque<Ghost>,
+    /// By their contexts.
+    first_graphs: BTreeMap<u32, Ghost>,
 }
 
 impl Ghosts {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Ghost> {
-        self.all.iter()
+        self.all.iter().chain(self.first_graphs.values())
     }
 
     fn add(&mut self, ghost: Ghost) {
@@ -50,6 +59,14 @@ impl Ghosts {
         while self.all.len() > MOST || self.all.iter().map(Ghost::bytes).sum::<usize>() > MOST_BYTES {
             self.all.pop_front();
         }
+    }
+
+    /// Graphs have no room without their context, which is a ghost by itself.
+    pub(super) fn end_context(&mut self, context: u32) {
+        self.first_graphs.remove(&context);
+        self.all.retain(|ghost| {
+            ghost.entry.more().is_none_or(|more| more.steps.is_none()) || ghost.entry.made.context != context
+        });
     }
 }
 
@@ -65,8 +82,23 @@ impl Journal {
         if alive.iter().any(|order| ghost.was_there(*order)) {
             self.ghosts.add(ghost);
         }
-        let others: Vec<u64> = self.ghosts.iter().map(|ghost| ghost.entry.made.order).collect();
+        let others: Vec<u64> = self.ghosts.all.iter().map(|ghost| ghost.entry.made.order).collect();
         self.ghosts.all.retain(|ghost| alive.iter().chain(&others).any(|order| ghost.was_there(*order)));
+    }
+
+    /// An executable graph was ended by a frame.
+    pub(super) fn end_graph(&mut self, mut entry: Entry, head: &FrameHead, payload: &[u8]) {
+        let Frame { context, order, .. } = entry.made;
+        entry.more_mut().sets.clear();
+        let is_older = |other: &Entry| other.made.context == context && other.made.order < order;
+        let is_first = !self.ghosts.first_graphs.contains_key(&context)
+            && !self.sketches.values().chain(self.of(Kind::Exec).map(|(_, other)| other)).any(is_older);
+        let ghost = Ghost { entry, ended: Frame::new(head, 0, payload) };
+        if is_first {
+            self.ghosts.first_graphs.insert(context, ghost);
+        } else if self.last_placed > order && self.placed().iter().any(|order| ghost.was_there(*order)) {
+            self.ghosts.add(ghost);
+        }
     }
 
     /// The numbers of what lives and was put somewhere by the driver.

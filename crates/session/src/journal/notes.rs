@@ -148,7 +148,7 @@ impl Session {
                     self.journal.take(Kind::Block, u64::from(block));
                 });
             }
-            Kind::Exec => self.journal.end_exec(ids.start),
+            Kind::Exec => self.journal.end_exec(ids.start, head, payload),
             Kind::Peer | Kind::Texture | Kind::Surface => {
                 let in_this = self.journal.take(kind, in_context(kind, self.current, ids.start));
                 if in_this.is_none() && kind != Kind::Peer {
@@ -164,6 +164,9 @@ impl Session {
 impl Journal {
     pub(super) fn keep(&mut self, kind: Kind, id: u64, entry: Entry) {
         self.note_use(kind, &entry.made);
+        if matches!(kind, Kind::Context | Kind::Module | Kind::Library) {
+            self.last_placed = entry.made.order;
+        }
         self.insert(kind, id, entry);
     }
 
@@ -215,8 +218,13 @@ impl Journal {
     }
 
     /// An executable graph is gone, and with it conditional handles that only it still used.
-    fn end_exec(&mut self, id: u64) {
-        let Some(graph) = self.take(Kind::Exec, id).as_ref().and_then(Self::graph_of) else { return };
+    fn end_exec(&mut self, id: u64, head: &FrameHead, payload: &[u8]) {
+        let entry = self.take(Kind::Exec, id);
+        let graph = entry.as_ref().and_then(Self::graph_of);
+        if let Some(entry) = self.sketches.remove(&id).or(entry) {
+            self.end_graph(entry, head, payload);
+        }
+        let Some(graph) = graph else { return };
         if self.sparse[Kind::Condition as usize - Kind::DENSE].is_empty() {
             return;
         }

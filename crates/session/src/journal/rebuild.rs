@@ -9,19 +9,21 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::sync::Arc;
+
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
 use katydid_keep::{Record, StateError, Step};
 use katydid_wire::codec::Message as _;
-use katydid_wire::facts::FunctionFacts;
+use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdGraphCondition, kdHostRegister, kdKernelFunction, kdLibraryGlobal, kdLibraryKernel, kdMemorySetAccess,
-    kdModuleFunction, kdModuleGlobal, kdSurfaceCreate, kdTextureCreate, message_name,
+    kdGraphCondition, kdGraphInstantiate, kdHostRegister, kdKernelFunction, kdLibraryGlobal, kdLibraryKernel,
+    kdMemorySetAccess, kdModuleFunction, kdModuleGlobal, kdSurfaceCreate, kdTextureCreate, message_name,
 };
 
-use super::Frame;
 use super::numbers::Numbers;
 use super::state::State;
+use super::{Frame, Steps, needs};
 use crate::ask::ask;
 use crate::dispatch::{dispatch, is_end, is_kept};
 use crate::fault::{Fault, SessionError};
@@ -209,6 +211,9 @@ impl Session {
         record: &Record,
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
+        if record.step == Step::Sketch {
+            return self.sketch(record);
+        }
         let flat = match (record.image, &record.steps) {
             (Some(number), _) => Some(images(number).ok_or(RebuildError::Image { number })?),
             (None, Some(steps)) => Some(steps.to_vec()),
@@ -223,11 +228,30 @@ impl Session {
             (_, kdTextureCreate::OPCODE | kdSurfaceCreate::OPCODE) => self.replay_texture(record),
             (_, kdGraphCondition::OPCODE) => self.replay_condition(record),
             (_, kdHostRegister::OPCODE) => self.register_again(record),
+            (_, kdGraphInstantiate::OPCODE) => {
+                self.end_sketch(used(record));
+                self.run(record)
+            }
             _ => {
                 self.run(record)?;
                 self.compare(record)
             }
         }
+    }
+
+    /// Has the driver take the room of an executable graph, which is made later. Where it does not, the addresses that are compared
+    /// say whether that matters.
+    fn sketch(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let damaged = || StateError::Damaged { what: "the sketch of a graph" };
+        let bytes = record.steps.as_ref().ok_or_else(damaged)?;
+        let facts = GraphFacts::decode(bytes).map_err(|_| damaged())?;
+        let message = kdGraphInstantiate::decode(&record.payload).map_err(|_| damaged())?;
+        let head = FrameHead { opcode: kdGraphInstantiate::OPCODE, ..self.head_of(record) };
+        self.enter_for(&head).map_err(RebuildError::from_fault)?;
+        let _ = self.sketch_graph(&head, message.exec, &facts);
+        let steps = Steps { bytes: Arc::clone(bytes), needs: needs(&facts) };
+        self.journal.keep_sketch(message.exec, Frame::new(&head, self.current, &record.payload), steps);
+        Ok(())
     }
 
     /// Executes a frame; it must succeed as it did before.

@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
@@ -22,7 +22,7 @@ use katydid_wire::sharing::Sharing;
 use katydid_wire::texture::TextureArguments;
 
 use super::state::{Opening, Pending, State};
-use super::{Entry, Frame, Journal, Kind, graphs};
+use super::{Entry, Frame, Journal, Kind, Steps, graphs};
 use crate::ask::ask;
 use crate::fault::Fault;
 use crate::session::Session;
@@ -104,6 +104,14 @@ impl Gathered {
         let record =
             Record { step, order, thread: 1, context, opcode: 0, image: None, steps: None, payload, told: None };
         self.add(Kind::Library, record);
+    }
+
+    /// An executable graph takes room where it was made first.
+    fn sketch(&mut self, entry: &Entry) {
+        let Some(Steps { bytes, .. }) = entry.more().and_then(|more| more.steps.as_ref()) else { return };
+        let steps = Some(Arc::clone(bytes));
+        let record = self.frame(Kind::Exec, &entry.made, None);
+        (record.step, record.opcode, record.steps) = (Step::Sketch, 0, steps);
     }
 
     /// An object with its properties. What was told of one that is gone need not be so again.
@@ -204,9 +212,13 @@ impl Session {
             }
         }
         for ghost in self.journal.ghosts.iter() {
-            all.entry(&self.journal, Kind::Module, &ghost.entry, false);
+            match ghost.entry.more().is_some_and(|more| more.steps.is_some()) {
+                true => all.sketch(&ghost.entry),
+                false => all.entry(&self.journal, Kind::Module, &ghost.entry, false),
+            }
             all.frame(Kind::Module, &ghost.ended, None);
         }
+        self.journal.sketches.values().for_each(|entry| all.sketch(entry));
         for (library, context, order) in self.journal.uses.in_order() {
             all.step(Step::Use, library, context, order);
         }
@@ -255,8 +267,14 @@ impl Session {
             match (kind, self.journal.lives(*kind, u64::from(*id), *before)) {
                 (_, true) => {}
                 (Kind::Event, false) => return Err(JournalError::GraphEvent { exec, event: *id }),
-                _ => return Ok(()),
+                _ => {
+                    self.add_sketch(all, exec, entry);
+                    return Ok(());
+                }
             }
+        }
+        if graph.order != entry.made.order {
+            self.add_sketch(all, exec, entry);
         }
         let record = all.frame(Kind::Exec, &entry.made, None);
         (record.steps, record.order) = (Some(graph.bytes), graph.order);
@@ -266,6 +284,13 @@ impl Session {
             all.frame(Kind::Exec, change, None).order = change.order.max(graph.order);
         }
         Ok(())
+    }
+
+    /// A graph that is not made again, or later than it was, takes its room all the same.
+    fn add_sketch(&self, all: &mut Gathered, exec: u32, entry: &Entry) {
+        if !self.journal.sketches.contains_key(&exec.into()) {
+            all.sketch(entry);
+        }
     }
 
     /// Who may do what with a mapping, as one frame that says so.
@@ -307,21 +332,22 @@ impl Session {
 
     /// Divides records into what needs no program and what waits for its memory, or for memory and events of others; each in
     /// order, what is borrowed before what may name it. Textures and surfaces come last, by their numbers: a driver counts.
-    fn in_order(&self, mut records: Vec<(Kind, Record)>) -> (Vec<Record>, Vec<Record>) {
-        let is_counted = |kind| matches!(kind, Kind::Texture | Kind::Surface);
-        records.sort_by_key(|(kind, record)| match is_counted(*kind) {
-            true => (1, number_told(record)),
-            false => (0, record.order),
-        });
+    fn in_order(&self, records: Vec<(Kind, Record)>) -> (Vec<Record>, Vec<Record>) {
         // Memory that is the worker's own needs no program.
         let is_programs = |kind: Kind, record: &Record| {
             let message = kdHostRegister::decode(&record.payload).ok().filter(|_| kind == Kind::Pinned);
             message.is_some_and(|message| self.host.as_ref().is_none_or(|host| !host.is_private(message.address)))
         };
-        let (borrowed, records): (Vec<_>, Vec<_>) =
+        let (mut borrowed, mut records): (Vec<_>, Vec<_>) =
             records.into_iter().partition(|(kind, record)| self.is_borrowed(*kind, record));
         let may_name = !borrowed.is_empty() || records.iter().any(|(kind, record)| is_programs(*kind, record));
+        if may_name {
+            records.extend(sketches_of(&records));
+        }
+        borrowed.sort_by_key(place);
+        records.sort_by_key(place);
         let waits = |kind: Kind, record: &Record| match kind {
+            _ if record.step == Step::Sketch => false,
             Kind::Pinned => is_programs(kind, record),
             Kind::Exec | Kind::Texture | Kind::Surface | Kind::Reference => may_name,
             Kind::Condition => may_name && message_name(record.opcode) == Some("kdGraphForget"),
@@ -375,6 +401,24 @@ impl Session {
             upcall: self.shared.upcalls.waiting(),
         }
     }
+}
+
+/// Where a record comes: textures and surfaces by their numbers, after everything else.
+fn place((kind, record): &(Kind, Record)) -> (bool, u64) {
+    match kind {
+        Kind::Texture | Kind::Surface => (true, number_told(record)),
+        _ => (false, record.order),
+    }
+}
+
+/// Sketches of the executable graphs among records that have none yet.
+fn sketches_of(records: &[(Kind, Record)]) -> Vec<(Kind, Record)> {
+    let exec = |record: &Record| record.payload.first_chunk::<4>().copied();
+    let of =
+        |step| records.iter().filter(move |(kind, it)| *kind == Kind::Exec && it.step == step && it.steps.is_some());
+    let known: HashSet<_> = of(Step::Sketch).map(|(_, record)| exec(record)).collect();
+    let new = of(Step::Frame).filter(|(_, record)| !known.contains(&exec(record)));
+    new.map(|(kind, record)| (*kind, Record { step: Step::Sketch, opcode: 0, ..record.clone() })).collect()
 }
 
 /// The number that a driver chose for a texture or surface.

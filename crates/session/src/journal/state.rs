@@ -32,7 +32,7 @@ use crate::shares::{Loan, Loans, Subject};
 
 const MAGIC: [u8; 8] = *b"kdstate\n";
 /// The version that this build writes, and the newest that it reads.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// The messages that its records name.
 const MESSAGES: Messages = Messages { name: message_name, layout: message_layout };
 /// Arenas that a map is made of at most.

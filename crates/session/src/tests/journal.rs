@@ -248,8 +248,8 @@ fn rich() -> Saved {
 fn other_versions_and_other_bytes_are_refused_in_words() {
     let saved = rich();
     let mut newer = saved.state.clone();
-    newer[8] = 3;
-    assert_eq!(Opening::read(&newer), Err(StateError::TooNew { found: 3, newest: 2 }));
+    newer[8] = 4;
+    assert_eq!(Opening::read(&newer), Err(StateError::TooNew { found: 4, newest: 3 }));
     assert_eq!(Opening::read(b"something else"), Err(StateError::Magic));
     let messages = messages_of(&saved.state).unwrap();
     assert_eq!((messages["cuStreamCreate"], messages["kdModuleLoad"]), (1, 1));

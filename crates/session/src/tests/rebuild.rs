@@ -16,6 +16,7 @@ use std::{env, fs};
 use katydid_arena::AddressMap;
 use katydid_driver::{Driver, DriverChoice, open};
 use katydid_fatbin::Image;
+use katydid_keep::Step;
 use katydid_wire::codec::{Message, Reply as _};
 use katydid_wire::facts::{EdgeFacts, FunctionFacts, GraphFacts, StepFacts, Work};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
@@ -135,6 +136,7 @@ fn before(folder: &Path) -> String {
     let mut stage = stage(&[ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 }]);
     let known = begin(&mut stage);
     let saved = stage.session.journal().unwrap();
+    assert_eq!(sketched(&saved.state), [2, 4, 5]);
     fs::write(folder.join("state"), &saved.state).unwrap();
     for (number, image) in saved.images.iter().enumerate() {
         fs::write(folder.join(format!("image-{number}")), image.image().encode()).unwrap();
@@ -156,6 +158,13 @@ fn after(folder: &Path) -> String {
     let known = fs::read_to_string(folder.join("known")).unwrap();
     let known: Vec<u64> = known.split(' ').map(|number| number.parse().unwrap()).collect();
     go_on(&mut stage, known.try_into().unwrap())
+}
+
+/// The graphs that take their room before they are made, or without being made.
+fn sketched(state: &[u8]) -> Vec<u32> {
+    let state = crate::journal::read_state(state).unwrap();
+    let sketches = state.first.iter().filter(|record| record.step == Step::Sketch);
+    sketches.map(|record| kdGraphInstantiate::decode(&record.payload).unwrap().exec).collect()
 }
 
 /// What is replayed, without times, which a driver's `f32` blurs.
@@ -190,6 +199,12 @@ fn graph(first: u32) -> GraphFacts {
             step(Some(1), Work::Record(2)),
         ],
     }
+}
+
+fn instantiate(stage: &mut Stage, exec: u32) {
+    let steps = graph(11).encode();
+    stage.enqueue(&kdImagePiece { total: steps.len() as u64, data: &steps });
+    stage.reply(&kdGraphInstantiate { exec, graph: exec, flags: 0 });
 }
 
 fn texture(stage: &mut Stage) -> u64 {
@@ -238,9 +253,17 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     let kept = texture(stage);
     stage.enqueue(&kdTextureDestroy { texture: gone });
     memory(stage);
-    let steps = graph(11).encode();
-    stage.enqueue(&kdImagePiece { total: steps.len() as u64, data: &steps });
-    stage.reply(&kdGraphInstantiate { exec: 5, graph: 5, flags: 0 });
+    // Graphs whose room a younger module found taken, one that ended before there was any, and one that stays and changes.
+    instantiate(stage, 2);
+    module(stage, 3);
+    instantiate(stage, 3);
+    stage.enqueue(&kdGraphDestroy { exec: 3 });
+    instantiate(stage, 4);
+    module(stage, 4);
+    for exec in [2, 4] {
+        stage.enqueue(&kdGraphDestroy { exec });
+    }
+    instantiate(stage, 5);
     let changed = graph(33).steps.remove(0).encode();
     stage.reply(&kdGraphChange { exec: 5, number: 0, step: &changed });
     let given = graph(44).steps.remove(0).encode();
