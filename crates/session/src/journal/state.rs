@@ -12,6 +12,7 @@
 //! times       `event_times.rs`
 //! loans       since version 2: door bytes (none: nothing was lent); count u32, then kind u32 (1 range, 2 block, 3 event),
 //!             its address or id u64, length u64, secret bytes
+//! sketches    since version 3, among the records: room of executable graphs that are made later
 //! ```
 //!
 //! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader believes nothing: a count costs
