@@ -1,17 +1,20 @@
 //! Stages: memory of the worker's that a graph copies from or to in the place of the program's.
 //!
 //! It is page-locked: of other memory a driver takes what it copies when the graph is launched, before the program's
-//! part of the copy has run. A driver waits for the GPU before it frees such memory, and the GPU may be waiting for the
-//! program: so what a graph leaves is kept for the next one in the same context. With its context the driver frees it.
+//! part of the copy has run. It is ours, at places of its own: what a driver allocates of this kind takes addresses between those
+//! of modules, which a restore has to find free. A driver waits for the GPU before it lets go of such memory, and the GPU may be
+//! waiting for the program: so what a graph leaves is kept for the next one in the same context. With its context the driver
+//! has let go of it.
 
 #![expect(unsafe_code, reason = "memory that a GPU and the link's reader take turns with")]
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_cuda_sys::{CUresult, host_alloc_flags};
+use katydid_cuda_sys::{CUresult, host_register_flags};
 use katydid_driver::Driver;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Bytes that all stages of a session may take.
 const MOST: u64 = 64 << 30;
@@ -20,6 +23,11 @@ const SPARE: u64 = 256 << 20;
 /// A stage has memory of so many times its size at most, and of so many bytes at least.
 const TIMES: usize = 4;
 const LEAST: usize = 64 << 10;
+/// Where the memory is asked for (`worker/src/layout.rs`): one behind the other, and then from the beginning.
+const PLACE: usize = 0x4b80_0000_0000;
+const PLACES: usize = 256 << 30;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 
 /// One block. The driver copies from or to it while its step runs; the program's part comes before or after that.
 pub(crate) struct Stage {
@@ -29,7 +37,7 @@ pub(crate) struct Stage {
     room: usize,
     /// Wire id of the context that it was made in.
     context: u32,
-    /// The driver has freed it, with its context.
+    /// The driver has let go of it, with its context.
     is_gone: AtomicBool,
     driver: Arc<Driver>,
 }
@@ -42,20 +50,32 @@ unsafe impl Sync for Stage {}
 impl Drop for Stage {
     fn drop(&mut self) {
         if !*self.is_gone.get_mut() {
-            // SAFETY: the driver's own, made by `Stages::make`, and freed here only. What it cannot free now goes with
-            // the process.
-            let _ = unsafe { self.driver.cuMemFreeHost(self.start.cast()) };
+            // SAFETY: registered by `new`. What the driver cannot let go of now goes with the process.
+            let _ = unsafe { self.driver.cuMemHostUnregister(self.start.cast()) };
         }
+        // SAFETY: mapped by `new`, and nobody has its addresses any more.
+        let _ = unsafe { munmap(self.start.cast(), self.room) };
     }
 }
 
 impl Stage {
     fn new(driver: &Arc<Driver>, context: u32, size: usize) -> Result<Self, CUresult> {
-        let (mut start, flags) = (std::ptr::null_mut(), host_alloc_flags::PORTABLE);
-        // SAFETY: the output is a local.
-        unsafe { driver.cuMemHostAlloc(&raw mut start, size, flags) }.ok()?;
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let room = size.max(1).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let place = PLACE + NEXT.fetch_add(room, Ordering::Relaxed) % PLACES;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory, in the place of no other.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(place), room, access, MapFlags::PRIVATE) };
+        let start = start.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        // SAFETY: mapped above, and until the stage is dropped.
+        let registered = unsafe { driver.cuMemHostRegister_v2(start, room, host_register_flags::PORTABLE) }.ok();
+        registered.inspect_err(|_| {
+            // SAFETY: mapped above, and nobody else has its address.
+            let _ = unsafe { munmap(start, room) };
+        })?;
         let (start, driver) = (start.cast(), Arc::clone(driver));
-        Ok(Self { start, size, room: size, context, is_gone: AtomicBool::new(false), driver })
+        Ok(Self { start, size, room, context, is_gone: AtomicBool::new(false), driver })
     }
 
     /// The address for the driver.
@@ -197,9 +217,12 @@ mod tests {
         let fresh = [1, 2].map(|token| stages.make(&driver, 2, token, SIZE).unwrap());
         drop(held);
         for (stage, token) in fresh.iter().zip(1..) {
-            let mut flags = 0;
-            // SAFETY: the output is a local.
-            unsafe { driver.cuMemHostGetFlags(&raw mut flags, stage.start.cast()) }.ok().unwrap();
+            // SAFETY: memory of the stage, which nobody uses; it is registered again at once.
+            unsafe {
+                driver.cuMemHostUnregister(stage.start.cast()).ok().unwrap();
+                let flags = host_register_flags::PORTABLE;
+                driver.cuMemHostRegister_v2(stage.start.cast(), stage.room, flags).ok().unwrap();
+            }
             stages.fill(token, SIZE - 3, &[1, 2, 3]).unwrap();
             assert_eq!(stages.bytes(token, SIZE - 4, 4), Ok(vec![0, 1, 2, 3]));
         }

@@ -219,14 +219,15 @@ impl Session {
             all.frame(Kind::Module, &ghost.ended, None);
         }
         self.journal.sketches.values().for_each(|entry| all.sketch(entry));
-        for (library, context, order) in self.journal.uses.in_order() {
-            all.step(Step::Use, library, context, order);
-        }
-        for (kernel, context, order) in self.journal.uses.launches() {
-            if self.journal.lives(Kind::Kernel, u64::from(kernel), order) {
-                all.step(Step::Launch, kernel, context, order);
-            }
-        }
+        let journal = &self.journal;
+        let lives = |(kernel, _, order): &(u32, u32, u64)| journal.lives(Kind::Kernel, u64::from(*kernel), *order);
+        let launches: Vec<_> = journal.uses.launches().filter(lives).collect();
+        // A launch that was a library's first use loads it again by itself.
+        let first: HashSet<_> = launches.iter().map(|(_, context, order)| (*context, *order)).collect();
+        let others =
+            journal.uses.in_order().into_iter().filter(|(_, context, order)| !first.contains(&(*context, *order)));
+        others.for_each(|(library, context, order)| all.step(Step::Use, library, context, order));
+        launches.into_iter().for_each(|(kernel, context, order)| all.step(Step::Launch, kernel, context, order));
         let (first, second) = self.in_order(all.records);
         let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
         let loans = self.shares.loans();
