@@ -3,7 +3,7 @@
 //! A restore replays these frames, in the order of their numbers, through the very dispatch that executed them: ids are
 //! the program's, so objects come back under the ids that it knows. The size follows what is alive, never what was done:
 //! an entry goes when its object does. Nothing here hashes, asks the driver or copies an image while the program runs;
-//! events and streams, which come and go by the million, lie in vectors by id.
+//! events and streams, which come and go by the million, are a few words each in vectors by id ([`briefs`]).
 //!
 //! | kept for | what |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! `docs/checkpoint.md` lists where each part of a session's state is kept.
 
 mod alone;
+mod briefs;
 mod event_times;
 mod ghosts;
 mod graphs;
@@ -27,6 +28,7 @@ mod save;
 mod state;
 mod uses;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,6 +37,7 @@ use katydid_fatbin::OwnedImage;
 pub(crate) use katydid_keep::Frame;
 
 pub use alone::Noted;
+use briefs::Briefs;
 pub(crate) use event_times::EventTimes;
 use ghosts::Ghosts;
 pub(crate) use graphs::needs;
@@ -52,9 +55,9 @@ use crate::session::Session;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// Named by its wire id, as the next six.
-    Context,
     Stream,
     Event,
+    Context,
     /// Also what a library is in a context.
     Module,
     Library,
@@ -90,13 +93,14 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// How many kinds have dense ids.
-    const DENSE: usize = 7;
+    /// The first that is not brief ([`Briefs`]), and the first without dense ids.
+    const DENSE: usize = 2;
+    const SPARSE: usize = 7;
     /// In the order of their numbers.
     const ALL: [Self; 20] = [
-        Self::Context,
         Self::Stream,
         Self::Event,
+        Self::Context,
         Self::Module,
         Self::Library,
         Self::Function,
@@ -115,6 +119,14 @@ impl Kind {
         Self::Reference,
         Self::Foreign,
     ];
+
+    const fn place(self) -> Place {
+        match self as usize {
+            at if at < Self::DENSE => Place::Brief(at),
+            at if at < Self::SPARSE => Place::Dense(at - Self::DENSE),
+            at => Place::Sparse(at - Self::SPARSE),
+        }
+    }
 
     /// Dies with the context that it was made in.
     fn is_of_context(self) -> bool {
@@ -157,7 +169,7 @@ pub(crate) struct Set {
 }
 
 /// What few objects have.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct More {
     /// By message and property: the last one of each.
     pub(crate) sets: BTreeMap<(u16, Selector), Set>,
@@ -172,7 +184,7 @@ pub(crate) struct More {
 }
 
 /// One object.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) made: Frame,
     more: Option<Box<More>>,
@@ -196,7 +208,7 @@ pub(crate) enum Attachment {
 }
 
 /// The description of an executable graph, as it came in pieces.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Steps {
     pub(crate) bytes: Arc<Vec<u8>>,
     /// Objects that the graph cannot do without.
@@ -206,10 +218,12 @@ pub(crate) struct Steps {
 /// All entries.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// By kind and id, from 1: no look-up by hash for what programs make and end all the time.
-    dense: [Vec<Option<Entry>>; Kind::DENSE],
+    /// Of what programs make and end all the time.
+    brief: [Briefs; Kind::DENSE],
+    /// By kind and id, from 1.
+    dense: [Vec<Option<Entry>>; Kind::SPARSE - Kind::DENSE],
     /// The other kinds, whose ids are addresses or numbers of a driver's.
-    sparse: [BTreeMap<u64, Entry>; Kind::ALL.len() - Kind::DENSE],
+    sparse: [BTreeMap<u64, Entry>; Kind::ALL.len() - Kind::SPARSE],
     ghosts: Ghosts,
     /// Executable graphs as they were made first, by number, of those that were not made there in the last restore.
     sketches: BTreeMap<u64, Entry>,
@@ -220,6 +234,13 @@ pub(crate) struct Journal {
     attachment: Option<Attachment>,
     /// Nothing is kept, and so nothing can be saved: what keeping it costs is being measured.
     is_off: bool,
+}
+
+/// Where the entries of a kind are.
+enum Place {
+    Brief(usize),
+    Dense(usize),
+    Sparse(usize),
 }
 
 /// One id.
@@ -264,63 +285,81 @@ impl Journal {
     }
 
     fn insert(&mut self, kind: Kind, id: u64, entry: Entry) {
-        match self.dense.get_mut(kind as usize) {
-            Some(all) => {
+        match kind.place() {
+            Place::Brief(at) => self.brief[at].insert(id, entry),
+            Place::Dense(at) => {
                 // The tables of handles have bounded the id.
-                let index = (id as usize).saturating_sub(1);
+                let (all, index) = (&mut self.dense[at], (id as usize).saturating_sub(1));
                 if index >= all.len() {
                     all.resize_with(index + 1, || None);
                 }
                 all[index] = Some(entry);
             }
-            None => drop(self.sparse[kind as usize - Kind::DENSE].insert(id, entry)),
+            Place::Sparse(at) => drop(self.sparse[at].insert(id, entry)),
         }
     }
 
-    pub(crate) fn get(&self, kind: Kind, id: u64) -> Option<&Entry> {
-        match self.dense.get(kind as usize) {
-            Some(all) => all.get((id as usize).checked_sub(1)?)?.as_ref(),
-            None => self.sparse[kind as usize - Kind::DENSE].get(&id),
+    pub(crate) fn get(&self, kind: Kind, id: u64) -> Option<Cow<'_, Entry>> {
+        match kind.place() {
+            Place::Brief(at) => self.brief[at].get(id),
+            Place::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref().map(Cow::Borrowed),
+            Place::Sparse(at) => self.sparse[at].get(&id).map(Cow::Borrowed),
         }
     }
 
     fn get_mut(&mut self, kind: Kind, id: u64) -> Option<&mut Entry> {
-        match self.dense.get_mut(kind as usize) {
-            Some(all) => all.get_mut((id as usize).checked_sub(1)?)?.as_mut(),
-            None => self.sparse[kind as usize - Kind::DENSE].get_mut(&id),
+        match kind.place() {
+            Place::Brief(at) => self.brief[at].get_mut(id),
+            Place::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.as_mut(),
+            Place::Sparse(at) => self.sparse[at].get_mut(&id),
         }
     }
 
     pub(crate) fn take(&mut self, kind: Kind, id: u64) -> Option<Entry> {
-        match self.dense.get_mut(kind as usize) {
-            Some(all) => all.get_mut((id as usize).checked_sub(1)?)?.take(),
-            None => self.sparse[kind as usize - Kind::DENSE].remove(&id),
+        match kind.place() {
+            Place::Brief(at) => self.brief[at].take(id),
+            Place::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.take(),
+            Place::Sparse(at) => self.sparse[at].remove(&id),
         }
     }
 
-    /// All entries of a kind, by id.
-    pub(crate) fn of(&self, kind: Kind) -> Box<dyn Iterator<Item = (u64, &Entry)> + '_> {
-        match self.dense.get(kind as usize) {
-            Some(all) => Box::new((1..).zip(all).filter_map(|(id, entry)| Some((id, entry.as_ref()?)))),
-            None => Box::new(self.sparse[kind as usize - Kind::DENSE].iter().map(|(id, entry)| (*id, entry))),
+    /// All entries of a kind.
+    pub(crate) fn of(&self, kind: Kind) -> Box<dyn Iterator<Item = (u64, Cow<'_, Entry>)> + '_> {
+        match kind.place() {
+            Place::Brief(at) => Box::new(self.brief[at].iter()),
+            Place::Dense(at) => {
+                let numbered = (1..).zip(&self.dense[at]);
+                Box::new(numbered.filter_map(|(id, entry)| Some((id, Cow::Borrowed(entry.as_ref()?)))))
+            }
+            Place::Sparse(at) => Box::new(self.sparse[at].iter().map(|(id, entry)| (*id, Cow::Borrowed(entry)))),
         }
     }
 
     /// Keeps those entries of a kind for which `keep` holds.
     fn retain(&mut self, kind: Kind, mut keep: impl FnMut(u64, &mut Entry) -> bool) {
-        match self.dense.get_mut(kind as usize) {
-            Some(all) => (1..).zip(all).for_each(|(id, slot)| {
+        match kind.place() {
+            Place::Brief(at) => self.brief[at].retain(keep),
+            Place::Dense(at) => (1..).zip(&mut self.dense[at]).for_each(|(id, slot)| {
                 if slot.as_mut().is_some_and(|entry| !keep(id, entry)) {
                     *slot = None;
                 }
             }),
-            None => self.sparse[kind as usize - Kind::DENSE].retain(|id, entry| keep(*id, entry)),
+            Place::Sparse(at) => self.sparse[at].retain(|id, entry| keep(*id, entry)),
+        }
+    }
+
+    /// What few objects have, if this one does.
+    fn more(&self, kind: Kind, id: u64) -> Option<&More> {
+        match kind.place() {
+            Place::Brief(at) => self.brief[at].whole(id)?.more(),
+            Place::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref()?.more(),
+            Place::Sparse(at) => self.sparse[at].get(&id)?.more(),
         }
     }
 
     /// The image of a module or library.
     pub(crate) fn image(&self, kind: Kind, id: u32) -> Option<Arc<OwnedImage>> {
-        self.get(kind, u64::from(id))?.more()?.image.clone()
+        self.more(kind, u64::from(id))?.image.clone()
     }
 
     /// Notes memory that is to be registered in the next context.

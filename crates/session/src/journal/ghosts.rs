@@ -92,7 +92,8 @@ impl Journal {
         entry.more_mut().sets.clear();
         let is_older = |other: &Entry| other.made.context == context && other.made.order < order;
         let is_first = !self.ghosts.first_graphs.contains_key(&context)
-            && !self.sketches.values().chain(self.of(Kind::Exec).map(|(_, other)| other)).any(is_older);
+            && !self.sketches.values().any(is_older)
+            && !self.of(Kind::Exec).any(|(_, other)| is_older(&other));
         let ghost = Ghost { entry, ended: Frame::new(head, 0, payload) };
         if is_first {
             self.ghosts.first_graphs.insert(context, ghost);

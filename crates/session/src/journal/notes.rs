@@ -12,7 +12,7 @@ use katydid_wire::message::{
     cuStreamCopyAttributes, kdGraphCondition, kdGraphForget, kdGraphInstantiate, kdMemoryMap, kdStreamSetAttribute,
 };
 
-use super::{Attachment, Entry, Frame, Journal, Kind, NUMBER, Selector, Set, in_context};
+use super::{Attachment, Entry, Frame, Journal, Kind, NUMBER, Place, Selector, Set, in_context};
 use crate::session::Session;
 
 /// Streams up to this id are the default ones: null, legacy, the thread's own.
@@ -32,6 +32,9 @@ impl Session {
             kind if kind.is_of_context() => self.current,
             _ => head.context,
         };
+        if self.journal.keep_brief(head, (kind, id), context, payload) {
+            return;
+        }
         let mut entry = Entry { made: Frame::new(head, context, payload), more: None };
         match kind {
             // What came in pieces, and the handler took out of the uploads.
@@ -106,7 +109,7 @@ impl Session {
         // Kept as if each had been set by a message of its own.
         let head = FrameHead { opcode: kdStreamSetAttribute::OPCODE, ..*head };
         for (kind, id, key) in from {
-            let set = self.journal.get(kind, id).and_then(Entry::more).and_then(|more| more.sets.get(&key));
+            let set = self.journal.more(kind, id).and_then(|more| more.sets.get(&key));
             let Some(set) = set else { continue };
             let (mut payload, number) = (set.frame.payload().to_vec(), u64::from(set.frame.word(4)));
             payload.splice(..4, dst.to_le_bytes());
@@ -121,7 +124,7 @@ impl Session {
             0..=LAST_DEFAULT => (Kind::Context, u64::from(self.current)),
             stream => (Kind::Stream, u64::from(stream)),
         };
-        let sets = self.journal.get(kind, id).and_then(Entry::more).map(|more| more.sets.keys());
+        let sets = self.journal.more(kind, id).map(|more| more.sets.keys());
         let is_its = |key: &&(u16, Selector)| match &key.1 {
             Selector::OfDefault(stream, _) => *stream == default,
             _ => kind == Kind::Stream,
@@ -170,14 +173,27 @@ impl Journal {
         self.insert(kind, id, entry);
     }
 
+    /// Keeps what was made, if it is brief.
+    #[inline]
+    pub(super) fn keep_brief(
+        &mut self,
+        head: &FrameHead,
+        (kind, id): (Kind, u64),
+        context: u32,
+        payload: &[u8],
+    ) -> bool {
+        self.brief.get_mut(kind as usize).is_some_and(|briefs| briefs.make(id, head, context, payload))
+    }
+
     pub(super) fn end_range(&mut self, kind: Kind, ids: Range<u64>) {
-        if (kind as usize) < Kind::DENSE {
-            self.take(kind, ids.start);
-            return;
-        }
-        let all = &mut self.sparse[kind as usize - Kind::DENSE];
-        while let Some((&id, _)) = all.range(ids.clone()).next() {
-            all.remove(&id);
+        match kind.place() {
+            Place::Brief(at) => self.brief[at].end(ids.start),
+            Place::Dense(_) => drop(self.take(kind, ids.start)),
+            Place::Sparse(at) => {
+                while let Some((&id, _)) = self.sparse[at].range(ids.clone()).next() {
+                    self.sparse[at].remove(&id);
+                }
+            }
         }
     }
 
@@ -191,7 +207,7 @@ impl Journal {
 
     /// Takes mappings out; the blocks that they held.
     fn unmap(&mut self, ids: Range<u64>) -> Vec<u32> {
-        let gone = self.sparse[Kind::Mapping as usize - Kind::DENSE].range(ids.clone());
+        let gone = self.sparse[Kind::Mapping as usize - Kind::SPARSE].range(ids.clone());
         let blocks = gone.filter_map(|(_, entry)| Some(kdMemoryMap::decode(entry.made.payload()).ok()?.memory));
         let blocks = blocks.collect();
         self.end_range(Kind::Mapping, ids);
@@ -206,7 +222,7 @@ impl Journal {
     /// The graph of conditional handles is gone. Executable graphs that were made of it still use them.
     fn forget_conditions(&mut self, head: &FrameHead, payload: &[u8]) {
         let Ok(kdGraphForget { graph }) = kdGraphForget::decode(payload) else { return };
-        let is_used = self.of(Kind::Exec).any(|(_, exec)| Self::graph_of(exec) == Some(graph));
+        let is_used = self.of(Kind::Exec).any(|(_, exec)| Self::graph_of(&exec) == Some(graph));
         let by = Frame::new(head, 0, payload);
         self.retain(Kind::Condition, |_, entry| {
             let is_its = entry.more().is_none_or(|more| more.given_up.is_none()) && condition_graph(entry) == graph;
@@ -225,7 +241,7 @@ impl Journal {
             self.end_graph(entry, head, payload);
         }
         let Some(graph) = graph else { return };
-        if self.sparse[Kind::Condition as usize - Kind::DENSE].is_empty() {
+        if self.sparse[Kind::Condition as usize - Kind::SPARSE].is_empty() {
             return;
         }
         let others: Vec<u64> = self

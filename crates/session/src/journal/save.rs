@@ -180,7 +180,7 @@ impl Journal {
     /// Whether an object that was made before frame `before` lives, with all that it cannot live without.
     fn lives(&self, kind: Kind, id: u64, before: u64) -> bool {
         self.get(kind, id).is_some_and(|entry| {
-            let parent = Self::parent(entry);
+            let parent = Self::parent(&entry);
             entry.made.order < before && parent.is_none_or(|(kind, id)| self.lives(kind, id, entry.made.order))
         })
     }
@@ -202,12 +202,12 @@ impl Session {
         for kind in Kind::ALL {
             for (id, entry) in self.journal.of(kind) {
                 if kind == Kind::Exec {
-                    self.add_graph(&mut all, id as u32, entry)?;
+                    self.add_graph(&mut all, id as u32, &entry)?;
                 } else if self.is_live(kind, id) {
-                    all.entry(&self.journal, kind, entry, true);
+                    all.entry(&self.journal, kind, &entry, true);
                 }
                 if kind == Kind::Mapping {
-                    self.add_access(&mut all, entry)?;
+                    self.add_access(&mut all, &entry)?;
                 }
             }
         }

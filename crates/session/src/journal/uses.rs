@@ -74,8 +74,8 @@ impl Journal {
 
     /// The library of a kernel; 0 for none.
     fn library_of(&self, kernel: u32) -> u32 {
-        let made = self.get(Kind::Kernel, u64::from(kernel)).map(|entry| entry.made.payload());
-        made.and_then(|payload| kdLibraryKernel::decode(payload).ok()).map_or(0, |message| message.library)
+        let entry = self.get(Kind::Kernel, u64::from(kernel));
+        entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.made.payload()).ok()?.library)).unwrap_or(0)
     }
 
     /// A kernel is launched in a context. All but the first launch cost one look.
