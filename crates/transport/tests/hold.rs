@@ -5,13 +5,13 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{self, ScopedJoinHandle};
 
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, build, hello, work};
 use katydid_transport::{
-    AttachError, ConnectError, Connection, Event, LinkError, Pending, Piece, Switch, WorkerLink, connect, laden,
-    pass_holds,
+    AttachError, ConnectError, Connection, Event, LinkError, Pending, Piece, ProgramLink, Switch, WorkerLink, connect,
+    laden, pass_holds,
 };
 use katydid_wire::handshake::{Hello, LinkKind, Ready};
 use katydid_wire::key::SessionKey;
@@ -324,6 +324,34 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
             assert_eq!(late.join().unwrap(), 0_u64.to_le_bytes());
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
         });
+    }
+}
+
+/// One thread is held; another one gets a reply to what nobody has asked, and there is no sense in waiting any more.
+#[test]
+fn whoever_is_held_hears_that_the_link_is_useless() {
+    for path in PATHS {
+        let host = Host::new(path);
+        let (connection, mut worker) = host.link();
+        let link: Arc<dyn ProgramLink> = connection.link.into();
+        // Not of a scope: one that waits for ever would keep the test.
+        let (tell, told) = mpsc::channel();
+        let call = || {
+            let (link, tell) = (Arc::clone(&link), tell.clone());
+            thread::spawn(move || tell.send(link.call(ECHO, 0, &[b"?"], &mut Vec::new()).is_err()));
+        };
+        call();
+        let head = worker.next().unwrap().frame().unwrap().head;
+        let holding = link.holding().unwrap();
+        holding.hold_at(1).unwrap();
+        call();
+        while holding.reached().is_none() {
+            thread::yield_now();
+        }
+        common::answer(&worker.replier(), head.thread, head.sequence + 7, b"!");
+        for _ in 0..2 {
+            assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "{path:?}");
+        }
     }
 }
 

@@ -156,6 +156,26 @@ impl ShmProgram {
         self.opened.notify_all();
     }
 
+    /// Passes the outcome of what a thread does with the link on. If that has found the link useless, whoever waits looks up, for
+    /// another worker or for the end of a hold too. Not by a thread that has the queue: who waits for admission asks for it.
+    fn telling<T>(&self, outcome: Result<T, LinkError>) -> Result<T, LinkError> {
+        // In a forked child there is nobody to tell, and locks may be taken for ever.
+        if outcome.is_err() && matches!(self.socket.get(), Err(LinkError::Closed)) {
+            self.tell_all();
+        }
+        outcome
+    }
+
+    #[cold]
+    fn tell_all(&self) {
+        self.staging.give_up();
+        self.look_again();
+        let appeals = self.shared.word(APPEALS);
+        // Who is about to sleep on it does not.
+        appeals.fetch_add(1, Ordering::Release);
+        wait::wake(appeals);
+    }
+
     /// Puts a frame into the ring; returns its number.
     fn put(&self, mut head: FrameHead, parts: &[&[u8]]) -> Result<u64, LinkError> {
         let payload = parts.iter().map(|part| part.len()).sum();
@@ -245,14 +265,14 @@ impl ShmProgram {
 impl ProgramLink for ShmProgram {
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
         self.socket.get()?;
-        self.seats.send(|thread| {
+        self.telling(self.seats.send(|thread| {
             self.put(FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 }, parts).map(|_| ())
-        })
+        }))
     }
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         self.socket.get()?;
-        self.seats.call(|thread| {
+        self.telling(self.seats.call(|thread| {
             let place = reply_place(thread).ok_or(WRONG_REPLY)?;
             ReplyWords::new(&self.shared, place).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
@@ -260,7 +280,7 @@ impl ProgramLink for ShmProgram {
             self.wait_for_reply(place)?;
             // A worker that gets this wrong cannot be believed any more.
             self.take_reply(place, (sequence, thread), reply).inspect_err(|_| self.socket.give_up())
-        })
+        }))
     }
 
     fn enqueued(&self) -> u64 {
@@ -424,8 +444,8 @@ impl Holding for ShmProgram {
 
     fn give_up(&self) {
         self.socket.give_up();
-        self.staging.give_up();
         self.release();
+        self.tell_all();
     }
 
     fn key(&self) -> SessionKey {
