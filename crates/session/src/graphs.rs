@@ -175,11 +175,16 @@ impl Session {
         Ok(draft.map_or(CUresult::SUCCESS, |draft| unsafe { self.driver().cuGraphDestroy(draft) }))
     }
 
+    /// An empty driver graph, which is ours alone.
+    fn new_graph(&self) -> Result<(CUgraph, bool), Fault> {
+        // SAFETY: the output is a local.
+        Ok((ask(|out| unsafe { self.driver().cuGraphCreate(out, 0) })?, true))
+    }
+
     /// The driver graph to build in: an empty one, or the draft, emptied.
     fn blank(&mut self, graph: u32) -> Result<(CUgraph, bool), Fault> {
         let Some(draft) = self.graphs.drafts.get(&graph).copied() else {
-            // SAFETY: the output is a local.
-            return Ok((ask(|out| unsafe { self.driver().cuGraphCreate(out, 0) })?, true));
+            return self.new_graph();
         };
         let mut count = 0;
         // SAFETY: without a list the driver only counts.
@@ -210,26 +215,9 @@ impl Session {
         if self.graphs.execs.len() >= MOST {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
-        let (template, owned) = self.blank(graph)?;
-        let mut builder = Builder::new(self, head, Purpose::Launches);
-        let built = builder.graph(template, facts);
-        let (steps, contexts, keep) = (builder.steps, builder.contexts, builder.keep);
-        // SAFETY: handles are the driver's own; the output is a local.
-        let made = built
-            .and_then(|_| Ok(ask(|out| unsafe { self.driver().cuGraphInstantiateWithFlags(out, template, flags) })?));
-        let handle = match made {
-            Ok(handle) => handle,
-            Err(fault) => {
-                if owned {
-                    // SAFETY: made above, and named by nobody else.
-                    let _ = unsafe { self.driver().cuGraphDestroy(template) };
-                }
-                keep.stages.iter().for_each(|token| self.shared.stages.forget(*token));
-                return Err(fault);
-            }
-        };
-        let template = if owned { template } else { CUgraph::NULL };
-        self.graphs.execs.insert(id, Exec { handle, template, steps, contexts, is_orphan: false, keep });
+        let blank = self.blank(graph)?;
+        let exec = self.build_graph(head, blank, facts, flags, Purpose::Launches)?;
+        self.graphs.execs.insert(id, exec);
         Ok(())
     }
 
@@ -243,22 +231,41 @@ impl Session {
         if self.graphs.sketches.len() >= MOST {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
-        // SAFETY: the output is a local.
-        let template = ask(|out| unsafe { self.driver().cuGraphCreate(out, 0) })?;
-        let mut builder = Builder::new(self, head, Purpose::Room);
-        let built = builder.graph(template, facts);
-        let (contexts, keep) = (builder.contexts, builder.keep);
-        // SAFETY: handles are the driver's own; the output is a local.
-        let made =
-            built.and_then(|_| Ok(ask(|out| unsafe { self.driver().cuGraphInstantiateWithFlags(out, template, 0) })?));
-        let handle = made.inspect_err(|_| {
-            // SAFETY: made above, and named by nobody else.
-            let _ = unsafe { self.driver().cuGraphDestroy(template) };
-        })?;
+        let blank = self.new_graph()?;
+        let sketch = self.build_graph(head, blank, facts, 0, Purpose::Room)?;
         self.end_sketch(id);
-        let sketch = Exec { handle, template, steps: Vec::new(), contexts, is_orphan: false, keep };
         self.graphs.sketches.insert(id, sketch);
         Ok(())
+    }
+
+    /// Builds a graph in an empty one, which goes where this fails if it is ours alone, and instantiates it.
+    fn build_graph(
+        &mut self,
+        head: &FrameHead,
+        (template, owned): (CUgraph, bool),
+        facts: &GraphFacts,
+        flags: u64,
+        purpose: Purpose,
+    ) -> Result<Exec, Fault> {
+        let mut builder = Builder::new(self, head, purpose);
+        let built = builder.graph(template, facts);
+        let (steps, contexts, keep) = (builder.steps, builder.contexts, builder.keep);
+        // SAFETY: handles are the driver's own; the output is a local.
+        let made = built
+            .and_then(|_| Ok(ask(|out| unsafe { self.driver().cuGraphInstantiateWithFlags(out, template, flags) })?));
+        let handle = match made {
+            Ok(handle) => handle,
+            Err(fault) => {
+                if owned {
+                    // SAFETY: made for this, and named by nobody else.
+                    let _ = unsafe { self.driver().cuGraphDestroy(template) };
+                }
+                keep.stages.iter().for_each(|token| self.shared.stages.forget(*token));
+                return Err(fault);
+            }
+        };
+        let template = if owned { template } else { CUgraph::NULL };
+        Ok(Exec { handle, template, steps, contexts, is_orphan: false, keep })
     }
 
     /// The room is the graph's own from here on; false where nothing takes any.
