@@ -264,18 +264,15 @@ impl Session {
     /// An executable graph. One whose code is gone cannot be launched any more; one whose event is gone perhaps can.
     fn add_graph(&self, all: &mut Gathered, exec: u32, entry: &Entry) -> Result<(), JournalError> {
         let Some(graph) = graphs::current(entry).filter(|_| self.graphs.exec(exec).is_ok()) else { return Ok(()) };
+        if !self.journal.sketches.contains_key(&exec.into()) {
+            all.sketch(entry);
+        }
         for (kind, id, before) in &graph.needs {
             match (kind, self.journal.lives(*kind, u64::from(*id), *before)) {
                 (_, true) => {}
                 (Kind::Event, false) => return Err(JournalError::GraphEvent { exec, event: *id }),
-                _ => {
-                    self.add_sketch(all, exec, entry);
-                    return Ok(());
-                }
+                _ => return Ok(()),
             }
-        }
-        if graph.order != entry.made.order {
-            self.add_sketch(all, exec, entry);
         }
         let record = all.frame(Kind::Exec, &entry.made, None);
         (record.steps, record.order) = (Some(graph.bytes), graph.order);
@@ -285,13 +282,6 @@ impl Session {
             all.frame(Kind::Exec, change, None).order = change.order.max(graph.order);
         }
         Ok(())
-    }
-
-    /// A graph that is not made again, or later than it was, takes its room all the same.
-    fn add_sketch(&self, all: &mut Gathered, exec: u32, entry: &Entry) {
-        if !self.journal.sketches.contains_key(&exec.into()) {
-            all.sketch(entry);
-        }
     }
 
     /// Who may do what with a mapping, as one frame that says so.
@@ -342,8 +332,8 @@ impl Session {
         let (mut borrowed, mut records): (Vec<_>, Vec<_>) =
             records.into_iter().partition(|(kind, record)| self.is_borrowed(*kind, record));
         let may_name = !borrowed.is_empty() || records.iter().any(|(kind, record)| is_programs(*kind, record));
-        if may_name {
-            records.extend(sketches_of(&records));
+        if !may_name {
+            drop_needless_sketches(&mut records);
         }
         borrowed.sort_by_key(place);
         records.sort_by_key(place);
@@ -412,14 +402,13 @@ fn place((kind, record): &(Kind, Record)) -> (bool, u64) {
     }
 }
 
-/// Sketches of the executable graphs among records that have none yet.
-fn sketches_of(records: &[(Kind, Record)]) -> Vec<(Kind, Record)> {
-    let exec = |record: &Record| record.payload.first_chunk::<4>().copied();
-    let of =
-        |step| records.iter().filter(move |(kind, it)| *kind == Kind::Exec && it.step == step && it.steps.is_some());
-    let known: HashSet<_> = of(Step::Sketch).map(|(_, record)| exec(record)).collect();
-    let new = of(Step::Frame).filter(|(_, record)| !known.contains(&exec(record)));
-    new.map(|(kind, record)| (*kind, Record { step: Step::Sketch, opcode: 0, ..record.clone() })).collect()
+/// Drops the sketches of executable graphs that are made where they were made first: these take their room themselves.
+fn drop_needless_sketches(records: &mut Vec<(Kind, Record)>) {
+    let place = |record: &Record| (record.payload.first_chunk::<4>().copied(), record.order);
+    let is_made =
+        |(kind, record): &&(Kind, Record)| *kind == Kind::Exec && record.step == Step::Frame && record.steps.is_some();
+    let made: HashSet<_> = records.iter().filter(is_made).map(|(_, record)| place(record)).collect();
+    records.retain(|(_, record)| record.step != Step::Sketch || !made.contains(&place(record)));
 }
 
 /// The number that a driver chose for a texture or surface.
