@@ -28,6 +28,7 @@ mod images;
 mod journal;
 mod large_pages;
 mod looking;
+mod own_pages;
 mod reach;
 mod references;
 mod relay;

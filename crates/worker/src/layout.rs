@@ -5,7 +5,8 @@
 //! its own. So nothing of ours may take addresses where the system would give some to the driver: large blocks of the
 //! heap come from its end, stacks of threads from a stock that was made before the driver, threads have no second stack for
 //! signals (`daemon/src/spawn.rs`), and mappings lie at places of their own (`transport/src/shared.rs`,
-//! `session/src/snapshot`, `session/src/graphs/stage.rs`). The driver's compilers are loaded whether it will need them or not (`driver/src/open.rs`).
+//! `session/src/own_pages.rs`, `session/src/snapshot/scratch.rs`). The driver's compilers are loaded whether it will need them
+//! or not (`driver/src/open.rs`).
 
 #![expect(unsafe_code, reason = "settings of the C library's heap, and of signals")]
 

@@ -9,12 +9,13 @@
 #![expect(unsafe_code, reason = "memory that a GPU and the link's reader take turns with")]
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_cuda_sys::{CUresult, host_register_flags};
+use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::own_pages::OwnPages;
 
 /// Bytes that all stages of a session may take.
 const MOST: u64 = 64 << 30;
@@ -29,33 +30,13 @@ const PLACES: usize = 256 << 30;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// One block. The driver copies from or to it while its step runs; the program's part comes before or after that.
+/// One block. The driver copies from or to it while its step runs; the program's part comes before or after that. It is reached
+/// through copies in and out only, which the graph's order keeps apart from the driver's.
 pub(crate) struct Stage {
-    start: *mut u8,
+    pages: OwnPages,
     size: usize,
-    /// Bytes that it has memory for.
-    room: usize,
     /// Wire id of the context that it was made in.
     context: u32,
-    /// The driver has let go of it, with its context.
-    is_gone: AtomicBool,
-    driver: Arc<Driver>,
-}
-
-// SAFETY: reached through copies in and out only, which the graph's order keeps apart from the driver's.
-unsafe impl Send for Stage {}
-// SAFETY: as above.
-unsafe impl Sync for Stage {}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        if !*self.is_gone.get_mut() {
-            // SAFETY: registered by `new`. What the driver cannot let go of now goes with the process.
-            let _ = unsafe { self.driver.cuMemHostUnregister(self.start.cast()) };
-        }
-        // SAFETY: mapped by `new`, and nobody has its addresses any more.
-        let _ = unsafe { munmap(self.start.cast(), self.room) };
-    }
 }
 
 impl Stage {
@@ -63,24 +44,19 @@ impl Stage {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let room = size.max(1).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let place = PLACE + NEXT.fetch_add(room, Ordering::Relaxed) % PLACES;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, in the place of no other.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(place), room, access, MapFlags::PRIVATE) };
-        let start = start.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        // SAFETY: mapped above, and until the stage is dropped.
-        let registered = unsafe { driver.cuMemHostRegister_v2(start, room, host_register_flags::PORTABLE) }.ok();
-        registered.inspect_err(|_| {
-            // SAFETY: mapped above, and nobody else has its address.
-            let _ = unsafe { munmap(start, room) };
-        })?;
-        let (start, driver) = (start.cast(), Arc::clone(driver));
-        Ok(Self { start, size, room, context, is_gone: AtomicBool::new(false), driver })
+        let pages = OwnPages::map(driver, place, room).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        pages.register()?;
+        Ok(Self { pages, size, context })
+    }
+
+    /// Bytes that it has memory for.
+    fn room(&self) -> usize {
+        self.pages.size()
     }
 
     /// The address for the driver.
     pub(crate) fn address(&self) -> *mut u8 {
-        self.start
+        self.pages.start()
     }
 
     fn holds(&self, offset: u64, size: usize) -> bool {
@@ -119,14 +95,14 @@ impl Stages {
         token: u64,
         size: u64,
     ) -> Result<Arc<Stage>, CUresult> {
-        let taken: u64 = self.all().values().map(|stage| stage.room as u64).sum();
+        let taken: u64 = self.all().values().map(|stage| stage.room() as u64).sum();
         if size > MOST - taken.min(MOST) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let size = size as usize;
         let stage = self.take_spare(context, size).map_or_else(|| Stage::new(driver, context, size), Ok)?;
         // SAFETY: it has room for `size` bytes, and is nobody else's.
-        unsafe { stage.start.write_bytes(0, size) };
+        unsafe { stage.address().write_bytes(0, size) };
         let stage = Arc::new(stage);
         let before = self.all().insert(token, Arc::clone(&stage));
         drop(before);
@@ -136,9 +112,9 @@ impl Stages {
     /// The closest of those that are kept of a context.
     fn take_spare(&self, context: u32, size: usize) -> Option<Stage> {
         let mut spare = self.spare();
-        let fits = |stage: &Stage| stage.room >= size && stage.room <= LEAST.max(size.saturating_mul(TIMES));
+        let fits = |stage: &Stage| stage.room() >= size && stage.room() <= LEAST.max(size.saturating_mul(TIMES));
         let fitting = spare.iter().enumerate().filter(|(_, stage)| stage.context == context && fits(stage));
-        let (at, _) = fitting.min_by_key(|(_, stage)| stage.room)?;
+        let (at, _) = fitting.min_by_key(|(_, stage)| stage.room())?;
         let mut stage = spare.swap_remove(at);
         stage.size = size;
         Some(stage)
@@ -149,8 +125,8 @@ impl Stages {
         // Somebody who still reads it has the rest.
         let Some(stage) = gone.and_then(Arc::into_inner) else { return };
         let mut spare = self.spare();
-        let kept: u64 = spare.iter().map(|stage| stage.room as u64).sum();
-        if kept + stage.room as u64 <= SPARE {
+        let kept: u64 = spare.iter().map(|stage| stage.room() as u64).sum();
+        if kept + stage.room() as u64 <= SPARE {
             spare.push(stage);
         }
     }
@@ -159,7 +135,9 @@ impl Stages {
     pub(crate) fn end_context(&self, context: u32) {
         let stays = |stage: &Stage| {
             let is_gone = stage.context == context;
-            stage.is_gone.fetch_or(is_gone, Ordering::Relaxed);
+            if is_gone {
+                stage.pages.forget();
+            }
             !is_gone
         };
         self.all().retain(|_, stage| stays(stage));
@@ -175,7 +153,7 @@ impl Stages {
         let stage = self.all().get(&token).cloned().filter(|stage| stage.holds(offset, data.len()));
         let stage = stage.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         // SAFETY: inside the stage, by the check; the driver reads it later, when the program has acknowledged.
-        unsafe { stage.start.add(offset as usize).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+        unsafe { stage.address().add(offset as usize).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
         Ok(())
     }
 
@@ -189,13 +167,15 @@ impl Stages {
         let stage = stage.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let mut bytes = vec![0; size];
         // SAFETY: inside the stage, by the check; the driver has written it before it asked the program.
-        unsafe { stage.start.add(offset as usize).copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
+        unsafe { stage.address().add(offset as usize).copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
         Ok(bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use katydid_cuda_sys::host_register_flags;
+
     use super::*;
     use crate::tests::soft;
 
@@ -219,9 +199,9 @@ mod tests {
         for (stage, token) in fresh.iter().zip(1..) {
             // SAFETY: memory of the stage, which nobody uses; it is registered again at once.
             unsafe {
-                driver.cuMemHostUnregister(stage.start.cast()).ok().unwrap();
+                driver.cuMemHostUnregister(stage.address().cast()).ok().unwrap();
                 let flags = host_register_flags::PORTABLE;
-                driver.cuMemHostRegister_v2(stage.start.cast(), stage.room, flags).ok().unwrap();
+                driver.cuMemHostRegister_v2(stage.address().cast(), stage.room(), flags).ok().unwrap();
             }
             stages.fill(token, SIZE - 3, &[1, 2, 3]).unwrap();
             assert_eq!(stages.bytes(token, SIZE - 4, 4), Ok(vec![0, 1, 2, 3]));

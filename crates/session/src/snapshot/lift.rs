@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUresult, CUstream, host_register_flags};
+use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUstream};
 use katydid_driver::Driver;
 use katydid_image::{ChunkId, ImageError, Sink, Source};
 use katydid_keep::Progress;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::Names;
 use super::ahead::Aside;
 use super::area::{Area, CHUNK, Other, Place, Way};
 use super::carrier::Carrier;
 use super::error::{SnapshotError, refused};
+use crate::own_pages::OwnPages;
 
 /// Threads at most; with fewer processors, fewer.
 const MOST_THREADS: usize = 16;
@@ -265,16 +265,11 @@ impl Drop for Half<'_> {
 
 /// Host memory of so many chunks, registered with the driver. One that will not register it copies through memory of
 /// its own, at a lower speed.
-pub(super) struct Buffers {
-    driver: Arc<Driver>,
-    start: u64,
-    size: usize,
-    is_registered: bool,
-}
+pub(super) struct Buffers(OwnPages);
 
 impl fmt::Debug for Buffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffers").field("start", &self.start).field("size", &self.size).finish_non_exhaustive()
+        f.debug_struct("Buffers").field("start", &self.0.start()).field("size", &self.0.size()).finish_non_exhaustive()
     }
 }
 
@@ -283,37 +278,20 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl Buffers {
     fn make(driver: &Arc<Driver>, count: usize) -> Result<Self, SnapshotError> {
-        let size = count * CHUNK as usize;
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let place = PLACE + NEXT.fetch_add(1, Ordering::Relaxed) % PLACES * APART;
-        // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let start = unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(place), size, access, flags) };
-        let start = start.map_err(|source| SnapshotError::System { what: "map memory", source: source.into() })?;
-        // SAFETY: mapped above, and until this value is dropped.
-        let status = unsafe { driver.cuMemHostRegister_v2(start, size, host_register_flags::PORTABLE) };
-        let is_registered = status == CUresult::SUCCESS;
-        Ok(Self { driver: Arc::clone(driver), start: start.expose_provenance() as u64, size, is_registered })
+        let pages = OwnPages::map(driver, place, count * CHUNK as usize);
+        let pages = pages.map_err(|source| SnapshotError::System { what: "map memory", source: source.into() })?;
+        let _ = pages.register();
+        Ok(Self(pages))
     }
 
     fn chunk(&self, number: usize) -> u64 {
-        self.start + number as u64 * CHUNK
+        self.0.start().expose_provenance() as u64 + number as u64 * CHUNK
     }
 
     /// How many it is.
     pub(super) fn count(&self) -> usize {
-        self.size / CHUNK as usize
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        let start = std::ptr::with_exposed_provenance_mut(self.start as usize);
-        if self.is_registered {
-            // SAFETY: registered by `make`; every thread that used it has ended.
-            let _ = unsafe { self.driver.cuMemHostUnregister(start) };
-        }
-        // SAFETY: mapped by `make`, and nobody has its addresses any more.
-        let _ = unsafe { munmap(start, self.size) };
+        self.0.size() / CHUNK as usize
     }
 }
 
@@ -349,7 +327,7 @@ mod tests {
         assert_eq!(five.count(), 5);
         aside.keep_buffers(five);
         let (one, other) = (aside.lend(1).unwrap(), aside.lend(1).unwrap());
-        assert_ne!(one.start, other.start);
+        assert_ne!(one.chunk(0), other.chunk(0));
         drop((one, other));
         keep(2);
         assert!(!aside.clear() && aside.lend(1).is_none());
