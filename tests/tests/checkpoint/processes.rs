@@ -101,7 +101,7 @@ impl<'a> Held<'a> {
     }
 
     /// Has somebody ask for it to be restored, with pairs of GPUs.
-    fn restored_to(&self, gpus: &Gpus, pairs: &[(usize, usize)], wanted: (u32, u32)) -> Result<()> {
+    fn restored_to(&self, gpus: &Gpus, pairs: &Pairs, wanted: (u32, u32)) -> Result<()> {
         let mut asker = self.asker("restore");
         asker.args(pairs.iter().flat_map(|(old, new)| [gpus.uuid(*old), gpus.uuid(*new)]));
         is_answer(&program::run(&mut asker, LIMIT)?, "restore", wanted).with_context(|| format!("{pairs:?}"))
@@ -168,6 +168,9 @@ impl<'a> Held<'a> {
         self.stage.is_clean()
     }
 }
+
+/// Numbers of GPUs, each with that of the one to take its place.
+type Pairs = [(usize, usize)];
 
 /// The machine's GPUs, in the driver's order: the digits of their UUIDs.
 struct Gpus(Vec<String>);
@@ -287,7 +290,7 @@ fn replaced(places: &Places, way: &str) -> Result<()> {
 fn placed(places: &Places, way: &str) -> Result<()> {
     const TURN: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 0)];
     const SWAP: [(usize, usize); 2] = [(1, 0), (0, 1)];
-    const WRONG: [&[(usize, usize)]; 4] = [&[(7, 7)], &[(0, 7)], &[(0, 0), (0, 0)], &[(0, 1)]];
+    const WRONG: [&Pairs; 4] = [&[(7, 7)], &[(0, 7)], &[(0, 0), (0, 0)], &[(0, 1)]];
     let soft = [("KATYDID_SOFT_DEVICES", "3".into())];
     let stage = Stage::of_driver(places, way, "soft", &soft)?;
     let wrong = [&WRONG[..], &[&[(0, 2), (1, 2), (2, 0)]]].concat();
@@ -308,9 +311,9 @@ fn moved_about(
     places: &Places,
     stage: &Stage,
     gpus: &Gpus,
-    wrong: &[&[(usize, usize)]],
-    right: &[(&[(usize, usize)], &[usize])],
-    last: &[(usize, usize)],
+    wrong: &[&Pairs],
+    right: &[(&Pairs, &[usize])],
+    last: &Pairs,
 ) -> Result<()> {
     const PROGRAM: (&str, Variant) = ("kept_devices", Variant::Plain);
     let held = Held::of(stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
