@@ -410,8 +410,10 @@ impl StreamProgram {
             drop(desk);
             let result = self.read_until(&mut inlet, Some(wanted), reply);
             desk = self.desk();
-            if inlet.holds_some() && desk.is_listened {
-                // Nobody else may come to read it for long.
+            if desk.is_listened {
+                // For what is left, which nobody else may come to read for long. Also where nothing is: as long as others read
+                // faster, the system would wake it for each reply, and have it sleep on.
+                desk.is_listened = false;
                 self.appeals.ring();
             }
             desk.inlet = Some(inlet);
@@ -536,9 +538,19 @@ impl StreamProgram {
         if both.iter().any(|fd| fd.revents().contains(PollFlags::NVAL)) {
             return Err(LinkError::Closed);
         }
-        // Nothing there to be read is as good.
-        let _ = rustix::io::read(bell, &mut [0; 8]);
+        hush(bell);
         Ok(())
+    }
+
+    /// Readers tell no more of what they leave, and what they have told is known. Whether there is an appeal.
+    fn stop_listening(&self) -> bool {
+        let mut desk = self.desk();
+        desk.is_listened = false;
+        // Whoever has put an appeal there rings afterwards.
+        if let Some(bell) = self.appeals.fd() {
+            hush(bell);
+        }
+        desk.appeal.is_some()
     }
 
     /// An appeal that was heard. If there is none, readers tell from now on of what they leave; that a reader has left something
@@ -663,6 +675,11 @@ impl StreamProgram {
     }
 }
 
+/// Takes back that a bell was rung; one that was not is as good.
+fn hush(bell: BorrowedFd<'_>) {
+    let _ = rustix::io::read(bell, &mut [0; 8]);
+}
+
 impl ProgramLink for StreamProgram {
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
         self.socket.get()?;
@@ -739,7 +756,9 @@ impl ProgramLink for StreamProgram {
             if !is_left {
                 self.wait_for_word(None)?;
             }
-            self.desk().is_listened = false;
+            if self.stop_listening() {
+                continue;
+            }
             // Whoever waits for a reply reads all that comes, appeals too, and rings then; what is left is for this thread, which
             // is not to wake for each reply of a busy program.
             let heard = self.heard.load(Ordering::Relaxed);
