@@ -5,7 +5,7 @@
 #
 # FOLDER is what `cargo xtask opencl-programs` makes, target/opencl-programs: Debian's packages below root/, hashcat beside what
 # it reads, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak, hashcat,
-# or a file of PyOpenCL's tests (test_array). What differs from run to run (times, rates) and what is said not to go through is
+# fine_grain, or a file of PyOpenCL's tests (test_array). What differs from run to run (times, rates) and what is said not to go through is
 # taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole. In a pack for a GPU machine all is built (FOLDER/packed);
 # there OPENCL is the folder of the loader, VENDORS that of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT
 # the seconds that a program may take, and TOGETHER=1 has a program run on all ways at once, which PoCL's cache would not stand.
@@ -41,9 +41,13 @@ declare -A command=(
     [hashcat]="$folder/hashcat/hashcat -m 0 -a 3 --force --backend-ignore-cuda --potfile-disable --quiet -n 1 -u 8 -T 1 81dc9bdb52d04dc20036dbd8313ed055 ?d?d?d?d"
 )
 declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES\|SEMAPHORE\|EXTERNAL_MEMORY\|LUID/d; s/^\[[A-Z]*/[/; s/  */ /g')
-# Of tests only their numbers count. Two are left out: the one of finer grains of shared virtual memory, which do not go through,
-# and the one of PyOpenCL's own cache, which is off here.
+# Of tests only their numbers count. The one of fine-grained shared virtual memory, which devices have natively and where the program
+# shares memory with its worker, is a program of its own; the one of PyOpenCL's own cache, which is off here, is left out.
 tests='/ passed/!d; s/ in .*//; s/, [0-9]* warnings\?//'
+declare -A only=([fine_grain]="native shm")
+pytest() { echo "$python -m pytest -q -p no:cacheprovider -k $1 $folder/pyopencl-tests/$2.py"; }
+command[fine_grain]=$(pytest fine_grain test_wrapper)
+varies[fine_grain]=$tests
 export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} POCL_CACHE_DIR=$scratch/cache OCL_ICD_VENDORS=${VENDORS:-$pocl/vendors} PYOPENCL_NO_CACHE=1
 socket=$scratch/server.sock
 "$katydid" serve --driver "${DRIVER:-soft}" --listen "unix:$socket" --listen tcp://127.0.0.1:0 2>"$out/server.log" &
@@ -67,18 +71,22 @@ run_on() {
 failed=0
 # Times are of whichever way compiles first, or of all ways together.
 for program in ${@:-clinfo blas vienna pyopencl openmm clpeak hashcat}; do
-    line=${command[$program]:-"$python -m pytest -q -p no:cacheprovider -k not(fine_grain)and(not(xdg_cache)) $folder/pyopencl-tests/$program.py"}
+    line=${command[$program]:-$(pytest "not(fine_grain)and(not(xdg_cache))" "$program")}
     left_out=${varies[$program]:-}
     [ "${command[$program]:-}" ] || left_out=$tests
-    running=()
+    ways=
     for way in ${WAYS:-native shm tcp}; do
+        [[ " ${only[$program]:-$way} " == *" $way "* ]] && ways+=" $way"
+    done
+    running=()
+    for way in $ways; do
         run_on $program $way "$line" &
         running+=($!)
         # Each of hashcat's runs reads what another has compiled.
         [ "${TOGETHER:-}" ] && [ $program != hashcat ] || wait ${running[-1]}
     done
     wait "${running[@]}"
-    for way in ${WAYS:-native shm tcp}; do
+    for way in $ways; do
         said=$out/$program.$way
         read -r code took <"$said.ended"
         sed "$left_out" "$said" >"$said.same"

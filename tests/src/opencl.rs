@@ -111,8 +111,8 @@ pub struct Intel {
     pub places: Places,
 }
 
-/// Its programs, each of which takes what PoCL 3.1 does not have: SPIR-V, finer grains of shared virtual memory.
-pub const OF_INTEL: [&str; 1] = ["kept_spirv"];
+/// Its programs: SPIR-V, which PoCL 3.1 does not have, and fine-grained shared virtual memory, which does not come from the heap.
+pub const OF_INTEL: [&str; 2] = ["kept_spirv", "kept_fine_svm"];
 
 /// The driver that `cargo xtask setup` fetches beside PoCL.
 #[must_use]

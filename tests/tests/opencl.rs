@@ -33,7 +33,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test that is not a program on all ways.
 type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
 
-const DRIVERS: [(&str, Test); 11] = [
+const DRIVERS: [(&str, Test); 12] = [
     ("a_library_is_named_outright", named),
     ("what_was_tried_is_said", said),
     ("a_program_without_a_loader_gets_our_library", without_loader),
@@ -44,6 +44,7 @@ const DRIVERS: [(&str, Test); 11] = [
     ("doctor_names_the_remedy_where_there_is_no_driver_or_device", doctor),
     ("what_drivers_may_do_beside_pocl_goes_through", memory_alone),
     ("what_is_known_or_cannot_be_wrong_is_waited_for_once", asked_once),
+    ("shared_virtual_memory_is_fine_grained_where_program_and_worker_share_memory", fine_grains),
     ("our_library_is_beside_a_machines_own_drivers_with_a_server_and_silent_without", beside_others),
 ];
 /// Names drivers' libraries.
@@ -441,6 +442,21 @@ fn asked_once(places: &Places) -> Result<(), Box<dyn Error>> {
     }
     let [once, often] = waits;
     if once == often { Ok(()) } else { Err(format!("once: {once} replies, often: {often}").into()) }
+}
+
+/// Its kernel and the host meet while the kernel runs. Of a machine's own driver nobody says that it has such memory.
+fn fine_grains(places: &Places) -> Result<(), Box<dyn Error>> {
+    const NAME: &str = "kept_fine_svm";
+    if !is_pocl(places) {
+        return Ok(());
+    }
+    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let [shm, tcp] = Way::through(&server);
+    for way in [DIRECT, shm] {
+        judge(places, NAME, &run(with_driver(places, &way, NAME).arg("fine"), LIMIT)?)?;
+    }
+    let outcome = run(with_driver(places, &tcp, NAME).arg("fine"), LIMIT)?;
+    if outcome.text().contains("not so") { Ok(()) } else { Err(outcome.text().into()) }
 }
 
 /// A vendors' file names our library beside the machine's driver, and nothing is run by `katydid run`. With a server there are

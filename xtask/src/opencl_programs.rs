@@ -43,8 +43,8 @@ with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             open(folder + '/' + parts[2], 'wb').write(archive.extractfile(member).read())
 ";
 /// What is run in every test run, in a minute or two; the others that the script knows take minutes.
-const BRIEF: [&str; 7] =
-    ["clinfo", "blas", "vienna", "pyopencl", "openmm", "test_enqueue_copy", "test_arrays_in_structs"];
+const BRIEF: [&str; 8] =
+    ["clinfo", "blas", "vienna", "pyopencl", "openmm", "test_enqueue_copy", "test_arrays_in_structs", "fine_grain"];
 
 /// All of PyOpenCL's tests, and what takes minutes: run by hand, and with the long tests.
 const WHOLE: [&str; 7] =

@@ -29,7 +29,7 @@ use katydid_keep::{CHUNK, ChunkError, Progress, read_all};
 use katydid_opencl_sys::constant::{
     DEVICE_TYPE_CPU, MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
 };
-use katydid_opencl_sys::{Code, cl_context, cl_device_id, cl_mem, void};
+use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::kind;
 use katydid_wire::opencl::message::{kdclBuffer, kdclImage, kdclSvmAlloc};
@@ -126,6 +126,10 @@ impl Session {
         }
         for (address, frame) in self.journal.svm() {
             let Ok(message) = kdclSvmAlloc::decode(frame.payload()) else { continue };
+            // So is what is fine-grained.
+            if message.place != 0 {
+                continue;
+            }
             let (bytes, context) = (message.size, message.context);
             areas.push(Area { kind: "svm", object: address, bytes, context, place: Place::Svm(address) });
         }
@@ -188,14 +192,16 @@ impl Session {
 
     /// Whether a context has processors of the machine's own alone.
     pub(crate) fn is_of_processors(&self, context: u32) -> bool {
-        let devices = self.devices_of(context);
-        !devices.is_empty() && devices.iter().all(|device| self.is_processor(*device))
+        let (devices, object) = (self.devices_of(context), self.shared.objects.get::<cl_context>(context));
+        let are = |context: Object<cl_context>| devices.iter().all(|device| self.is_processor(*device, context.api));
+        !devices.is_empty() && object.is_ok_and(are)
     }
 
-    /// Whether a device is one of the machine's own processors; parts of these are not asked for.
-    fn is_processor(&self, device: cl_device_id) -> bool {
-        let known = self.platforms.iter().flat_map(|platform| &platform.devices);
-        known.into_iter().any(|(other, kind)| *other == device && kind & DEVICE_TYPE_CPU != 0)
+    /// Whether a device is one of the machine's own processors, or a part of one, which its driver is asked for.
+    fn is_processor(&self, device: cl_device_id, api: &Dispatch) -> bool {
+        let mut known = self.platforms.iter().flat_map(|platform| &platform.devices);
+        let kind = known.find(|(other, _)| *other == device).map(|(_, kind)| *kind);
+        kind.map_or_else(|| crate::driver::kind(device, api), Ok).is_ok_and(|kind| kind & DEVICE_TYPE_CPU != 0)
     }
 
     /// Fills memory from an image.

@@ -4,6 +4,10 @@
 //! it is made over this memory too, where the driver then maps it; its contents are the device's. Data of commands lies there too, in blocks that are the program's to give
 //! out. A session that is rebuilt has pages of its own there until its program
 //! comes, whose memory takes their place.
+//!
+//! Fine-grained shared virtual memory is of it too: it lies at the address that the driver gave as well, on both sides.
+
+#![expect(unsafe_code, reason = "maps the program's memory where a driver's was")]
 
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,6 +18,7 @@ use katydid_arena::{Reservation, ReserveError};
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use rustix::fs::fstat;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use crate::apart::Apart;
 use crate::staged::Lease;
@@ -21,6 +26,7 @@ use crate::staged::Lease;
 /// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
 /// commands, as after a restore: to compare the ways.
 const MAPS_VARIABLE: &str = "KATYDID_OPENCL_MAPS";
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// How buffers are in this memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +128,25 @@ impl HostMemory {
         self.apart.as_ref().is_some_and(|apart| apart.view(address).is_some())
     }
 
+    /// Maps what the program has at `place` at another address too, in place of what lies there: whole pages. Nothing before the
+    /// program is there.
+    ///
+    /// # Errors
+    ///
+    /// `CL_INVALID_VALUE` if not all of it is memory of the program's, `CL_OUT_OF_RESOURCES` if the system refuses.
+    ///
+    /// # Safety
+    ///
+    /// The pages at the address are the caller's to give away, and nobody refers to them.
+    pub(crate) unsafe fn lend(&self, place: u64, address: u64, bytes: u64) -> Result<(), Code> {
+        self.place(place, bytes)?;
+        let Some(file) = &self.shared else { return Ok(()) };
+        let (start, flags) = (pointer(address), MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: by the contract.
+        let mapped = unsafe { mmap(start, bytes as usize, ACCESS, flags, file, place - self.arena.range().start) };
+        mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
+    }
+
     /// Where in this process the program's bytes at an address are.
     ///
     /// # Errors
@@ -138,8 +163,28 @@ impl HostMemory {
             return Err(Code::INVALID_VALUE);
         }
         let view = self.apart.as_ref().and_then(|apart| apart.view(address));
-        Ok(view.unwrap_or_else(|| std::ptr::with_exposed_provenance_mut(address as usize)))
+        Ok(view.unwrap_or_else(|| pointer(address)))
     }
+}
+
+/// Puts pages of zeros where [`HostMemory::lend`] has put the program's.
+///
+/// # Errors
+///
+/// `CL_OUT_OF_RESOURCES`: the program's are still there.
+///
+/// # Safety
+///
+/// It has put them there, and nobody refers to them.
+pub(crate) unsafe fn take_back(address: u64, bytes: u64) -> Result<(), Code> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: by the contract.
+    let mapped = unsafe { mmap_anonymous(pointer(address), bytes as usize, ACCESS, flags) };
+    mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
+}
+
+fn pointer(address: u64) -> *mut void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
 #[cfg(test)]
@@ -149,6 +194,32 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
+
+    #[test]
+    fn what_is_lent_is_the_programs_memory_until_it_is_taken_back() {
+        let offer = ArenaRange { kind: ArenaKind::PINNED, base: 0x3f10_0000_0000, length: 1 << 20 };
+        let mut memory = HostMemory::new(&offer, None).unwrap();
+        let flags = MapFlags::PRIVATE;
+        // SAFETY: a new mapping.
+        let own = unsafe { mmap_anonymous(std::ptr::null_mut(), 8192, ACCESS, flags) }.unwrap().cast::<AtomicUsize>();
+        let (address, place) = (own.expose_provenance() as u64, offer.base + 12_288);
+        // SAFETY: pages of this test's, and words in them, touched by atomics alone.
+        unsafe {
+            let (here, there) = (&*own, AtomicUsize::from_ptr(pointer(place).cast()));
+            here.store(1, Ordering::Relaxed);
+            memory.lend(place, address, 8192).unwrap();
+            assert_eq!(here.load(Ordering::Relaxed), 1, "there is no program yet");
+            let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+            ftruncate(&file, 16_384).unwrap();
+            memory.join(file.as_fd()).unwrap();
+            assert_eq!(memory.lend(place, address, 8192), Err(Code::INVALID_VALUE), "beyond the file's end");
+            memory.lend(place, address, 4096).unwrap();
+            there.store(7, Ordering::Relaxed);
+            assert_eq!(here.load(Ordering::Relaxed), 7);
+            take_back(address, 4096).unwrap();
+            assert_eq!((here.load(Ordering::Relaxed), there.load(Ordering::Relaxed)), (0, 7));
+        }
+    }
 
     #[test]
     fn places_end_with_the_file_of_the_program() {

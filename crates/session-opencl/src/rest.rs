@@ -184,6 +184,7 @@ impl Restored for Session {
         refuse_outline(part)?;
         if let (Some(host), Some(pinned)) = (&mut self.host, pinned) {
             host.join(pinned)?;
+            self.lend(..).map_err(|code| format!("the program's fine-grained shared virtual memory: {code}"))?;
             self.take_from_program()?;
         }
         Ok(())

@@ -1,9 +1,11 @@
 //! Shared virtual memory: which addresses of it the program may name.
 //!
 //! The program sees the very addresses, with memory of its own behind them that is filled and emptied when it maps and
-//! unmaps. So an allocation begins at a page and has its pages to itself. Addresses are bytes.
+//! unmaps; fine-grained memory is the same on both sides ([`crate::host`]). So an allocation begins at a page and has its pages
+//! to itself. Addresses are bytes.
 
 use std::collections::BTreeMap;
+use std::ops::RangeBounds;
 
 use katydid_opencl_sys::{Code, Dispatch, cl_context};
 
@@ -20,9 +22,18 @@ pub(crate) struct Allocation {
     pub(crate) size: u64,
     /// What the driver gave, at or before the program's address.
     pub(crate) raw: u64,
+    /// Of fine-grained memory, where the program has it besides; 0 of other memory.
+    pub(crate) place: u64,
     /// Where it was made.
     pub(crate) context: cl_context,
     pub(crate) api: &'static Dispatch,
+}
+
+impl Allocation {
+    /// Bytes of its pages.
+    pub(crate) fn pages(&self) -> u64 {
+        self.size.next_multiple_of(PAGE)
+    }
 }
 
 /// The allocations of a session by the addresses that the program sees.
@@ -35,10 +46,15 @@ pub(crate) struct Svm {
 
 impl Svm {
     /// Notes an allocation of the driver's with room for whole pages; returns the address for the program.
-    pub(crate) fn add(&mut self, raw: u64, size: u64, context: &Object<cl_context>) -> u64 {
+    pub(crate) fn add(&mut self, raw: u64, (size, place): (u64, u64), context: &Object<cl_context>) -> u64 {
         let address = raw.next_multiple_of(PAGE);
-        self.list.insert(address, Allocation { size, raw, context: context.handle, api: context.api });
+        self.list.insert(address, Allocation { size, raw, place, context: context.handle, api: context.api });
         address
+    }
+
+    /// Fine-grained allocations that begin at these addresses.
+    pub(crate) fn fine(&self, addresses: impl RangeBounds<u64>) -> impl Iterator<Item = (u64, &Allocation)> {
+        self.list.range(addresses).filter(|(_, found)| found.place != 0).map(|(address, found)| (*address, found))
     }
 
     /// Where the next allocation is to end at the highest, which takes so many bytes: below all others, or where these
@@ -92,9 +108,22 @@ impl Svm {
     ///
     /// `CL_INVALID_VALUE` if not.
     pub(crate) fn check(&self, address: u64, size: u64) -> Result<(), Code> {
+        self.holding(address, size).map(drop)
+    }
+
+    /// Whether the bytes lie in one fine-grained allocation.
+    ///
+    /// # Errors
+    ///
+    /// `CL_INVALID_VALUE` if not.
+    pub(crate) fn check_fine(&self, address: u64, size: u64) -> Result<(), Code> {
+        if self.holding(address, size)?.place == 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    fn holding(&self, address: u64, size: u64) -> Result<&Allocation, Code> {
         let (start, allocation) = self.list.range(..=address).next_back().ok_or(Code::INVALID_VALUE)?;
         let end = address.checked_add(size).ok_or(Code::INVALID_VALUE)?;
-        if end <= start + allocation.size { Ok(()) } else { Err(Code::INVALID_VALUE) }
+        if end <= start + allocation.size { Ok(allocation) } else { Err(Code::INVALID_VALUE) }
     }
 }
 
@@ -110,11 +139,11 @@ mod tests {
         let context = Object { handle: cl_context::NULL, api, size: 0 };
         let mut svm = Svm::default();
         assert_eq!(svm.end_of_next(PAGE), ZONE.end);
-        svm.add(0x7fff_0000_1000, PAGE, &context);
+        svm.add(0x7fff_0000_1000, (PAGE, 0), &context);
         assert_eq!(svm.end_of_next(PAGE), ZONE.end, "what a driver put elsewhere does not count");
-        let address = svm.add(ZONE.end - 3 * PAGE + 16, PAGE, &context);
+        let address = svm.add(ZONE.end - 3 * PAGE + 16, (PAGE, 0), &context);
         assert_eq!(svm.end_of_next(PAGE), ZONE.end - 3 * PAGE);
-        svm.add(ZONE.start + PAGE, PAGE, &context);
+        svm.add(ZONE.start + PAGE, (PAGE, 0), &context);
         assert_eq!(svm.end_of_next(PAGE), ZONE.end);
         assert!(svm.remove(address).is_some());
     }
@@ -139,11 +168,17 @@ mod tests {
         let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
         let context = Object { handle: cl_context::NULL, api, size: 0 };
         let mut svm = Svm::default();
-        assert_eq!(svm.add(5000, 100, &context), 8192);
+        assert_eq!((svm.add(5000, (100, 0), &context), svm.add(20_000, (100, 4096), &context)), (8192, 20_480));
         for (address, size, fits) in [(8192, 100, true), (8200, 92, true), (8192, 101, false), (8191, 1, false)] {
             assert_eq!(svm.check(address, size).is_ok(), fits, "{address} {size}");
         }
         assert!(svm.check(8192, u64::MAX).is_err());
+        assert!(
+            svm.check_fine(20_480, 100).is_ok()
+                && svm.check_fine(20_480, 101).is_err()
+                && svm.check_fine(8192, 1).is_err()
+        );
+        assert_eq!(svm.fine(..).map(|(address, _)| address).collect::<Vec<_>>(), [20_480]);
         assert_eq!(svm.remove(8192).unwrap().raw, 5000);
         assert!(svm.remove(8192).is_none() && svm.check(8192, 1).is_err());
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use katydid_opencl_sys::constant::{
     DEVICE_EXECUTION_CAPABILITIES, DEVICE_EXTENSIONS, DEVICE_EXTENSIONS_WITH_VERSION, DEVICE_PARENT_DEVICE,
-    DEVICE_PLATFORM, DEVICE_REFERENCE_COUNT, DEVICE_SVM_CAPABILITIES, DEVICE_SVM_COARSE_GRAIN_BUFFER,
-    DEVICE_TYPE_DEFAULT, EXEC_NATIVE_KERNEL,
+    DEVICE_PLATFORM, DEVICE_REFERENCE_COUNT, DEVICE_SVM_ATOMICS, DEVICE_SVM_CAPABILITIES,
+    DEVICE_SVM_COARSE_GRAIN_BUFFER, DEVICE_SVM_FINE_GRAIN_BUFFER, DEVICE_TYPE_CPU, DEVICE_TYPE_DEFAULT,
+    EXEC_NATIVE_KERNEL,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id, void};
 use katydid_wire::codec::Field as _;
@@ -43,6 +44,19 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn make(platform: Held<Platform>, parent: Option<Held<Self>>, kind: u64) -> Result<Arc<Self>, Code> {
         make(|base| Ok(Self { base, platform, parent, kind, known: Known::default() }))
+    }
+
+    /// Whether memory that the program has too can be its own: fine-grained shared virtual memory, if its driver has that.
+    pub(crate) fn has_fine_svm(&self) -> bool {
+        let is_near = || shim().is_ok_and(|shim| shim.host.is_some());
+        self.kind & DEVICE_TYPE_CPU != 0 && is_near()
+    }
+
+    /// What shared virtual memory can be here. Where the program's memory is its own alone, only what maps and unmaps is kept in
+    /// step; and no allocator but ours gives memory of both sides.
+    fn svm_grains(&self) -> u64 {
+        let fine = DEVICE_SVM_FINE_GRAIN_BUFFER | DEVICE_SVM_ATOMICS;
+        DEVICE_SVM_COARSE_GRAIN_BUFFER | if self.has_fine_svm() { fine } else { 0 }
     }
 
     /// Whether it is one of the server's, which are not counted.
@@ -111,8 +125,7 @@ pub(crate) unsafe fn get_device_info(
         DEVICE_EXTENSIONS => forwarded(&ask(param_name)?),
         DEVICE_EXTENSIONS_WITH_VERSION => forwarded_versions(&ask(param_name)?),
         DEVICE_EXECUTION_CAPABILITIES => without(&ask(param_name)?, EXEC_NATIVE_KERNEL),
-        // The program's memory is its own: only what maps and unmaps is kept in step.
-        DEVICE_SVM_CAPABILITIES => without(&ask(param_name)?, !DEVICE_SVM_COARSE_GRAIN_BUFFER),
+        DEVICE_SVM_CAPABILITIES => without(&ask(param_name)?, !device.svm_grains()),
         _ => ask(param_name)?,
     };
     // SAFETY: handed on.

@@ -20,6 +20,7 @@ mod handle;
 mod host;
 mod icd;
 mod image;
+mod in_place;
 mod info;
 mod kernel;
 mod landing;

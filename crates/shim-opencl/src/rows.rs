@@ -41,7 +41,13 @@ impl Rows {
         self.width.saturating_mul(self.rows).saturating_mul(self.slices)
     }
 
-    fn has_gaps(&self) -> bool {
+    /// Bytes from the first to the last, with the gaps between.
+    pub(crate) fn reach(&self) -> usize {
+        let before = |count: usize, step: usize| count.saturating_sub(1).saturating_mul(step);
+        before(self.slices, self.slice).saturating_add(before(self.rows, self.row)).saturating_add(self.width)
+    }
+
+    pub(crate) fn has_gaps(&self) -> bool {
         let next_row = self.rows > 1 && self.row != self.width;
         let next_slice = self.slices > 1 && self.slice != self.width.saturating_mul(self.rows);
         next_row || next_slice
@@ -177,6 +183,14 @@ mod tests {
     fn rows(memory: &mut [u8]) -> Rows {
         let start = memory.as_mut_ptr().expose_provenance();
         Rows { start, width: 2, rows: 2, slices: 2, row: 3, slice: 8 }
+    }
+
+    #[test]
+    fn rows_reach_to_their_last_byte() {
+        assert_eq!(Rows::run(4096, 10).reach(), 10);
+        let rows = Rows { start: 4096, width: 4, rows: 3, slices: 2, row: 10, slice: 100 };
+        assert_eq!(rows.reach(), 124);
+        assert_eq!(Rows { slice: usize::MAX, ..rows }.reach(), usize::MAX);
     }
 
     #[test]

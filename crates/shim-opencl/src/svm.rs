@@ -1,5 +1,6 @@
 //! Shared virtual memory. The program has pages of its own at the addresses that the device knows; they are filled when
-//! it maps a region and written back when it unmaps it, which is all that coarse-grained memory promises.
+//! it maps a region and written back when it unmaps it, which is all that coarse-grained memory promises. Fine-grained memory is
+//! pages of a block that the worker has too ([`crate::host`]), which both sides map at those addresses: nothing is copied.
 #![expect(unsafe_code, reason = "lends memory at addresses that the worker chose")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,11 +17,12 @@ use katydid_wire::opencl::message::{
     kdclEventCallback, kdclSvmAlloc, kdclSvmCopy, kdclSvmFill, kdclSvmFree, kdclSvmMap, kdclSvmMigrate, kdclSvmRead,
     kdclSvmUnmap, kdclSvmWrite,
 };
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
 use crate::border::list;
 use crate::context::Context;
 use crate::handle::object;
+use crate::host::Block;
 use crate::order::Order;
 use crate::rows::Rows;
 use crate::shim::shim;
@@ -40,17 +42,23 @@ pub(crate) struct Ranges {
 
 #[derive(Default)]
 struct State {
-    /// Bytes of each allocation.
-    allocations: BTreeMap<usize, usize>,
+    allocations: BTreeMap<usize, Allocation>,
     /// Mapped regions by address; one may be mapped again.
     maps: HashMap<usize, Vec<Map>>,
+}
+
+struct Allocation {
+    /// Bytes.
+    size: usize,
+    /// What it is made of, if it is fine-grained.
+    block: Option<Block>,
 }
 
 /// A mapped region.
 struct Map {
     /// Bytes.
     size: usize,
-    /// Whether the program may write it.
+    /// Whether the program may write it, so that its bytes are brought to the device.
     writes: bool,
     /// The number of the read that fills it ([`crate::landing`]); 0: none.
     landing: u64,
@@ -70,11 +78,11 @@ impl State {
         map
     }
 
-    /// Ends an allocation, and all maps of it. Its bytes.
-    fn end(&mut self, address: usize) -> Option<usize> {
-        let size = self.allocations.remove(&address)?;
-        self.maps.retain(|start, _| !(address..address + size).contains(start));
-        Some(size)
+    /// Ends an allocation, and all maps of it.
+    fn end(&mut self, address: usize) -> Option<Allocation> {
+        let ended = self.allocations.remove(&address)?;
+        self.maps.retain(|start, _| !(address..address + ended.size).contains(start));
+        Some(ended)
     }
 
     /// The widest region that is mapped for writing of those that hold these bytes, with its own.
@@ -85,10 +93,10 @@ impl State {
         all.filter(holds).map(|(start, map)| (start, map.size)).max_by_key(|(_, size)| *size)
     }
 
-    /// Whether the bytes lie in one allocation.
-    fn holds(&self, address: usize, size: usize) -> bool {
-        let found = self.allocations.range(..=address).next_back();
-        found.is_some_and(|(start, length)| address.checked_add(size).is_some_and(|end| end <= start + length))
+    /// The allocation in which all of the bytes lie.
+    fn holding(&self, address: usize, size: usize) -> Option<&Allocation> {
+        let (start, found) = self.allocations.range(..=address).next_back()?;
+        address.checked_add(size).is_some_and(|end| end <= start + found.size).then_some(found)
     }
 }
 
@@ -99,12 +107,17 @@ impl Ranges {
 
     /// Whether an address is shared virtual memory.
     pub(crate) fn holds(&self, address: usize) -> bool {
-        address != 0 && self.lock().holds(address, 1)
+        address != 0 && self.lock().holding(address, 1).is_some()
     }
 
     /// Whether all of a range is shared virtual memory, in one allocation.
     pub(crate) fn all(&self, address: usize, size: usize) -> bool {
-        self.lock().holds(address, size)
+        self.lock().holding(address, size).is_some()
+    }
+
+    /// Whether all of a range is fine-grained, in one allocation.
+    pub(crate) fn is_fine(&self, address: usize, size: usize) -> bool {
+        self.lock().holding(address, size).is_some_and(|found| found.block.is_some())
     }
 }
 
@@ -116,34 +129,72 @@ fn occupy(address: usize, size: usize) -> bool {
     unsafe { mmap_anonymous(place, length, protection, flags | MapFlags::FIXED_NOREPLACE) }.is_ok()
 }
 
-pub(crate) fn svm_alloc(context: cl_context, flags: u64, size: usize, alignment: u32) -> Result<*mut void, Code> {
-    let context = object::<Context>(context)?;
-    if size == 0 || flags & (MEM_SVM_FINE_GRAIN_BUFFER | MEM_SVM_ATOMICS) != 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    let shim = shim()?;
+/// The block's pages at an address too, in place of others of the program's there.
+fn show(block: &Block, address: usize, size: usize) -> Result<(), Code> {
+    let (from, to) = (ptr::with_exposed_provenance_mut(block.address), ptr::with_exposed_provenance_mut(address));
+    // SAFETY: `occupy` has mapped the pages that are replaced, and nobody knows of them; those of the block stay mapped where they are,
+    // since none are taken from there.
+    let shown = unsafe { mremap_fixed(from, 0, size.next_multiple_of(PAGE), MremapFlags::MAYMOVE, to) };
+    shown.map(drop).map_err(|_| Code::OUT_OF_HOST_MEMORY)
+}
+
+fn unmap_pages(address: usize, size: usize) {
+    // SAFETY: the pages were made for an allocation, which the program has given up or was not told of.
+    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE)) };
+}
+
+/// An allocation of the worker's at an address where the program has nothing, and pages there.
+fn place(context: &Context, (flags, size, alignment): (u64, usize, u32), block: Option<&Block>) -> Result<usize, Code> {
+    let link = &shim()?.link;
     let (mut taken, mut found) = (Vec::new(), None);
     while found.is_none() && taken.len() < ATTEMPTS {
-        let message = kdclSvmAlloc { context: context.base.id, flags, size: size as u64, alignment };
-        let address = shim.link.call(&message)?.address as usize;
+        let place = block.map_or(0, |block| block.address as u64);
+        let message = kdclSvmAlloc { context: context.base.id, flags, size: size as u64, alignment, place };
+        let address = link.call(&message)?.address as usize;
         if occupy(address, size) { found = Some(address) } else { taken.push(address) }
     }
     for address in taken {
-        shim.link.enqueue(&kdclSvmFree { address: address as u64 })?;
+        link.enqueue(&kdclSvmFree { address: address as u64 })?;
     }
     let address = found.ok_or(Code::OUT_OF_HOST_MEMORY)?;
-    shim.ranges.lock().allocations.insert(address, size);
-    Ok(ptr::with_exposed_provenance_mut(address))
+    if let Err(code) = block.map_or(Ok(()), |block| show(block, address, size)) {
+        unmap_pages(address, size);
+        link.enqueue(&kdclSvmFree { address: address as u64 })?;
+        return Err(code);
+    }
+    Ok(address)
+}
+
+pub(crate) fn svm_alloc(context: cl_context, flags: u64, size: usize, alignment: u32) -> Result<*mut void, Code> {
+    let (context, shim) = (object::<Context>(context)?, shim()?);
+    let is_fine = flags & MEM_SVM_FINE_GRAIN_BUFFER != 0;
+    let has_fine = || context.devices.iter().all(|device| device.has_fine_svm());
+    if size == 0 || (flags & MEM_SVM_ATOMICS != 0 && !is_fine) || (is_fine && !has_fine()) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let block =
+        shim.host.as_ref().filter(|_| is_fine).map(|host| host.allocate(shim, size).ok_or(Code::OUT_OF_HOST_MEMORY));
+    let block = block.transpose()?;
+    match place(&context, (flags, size, alignment), block.as_ref()) {
+        Ok(address) => {
+            shim.ranges.lock().allocations.insert(address, Allocation { size, block });
+            Ok(ptr::with_exposed_provenance_mut(address))
+        }
+        Err(code) => {
+            block.into_iter().for_each(Block::free);
+            Err(code)
+        }
+    }
 }
 
 /// Frees an allocation; null frees nothing.
 pub(crate) fn free(address: usize) -> Result<(), Code> {
     let shim = shim()?;
-    let Some(size) = shim.ranges.lock().end(address) else { return Ok(()) };
+    let Some(Allocation { size, block }) = shim.ranges.lock().end(address) else { return Ok(()) };
     shim.link.enqueue(&kdclSvmFree { address: address as u64 })?;
     shim.landings.abandon_all(address, size);
-    // SAFETY: the pages were made for this allocation, which the program has given up.
-    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE)) };
+    unmap_pages(address, size);
+    block.into_iter().for_each(Block::free);
     Ok(())
 }
 
@@ -313,13 +364,15 @@ pub(crate) unsafe fn enqueue_svm_map(
     // What the program has mapped for writing, and has, is newer than what the device has.
     let has_newest =
         shim.ranges.lock().written_around(address, size).is_some() && !shim.landings.come_to(&Rows::run(address, size));
-    let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0 || has_newest;
+    let is_fine = shim.ranges.is_fine(address, size);
+    let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0 || has_newest || is_fine;
     let landing = if fresh { 0 } else { shim.landings.number() };
     let (queue, done, waits) = (order.queue(), order.event(), order.arguments());
     let message =
         kdclSvmMap { queue, event: done, flags, address: address as u64, size: size as u64, landing, waits: &waits };
     shim.link.call(&message)?;
-    let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
+    // What is written to fine-grained memory is there.
+    let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0 && !is_fine;
     shim.ranges.lock().map(address, Map { size, writes, landing });
     if !fresh {
         // SAFETY: pages of the allocation, which holds the region, as was checked.
@@ -420,7 +473,7 @@ mod tests {
     #[test]
     fn regions_lie_in_one_allocation() {
         let ranges = Ranges::default();
-        ranges.lock().allocations.insert(8192, 100);
+        ranges.lock().allocations.insert(8192, Allocation { size: 100, block: None });
         assert!(ranges.all(8192, 100) && ranges.holds(8291) && !ranges.holds(8292) && !ranges.holds(0));
         assert!(!ranges.all(8192, 101) && !ranges.all(8200, usize::MAX));
     }
@@ -428,12 +481,12 @@ mod tests {
     #[test]
     fn maps_of_one_address_end_one_by_one_and_all_with_their_allocation() {
         let mut state = State::default();
-        state.allocations.insert(8192, 100);
+        state.allocations.insert(8192, Allocation { size: 100, block: None });
         for (address, size) in [(8192, 100), (8192, 10), (8292, 1)] {
             state.map(address, Map { size, writes: true, landing: 0 });
         }
         assert_eq!(state.unmap(8192).map(|map| map.size), Some(10));
-        assert_eq!((state.end(8192), state.end(8192)), (Some(100), None));
+        assert_eq!([state.end(8192), state.end(8192)].map(|ended| ended.map(|ended| ended.size)), [Some(100), None]);
         assert!(state.unmap(8192).is_none() && state.unmap(8292).is_some());
     }
 

@@ -14,6 +14,7 @@ use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
 use katydid_wire::opencl::message::{kdclRead, kdclReadNow, kdclWrite};
 
 use crate::handle::object;
+use crate::in_place;
 use crate::landing;
 use crate::memory::Memory;
 use crate::order::Order;
@@ -55,6 +56,9 @@ impl Transfer {
     pub(crate) unsafe fn write(&self, order: Order, blocking: bool) -> Result<(), Code> {
         let shim = shim()?;
         landing::wait_for_place(&self.rows)?;
+        if in_place::is_for(self)? {
+            return in_place::run(self, order, blocking, Direction::Out);
+        }
         // SAFETY: by the contract.
         if blocking && unsafe { shelf::copy(self, &order, Direction::Out)? } {
             return came(order);
@@ -111,12 +115,16 @@ impl Transfer {
         bytes
     }
 
-    /// Enqueues a read and, if the program waits, waits. Its number among the landings, if it does not.
+    /// Enqueues a read and, if the program waits, waits. Its number among the landings, if it does not and they are to be brought
+    /// over; else 0.
     ///
     /// # Safety
     ///
     /// The rows are writable, and stay so until the command has ended.
     pub(crate) unsafe fn read(&self, order: Order, blocking: bool) -> Result<u64, Code> {
+        if in_place::is_for(self)? {
+            return in_place::run(self, order, blocking, Direction::In).map(|()| 0);
+        }
         if !blocking {
             // SAFETY: by the contract.
             let landing = unsafe { self.begin(&order)? };

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::opencl::{Intel, OF_INTEL, has_driver, intel, is_pocl, program, programs, seeds};
+use katydid_tests::opencl::{Intel, OF_INTEL, has_driver, intel, is_pocl, memory_driver, program, programs, seeds};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
@@ -61,10 +61,16 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 9] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 10] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
+    (
+        "fine_grained_memory_moves_with_its_program_and_to_no_device_that_cannot_have_it",
+        fine_moves,
+        &["shm"],
+        Takes::Pocl,
+    ),
     ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], Takes::Pocl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
@@ -198,6 +204,26 @@ fn buffers_move(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[("KATYDID_OPENCL_APART", "off")])?;
     let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
+    to_and_fro(&stage, &other, job, &kept, way)
+}
+
+/// The program's own memory is at the address that kernels know, in each worker; on a device with memory of its own it cannot be.
+fn fine_moves(places: &Places, way: &str) -> Result<()> {
+    const FINE: &str = "kept_fine_svm";
+    /// It has such memory by then, and no program yet.
+    const BUILDS: u64 = 8;
+    let (stage, other) = (Stage::with_opencl(places, way, &[])?, opencl_server(places, &[])?);
+    let kept = stage.kept_of_opencl(FINE)?;
+    let plan = Plan { arguments: &["fine"], points: &[BUILDS, 150, 250, 350], ..Plan::default() };
+    let mut job = stage.start_opencl("mover", FINE, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let driver = memory_driver(places).display().to_string();
+    let elsewhere = opencl_server(places, &[("KATYDID_OPENCL_DRIVERS", &driver)])?;
+    let refused = migrate(&job, &address(&elsewhere, way)?, &["--device", "memory"])?;
+    let why =
+        "fine-grained shared virtual memory are the program's own memory, which only processors of its machine can use";
+    ensure!(!refused.status.success() && refused.errors().contains(why), "{}", said(&refused));
+    elsewhere.workers_of(0)?;
     to_and_fro(&stage, &other, job, &kept, way)
 }
 

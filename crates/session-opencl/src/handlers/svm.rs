@@ -4,9 +4,11 @@
 #![expect(unsafe_code, reason = "calls the driver and copies into mapped memory")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
+use std::ops::RangeBounds;
 use std::ptr;
 use std::sync::Arc;
 
+use katydid_opencl_sys::constant::{MEM_SVM_ATOMICS, MEM_SVM_FINE_GRAIN_BUFFER};
 use katydid_opencl_sys::{Code, cl_context, void};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
@@ -16,6 +18,7 @@ use crate::arguments::Arguments;
 use crate::data::keep_until;
 use crate::fault::Fault;
 use crate::handlers::driver;
+use crate::host::take_back;
 use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
 use crate::placing::{LARGE, in_zone, with_mappings};
@@ -42,8 +45,12 @@ pub(crate) fn kdclSvmAlloc(
 ) -> Result<message::kdclSvmAllocReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let alloc = context.api.clSVMAlloc.ok_or(Code::INVALID_OPERATION)?;
-    if u64::from(message.alignment) > PAGE || message.size == 0 {
+    let is_fine = message.flags & (MEM_SVM_FINE_GRAIN_BUFFER | MEM_SVM_ATOMICS) != 0;
+    if u64::from(message.alignment) > PAGE || message.size == 0 || is_fine != (message.place != 0) {
         return Err(Code::INVALID_VALUE.into());
+    }
+    if is_fine {
+        session.check_fine(&message)?;
     }
     if !session.shared.usage.allows(message.size) {
         return Err(Code::OUT_OF_RESOURCES.into());
@@ -70,18 +77,58 @@ pub(crate) fn kdclSvmAlloc(
     let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     driver!(context.api, clRetainContext(context.handle)).ok()?;
     session.shared.usage.add_memory(message.size);
-    Ok(message::kdclSvmAllocReply { address: session.svm.add(raw, message.size, &context) })
+    let address = session.svm.add(raw, (message.size, message.place), &context);
+    if let Err(code) = session.lend(address..=address) {
+        session.free_svm(address)?;
+        return Err(code.into());
+    }
+    Ok(message::kdclSvmAllocReply { address })
+}
+
+impl Session {
+    /// Whether the program's memory can be the driver's too. The driver says itself whether it has such memory.
+    fn check_fine(&self, message: &message::kdclSvmAlloc) -> Result<(), Code> {
+        let bytes = message.size.checked_next_multiple_of(PAGE).ok_or(Code::INVALID_VALUE)?;
+        let host = self.host.as_ref().filter(|_| self.is_of_processors(message.context)).ok_or(Code::INVALID_VALUE)?;
+        host.place(message.place, bytes)?;
+        if host.is_apart(message.place) || !message.place.is_multiple_of(PAGE) {
+            Err(Code::INVALID_VALUE)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Has the program's memory lie at fine-grained memory that begins at these addresses, once the program is there.
+    ///
+    /// # Errors
+    ///
+    /// The program has not the memory that it had, or the system refuses.
+    pub(crate) fn lend(&self, addresses: impl RangeBounds<u64>) -> Result<(), Code> {
+        let Some(host) = &self.host else { return Ok(()) };
+        self.svm.fine(addresses).try_for_each(|(address, allocation)| {
+            // SAFETY: whole pages of an allocation of the driver's, which is for the program, and which no command uses yet.
+            unsafe { host.lend(allocation.place, address, allocation.pages()) }
+        })
+    }
+
+    /// Gives an allocation back.
+    fn free_svm(&mut self, address: u64) -> Result<(), Code> {
+        let found = self.svm.remove(address).ok_or(Code::INVALID_VALUE)?;
+        // SAFETY: pages of the allocation, which the program has given up.
+        let is_own = found.place == 0 || unsafe { take_back(address, found.pages()) }.is_ok();
+        // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
+        if let Some(free) = found.api.clSVMFree.filter(|_| is_own) {
+            // SAFETY: the driver gave it, and it was taken out of the list, so it is freed once.
+            unsafe { free(found.context, at(found.raw)) };
+        }
+        self.shared.usage.sub_memory(found.size);
+        driver!(found.api, clReleaseContext(found.context)).ok()
+    }
 }
 
 /// Gives it back.
 pub(crate) fn kdclSvmFree(session: &mut Session, _: &FrameHead, message: message::kdclSvmFree) -> Result<(), Fault> {
-    let found = session.svm.remove(message.address).ok_or(Code::INVALID_VALUE)?;
-    if let Some(free) = found.api.clSVMFree {
-        // SAFETY: the driver gave it, and it was taken out of the list, so it is freed once.
-        unsafe { free(found.context, at(found.raw)) };
-    }
-    session.shared.usage.sub_memory(found.size);
-    Ok(driver!(found.api, clReleaseContext(found.context)).ok()?)
+    Ok(session.free_svm(message.address)?)
 }
 
 /// Within shared virtual memory.

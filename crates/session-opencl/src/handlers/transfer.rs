@@ -9,7 +9,7 @@ use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, NO_SHELF, land, message};
+use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, IN_SVM, NO_SHELF, land, message};
 
 use super::command::Command;
 use crate::arguments::Arguments;
@@ -20,11 +20,28 @@ use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
 use crate::session::{Job, Session};
 
+/// Where in this process the program's bytes are, and how far apart rows and slices are in bytes; 0: there are no gaps.
+#[derive(Clone, Copy)]
+struct Host {
+    start: *mut void,
+    row: usize,
+    slice: usize,
+}
+
+impl Host {
+    /// Bytes without gaps.
+    fn packed(start: *mut void) -> Self {
+        Self { start, row: 0, slice: 0 }
+    }
+}
+
 /// What a transfer is about.
 struct Transfer {
     memory: Object<cl_mem>,
     form: u32,
     extent: Extent,
+    /// Of one element: of an image's, or a byte.
+    element: u64,
     bytes: u64,
 }
 
@@ -34,16 +51,37 @@ impl Transfer {
         let extent: Extent = from.take("extent")?;
         let element = if form == IMAGE { memory.size } else { 1 };
         let bytes = extent.bytes(element).ok_or(Code::INVALID_VALUE)?;
-        Ok(Self { memory, form, extent, bytes })
+        Ok(Self { memory, form, extent, element, bytes })
+    }
+
+    /// Bytes from the first to the last one of the program's, with the gaps between; none if no memory has so many.
+    fn reach(&self, row: u64, slice: u64) -> Option<u64> {
+        let [width, rows, slices] = self.extent.region;
+        let width = width.checked_mul(self.element)?;
+        // The images of an array of lines are a slice apart, and count as rows.
+        let row = if slices == 1 && slice != 0 { slice } else { row.max(width) };
+        let slice = if slice == 0 { rows.checked_mul(row)? } else { slice };
+        let last = |count: u64, step: u64| count.checked_sub(1)?.checked_mul(step);
+        last(slices, slice)?.checked_add(last(rows, row)?)?.checked_add(width)
+    }
+
+    /// Where fine-grained shared virtual memory is that the driver is to read or write, as the end of a message says.
+    fn in_svm(&self, session: &Session, mut places: &[u8]) -> Result<Host, Fault> {
+        let mut next = || u64::take(&mut places);
+        let ((address, row), slice) =
+            next().zip(next()).zip(next()).ok_or(SessionError::DamagedPart { message: "a transfer", part: "place" })?;
+        session.svm.check_fine(address, self.reach(row, slice).ok_or(Code::INVALID_VALUE)?)?;
+        let start = std::ptr::with_exposed_provenance_mut(address as usize);
+        Ok(Host { start, row: row as usize, slice: slice as usize })
     }
 
     fn sizes(numbers: [u64; 3]) -> [usize; 3] {
         numbers.map(|number| number as usize)
     }
 
-    /// Enqueues a read into, or a write from, memory of the worker that holds exactly the transfer's bytes.
-    fn enqueue(&self, command: &Command, place: *mut void, is_read: bool, waits: Waits) -> Code {
-        let (count, list, event) = waits;
+    /// Enqueues a read into, or a write from, memory that holds the transfer's bytes.
+    fn enqueue(&self, command: &Command, host: Host, is_read: bool, waits: Waits) -> Code {
+        let ((count, list, event), Host { start: place, row, slice }) = (waits, host);
         let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
         let (origin, region) = (origin_of(self.form, &self.extent), Self::sizes(self.extent.region));
         let (start, area) = (origin.as_ptr(), region.as_ptr());
@@ -54,34 +92,35 @@ impl Transfer {
             (RUN, false) => {
                 driver!(api, clEnqueueWriteBuffer(queue, memory, 0, origin[0], region[0], place, count, list, event))
             }
-            (BOX, _) => self.enqueue_box(command, place, is_read, waits),
+            (BOX, _) => self.enqueue_box(command, host, is_read, waits),
             (IMAGE, true) => {
-                driver!(api, clEnqueueReadImage(queue, memory, 0, start, area, 0, 0, place, count, list, event))
+                driver!(api, clEnqueueReadImage(queue, memory, 0, start, area, row, slice, place, count, list, event))
             }
             (IMAGE, false) => {
-                driver!(api, clEnqueueWriteImage(queue, memory, 0, start, area, 0, 0, place, count, list, event))
+                driver!(api, clEnqueueWriteImage(queue, memory, 0, start, area, row, slice, place, count, list, event))
             }
             _ => Code::INVALID_VALUE,
         }
     }
 
-    fn enqueue_box(&self, command: &Command, place: *mut void, is_read: bool, (count, list, event): Waits) -> Code {
+    fn enqueue_box(&self, command: &Command, host: Host, is_read: bool, (count, list, event): Waits) -> Code {
         let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
         let (origin, region, zero) = (Self::sizes(self.extent.origin), Self::sizes(self.extent.region), [0usize; 3]);
-        let (start, area, host) = (origin.as_ptr(), region.as_ptr(), zero.as_ptr());
+        let (start, area, none) = (origin.as_ptr(), region.as_ptr(), zero.as_ptr());
         let (row, slice) = (self.extent.row as usize, self.extent.slice as usize);
+        let Host { start: place, row: host_row, slice: host_slice } = host;
         if is_read {
             driver!(
                 api,
                 clEnqueueReadBufferRect(
-                    queue, memory, 0, start, host, area, row, slice, 0, 0, place, count, list, event
+                    queue, memory, 0, start, none, area, row, slice, host_row, host_slice, place, count, list, event
                 )
             )
         } else {
             driver!(
                 api,
                 clEnqueueWriteBufferRect(
-                    queue, memory, 0, start, host, area, row, slice, 0, 0, place, count, list, event
+                    queue, memory, 0, start, none, area, row, slice, host_row, host_slice, place, count, list, event
                 )
             )
         }
@@ -90,7 +129,7 @@ impl Transfer {
     /// Enqueues a read into memory that is made for it.
     fn enqueue_read(&self, session: &Session, command: &Command) -> Result<(Arc<Target>, HeldEvent), Fault> {
         let target = Arc::new(Target::new(self.bytes)?);
-        let place = target.pointer();
+        let place = Host::packed(target.pointer());
         let event =
             command.run_held(session, |count, list, event| self.enqueue(command, place, true, (count, list, event)))?;
         Ok((target, event))
@@ -102,7 +141,7 @@ impl Transfer {
         &self,
         session: &mut Session,
         (command, message): (&Command, &message::kdclWrite<'_>),
-        place: *mut void,
+        place: Host,
         kept: Box<dyn Send>,
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
@@ -135,6 +174,11 @@ pub(crate) fn kdclWrite(
     let mut arguments = Arguments::new("kdclWrite", message.waits);
     let read = Command::read(session, message.queue, message.event, &mut arguments)
         .and_then(|command| Ok((command, Transfer::read(session, message.memory, message.form, &mut arguments)?)));
+    if message.staged == IN_SVM {
+        let (command, transfer) = read?;
+        let place = transfer.in_svm(session, arguments.rest())?;
+        return transfer.enqueue_write(session, (&command, &message), place, Box::new(()));
+    }
     if message.staged == IN_HOST {
         return write_from_host(session, &message, arguments.rest(), read);
     }
@@ -148,7 +192,7 @@ pub(crate) fn kdclWrite(
         return Err(Code::INVALID_VALUE.into());
     }
     let bytes = bytes.into_owned();
-    let place = bytes.as_ptr().cast_mut().cast();
+    let place = Host::packed(bytes.as_ptr().cast_mut().cast());
     transfer.enqueue_write(session, (&command, &message), place, Box::new(bytes))
 }
 
@@ -165,7 +209,7 @@ fn write_piece(
     let (command, transfer) = read?;
     let place = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
     session.passes(message.queue, transfer.bytes);
-    transfer.enqueue_write(session, (&command, message), place, Box::new(held))
+    transfer.enqueue_write(session, (&command, message), Host::packed(place), Box::new(held))
 }
 
 /// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
@@ -182,23 +226,24 @@ fn write_from_host(
     let held = host.hold(word).ok_or_else(bad)?;
     let (command, transfer) = read?;
     let place = host.place(address, transfer.bytes)?;
-    transfer.enqueue_write(session, (&command, message), place, Box::new(held))
+    transfer.enqueue_write(session, (&command, message), Host::packed(place), Box::new(held))
 }
 
-/// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, or an address
-/// in memory that the program has too.
-fn place_of(session: &Session, arguments: Arguments<'_>, size: u64) -> Result<Option<*mut void>, Fault> {
+/// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, an address
+/// in memory that the program has too, or fine-grained shared virtual memory with its gaps.
+fn place_of(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) -> Result<Option<Host>, Fault> {
     let bad = || SessionError::DamagedPart { message: "kdclRead", part: "place" };
-    let mut rest = arguments.rest();
+    let (mut rest, size) = (arguments.rest(), transfer.bytes);
     let place = match rest.len() {
         0 => return Ok(None),
+        24 => return transfer.in_svm(session, rest).map(Some),
         4 => u32::take(&mut rest)
             .zip(session.staging.as_ref())
             .and_then(|(number, area)| area.pointer(number.checked_sub(1)?, size)),
         8 => u64::take(&mut rest).zip(session.host.as_ref()).and_then(|(address, host)| host.place(address, size).ok()),
         _ => None,
     };
-    Ok(Some(place.ok_or_else(bad)?))
+    Ok(Some(Host::packed(place.ok_or_else(bad)?)))
 }
 
 /// An object's bytes, to be fetched later; landing 0: only the command is wanted, not its bytes. With a place behind the
@@ -211,7 +256,7 @@ pub(crate) fn kdclRead(
     let mut arguments = Arguments::new("kdclRead", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let transfer = Transfer::read(session, message.memory, message.form, &mut arguments)?;
-    let (target, event) = match place_of(session, arguments, transfer.bytes)? {
+    let (target, event) = match place_of(session, &transfer, arguments)? {
         // Nothing is left to be fetched but the news that it has ended.
         Some(place) => {
             session.passes(message.queue, transfer.bytes);
@@ -266,7 +311,7 @@ pub(crate) fn kdclShelf(
     }
     let first = Transfer { extent: Extent::run(at, 1), bytes: 1, ..transfer };
     let target = Target::of(message.first as u8);
-    let (byte, is_read) = (target.pointer(), message.way == 0);
+    let (byte, is_read) = (Host::packed(target.pointer()), message.way == 0);
     let event =
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
     command.look(session, &event)?;
@@ -303,4 +348,30 @@ pub(crate) fn kdclLand(
         let (state, data) = shared.landings.fetch(message.landing, message.offset, message.size, waits)?;
         Ok(message::kdclLandReply { state, data })
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_opencl_sys::Dispatch;
+
+    use super::*;
+
+    #[test]
+    fn transfers_reach_to_their_last_byte_or_nowhere() {
+        // SAFETY: every entry of a table of zeros is `None`.
+        let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+        let memory = Object { handle: cl_mem::NULL, api, size: 0 };
+        let reach = |region: [u64; 3], element, row, slice| {
+            let extent = Extent { origin: [0; 3], region, row: 0, slice: 0 };
+            Transfer { memory, form: BOX, extent, element, bytes: 0 }.reach(row, slice)
+        };
+        assert_eq!(reach([100, 1, 1], 1, 0, 0), Some(100));
+        assert_eq!(reach([16, 6, 1], 4, 80, 0), Some(5 * 80 + 64));
+        assert_eq!(reach([16, 6, 1], 4, 80, 80), Some(5 * 80 + 64), "the lines of an array");
+        assert_eq!(reach([16, 6, 3], 4, 80, 1000), Some(2 * 1000 + 5 * 80 + 64));
+        assert_eq!(reach([16, 6, 3], 4, 80, 0), Some(2 * 480 + 5 * 80 + 64));
+        for (region, row) in [([u64::MAX, 1, 1], 0), ([1, 3, 1], u64::MAX), ([0, 0, 1], 1)] {
+            assert_eq!(reach(region, 4, row, 0), None, "{region:?}");
+        }
+    }
 }

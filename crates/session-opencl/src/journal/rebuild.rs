@@ -88,6 +88,14 @@ pub(crate) enum RebuildError {
         /// The device here.
         device: String,
     },
+    /// It is memory of the program's.
+    #[error(
+        "{size} bytes of fine-grained shared virtual memory are the program's own memory, which only processors of its machine can use: the context cannot have other devices here"
+    )]
+    FineGrained {
+        /// Bytes.
+        size: u64,
+    },
     /// The driver gives other addresses.
     #[error(
         "shared virtual memory of {size} bytes was at {was:#x}, and the driver here does not give that address: memory of the program may point there, so it cannot go on here"
@@ -252,7 +260,11 @@ impl Session {
         let damaged = || StateError::Damaged { what: "shared virtual memory" };
         let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|was| u64::from_le_bytes(*was));
         let was = was.filter(|was| was.is_multiple_of(PAGE) && *was > PAGE).ok_or_else(damaged)?;
-        let size = kdclSvmAlloc::decode(&record.payload).map_err(|_| damaged())?.size;
+        let message = kdclSvmAlloc::decode(&record.payload).map_err(|_| damaged())?;
+        let size = message.size;
+        if message.place != 0 && !self.is_of_processors(message.context) {
+            return Err(RebuildError::FineGrained { size });
+        }
         let room = room(size).ok_or_else(damaged)?;
         // As the program saw it, it began at the first whole page of what the driver was given.
         for extra in placing::EXTRA {
