@@ -2,9 +2,13 @@
 //! it is still what another program gets that runs short.
 
 use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::job::Job;
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::watch::until;
@@ -19,12 +23,52 @@ const MUCH: &str = "800000000";
 const MORE: &str = "600000000";
 /// Bytes of an image with all that the first program still has, and far less than it has had.
 const SMALL: u64 = 64 << 20;
+/// So long another program has the memory that a restore wants.
+const A_WHILE: Duration = Duration::from_secs(1);
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    ["shm", "tcp"]
-        .into_iter()
-        .map(|way| ("what_lies_idle_in_a_restored_program_is_another_ones", restored as Scenario, way))
+    const ALL: [(&str, Scenario); 2] = [
+        ("what_lies_idle_in_a_restored_program_is_another_ones", restored),
+        ("a_restore_waits_for_the_memory_of_one_that_ends", late),
+    ];
+    ["shm", "tcp"].into_iter().flat_map(|way| ALL.map(|(name, scenario)| (name, scenario, way)))
+}
+
+/// The program, stopped with its checkpoint while much lies idle. It ends when there is the file.
+fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
+    let arguments = ["idles", MUCH, farewell.to_str().context("a file without a name")?];
+    let mut job = stage.start("idle", PROGRAM, &arguments, &[])?;
+    job.wait_for("ready")?;
+    let taken = stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    ensure!(taken.added < SMALL, "the image has {} bytes of the device", taken.added);
+    Ok(())
+}
+
+/// A worker that ends may have its memory yet when a restore begins: here that of another program, which ends later.
+fn late(places: &Places, way: &str) -> Result<()> {
+    let shared = tempfile::tempdir()?;
+    let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
+    let stage = Stage::of_driver(places, way, "soft", &variables)?;
+    let farewell = stage.image("farewell");
+    stopped(&stage, &farewell)?;
+    let enough = stage.image("enough").display().to_string();
+    let mut holder = stage.start("holder", PROGRAM, &["idles", MORE, &enough], &[])?;
+    holder.wait_for("ready")?;
+    let restored = stage.restore("idle", "image", &[])?;
+    thread::sleep(A_WHILE);
+    fs::write(&enough, "")?;
+    ended_well(holder)?;
+    fs::write(&farewell, "")?;
+    ended_well(restored)?;
+    stage.is_clean()
+}
+
+fn ended_well(job: Job<'_>) -> Result<()> {
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text().ends_with("done\n"), "{}", said(&outcome));
+    Ok(())
 }
 
 /// The program is stopped with its checkpoint while much lies idle; restored, it makes no call before the other one has what it
@@ -34,12 +78,7 @@ fn restored(places: &Places, way: &str) -> Result<()> {
     let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
     let stage = Stage::of_driver(places, way, "soft", &variables)?;
     let farewell = stage.image("farewell");
-    let arguments = ["idles", MUCH, farewell.to_str().context("a file without a name")?];
-    let mut job = stage.start("idle", PROGRAM, &arguments, &[])?;
-    job.wait_for("ready")?;
-    let taken = stage.checkpoint(&job, "image", &[])?;
-    was_stopped(job)?;
-    ensure!(taken.added < SMALL, "the image has {} bytes of the device", taken.added);
+    stopped(&stage, &farewell)?;
     let restored = stage.restore("idle", "image", &[])?;
     stage.server.workers_of(1)?;
     // It is waited for nobody who takes his time, as the restored program may as long as it comes back.
@@ -48,7 +87,6 @@ fn restored(places: &Places, way: &str) -> Result<()> {
         program::run(taker.args(["takes", "block", MORE]), LIMIT).is_ok_and(|outcome| outcome.text() == "had\n")
     })?;
     fs::write(&farewell, "")?;
-    let outcome = restored.finish(LIMIT)?;
-    ensure!(outcome.status.success() && outcome.text() == "done\n", "the restored program: {}", said(&outcome));
+    ended_well(restored)?;
     stage.is_clean()
 }

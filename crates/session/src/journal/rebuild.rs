@@ -10,6 +10,8 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
 use katydid_keep::{Record, StateError, Step};
@@ -29,6 +31,11 @@ use crate::dispatch::{dispatch, is_end, is_kept};
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
 use crate::shares::Loans;
+
+/// How long it is waited for memory of a device. Who ends gives his back a moment later, as the worker does that the session had
+/// before.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +71,15 @@ pub enum RebuildError {
         message: &'static str,
         /// The driver's `CUresult`.
         code: u32,
+    },
+    /// There is not as much memory as there was.
+    #[error(
+        "the device has no memory for {message}, and had none in {} s: others use it, or it has less than the one before",
+        PATIENCE.as_secs()
+    )]
+    NoMemory {
+        /// The message.
+        message: &'static str,
     },
     /// The driver does not take code that another took.
     #[error(
@@ -261,21 +277,29 @@ impl Session {
         if !is_known {
             return Err(RebuildError::NotKept { message });
         }
-        let head = self.head_of(record);
-        self.replay.outcome = CUresult::SUCCESS;
-        let ran = self.enter_for(&head).and_then(|()| dispatch(self, &head, &record.payload));
-        let code = match ran {
-            Ok(()) => self.replay.outcome,
-            Err(Fault::Cuda(code)) => code,
-            Err(Fault::Fatal(error)) => return Err(error.into()),
-        };
+        let (mut code, began) = (self.run_once(record)?, Instant::now());
+        while code == CUresult::ERROR_OUT_OF_MEMORY && began.elapsed() < PATIENCE {
+            thread::sleep(LOOK);
+            code = self.run_once(record)?;
+        }
         // What is ended again may be refused as it was the first time.
         let passes = code == CUresult::SUCCESS || is_end(record.opcode);
-        let code = code.0;
-        match record.image {
+        match (code, record.image) {
             _ if passes => Ok(()),
-            Some(_) if code != CUresult::ERROR_OUT_OF_MEMORY.0 => Err(RebuildError::Code { message, code }),
-            _ => Err(RebuildError::Refused { message, code }),
+            (CUresult::ERROR_OUT_OF_MEMORY, _) => Err(RebuildError::NoMemory { message }),
+            (CUresult(code), Some(_)) => Err(RebuildError::Code { message, code }),
+            (CUresult(code), None) => Err(RebuildError::Refused { message, code }),
+        }
+    }
+
+    /// How it came out.
+    fn run_once(&mut self, record: &Record) -> Result<CUresult, RebuildError> {
+        let head = self.head_of(record);
+        self.replay.outcome = CUresult::SUCCESS;
+        match self.enter_for(&head).and_then(|()| dispatch(self, &head, &record.payload)) {
+            Ok(()) => Ok(self.replay.outcome),
+            Err(Fault::Cuda(code)) => Ok(code),
+            Err(Fault::Fatal(error)) => Err(error.into()),
         }
     }
 
