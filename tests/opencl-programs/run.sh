@@ -5,7 +5,7 @@
 #
 # FOLDER is what `cargo xtask opencl-programs` makes, target/opencl-programs: Debian's packages below root/, hashcat beside what
 # it reads, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak, hashcat,
-# fine_grain, slice (1/8 of PyOpenCL's long tests, or what SLICE says), or a file of PyOpenCL's tests (test_array). What differs from run to run (times, rates) and what is said not to go through is
+# fine_grain, slice (1/16 of PyOpenCL's long tests, or what SLICE says), or a file of PyOpenCL's tests (test_array). What differs from run to run (times, rates) and what is said not to go through is
 # taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole. In a pack for a GPU machine all is built (FOLDER/packed);
 # there OPENCL is the folder of the loader, VENDORS that of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT
 # the seconds that a program may take, and TOGETHER=1 has a program run on all ways at once, which PoCL's cache would not stand.
@@ -56,7 +56,7 @@ command[fine_grain]=$(pytest fine_grain test_wrapper)
 command[slice]="$(pytest "$most" test_wrapper test_clmath test_clrandom test_algorithm test_array) -p sliced"
 varies[fine_grain]=$tests varies[slice]=$tests
 export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} POCL_CACHE_DIR=$scratch/cache OCL_ICD_VENDORS=${VENDORS:-$pocl/vendors} PYOPENCL_NO_CACHE=1
-export PYTHONPATH=$here SLICE=${SLICE:-1/8}
+export PYTHONPATH=$here SLICE=${SLICE:-1/16}
 socket=$scratch/server.sock
 "$katydid" serve --driver "${DRIVER:-soft}" --listen "unix:$socket" --listen tcp://127.0.0.1:0 2>"$out/server.log" &
 server=$!

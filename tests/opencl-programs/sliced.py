@@ -1,4 +1,4 @@
-"""Of the tests that pytest has found, those of the slice that SLICE names: `3/8` is the third of eight, every eighth test."""
+"""Of the tests that pytest has found, those of the slice that SLICE names: `3/16` is the third of sixteen, every sixteenth test."""
 
 import os
 

@@ -59,7 +59,7 @@ const BRIEF: [&str; 11] = [
 /// Those whole: run by hand.
 const WHOLE: [&str; 5] = ["test_wrapper", "test_clmath", "test_clrandom", "test_algorithm", "test_array"];
 /// So many slices they are in; which one is run, the commit says.
-const SLICES: u64 = 8;
+const SLICES: u64 = 16;
 
 /// Fetches what is missing, and runs what every run of the tests has.
 pub(crate) fn test(tree: &Tree) -> Result<()> {

@@ -149,7 +149,9 @@ impl Session {
             self.end_green(green);
             self.journal.take(Kind::Context, u64::from(green));
         }
-        let _ = self.tables.contexts.take(id);
+        if let Ok(handle) = self.tables.contexts.take(id) {
+            self.snapshots.end_context(handle);
+        }
         self.tables.forget_context(id);
         self.shares.keep_events(|event| self.tables.events.get(event).is_ok());
         let bytes = self.tables.arrays.forget_context(id);

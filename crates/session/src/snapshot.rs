@@ -27,10 +27,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ahead::Aside;
 pub use carrier::Carrier;
+use carrier::Streams;
 use declared::Declared;
 pub use error::SnapshotError;
 use hash::Hash;
 use katydid_cuda_sys::CUcontext;
+use katydid_driver::Driver;
 use katydid_image::ChunkId;
 pub use taken::journal_of;
 
@@ -51,6 +53,8 @@ impl Known {
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     carrier: Option<Carrier>,
+    /// Of every context, as far as its driver has made any.
+    streams: Vec<Streams>,
     known: Known,
     aside: Aside,
     busy: Arc<Busy>,
@@ -89,7 +93,8 @@ impl Busy {
 
 impl Snapshots {
     pub(crate) fn new(carrier: Option<Carrier>) -> Self {
-        Self { carrier, ..Self::default() }
+        let streams = carrier.iter().map(|carrier| carrier.streams).collect();
+        Self { carrier, streams, ..Self::default() }
     }
 
     fn carrier(&self) -> Option<&Carrier> {
@@ -126,6 +131,19 @@ impl Snapshots {
     /// Gives back what snapshots have left aside, only while the GPU is at rest; false when that was nothing.
     pub(crate) fn give_back(&self) -> bool {
         self.aside.clear()
+    }
+
+    /// A context begins, and is current: what is ours there comes before everything of the program's.
+    pub(crate) fn enter(&mut self, driver: &Driver, context: CUcontext) {
+        if self.streams.iter().all(|streams| streams.context != context) {
+            // Where there are none, copies go by default streams.
+            self.streams.extend(Streams::make(driver, context));
+        }
+    }
+
+    /// A context has ended, and what was ours there with it.
+    pub(crate) fn end_context(&mut self, context: CUcontext) {
+        self.streams.retain(|streams| streams.context != context);
     }
 
     /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.

@@ -56,6 +56,7 @@ fn retain(session: &mut Session, device: i32) -> Result<CUcontext, CUresult> {
 /// Binds a new context and gathers what it answers.
 fn begin(session: &mut Session, id: u32, handle: CUcontext) -> Result<Vec<u8>, Fault> {
     session.begin_context(id, handle)?;
+    session.snapshots.enter(&session.shared.driver, handle);
     Ok(gather::context(session.driver(), handle).encode())
 }
 

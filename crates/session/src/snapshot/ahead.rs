@@ -11,6 +11,7 @@
 //! stream waits for.
 
 use std::collections::{BTreeMap, HashSet};
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -227,7 +228,8 @@ impl Ahead {
         }
         let progress = Progress::default();
         let aside = Some(&self.aside);
-        let lift = Lift { driver: &self.driver, carrier: Some(&self.carrier), progress: &progress, aside };
+        let streams = slice::from_ref(&self.carrier.streams);
+        let lift = Lift { driver: &self.driver, carrier: Some(&self.carrier), streams, progress: &progress, aside };
         for batch in wanted.chunks(BATCH) {
             if began.elapsed() > LONGEST {
                 break;

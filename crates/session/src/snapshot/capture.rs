@@ -9,6 +9,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::slice;
 use std::sync::Arc;
 
 use katydid_cuda_sys::CUresult;
@@ -19,7 +20,7 @@ use katydid_keep::{CaptureOptions, Progress};
 use super::ahead::{Aside, Ready};
 use super::area::{Area, Other, Place, Way};
 use super::areas::{Areas, Entered, Wanted, areas};
-use super::carrier::Carrier;
+use super::carrier::{Carrier, Streams};
 use super::contexts::Contexts;
 use super::error::{SnapshotError, refused};
 use super::hash::{GRAIN, Hash, RECORD, hashes, list};
@@ -114,7 +115,8 @@ impl Session {
         let ready = self.snapshots.aside.take();
         let aside = self.snapshots.aside.clone();
         let pieces = pieces(&areas);
-        let mut work = Work { driver: &driver, carrier: carrier.as_ref(), areas: &areas, aside: &aside, pieces };
+        let (carried, streams) = (carrier.as_ref(), &self.snapshots.streams[..]);
+        let mut work = Work { driver: &driver, carrier: carried, streams, areas: &areas, aside: &aside, pieces };
         work.pass_over_untouched(sink)?;
         let known = if options.full { Known::default() } else { self.snapshots.known.clone() };
         work.recognise(&known, &ready, sink)?;
@@ -188,7 +190,7 @@ pub(super) fn hash_pieces(
     // Nothing has to be hashed: what has no hash is read.
     let Some(at) = room.or(own.as_ref().map(Scratch::start)) else { return Ok(found) };
     let out = at + listed.len() as u64;
-    let stream = carrier.streams[0];
+    let stream = carrier.streams.of(0);
     // SAFETY: a living context of ours.
     unsafe { driver.cuCtxSetCurrent(carrier.context) }.ok()?;
     // SAFETY: list and records fit the room; both vectors outlive the wait below.
@@ -234,6 +236,7 @@ fn room_of(piece: &Piece) -> u64 {
 struct Work<'a> {
     driver: &'a Arc<Driver>,
     carrier: Option<&'a Carrier>,
+    streams: &'a [Streams],
     areas: &'a Areas,
     aside: &'a Aside,
     pieces: Vec<Piece>,
@@ -343,7 +346,7 @@ impl<'a> Work<'a> {
 
     /// Has all copies to spare memory made, neighbours at once, and waits for them.
     fn run_copies(&mut self, carrier: &Carrier) -> Result<(), SnapshotError> {
-        let stream = carrier.streams[0];
+        let stream = carrier.streams.of(0);
         // Looking through memory ended in a context of any device, which may not reach that of this one.
         Entered(carrier.context).enter(self.driver)?;
         let mut first = 0;
@@ -394,8 +397,8 @@ impl<'a> Work<'a> {
             Load { area: self.area(&self.pieces[*index]), offset, length }
         };
         let loads: Vec<Load<'_>> = now.iter().map(load).collect();
-        let (driver, carrier, aside) = (self.driver, self.carrier, Some(self.aside));
-        let names = Lift { driver, carrier, progress, aside }.out(&loads, sink)?;
+        let (driver, carrier, streams, aside) = (self.driver, self.carrier, self.streams, Some(self.aside));
+        let names = Lift { driver, carrier, streams, progress, aside }.out(&loads, sink)?;
         for (index, name) in now.into_iter().zip(names) {
             self.pieces[index].name = Some(name);
         }
@@ -462,9 +465,9 @@ impl Captured {
             Load { area: &area, offset: piece.spare.unwrap_or(0) - spare.start(), length: piece.length }
         };
         let loads: Vec<Load<'_>> = behind.iter().map(load).collect();
-        let names =
-            Lift { driver: &self.driver, carrier: Some(carrier), progress: &self.progress, aside: Some(&self.aside) }
-                .out(&loads, sink)?;
+        let (streams, aside) = (slice::from_ref(&carrier.streams), Some(&self.aside));
+        let lift = Lift { driver: &self.driver, carrier: Some(carrier), streams, progress: &self.progress, aside };
+        let names = lift.out(&loads, sink)?;
         for (index, name) in behind.into_iter().zip(names) {
             self.pieces[index].name = Some(name);
         }

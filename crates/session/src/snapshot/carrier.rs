@@ -1,7 +1,7 @@
 //! What a worker needs in a context to carry contents in and out: streams of its own, and the hash kernel.
 //!
-//! All of it is made before the program's first object, in every worker alike. Made later, it would move what the driver
-//! places after it, and a restored session's variables with it.
+//! All of it is made before the program's first object in a context, in every worker alike. Made later, it would move what the
+//! driver places after it, and a restored session's variables with it. The kernel is in the first device's primary context alone.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -14,12 +14,45 @@ use crate::ask::ask;
 /// Streams: copies of as many threads at a time.
 const STREAMS: usize = 8;
 
+/// Streams in one context; they go with that.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Streams {
+    pub(super) context: CUcontext,
+    all: [CUstream; STREAMS],
+}
+
+// SAFETY: handles of the driver's, which any thread may pass to it.
+unsafe impl Send for Streams {}
+// SAFETY: as above.
+unsafe impl Sync for Streams {}
+
+impl Streams {
+    /// Makes them in `context`, which is current.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub(super) fn make(driver: &Driver, context: CUcontext) -> Result<Self, CUresult> {
+        let mut all = [CUstream::NULL; STREAMS];
+        for stream in &mut all {
+            // SAFETY: the output is a local.
+            *stream = ask(|out| unsafe { driver.cuStreamCreate(out, stream_flags::NON_BLOCKING) })?;
+        }
+        Ok(Self { context, all })
+    }
+
+    /// That of a thread.
+    pub(super) fn of(&self, thread: usize) -> CUstream {
+        self.all[thread % STREAMS]
+    }
+}
+
 /// What is there in one context; it goes with that.
 #[derive(Debug, Clone)]
 pub struct Carrier {
     pub(super) device: i32,
     pub(super) context: CUcontext,
-    pub(super) streams: [CUstream; STREAMS],
+    pub(super) streams: Streams,
     /// None for a device whose memory host code reads as fast.
     pub(super) kernel: Option<HashKernel>,
 }
@@ -38,11 +71,7 @@ impl Carrier {
     pub fn make(driver: &Driver, device: i32, context: CUcontext, seed: Option<u64>) -> Result<Self, CUresult> {
         // SAFETY: the caller has retained the context.
         unsafe { driver.cuCtxSetCurrent(context) }.ok()?;
-        let mut streams = [CUstream::NULL; STREAMS];
-        for stream in &mut streams {
-            // SAFETY: the output is a local.
-            *stream = ask(|out| unsafe { driver.cuStreamCreate(out, stream_flags::NON_BLOCKING) })?;
-        }
+        let streams = Streams::make(driver, context)?;
         let kernel = seed.map(|seed| HashKernel::load(driver, seed)).transpose()?;
         if let Some(kernel) = &kernel {
             // Drivers load code when it is first used, which takes memory as well. Not in a stream of ours: each that was used

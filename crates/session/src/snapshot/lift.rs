@@ -23,7 +23,7 @@ use katydid_keep::Progress;
 use super::Names;
 use super::ahead::Aside;
 use super::area::{Area, CHUNK, Other, Place, Way};
-use super::carrier::Carrier;
+use super::carrier::{Carrier, Streams};
 use super::error::{SnapshotError, refused};
 use crate::own_pages::OwnPages;
 
@@ -51,6 +51,8 @@ pub(super) struct Load<'a> {
 pub(super) struct Lift<'a> {
     pub(super) driver: &'a Arc<Driver>,
     pub(super) carrier: Option<&'a Carrier>,
+    /// Of contexts.
+    pub(super) streams: &'a [Streams],
     pub(super) progress: &'a Progress,
     /// Has registered memory, and gets it back; without, it goes at the end, for which the GPU had better be at rest.
     pub(super) aside: Option<&'a Aside>,
@@ -209,8 +211,8 @@ struct Half<'a> {
 impl Half<'_> {
     /// The worker's own stream where there are some; elsewhere the thread's default one, as nothing else runs there.
     fn stream(&self, context: CUcontext) -> CUstream {
-        let ours = self.lift.carrier.filter(|carrier| carrier.context == context);
-        ours.map_or(CU_STREAM_PER_THREAD, |carrier| carrier.streams[self.number % carrier.streams.len()])
+        let ours = self.lift.streams.iter().find(|streams| streams.context == context);
+        ours.map_or(CU_STREAM_PER_THREAD, |streams| streams.of(self.number))
     }
 
     /// Begins to copy a load between its place and the buffer.
@@ -304,7 +306,7 @@ mod tests {
     fn memory_that_stays_is_bounded_whatever_was_wanted() {
         let (driver, _turn) = soft::driver();
         let (aside, progress) = (Aside::default(), Progress::default());
-        let lift = Lift { driver: &driver, carrier: None, progress: &progress, aside: Some(&aside) };
+        let lift = Lift { driver: &driver, carrier: None, streams: &[], progress: &progress, aside: Some(&aside) };
         let most = HALVES * MOST_THREADS;
         for count in 1..=most {
             aside.keep_buffers(lift.buffers(count).unwrap());

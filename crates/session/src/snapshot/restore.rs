@@ -83,8 +83,8 @@ impl Session {
         let carrier = self.snapshots.carrier().cloned();
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());
-        Lift { driver: &self.shared.driver, carrier: carrier.as_ref(), progress, aside: None }
-            .back(&written, source)?;
+        let (driver, streams) = (&self.shared.driver, &self.snapshots.streams[..]);
+        Lift { driver, carrier: carrier.as_ref(), streams, progress, aside: None }.back(&written, source)?;
         clear(&self.shared.driver, &blank)?;
         if let Some(carrier) = &carrier {
             let reach =

@@ -43,6 +43,13 @@ fn plain(calls: &[String]) -> Vec<String> {
     calls.iter().map(|call| call.split(' ').filter(|word| !handle(word)).collect::<Vec<_>>().join(" ")).collect()
 }
 
+/// The same of a session that was rebuilt, without the streams of ours that its first context begins with.
+fn of_program(calls: &[String]) -> Vec<String> {
+    let mut calls = plain(calls);
+    assert_eq!(calls.drain(2..10).collect::<Vec<_>>(), ["stream 1"; 8]);
+    calls
+}
+
 fn load(stage: &mut Stage, module: u32, text: &[u8]) {
     let image = Image::from_bytes(text).unwrap().encode();
     stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
@@ -67,7 +74,7 @@ fn what_is_alive_is_made_again_in_its_order_and_nothing_else() {
     assert_eq!(saved.images.len(), 1);
     let mut again = rebuild(&saved);
     let expected = ["retain", "current", "stream 1", "create", "map 0x200000200000", "access 1"];
-    assert_eq!(plain(&calls()), [&expected[..], &["module", "function saxpy", "limit 2 2"]].concat());
+    assert_eq!(of_program(&calls()), [&expected[..], &["module", "function saxpy", "limit 2 2"]].concat());
     assert!(save(&mut again).state == saved.state);
     assert_eq!(again.call(&cuStreamQuery { hStream: 3 }).status, 0);
     assert_ne!(again.call(&cuStreamQuery { hStream: 4 }).status, 0);
@@ -138,11 +145,11 @@ fn a_module_that_was_there_when_a_younger_one_was_loaded_is_loaded_and_unloaded_
     stage.enqueue(&cuModuleUnload { hmod: 3 });
     let saved = save(&mut stage);
     rebuild(&saved);
-    assert_eq!(plain(&calls()), ["retain", "current", "module", "module", "unload"]);
+    assert_eq!(of_program(&calls()), ["retain", "current", "module", "module", "unload"]);
     stage.enqueue(&cuModuleUnload { hmod: 2 });
     let saved = save(&mut stage);
     rebuild(&saved);
-    assert_eq!(plain(&calls()), ["retain", "current"]);
+    assert_eq!(of_program(&calls()), ["retain", "current"]);
 }
 
 #[test]
