@@ -3,14 +3,16 @@
 //! Output goes to files, not to pipes, so that a process that a program left behind cannot keep the reader waiting. The
 //! files have names while the program runs: a checkpoint of the program finds them by these.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 /// How often an awaited process is looked at.
 const LOOK: Duration = Duration::from_millis(3);
@@ -87,8 +89,10 @@ pub enum ProgramError {
 pub struct Running {
     name: String,
     child: Child,
-    stdout: NamedTempFile,
-    stderr: NamedTempFile,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    /// Both, if they go with this.
+    _temporary: Vec<TempPath>,
     started: Instant,
 }
 
@@ -99,12 +103,25 @@ impl Running {
     ///
     /// [`ProgramError::Start`].
     pub fn start(command: &mut Command, stdin: Stdio) -> Result<Self, ProgramError> {
+        let temporary = || NamedTempFile::new().map(NamedTempFile::into_temp_path).map_err(cannot_start(command));
+        let both = [temporary()?, temporary()?];
+        let mut running = Self::start_into(command, stdin, [&both[0], &both[1]])?;
+        running._temporary = both.into();
+        Ok(running)
+    }
+
+    /// The same; what it writes to standard output and error lies in these files, as it comes, and stays there.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Start`].
+    pub fn start_into(command: &mut Command, stdin: Stdio, [stdout, stderr]: [&Path; 2]) -> Result<Self, ProgramError> {
+        let failed = cannot_start(command);
+        let (out, err) = (File::create(stdout).map_err(&failed)?, File::create(stderr).map_err(&failed)?);
+        let child = command.stdin(stdin).stdout(out).stderr(err).process_group(0).spawn().map_err(&failed)?;
         let name = command.get_program().to_string_lossy().into_owned();
-        let failed = |source| ProgramError::Start { program: name.clone(), source };
-        let (stdout, stderr) = (NamedTempFile::new().map_err(failed)?, NamedTempFile::new().map_err(failed)?);
-        let (out, err) = (stdout.reopen().map_err(failed)?, stderr.reopen().map_err(failed)?);
-        let child = command.stdin(stdin).stdout(out).stderr(err).process_group(0).spawn().map_err(failed)?;
-        Ok(Self { name, child, stdout, stderr, started: Instant::now() })
+        let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
+        Ok(Self { name, child, stdout, stderr, _temporary: Vec::new(), started: Instant::now() })
     }
 
     /// Its process.
@@ -193,7 +210,7 @@ impl Running {
     }
 
     pub(crate) fn too_long(&self, limit: Duration) -> ProgramError {
-        let text = |file| self.contents(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let text = |file: &Path| self.contents(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         ProgramError::TooLong {
             program: self.name.clone(),
             limit,
@@ -202,8 +219,8 @@ impl Running {
         }
     }
 
-    fn contents(&self, file: &NamedTempFile) -> Result<Vec<u8>, ProgramError> {
-        std::fs::read(file.path()).map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
+    fn contents(&self, file: &Path) -> Result<Vec<u8>, ProgramError> {
+        std::fs::read(file).map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
     }
 }
 
@@ -213,6 +230,12 @@ impl Drop for Running {
         // Reaps it; an error means that it has been reaped.
         let _ = self.child.wait();
     }
+}
+
+/// For `map_err`: the program of `command` does not start.
+fn cannot_start(command: &Command) -> impl Fn(io::Error) -> ProgramError + use<> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    move |source| ProgramError::Start { program: program.clone(), source }
 }
 
 /// Kills what is left of a child's process group; a group that is gone is fine.
@@ -229,6 +252,15 @@ fn kill_group(child: &Child) {
 /// See [`ProgramError`].
 pub fn run(command: &mut Command, limit: Duration) -> Result<Outcome, ProgramError> {
     Running::start(command, Stdio::null())?.finish(limit)
+}
+
+/// The same; what it says on standard output and error lies in these files as it comes, however it ends, and whoever waits for it.
+///
+/// # Errors
+///
+/// See [`ProgramError`].
+pub fn run_into(command: &mut Command, limit: Duration, files: [&Path; 2]) -> Result<Outcome, ProgramError> {
+    Running::start_into(command, Stdio::null(), files)?.finish(limit)
 }
 
 #[cfg(test)]
@@ -249,6 +281,21 @@ mod tests {
         running.wait_for("first", Duration::from_secs(60)).unwrap();
         let error = running.finish(Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("first"), "{error}");
+    }
+
+    #[test]
+    fn what_is_said_into_files_is_there_at_once_and_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let [out, err] = ["out", "err"].map(|name| folder.path().join(name));
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two >&2; sleep 600"]);
+        let mut running = Running::start_into(&mut command, Stdio::null(), [&out, &err]).unwrap();
+        running.wait_for("one", Duration::from_secs(60)).unwrap();
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), "one\n");
+        drop(running);
+        let outcome = run_into(Command::new("sh").args(["-c", "echo three"]), Duration::from_secs(60), [&out, &err]);
+        assert_eq!(outcome.unwrap().text(), "three\n");
+        assert_eq!([&out, &err].map(|file| std::fs::read_to_string(file).unwrap()), ["three\n", ""]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Variant};
 use katydid_tests::opencl as programs;
 use katydid_tests::places::Places;
-use katydid_tests::program::{self, Outcome};
+use katydid_tests::program::{self, Outcome, ProgramError};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
 use katydid_tests::way::Way;
@@ -365,37 +365,31 @@ fn katydid(places: &Places, arguments: &[&str], limit: Duration) -> Result<Outco
 fn tests_of_the_system(folder: &Path, report: &Path, name: &str, limit: Duration) -> Result<Outcome> {
     let mut command = steps::tests(folder, name);
     command.arg("--test-threads=2");
-    // What failed is to be read in the report too.
-    let file = report.join(format!("{name}.txt"));
-    succeeds_noting(&mut command, limit, |outcome| {
-        fs::write(&file, &outcome.stdout).context("cannot write to the report")
-    })
+    succeeds_into(&mut command, limit, report, name)
 }
 
 /// Asks the GPU every form and program again; what it answers otherwise than is kept lies in the report.
 fn forms(folder: &Path, report: &Path) -> Result<Outcome> {
     let mut command = Command::new(folder.join("bin/katydid-forms"));
     command.arg("--root").arg(folder.join("forms")).args(["run", "--library", "libcuda.so.1"]);
-    let outcome = succeeds(&mut command, TESTS_LIMIT)?;
-    fs::write(report.join("forms.txt"), &outcome.stdout).context("cannot write to the report")?;
-    Ok(outcome)
+    succeeds_into(&mut command, TESTS_LIMIT, report, "forms")
 }
 
 /// Runs a command that must end well; shows what it said when it does not.
 fn succeeds(command: &mut Command, limit: Duration) -> Result<Outcome> {
-    succeeds_noting(command, limit, |_| Ok(()))
+    judged(command, |command| program::run(command, limit))
 }
 
-/// The same; `note` is given the outcome, however it is.
-fn succeeds_noting(
-    command: &mut Command,
-    limit: Duration,
-    note: impl FnOnce(&Outcome) -> Result<()>,
-) -> Result<Outcome> {
+/// The same; what it says lies in the report as it comes, under `name`.
+fn succeeds_into(command: &mut Command, limit: Duration, report: &Path, name: &str) -> Result<Outcome> {
+    let [out, err] = ["txt", "err"].map(|end| report.join(format!("{name}.{end}")));
+    judged(command, |command| program::run_into(command, limit, [&out, &err]))
+}
+
+fn judged(command: &mut Command, run: impl FnOnce(&mut Command) -> Result<Outcome, ProgramError>) -> Result<Outcome> {
     let shown = shell::shown(command);
     step(&shown);
-    let outcome = program::run(command, limit).inspect_err(|error| line(&error.to_string()))?;
-    note(&outcome)?;
+    let outcome = run(command).inspect_err(|error| line(&error.to_string()))?;
     if !outcome.status.success() {
         line(&format!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors()));
         bail!("did not succeed: {shown}");

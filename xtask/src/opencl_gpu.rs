@@ -22,7 +22,7 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{self, Home, Job};
 use katydid_tests::opencl as programs;
 use katydid_tests::places::Places;
-use katydid_tests::program::{self, Outcome, ProgramError};
+use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
@@ -83,8 +83,8 @@ fn bench(folder: &Path, report: &Path) -> Result<()> {
     let places = &places(folder);
     let mut command = Command::new(places.katydid());
     command.args(["bench", "opencl", "--json", "--driver", &steps::driver()]).envs(programs::driver(places));
-    let outcome = program::run(&mut command, BENCH_LIMIT)?;
-    fs::write(report.join("bench.json"), &outcome.stdout).context("cannot write to the report")?;
+    let files = [report.join("bench.json"), report.join("bench.err")];
+    let outcome = program::run_into(&mut command, BENCH_LIMIT, [&files[0], &files[1]])?;
     line(outcome.text().trim_end());
     ensure!(outcome.status.success(), "{}\n{}", outcome.ending(), outcome.errors());
     Ok(())
@@ -127,14 +127,11 @@ fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[&str]) -> Resu
     if !programs::is_pocl(places) {
         script.env("TOGETHER", "1");
     }
-    let outcome = program::run(&mut script, PROGRAMS_LIMIT);
-    let said = match &outcome {
-        Ok(outcome) => outcome.text() + &outcome.errors(),
-        Err(ProgramError::TooLong { stdout, stderr, .. }) => format!("{stdout}{stderr}"),
-        Err(error) => error.to_string(),
-    };
-    fs::write(report.join(format!("{step}.txt")), &said).context("cannot write to the report")?;
-    line(said.trim_end());
+    let files = ["txt", "err"].map(|end| report.join(format!("{step}.{end}")));
+    let outcome = program::run_into(&mut script, PROGRAMS_LIMIT, [&files[0], &files[1]]);
+    for said in files.iter().filter_map(|file| fs::read_to_string(file).ok()) {
+        line(said.trim_end());
+    }
     let outcome = outcome?;
     ensure!(outcome.status.success(), "{}", outcome.ending());
     Ok(())

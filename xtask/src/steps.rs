@@ -103,20 +103,14 @@ fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) 
     start(command, report, one, time, left)
 }
 
-/// Runs the command of a step and writes what it said, also if it did not end in time.
+/// Runs the command of a step. What it says is in the report as it comes: whoever kills this one finds what was seen until then.
 fn start(mut command: Command, report: &Path, one: &Step, time: u32, left: Duration) -> Result<()> {
     command.args(one.arguments.split(' ').filter(|word| !word.is_empty()));
-    let outcome = program::run(&mut command, Duration::from_secs(one.seconds).min(left));
-    let (said, complaints) = match &outcome {
-        Ok(outcome) => (outcome.text(), outcome.errors()),
-        Err(ProgramError::TooLong { stdout, stderr, .. }) => (stdout.clone(), stderr.clone()),
-        Err(error) => (String::new(), error.to_string()),
-    };
     let name = if time == 0 { one.name.to_owned() } else { format!("{}-{}", one.name, time + 1) };
-    fs::write(report.join(format!("{name}.out")), &said).context("cannot write to the report")?;
-    fs::write(report.join(format!("{name}.err")), &complaints).context("cannot write to the report")?;
+    let [out, err] = ["out", "err"].map(|end| report.join(format!("{name}.{end}")));
+    let outcome = program::run_into(&mut command, Duration::from_secs(one.seconds).min(left), [&out, &err]);
     if matches!(one.tool, Tool::Tests(_)) {
-        tell_verdicts(&said);
+        tell_verdicts(&fs::read_to_string(out).unwrap_or_default());
     }
     match outcome {
         Ok(outcome) if outcome.status.success() => Ok(()),
