@@ -36,16 +36,17 @@ pub(crate) struct OfWorker(AtomicU64);
 impl OfWorker {
     /// What is known of a worker, by its number; 0: nothing.
     pub(crate) fn get(&self, worker: u32) -> u32 {
-        let word = self.0.load(Ordering::Relaxed);
+        Self::of(worker, self.0.load(Ordering::Relaxed))
+    }
+
+    /// What a word says of a worker.
+    fn of(worker: u32, word: u64) -> u32 {
         if (word >> 32) as u32 == worker { word as u32 } else { 0 }
     }
 
     /// Learns something of a worker, out of what is known of it.
     pub(crate) fn learn(&self, worker: u32, new: impl Fn(u32) -> u32) {
-        let next = |word: u64| {
-            let known = if (word >> 32) as u32 == worker { word as u32 } else { 0 };
-            Some(u64::from(worker) << 32 | u64::from(new(known)))
-        };
+        let next = |word| Some(u64::from(worker) << 32 | u64::from(new(Self::of(worker, word))));
         // The function always has a value.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
