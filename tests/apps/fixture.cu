@@ -4,7 +4,7 @@
 //   fixture endless       says `ready`, then launches and synchronises for ever, until a call fails: says the error
 //   fixture stuck         says `ready`, then synchronises with a kernel that never ends
 //   fixture hold BYTES    as `idle`, with that much device memory
-//   fixture idles BYTES [FILE]  takes that much device memory in blocks of all kinds of sizes, frees all but one, then as `idle`, or
+//   fixture idles BYTES [FILE]  takes that much memory of each device in blocks of all kinds of sizes, frees all but one, then as `idle`, or
 //                         until there is the file; takes the same again, and looks at what it has kept, before `done`
 //   fixture takes KIND BYTES  makes one `block`, `array` or `mapping` of that much device memory, says `had`
 //   fixture outlives FILE as `endless`, but after the error it waits for the file before it ends
@@ -99,19 +99,29 @@ static void until_there(const char *file) {
     while (access(file, F_OK) != 0) usleep(1000);
 }
 
+// On each device that is visible; the first one is current afterwards.
+static void take_and_free_everywhere(size_t bytes) {
+    int count = 0;
+    need(cudaGetDeviceCount(&count));
+    while (count-- > 0) {
+        need(cudaSetDevice(count));
+        take_and_free(bytes);
+    }
+}
+
 static int idles(size_t bytes, const char *file) {
     std::vector<unsigned char> seen(3 << 20);
     void *kept = nullptr;
     int counted = 0;
     raise<<<1, 1>>>(cell);
-    take_and_free(bytes);
+    take_and_free_everywhere(bytes);
     need(cudaMalloc(&kept, seen.size()));
     need(cudaMemset(kept, 7, seen.size()));
     need(cudaDeviceSynchronize());
     say("ready");
     if (file) until_there(file);
     else until_input_ends();
-    take_and_free(bytes);
+    take_and_free_everywhere(bytes);
     raise<<<1, 1>>>(cell);
     need(cudaMemcpy(&counted, cell, sizeof counted, cudaMemcpyDeviceToHost));
     need(cudaMemcpy(seen.data(), kept, seen.size(), cudaMemcpyDeviceToHost));

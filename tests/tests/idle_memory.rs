@@ -29,9 +29,18 @@ struct Bench {
 
 impl Bench {
     fn new() -> Result<Self> {
+        Self::with("1")
+    }
+
+    /// The same with so many devices.
+    fn with(devices: &str) -> Result<Self> {
         let places = Places::of_this_test()?;
         let shared = tempfile::tempdir()?;
-        let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
+        let variables = [
+            (DEVICE.0, DEVICE.1.into()),
+            ("KATYDID_SOFT_DEVICES", devices.into()),
+            ("KATYDID_SOFT_SHARED", shared.path().into()),
+        ];
         let server = Server::start_sealed(&places, "soft", &variables)?;
         Ok(Self { places, server, _shared: shared })
     }
@@ -78,6 +87,32 @@ fn what_an_idle_program_has_freed_is_another_ones_on_every_link() -> Result<()> 
     for way in bench.ways().into_iter().chain(Way::sealed(&bench.server)) {
         let idle = bench.idle(&way)?;
         has(&bench.take(&way, "block")?).with_context(|| way.to_string())?;
+        goes_on(idle).with_context(|| way.to_string())?;
+    }
+    Ok(())
+}
+
+/// What the others hold idle of another device stays theirs.
+#[test]
+fn of_several_devices_the_one_that_is_short_is_given_back() -> Result<()> {
+    let bench = Bench::with("2")?;
+    let held = || -> Result<u64> {
+        let sessions = bench.server.sessions()?;
+        sessions.first().and_then(|first| first["device_memory"].as_u64()).context("nobody holds memory")
+    };
+    let one: u64 = MUCH.parse()?;
+    for way in bench.ways() {
+        let idle = bench.idle(&way)?;
+        let both = held()?;
+        ensure!(both >= 2 * one, "{way}: {both} bytes are held of both devices");
+        for (device, least) in [("1", one), ("0", 0)] {
+            let mut takes = bench.fixture(&way, &["takes", "block", MORE]);
+            has(&program::run(takes.env("CUDA_VISIBLE_DEVICES", device), PATIENCE)?)
+                .with_context(|| way.to_string())?;
+            let left = held()?;
+            let most = least + one / 2;
+            ensure!((least..most).contains(&left), "{way}: {left} bytes are held after {device}, of {both}");
+        }
         goes_on(idle).with_context(|| way.to_string())?;
     }
     Ok(())

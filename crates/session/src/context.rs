@@ -12,7 +12,7 @@ use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
     kdDeviceShrink, kdFacts, kdGivenBack, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdIdle,
     kdImagePiece, kdImageRecall, kdLibraryLoad, kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext,
-    kdUpcallsBegin,
+    kdUpcallsBegin, kdWanted,
 };
 
 use crate::ask::ask;
@@ -48,6 +48,7 @@ fn needs_context(opcode: u16) -> bool {
             | kdGraphForget::OPCODE
             | kdLibraryLoad::OPCODE
             | kdUpcallNext::OPCODE
+            | kdWanted::OPCODE
             | cuCtxDestroy_v2::OPCODE
             | cuLibraryUnload::OPCODE
     )

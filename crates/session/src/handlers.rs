@@ -49,7 +49,9 @@ pub(crate) use context::{
     kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
 };
 pub(crate) use copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
-pub(crate) use device::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdPeerAtomics, kdPlea};
+pub(crate) use device::{
+    kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdPeerAtomics, kdPlea, kdWanted,
+};
 pub(crate) use event::kdElapsedTime;
 pub(crate) use facts::kdFacts;
 pub(crate) use fill::kdFill;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! program ── kdPlea ── its worker ── server ── other workers ── appeal ── programs that listen
-//!                                                                             │ what lies idle, back to the driver
+//!                                                     │ kdWanted: of which device │ what lies idle of it, back to the driver
 //! program ◀── reply ── its worker ◀─ server ◀─ other workers ◀── kdGivenBack ─┘
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! Where nobody is short of memory, nothing of this is sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::take;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,8 @@ struct State {
     pleas: BTreeMap<u64, bool>,
     /// Devices of which the program holds memory idle.
     idle: BTreeSet<u32>,
+    /// Devices of which others want memory, and the program has not asked yet: bit n is device n.
+    wanted: u32,
     /// Appeals to the program, in their order.
     appeals: VecDeque<Appealed>,
     /// The last one that it has answered.
@@ -120,7 +123,13 @@ impl Shortage {
     /// Another session wants memory of a device. `appeal` appeals to the program and gives the appeal's number, none if it
     /// cannot be reached.
     pub fn asked(&self, plea: Plea, device: u32, appeal: impl FnOnce() -> Option<u32>) {
-        let number = if self.is_willing(device) { appeal() } else { None };
+        let number = self.want(device).and_then(|is_new| {
+            let number = appeal();
+            if number.is_none() && is_new {
+                self.lock().wanted &= !bit(device);
+            }
+            number
+        });
         let mut state = self.lock();
         match number.filter(|number| state.given != Some(*number)) {
             Some(number) => state.appeals.push_back(Appealed { number, at: Instant::now(), plea }),
@@ -131,11 +140,22 @@ impl Shortage {
         }
     }
 
-    /// Whether the program has something to give, and answers.
-    fn is_willing(&self, device: u32) -> bool {
-        let state = self.lock();
+    /// Notes what the program will be asked for, before it is: it may ask at once. Whether that was not noted yet; none of a
+    /// program that has nothing to give, or does not answer.
+    fn want(&self, device: u32) -> Option<bool> {
+        let mut state = self.lock();
         let is_silent = state.appeals.front().is_some_and(|first| first.at.elapsed() > PATIENCE);
-        state.idle.contains(&device) && !is_silent
+        let is_willing = state.idle.contains(&device) && !is_silent;
+        is_willing.then(|| {
+            let is_new = state.wanted & bit(device) == 0;
+            state.wanted |= bit(device);
+            is_new
+        })
+    }
+
+    /// The devices of which the program is to give memory back, as bits; it is told once.
+    pub(crate) fn take_wanted(&self) -> u32 {
+        take(&mut self.lock().wanted)
     }
 
     /// The program has done what an appeal asked, and those before it.
@@ -158,6 +178,11 @@ impl Shortage {
         // No code under this lock panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A device among others. A session has at most half as many as there are bits.
+fn bit(device: u32) -> u32 {
+    1_u32.checked_shl(device).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -232,6 +257,26 @@ mod tests {
         assert_eq!(told(&notes), ["given 7 3", "given 7 4"]);
         shortage.given(3);
         assert_eq!(told(&notes), ["given 7 5"]);
+    }
+
+    #[test]
+    fn a_program_hears_once_of_each_device_that_is_wanted() {
+        let (shortage, _) = connected();
+        let plea = |number| Plea { session: 7, number };
+        [0, 3].into_iter().for_each(|device| shortage.is_idle(device));
+        shortage.asked(plea(1), 3, || {
+            assert_eq!(shortage.take_wanted(), 0b1000);
+            Some(1)
+        });
+        assert_eq!(shortage.take_wanted(), 0);
+        shortage.asked(plea(2), 0, || Some(2));
+        shortage.asked(plea(3), 3, || Some(3));
+        // One that cannot be reached now has an appeal before it all the same.
+        shortage.asked(plea(4), 0, || None);
+        shortage.asked(plea(5), 1, || panic!("it has nothing"));
+        assert_eq!(shortage.take_wanted(), 0b1001);
+        shortage.asked(plea(6), 0, || None);
+        assert_eq!(shortage.take_wanted(), 0);
     }
 
     #[test]

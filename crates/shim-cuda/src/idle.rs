@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use katydid_client::memory::Backing;
 use katydid_client::threads;
 use katydid_cuda_sys::CUresult;
-use katydid_wire::message::{kdGivenBack, kdIdle};
+use katydid_wire::message::{kdGivenBack, kdIdle, kdWanted};
 
 use crate::device::Device;
 use crate::session::{Shim, shim};
@@ -61,9 +61,12 @@ fn announce(device: &Device) -> Result<(), CUresult> {
 /// Does what the worker asks for until the session ends.
 fn serve(shim: &Shim) {
     while let Ok(number) = shim.session.next_appeal() {
-        for ordinal in 0..shim.devices.len() {
-            // What cannot be given back is not: the worker hears that this is all.
-            let _ = give_back(ordinal as u32);
+        let Ok(wanted) = shim.session.ask(0, &kdWanted {}) else { return };
+        for (ordinal, device) in shim.devices.iter().enumerate() {
+            if wanted.devices & 1_u32.checked_shl(device.position as u32).unwrap_or(0) != 0 {
+                // What cannot be given back is not: the worker hears that this is all.
+                let _ = give_back(ordinal as u32);
+            }
         }
         if shim.session.enqueue(0, &kdGivenBack { number }).is_err() {
             return;

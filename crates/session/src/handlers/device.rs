@@ -9,7 +9,7 @@ use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply, kdGivenBack,
-    kdIdle, kdPeerAtomics, kdPeerAtomicsReply, kdPlea, kdPleaReply,
+    kdIdle, kdPeerAtomics, kdPeerAtomicsReply, kdPlea, kdPleaReply, kdWanted, kdWantedReply,
 };
 
 use super::{Called, Detached, Enqueued, done};
@@ -84,6 +84,11 @@ pub(crate) fn kdIdle(session: &mut Session, _head: &FrameHead, message: kdIdle) 
     }
     session.shared.shortage.is_idle(message.device);
     Ok(CUresult::SUCCESS)
+}
+
+/// Of which devices others want memory.
+pub(crate) fn kdWanted(session: &mut Session, _head: &FrameHead, _message: kdWanted) -> Called<kdWantedReply> {
+    done(kdWantedReply { devices: session.shared.shortage.take_wanted() })
 }
 
 /// The program has done what an appeal asked.
