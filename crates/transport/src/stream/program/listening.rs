@@ -1,0 +1,95 @@
+//! The program's thread that listens for appeals of its worker. It leaves replies to those who wait for them, and sleeps meanwhile.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::StreamProgram;
+use crate::LinkError;
+use crate::inlet::Inlet;
+
+/// How long a thread that listens for appeals leaves what has come to others: the longer, the longer they have read all of it.
+/// Whoever waits for what the program has idle waits longer than this.
+const LAG: Duration = Duration::from_millis(20);
+const LONGEST_LAG: Duration = Duration::from_millis(320);
+
+impl StreamProgram {
+    /// The next appeal, once there is one.
+    pub(super) fn listen(&self) -> Result<u32, LinkError> {
+        self.appeals.install().map_err(LinkError::system("listen for the worker"))?;
+        let mut lag = LAG;
+        loop {
+            let (appeal, is_left) = self.take_appeal();
+            if let Some(number) = appeal {
+                return Ok(number);
+            }
+            let look = self.socket.look();
+            if !is_left {
+                self.wait_for_word(None)?;
+            }
+            if self.stop_listening() {
+                continue;
+            }
+            // Whoever waits for a reply reads all that comes, appeals too, and rings then; what is left is for this thread, which
+            // is not to wake for each reply of a busy program.
+            let heard = self.heard.load(Ordering::Relaxed);
+            self.wait_for_word(Some(lag))?;
+            let is_busy = self.heard.load(Ordering::Relaxed) != heard;
+            lag = if is_busy { (2 * lag).min(LONGEST_LAG) } else { LAG };
+            if self.socket.is_connected() && self.hear(self.socket.get()?) {
+                self.ended(look)?;
+            }
+            if let Err(error) = self.socket.get() {
+                self.break_off();
+                return Err(error);
+            }
+        }
+    }
+
+    /// Waits until something has come or the bell for appeals was rung; or for the bell alone, so long at most.
+    fn wait_for_word(&self, limit: Option<Duration>) -> Result<(), LinkError> {
+        let bell = self.appeals.fd().ok_or(LinkError::Closed)?;
+        let has_socket = limit.is_none() && self.socket.is_connected();
+        let socket = if has_socket { self.socket.get()? } else { bell };
+        let mut both = [socket, bell].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        match poll(&mut both, limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(LinkError::system("listen for the worker")(error)),
+        }
+        // A program may close what is not its own.
+        if both.iter().any(|fd| fd.revents().contains(PollFlags::NVAL)) {
+            return Err(LinkError::Closed);
+        }
+        hush(bell);
+        Ok(())
+    }
+
+    /// Readers tell no more of what they leave, and what they have told is known. Whether there is an appeal.
+    fn stop_listening(&self) -> bool {
+        let mut desk = self.desk();
+        desk.is_listened = false;
+        // Whoever has put an appeal there rings afterwards.
+        if let Some(bell) = self.appeals.fd() {
+            hush(bell);
+        }
+        desk.appeal.is_some()
+    }
+
+    /// An appeal that was heard. If there is none, readers tell from now on of what they leave; that a reader has left something
+    /// before is found here.
+    fn take_appeal(&self) -> (Option<u32>, bool) {
+        let mut desk = self.desk();
+        let is_left = desk.inlet.as_ref().is_some_and(Inlet::holds_some);
+        desk.is_listened = desk.appeal.is_none() && !is_left;
+        (desk.appeal.take(), is_left)
+    }
+}
+
+/// Takes back that a bell was rung; one that was not is as good.
+fn hush(bell: BorrowedFd<'_>) {
+    let _ = rustix::io::read(bell, &mut [0; 8]);
+}
