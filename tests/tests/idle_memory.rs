@@ -2,6 +2,7 @@
 //! and as much is to be had in all as natively.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -24,7 +25,7 @@ struct Bench {
     places: Places,
     server: Server,
     /// Where its workers meet.
-    _shared: TempDir,
+    shared: TempDir,
 }
 
 impl Bench {
@@ -42,7 +43,7 @@ impl Bench {
             ("KATYDID_SOFT_SHARED", shared.path().into()),
         ];
         let server = Server::start_sealed(&places, "soft", &variables)?;
-        Ok(Self { places, server, _shared: shared })
+        Ok(Self { places, server, shared })
     }
 
     fn ways(&self) -> [Way; 3] {
@@ -61,6 +62,14 @@ impl Bench {
         let mut running = Running::start(&mut self.fixture(way, &["idles", MUCH]), Stdio::piped())?;
         running.wait_for("ready", PATIENCE)?;
         Ok(running)
+    }
+
+    /// Bytes that a worker has of the first two devices, as it tells the others.
+    fn held(&self, worker: u32) -> Result<[u64; 2]> {
+        let told = fs::read(self.shared.path().join(format!("{worker}.0")))?;
+        let number =
+            |at: usize| told.get(8 * at..).and_then(<[u8]>::first_chunk).map(|bytes| u64::from_le_bytes(*bytes));
+        Ok([number(0).context("no first device")?, number(1).context("no second device")?])
     }
 
     fn take(&self, way: &Way, kind: &str) -> Result<Outcome> {
@@ -95,23 +104,21 @@ fn what_an_idle_program_has_freed_is_another_ones_on_every_link() -> Result<()> 
 /// What the others hold idle of another device stays theirs.
 #[test]
 fn of_several_devices_the_one_that_is_short_is_given_back() -> Result<()> {
-    let bench = Bench::with("2")?;
-    let held = || -> Result<u64> {
-        let sessions = bench.server.sessions()?;
-        sessions.first().and_then(|first| first["device_memory"].as_u64()).context("nobody holds memory")
-    };
-    let one: u64 = MUCH.parse()?;
+    let (bench, one) = (Bench::with("2")?, MUCH.parse::<u64>()?);
     for way in bench.ways() {
         let idle = bench.idle(&way)?;
-        let both = held()?;
-        ensure!(both >= 2 * one, "{way}: {both} bytes are held of both devices");
-        for (device, least) in [("1", one), ("0", 0)] {
+        let worker = bench.server.workers_of(1)?[0];
+        let holds = |much: [bool; 2]| -> Result<()> {
+            let held = bench.held(worker)?;
+            ensure!(held.map(|bytes| bytes > one / 2) == much, "{way}: {held:?}");
+            Ok(())
+        };
+        holds([true, true])?;
+        for (device, left) in [("1", [true, false]), ("0", [false, false])] {
             let mut takes = bench.fixture(&way, &["takes", "block", MORE]);
             has(&program::run(takes.env("CUDA_VISIBLE_DEVICES", device), PATIENCE)?)
                 .with_context(|| way.to_string())?;
-            let left = held()?;
-            let most = least + one / 2;
-            ensure!((least..most).contains(&left), "{way}: {left} bytes are held after {device}, of {both}");
+            holds(left).with_context(|| format!("after device {device}"))?;
         }
         goes_on(idle).with_context(|| way.to_string())?;
     }
